@@ -1,0 +1,47 @@
+"""Fixed points in PyTorch: solve, differentiate to any order, say honestly how it went.
+
+Imports torch alone.
+"""
+
+from equilibria.solve.adjoints import (
+    Adjoint,
+    Implicit,
+    JacobianFree,
+    NeumannPhantom,
+    Phantom,
+    Unrolled,
+)
+from equilibria.solve.api import fixed_point
+from equilibria.solve.equation import AdjointInfo
+from equilibria.solve.linear import GMRES, BiCGSTAB, Dense, LinearSolver, Neumann
+from equilibria.solve.solution import Solution
+from equilibria.solve.solvers import Anderson, Broyden, Picard, Solver
+from equilibria.solve.status import SolveError, SolveWarning, Stats, Status
+from equilibria.solve.tree import Shared, shared
+
+__all__ = [
+    "GMRES",
+    "Adjoint",
+    "AdjointInfo",
+    "Anderson",
+    "BiCGSTAB",
+    "Broyden",
+    "Dense",
+    "Implicit",
+    "JacobianFree",
+    "LinearSolver",
+    "Neumann",
+    "NeumannPhantom",
+    "Phantom",
+    "Picard",
+    "Shared",
+    "Solution",
+    "SolveError",
+    "SolveWarning",
+    "Solver",
+    "Stats",
+    "Status",
+    "Unrolled",
+    "fixed_point",
+    "shared",
+]

@@ -1,0 +1,137 @@
+"""Products with the Jacobian of a function, in two forms.
+
+`pullback` and `pushforward` are functions that can be differentiated again; `Linearisation` keeps
+one graph for the many products of a linear solve, and is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from equilibria.solve import private
+from equilibria.solve.tree import Leaves
+
+Function = Callable[..., tuple[Tensor, ...]]
+
+
+def pullback(function: Function, primals: Leaves, cotangents: Leaves) -> Leaves:
+    """J^T c at `primals`, differentiable in everything that it depends on.
+
+    A primal that is not floating point gets a zero.
+    """
+    smooth = [i for i, x in enumerate(primals) if x.is_floating_point()]
+
+    def of_smooth(*given: Tensor) -> tuple[Tensor, ...]:
+        everything = list(primals)
+        for i, x in zip(smooth, given, strict=True):
+            everything[i] = x
+        return function(*everything)
+
+    if private.transform_active():
+        _, product = torch.func.vjp(of_smooth, *[primals[i] for i in smooth])
+        found = product(tuple(cotangents))
+    else:
+        found = _autograd_pullback(of_smooth, [primals[i] for i in smooth], cotangents)
+    result: Leaves = [torch.zeros_like(x) for x in primals]
+    for i, x in zip(smooth, found, strict=True):
+        result[i] = x
+    return result
+
+
+def _autograd_pullback(function: Function, primals: Leaves, cotangents: Leaves) -> Leaves:
+    """By torch.autograd.grad, at aliases.
+
+    An alias keeps its link to the tensor it stands for, so that the product can be differentiated
+    again; but a path that leads from one primal into another's history ends below the alias, so the
+    derivative is the partial one.
+    """
+    tracked = torch.is_grad_enabled()
+    with torch.enable_grad():
+        aliases = [
+            x.view_as(x) if tracked and x.requires_grad else x.detach().requires_grad_()
+            for x in primals
+        ]
+        out = function(*aliases)
+        return _grad(out, aliases, cotangents, keep=False, create=tracked)
+
+
+def pushforward(
+    function: Function, primals: Leaves, tangents: Leaves, like: Sequence[Tensor]
+) -> Leaves:
+    """J t at `primals`, differentiable in everything that it depends on.
+
+    Args:
+        like: tensors shaped as the function's output.
+    """
+    template = [torch.zeros_like(private.primal(x)) for x in like]
+
+    def of_cotangents(*cotangents: Tensor) -> tuple[Tensor, ...]:
+        return tuple(pullback(function, primals, list(cotangents)))
+
+    return pullback(of_cotangents, template, tangents)
+
+
+def _grad(
+    outputs: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    cotangents: Sequence[Tensor],
+    *,
+    keep: bool,
+    create: bool = False,
+) -> Leaves:
+    """torch.autograd.grad, with zeros where an output depends on no input."""
+    live = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
+    if not live or not inputs:
+        return [torch.zeros_like(x) for x in inputs]
+    return list(
+        torch.autograd.grad(
+            [o for o, _ in live],
+            list(inputs),
+            [c for _, c in live],
+            retain_graph=keep or create,
+            create_graph=create,
+            allow_unused=True,
+            materialize_grads=True,
+        )
+    )
+
+
+class Linearisation:
+    """f at (z, p), evaluated once, with its graph.
+
+    Args:
+        evaluate: f.
+        z: the state; detached here.
+        p: the parameters; those that require a gradient are leaves.
+    """
+
+    def __init__(
+        self, evaluate: Callable[[Leaves, Leaves], Leaves], z: Leaves, p: Leaves
+    ) -> None:
+        with torch.enable_grad():
+            self.z = [x.detach().requires_grad_() for x in z]
+            self.p = p
+            self.value = evaluate(self.z, p)
+        self._doubled: tuple[Leaves, Leaves] | None = None
+
+    def transposed(self, u: Leaves) -> Leaves:
+        """(df/dz)^T u."""
+        return _grad(self.value, self.z, u, keep=True)
+
+    def parameters(self, u: Leaves) -> list[Tensor | None]:
+        """(df/dp)^T u for the parameters that require it; ends the graph's life."""
+        wanted = [x for x in self.p if x.requires_grad]
+        found = iter(_grad(self.value, wanted, u, keep=False))
+        return [next(found) if x.requires_grad else None for x in self.p]
+
+    def direct(self, t: Leaves) -> Leaves:
+        """(df/dz) t, by reverse mode twice."""
+        if self._doubled is None:
+            with torch.enable_grad():
+                c = [torch.zeros_like(x).requires_grad_() for x in self.value]
+                self._doubled = c, _grad(self.value, self.z, c, keep=True, create=True)
+        c, product = self._doubled
+        return _grad(product, c, t, keep=True)

@@ -1,0 +1,172 @@
+"""The implicit function: a fixed point as an autograd function of everything that f depends on.
+
+Forward solves, on plain tensors. Backward evaluates f anew at the solution, solves
+u = J^T u + g, and returns (df/dp)^T u. Where derivatives of that are wanted, u is itself a fixed
+point, of u -> J^T u + g, and passes through this same function: so every order of derivative is
+right by recursion. (Cutting z* from the graph and hooking the linear solve onto its gradient, as is
+usual, gives right first derivatives and wrong second ones: the dependence of df on z* is lost.)
+
+Source: Bai et al. 2019, Theorem 1; Bai 2022 (thesis), eq. 2.14 and 2.16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equilibria.solve import private
+from equilibria.solve.derivative import pullback, pushforward
+from equilibria.solve.equation import Axes, Equation
+from equilibria.solve.tree import Leaves
+
+Outputs = tuple[Tensor, ...]
+
+
+def solve_implicitly(
+    equation: Equation, z: Leaves, first: Leaves, p: Leaves
+) -> tuple[Leaves, Outputs, list[Leaves]]:
+    """The solution, connected to `p`; (status, evals, residual); the states asked for."""
+    n = len(z)
+    out: Outputs = FixedPoint.apply(equation, (n, len(first)), *z, *first, *p)  # pyright: ignore
+    states = [list(out[i : i + n]) for i in range(n + 3, len(out), n)]
+    return list(out[:n]), out[n : n + 3], states
+
+
+class FixedPoint(torch.autograd.Function):
+    """(equation, counts, *z0, *f(z0), *p) -> (*z, status, evals, residual, *states)."""
+
+    @staticmethod
+    def forward(equation: Equation, counts: tuple[int, int], *tensors: Tensor) -> Outputs:
+        z, first, p = _split(counts, tensors)
+        layout, run = equation.solve(z, first, p)
+        traces(equation, run.trace, run.leaf_trace)
+        given = {x.untyped_storage().data_ptr() for x in tensors}
+        value = layout.leaves(run.value)
+        states = [leaf for rows in run.states for leaf in layout.leaves(rows)]
+        fresh = [
+            x.clone() if x.untyped_storage().data_ptr() in given else x for x in (*value, *states)
+        ]
+        n = len(value)
+        return (*fresh[:n], run.status, run.evals, run.residual, *fresh[n:])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
+        equation, counts, *tensors = inputs
+        n = counts[0]
+        _, _, p = _split(counts, tensors)
+        ctx.equation = equation
+        ctx.counts = counts
+        ctx.mark_non_differentiable(*output[n:])
+        ctx.save_for_backward(*output[:n], *p)
+        ctx.save_for_forward(*output[:n], *p)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        equation: Equation = ctx.equation
+        n, m = ctx.counts
+        needed: list[bool] = list(ctx.needs_input_grad[2 + n + m :])
+        nothing: list[Tensor | None] = [None] * (2 + n + m)
+        if all(g is None for g in grads[:n]) or not any(needed):
+            return (*nothing, *[None] * len(needed))
+        saved: tuple[Tensor, ...] = ctx.saved_tensors
+        z, p = list(saved[:n]), list(saved[n:])
+        g = [
+            torch.zeros_like(x) if each is None else each
+            for x, each in zip(z, grads[:n], strict=True)
+        ]
+        if torch.is_grad_enabled() or private.transform_active():
+            return (*nothing, *_differentiable(equation, z, p, g, needed))
+        jacobian = equation.linearise(z, p, needed)
+        u = equation.adjoint.first_order(equation, jacobian, g)
+        return (*nothing, *jacobian.parameters(u))
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        equation: Equation = ctx.equation
+        n, m = ctx.counts
+        # The saved tensors carry the tangents of the level that is being differentiated.
+        saved = [private.primal(x) for x in ctx.saved_tensors]
+        z, p = saved[:n], saved[n:]
+        given = tangents[2 + n + m :]
+        moved = [i for i, t in enumerate(given) if t is not None and p[i].is_floating_point()]
+        out: list[Tensor | None]
+        if not moved:
+            out = [torch.zeros_like(x) for x in z]
+        else:
+            equation.require_substitutable()
+            change = pushforward(
+                _of_parameters(equation, z, p, moved),
+                [p[i] for i in moved],
+                [t for i in moved if (t := given[i]) is not None],
+                like=z,
+            )
+            out = list(equation.adjoint.tangent(equation, z, p, change))
+        others = 3 + n * len(_states_of(equation))
+        return (*out, *[None] * others)
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], equation: Equation, counts: Any, *tensors: Tensor
+    ) -> tuple[Outputs, tuple[int, ...]]:
+        z, first, p = _split(counts, tensors)
+        axes = Axes(*_split(counts, in_dims[2:]))
+        folded, z_all, first_all, p_all = equation.batched(info.batch_size, z, first, p, axes)
+        counts_all = (len(z_all), len(first_all))
+        out: Outputs = FixedPoint.apply(  # pyright: ignore
+            folded, counts_all, *z_all, *first_all, *p_all
+        )
+        size = info.batch_size
+        shapes = [x.shape if a is None else x.select(a, 0).shape for x, a in zip(z, axes.z, strict=True)]
+        n = len(z)
+        result: list[Tensor] = []
+        for i, x in enumerate(out):
+            if n <= i < n + 3:  # status, evals, residual: one entry a sample
+                result.append(x.reshape(size, -1))
+            else:
+                leaf = i if i < n else (i - n - 3) % n
+                result.append(x.reshape(size, *shapes[leaf]))
+        return tuple(result), (0,) * len(result)
+
+
+def traces(equation: Equation, trace: Tensor | None, leaf_trace: Tensor | None) -> None:
+    """Leaves the traces with the equation's record: their length is known only after solving."""
+    if equation.record is not None and trace is not None:
+        equation.record.trace = trace
+        equation.record.leaf_trace = leaf_trace
+
+
+def _states_of(equation: Any) -> tuple[int, ...]:
+    while hasattr(equation, "inner"):
+        equation = equation.inner
+    return getattr(equation, "states", ())
+
+
+def _split(counts: tuple[int, int], items: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+    n, m = counts
+    return list(items[:n]), list(items[n : n + m]), list(items[n + m :])
+
+
+def _of_parameters(equation: Equation, z: Leaves, p: Leaves, which: Sequence[int]):
+    """f as a function of the parameters at positions `which`, at a fixed z."""
+
+    def function(*given: Tensor) -> tuple[Tensor, ...]:
+        everything = list(p)
+        for i, x in zip(which, given, strict=True):
+            everything[i] = x
+        return tuple(equation.evaluate(z, everything))
+
+    return function
+
+
+def _differentiable(
+    equation: Equation, z: Leaves, p: Leaves, g: Leaves, needed: Sequence[bool]
+) -> list[Tensor | None]:
+    equation.require_substitutable()
+    u = equation.adjoint.cotangent(equation, z, p, g)
+    wanted = [i for i, need in enumerate(needed) if need]
+    found = iter(pullback(_of_parameters(equation, z, p, wanted), [p[i] for i in wanted], u))
+    return [next(found) if need else None for need in needed]

@@ -1,0 +1,186 @@
+"""The vector space the solvers work in.
+
+A state is held as *rows*: one matrix `(samples, entries)` for each of its leaves. The leaves are
+never joined into one; what a solver needs (norms, inner products, combinations of earlier vectors)
+is summed over them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Rows = list[Tensor]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How leaves `(batch, ...)` become rows and back, keeping each leaf's memory format.
+
+    Attributes:
+        shapes: shape of each leaf without its batch axis.
+        orders: order of the axes in memory, the batch first; a channels-last image keeps its
+            channels last, so that its row is a view.
+        coupled: the whole batch is one sample: a single row.
+    """
+
+    shapes: tuple[tuple[int, ...], ...]
+    orders: tuple[tuple[int, ...], ...]
+    coupled: bool = False
+
+    @classmethod
+    def of(cls, leaves: Sequence[Tensor], coupled: bool = False) -> Layout:
+        if coupled:
+            leaves = [leaf.unsqueeze(0) for leaf in leaves]
+        return cls(
+            tuple(tuple(leaf.shape[1:]) for leaf in leaves),
+            tuple(_memory_order(leaf) for leaf in leaves),
+            coupled,
+        )
+
+    def rows(self, leaves: Sequence[Tensor]) -> Rows:
+        if self.coupled:
+            leaves = [leaf.unsqueeze(0) for leaf in leaves]
+        return [
+            leaf.permute(order).reshape(leaf.shape[0], -1)
+            for leaf, order in zip(leaves, self.orders, strict=True)
+        ]
+
+    def leaves(self, rows: Rows) -> list[Tensor]:
+        out: list[Tensor] = []
+        for row, shape, order in zip(rows, self.shapes, self.orders, strict=True):
+            full = (row.shape[0], *shape)
+            inverse = sorted(range(len(order)), key=order.__getitem__)
+            leaf = row.reshape([full[axis] for axis in order]).permute(inverse)
+            out.append(leaf.squeeze(0) if self.coupled else leaf)
+        return out
+
+
+def _memory_order(leaf: Tensor) -> tuple[int, ...]:
+    strides = leaf.stride()
+    inner = sorted(range(1, leaf.dim()), key=lambda axis: -strides[axis])
+    return (0, *inner)
+
+
+def norm(rows: Rows) -> Tensor:
+    """RMS norm of each sample over all its entries, all leaves together: `(samples,)`."""
+    entries = sum(row.shape[1] for row in rows)
+    if len(rows) == 1:
+        total = torch.linalg.vector_norm(rows[0], dim=1)
+    else:
+        each = torch.stack([torch.linalg.vector_norm(row, dim=1) for row in rows])
+        total = torch.linalg.vector_norm(each, dim=0)
+    return total / math.sqrt(entries)
+
+
+def dot(a: Rows, b: Rows) -> Tensor:
+    """Inner product of each sample: `(samples,)`."""
+    return sum_of([torch.linalg.vecdot(x, y) for x, y in zip(a, b, strict=True)])
+
+
+def subtract(a: Rows, b: Rows) -> Rows:
+    return [x - y for x, y in zip(a, b, strict=True)]
+
+
+def add_scaled(a: Rows, scale: Tensor | float, b: Rows) -> Rows:
+    """a + scale b, with one scale a sample or one for all."""
+    if isinstance(scale, Tensor):
+        column = scale.unsqueeze(1)
+        return [torch.addcmul(x, column, y) for x, y in zip(a, b, strict=True)]
+    return [torch.add(x, y, alpha=scale) for x, y in zip(a, b, strict=True)]
+
+
+def choose(mask: Tensor, a: Rows, b: Rows) -> Rows:
+    """Rows of `a` where `mask` `(samples,)` holds, else of `b`."""
+    column = mask.unsqueeze(1)
+    return [torch.where(column, x, y) for x, y in zip(a, b, strict=True)]
+
+
+def select(rows: Rows, index: Tensor) -> Rows:
+    return [row.index_select(0, index) for row in rows]
+
+
+def sum_of(tensors: Sequence[Tensor]) -> Tensor:
+    total = tensors[0]
+    for tensor in tensors[1:]:
+        total = total + tensor
+    return total
+
+
+class History:
+    """Earlier vectors of every sample, `(samples, length, entries)` for each leaf.
+
+    The buffer grows by doubling up to `capacity` (no limit: None), then the oldest slot is written
+    over. With `tracked` the vectors are kept as they are, so that autograd can follow them.
+    """
+
+    def __init__(self, capacity: int | None, tracked: bool = False) -> None:
+        self.capacity = capacity
+        self.tracked = tracked
+        self.pushed = 0
+        self._buffers: Rows = []
+        self._kept: list[Rows] = []
+
+    def __len__(self) -> int:
+        return self.pushed if self.capacity is None else min(self.pushed, self.capacity)
+
+    def push(self, rows: Rows) -> int:
+        """Stores a vector and returns its slot."""
+        slot = self.pushed if self.capacity is None else self.pushed % self.capacity
+        self.pushed += 1
+        if self.tracked:
+            if slot < len(self._kept):
+                self._kept[slot] = rows
+            else:
+                self._kept.append(rows)
+            return slot
+        if not self._buffers or slot >= self._buffers[0].shape[1]:
+            self._grow(rows, slot)
+        for buffer, row in zip(self._buffers, rows, strict=True):
+            buffer[:, slot] = row
+        return slot
+
+    def _grow(self, rows: Rows, used: int) -> None:
+        length = max(4, 2 * used)
+        if self.capacity is not None:
+            length = min(length, self.capacity)
+        grown = [row.new_empty(row.shape[0], length, row.shape[1]) for row in rows]
+        for new, old in zip(grown, self._buffers, strict=False):
+            new[:, :used] = old
+        self._buffers = grown
+
+    def _stored(self) -> Rows:
+        if self.tracked:
+            return [torch.stack(list(leaf), dim=1) for leaf in zip(*self._kept, strict=True)]
+        return [buffer[:, : len(self)] for buffer in self._buffers]
+
+    def dots(self, *vectors: Rows) -> Tensor:
+        """Inner products with every stored vector: `(samples, len(vectors), length)`.
+
+        All products are taken in one pass over the history, rows times history: several times
+        faster than history times column.
+        """
+        total: list[Tensor] = []
+        for leaf, stored in enumerate(self._stored()):
+            left = torch.stack([vector[leaf] for vector in vectors], dim=1)
+            total.append(left @ stored.transpose(1, 2))
+        return sum_of(total)
+
+    def combine(self, coefficients: Tensor) -> Rows:
+        """The sum of the stored vectors with `coefficients` `(samples, length)`."""
+        left = coefficients.unsqueeze(1)
+        return [(left.to(stored.dtype) @ stored).squeeze(1) for stored in self._stored()]
+
+    def clear(self) -> None:
+        """Forgets all vectors and keeps the memory."""
+        self.pushed = 0
+        self._kept = []
+
+    def select(self, index: Tensor) -> None:
+        """Keeps the samples named by `index`."""
+        self._buffers = [buffer.index_select(0, index) for buffer in self._buffers]
+        self._kept = [select(rows, index) for rows in self._kept]

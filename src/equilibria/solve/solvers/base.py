@@ -1,0 +1,107 @@
+"""What every solver has: limits, and the two methods that make it a method of its own."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from equilibria.solve.rows import Rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """When to stop. The base of all forward and linear solvers.
+
+    A sample has converged when ||f(z) - z|| <= atol + rtol ||f(z)||, in the RMS norm over all its
+    entries.
+
+    Attributes:
+        rtol: relative tolerance, >= 0.
+        atol: absolute tolerance, >= 0, in the units of z.
+        max_evals: evaluations of f (vector-Jacobian products, in a backward solve), >= 1.
+    """
+
+    rtol: float = 1e-4
+    atol: float = 0.0
+    max_evals: int = 100
+
+    def __post_init__(self) -> None:
+        check_at_least(self, "rtol", 0.0)
+        check_at_least(self, "atol", 0.0)
+        check_whole(self, "max_evals", 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solver(Limits, abc.ABC):
+    """A fixed-point method z_0, z_1, ... with one evaluation of f a step.
+
+    Attributes:
+        patience: a sample has stalled when its best residual fell by less than 1 % in this many
+            evaluations; None never gives up.
+    """
+
+    patience: int | None = 20
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.patience is not None:
+            check_whole(self, "patience", 1)
+
+    @abc.abstractmethod
+    def start(self, tracked: bool) -> Stepper:
+        """The method's memory for one solve, empty. `tracked`: autograd will follow the steps."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """An evaluated iterate: z, f(z), the residual f(z) - z and its RMS norm `(samples,)`."""
+
+    z: Rows
+    f: Rows
+    residual: Rows
+    size: Tensor
+
+
+class Stepper(abc.ABC):
+    """The running state of a method."""
+
+    @abc.abstractmethod
+    def step(self, now: Point, best: Point) -> Rows:
+        """The next iterate, from the newest evaluation and the best one so far."""
+
+    @abc.abstractmethod
+    def select(self, index: Tensor) -> None:
+        """Keeps the samples named by `index`; the others have finished and leave the batch."""
+
+
+def _name(owner: object, field: str) -> str:
+    return f"{type(owner).__name__}({field}=...)"
+
+
+def check_at_least(owner: object, field: str, least: float) -> None:
+    value = getattr(owner, field)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{_name(owner, field)}: expected a number, got {value!r}")
+    if not (value >= least and value != float("inf")):
+        raise ValueError(f"{_name(owner, field)}: expected a finite number >= {least}, got {value!r}")
+
+
+def check_whole(owner: object, field: str, least: int) -> None:
+    value = getattr(owner, field)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{_name(owner, field)}: expected a whole number, got {value!r}")
+    if value < least:
+        raise ValueError(f"{_name(owner, field)}: expected a whole number >= {least}, got {value}")
+
+
+def check_damping(owner: object) -> None:
+    value = getattr(owner, "damping")  # noqa: B009
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{_name(owner, 'damping')}: expected a number, got {value!r}")
+    if not 0 < value < 2:
+        raise ValueError(
+            f"{_name(owner, 'damping')}: expected a number between 0 and 2 (1 is undamped), "
+            f"got {value!r}"
+        )

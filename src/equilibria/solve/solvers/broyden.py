@@ -1,0 +1,126 @@
+"""Broyden's method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from equilibria.solve.rows import History, Rows, add_scaled, choose, select
+from equilibria.solve.solvers.base import Point, Solver, Stepper, check_whole
+
+# Below this the secant update divides by rounding: the sample starts its memory afresh.
+SMALLEST_PIVOT = 1e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broyden(Solver):
+    """Broyden's ("good") method on g(z) = f(z) - z, from B_0 = -I.
+
+    The inverse Jacobian of Bai et al. 2019, eq. 7 and Bai 2022 (thesis), eq. 2.12 in the compact form of
+    Kelley (1995, sec. 7.3): with full steps s_k = -B_k g_k the rank-one updates are products of
+    (I + s_{k+1} s_k^T / s_k^T s_k), so the steps alone tell all, and one vector an evaluation is
+    stored instead of two. A new step costs one pass of inner products over the history, one small
+    triangular solve and one pass to combine.
+
+    With a limited memory the method restarts when the memory is full: at the best iterate, with
+    B = -I. Writing over the oldest update instead, as is often done, leaves a matrix that satisfies
+    no secant equation, and diverges.
+
+    History: one vector of the size of z an evaluation, up to `memory`.
+
+    Attributes:
+        memory: steps kept before a restart; None keeps all and never restarts.
+    """
+
+    memory: int | None = None
+
+    @override
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.memory is not None:
+            check_whole(self, "memory", 1)
+
+    @override
+    def start(self, tracked: bool) -> Stepper:
+        return _Broyden(self.memory, tracked)
+
+
+class _Broyden(Stepper):
+    def __init__(self, memory: int | None, tracked: bool) -> None:
+        self.memory = memory
+        self.steps = History(memory, tracked)
+        self.last: Rows | None = None  # the newest step
+        self.gram: Tensor | None = None  # s_i . s_j
+        self.weights: Tensor | None = None  # 1 / s_j . s_j; zero where a sample has forgotten s_j
+
+    @override
+    def step(self, now: Point, best: Point) -> Rows:
+        if self.last is None:
+            return self._push(now.residual, now.z)
+        if self.memory is not None and len(self.steps) >= self.memory:
+            return self._restart(now, best)
+        coefficients = self._coefficients(now.residual)  # c_j / s_j . s_j
+        pivot = 1 - coefficients[:, -1]
+        usable = pivot.abs() > SMALLEST_PIVOT
+        assert self.weights is not None
+        self.weights = torch.where(usable.unsqueeze(1), self.weights, 0.0)
+        # w = g + sum_j s_{j+1} c_j / s_j . s_j over the steps after the first
+        shifted = torch.zeros_like(coefficients)
+        shifted[:, 1:] = coefficients[:, :-1]
+        shifted = torch.where(usable.unsqueeze(1), shifted, 0.0)
+        scale = torch.where(usable, pivot, 1.0).reciprocal().to(now.residual[0].dtype)
+        direction = add_scaled(now.residual, 1.0, self.steps.combine(shifted))
+        return self._push([row * scale.unsqueeze(1) for row in direction], now.z)
+
+    def _coefficients(self, residual: Rows) -> Tensor:
+        """c_j / s_j . s_j, with c_j = s_j . w_j and w_{j+1} = w_j + s_{j+1} c_j / s_j . s_j.
+
+        Written out, c solves the unit lower triangular system
+        c_j - sum_{i<j} (s_j . s_{i+1}) / (s_i . s_i) c_i = s_j . g.
+        """
+        assert self.last is not None
+        products = self.steps.dots(self.last, residual).double()
+        newest, right = products[:, 0], products[:, 1]
+        samples, length = newest.shape
+        gram = newest.new_zeros(samples, length, length)
+        if self.gram is not None:
+            gram[:, :-1, :-1] = self.gram
+        gram[:, -1] = newest
+        gram[:, :, -1] = newest
+        self.gram = gram
+        square = newest[:, -1:]
+        weight = torch.where(square > 0, square.clamp_min(1e-300).reciprocal(), 0.0)
+        self.weights = weight if self.weights is None else torch.cat([self.weights, weight], 1)
+        system = torch.zeros_like(gram)
+        system[:, :, :-1] = -gram[:, :, 1:] * self.weights[:, :-1].unsqueeze(1)
+        solution = torch.linalg.solve_triangular(
+            system.tril(-1), right.unsqueeze(2), upper=False, unitriangular=True
+        ).squeeze(2)
+        return solution * self.weights
+
+    def _push(self, step: Rows, z: Rows) -> Rows:
+        self.steps.push(step)
+        self.last = step
+        return add_scaled(z, 1.0, step)
+
+    def _restart(self, now: Point, best: Point) -> Rows:
+        self.steps.clear()
+        self.gram = None
+        self.weights = None
+        behind = now.size > 2 * best.size
+        return self._push(
+            choose(behind, best.residual, now.residual), choose(behind, best.z, now.z)
+        )
+
+    @override
+    def select(self, index: Tensor) -> None:
+        self.steps.select(index)
+        if self.last is not None:
+            self.last = select(self.last, index)
+        if self.gram is not None:
+            self.gram = self.gram.index_select(0, index)
+        if self.weights is not None:
+            self.weights = self.weights.index_select(0, index)
