@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.utils import checkpoint as _checkpoint
 
 from equilibria.solve import private
 from equilibria.solve.adjoints import Adjoint, Implicit, Phantom, Unrolled
+from equilibria.solve.autocast import AutocastRegion
 from equilibria.solve.capture import capture
-from equilibria.solve.equation import (
-    AutocastRegion,
-    Nonlinear,
-    Record,
-    autocast_off,
-    operand_leaves,
-    raise_if_failed,
-)
+from equilibria.solve.equation import Record
 from equilibria.solve.function import solve_implicitly
-from equilibria.solve.loop import iterate
+from equilibria.solve.nonlinear import Nonlinear
 from equilibria.solve.rows import Layout, norm, subtract
 from equilibria.solve.solution import Solution
 from equilibria.solve.solvers import Anderson, Solver
 from equilibria.solve.status import Stats, Status
-from equilibria.solve.tree import Leaves, Tree, flatten, flatten_state, unflatten
+from equilibria.solve.tree import Leaves, Operands, Tree, flatten, flatten_state, unflatten
 
 
 def fixed_point(
@@ -54,7 +48,8 @@ def fixed_point(
             fresh dropout masks, no batch statistics), in the state's structure, shapes and dtype.
         z0: the start: a tensor `(batch, ...)` or a tree (tuple, list, dict) of such tensors, in
             float32 or float64. It gets a gradient only under `Unrolled`.
-        operands: tensors `(batch, ...)` or trees of them; `eq.shared(x)` for what has no batch axis.
+        operands: tensors `(batch, ...)` or trees of them; `eq.shared(x)` for one that has no batch
+            axis.
         solver: default `Anderson()`.
         adjoint: default `Implicit()`.
         throw: raise where a sample does not converge, forward or backward.
@@ -83,7 +78,7 @@ def fixed_point(
     _check_options(f, solver, adjoint, per_sample, coupled, states, warm)
     leaves, spec = flatten_state(z0)
     batch = leaves[0].shape[0]
-    flat, operand_spec, slots, per_batch = operand_leaves(operands, batch)
+    given = Operands.of(operands, batch)
     record = Record()
     if warm is not None:
         leaves = _warm_start(warm, leaves)
@@ -93,11 +88,8 @@ def fixed_point(
         f=f,
         solver=solver,
         state_spec=spec,
-        operand_spec=operand_spec,
-        operands=flat,
-        slots=slots,
-        per_batch=per_batch,
-        autocast=[AutocastRegion.current(leaves[0].device.type)],
+        operands=given,
+        autocast=AutocastRegion.current(leaves[0].device.type),
         coupled=coupled,
         per_sample=per_sample and not coupled,
         throw=throw,
@@ -106,7 +98,7 @@ def fixed_point(
         adjoint=adjoint,
         record=record,
     )
-    p: Leaves = [flat[slot] for slot in slots]
+    p = given.tensors()
     if isinstance(adjoint, Unrolled):
         found = _unrolled(equation, leaves, p, adjoint)
     else:
@@ -175,7 +167,8 @@ def _phantom(equation: Nonlinear, z: Leaves, p: Leaves, adjoint: Phantom) -> _Fo
     for _ in range(adjoint.steps):
         step = equation.evaluate(value, everything)
         value = [
-            (1 - adjoint.damping) * x + adjoint.damping * y for x, y in zip(value, step, strict=True)
+            (1 - adjoint.damping) * x + adjoint.damping * y
+            for x, y in zip(value, step, strict=True)
         ]
     with torch.no_grad():
         end = [x.detach() for x in value]
@@ -185,9 +178,7 @@ def _phantom(equation: Nonlinear, z: Leaves, p: Leaves, adjoint: Phantom) -> _Fo
     size, scale = norm(subtract(image, rows)), norm(image)
     solver = equation.solver
     reached = size <= solver.atol + solver.rtol * scale
-    ended = torch.where(
-        found.status == Status.CONVERGED, int(Status.MAX_EVALS), found.status
-    )
+    ended = torch.where(found.status == Status.CONVERGED, int(Status.MAX_EVALS), found.status)
     status = torch.where(reached, int(Status.CONVERGED), ended)
     finite = torch.isfinite(size + scale)
     status = torch.where(finite, status, int(Status.NONFINITE)).to(torch.int8)
@@ -205,29 +196,20 @@ def _unrolled(equation: Nonlinear, z: Leaves, p: Leaves, adjoint: Unrolled) -> _
             "Unrolled can't be used under torch.vmap: it differentiates the solver's own steps, "
             "and when to stop depends on values. Use Implicit() or Phantom()"
         )
-    equation = replace(equation, per_sample=False)
     layout = Layout.of(z, equation.coupled)
 
     def once(*state: Tensor) -> tuple[Tensor, ...]:
         return tuple(equation.evaluate(list(state), p))
 
+    def again(*state: Tensor) -> tuple[Tensor, ...]:
+        module: Any = _checkpoint
+        return module.checkpoint(once, *state, use_reentrant=False)
+
     def rows_of_f(rows: list[Tensor]) -> list[Tensor]:
         state = layout.leaves(rows)
-        out: Any = (
-            checkpoint(once, *state, use_reentrant=False) if adjoint.checkpoint else once(*state)
-        )
-        return layout.rows(list(out))
+        return layout.rows(list(again(*state) if adjoint.checkpoint else once(*state)))
 
-    with autocast_off(equation.autocast):
-        run = iterate(
-            equation.solver,
-            rows_of_f,
-            layout.rows(z),
-            trace=equation.trace,
-            states=equation.states,
-            tracked=torch.is_grad_enabled(),
-        )
-    raise_if_failed(equation.throw, "fixed_point", run)
+    run = equation.search(rows_of_f, layout.rows(z), None, tracked=torch.is_grad_enabled())
     if equation.record is not None:
         equation.record.trace, equation.record.leaf_trace = run.trace, run.leaf_trace
     return _Found(
@@ -266,9 +248,7 @@ def _check_options(
     if not isinstance(adjoint, Adjoint):
         raise TypeError(f"adjoint: expected an adjoint such as eq.Implicit(), got {adjoint!r}")
     if per_sample and coupled:
-        raise ValueError(
-            "per_sample and coupled exclude each other: a coupled batch is one sample"
-        )
+        raise ValueError("per_sample and coupled exclude each other: a coupled batch is one sample")
     for k in states:
         if isinstance(k, bool) or not isinstance(k, int) or k < 0:
             raise ValueError(f"states: expected numbers of evaluations >= 0, got {k!r}")

@@ -8,7 +8,8 @@ missed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,9 +37,7 @@ class Substitute(TorchFunctionMode):
             if original is not stand_in
         }
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         table = self.table
 
         def replaced(tensor: Tensor) -> Tensor:
@@ -49,7 +48,7 @@ class Substitute(TorchFunctionMode):
 
 
 @contextmanager
-def substituted(originals: Sequence[Tensor], stand_ins: Sequence[Tensor]) -> Iterator[None]:
+def substituted(originals: Sequence[Tensor], stand_ins: Sequence[Tensor]) -> Generator[None]:
     """Every use of an original inside sees its stand-in; nothing to do where they are the same."""
     mode = Substitute(originals, stand_ins)
     if not mode.table:
@@ -77,9 +76,7 @@ class _Recorder(TorchFunctionMode):
         self.made = {id(tensor): tensor for tensor in known}
         self.given: dict[int, Tensor] = {}
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for leaf in pytree.tree_leaves((args, kwargs)):
             if isinstance(leaf, Tensor) and id(leaf) not in self.made:
                 self.given[id(leaf)] = leaf
@@ -102,8 +99,10 @@ class Captured:
             stand-in can take their place.
     """
 
-    def __init__(self, originals: list[Tensor], fixed: set[int]) -> None:
-        self.originals = originals
+    def __init__(
+        self, originals: Sequence[Tensor] = (), fixed: AbstractSet[int] = frozenset()
+    ) -> None:
+        self.originals = list(originals)
         self.values = [_stood_for(tensor) for tensor in originals]
         self.fixed = fixed
 

@@ -31,7 +31,7 @@ def pullback(function: Function, primals: Leaves, cotangents: Leaves) -> Leaves:
         return function(*everything)
 
     if private.transform_active():
-        _, product = torch.func.vjp(of_smooth, *[primals[i] for i in smooth])
+        product = torch.func.vjp(of_smooth, *[primals[i] for i in smooth])[1]
         found = product(tuple(cotangents))
     else:
         found = _autograd_pullback(of_smooth, [primals[i] for i in smooth], cotangents)
@@ -108,9 +108,7 @@ class Linearisation:
         p: the parameters; those that require a gradient are leaves.
     """
 
-    def __init__(
-        self, evaluate: Callable[[Leaves, Leaves], Leaves], z: Leaves, p: Leaves
-    ) -> None:
+    def __init__(self, evaluate: Callable[[Leaves, Leaves], Leaves], z: Leaves, p: Leaves) -> None:
         with torch.enable_grad():
             self.z = [x.detach().requires_grad_() for x in z]
             self.p = p

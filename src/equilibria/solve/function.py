@@ -30,7 +30,7 @@ def solve_implicitly(
 ) -> tuple[Leaves, Outputs, list[Leaves]]:
     """The solution, connected to `p`; (status, evals, residual); the states asked for."""
     n = len(z)
-    out: Outputs = FixedPoint.apply(equation, (n, len(first)), *z, *first, *p)  # pyright: ignore
+    out = _apply(equation, (n, len(first)), *z, *first, *p)
     states = [list(out[i : i + n]) for i in range(n + 3, len(out), n)]
     return list(out[:n]), out[n : n + 3], states
 
@@ -42,7 +42,6 @@ class FixedPoint(torch.autograd.Function):
     def forward(equation: Equation, counts: tuple[int, int], *tensors: Tensor) -> Outputs:
         z, first, p = _split(counts, tensors)
         layout, run = equation.solve(z, first, p)
-        traces(equation, run.trace, run.leaf_trace)
         given = {x.untyped_storage().data_ptr() for x in tensors}
         value = layout.leaves(run.value)
         states = [leaf for rows in run.states for leaf in layout.leaves(rows)]
@@ -105,22 +104,21 @@ class FixedPoint(torch.autograd.Function):
                 like=z,
             )
             out = list(equation.adjoint.tangent(equation, z, p, change))
-        others = 3 + n * len(_states_of(equation))
+        others = 3 + n * len(equation.recorded)
         return (*out, *[None] * others)
 
     @staticmethod
-    def vmap(
+    def vmap(  # pyright: ignore[reportIncompatibleMethodOverride]
         info: Any, in_dims: tuple[Any, ...], equation: Equation, counts: Any, *tensors: Tensor
     ) -> tuple[Outputs, tuple[int, ...]]:
         z, first, p = _split(counts, tensors)
         axes = Axes(*_split(counts, in_dims[2:]))
         folded, z_all, first_all, p_all = equation.batched(info.batch_size, z, first, p, axes)
-        counts_all = (len(z_all), len(first_all))
-        out: Outputs = FixedPoint.apply(  # pyright: ignore
-            folded, counts_all, *z_all, *first_all, *p_all
-        )
+        out = _apply(folded, (len(z_all), len(first_all)), *z_all, *first_all, *p_all)
         size = info.batch_size
-        shapes = [x.shape if a is None else x.select(a, 0).shape for x, a in zip(z, axes.z, strict=True)]
+        shapes = [
+            x.shape if a is None else x.select(a, 0).shape for x, a in zip(z, axes.z, strict=True)
+        ]
         n = len(z)
         result: list[Tensor] = []
         for i, x in enumerate(out):
@@ -132,17 +130,9 @@ class FixedPoint(torch.autograd.Function):
         return tuple(result), (0,) * len(result)
 
 
-def traces(equation: Equation, trace: Tensor | None, leaf_trace: Tensor | None) -> None:
-    """Leaves the traces with the equation's record: their length is known only after solving."""
-    if equation.record is not None and trace is not None:
-        equation.record.trace = trace
-        equation.record.leaf_trace = leaf_trace
-
-
-def _states_of(equation: Any) -> tuple[int, ...]:
-    while hasattr(equation, "inner"):
-        equation = equation.inner
-    return getattr(equation, "states", ())
+def _apply(equation: Equation, counts: tuple[int, int], *tensors: Tensor) -> Outputs:
+    function: Any = FixedPoint
+    return function.apply(equation, counts, *tensors)
 
 
 def _split(counts: tuple[int, int], items: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:

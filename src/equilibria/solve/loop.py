@@ -234,7 +234,9 @@ class _Judge:
         if self.index is None:
             return z
         place = self.index
-        return [all_.index_copy(0, place, row) for all_, row in zip(self.full_value, z, strict=True)]
+        return [
+            all_.index_copy(0, place, row) for all_, row in zip(self.full_value, z, strict=True)
+        ]
 
     def current(self, z: Rows) -> Rows:
         """The iterate of all samples, those that have left included."""

@@ -1,4 +1,4 @@
-"""The private names of torch that this package needs; `tests/solve/test_private.py` has a test each."""
+"""The private names of torch that this package needs, with a test each in test_private.py."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 _functorch: Any = torch._C._functorch  # pyright: ignore
+_forward_ad: Any = forward_ad
 
 
 def transform_active() -> bool:
@@ -32,18 +33,18 @@ def is_mapped(tensor: Tensor) -> bool:
 
 def dual_level_active() -> bool:
     """Inside forward-mode differentiation?"""
-    return forward_ad._current_level >= 0  # pyright: ignore
+    return _forward_ad._current_level >= 0
 
 
 def primal(tensor: Tensor) -> Tensor:
     """The tensor without the tangent of the innermost forward-mode level."""
     if not dual_level_active():
         return tensor
-    return forward_ad.unpack_dual(tensor).primal
+    return _forward_ad.unpack_dual(tensor).primal
 
 
 def has_tangent(tensor: Tensor) -> bool:
-    return dual_level_active() and forward_ad.unpack_dual(tensor).tangent is not None
+    return dual_level_active() and _forward_ad.unpack_dual(tensor).tangent is not None
 
 
 def sequence_number(node: Any) -> int:

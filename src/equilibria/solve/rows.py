@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from equilibria.solve import linalg
+
 Rows = list[Tensor]
 
 
@@ -70,16 +72,15 @@ def norm(rows: Rows) -> Tensor:
     """RMS norm of each sample over all its entries, all leaves together: `(samples,)`."""
     entries = sum(row.shape[1] for row in rows)
     if len(rows) == 1:
-        total = torch.linalg.vector_norm(rows[0], dim=1)
+        total = linalg.lengths(rows[0])
     else:
-        each = torch.stack([torch.linalg.vector_norm(row, dim=1) for row in rows])
-        total = torch.linalg.vector_norm(each, dim=0)
+        total = linalg.lengths(torch.stack([linalg.lengths(row) for row in rows], dim=1))
     return total / math.sqrt(entries)
 
 
 def dot(a: Rows, b: Rows) -> Tensor:
     """Inner product of each sample: `(samples,)`."""
-    return sum_of([torch.linalg.vecdot(x, y) for x, y in zip(a, b, strict=True)])
+    return sum_of([linalg.inner(x, y) for x, y in zip(a, b, strict=True)])
 
 
 def subtract(a: Rows, b: Rows) -> Rows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -61,7 +62,8 @@ class SolveWarning(UserWarning):
 
 def describe_failure(what: str, status: Tensor, residual: Tensor) -> str | None:
     """Names the samples that did not converge, how each ended and its residual; None if all did."""
-    failed = (status != Status.CONVERGED).nonzero().flatten().tolist()
+    codes: Any = status
+    failed: list[int] = (codes != Status.CONVERGED).nonzero().flatten().tolist()
     if not failed:
         return None
     lines = [

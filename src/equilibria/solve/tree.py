@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -38,11 +38,6 @@ def unflatten(leaves: Sequence[Any], spec: pytree.TreeSpec) -> Tree:
     return pytree.tree_unflatten(list(leaves), spec)
 
 
-def map_tensors(function: Callable[[Tensor], Any], tree: Tree) -> Tree:
-    """`function` applied to every tensor of the tree; other leaves stay."""
-    return pytree.tree_map_only(Tensor, function, tree)
-
-
 def flatten_state(z: Tree) -> tuple[Leaves, pytree.TreeSpec]:
     """Flattens a state and checks it.
 
@@ -66,7 +61,8 @@ def flatten_state(z: Tree) -> tuple[Leaves, pytree.TreeSpec]:
             )
         if leaf.dim() == 0:
             raise ValueError(
-                "the state z0 has a tensor without axes: the first axis of every tensor is the batch"
+                "the state z0 has a tensor without axes: the first axis of every tensor is the "
+                "batch"
             )
     tensors = cast("Leaves", leaves)
     first = tensors[0]
@@ -86,3 +82,66 @@ def flatten_state(z: Tree) -> tuple[Leaves, pytree.TreeSpec]:
     if sum(leaf[:1].numel() for leaf in tensors) == 0:
         raise ValueError("the state z0 has no entries: a sample needs at least one")
     return tensors, spec
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The operands of f, with their tensors set apart.
+
+    Attributes:
+        leaves: all leaves, tensors or not.
+        spec: their structure.
+        slots: positions of the tensors.
+        per_batch: which tensors have the batch as their first axis.
+    """
+
+    leaves: list[Any]
+    spec: pytree.TreeSpec
+    slots: list[int]
+    per_batch: list[bool]
+
+    @classmethod
+    def of(cls, operands: Sequence[Tree], batch: int) -> Operands:
+        """Flattens operands, unwraps what is shared and checks the batch axis of the rest.
+
+        Raises:
+            ValueError: an operand that is not shared has another first axis than the batch.
+            TypeError: something shared inside a tree.
+        """
+        plain = [x.value if isinstance(x, Shared) else x for x in operands]
+        slots: list[int] = []
+        per_batch: list[bool] = []
+        position = 0
+        for number, (operand, tree) in enumerate(zip(operands, plain, strict=True)):
+            for leaf in flatten(tree)[0]:
+                if isinstance(leaf, Shared):
+                    raise TypeError(
+                        f"operand {number} has eq.shared(...) inside a tree: wrap the whole "
+                        "operand, or pass its shared part as an operand of its own"
+                    )
+                if isinstance(leaf, Tensor):
+                    has_batch = not isinstance(operand, Shared)
+                    if has_batch and (leaf.dim() == 0 or leaf.shape[0] != batch):
+                        raise ValueError(
+                            f"operand {number} has the shape {tuple(leaf.shape)}: its first axis "
+                            f"must be the batch, {batch}. Wrap what all samples share in "
+                            "eq.shared(...)"
+                        )
+                    slots.append(position)
+                    per_batch.append(has_batch)
+                position += 1
+        leaves, spec = flatten(tuple(plain))
+        return cls(leaves, spec, slots, per_batch)
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    def tensors(self) -> Leaves:
+        return [self.leaves[slot] for slot in self.slots]
+
+    def tree(self, tensors: Sequence[Tensor]) -> Tree:
+        """The operands with these tensors in their places."""
+        leaves = list(self.leaves)
+        for slot, tensor in zip(self.slots, tensors, strict=True):
+            leaves[slot] = tensor
+        return unflatten(leaves, self.spec)

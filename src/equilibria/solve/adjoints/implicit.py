@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from typing_extensions import override
 
+from equilibria.solve.affine import Affine
 from equilibria.solve.derivative import Linearisation
-from equilibria.solve.equation import Adjoint, Equation, Linear
+from equilibria.solve.equation import Adjoint, Equation
 from equilibria.solve.function import solve_implicitly
 from equilibria.solve.linear import GMRES, LinearSolver
 from equilibria.solve.solvers import Solver
@@ -33,25 +35,26 @@ class Implicit(Adjoint):
     linear: LinearSolver | Solver = field(default_factory=GMRES)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.linear, LinearSolver | Solver):
+        given: Any = self.linear
+        if not isinstance(given, LinearSolver | Solver):
             raise TypeError(
-                f"Implicit(linear=...): expected a linear or a forward solver, such as eq.GMRES() "
-                f"or eq.Anderson(), got {self.linear!r}"
+                "Implicit(linear=...): expected a linear or a forward solver, such as eq.GMRES() "
+                f"or eq.Anderson(), got {given!r}"
             )
 
-    def _linear(self, equation: Equation, count: int, transposed: bool) -> Linear:
+    def _affine(self, equation: Equation, count: int, transposed: bool) -> Affine:
         record = equation.record if transposed else None
-        return Linear(equation, self.linear, transposed, equation.throw, self, count, record)
+        return Affine(equation, self.linear, transposed, self, count, record)
 
     @override
     def first_order(self, equation: Equation, jacobian: Linearisation, g: Leaves) -> Leaves:
-        layout, run = self._linear(equation, len(g), True).solve_with(jacobian, g)
+        layout, run = self._affine(equation, len(g), True).solve_with(jacobian, g)
         return layout.leaves(run.value)
 
     @override
     def cotangent(self, equation: Equation, z: Leaves, p: Leaves, g: Leaves) -> Leaves:
-        return solve_implicitly(self._linear(equation, len(g), True), g, [], [*z, *p, *g])[0]
+        return solve_implicitly(self._affine(equation, len(g), True), g, [], [*z, *p, *g])[0]
 
     @override
     def tangent(self, equation: Equation, z: Leaves, p: Leaves, c: Leaves) -> Leaves:
-        return solve_implicitly(self._linear(equation, len(c), False), c, [], [*z, *p, *c])[0]
+        return solve_implicitly(self._affine(equation, len(c), False), c, [], [*z, *p, *c])[0]

@@ -14,7 +14,9 @@ from equilibria.solve.solvers.base import check_damping, check_whole
 from equilibria.solve.tree import Leaves
 
 
-def truncated(multiply: Callable[[Leaves], Leaves], g: Leaves, steps: int, damping: float) -> Leaves:
+def truncated(
+    multiply: Callable[[Leaves], Leaves], g: Leaves, steps: int, damping: float
+) -> Leaves:
     """damping (1 + B + ... + B^(steps-1)) g, with B v = damping A v + (1 - damping) v.
 
     By Horner's rule, u <- B u + damping g: steps - 1 products.
@@ -31,7 +33,7 @@ def truncated(multiply: Callable[[Leaves], Leaves], g: Leaves, steps: int, dampi
 
 @dataclass(frozen=True, kw_only=True)
 class NeumannPhantom(Adjoint):
-    """The Neumann-series phantom gradient (NPG): the exact adjoint's series, cut after `steps` terms.
+    """The Neumann-series phantom gradient (NPG): the exact adjoint's series, cut short.
 
         u = damping (I + B + ... + B^(steps-1))^T dL/dz*,  B = damping J + (1 - damping) I,
 

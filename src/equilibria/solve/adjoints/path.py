@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from typing_extensions import override
 
@@ -61,8 +62,8 @@ class Unrolled(PathAdjoint):
     """Differentiates the solver's own iterations (backpropagation through time).
 
     The gradient is exact for the iterate that is returned, the last one, and the start z0 gets its
-    gradient too. Memory grows with every evaluation; with `checkpoint`, by the iterates alone, and f
-    is evaluated twice. Can't be used under torch.vmap, since stopping needs values.
+    gradient too. Memory grows with every evaluation; with `checkpoint`, by the iterates alone, and
+    f is evaluated twice. Can't be used under torch.vmap, since stopping needs values.
 
     Attributes:
         checkpoint: keep the iterates only and evaluate f again in backward.
@@ -71,5 +72,6 @@ class Unrolled(PathAdjoint):
     checkpoint: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.checkpoint, bool):
-            raise TypeError(f"Unrolled(checkpoint=...): expected a bool, got {self.checkpoint!r}")
+        given: Any = self.checkpoint
+        if not isinstance(given, bool):
+            raise TypeError(f"Unrolled(checkpoint=...): expected a bool, got {given!r}")

@@ -1,4 +1,4 @@
-"""What the linear solvers share: cycles, and a true residual before anything is called converged."""
+"""What the linear solvers share: cycles, each of which ends with the true residual."""
 
 from __future__ import annotations
 

@@ -6,8 +6,10 @@ import math
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from typing_extensions import override
 
+from equilibria.solve import linalg
 from equilibria.solve.linear.base import LinearSolver, Product
 from equilibria.solve.loop import Run
 from equilibria.solve.rows import Rows, norm
@@ -37,19 +39,19 @@ class Dense(LinearSolver):
                 f"Dense(max_evals={self.max_evals}) can't solve a system of {entries} entries a "
                 f"sample: it takes {entries + 1} products. Use GMRES, or raise max_evals"
             )
-        columns = []
+        columns: list[Tensor] = []
         for entry in range(entries):
             unit = torch.zeros(samples, entries, dtype=g[0].dtype, device=g[0].device)
             unit[:, entry] = 1
-            columns.append(torch.cat(product(list(unit.split(widths, dim=1))), dim=1))
+            columns.append(torch.cat(product(linalg.split(unit, widths)), dim=1))
         matrix = torch.stack(columns, dim=2)
         system = torch.eye(entries, dtype=matrix.dtype, device=matrix.device) - matrix
         right = torch.cat(g, dim=1)
-        solution = torch.linalg.solve_ex(system, right.unsqueeze(2))[0].squeeze(2)
+        solution = linalg.solve(system, right)
         sound = torch.isfinite(solution).all(dim=1)
         solution = torch.where(sound.unsqueeze(1), solution, 0.0)
 
-        u = list(solution.split(widths, dim=1))
+        u = linalg.split(solution, widths)
         image = [a + b for a, b in zip(product(u), g, strict=True)]
         size = norm([a - b for a, b in zip(image, u, strict=True)])
         scale = norm(image)

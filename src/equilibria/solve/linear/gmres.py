@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from equilibria.solve import linalg
 from equilibria.solve.linear.base import CyclicSolver, Measured, Product, guarded
 from equilibria.solve.rows import History, Rows, add_scaled, norm, subtract
 from equilibria.solve.solvers.base import check_whole
@@ -81,9 +82,7 @@ class GMRES(CyclicSolver):
             answer[:, : k + 1] = torch.where(active.unsqueeze(1), weights, answer[:, : k + 1])
             estimate = right[:, k + 1].abs()
             # From zero the length of u is that of the weights; later the last measured one serves.
-            scale = torch.where(
-                from_zero, torch.linalg.vector_norm(weights, dim=1), start.scale.double() * root
-            )
+            scale = torch.where(from_zero, linalg.lengths(weights), start.scale.double() * root)
             active = active & (used < budget)
             active = active & ~(estimate <= 0.9 * (self.atol * root + self.rtol * scale))
             if not bool(active.any()):
@@ -113,5 +112,5 @@ def _back_substitute(triangle: Tensor, right: Tensor) -> Tensor:
     diagonal = triangle.diagonal(dim1=1, dim2=2)
     patched = triangle + torch.diag_embed((diagonal == 0).to(triangle.dtype))
     right = torch.where(diagonal == 0, 0.0, right)
-    weights = torch.linalg.solve_triangular(patched, right.unsqueeze(2), upper=True).squeeze(2)
+    weights = linalg.solve_triangle(patched, right, upper=True)
     return torch.where(torch.isfinite(weights), weights, 0.0)

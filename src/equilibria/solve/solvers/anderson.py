@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from equilibria.solve import linalg
 from equilibria.solve.rows import History, Rows, add_scaled, select, subtract
 from equilibria.solve.solvers.base import (
     Point,
@@ -146,7 +147,7 @@ def solve_gram(gram: Tensor, right: Tensor, ridge: float) -> Tensor:
     # A difference that is zero (a sample at rest) gets a unit pivot, and so the coefficient zero.
     pivots = torch.where(diagonal > 0, ridge, 1.0 + ridge)
     scaled = scaled + torch.diag_embed(pivots)
-    factor, failed = torch.linalg.cholesky_ex(scaled)
+    factor, failed = linalg.cholesky(scaled)
     solution = torch.cholesky_solve((right * scale).unsqueeze(2), factor).squeeze(2) * scale
     sound = (failed == 0) & torch.isfinite(solution).all(dim=1)
     return torch.where(sound.unsqueeze(1), solution, 0.0)

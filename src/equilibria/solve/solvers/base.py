@@ -85,7 +85,9 @@ def check_at_least(owner: object, field: str, least: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{_name(owner, field)}: expected a number, got {value!r}")
     if not (value >= least and value != float("inf")):
-        raise ValueError(f"{_name(owner, field)}: expected a finite number >= {least}, got {value!r}")
+        raise ValueError(
+            f"{_name(owner, field)}: expected a finite number >= {least}, got {value!r}"
+        )
 
 
 def check_whole(owner: object, field: str, least: int) -> None:

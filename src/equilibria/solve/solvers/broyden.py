@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from equilibria.solve import linalg
 from equilibria.solve.rows import History, Rows, add_scaled, choose, select
 from equilibria.solve.solvers.base import Point, Solver, Stepper, check_whole
 
@@ -19,8 +20,8 @@ SMALLEST_PIVOT = 1e-4
 class Broyden(Solver):
     """Broyden's ("good") method on g(z) = f(z) - z, from B_0 = -I.
 
-    The inverse Jacobian of Bai et al. 2019, eq. 7 and Bai 2022 (thesis), eq. 2.12 in the compact form of
-    Kelley (1995, sec. 7.3): with full steps s_k = -B_k g_k the rank-one updates are products of
+    The inverse Jacobian of Bai 2022 (thesis), eq. 2.12 in the compact form of Kelley (1995, sec.
+    7.3): with full steps s_k = -B_k g_k the rank-one updates are products of
     (I + s_{k+1} s_k^T / s_k^T s_k), so the steps alone tell all, and one vector an evaluation is
     stored instead of two. A new step costs one pass of inner products over the history, one small
     triangular solve and one pass to combine.
@@ -96,9 +97,7 @@ class _Broyden(Stepper):
         self.weights = weight if self.weights is None else torch.cat([self.weights, weight], 1)
         system = torch.zeros_like(gram)
         system[:, :, :-1] = -gram[:, :, 1:] * self.weights[:, :-1].unsqueeze(1)
-        solution = torch.linalg.solve_triangular(
-            system.tril(-1), right.unsqueeze(2), upper=False, unitriangular=True
-        ).squeeze(2)
+        solution = linalg.solve_triangle(system.tril(-1), right, upper=False, unit_diagonal=True)
         return solution * self.weights
 
     def _push(self, step: Rows, z: Rows) -> Rows:

@@ -1,0 +1,126 @@
+"""The linear equations of the derivatives."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+from torch import Tensor
+from typing_extensions import override
+
+from equilibria.solve.autocast import outside
+from equilibria.solve.derivative import Linearisation, pullback, pushforward
+from equilibria.solve.equation import (
+    Adjoint,
+    AdjointInfo,
+    Axes,
+    Equation,
+    Record,
+    fold_all,
+    raise_if_failed,
+)
+from equilibria.solve.linear import LinearSolver, affine
+from equilibria.solve.loop import Run, iterate
+from equilibria.solve.rows import Layout, Rows
+from equilibria.solve.solvers import Solver
+from equilibria.solve.status import SolveWarning, Stats, describe_failure
+from equilibria.solve.tree import Leaves
+
+
+@dataclass
+class Affine(Equation):
+    """u = J^T u + c, or t = J t + c: J is the Jacobian df/dz of `parent` at z.
+
+    Its parameters are what u depends on: z, the parameters of the parent, and c. It is an equation
+    like any other, so its own derivatives, and theirs, follow by the same rule.
+
+    Attributes:
+        transposed: J^T (the adjoint's equation) or J (the tangent's).
+        count: leaves of the state.
+    """
+
+    parent: Equation
+    solver: LinearSolver | Solver
+    transposed: bool
+    adjoint: Adjoint
+    count: int
+    record: Record | None = None
+
+    def __post_init__(self) -> None:
+        self.coupled = self.parent.coupled
+        self.throw = self.parent.throw
+
+    def _split(self, p: Leaves) -> tuple[Leaves, Leaves, Leaves]:
+        n = self.count
+        return p[:n], p[n:-n], p[-n:]
+
+    @override
+    def evaluate(self, z: Leaves, p: Leaves) -> Leaves:
+        at, parameters, constant = self._split(p)
+
+        def of_state(*state: Tensor) -> tuple[Tensor, ...]:
+            return tuple(self.parent.evaluate(list(state), parameters))
+
+        if self.transposed:
+            product = pullback(of_state, at, z)
+        else:
+            product = pushforward(of_state, at, z, like=at)
+        return [a + b for a, b in zip(product, constant, strict=True)]
+
+    @override
+    def solve(self, z: Leaves, first: Leaves, p: Leaves) -> tuple[Layout, Run]:
+        at, parameters, constant = self._split(p)
+        jacobian = self.parent.linearise(at, parameters, [False] * len(parameters))
+        return self.solve_with(jacobian, constant)
+
+    def solve_with(self, jacobian: Linearisation, constant: Leaves) -> tuple[Layout, Run]:
+        """Solves, given the graph that the products are taken from.
+
+        Warns with `SolveWarning`, or raises `SolveError` under `throw`, where it does not converge.
+        """
+        layout = Layout.of(constant, self.coupled)
+        multiply = jacobian.transposed if self.transposed else jacobian.direct
+
+        def product(rows: Rows) -> Rows:
+            return layout.rows(multiply(layout.leaves(rows)))
+
+        g = layout.rows(constant)
+        begin = None
+        if self.record is not None and self.record.start is not None:
+            begin = layout.rows(self.record.start)
+        with outside([constant[0].device.type]):
+            if isinstance(self.solver, LinearSolver):
+                run = self.solver.solve(product, g, begin)
+            else:
+                run = iterate(self.solver, affine(product, g), g if begin is None else begin)
+        if self.record is not None:
+            stats = Stats(evals=run.evals, residual=run.residual)
+            self.record.latest = AdjointInfo(run.status, stats, layout.leaves(run.value))
+        what = "the adjoint's backward solve" if self.transposed else "the tangent's solve"
+        raise_if_failed(self.throw, what, run)
+        problem = describe_failure(what, run.status, run.residual)
+        if problem is not None:
+            warnings.warn(
+                f"{problem}\nThe derivatives of these samples are inexact.",
+                SolveWarning,
+                stacklevel=2,
+            )
+        return layout, run
+
+    @override
+    def batched(
+        self, size: int, z: Leaves, first: Leaves, p: Leaves, axes: Axes
+    ) -> tuple[Equation, Leaves, Leaves, Leaves]:
+        n = self.count
+        at, parameters, constant = self._split(p)
+        parent, at, _, parameters = self.parent.batched(
+            size, at, [], parameters, Axes(axes.p[:n], [], axes.p[n:-n])
+        )
+        constant = fold_all(constant, axes.p[-n:], size, self.coupled)
+        start = fold_all(z, axes.z, size, self.coupled)
+        folded = Affine(parent, self.solver, self.transposed, self.adjoint, n)
+        return folded, start, [], [*at, *parameters, *constant]
+
+    @override
+    def require_substitutable(self) -> None:
+        self.parent.require_substitutable()

@@ -1,0 +1,47 @@
+"""f runs in the autocast regions that it was first called in; solvers run outside of any."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class AutocastRegion:
+    """The autocast setting of one device type, as f met it."""
+
+    device: str
+    dtype: torch.dtype
+    enabled: bool
+
+    @classmethod
+    def current(cls, device: str) -> AutocastRegion:
+        return cls(device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device))
+
+
+@contextmanager
+def entered(region: AutocastRegion) -> Generator[None]:
+    """Evaluates f in its region, wherever that is: inside backward, say.
+
+    Without autocast's cache of cast weights: it keeps a cast made under no_grad, and a weight read
+    from it later would have no gradient.
+    """
+    if not (region.enabled or torch.is_autocast_enabled(region.device)):
+        yield
+        return
+    with torch.autocast(region.device, region.dtype, region.enabled, cache_enabled=False):
+        yield
+
+
+@contextmanager
+def outside(devices: Sequence[str]) -> Generator[None]:
+    """A solver's own arithmetic stays in the state's dtype."""
+    active = [device for device in devices if torch.is_autocast_enabled(device)]
+    if not active:
+        yield
+        return
+    with torch.autocast(active[0], enabled=False), outside(active[1:]):
+        yield

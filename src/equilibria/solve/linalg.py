@@ -1,0 +1,48 @@
+"""torch.linalg with types: torch's own stubs leave these functions untyped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_linalg: Any = torch.linalg
+
+
+def lengths(matrix: Tensor) -> Tensor:
+    """Euclidean length of each row: `(rows, entries)` -> `(rows,)`."""
+    return _linalg.vector_norm(matrix, dim=1)
+
+
+def inner(a: Tensor, b: Tensor) -> Tensor:
+    """Inner product of each row of `a` with that of `b`."""
+    return _linalg.vecdot(a, b)
+
+
+def cholesky(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """The lower factor, and a number that is not zero where there is none. Never raises."""
+    factor, failed = _linalg.cholesky_ex(matrix)
+    return factor, failed
+
+
+def solve_triangle(
+    matrix: Tensor, right: Tensor, *, upper: bool, unit_diagonal: bool = False
+) -> Tensor:
+    """Solves triangular systems `(batch, k, k)` for right sides `(batch, k)`."""
+    solution: Tensor = _linalg.solve_triangular(
+        matrix, right.unsqueeze(2), upper=upper, unitriangular=unit_diagonal
+    )
+    return solution.squeeze(2)
+
+
+def split(rows: Tensor, widths: list[int]) -> list[Tensor]:
+    """Cuts `(samples, sum of widths)` into one matrix a width."""
+    anything: Any = rows
+    return list(anything.split(widths, dim=1))
+
+
+def solve(matrix: Tensor, right: Tensor) -> Tensor:
+    """Solves `(batch, k, k)` for right sides `(batch, k)`; not finite where singular."""
+    solution: Tensor = _linalg.solve_ex(matrix, right.unsqueeze(2))[0]
+    return solution.squeeze(2)

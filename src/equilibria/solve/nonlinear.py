@@ -1,0 +1,169 @@
+"""The user's equation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from typing_extensions import override
+
+from equilibria.solve.autocast import AutocastRegion, entered, outside
+from equilibria.solve.capture import Captured, substituted
+from equilibria.solve.equation import (
+    Adjoint,
+    Axes,
+    Equation,
+    Record,
+    StateEquation,
+    raise_if_failed,
+)
+from equilibria.solve.loop import Run, iterate
+from equilibria.solve.mapped import Mapped
+from equilibria.solve.rows import Layout, Rows
+from equilibria.solve.solvers import Solver
+from equilibria.solve.tree import Leaves, Operands, Tree, flatten, unflatten
+
+
+@dataclass
+class Nonlinear(StateEquation):
+    """z = f(z, *operands), with the tensors that f closes over.
+
+    Its parameters p are the operands' tensors, then the closed-over ones.
+
+    Attributes:
+        f: as given, of a state and operands as trees.
+        state_spec: the structure of the state.
+        autocast: the region that f was called in; every later evaluation enters it.
+    """
+
+    f: Callable[..., Tree]
+    solver: Solver
+    adjoint: Adjoint
+    state_spec: pytree.TreeSpec
+    operands: Operands
+    autocast: AutocastRegion
+    coupled: bool
+    per_sample: bool
+    throw: bool
+    trace: bool
+    states: tuple[int, ...]
+    record: Record | None
+    captured: Captured = field(default_factory=Captured)
+
+    @override
+    def evaluate(self, z: Leaves, p: Leaves) -> Leaves:
+        split = len(self.operands)
+        given = self.operands.tree(p[:split])
+        with substituted(self.captured.originals, p[split:]), entered(self.autocast):
+            out = self.f(unflatten(z, self.state_spec), *given)
+        return self._checked(out, z)
+
+    def _checked(self, out: Tree, z: Leaves) -> Leaves:
+        leaves, spec = flatten(out)
+        if spec != self.state_spec or not all(isinstance(leaf, Tensor) for leaf in leaves):
+            raise ValueError(
+                f"f returned the structure {spec} where the state has {self.state_spec}: "
+                "f must return a state like the one it is given"
+            )
+        for position, (leaf, like) in enumerate(zip(leaves, z, strict=True)):
+            if leaf.shape != like.shape:
+                raise ValueError(
+                    f"f returned the shape {tuple(leaf.shape)} where the state "
+                    f"(leaf {position}) has {tuple(like.shape)}"
+                )
+            if leaf.dtype != like.dtype:
+                if not (self.autocast.enabled and leaf.dtype.is_floating_point):
+                    raise TypeError(
+                        f"f returned {leaf.dtype} where the state (leaf {position}) is "
+                        f"{like.dtype}: give f operands and parameters of the state's dtype, or "
+                        "run it under torch.autocast"
+                    )
+                leaves[position] = leaf.to(like.dtype)
+        return leaves
+
+    @override
+    def solve(self, z: Leaves, first: Leaves, p: Leaves) -> tuple[Layout, Run]:
+        layout = Layout.of(first or z, self.coupled)
+        here = list(p)
+
+        def rows_of_f(rows: Rows) -> Rows:
+            return layout.rows(self.evaluate(layout.leaves(rows), here))
+
+        def leave(index: Tensor) -> None:
+            for position, has_batch in enumerate(self.operands.per_batch):
+                if has_batch:
+                    here[position] = here[position].index_select(0, index)
+
+        start = layout.rows(z), layout.rows(first) if first else None
+        run = self.search(rows_of_f, *start, leave=leave if self.per_sample else None)
+        if self.record is not None:
+            self.record.trace, self.record.leaf_trace = run.trace, run.leaf_trace
+        return layout, run
+
+    @override
+    def search(
+        self,
+        evaluate: Callable[[Rows], Rows],
+        z: Rows,
+        first: Rows | None,
+        *,
+        leave: Callable[[Tensor], None] | None = None,
+        tracked: bool = False,
+    ) -> Run:
+        with outside([self.autocast.device]):
+            run = iterate(
+                self.solver,
+                evaluate,
+                z,
+                first,
+                trace=self.trace,
+                states=self.states,
+                tracked=tracked,
+                leave=leave,
+            )
+        raise_if_failed(self.throw, "fixed_point", run)
+        return run
+
+    @property
+    @override
+    def recorded(self) -> tuple[int, ...]:
+        return self.states
+
+    @override
+    def own(self, tensor: Tensor, needed: bool) -> Tensor:
+        """A parameter of a module is used as it is, where that is right.
+
+        One with hooks gets a stand-in, or the hooks would run inside the backward solve too; a
+        tensor with a history gets one, or its history would be differentiated there too. What
+        only scripted or compiled code sees can have none.
+        """
+        for position, original in enumerate(self.captured.originals):
+            if tensor is original:
+                hooks: Any = tensor._backward_hooks  # pyright: ignore[reportPrivateUsage]
+                if position in self.captured.fixed or (needed and tensor.is_leaf and not hooks):
+                    return tensor
+        return super().own(tensor, needed)
+
+    @override
+    def require_substitutable(self) -> None:
+        if self.captured.fixed:
+            shapes = [tuple(self.captured.originals[i].shape) for i in sorted(self.captured.fixed)]
+            raise RuntimeError(
+                f"f uses tensors of shape {shapes} in scripted or compiled code: there is no "
+                "second derivative, and no torch.func transform, with respect to them unless they "
+                "are passed as operands (eq.shared(tensor))"
+            )
+
+    @override
+    def batched(
+        self, size: int, z: Leaves, first: Leaves, p: Leaves, axes: Axes
+    ) -> tuple[Equation, Leaves, Leaves, Leaves]:
+        if self.trace:
+            raise RuntimeError(
+                "trace=True has no meaning under torch.vmap: the mapped solves share one loop"
+            )
+        self.require_substitutable()
+        return Mapped.of(self, size, z, first, p, axes)
