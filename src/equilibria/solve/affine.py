@@ -19,7 +19,7 @@ from equilibria.solve.equation import (
     fold_all,
     raise_if_failed,
 )
-from equilibria.solve.linear import LinearSolver, affine
+from equilibria.solve.linear import LinearSolver, affine, report_singular
 from equilibria.solve.loop import Run, iterate
 from equilibria.solve.rows import Layout, Rows
 from equilibria.solve.solvers import Solver
@@ -93,6 +93,7 @@ class Affine(Equation):
                 run = self.solver.solve(product, g, begin)
             else:
                 run = iterate(self.solver, affine(product, g), g if begin is None else begin)
+        run = report_singular(run, g)
         if self.record is not None:
             stats = Stats(evals=run.evals, residual=run.residual)
             self.record.latest = AdjointInfo(run.status, stats, layout.leaves(run.value))

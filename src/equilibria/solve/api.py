@@ -16,7 +16,7 @@ from equilibria.solve.autocast import AutocastRegion
 from equilibria.solve.capture import capture
 from equilibria.solve.equation import Record
 from equilibria.solve.function import solve_implicitly
-from equilibria.solve.nonlinear import Nonlinear
+from equilibria.solve.nonlinear import TRACE_UNDER_VMAP, Nonlinear
 from equilibria.solve.rows import Layout, norm, subtract
 from equilibria.solve.solution import Solution
 from equilibria.solve.solvers import Anderson, Solver
@@ -65,9 +65,10 @@ def fixed_point(
         A `Solution`. One that ended badly holds its best finite iterate and says so in `status`.
 
     Raises:
-        TypeError: a state that is no float32 or float64 tensor; f returning another dtype.
-        ValueError: an empty batch, an operand with another first axis, f returning another
-            structure or shape, impossible options.
+        TypeError: a state that is no float32 or float64 tensor; f returning another structure or
+            dtype.
+        ValueError: an empty batch, an operand with another first axis, f returning another shape,
+            impossible options.
         SolveError: under `throw`, naming samples, status and residual.
         RuntimeError: f closes over a tensor with a history that Python cannot see.
 
@@ -191,11 +192,8 @@ def _phantom(equation: Nonlinear, z: Leaves, p: Leaves, adjoint: Phantom) -> _Fo
 
 
 def _unrolled(equation: Nonlinear, z: Leaves, p: Leaves, adjoint: Unrolled) -> _Found:
-    if any(private.is_mapped(x) for x in [*z, *p]):
-        raise RuntimeError(
-            "Unrolled can't be used under torch.vmap: it differentiates the solver's own steps, "
-            "and when to stop depends on values. Use Implicit() or Phantom()"
-        )
+    if equation.trace and any(private.is_mapped(x) for x in [*z, *p]):
+        raise RuntimeError(TRACE_UNDER_VMAP)
     layout = Layout.of(z, equation.coupled)
 
     def once(*state: Tensor) -> tuple[Tensor, ...]:
@@ -209,7 +207,8 @@ def _unrolled(equation: Nonlinear, z: Leaves, p: Leaves, adjoint: Unrolled) -> _
         state = layout.leaves(rows)
         return layout.rows(list(again(*state) if adjoint.checkpoint else once(*state)))
 
-    run = equation.search(rows_of_f, layout.rows(z), None, tracked=torch.is_grad_enabled())
+    tracked = torch.is_grad_enabled() or private.transform_active()
+    run = equation.search(rows_of_f, layout.rows(z), None, tracked=tracked)
     if equation.record is not None:
         equation.record.trace, equation.record.leaf_trace = run.trace, run.leaf_trace
     return _Found(

@@ -9,7 +9,6 @@ missed.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from typing import Any
 
@@ -99,12 +98,15 @@ class Captured:
             stand-in can take their place.
     """
 
-    def __init__(
-        self, originals: Sequence[Tensor] = (), fixed: AbstractSet[int] = frozenset()
-    ) -> None:
+    def __init__(self, originals: Sequence[Tensor] = ()) -> None:
         self.originals = list(originals)
         self.values = [_stood_for(tensor) for tensor in originals]
-        self.fixed = fixed
+        self.fixed: set[int] = set()
+
+    def add_fixed(self, leaves: Sequence[Tensor]) -> None:
+        self.fixed.update(range(len(self.originals), len(self.originals) + len(leaves)))
+        self.originals += leaves
+        self.values += leaves
 
 
 def capture(
@@ -132,13 +134,12 @@ def capture(
         followed = tracking and tensor.requires_grad
         if followed or private.is_wrapped(tensor) or private.has_tangent(tensor):
             found[id(tensor)] = tensor
-    originals = list(found.values())
-    fixed: set[int] = set()
+    captured = Captured(list(found.values()))
     if tracking:
-        for leaf in _unseen_leaves(out, begin, [*known, *originals]):
-            fixed.add(len(originals))
-            originals.append(leaf)
-    return out, Captured(originals, fixed)
+        # What f was recorded to use may have been a stand-in for what it closes over.
+        seen = [*known, *captured.originals, *captured.values]
+        captured.add_fixed(_unseen_leaves(out, begin, seen))
+    return out, captured
 
 
 def _sequence_mark() -> int:

@@ -71,7 +71,7 @@ class FixedPoint(torch.autograd.Function):
         nothing: list[Tensor | None] = [None] * (2 + n + m)
         if all(g is None for g in grads[:n]) or not any(needed):
             return (*nothing, *[None] * len(needed))
-        saved: tuple[Tensor, ...] = ctx.saved_tensors
+        saved = [private.alive(x) for x in ctx.saved_tensors]
         z, p = list(saved[:n]), list(saved[n:])
         g = [
             torch.zeros_like(x) if each is None else each
@@ -97,13 +97,14 @@ class FixedPoint(torch.autograd.Function):
             out = [torch.zeros_like(x) for x in z]
         else:
             equation.require_substitutable()
-            change = pushforward(
-                _of_parameters(equation, z, p, moved),
-                [p[i] for i in moved],
-                [t for i in moved if (t := given[i]) is not None],
-                like=z,
-            )
-            out = list(equation.adjoint.tangent(equation, z, p, change))
+            with private.forward_mode():
+                change = pushforward(
+                    _of_parameters(equation, z, p, moved),
+                    [p[i] for i in moved],
+                    [t for i in moved if (t := given[i]) is not None],
+                    like=z,
+                )
+                out = list(equation.adjoint.tangent(equation, z, p, change))
         others = 3 + n * len(equation.recorded)
         return (*out, *[None] * others)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from equilibria.solve import private
 from equilibria.solve.rows import Rows, choose, norm, select, subtract
 from equilibria.solve.solvers.base import Point, Solver
 from equilibria.solve.status import Status
@@ -72,8 +73,8 @@ def iterate(
             index = judge.retire()
             leave(index)
             stepper.select(index)
-            point = _selected(point, index)
-        z = judge.freeze(stepper.step(point, judge.best))
+            point = point.select(index)
+        z = judge.freeze(stepper.step(point))
         if judge.evals in judge.wanted:
             recorded[judge.evals] = judge.current(z)
     value = judge.value()
@@ -90,15 +91,6 @@ def iterate(
 def _evaluated(z: Rows, f: Rows) -> Point:
     residual = subtract(f, z)
     return Point(z, f, residual, norm([row.detach() for row in residual]))
-
-
-def _selected(point: Point, index: Tensor) -> Point:
-    return Point(
-        select(point.z, index),
-        select(point.f, index),
-        select(point.residual, index),
-        point.size.index_select(0, index),
-    )
 
 
 class _Judge:
@@ -125,7 +117,7 @@ class _Judge:
         self.running = torch.ones(samples, dtype=torch.bool, device=device)
         self.all_running = True
         self.window: deque[Tensor] = deque(maxlen=solver.patience)
-        self.best = Point(z, z, z, self.residual)
+        self.best = z
         self.now = z
         self.index: Tensor | None = None  # of the samples in the batch, among all; None: all
         self.full_status, self.full_evals = self.status, self.counts
@@ -167,32 +159,25 @@ class _Judge:
         self.status = status if self.all_running else torch.where(self.running, status, self.status)
         self.last_residual = torch.where(self.running, relative, self.last_residual)
         self.running = self.status == RUNNING
-        running = int(self.running.sum())
-        self.all_running = running == self.running.numel()
-        if running == 0:
+        self.all_running = private.every(self.running)
+        finished = not self.all_running and not private.some(self.running)
+        if finished:
             self._store()
-        return running == 0
+        return finished
 
     def _keep(self, point: Point, relative: Tensor, better: Tensor) -> None:
         """Keeps the best iterate, by reference where all samples improved."""
-        if bool(better.all()):
-            self.best, self.residual = point, relative
-        elif bool(better.any()):
-            old = self.best
-            # Only Broyden's restart looks at the residual of the best iterate, never at its f.
-            self.best = Point(
-                choose(better, point.z, old.z),
-                point.f,
-                choose(better, point.residual, old.residual),
-                torch.where(better, point.size, old.size),
-            )
+        if private.every(better):
+            self.best, self.residual = point.z, relative
+        elif private.some(better):
+            self.best = choose(better, point.z, self.best)
             self.residual = torch.where(better, relative, self.residual)
 
     def freeze(self, z: Rows) -> Rows:
         """The next iterate of running samples; a finished one rests where it is to stay."""
         if self.all_running:
             return z
-        return choose(self.running, z, self.now if self.tracked else self.best.z)
+        return choose(self.running, z, self.now if self.tracked else self.best)
 
     def share_running(self) -> float:
         return float(self.running.float().mean())
@@ -212,13 +197,13 @@ class _Judge:
         self.window = deque(
             (row.index_select(0, keep) for row in self.window), maxlen=self.window.maxlen
         )
-        self.best = _selected(self.best, keep)
+        self.best = select(self.best, keep)
         self.now = select(self.now, keep)
         return keep
 
     def _store(self) -> None:
         """Writes what is known of the samples in the batch among all."""
-        value = self.now if self.tracked else self.best.z
+        value = self.now if self.tracked else self.best
         residual = self.last_residual if self.tracked else self.residual
         if self.index is None:
             self.full_status, self.full_evals = self.status, self.counts

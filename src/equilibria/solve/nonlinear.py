@@ -24,7 +24,9 @@ from equilibria.solve.loop import Run, iterate
 from equilibria.solve.mapped import Mapped
 from equilibria.solve.rows import Layout, Rows
 from equilibria.solve.solvers import Solver
-from equilibria.solve.tree import Leaves, Operands, Tree, flatten, unflatten
+from equilibria.solve.tree import Leaves, Operands, Tree, describe, flatten, unflatten
+
+TRACE_UNDER_VMAP = "trace=True has no meaning under torch.vmap: the mapped solves share one loop"
 
 
 @dataclass
@@ -64,9 +66,10 @@ class Nonlinear(StateEquation):
     def _checked(self, out: Tree, z: Leaves) -> Leaves:
         leaves, spec = flatten(out)
         if spec != self.state_spec or not all(isinstance(leaf, Tensor) for leaf in leaves):
-            raise ValueError(
-                f"f returned the structure {spec} where the state has {self.state_spec}: "
-                "f must return a state like the one it is given"
+            raise TypeError(
+                f"f returned {describe(out)} where the state is "
+                f"{describe(unflatten(z, self.state_spec))}: f must return a state like the one it "
+                "is given"
             )
         for position, (leaf, like) in enumerate(zip(leaves, z, strict=True)):
             if leaf.shape != like.shape:
@@ -162,8 +165,6 @@ class Nonlinear(StateEquation):
         self, size: int, z: Leaves, first: Leaves, p: Leaves, axes: Axes
     ) -> tuple[Equation, Leaves, Leaves, Leaves]:
         if self.trace:
-            raise RuntimeError(
-                "trace=True has no meaning under torch.vmap: the mapped solves share one loop"
-            )
+            raise RuntimeError(TRACE_UNDER_VMAP)
         self.require_substitutable()
         return Mapped.of(self, size, z, first, p, axes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -31,16 +32,52 @@ def is_mapped(tensor: Tensor) -> bool:
     return False
 
 
+def alive(tensor: Tensor) -> Tensor:
+    """The tensor, out of the wrapper of a torch.func level that has ended.
+
+    torch.func.vjp hands out a function that is called after its level has ended.
+    """
+    return _functorch.unwrap_if_dead(tensor)
+
+
+def some(mask: Tensor) -> bool:
+    """Is any entry true, over mapped axes too? Reads the device."""
+    return bool(_bare(mask).any())
+
+
+def every(mask: Tensor) -> bool:
+    """Are all entries true, over mapped axes too? Reads the device."""
+    return bool(_bare(mask).all())
+
+
+def _bare(tensor: Tensor) -> Tensor:
+    while is_wrapped(tensor):
+        tensor = _functorch.get_unwrapped(tensor)
+    return tensor
+
+
 def dual_level_active() -> bool:
     """Inside forward-mode differentiation?"""
     return _forward_ad._current_level >= 0
 
 
 def primal(tensor: Tensor) -> Tensor:
-    """The tensor without the tangent of the innermost forward-mode level."""
+    """The tensor without the tangent of the innermost forward-mode level, and that one alone."""
     if not dual_level_active():
         return tensor
-    return _forward_ad.unpack_dual(tensor).primal
+    if not transform_active():
+        return _forward_ad.unpack_dual(tensor).primal
+    # Under torch.func `unpack_dual` would strip the outer levels too. A tensor has its tangent of
+    # a level on the wrapper of that level.
+    level = _functorch.current_level()
+    if not is_wrapped(tensor) or _functorch.maybe_get_level(tensor) != level:
+        return tensor
+    return _functorch._wrap_for_grad(_functorch._unwrap_for_grad(tensor, level), level)
+
+
+def forward_mode() -> AbstractContextManager[None]:
+    """Lets tangents of outer levels through: torch switches them off inside a jvp rule."""
+    return _forward_ad._set_fwd_grad_enabled(True)
 
 
 def has_tangent(tensor: Tensor) -> bool:

@@ -38,6 +38,17 @@ def unflatten(leaves: Sequence[Any], spec: pytree.TreeSpec) -> Tree:
     return pytree.tree_unflatten(list(leaves), spec)
 
 
+def describe(tree: Tree) -> str:
+    """The structure of a tree in words: `tuple(Tensor, dict(a=Tensor))`."""
+    if isinstance(tree, dict):
+        inner = cast("dict[Any, Any]", tree)
+        return f"dict({', '.join(f'{key}={describe(value)}' for key, value in inner.items())})"
+    if isinstance(tree, tuple | list):
+        several = cast("Sequence[Any]", tree)
+        return f"{type(several).__name__}({', '.join(describe(value) for value in several)})"
+    return type(tree).__name__
+
+
 def flatten_state(z: Tree) -> tuple[Leaves, pytree.TreeSpec]:
     """Flattens a state and checks it.
 

@@ -63,7 +63,7 @@ class Unrolled(PathAdjoint):
 
     The gradient is exact for the iterate that is returned, the last one, and the start z0 gets its
     gradient too. Memory grows with every evaluation; with `checkpoint`, by the iterates alone, and
-    f is evaluated twice. Can't be used under torch.vmap, since stopping needs values.
+    f is evaluated twice.
 
     Attributes:
         checkpoint: keep the iterates only and evaluate f again in backward.

@@ -1,9 +1,9 @@
 """Linear solvers for u = A u + g, where A is known by its products: the adjoint's equation."""
 
-from equilibria.solve.linear.base import LinearSolver
+from equilibria.solve.linear.base import LinearSolver, report_singular
 from equilibria.solve.linear.bicgstab import BiCGSTAB
 from equilibria.solve.linear.dense import Dense
 from equilibria.solve.linear.gmres import GMRES
 from equilibria.solve.linear.neumann import Neumann, affine
 
-__all__ = ["GMRES", "BiCGSTAB", "Dense", "LinearSolver", "Neumann", "affine"]
+__all__ = ["GMRES", "BiCGSTAB", "Dense", "LinearSolver", "Neumann", "affine", "report_singular"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -123,6 +123,19 @@ class CyclicSolver(LinearSolver, abc.ABC):
         image = [a + b for a, b in zip(product(u), g, strict=True)]
         residual = [a - b for a, b in zip(image, u, strict=True)]
         return Measured(u, residual, norm(residual), norm(image))
+
+
+def report_singular(run: Run, g: Rows) -> Run:
+    """STALLED instead of CONVERGED where u has grown until its residual drowned in its size.
+
+    Where no u solves the system a method can still make u so large that its residual is small
+    beside it, and yet no smaller than that of u = 0.
+    """
+    size, constant = norm(run.value), norm(g)
+    drowned = (size > 1e3 * constant) & (run.residual * size > 0.5 * constant)
+    singular = size > 0.01 / torch.finfo(g[0].dtype).eps * constant  # to working precision
+    blown = (drowned | singular) & (run.status == Status.CONVERGED)
+    return replace(run, status=torch.where(blown, int(Status.STALLED), run.status))
 
 
 def guarded(numerator: Tensor, denominator: Tensor) -> Tensor:

@@ -75,7 +75,7 @@ class _Anderson(Stepper):
         self.evals = 0
 
     @override
-    def step(self, now: Point, best: Point) -> Rows:
+    def step(self, now: Point) -> Rows:
         solver = self.solver
         self.evals += 1
         if self.last is not None:

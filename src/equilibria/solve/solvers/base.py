@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from equilibria.solve.rows import Rows
+from equilibria.solve.rows import Rows, select
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,13 +63,22 @@ class Point:
     residual: Rows
     size: Tensor
 
+    def select(self, index: Tensor) -> Point:
+        """The samples named by `index`."""
+        return Point(
+            select(self.z, index),
+            select(self.f, index),
+            select(self.residual, index),
+            self.size.index_select(0, index),
+        )
+
 
 class Stepper(abc.ABC):
     """The running state of a method."""
 
     @abc.abstractmethod
-    def step(self, now: Point, best: Point) -> Rows:
-        """The next iterate, from the newest evaluation and the best one so far."""
+    def step(self, now: Point) -> Rows:
+        """The next iterate, from the newest evaluation."""
 
     @abc.abstractmethod
     def select(self, index: Tensor) -> None:

@@ -30,7 +30,7 @@ class Broyden(Solver):
     B = -I. Writing over the oldest update instead, as is often done, leaves a matrix that satisfies
     no secant equation, and diverges.
 
-    History: one vector of the size of z an evaluation, up to `memory`.
+    History: one vector of the size of z an evaluation, up to `memory`, and then three more.
 
     Attributes:
         memory: steps kept before a restart; None keeps all and never restarts.
@@ -56,13 +56,16 @@ class _Broyden(Stepper):
         self.last: Rows | None = None  # the newest step
         self.gram: Tensor | None = None  # s_i . s_j
         self.weights: Tensor | None = None  # 1 / s_j . s_j; zero where a sample has forgotten s_j
+        self.best: Point | None = None  # where a restart begins
 
     @override
-    def step(self, now: Point, best: Point) -> Rows:
+    def step(self, now: Point) -> Rows:
+        if self.memory is not None:
+            self._keep_best(now)
         if self.last is None:
             return self._push(now.residual, now.z)
         if self.memory is not None and len(self.steps) >= self.memory:
-            return self._restart(now, best)
+            return self._restart(now)
         coefficients = self._coefficients(now.residual)  # c_j / s_j . s_j
         pivot = 1 - coefficients[:, -1]
         usable = pivot.abs() > SMALLEST_PIVOT
@@ -105,7 +108,24 @@ class _Broyden(Stepper):
         self.last = step
         return add_scaled(z, 1.0, step)
 
-    def _restart(self, now: Point, best: Point) -> Rows:
+    def _keep_best(self, now: Point) -> None:
+        if self.best is None:
+            self.best = now
+            return
+        old, better = self.best, now.size < self.best.size
+        if bool(better.all()):
+            self.best = now
+        elif bool(better.any()):
+            self.best = Point(
+                choose(better, now.z, old.z),
+                now.f,  # not needed, and so not kept
+                choose(better, now.residual, old.residual),
+                torch.where(better, now.size, old.size),
+            )
+
+    def _restart(self, now: Point) -> Rows:
+        best = self.best
+        assert best is not None
         self.steps.clear()
         self.gram = None
         self.weights = None
@@ -117,6 +137,8 @@ class _Broyden(Stepper):
     @override
     def select(self, index: Tensor) -> None:
         self.steps.select(index)
+        if self.best is not None:
+            self.best = self.best.select(index)
         if self.last is not None:
             self.last = select(self.last, index)
         if self.gram is not None:

@@ -41,7 +41,7 @@ class _Picard(Stepper):
         self.damping = damping
 
     @override
-    def step(self, now: Point, best: Point) -> Rows:
+    def step(self, now: Point) -> Rows:
         return now.f if self.damping == 1 else add_scaled(now.z, self.damping, now.residual)
 
     @override
