@@ -16,6 +16,7 @@ from equilibria.solve.autocast import AutocastRegion
 from equilibria.solve.capture import capture
 from equilibria.solve.equation import Record
 from equilibria.solve.function import solve_implicitly
+from equilibria.solve.lent import keep_lent
 from equilibria.solve.nonlinear import TRACE_UNDER_VMAP, Nonlinear
 from equilibria.solve.rows import Layout, norm, subtract
 from equilibria.solve.solution import Solution
@@ -86,7 +87,7 @@ def fixed_point(
         if warm.adjoint is not None:
             record = Record(warm.adjoint.value)
     equation = Nonlinear(
-        f=f,
+        f=keep_lent(f),
         solver=solver,
         state_spec=spec,
         operands=given,
