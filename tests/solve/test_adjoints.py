@@ -1,0 +1,246 @@
+"""Every adjoint against its formula, by dense matrices or by a loop written out."""
+
+import pytest
+import torch
+from problems import normal, with_norm
+from references import TIGHT, Counted, exact_adjoint, iterate, vector_jacobian
+
+import equilibria as eq
+
+B, D = 2, 4
+W = with_norm(1.2, D, seed=1)
+
+
+def f(z, x):
+    """tanh(W z + x), radius near .6."""
+    return torch.tanh(z @ W.T + x)
+
+
+def setting():
+    """z0, an operand that requires a gradient, and the incoming gradient g."""
+    x = normal(B, D, seed=2).requires_grad_()
+    return torch.zeros(B, D, dtype=torch.float64), x, normal(B, D, seed=3)
+
+
+def operand_product(z, x, u):
+    """u^T df/dx at z."""
+    return torch.autograd.grad(f(z, x), x, u)[0]
+
+
+def gradient(adjoint, solver, **options):
+    """The solution and the gradient of <g, z*> with respect to the operand."""
+    z0, x, g = setting()
+    sol = eq.fixed_point(f, z0, x, solver=solver, adjoint=adjoint, **options)
+    (grad,) = torch.autograd.grad(sol.value, x, g)
+    return sol, grad
+
+
+LINEAR = [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Dense, eq.Picard, eq.Anderson, eq.Broyden]
+
+
+@pytest.mark.parametrize("linear", LINEAR)
+def test_implicit_is_exact(linear) -> None:
+    """u = (I - J^T)^-1 g, then u^T df/dx. papers: Bai et al. 2019, eq. 10."""
+    sol, grad = gradient(eq.Implicit(linear=linear(**TIGHT)), eq.Anderson(**TIGHT))
+    _, x, g = setting()
+    z = sol.value.detach()
+    u = exact_adjoint(lambda z: f(z, x.detach()), z, g)
+    torch.testing.assert_close(grad, operand_product(z, x, u), rtol=1e-9, atol=1e-10)
+
+
+def test_implicit_is_exact_at_the_value_returned() -> None:
+    """Also far from z*: the formula is that of the iterate returned, with its own J."""
+    sol, grad = gradient(eq.Implicit(linear=eq.Dense(**TIGHT)), eq.Picard(max_evals=3))
+    _, x, g = setting()
+    z = sol.value.detach()
+    u = exact_adjoint(lambda z: f(z, x.detach()), z, g)
+    torch.testing.assert_close(grad, operand_product(z, x, u), rtol=1e-9, atol=1e-10)
+
+
+def test_implicit_reports_its_backward_solve() -> None:
+    z0, x, g = setting()
+    sol = eq.fixed_point(f, z0, x, adjoint=eq.Implicit(linear=eq.GMRES(rtol=1e-7)))
+    assert sol.adjoint is None
+    sol.value.backward(g)
+    assert sol.adjoint.status.tolist() == [eq.Status.CONVERGED] * B
+    assert sol.adjoint.stats.evals.shape == (B,) and (sol.adjoint.stats.evals > 1).all()
+    assert (sol.adjoint.stats.residual <= 1e-7).all()
+
+
+def test_f_is_evaluated_once_more_in_backward() -> None:
+    z0, x, g = setting()
+    counted = Counted(f)
+    sol = eq.fixed_point(counted, z0, x)
+    forward = counted.calls
+    assert forward == sol.stats.evals.max()
+    sol.value.backward(g)
+    assert counted.calls == forward + 1
+
+
+def test_jacobian_free() -> None:
+    """A = df/dx at z*. papers: Bai 2022 (thesis), eq. 5.16."""
+    sol, grad = gradient(eq.JacobianFree(), eq.Anderson(rtol=1e-3))
+    _, x, g = setting()
+    torch.testing.assert_close(
+        grad, operand_product(sol.value.detach(), x, g), rtol=1e-12, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+@pytest.mark.parametrize("damping", [0.5, 1.0])
+def test_neumann_phantom(steps: int, damping: float) -> None:
+    """A = damping (I + B + ... + B^(k-1)) df/dx, B = damping J + (1 - damping) I, at z*.
+
+    papers: Bai 2022 (thesis), eq. 5.12.
+    """
+    adjoint = eq.NeumannPhantom(steps=steps, damping=damping)
+    sol, grad = gradient(adjoint, eq.Anderson(rtol=1e-3))
+    _, x, g = setting()
+    z = sol.value.detach()
+    jacobian = vector_jacobian(lambda z: f(z, x.detach()), z)
+    eye = torch.eye(len(jacobian)).to(jacobian)
+    factor = damping * jacobian + (1 - damping) * eye
+    total = sum((torch.linalg.matrix_power(factor, i) for i in range(steps)), 0 * eye)
+    u = (damping * total.T @ g.reshape(-1)).reshape(B, D)
+    torch.testing.assert_close(grad, operand_product(z, x, u), rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+@pytest.mark.parametrize("damping", [0.5, 1.0])
+def test_phantom(steps: int, damping: float) -> None:
+    """k damped steps from the solver's answer, unrolled. papers: Bai 2022 (thesis), eq. 5.11.
+
+    The value is the iterate after these steps; they are counted, and its residual is measured.
+    """
+    solver = eq.Anderson(rtol=1e-2)
+    sol, grad = gradient(eq.Phantom(steps=steps, damping=damping), solver)
+    z0, x, g = setting()
+    with torch.no_grad():
+        solved = eq.fixed_point(f, z0, x, solver=solver)
+    value = iterate(f, solved.value, x, steps=steps, damping=damping)
+    torch.testing.assert_close(sol.value, value, rtol=1e-12, atol=1e-13)
+    (wanted,) = torch.autograd.grad(value, x, g)
+    torch.testing.assert_close(grad, wanted, rtol=1e-11, atol=1e-12)
+    gap = f(value, x) - value
+    torch.testing.assert_close(
+        sol.stats.residual, gap.norm(dim=1) / f(value, x).norm(dim=1), rtol=1e-9, atol=0
+    )
+    assert (sol.stats.evals >= solved.stats.evals + steps).all()
+    assert (sol.stats.evals <= solved.stats.evals + steps + 1).all()
+
+
+def test_phantom_counts_its_evaluations() -> None:
+    z0, x, g = setting()
+    for adjoint in (eq.Phantom(steps=3), eq.Unrolled()):
+        counted = Counted(f)
+        sol = eq.fixed_point(counted, z0, x, adjoint=adjoint, solver=eq.Picard(rtol=1e-3))
+        assert counted.calls == sol.stats.evals.max()
+        sol.value.backward(g)
+
+
+def test_phantoms_meet_at_the_fixed_point() -> None:
+    """At z* the two phantom gradients coincide; with many steps both are exact."""
+    solver = eq.Anderson(**TIGHT)
+    for steps in (1, 3):
+        _, unrolled = gradient(eq.Phantom(steps=steps, damping=0.6), solver)
+        _, neumann = gradient(eq.NeumannPhantom(steps=steps, damping=0.6), solver)
+        torch.testing.assert_close(unrolled, neumann, rtol=1e-9, atol=1e-10)
+    _, exact = gradient(eq.Implicit(linear=eq.Dense(**TIGHT)), solver)
+    _, many = gradient(eq.NeumannPhantom(steps=200, damping=0.8), solver)
+    torch.testing.assert_close(many, exact, rtol=1e-9, atol=1e-9)
+
+
+def test_phantoms_approach_the_exact_gradient() -> None:
+    """The cosine with the exact gradient rises with the steps."""
+    solver = eq.Anderson(**TIGHT)
+    _, exact = gradient(eq.Implicit(linear=eq.Dense(**TIGHT)), solver)
+    cosines = []
+    for steps in (1, 3, 9, 27):
+        _, grad = gradient(eq.NeumannPhantom(steps=steps, damping=0.8), solver)
+        cosines.append(float(torch.cosine_similarity(grad.flatten(), exact.flatten(), dim=0)))
+    assert cosines == sorted(cosines) and cosines[-1] > 0.999 and cosines[0] > 0
+    _, free = gradient(eq.JacobianFree(), solver)
+    _, one = gradient(eq.NeumannPhantom(steps=1, damping=1.0), solver)
+    torch.testing.assert_close(free, one, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("damping", [1.0, 0.7])
+def test_unrolled_is_the_loop(checkpoint: bool, damping: float) -> None:
+    """Six evaluations are five steps and a look at the sixth iterate; z0 gets its gradient."""
+    _, x, g = setting()
+    z0 = normal(B, D, seed=7).requires_grad_()
+    solver = eq.Picard(max_evals=6, rtol=0.0, damping=damping)
+    sol = eq.fixed_point(f, z0, x, solver=solver, adjoint=eq.Unrolled(checkpoint=checkpoint))
+    wanted = iterate(f, z0, x, steps=5, damping=damping)
+    assert sol.stats.evals.tolist() == [6] * B
+    torch.testing.assert_close(sol.value, wanted, rtol=1e-13, atol=1e-14)
+    for got, want in zip(
+        torch.autograd.grad(sol.value, (z0, x), g),
+        torch.autograd.grad(wanted, (z0, x), g),
+        strict=True,
+    ):
+        assert want.abs().min() > 0
+        torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("solver", [eq.Picard, eq.Anderson, eq.Broyden])
+def test_unrolled_to_the_end_is_exact(solver, checkpoint: bool) -> None:
+    """Every solver can be unrolled; converged, its gradient is that of z*."""
+    adjoint = eq.Unrolled(checkpoint=checkpoint)
+    sol, grad = gradient(adjoint, solver(rtol=1e-13, max_evals=100))
+    assert (sol.stats.residual < 1e-12).all()
+    _, exact = gradient(eq.Implicit(linear=eq.Dense(**TIGHT)), eq.Anderson(**TIGHT))
+    torch.testing.assert_close(grad, exact, rtol=1e-6, atol=1e-7)
+
+
+def test_unrolled_anderson_gradient_is_that_of_the_loop() -> None:
+    """The gradient goes through the mixing coefficients too: finite differences agree."""
+    z0, x, _ = setting()
+    z0 = (z0 + 0.3).requires_grad_()
+    for solver in (
+        eq.Anderson(max_evals=4, rtol=0.0, history=2),
+        eq.Broyden(max_evals=4, rtol=0.0),
+    ):
+
+        def value(z0, x, solver=solver):
+            return eq.fixed_point(f, z0, x, solver=solver, adjoint=eq.Unrolled()).value
+
+        assert torch.autograd.gradcheck(value, (z0, x), atol=1e-6)
+
+
+def test_unrolled_gives_the_last_iterate() -> None:
+    """The best one is z0 here, and plain iteration leaves it."""
+    z0 = torch.full((1, 1), 0.5, dtype=torch.float64)
+    solver = eq.Picard(max_evals=4)
+    step = lambda z: 1 - 1.5 * z  # noqa: E731
+    sol = eq.fixed_point(step, z0, solver=solver, adjoint=eq.Unrolled())
+    assert sol.value.item() == iterate(step, z0, steps=3).item()
+    assert sol.status.tolist() == [eq.Status.MAX_EVALS]
+
+
+@pytest.mark.parametrize(
+    "adjoint",
+    [
+        eq.JacobianFree(),
+        eq.NeumannPhantom(steps=3, damping=0.7),
+        eq.Phantom(steps=3, damping=0.7),
+        eq.Unrolled(),
+        eq.Unrolled(checkpoint=True),
+    ],
+    ids=repr,
+)
+def test_inexact_adjoints_reach_weights_that_f_closes_over(adjoint) -> None:
+    """A closed-over tensor gets the same gradient as the operand that it could be."""
+    z0, x, g = setting()
+    v = with_norm(0.8, D, seed=5).requires_grad_()
+    w = torch.sin(v)
+    options = {"solver": eq.Picard(rtol=1e-3), "adjoint": adjoint}
+
+    closed = eq.fixed_point(lambda z, x: torch.tanh(z @ w.T + x), z0, x, **options)
+    given = eq.fixed_point(lambda z, x, w: torch.tanh(z @ w.T + x), z0, x, eq.shared(w), **options)
+    got = torch.autograd.grad(closed.value, (v, x), g, retain_graph=True)
+    wanted = torch.autograd.grad(given.value, (v, x), g)
+    torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-13)
+    assert wanted[0].abs().max() > 0

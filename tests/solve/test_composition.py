@@ -1,0 +1,362 @@
+"""Fixed points next to each other, inside each other, and beside the rest of autograd."""
+
+import pytest
+import torch
+from maps import BATCH, WIDTH, cell, start
+from problems import normal, with_norm
+from references import TIGHT, Counted, gradients, iterate, loss, tight
+from torch import nn
+
+import equilibria as eq
+
+X, Y = normal(BATCH, WIDTH, seed=1), normal(BATCH, WIDTH, seed=2)
+
+
+def parameters():
+    """v and b; the weight w = sin v has a history."""
+    v = with_norm(0.7, WIDTH, seed=3).requires_grad_()
+    b = normal(WIDTH, seed=4).requires_grad_()
+    return v, b
+
+
+def same(got, wanted) -> None:
+    torch.testing.assert_close(got, wanted, rtol=1e-8, atol=1e-9)
+
+
+def two_ways(function) -> None:
+    """First and second derivatives of function(solve, v, b), solved and unrolled."""
+
+    def solve(f, z0, *operands):
+        return eq.fixed_point(f, z0, *operands, **tight()).value
+
+    def unroll(f, z0, *operands):
+        return iterate(f, z0, *operands, steps=60)
+
+    results = []
+    for way in (solve, unroll):
+        v, b = parameters()
+        first = torch.autograd.grad(function(way, v, b), (v, b), create_graph=True)
+        second = gradients(first, (v, b))
+        results.append((*first, *second))
+    same(*results)
+
+
+def test_one_function_called_twice_before_backward() -> None:
+    def function(solve, v, b):
+        w = torch.sin(v)
+        f = lambda z, x: cell(z, x, w, b)  # noqa: E731
+        one, two = solve(f, start(), X), solve(f, start(), Y)
+        return (one * two).sum() + loss(one)
+
+    two_ways(function)
+
+
+def test_solution_fed_to_the_next_solve() -> None:
+    def function(solve, v, b):
+        w = torch.sin(v)
+        f = lambda z, x: cell(z, x, w, b)  # noqa: E731
+        return loss(solve(f, start(), solve(f, start(), X)))
+
+    two_ways(function)
+
+
+def test_fixed_point_inside_a_fixed_point() -> None:
+    """Both close over one tensor with a history; the inner one depends on the outer state."""
+
+    def function(solve, v, b):
+        w = torch.sin(v)
+
+        def outer(z, x):
+            inner = solve(lambda y, z: 0.4 * torch.tanh(y @ w.T + z), start(), z)
+            return cell(0.5 * inner, x, w, b)
+
+        return loss(solve(outer, start(), X))
+
+    two_ways(function)
+
+
+def test_inner_solve_closes_over_the_outer_state() -> None:
+    """The outer iterate reaches the inner f without being its operand."""
+
+    def function(solve, v, b):
+        w = torch.sin(v)
+
+        def outer(z, x):
+            shifted = z + torch.cos(z)
+            inner = solve(lambda y: 0.4 * torch.tanh(y @ w.T + shifted), start())
+            return cell(0.5 * inner, x, w, b)
+
+        return loss(solve(outer, start(), X))
+
+    two_ways(function)
+
+
+def test_gradient_inside_f() -> None:
+    """f is itself a gradient step: z - step dE/dz, as in an energy model."""
+
+    def function(solve, v, b):
+        w = torch.sin(v)
+
+        def descend(z, x):
+            with torch.enable_grad():
+                if not z.requires_grad:
+                    z = z.requires_grad_()
+                energy = 0.5 * (z**2).sum() + 0.3 * torch.log(torch.cosh(z @ w + b * x)).sum()
+                (slope,) = torch.autograd.grad(energy, z, create_graph=True)
+            return z - 0.7 * slope
+
+        return loss(solve(descend, start(), X))
+
+    two_ways(function)
+
+
+def test_gradient_by_func_inside_f() -> None:
+    def function(solve, v, b):
+        w = torch.sin(v)
+
+        def energy(z, x):
+            return 0.5 * (z**2).sum() + 0.3 * torch.log(torch.cosh(z @ w + b * x)).sum()
+
+        return loss(solve(lambda z, x: z - 0.7 * torch.func.grad(energy)(z, x), start(), X))
+
+    two_ways(function)
+
+
+def test_backward_twice_with_the_graph_retained() -> None:
+    v, b = parameters()
+    w = torch.sin(v)
+    sol = eq.fixed_point(lambda z: cell(z, X, w, b), start(), **tight())
+    once = torch.autograd.grad(loss(sol.value), (v, b), retain_graph=True)
+    again = torch.autograd.grad(loss(sol.value), (v, b))
+    same(once, again)
+
+
+def test_gradients_accumulate_over_calls() -> None:
+    linear = nn.Linear(WIDTH, WIDTH).double()
+    with torch.no_grad():
+        linear.weight.copy_(with_norm(0.6, WIDTH, seed=3))
+    f = lambda z, x: torch.tanh(linear(z) + x)  # noqa: E731
+    for x in (X, Y):
+        loss(eq.fixed_point(f, start(), x, **tight()).value).backward()
+    got = [p.grad.clone() for p in linear.parameters()]
+    linear.zero_grad()
+    for x in (X, Y):
+        loss(iterate(f, start(), x, steps=60)).backward()
+    same(got, [p.grad for p in linear.parameters()])
+
+
+def test_parameter_changed_between_forward_and_backward() -> None:
+    """The adjoint would be that of another function: an error, as autograd's own is."""
+    linear = nn.Linear(WIDTH, WIDTH).double()
+    operand = X.clone().requires_grad_()
+    sol = eq.fixed_point(lambda z, x: 0.3 * torch.tanh(linear(z) + x), start(), operand)
+    with torch.no_grad():
+        linear.weight.add_(0.1)
+    with pytest.raises(RuntimeError, match=r"modified|changed"):
+        sol.value.sum().backward()
+
+
+def test_closed_over_constant_changed_between_forward_and_backward() -> None:
+    """A tensor without gradient decides J as well: its change must not pass in silence."""
+    linear = nn.Linear(WIDTH, WIDTH).double().requires_grad_(False)
+    operand = X.clone().requires_grad_()
+    weight = linear.weight
+
+    def solve():
+        return eq.fixed_point(
+            lambda z, x, w: 0.3 * torch.tanh(z @ w.T + x), start(), operand, eq.shared(weight)
+        )
+
+    sol = solve()
+    weight.add_(0.1)
+    with pytest.raises(RuntimeError, match=r"modified|changed"):
+        sol.value.sum().backward()
+
+
+def test_optimiser_step_after_backward_is_no_change() -> None:
+    linear = nn.Linear(WIDTH, WIDTH).double()
+    optimiser = torch.optim.SGD(linear.parameters(), lr=0.1)
+    for _ in range(3):
+        optimiser.zero_grad()
+        sol = eq.fixed_point(lambda z, x: 0.3 * torch.tanh(linear(z) + x), start(), X)
+        loss(sol.value).backward()
+        optimiser.step()
+    assert all(p.grad.abs().max() > 0 for p in linear.parameters())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_hidden_history_is_an_error_that_asks_for_an_operand() -> None:
+    v, _ = parameters()
+    w = torch.sin(v)
+
+    class Hidden(nn.Module):
+        """Uses w in code that Python does not run."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.script = torch.jit.script(_Product())
+
+        def forward(self, z, x):
+            return self.script(z, x)
+
+    hidden = Hidden()
+    hidden.script.w = w
+    with pytest.raises((RuntimeError, TypeError, ValueError), match="operand"):
+        sol = eq.fixed_point(hidden, start(), X, **tight())
+        sol.value.sum().backward()
+
+
+class _Product(nn.Module):
+    w: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = torch.zeros(WIDTH, WIDTH, dtype=torch.float64)
+
+    def forward(self, z: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(z @ self.w.t() + x)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_scripted_module_with_leaf_parameters() -> None:
+    linear = nn.Linear(WIDTH, WIDTH).double()
+    with torch.no_grad():
+        linear.weight.copy_(with_norm(0.6, WIDTH, seed=3))
+    scripted = torch.jit.script(linear)
+    operand = X.clone().requires_grad_()
+    wanted_inputs = (operand, *linear.parameters())
+    f = lambda z, x: torch.tanh(scripted(z) + x)  # noqa: E731
+    got = gradients(eq.fixed_point(f, start(), operand, **tight()).value, wanted_inputs)
+    g = lambda z, x: torch.tanh(linear(z) + x)  # noqa: E731
+    wanted = gradients(iterate(g, start(), operand, steps=60), wanted_inputs)
+    same(got, wanted)
+
+
+def test_hooks_on_a_parameter_run_once() -> None:
+    v, b = parameters()
+    calls = []
+    v.register_hook(lambda grad: calls.append(grad.clone()))
+    w = torch.sin(v)
+    w.register_hook(lambda grad: calls.append(grad.clone()))
+    sol = eq.fixed_point(lambda z: cell(z, X, w, b), start(), **tight())
+    loss(sol.value).backward()
+    assert len(calls) == 2
+    same(calls[1], v.grad)
+
+
+def test_hook_on_a_leaf_that_f_uses_directly_runs_once() -> None:
+    """And what it returns replaces the gradient, once."""
+    w = with_norm(0.6, WIDTH, seed=3).requires_grad_()
+    plain = gradients(
+        eq.fixed_point(lambda z: torch.tanh(z @ w.T + X), start(), **tight()).value, [w]
+    )
+    calls = []
+    w.register_hook(lambda grad: calls.append(1) or 2 * grad)
+    loss(eq.fixed_point(lambda z: torch.tanh(z @ w.T + X), start(), **tight()).value).backward()
+    assert calls == [1]
+    same(w.grad, 2 * plain[0])
+
+
+def test_module_hooks_run_at_every_evaluation_of_the_forward() -> None:
+    linear = nn.Linear(WIDTH, WIDTH).double()
+    calls = []
+    linear.register_forward_hook(lambda *_: calls.append(1))
+    sol = eq.fixed_point(lambda z: 0.3 * torch.tanh(linear(z)) + 1, start())
+    assert len(calls) == sol.stats.evals.max()
+
+
+def test_history_outside_is_walked_once() -> None:
+    """The graph behind a closed-over tensor is gone through once, however f uses the tensor."""
+    v, b = parameters()
+
+    class Count(torch.autograd.Function):
+        passes = 0
+
+        @staticmethod
+        def forward(ctx, value):
+            return value.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            Count.passes += 1
+            return grad
+
+    w = Count.apply(torch.sin(v))
+    sol = eq.fixed_point(lambda z: cell(z, X, w, w[0] + b), start(), **tight())
+    loss(sol.value).backward()
+    assert Count.passes == 1
+
+
+def test_custom_function_inside_f() -> None:
+    class Cube(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, value):
+            ctx.save_for_backward(value)
+            return value**3
+
+        @staticmethod
+        def backward(ctx, grad):
+            (value,) = ctx.saved_tensors
+            return 3 * value**2 * grad
+
+    def function(solve, v, b):
+        w = torch.sin(v)
+        return loss(
+            solve(lambda z, x: 0.5 * torch.tanh(Cube.apply(0.5 * z) @ w.T + x) + b, start(), X)
+        )
+
+    two_ways(function)
+
+
+def test_dropped_solution_runs_no_backward() -> None:
+    """Two solves, one of them unused: only the other one is differentiated."""
+    v, b = parameters()
+    w = torch.sin(v)
+    counted = Counted(lambda z: cell(z, X, w, b))
+    eq.fixed_point(counted, start(), **tight())
+    used = eq.fixed_point(lambda z: cell(z, Y, w, b), start(), **tight())
+    before = counted.calls
+    loss(used.value).backward()
+    assert counted.calls == before
+
+
+def test_detached_value_gives_a_plain_tensor() -> None:
+    v, b = parameters()
+    sol = eq.fixed_point(lambda z: cell(z, X, v, b), start(), **tight())
+    (got,) = torch.autograd.grad((sol.value.detach() * v[0]).sum(), v)
+    assert torch.equal(got[0], sol.value.detach().sum(0)) and not got[1:].any()
+
+
+def test_randomness_in_the_initial_point_changes_nothing() -> None:
+    """The adjoint's evaluation leaves the random number generator where it was found."""
+    operand = X.clone().requires_grad_()
+    sol = eq.fixed_point(
+        lambda z, x: 0.3 * torch.sin(z) + x, torch.randn(BATCH, WIDTH).double(), operand
+    )
+    torch.manual_seed(5)
+    wanted = torch.rand(3)
+    torch.manual_seed(5)
+    sol.value.sum().backward()
+    assert torch.equal(torch.rand(3), wanted)
+
+
+def test_options_of_linear_solver_reach_the_second_backward() -> None:
+    """A second derivative is solved as tightly as the first: u is a fixed point of its own."""
+    errors = []
+    for rtol in (1e-2, 1e-12):
+        results = []
+        for way in ("solve", "unroll"):
+            v, b = parameters()
+            w = torch.sin(v)
+            f = lambda z, w=w, b=b: cell(z, X, w, b)  # noqa: E731
+            if way == "solve":
+                adjoint = eq.Implicit(linear=eq.Neumann(**{**TIGHT, "rtol": rtol}))
+                value = eq.fixed_point(
+                    f, start(), adjoint=adjoint, solver=eq.Anderson(**TIGHT)
+                ).value
+            else:
+                value = iterate(f, start(), steps=60)
+            first = torch.autograd.grad(loss(value), (v, b), create_graph=True)
+            results.append(torch.cat([g.flatten() for g in gradients(first, (v, b))]))
+        errors.append(float((results[0] - results[1]).norm() / results[1].norm()))
+    assert errors[1] < 1e-8 < errors[0] < 0.3

@@ -1,0 +1,378 @@
+"""Bad input ends in one clear message: what was given, what was expected, what to do."""
+
+import warnings
+
+import pytest
+import torch
+from problems import column, normal
+
+import equilibria as eq
+
+Z0 = torch.zeros(3, 4)
+X = normal(3, 4, seed=1).float()
+
+
+def half(z, *_):
+    return 0.5 * z + 1
+
+
+# What f returns.
+
+
+@pytest.mark.parametrize(
+    ("f", "error", "words"),
+    [
+        (lambda z: z[:, :2], ValueError, ["(3, 2)", "(3, 4)"]),
+        (lambda z: z[:1], ValueError, ["(1, 4)", "(3, 4)"]),
+        (lambda z: z.sum(), ValueError, ["()", "(3, 4)"]),
+        (lambda z: z.double(), TypeError, ["float64", "float32"]),
+        (lambda z: z.bfloat16(), TypeError, ["bfloat16", "float32"]),
+        (lambda z: z.int(), TypeError, ["int32", "float32"]),
+        (lambda z: (z, z), TypeError, []),
+        (lambda z: [z], TypeError, []),
+        (lambda z: {"z": z}, TypeError, []),
+        (lambda z: None, TypeError, []),
+        (lambda z: 1.0, TypeError, ["float"]),
+    ],
+    ids=[
+        "shape",
+        "batch",
+        "scalar",
+        "double",
+        "bfloat16",
+        "int",
+        "tuple",
+        "list",
+        "dict",
+        "none",
+        "number",
+    ],
+)
+def test_f_returns_something_else(f, error, words) -> None:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        eq.fixed_point(f, Z0)
+    assert isinstance(caught.value, error)
+    message = str(caught.value)
+    assert "f" in message.split() or "f(z)" in message or "f returned" in message
+    for word in words:
+        assert word in message
+
+
+def test_f_returns_another_tree() -> None:
+    with pytest.raises((TypeError, ValueError), match="b"):
+        eq.fixed_point(lambda z: {"a": z["a"]}, {"a": Z0, "b": Z0})
+
+
+def test_f_changes_its_mind_later() -> None:
+    """The check is at every evaluation, not at the first alone."""
+    calls = []
+
+    def f(z):
+        calls.append(1)
+        return half(z) if len(calls) < 3 else half(z)[:, :1]
+
+    with pytest.raises(ValueError, match=r"shape|axes|axis"):
+        eq.fixed_point(f, Z0, solver=eq.Picard())
+
+
+def test_an_error_inside_f_is_not_dressed_up() -> None:
+    def f(z):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        eq.fixed_point(f, Z0)
+
+
+# The state and the operands.
+
+
+@pytest.mark.parametrize(
+    ("z0", "error", "word"),
+    [
+        (torch.zeros(0, 4), ValueError, "empty"),
+        (torch.zeros(3, 4, dtype=torch.bfloat16), TypeError, "bfloat16"),
+        (torch.zeros(3, 4, dtype=torch.float16), TypeError, "float16"),
+        (torch.zeros(3, 4, dtype=torch.int64), TypeError, "int64"),
+        (torch.zeros(3, 4, dtype=torch.complex64), TypeError, "complex64"),
+        (torch.tensor(1.0), ValueError, "batch"),
+        ((), ValueError, "tensor"),
+        (None, (TypeError, ValueError), "tensor"),
+        (1.0, TypeError, "float"),
+        ((torch.zeros(3, 2), torch.zeros(2, 2)), ValueError, "batch"),
+        ((torch.zeros(3, 2), torch.zeros(3, 2).double()), TypeError, "float64"),
+        ((torch.zeros(3, 2), "b"), TypeError, "str"),
+    ],
+    ids=[
+        "empty",
+        "bfloat16",
+        "float16",
+        "int",
+        "complex",
+        "no_axis",
+        "no_leaf",
+        "none",
+        "number",
+        "two_batches",
+        "two_dtypes",
+        "string",
+    ],
+)
+def test_bad_state(z0, error, word: str) -> None:
+    with pytest.raises(error, match=word):
+        eq.fixed_point(lambda z: z, z0)
+
+
+@pytest.mark.parametrize(
+    "operand",
+    [X[:2], X[0], {"a": X, "b": (X[:1],)}, torch.ones(1, 4), torch.ones(4, 3)],
+    ids=["short", "one_sample", "tree", "broadcast", "transposed"],
+)
+def test_operand_with_another_first_axis(operand) -> None:
+    """Nothing is guessed or broadcast: the message names the remedy."""
+    with pytest.raises(ValueError, match="shared"):
+        eq.fixed_point(half, Z0, operand)
+
+
+def test_operand_without_axes() -> None:
+    with pytest.raises(ValueError, match="shared"):
+        eq.fixed_point(half, Z0, torch.tensor(1.0))
+    sol = eq.fixed_point(lambda z, c: 0.5 * z + c, Z0, eq.shared(torch.tensor(1.0)))
+    assert torch.equal(sol.value, torch.full_like(Z0, 2.0)) or sol.stats.residual.max() <= 1e-4
+
+
+def test_shared_is_given_as_it_is() -> None:
+    """f receives what shared wraps, of any kind, and operands in order."""
+    marker = {"any": ("thing", 3)}
+
+    def f(z, a, thing, b):
+        assert thing == marker and a is not b
+        return 0.5 * z + a - b
+
+    eq.fixed_point(f, Z0, X, eq.shared(marker), 2 * X)
+
+
+# Options.
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (eq.Picard, {"damping": 0.0}),
+        (eq.Picard, {"damping": 2.0}),
+        (eq.Picard, {"damping": -1.0}),
+        (eq.Picard, {"damping": float("nan")}),
+        (eq.Picard, {"rtol": -1e-3}),
+        (eq.Picard, {"rtol": float("nan")}),
+        (eq.Picard, {"rtol": float("inf")}),
+        (eq.Picard, {"atol": -1.0}),
+        (eq.Picard, {"max_evals": 0}),
+        (eq.Picard, {"max_evals": -3}),
+        (eq.Picard, {"patience": 0}),
+        (eq.Anderson, {"history": 0}),
+        (eq.Anderson, {"history": -1}),
+        (eq.Anderson, {"ridge": -1e-9}),
+        (eq.Anderson, {"period": 0}),
+        (eq.Anderson, {"damping": 2.5}),
+        (eq.Broyden, {"memory": 0}),
+        (eq.GMRES, {"restart": 0}),
+        (eq.GMRES, {"rtol": -1.0}),
+        (eq.BiCGSTAB, {"max_evals": 0}),
+        (eq.Neumann, {"atol": -1.0}),
+        (eq.Dense, {"rtol": -1.0}),
+        (eq.Phantom, {"steps": 0}),
+        (eq.Phantom, {"damping": 0.0}),
+        (eq.NeumannPhantom, {"steps": -1}),
+        (eq.NeumannPhantom, {"damping": 2.0}),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else str(value),
+)
+def test_impossible_option(kind, options) -> None:
+    """At construction, and the message names the option, what was given and what is possible."""
+    (name,) = options
+    with pytest.raises(ValueError, match=name) as caught:
+        kind(**options)
+    assert str(options[name]) in str(caught.value) and kind.__name__ in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        eq.Picard,
+        eq.Anderson,
+        eq.Broyden,
+        eq.GMRES,
+        eq.BiCGSTAB,
+        eq.Neumann,
+        eq.Dense,
+        eq.Implicit,
+        eq.Phantom,
+        eq.NeumannPhantom,
+        eq.JacobianFree,
+        eq.Unrolled,
+    ],
+)
+def test_unknown_option(kind) -> None:
+    with pytest.raises(TypeError, match="tolerance"):
+        kind(tolerance=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (eq.Anderson, {"history": 2.5}),
+        (eq.Anderson, {"history": "5"}),
+        (eq.Picard, {"rtol": "small"}),
+        (eq.Picard, {"max_evals": 10.0}),
+        (eq.Picard, {"damping": None}),
+        (eq.Picard, {"max_evals": True}),
+    ],
+)
+def test_option_of_another_type(kind, options) -> None:
+    (name,) = options
+    with pytest.raises(TypeError, match=name):
+        kind(**options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"solver": "anderson"},
+        {"solver": eq.Anderson},
+        {"solver": eq.GMRES()},
+        {"adjoint": "implicit"},
+        {"adjoint": eq.Implicit},
+        {"adjoint": eq.GMRES()},
+        {"tol": 1e-3},
+        {"states": (-1,)},
+        {"states": (1.5,)},
+        {"warm": Z0},
+        {"per_sample": True, "coupled": True},
+    ],
+    ids=str,
+)
+def test_impossible_argument(options) -> None:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        eq.fixed_point(half, Z0, **options)
+    assert next(iter(options)) in str(caught.value)
+
+
+def test_adjoint_takes_solvers_only() -> None:
+    for linear in ("gmres", eq.GMRES, eq.Implicit(), None):
+        with pytest.raises(TypeError, match="linear"):
+            eq.Implicit(linear=linear)
+
+
+# Failures of a solve.
+
+
+def mixed(z, x):
+    """Converges in samples 0 and 3, diverges in 1, turns NaN in 2."""
+    slope = torch.tensor([[0.5], [30.0], [0.5], [0.2]])[: len(z)]
+    return slope * z + x
+
+
+MIXED_X = torch.tensor([[1.0], [1.0], [torch.nan], [1.0]])
+
+
+def test_throw_names_samples_status_and_residual() -> None:
+    z0 = torch.zeros(4, 1)
+    quiet = eq.fixed_point(mixed, z0, MIXED_X, solver=eq.Picard())
+    assert quiet.status.tolist() == [0, eq.Status.DIVERGED, eq.Status.NONFINITE, 0]
+    with pytest.raises(eq.SolveError) as caught:
+        eq.fixed_point(mixed, z0, MIXED_X, solver=eq.Picard(), throw=True)
+    message = str(caught.value)
+    assert "DIVERGED" in message and "NONFINITE" in message and "CONVERGED" not in message
+    assert eq.Status.DIVERGED.message in message
+    assert "2 of 4" in message
+    assert f"{float(quiet.stats.residual[1]):.2e}" in message
+    assert issubclass(eq.SolveError, RuntimeError)
+
+
+def test_throw_is_silent_where_all_converge() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sol = eq.fixed_point(half, Z0, throw=True)
+    assert (sol.status == eq.Status.CONVERGED).all()
+
+
+def hard_backward(throw: bool, rate=None):
+    """A forward that converges and a backward that cannot: three products for 30 directions."""
+    rate = torch.linspace(-0.9, 0.9, 30) if rate is None else rate
+    x = normal(2, 30, seed=3).float().requires_grad_()
+    sol = eq.fixed_point(
+        lambda z, x: rate * z + x,
+        torch.zeros(2, 30),
+        x,
+        solver=eq.Broyden(),
+        adjoint=eq.Implicit(linear=eq.GMRES(rtol=1e-6, max_evals=3)),
+        throw=throw,
+    )
+    return sol, x
+
+
+def test_failed_adjoint_warns_once_per_backward() -> None:
+    sol, x = hard_backward(throw=False)
+    for _ in range(2):
+        with pytest.warns(UserWarning) as caught:
+            sol.value.sum().backward(retain_graph=True)
+        assert len(caught) == 1
+        message = str(caught[0].message)
+        assert "2 of 2" in message and "MAX_EVALS" in message
+    assert (sol.adjoint.status == eq.Status.MAX_EVALS).all()
+    assert (sol.adjoint.stats.residual > 1e-6).all()
+    assert x.grad.isfinite().all()
+
+
+def test_failed_adjoint_raises_under_throw() -> None:
+    sol, _ = hard_backward(throw=True)
+    with pytest.raises(eq.SolveError, match="MAX_EVALS"):
+        sol.value.sum().backward()
+
+
+def test_singular_adjoint_is_reported() -> None:
+    """I - J is singular at the start: no gradient exists, and none may be invented in silence."""
+    x = column(1.0, 1.0).requires_grad_()
+    for linear in (eq.GMRES(), eq.BiCGSTAB(), eq.Neumann(), eq.Dense(), eq.Anderson()):
+        sol = eq.fixed_point(
+            lambda z, x: z + 0 * x,
+            torch.ones(2, 1).double(),
+            x,
+            adjoint=eq.Implicit(linear=linear),
+        )
+        with pytest.warns(UserWarning):
+            sol.value.sum().backward()
+        assert (sol.adjoint.status != eq.Status.CONVERGED).all()
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_nonfinite_incoming_gradient_is_reported(bad: float) -> None:
+    """A NaN in the loss of one sample: that sample is NONFINITE, the other's gradient is right."""
+    x = column(1.0, 2.0).requires_grad_()
+    sol = eq.fixed_point(lambda z, x: 0.5 * z + x, torch.zeros(2, 1).double(), x)
+    weight = column(bad, 1.0)
+    with pytest.warns(UserWarning, match="NONFINITE"):
+        (weight * sol.value).sum().backward()
+    assert sol.adjoint.status.tolist() == [eq.Status.NONFINITE, eq.Status.CONVERGED]
+    assert x.grad[1].item() == pytest.approx(2.0, rel=1e-4)
+
+
+def test_failed_sample_does_not_spoil_the_gradient_of_others() -> None:
+    """The forward of sample 1 ends NONFINITE: samples 0 and 2 keep their exact gradients."""
+    x = column(2.0, -1.0, 6.0).requires_grad_()
+    sol = eq.fixed_point(lambda z, x: (x - z).sqrt(), torch.zeros(3, 1).double(), x)
+    assert sol.status.tolist() == [0, eq.Status.NONFINITE, 0]
+    done = sol.status == eq.Status.CONVERGED
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sol.value[done].sum().backward()
+    wanted = (1 + 4 * x.detach()).rsqrt()
+    torch.testing.assert_close(x.grad[[0, 2]], wanted[[0, 2]], rtol=1e-3, atol=1e-4)
+
+
+def test_nothing_is_printed_or_warned_in_a_healthy_step(capfd) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        x = X.clone().requires_grad_()
+        eq.fixed_point(lambda z, x: 0.5 * torch.sin(z) + x, Z0, x).value.sum().backward()
+    out, err = capfd.readouterr()
+    assert out == "" and err == ""

@@ -1,0 +1,278 @@
+"""A sample's value, status and counts are its own: batch mates, scale and compaction leave them."""
+
+import pytest
+import torch
+from problems import BY_NAME, normal, with_norm
+from references import Counted, loss
+from torch.utils import _pytree as pytree
+
+import equilibria as eq
+
+CONVERGED, MAX_EVALS, STALLED, DIVERGED, NONFINITE = eq.Status
+
+SOLVERS = [
+    eq.Picard(rtol=1e-5),
+    eq.Picard(rtol=1e-5, damping=0.7),
+    eq.Anderson(rtol=1e-5),
+    eq.Anderson(rtol=1e-5, damping=0.8, period=2),
+    eq.Broyden(rtol=1e-5),
+    eq.Broyden(rtol=1e-5, memory=3),
+]
+
+# Samples of an elementwise map: easy ones, slow ones, one without a fixed point, one that
+# oscillates, one that diverges, one that turns NaN at the first evaluation and one later.
+KINDS = torch.tensor(
+    [
+        # rate, slope, root
+        [0.1, 0.0, 0.0],
+        [0.9, 0.0, 0.0],
+        [0.99, 0.0, 0.0],
+        [0.0, -1.0, 0.0],
+        [0.0, 30.0, 0.0],
+        [0.0, 0.0, -1.0],
+        [0.0, 0.0, 0.5],
+        [0.5, -0.4, 0.0],
+    ]
+)
+ENTRIES = 6
+OFFSETS = normal(len(KINDS), ENTRIES, seed=1).float()
+
+
+def f(z, kind, offset):
+    """Elementwise, and each sample another map."""
+    rate, slope, root = kind.unbind(1)
+    value = rate[:, None] * torch.cos(z) + slope[:, None] * z + offset
+    with_root = root[:, None] != 0
+    return torch.where(with_root, torch.sqrt(root[:, None] - z), value)
+
+
+def solve(index, solver, **options):
+    index = torch.as_tensor(index)
+    z0 = torch.zeros(len(index), ENTRIES)
+    return eq.fixed_point(f, z0, KINDS[index], OFFSETS[index], solver=solver, **options)
+
+
+def assert_same_samples(got, wanted, places) -> None:
+    """Bit for bit."""
+    for i, j in places:
+        assert torch.equal(got.value[i], wanted.value[j])
+        assert got.status[i] == wanted.status[j]
+        assert got.stats.evals[i] == wanted.stats.evals[j]
+        assert torch.equal(got.stats.residual[i], wanted.stats.residual[j])
+
+
+@pytest.mark.parametrize("per_sample", [False, True])
+@pytest.mark.parametrize("solver", SOLVERS, ids=repr)
+def test_alone_or_in_company(solver, per_sample: bool) -> None:
+    """f is elementwise: each sample of the mixed batch is what it is alone, bit for bit."""
+    together = solve(range(len(KINDS)), solver, per_sample=per_sample)
+    assert len(together.status.unique()) >= 3 and NONFINITE in together.status
+    for i in range(len(KINDS)):
+        assert_same_samples(together, solve([i], solver), [(i, 0)])
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=repr)
+def test_order_and_company_do_not_matter(solver) -> None:
+    order = torch.randperm(len(KINDS), generator=torch.Generator().manual_seed(3)).tolist()
+    places = [(i, j) for i, j in enumerate(order)]
+    assert_same_samples(solve(order, solver), solve(range(len(KINDS)), solver), places)
+    twice = solve([1, 5, 1, 2, 1], solver)
+    assert_same_samples(twice, twice, [(0, 2), (0, 4)])
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=repr)
+def test_wide_states(solver) -> None:
+    """Reductions over many entries are no reason to depend on the batch."""
+    generator = torch.Generator().manual_seed(4)
+    x = torch.randn(5, 5000, generator=generator)
+    rate = torch.tensor([[0.1], [0.95], [0.5], [0.8], [0.3]])
+    g = lambda z, x, rate: rate * torch.sin(z) + x  # noqa: E731
+    together = eq.fixed_point(g, torch.zeros_like(x), x, rate, solver=solver)
+    for i in range(5):
+        one = slice(i, i + 1)
+        alone = eq.fixed_point(g, torch.zeros(1, 5000), x[one], rate[one], solver=solver)
+        assert_same_samples(together, alone, [(i, 0)])
+
+
+@pytest.mark.parametrize("name", ["tanh/norm_1.5", "tree", "image", "linear/symmetric_.9"])
+@pytest.mark.parametrize("solver", [eq.Picard, eq.Anderson, eq.Broyden])
+def test_matrix_products_to_their_rounding(solver, name: str) -> None:
+    """One row of a matrix product differs in its last bits with the batch; no more may differ."""
+    problem = BY_NAME[name]
+    weights = tuple(map(eq.shared, problem.weights))
+    options = {"solver": solver(rtol=1e-6, max_evals=300)}
+    together = eq.fixed_point(problem.f, problem.z0, *problem.operands, *weights, **options)
+    for i in range(problem.batch):
+        one = problem.sample(i)
+        alone = eq.fixed_point(one.f, one.z0, *one.operands, *weights, **options)
+        assert alone.status[0] == together.status[i]
+        assert alone.stats.evals[0] == together.stats.evals[i]
+        pytree.tree_map(
+            lambda a, b, i=i: torch.testing.assert_close(a[0], b[i], rtol=1e-9, atol=1e-9),
+            alone.value,
+            together.value,
+        )
+
+
+@pytest.mark.filterwarnings("ignore::equilibria.solve.SolveWarning")
+@pytest.mark.parametrize("linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Dense, eq.Anderson])
+def test_the_adjoint_is_independent_too(linear) -> None:
+    """Gradients, status and counts of the backward solve; the last sample is a hard one."""
+    rate = torch.tensor([[0.1], [0.9], [0.5], [-7.0]], dtype=torch.float64)
+    x = normal(4, 3, seed=5)
+    g = lambda z, rate, x: rate * torch.sin(z) + x  # noqa: E731
+    adjoint = eq.Implicit(linear=linear(rtol=1e-8, max_evals=30))
+
+    def gradient(index):
+        operand = x[index].clone().requires_grad_()
+        z0 = torch.zeros_like(operand)
+        sol = eq.fixed_point(g, z0, rate[index], operand, adjoint=adjoint)
+        return torch.autograd.grad((sol.value**2).sum(), operand)[0], sol.adjoint
+
+    together, info = gradient([0, 1, 2, 3])
+    for i in range(4):
+        alone, single = gradient([i])
+        torch.testing.assert_close(together[i], alone[0], rtol=1e-12, atol=1e-14)
+        assert info.status[i] == single.status[0]
+        assert info.stats.evals[i] == single.stats.evals[0]
+    assert len(info.stats.evals.unique()) > 1 or linear is eq.Dense
+
+
+@pytest.mark.parametrize("power", [-12, 12])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("solver", SOLVERS, ids=repr)
+def test_scaling_by_a_power_of_two_changes_no_count(solver, dtype, power: int) -> None:
+    """z -> c f(z / c) with c = 2^power and atol = 0: the same solve, every bit of it."""
+    c = 2.0**power
+    w, x = with_norm(1.3, 12, seed=6).to(dtype), normal(4, 12, seed=7).to(dtype)
+    g = lambda z: torch.tanh(z @ w.T + x)  # noqa: E731
+    z0 = 0.1 * normal(4, 12, seed=8).to(dtype)
+    plain = eq.fixed_point(g, z0, solver=solver, trace=True)
+    scaled = eq.fixed_point(lambda z: c * g(z / c), c * z0, solver=solver, trace=True)
+    assert torch.equal(scaled.stats.evals, plain.stats.evals)
+    assert torch.equal(scaled.status, plain.status)
+    assert torch.equal(scaled.value, c * plain.value)
+    torch.testing.assert_close(
+        scaled.stats.trace, plain.stats.trace, rtol=0, atol=0, equal_nan=True
+    )
+
+
+@pytest.mark.parametrize("linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Dense])
+@pytest.mark.parametrize("power", [-12, 12])
+def test_scaling_the_loss_changes_no_count(linear, power: int) -> None:
+    w, x = with_norm(1.3, 12, seed=6), normal(4, 12, seed=7)
+    counts = []
+    for c in (1.0, 2.0**power):
+        operand = x.clone().requires_grad_()
+        sol = eq.fixed_point(
+            lambda z, x: torch.tanh(z @ w.T + x),
+            torch.zeros_like(x),
+            operand,
+            adjoint=eq.Implicit(linear=linear()),
+        )
+        (grad,) = torch.autograd.grad(c * sol.value.sum(), operand)
+        counts.append((grad / c, sol.adjoint.stats.evals))
+    assert torch.equal(counts[0][1], counts[1][1])
+    assert torch.equal(counts[0][0], counts[1][0])
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=repr)
+def test_per_sample_evaluates_fewer_samples(solver) -> None:
+    """Finished samples leave the batch; values, status and counts stay."""
+    index = torch.tensor([0] * 12 + [2] * 2 + [5, 6])
+    z0 = torch.zeros(len(index), ENTRIES)
+    riding, leaving = Counted(f), Counted(f)
+    a = eq.fixed_point(riding, z0, KINDS[index], OFFSETS[index], solver=solver)
+    b = eq.fixed_point(leaving, z0, KINDS[index], OFFSETS[index], solver=solver, per_sample=True)
+    assert_same_samples(a, b, [(i, i) for i in range(len(index))])
+    assert riding.rows == riding.calls * len(index)
+    assert leaving.calls == riding.calls
+    # No fewer than the counts say, and not many more: leaving may wait for company.
+    assert int(b.stats.evals.sum()) <= leaving.rows < 0.6 * riding.rows
+
+
+def test_per_sample_gradients_equal_plain_ones() -> None:
+    rate = torch.tensor([[0.05], [0.95], [0.5], [0.0]], dtype=torch.float64)
+    grads = []
+    for per_sample in (False, True):
+        x = normal(4, 3, seed=5).requires_grad_()
+        sol = eq.fixed_point(
+            lambda z, rate, x: rate * torch.sin(z) + x,
+            torch.zeros(4, 3, dtype=torch.float64),
+            rate,
+            x,
+            per_sample=per_sample,
+            solver=eq.Broyden(rtol=1e-9),
+        )
+        grads.append(torch.autograd.grad(loss(sol.value), x)[0])
+    torch.testing.assert_close(*grads, rtol=1e-12, atol=1e-14)
+
+
+# Maps that mix samples.
+
+MIX = torch.tensor([[0.0, 0.8, 0.0], [0.0, 0.0, 0.8], [0.8, 0.0, 0.0]], dtype=torch.float64)
+
+
+def mixing(z, x):
+    """Each sample is driven by the next one."""
+    return torch.tanh(MIX @ z + x)
+
+
+def test_coupled_is_one_solve() -> None:
+    """One residual, one status, one linear system for the whole batch."""
+    x = normal(3, 4, seed=9).requires_grad_()
+    z0 = torch.zeros(3, 4, dtype=torch.float64)
+    sol = eq.fixed_point(
+        mixing,
+        z0,
+        x,
+        coupled=True,
+        solver=eq.Anderson(rtol=1e-11),
+        adjoint=eq.Implicit(linear=eq.GMRES(rtol=1e-11)),
+    )
+    assert sol.status.numel() == sol.stats.evals.numel() == sol.stats.residual.numel() == 1
+    value = mixing(sol.value, x)
+    residual = (value - sol.value).norm() / value.norm()
+    assert float(residual) == pytest.approx(float(sol.stats.residual), rel=1e-3, abs=1e-15)
+    (got,) = torch.autograd.grad(loss(sol.value), x)
+    z = z0
+    for _ in range(300):
+        z = mixing(z, x)
+    (wanted,) = torch.autograd.grad(loss(z), x)
+    torch.testing.assert_close(got, wanted, rtol=1e-8, atol=1e-9)
+    assert sol.adjoint.status.numel() == 1
+
+
+def test_coupled_operands_need_no_common_axis() -> None:
+    """A graph: four nodes, and an adjacency of another shape as a shared operand."""
+    adjacency = 0.3 * torch.eye(4, dtype=torch.float64).roll(1, 0)
+    x = normal(4, 2, seed=3)
+    sol = eq.fixed_point(
+        lambda z, x, a: torch.tanh(a @ z) + x,
+        torch.zeros_like(x),
+        x,
+        eq.shared(adjacency),
+        coupled=True,
+    )
+    assert int(sol.status) == CONVERGED
+
+
+@pytest.mark.parametrize("adjoint", [eq.Implicit(linear=eq.GMRES(rtol=1e-10)), eq.Unrolled()])
+def test_coupled_equals_flattened(adjoint) -> None:
+    """Coupled, a batch is the same problem as one long sample."""
+    x = normal(3, 4, seed=9)
+    a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+    solver = eq.Anderson(rtol=1e-10)
+    z0 = torch.zeros(3, 4, dtype=torch.float64)
+    coupled = eq.fixed_point(mixing, z0, a, coupled=True, solver=solver, adjoint=adjoint)
+    flat = eq.fixed_point(
+        lambda z, x: mixing(z[0], x[0])[None], z0[None], b[None], solver=solver, adjoint=adjoint
+    )
+    torch.testing.assert_close(coupled.value, flat.value[0], rtol=1e-12, atol=1e-13)
+    assert int(coupled.stats.evals) == int(flat.stats.evals)
+    torch.testing.assert_close(
+        torch.autograd.grad(loss(coupled.value), a)[0],
+        torch.autograd.grad(loss(flat.value[0]), b)[0],
+        rtol=1e-9,
+        atol=1e-10,
+    )

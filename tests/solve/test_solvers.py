@@ -1,0 +1,160 @@
+"""What each forward solver promises beyond the answer: its counts, and what its options do."""
+
+import pytest
+import torch
+from problems import BY_NAME, normal, spread, with_spectrum
+from references import iterate
+
+import equilibria as eq
+
+CONVERGED = eq.Status.CONVERGED
+
+
+def linear(values: torch.Tensor, batch: int = 3):
+    """z = A z + x with a symmetric A of these eigenvalues, and its operand."""
+    a, x = with_spectrum(values, seed=5), normal(batch, len(values), seed=6)
+    return (lambda z, x: z @ a.T + x), torch.zeros_like(x), x
+
+
+@pytest.mark.parametrize("solver", [eq.Picard(), eq.Anderson(), eq.Broyden()])
+def test_identity_ends_at_the_first_evaluation(solver) -> None:
+    z0 = normal(3, 4, seed=1)
+    sol = eq.fixed_point(lambda z: z.clone(), z0, solver=solver)
+    assert torch.equal(sol.value, z0)
+    assert sol.stats.evals.tolist() == [1, 1, 1] and sol.stats.residual.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("solver", [eq.Picard(), eq.Anderson(), eq.Broyden()])
+def test_constant_ends_at_the_second_evaluation(solver) -> None:
+    x = normal(3, 4, seed=1)
+    sol = eq.fixed_point(lambda z, x: x + 0 * z, torch.zeros_like(x), x, solver=solver)
+    assert torch.equal(sol.value, x)
+    assert sol.stats.evals.tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("solver", [eq.Picard(), eq.Anderson(), eq.Broyden()])
+def test_one_evaluation_returns_the_start(solver) -> None:
+    """The value is an iterate that was evaluated: after one evaluation only z0 is one."""
+    f, z0, x = linear(spread(-0.9, 0.9, 10))
+    z0 = normal(*z0.shape, seed=3)
+    solver = type(solver)(max_evals=1)
+    sol = eq.fixed_point(f, z0, x, solver=solver)
+    assert torch.equal(sol.value, z0)
+    assert (sol.status == eq.Status.MAX_EVALS).all()
+    fz = f(z0, x)
+    torch.testing.assert_close(sol.stats.residual, (fz - z0).norm(dim=1) / fz.norm(dim=1))
+
+
+@pytest.mark.parametrize("damping", [1.0, 0.5, 1.5])
+def test_picard_is_the_damped_iteration(damping: float) -> None:
+    """After n evaluations Picard stands at n - 1 steps. papers: Bai 2022 (thesis), eq. 5.9."""
+    f, z0, x = linear(spread(0.0, 0.3, 10))
+    sol = eq.fixed_point(f, z0, x, solver=eq.Picard(damping=damping, max_evals=6, rtol=0.0))
+    wanted = iterate(f, z0, x, steps=5, damping=damping)
+    torch.testing.assert_close(sol.value, wanted, rtol=1e-14, atol=1e-14)
+    # The residual is of z itself, not of the damped step.
+    gap = (f(wanted, x) - wanted).norm(dim=1) / f(wanted, x).norm(dim=1)
+    torch.testing.assert_close(sol.stats.residual, gap, rtol=1e-9, atol=0)
+
+
+def test_picard_counts_follow_the_contraction() -> None:
+    """z = r z + x from 0: the relative residual after k steps is r^k (1 - r) / (1 - r^(k+1))."""
+    r, rtol = 0.8, 1e-5
+    x = normal(1, 7, seed=1)
+    sol = eq.fixed_point(
+        lambda z, x: r * z + x, torch.zeros_like(x), x, solver=eq.Picard(rtol=rtol)
+    )
+    steps = next(k for k in range(100) if r**k * (1 - r) / (1 - r ** (k + 1)) <= rtol)
+    assert sol.stats.evals.tolist() == [steps + 1]
+
+
+@pytest.mark.parametrize("radius", [0.9, 0.99])
+def test_acceleration_accelerates(radius: float) -> None:
+    """Fewest evaluations to most: Broyden, Anderson, Picard, on a symmetric spectrum."""
+    f, z0, x = linear(spread(-radius, radius, 100))
+    options = {"rtol": 1e-5, "max_evals": 1000}
+    picard, anderson, broyden = (
+        eq.fixed_point(f, z0, x, solver=solver(**options)).stats.evals
+        for solver in (eq.Picard, eq.Anderson, eq.Broyden)
+    )
+    assert (broyden < anderson).all() and (anderson < picard).all()
+    assert (anderson.double() < 0.7 * picard).all()
+
+
+@pytest.mark.parametrize("d", [3, 5, 8])
+def test_anderson_ends_on_a_linear_problem(d: int) -> None:
+    """With a history of d and more it ends after d + 2 evaluations (Walker and Ni 2011)."""
+    f, z0, x = linear(spread(-0.9, 0.8, d))
+    sol = eq.fixed_point(f, z0, x, solver=eq.Anderson(history=d + 1, ridge=1e-16, rtol=1e-8))
+    assert (sol.status == CONVERGED).all()
+    assert (sol.stats.evals <= d + 3).all()
+
+
+def test_anderson_beats_picard_on_an_easy_problem() -> None:
+    """A ridge that is not relative makes it slower than plain iteration (see torchdeq 0.1)."""
+    problem = BY_NAME["tanh/norm_.9"]
+    for rtol in (1e-3, 1e-6, 1e-10):
+        counts = [
+            eq.fixed_point(
+                problem.f,
+                problem.z0,
+                *problem.operands,
+                *map(eq.shared, problem.weights),
+                solver=solver(rtol=rtol),
+            ).stats.evals
+            for solver in (eq.Picard, eq.Anderson)
+        ]
+        assert (counts[1] <= counts[0]).all()
+
+
+def test_anderson_damping_and_period_change_the_path_and_not_the_answer() -> None:
+    f, z0, x = linear(spread(-0.9, 0.9, 20))
+    plain = eq.fixed_point(f, z0, x, solver=eq.Anderson(rtol=1e-10, max_evals=500))
+    counts = {tuple(plain.stats.evals.tolist())}
+    for options in ({"damping": 0.5}, {"period": 3}, {"history": 2}, {"ridge": 1e-2}):
+        sol = eq.fixed_point(f, z0, x, solver=eq.Anderson(rtol=1e-10, max_evals=500, **options))
+        assert (sol.status == CONVERGED).all()
+        torch.testing.assert_close(sol.value, plain.value, rtol=1e-7, atol=1e-7)
+        counts.add(tuple(sol.stats.evals.tolist()))
+    assert len(counts) > 2
+
+
+def test_period_is_plain_iteration_in_between() -> None:
+    """With a period longer than the solve Anderson is Picard."""
+    f, z0, x = linear(spread(-0.5, 0.5, 20))
+    picard = eq.fixed_point(f, z0, x, solver=eq.Picard())
+    rare = eq.fixed_point(f, z0, x, solver=eq.Anderson(period=100))
+    assert torch.equal(rare.value, picard.value)
+    assert torch.equal(rare.stats.evals, picard.stats.evals)
+
+
+def test_warm_starts_at_an_earlier_solution() -> None:
+    f, z0, x = linear(spread(-0.9, 0.9, 20))
+    first = eq.fixed_point(f, z0, x, solver=eq.Anderson(rtol=1e-8))
+    again = eq.fixed_point(f, z0, x, solver=eq.Anderson(rtol=1e-6), warm=first)
+    assert again.stats.evals.tolist() == [1, 1, 1]
+    assert torch.equal(again.value, first.value)
+
+
+def test_warm_starts_the_adjoint_too() -> None:
+    f, z0, x = linear(spread(-0.9, 0.9, 20))
+    x.requires_grad_()
+    adjoint = eq.Implicit(linear=eq.Neumann(rtol=1e-8, max_evals=500))
+    options = {"solver": eq.Anderson(rtol=1e-8), "adjoint": adjoint}
+    first = eq.fixed_point(f, z0, x, **options)
+    first.value.sum().backward()
+    again = eq.fixed_point(f, z0, x, **options, warm=first)
+    again.value.sum().backward()
+    assert (again.adjoint.stats.evals < first.adjoint.stats.evals).all()
+    assert (again.adjoint.status == CONVERGED).all()
+
+
+def test_solvers_are_plain_values() -> None:
+    """Frozen, keyword-only, compared by value, and readable: a run can record them."""
+    assert eq.Anderson(history=3) == eq.Anderson(history=3) != eq.Anderson(history=4)
+    assert hash(eq.GMRES()) == hash(eq.GMRES())
+    assert "history=3" in repr(eq.Anderson(history=3))
+    with pytest.raises(AttributeError):
+        eq.Anderson().history = 4  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        eq.Anderson(3)  # type: ignore[misc]
