@@ -1,7 +1,7 @@
 """Deep equilibrium models in PyTorch.
 
-    sol = eq.fixed_point(f, z0, x)        # z* = f(z*, x), differentiable to any order
-    layer = eq.DEQ(cell)                  # the same as a layer: cell(z, x) -> z
+sol = eq.fixed_point(f, z0, x)        # z* = f(z*, x), differentiable to any order
+layer = eq.DEQ(cell)                  # the same as a layer: cell(z, x) -> z
 """
 
 from __future__ import annotations

@@ -66,7 +66,8 @@ def assert_same_samples(got, wanted, places) -> None:
 def test_alone_or_in_company(solver, per_sample: bool) -> None:
     """f is elementwise: each sample of the mixed batch is what it is alone, bit for bit."""
     together = solve(range(len(KINDS)), solver, per_sample=per_sample)
-    assert len(together.status.unique()) >= 3 and NONFINITE in together.status
+    assert {CONVERGED, NONFINITE} <= set(together.status.tolist())
+    assert len(together.stats.evals.unique()) >= 4
     for i in range(len(KINDS)):
         assert_same_samples(together, solve([i], solver), [(i, 0)])
 
@@ -80,17 +81,18 @@ def test_order_and_company_do_not_matter(solver) -> None:
     assert_same_samples(twice, twice, [(0, 2), (0, 4)])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("width", [1, 31, 50, 200, 784, 5000, 40_000])
 @pytest.mark.parametrize("solver", SOLVERS, ids=repr)
-def test_wide_states(solver) -> None:
-    """Reductions over many entries are no reason to depend on the batch."""
-    generator = torch.Generator().manual_seed(4)
-    x = torch.randn(5, 5000, generator=generator)
-    rate = torch.tensor([[0.1], [0.95], [0.5], [0.8], [0.3]])
+def test_width_does_not_matter(solver, width: int, dtype: torch.dtype) -> None:
+    """Kernels of matrix products and sums depend on the batch at some widths: bits do not."""
+    x = normal(4, width, seed=4).to(dtype)
+    rate = torch.tensor([[0.1], [0.97], [0.5], [-0.9]], dtype=dtype)
     g = lambda z, x, rate: rate * torch.sin(z) + x  # noqa: E731
     together = eq.fixed_point(g, torch.zeros_like(x), x, rate, solver=solver)
-    for i in range(5):
+    for i in range(4):
         one = slice(i, i + 1)
-        alone = eq.fixed_point(g, torch.zeros(1, 5000), x[one], rate[one], solver=solver)
+        alone = eq.fixed_point(g, torch.zeros_like(x[one]), x[one], rate[one], solver=solver)
         assert_same_samples(together, alone, [(i, 0)])
 
 
@@ -119,9 +121,9 @@ def test_matrix_products_to_their_rounding(solver, name: str) -> None:
 def test_the_adjoint_is_independent_too(linear) -> None:
     """Gradients, status and counts of the backward solve; the last sample is a hard one."""
     rate = torch.tensor([[0.1], [0.9], [0.5], [-7.0]], dtype=torch.float64)
-    x = normal(4, 3, seed=5)
+    x = normal(4, 20, seed=5)
     g = lambda z, rate, x: rate * torch.sin(z) + x  # noqa: E731
-    adjoint = eq.Implicit(linear=linear(rtol=1e-8, max_evals=30))
+    adjoint = eq.Implicit(linear=linear(rtol=1e-5, max_evals=30))
 
     def gradient(index):
         operand = x[index].clone().requires_grad_()
@@ -188,7 +190,8 @@ def test_per_sample_evaluates_fewer_samples(solver) -> None:
     assert riding.rows == riding.calls * len(index)
     assert leaving.calls == riding.calls
     # No fewer than the counts say, and not many more: leaving may wait for company.
-    assert int(b.stats.evals.sum()) <= leaving.rows < 0.6 * riding.rows
+    assert b.stats.evals.sum() <= leaving.rows <= 1.5 * b.stats.evals.sum()
+    assert leaving.rows < riding.rows
 
 
 def test_per_sample_gradients_equal_plain_ones() -> None:
@@ -231,8 +234,8 @@ def test_coupled_is_one_solve() -> None:
         adjoint=eq.Implicit(linear=eq.GMRES(rtol=1e-11)),
     )
     assert sol.status.numel() == sol.stats.evals.numel() == sol.stats.residual.numel() == 1
-    value = mixing(sol.value, x)
-    residual = (value - sol.value).norm() / value.norm()
+    value = mixing(sol.value, x).detach()
+    residual = (value - sol.value.detach()).norm() / value.norm()
     assert float(residual) == pytest.approx(float(sol.stats.residual), rel=1e-3, abs=1e-15)
     (got,) = torch.autograd.grad(loss(sol.value), x)
     z = z0

@@ -53,7 +53,7 @@ SINGLE = {
     "jacfwd_of_jacfwd": lambda f: jacfwd(jacfwd(f)),
     "grad_of_grad": lambda f: grad(lambda x: loss(grad(lambda y: loss(f(y)))(x))),
     "jvp": lambda f: lambda x: jvp(f, (x,), (torch.cos(x),)),
-    "vjp": lambda f: lambda x: vjp(f, x)[1](torch.cos(x)),
+    "vjp": lambda f: lambda x: (lambda value, pull: pull(torch.cos(value)))(*vjp(f, x)),
     "jvp_of_grad": lambda f: lambda x: jvp(grad(lambda y: loss(f(y))), (x,), (torch.cos(x),)),
 }
 

@@ -16,7 +16,7 @@ def lengths(matrix: Tensor) -> Tensor:
 
 
 def inner(a: Tensor, b: Tensor) -> Tensor:
-    """Inner product of each row of `a` with that of `b`."""
+    """Inner product along the last axis."""
     return _linalg.vecdot(a, b)
 
 

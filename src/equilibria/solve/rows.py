@@ -117,12 +117,17 @@ class History:
 
     The buffer grows by doubling up to `capacity` (no limit: None), then the oldest slot is written
     over. With `tracked` the vectors are kept as they are, so that autograd can follow them.
+
+    A matrix product may round a sample alone otherwise than the same sample in a batch: where its
+    rows begin at other alignments, and where it has a single column. So rows are padded to whole
+    cache lines, and there are always two columns.
     """
 
     def __init__(self, capacity: int | None, tracked: bool = False) -> None:
         self.capacity = capacity
         self.tracked = tracked
         self.pushed = 0
+        self._widths: list[int] = []
         self._buffers: Rows = []
         self._kept: list[Rows] = []
 
@@ -142,22 +147,26 @@ class History:
         if not self._buffers or slot >= self._buffers[0].shape[1]:
             self._grow(rows, slot)
         for buffer, row in zip(self._buffers, rows, strict=True):
-            buffer[:, slot] = row
+            buffer[:, slot, : row.shape[1]] = row
         return slot
 
     def _grow(self, rows: Rows, used: int) -> None:
         length = max(4, 2 * used)
         if self.capacity is not None:
-            length = min(length, self.capacity)
-        grown = [row.new_empty(row.shape[0], length, row.shape[1]) for row in rows]
-        for new, old in zip(grown, self._buffers, strict=False):
-            new[:, :used] = old
+            length = max(2, min(length, self.capacity))
+        self._widths = [row.shape[1] for row in rows]
+        grown: Rows = []
+        for leaf, row in enumerate(rows):
+            new = row.new_empty(row.shape[0], length, _padded(row))
+            new[:, :, row.shape[1] :] = 0
+            if self._buffers:
+                new[:, :used] = self._buffers[leaf][:, :used]
+            grown.append(new)
         self._buffers = grown
 
-    def _stored(self) -> Rows:
-        if self.tracked:
-            return [torch.stack(list(leaf), dim=1) for leaf in zip(*self._kept, strict=True)]
-        return [buffer[:, : len(self)] for buffer in self._buffers]
+    def kept(self) -> list[Rows]:
+        """The stored vectors, where they are tracked."""
+        return list(self._kept)
 
     def dots(self, *vectors: Rows) -> Tensor:
         """Inner products with every stored vector: `(samples, len(vectors), length)`.
@@ -166,15 +175,27 @@ class History:
         faster than history times column.
         """
         total: list[Tensor] = []
-        for leaf, stored in enumerate(self._stored()):
+        for leaf in range(len(vectors[0])):
             left = torch.stack([vector[leaf] for vector in vectors], dim=1)
-            total.append(left @ stored.transpose(1, 2))
+            if self.tracked:
+                stored = torch.stack([rows[leaf] for rows in self._kept], dim=1)
+            else:
+                stored = self._buffers[leaf][:, : max(2, len(self))]
+                left = torch.nn.functional.pad(left, (0, stored.shape[2] - left.shape[2]))
+            total.append((left @ stored.transpose(1, 2))[:, :, : len(self)])
         return sum_of(total)
 
     def combine(self, coefficients: Tensor) -> Rows:
         """The sum of the stored vectors with `coefficients` `(samples, length)`."""
+        if self.tracked:
+            stored = [torch.stack(list(leaf), dim=1) for leaf in zip(*self._kept, strict=True)]
+        else:
+            stored = [
+                buffer[:, : len(self), :width]
+                for buffer, width in zip(self._buffers, self._widths, strict=True)
+            ]
         left = coefficients.unsqueeze(1)
-        return [(left.to(stored.dtype) @ stored).squeeze(1) for stored in self._stored()]
+        return [(left.to(leaf.dtype) @ leaf).squeeze(1) for leaf in stored]
 
     def clear(self) -> None:
         """Forgets all vectors and keeps the memory."""
@@ -185,3 +206,9 @@ class History:
         """Keeps the samples named by `index`."""
         self._buffers = [buffer.index_select(0, index) for buffer in self._buffers]
         self._kept = [select(rows, index) for rows in self._kept]
+
+
+def _padded(row: Tensor) -> int:
+    """Entries of a row, up to whole cache lines of 64 bytes."""
+    line = 64 // row.element_size()
+    return -(-row.shape[1] // line) * line

@@ -138,7 +138,6 @@ def report_singular(run: Run, g: Rows) -> Run:
     return replace(run, status=torch.where(blown, int(Status.STALLED), run.status))
 
 
-def guarded(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """The quotient, zero where the denominator is zero: a Krylov space that is exhausted."""
-    safe = torch.where(denominator == 0, 1.0, denominator)
-    return torch.where(denominator == 0, 0.0, numerator / safe)
+def inverse(x: Tensor) -> Tensor:
+    """1 / x, zero where x is zero: a Krylov space that is exhausted."""
+    return torch.where(x == 0, 0.0, x.reciprocal())

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from equilibria.solve.linear.base import CyclicSolver, Measured, Product, guarded
+from equilibria.solve.linear.base import CyclicSolver, Measured, Product, inverse
 from equilibria.solve.rows import Rows, add_scaled, choose, dot, norm, subtract
 
 
@@ -37,10 +37,10 @@ class BiCGSTAB(CyclicSolver):
         used = torch.zeros(active.shape[0], dtype=torch.int64, device=active.device)
         while bool(active.any()):
             image = subtract(direction, product(direction))
-            alpha = guarded(rho, dot(shadow, image))
+            alpha = rho * inverse(dot(shadow, image))
             half = add_scaled(r, -alpha, image)
             stabiliser = subtract(half, product(half))
-            omega = guarded(dot(stabiliser, half), dot(stabiliser, stabiliser))
+            omega = dot(stabiliser, half) * inverse(dot(stabiliser, stabiliser))
             used = used + 2 * active
             proposal = add_scaled(add_scaled(u, alpha, direction), omega, half)
             remainder = add_scaled(half, -omega, stabiliser)
@@ -51,6 +51,6 @@ class BiCGSTAB(CyclicSolver):
             previous, rho = rho, dot(shadow, r)
             broken = (rho == 0) | (omega == 0) | ~torch.isfinite(rho)
             active = active & ~reached & ~broken & (used + 2 <= budget)
-            beta = guarded(rho, previous) * guarded(alpha, omega)
+            beta = rho * inverse(previous) * alpha * inverse(omega)
             direction = add_scaled(r, beta, add_scaled(direction, -omega, image))
         return u, used

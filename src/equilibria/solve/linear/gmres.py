@@ -10,9 +10,13 @@ from torch import Tensor
 from typing_extensions import override
 
 from equilibria.solve import linalg
-from equilibria.solve.linear.base import CyclicSolver, Measured, Product, guarded
+from equilibria.solve.linear.base import CyclicSolver, Measured, Product, inverse
 from equilibria.solve.rows import History, Rows, add_scaled, norm, subtract
 from equilibria.solve.solvers.base import check_whole
+
+# From u = 0 the length of u, which the tolerance is relative to, is known only by computing u: done
+# once the residual would suffice for a u so many times as long as g.
+NEAR = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,19 +46,15 @@ class GMRES(CyclicSolver):
     ) -> tuple[Rows, Tensor]:
         root = math.sqrt(sum(row.shape[1] for row in start.residual))
         length = min(self.restart, int(torch.where(active, budget, 0).max()))
-        samples, device = active.shape[0], active.device
         from_zero = torch.stack([(row == 0).all(dim=1) for row in start.u]).all(dim=0)
-
-        basis = History(length + 1)
         size = start.size.double() * root  # Euclidean length of the residual
-        vector = _scaled(start.residual, guarded(torch.ones_like(size), size))
+        guess = torch.where(from_zero, NEAR * size, start.scale.double() * root)
+        basis = History(length + 1)
+        vector = _scaled(start.residual, inverse(size))
         basis.push(vector)
-        triangle = torch.zeros(samples, length, length, dtype=torch.float64, device=device)
-        right = torch.zeros(samples, length + 1, dtype=torch.float64, device=device)
-        right[:, 0] = size
-        rotations: list[tuple[Tensor, Tensor]] = []
-        answer = torch.zeros(samples, length, dtype=torch.float64, device=device)
-        used = torch.zeros(samples, dtype=torch.int64, device=device)
+        least = _LeastSquares(size, length)
+        answer = size.new_zeros(size.shape[0], length + 1)
+        used = torch.zeros_like(budget)
 
         for k in range(length):
             used = used + active
@@ -63,54 +63,69 @@ class GMRES(CyclicSolver):
             vector = subtract(vector, basis.combine(column))
             again = basis.dots(vector)[:, 0]  # a second pass: one loses orthogonality in float32
             vector = subtract(vector, basis.combine(again))
-            column = (column + again).double()
             height = norm(vector).double() * root
-            vector = _scaled(vector, guarded(torch.ones_like(height), height))
+            vector = _scaled(vector, inverse(height))
             basis.push(vector)
+            estimate = least.append((column + again).double(), height)
 
-            column = _rotate(column, rotations)
-            length_of = torch.hypot(column[:, k], height)
-            cosine = torch.where(length_of == 0, 1.0, guarded(column[:, k], length_of))
-            sine = guarded(height, length_of)
-            rotations.append((cosine, sine))
-            triangle[:, :k, k] = column[:, :k]
-            triangle[:, k, k] = length_of
-            right[:, k + 1] = -sine * right[:, k]
-            right[:, k] = cosine * right[:, k]
-
-            weights = _back_substitute(triangle[:, : k + 1, : k + 1], right[:, : k + 1])
-            answer[:, : k + 1] = torch.where(active.unsqueeze(1), weights, answer[:, : k + 1])
-            estimate = right[:, k + 1].abs()
-            # From zero the length of u is that of the weights; later the last measured one serves.
-            scale = torch.where(from_zero, linalg.lengths(weights), start.scale.double() * root)
-            active = active & (used < budget)
-            active = active & ~(estimate <= 0.9 * (self.atol * root + self.rtol * scale))
+            over = (used >= budget) | (k + 1 == length)
+            near = estimate <= self.atol * root + self.rtol * guess
+            if not bool((active & (over | near)).any()):
+                continue
+            weights = least.solution()
+            scale = torch.where(from_zero, linalg.lengths(weights), guess)
+            reached = near & (estimate <= 0.9 * (self.atol * root + self.rtol * scale))
+            stops = active & (over | reached)
+            answer[:, : k + 1] = torch.where(stops.unsqueeze(1), weights, answer[:, : k + 1])
+            active = active & ~stops
             if not bool(active.any()):
                 break
-        correction = basis.combine(
-            torch.nn.functional.pad(answer, (0, length + 1 - answer.shape[1]))[:, : len(basis)]
-        )
-        return add_scaled(start.u, 1.0, correction), used
+        return add_scaled(start.u, 1.0, basis.combine(answer[:, : len(basis)])), used
+
+
+class _LeastSquares:
+    """min || size e_1 - H y || for a Hessenberg matrix H that grows by a column at a time."""
+
+    def __init__(self, size: Tensor, columns: int) -> None:
+        samples = size.shape[0]
+        self.k = 0
+        self.triangle = size.new_zeros(samples, columns, columns)
+        self.right = size.new_zeros(samples, columns + 1)
+        self.right[:, 0] = size
+        self.rotation = torch.eye(columns + 1, dtype=size.dtype, device=size.device)
+        self.rotation = self.rotation.repeat(samples, 1, 1)  # all Givens rotations so far
+
+    def append(self, column: Tensor, height: Tensor) -> Tensor:
+        """Takes H's next column and the entry below its diagonal; returns the least residual."""
+        k = self.k
+        self.k += 1
+        rotation, right = self.rotation, self.right
+        column = (rotation[:, : k + 1, : k + 1] @ column.unsqueeze(2)).squeeze(2)
+        pivot = torch.hypot(column[:, k], height)
+        scale = inverse(pivot)
+        cosine = torch.where(pivot == 0, 1.0, column[:, k] * scale)
+        sine = height * scale
+        self.triangle[:, :k, k] = column[:, :k]
+        self.triangle[:, k, k] = pivot
+        turned = rotation[:, k, : k + 1].clone()
+        rotation[:, k, : k + 1] = cosine.unsqueeze(1) * turned
+        rotation[:, k, k + 1] = sine
+        rotation[:, k + 1, : k + 1] = -sine.unsqueeze(1) * turned
+        rotation[:, k + 1, k + 1] = cosine
+        right[:, k + 1] = -sine * right[:, k]
+        right[:, k] = cosine * right[:, k]
+        return right[:, k + 1].abs()
+
+    def solution(self) -> Tensor:
+        """y; a direction that H maps to zero (a singular system) gets no weight."""
+        k = self.k
+        triangle, right = self.triangle[:, :k, :k], self.right[:, :k]
+        diagonal = triangle.diagonal(dim1=1, dim2=2)
+        patched = triangle + torch.diag_embed((diagonal == 0).to(triangle.dtype))
+        weights = linalg.solve_triangle(patched, torch.where(diagonal == 0, 0.0, right), upper=True)
+        return torch.where(torch.isfinite(weights), weights, 0.0)
 
 
 def _scaled(rows: Rows, scale: Tensor) -> Rows:
     column = scale.unsqueeze(1)
     return [row * column.to(row.dtype) for row in rows]
-
-
-def _rotate(column: Tensor, rotations: list[tuple[Tensor, Tensor]]) -> Tensor:
-    column = column.clone()
-    for i, (cosine, sine) in enumerate(rotations):
-        above, below = column[:, i].clone(), column[:, i + 1].clone()
-        column[:, i] = cosine * above + sine * below
-        column[:, i + 1] = -sine * above + cosine * below
-    return column
-
-
-def _back_substitute(triangle: Tensor, right: Tensor) -> Tensor:
-    """Solves the triangle; a direction that it maps to zero (a singular system) gets no weight."""
-    diagonal = triangle.diagonal(dim1=1, dim2=2)
-    patched = triangle + torch.diag_embed((diagonal == 0).to(triangle.dtype))
-    right = torch.where(diagonal == 0, 0.0, right)
-    weights = linalg.solve_triangle(patched, right, upper=True)
-    return torch.where(torch.isfinite(weights), weights, 0.0)

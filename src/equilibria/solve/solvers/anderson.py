@@ -94,8 +94,7 @@ class _Anderson(Stepper):
     def _coefficients(self, residual: Rows) -> Tensor:
         products = self.residuals.dots(*self.waiting.values(), residual)
         if self.tracked:  # no writing in place: take the whole matrix anew
-            stored = [list(rows) for rows in self.residuals._kept]  # pyright: ignore[reportPrivateUsage]
-            gram = self.residuals.dots(*stored).double()
+            gram = self.residuals.dots(*self.residuals.kept()).double()
         else:
             gram = self._updated_gram(products)
         self.waiting.clear()

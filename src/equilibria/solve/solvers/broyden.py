@@ -54,8 +54,8 @@ class _Broyden(Stepper):
         self.memory = memory
         self.steps = History(memory, tracked)
         self.last: Rows | None = None  # the newest step
-        self.gram: Tensor | None = None  # s_i . s_j
-        self.weights: Tensor | None = None  # 1 / s_j . s_j; zero where a sample has forgotten s_j
+        self.system = Triangle(tracked)
+        self.weights = torch.empty(0)  # 1 / s_j . s_j; zero where a sample has forgotten s_j
         self.best: Point | None = None  # where a restart begins
 
     @override
@@ -63,14 +63,15 @@ class _Broyden(Stepper):
         if self.memory is not None:
             self._keep_best(now)
         if self.last is None:
+            self.weights = now.size.new_empty(now.size.shape[0], 0, dtype=torch.float64)
             return self._push(now.residual, now.z)
         if self.memory is not None and len(self.steps) >= self.memory:
             return self._restart(now)
         coefficients = self._coefficients(now.residual)  # c_j / s_j . s_j
         pivot = 1 - coefficients[:, -1]
         usable = pivot.abs() > SMALLEST_PIVOT
-        assert self.weights is not None
         self.weights = torch.where(usable.unsqueeze(1), self.weights, 0.0)
+        self.system.forget(usable)
         # w = g + sum_j s_{j+1} c_j / s_j . s_j over the steps after the first
         shifted = torch.zeros_like(coefficients)
         shifted[:, 1:] = coefficients[:, :-1]
@@ -83,24 +84,18 @@ class _Broyden(Stepper):
         """c_j / s_j . s_j, with c_j = s_j . w_j and w_{j+1} = w_j + s_{j+1} c_j / s_j . s_j.
 
         Written out, c solves the unit lower triangular system
-        c_j - sum_{i<j} (s_j . s_{i+1}) / (s_i . s_i) c_i = s_j . g.
+        c_j - sum_{i<j} (s_j . s_{i+1}) / (s_i . s_i) c_i = s_j . g, which gains a row a step.
         """
         assert self.last is not None
         products = self.steps.dots(self.last, residual).double()
         newest, right = products[:, 0], products[:, 1]
-        samples, length = newest.shape
-        gram = newest.new_zeros(samples, length, length)
-        if self.gram is not None:
-            gram[:, :-1, :-1] = self.gram
-        gram[:, -1] = newest
-        gram[:, :, -1] = newest
-        self.gram = gram
         square = newest[:, -1:]
         weight = torch.where(square > 0, square.clamp_min(1e-300).reciprocal(), 0.0)
-        self.weights = weight if self.weights is None else torch.cat([self.weights, weight], 1)
-        system = torch.zeros_like(gram)
-        system[:, :, :-1] = -gram[:, :, 1:] * self.weights[:, :-1].unsqueeze(1)
-        solution = linalg.solve_triangle(system.tril(-1), right, upper=False, unit_diagonal=True)
+        self.system.append(-newest[:, 1:] * self.weights)
+        self.weights = torch.cat([self.weights, weight], dim=1)
+        solution = linalg.solve_triangle(
+            self.system.matrix(), right, upper=False, unit_diagonal=True
+        )
         return solution * self.weights
 
     def _push(self, step: Rows, z: Rows) -> Rows:
@@ -127,8 +122,8 @@ class _Broyden(Stepper):
         best = self.best
         assert best is not None
         self.steps.clear()
-        self.gram = None
-        self.weights = None
+        self.system.clear()
+        self.weights = self.weights[:, :0]
         behind = now.size > 2 * best.size
         return self._push(
             choose(behind, best.residual, now.residual), choose(behind, best.z, now.z)
@@ -141,7 +136,46 @@ class _Broyden(Stepper):
             self.best = self.best.select(index)
         if self.last is not None:
             self.last = select(self.last, index)
-        if self.gram is not None:
-            self.gram = self.gram.index_select(0, index)
-        if self.weights is not None:
-            self.weights = self.weights.index_select(0, index)
+        self.system.select(index)
+        self.weights = self.weights.index_select(0, index)
+
+
+class Triangle:
+    """Strictly lower triangular matrices `(samples, k, k)` that gain a row at a time."""
+
+    def __init__(self, tracked: bool) -> None:
+        self.tracked = tracked  # nothing is written in place
+        self.k = 0
+        self._buffer: Tensor | None = None
+
+    def append(self, row: Tensor) -> None:
+        """Adds the row `(samples, k)` left of the next diagonal entry."""
+        k = self.k
+        if self._buffer is None or self.tracked or k >= self._buffer.shape[1]:
+            room = k + 1 if self.tracked else max(8, 2 * k)
+            grown = row.new_zeros(row.shape[0], room, room)
+            if self._buffer is not None:
+                grown[:, :k, :k] = self._buffer[:, :k, :k]
+            self._buffer = grown
+        self._buffer[:, k, :k] = row
+        self.k += 1
+
+    def matrix(self) -> Tensor:
+        assert self._buffer is not None
+        return self._buffer[:, : self.k, : self.k]
+
+    def forget(self, keep: Tensor) -> None:
+        """Sets the matrices of samples to zero where `keep` `(samples,)` does not hold."""
+        if self._buffer is None:
+            return
+        gone = ~keep[:, None, None]
+        fill = self._buffer.masked_fill if self.tracked else self._buffer.masked_fill_
+        self._buffer = fill(gone, 0.0)
+
+    def clear(self) -> None:
+        self.k = 0
+        self._buffer = None
+
+    def select(self, index: Tensor) -> None:
+        if self._buffer is not None:
+            self._buffer = self._buffer.index_select(0, index)

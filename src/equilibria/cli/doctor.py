@@ -1,0 +1,112 @@
+"""Examine a run on a batch of its test samples: do its solves converge, is the Jacobian at the
+solution tame, does the answer depend on the start, is the gradient right, is the depth used? Says
+what is healthy, what is not and what to change. The figures are written to doctor.json in the run
+folder, where `equilibria report` finds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from equilibria.cli.parser import Parser, UserError
+from equilibria.stability import Examination, doctor
+from equilibria.train import files, run
+
+FILE = "doctor.json"
+STYLE = {"healthy": "green", "watch": "yellow", "unhealthy": "bold red"}
+
+
+def main(argv: Sequence[str]) -> None:
+    """Run `equilibria doctor` with the words `argv`."""
+    parser = Parser("doctor", __doc__)
+    parser.add_argument("run", type=str, help="run folder, for example runs/digits")
+    parser.add_argument(
+        "--samples", type=int, default=256, help="test samples to examine (default: 256)"
+    )
+    parser.add_argument(
+        "--starts", type=int, default=4, help="other starts to solve from (default: 4)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the starts (default: 0)")
+    parser.add_argument(
+        "--data-dir",
+        type=str,
+        help="folder to look for data sets in, before $EQUILIBRIA_DATA and a download",
+    )
+    arguments = parser.parse_args(list(argv))
+    for option in ("samples", "starts"):
+        if getattr(arguments, option) < 1:
+            raise UserError(f"--{option} must be 1 or more; got {getattr(arguments, option)}")
+    loaded = run.load(
+        arguments.run, data_dir=Path(arguments.data_dir) if arguments.data_dir else None
+    )
+    console = Console()
+    with console.status("Examining ..."):
+        examination = examine(
+            loaded, samples=arguments.samples, starts=arguments.starts, seed=arguments.seed
+        )
+    show(examination, console)
+    path = loaded.folder / FILE
+    console.print(f"Written to {path}. Next: equilibria report {loaded.folder}", soft_wrap=True)
+
+
+def examine(loaded: run.Run, *, samples: int = 256, starts: int = 4, seed: int = 0) -> Examination:
+    """Examine a run on the first `samples` test samples and write doctor.json.
+
+    Args:
+        loaded: the run, with its data.
+        samples: test samples; all, if there are fewer.
+        starts: other starts to solve from.
+        seed: of starts, probes and projections.
+    """
+    task = loaded.data
+    inputs, targets = task.test[slice(samples)]
+    examination = doctor(
+        loaded.model,
+        inputs,
+        loss=lambda prediction: task.loss(prediction.output, targets),
+        correct=lambda prediction: task.correct(prediction.output, targets),
+        starts=starts,
+        seed=seed,
+    )
+    files.write_json(loaded.folder / FILE, examination.json())
+    return examination
+
+
+def show(examination: Examination, console: Console) -> None:
+    """Print the findings, then the figures behind them."""
+    e, evals, radius = examination, examination.forward.evals, examination.jacobian.spectral_radius
+    findings = Table(box=None, show_header=False, padding=(0, 2, 1, 0))
+    for finding in e.findings:
+        said = Text(finding.sentence)
+        if finding.advice:
+            said.append(f"\n{finding.advice}", style="italic")
+        style = STYLE[finding.severity]
+        findings.add_row(Text(finding.severity, style), Text(finding.topic, "bold"), said)
+    console.print(findings)
+
+    figures = Table("figure", "value", title=f"{e.samples} samples of {e.entries} entries")
+    figures.add_row("solver", e.solver)
+    figures.add_row("adjoint", e.adjoint)
+    figures.add_row(
+        "evaluations: mean, median, 90 %, most",
+        f"{evals.mean:.1f}, {evals.p50:.0f}, {evals.p90:.0f}, {evals.max:.0f}",
+    )
+    figures.add_row("spectral radius: mean, largest", f"{radius.mean:.3f}, {radius.max:.3f}")
+    figures.add_row("Frobenius norm of the Jacobian: mean", f"{e.jacobian.norm.mean:.3f}")
+    figures.add_row("distance between answers: largest", f"{e.starts.distance.max:.1e}")
+    figures.add_row(
+        "gradient: cosine, length against the exact one",
+        f"{e.gradient.cosine:.5f}, {e.gradient.norm_ratio:.4f}",
+    )
+    for point in e.depth.points:
+        if point.accuracy is not None:
+            after = "1 evaluation" if point.evals == 1 else f"{point.evals} evaluations"
+            figures.add_row(f"accuracy after {after}", f"{100 * point.accuracy:.2f} %")
+    if e.depth.accuracy is not None:
+        figures.add_row("accuracy at the solution", f"{100 * e.depth.accuracy:.2f} %")
+    console.print(figures)

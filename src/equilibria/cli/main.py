@@ -1,0 +1,96 @@
+"""The entry point: finds the command, runs it, and turns every failure into one message."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+
+COMMANDS = {
+    "train": "train a recipe and leave a run folder",
+    "evaluate": "accuracy, evaluations and statuses of a run on its test set",
+    "doctor": "examine a run: does it converge, to one answer, with the right gradient?",
+    "report": "draw one page with plots from one run or several",
+    "recipes": "list the recipes, or show one",
+}
+
+HELP = """usage: equilibria COMMAND ...
+
+Train and examine deep equilibrium networks.
+
+commands:
+{commands}
+
+equilibria COMMAND --help tells more about one of them; --debug shows where an error came from.
+Start with: equilibria train digits"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv` and return its exit status: 0, or 1 after an error message."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in words or os.environ.get("EQUILIBRIA_DEBUG", "") not in ("", "0")
+    words = [word for word in words if word != "--debug"]
+    if not words or words[0] in ("-h", "--help"):
+        listing = "\n".join(f"  {name:10}{text}" for name, text in COMMANDS.items())
+        print(HELP.format(commands=listing))
+        return 0
+    command, *rest = words
+    if command == "--version":
+        from importlib.metadata import version
+
+        print(f"equilibria {version('equilibria')}")
+        return 0
+    if command not in COMMANDS:
+        from equilibria.train.config import nearest
+
+        return _fail("equilibria", f"there is no command '{command}'" + nearest(command, COMMANDS))
+    warnings.showwarning = _warn
+    os.environ.setdefault(
+        "KINETO_LOG_LEVEL", "99"
+    )  # torch's profiler tells when it starts and stops
+    try:
+        importlib.import_module(f"equilibria.cli.{command}").main(rest)
+    except KeyboardInterrupt:
+        return _fail(f"equilibria {command}", "interrupted", status=130)
+    except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
+        sys.stderr.close()
+        return 1
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        return _fail(f"equilibria {command}", _message(error))
+    return 0
+
+
+def _message(error: Exception) -> str:
+    """Return the error's own words where they are meant for the user, else what it is as well."""
+    from equilibria.cli.parser import UserError
+    from equilibria.data import DataError
+    from equilibria.solve import SolveError
+    from equilibria.train.checkpoint import CheckpointError
+    from equilibria.train.run import RunError
+    from equilibria.train.trainer import Interrupted, TrainingError
+
+    known = (UserError, DataError, SolveError, CheckpointError, RunError, TrainingError)
+    if isinstance(error, (*known, Interrupted, ValueError, TypeError)):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return f"{type(error).__name__}: {error} (a defect of equilibria; --debug shows where)"
+
+
+def _fail(program: str, message: str, *, status: int = 1) -> int:
+    print(f"{program}: error: {message}", file=sys.stderr)
+    return status
+
+
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    """Show a warning as one line, without the place in the source that it came from."""
+    print(f"warning: {message}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

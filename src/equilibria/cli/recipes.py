@@ -1,0 +1,30 @@
+"""List the recipes that come with equilibria, or show one with every default spelt out.
+
+A recipe is a YAML file: copy one, change it, and give its path to `equilibria train`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from equilibria.cli.parser import Parser
+from equilibria.train import recipe as recipes
+
+
+def main(argv: Sequence[str]) -> None:
+    """Run `equilibria recipes` with the words `argv`."""
+    parser = Parser("recipes", __doc__)
+    parser.add_argument(
+        "recipe", type=str, nargs="?", help="the one to show; without it all are listed"
+    )
+    arguments = parser.parse_args(list(argv))
+    if arguments.recipe is not None:
+        print(recipes.to_yaml(recipes.load(arguments.recipe)), end="")
+        return
+    table = Table("recipe", "what it trains")
+    for name in recipes.available():
+        table.add_row(name, recipes.load(name).description)
+    Console().print(table)

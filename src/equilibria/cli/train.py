@@ -1,0 +1,67 @@
+"""Train a recipe and leave a run folder: the resolved recipe, metrics, weights and a checkpoint.
+
+Every key of the recipe is an option as well, for example --seed 1, --epochs 3, --solver.history 8
+or --solver.name Broyden; `equilibria train RECIPE --help` lists them. With several processes:
+torchrun --nproc-per-node 2 -m equilibria train RECIPE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from equilibria.cli.parser import Parser
+from equilibria.train import config
+from equilibria.train import recipe as recipes
+from equilibria.train.trainer import train
+
+
+def main(argv: Sequence[str]) -> None:
+    """Run `equilibria train` with the words `argv`."""
+    own, overrides = _split(argv)
+    parser = Parser("train", __doc__)
+    parser.add_argument(
+        "recipe", type=str, help="name of a recipe (see `equilibria recipes`), or a YAML file"
+    )
+    parser.add_argument("--out", type=str, help="run folder (default: runs/RECIPE)")
+    parser.add_argument(
+        "--data-dir",
+        type=str,
+        help="folder to look for data sets in, before $EQUILIBRIA_DATA and a download",
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with the run that is in the run folder"
+    )
+    names = [word for word in own if not word.startswith("-")]
+    if names and {"-h", "--help"} & set(own):
+        recipe = recipes.load(names[0], overrides)
+        group = parser.add_argument_group(f"recipe {names[0]}")
+        tree = recipes.dump(recipe)
+        config.add_arguments(group, recipes.Recipe, tree, recipes.CHOICES, default=recipe)
+    arguments = parser.parse_args(own)
+    recipe = recipes.load(arguments.recipe, overrides)
+    folder = Path(arguments.out or Path("runs") / Path(arguments.recipe).stem)
+    data_dir = Path(arguments.data_dir) if arguments.data_dir else None
+    console = Console()
+    train(recipe, folder, data_dir=data_dir, resume=arguments.resume, console=console)
+    console.print(f"The run is in {folder}. Next: equilibria report {folder}", soft_wrap=True)
+
+
+def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the words for the command itself and those that override keys of the recipe."""
+    own: list[str] = []
+    overrides: list[str] = []
+    target = own
+    for word in argv:
+        if word.startswith("--"):
+            name, equals, _ = word.partition("=")
+            mine = name in ("--out", "--data-dir", "--resume", "--help")
+            (own if mine else overrides).append(word)
+            takes_value = not equals and name not in ("--resume", "--help")
+            target = (own if mine else overrides) if takes_value else own
+        else:
+            target.append(word)
+            target = own
+    return own, overrides

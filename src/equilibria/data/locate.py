@@ -1,0 +1,29 @@
+"""Where data sets are looked for: the folder given, then $EQUILIBRIA_DATA, then the cache."""
+
+import os
+from pathlib import Path
+
+
+def folders(name: str, data_dir: str | os.PathLike[str] | None = None) -> list[Path]:
+    """The folders in which the files of a data set may lie, the likeliest first.
+
+    Under each root (`data_dir`, ``$EQUILIBRIA_DATA``, the user's cache) the folder called `name`
+    comes first, then the root itself. A download goes to the first of the list.
+
+    Args:
+        name: Name of the data set, e.g. ``"mnist"``.
+        data_dir: A root that comes before the others; None for none.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "equilibria"
+    named = (data_dir, os.environ.get("EQUILIBRIA_DATA"))
+    roots = [Path(root).expanduser() for root in named if root]
+    return [place for root in (*roots, cache) for place in (root / name, root)]
+
+
+def find(names: tuple[str, ...], places: list[Path]) -> Path | None:
+    """The first file that goes by one of `names` in one of `places`; None where there is none."""
+    for place in places:
+        for name in names:
+            if (place / name).is_file():
+                return place / name
+    return None

@@ -1,0 +1,50 @@
+"""Models by name."""
+
+import dataclasses
+import difflib
+from typing import Any
+
+from equilibria.models.base import EquilibriumModel, ModelConfig
+from equilibria.models.conv import ConvConfig
+from equilibria.models.dense import DenseConfig
+
+CONFIGS: dict[str, type[ModelConfig]] = {"conv": ConvConfig, "dense": DenseConfig}
+"""The config of each model, by the model's name."""
+
+LAYER = ("solver", "eval_solver", "adjoint", "per_sample")
+"""Keywords of `create` that go to the model's `DEQ` layer."""
+
+
+def available() -> list[str]:
+    """Return the names that `create` knows."""
+    return sorted(CONFIGS)
+
+
+def create(name: str, **overrides: Any) -> EquilibriumModel:
+    """Build the model `name`.
+
+    Args:
+        name: one of `available()`.
+        **overrides: fields of the model's config, for example `width=128`, and keywords of its
+            `DEQ` layer: `solver`, `eval_solver`, `adjoint`, `per_sample`.
+
+    Raises:
+        ValueError: there is no such model, or a field has an impossible value.
+        TypeError: the model has no such field; the message names the nearest.
+
+    Example:
+        >>> model = create("dense", width=64)
+    """
+    if name not in CONFIGS:
+        raise ValueError(f"there is no model '{name}'" + _nearest(name, available()))
+    fields = [field.name for field in dataclasses.fields(CONFIGS[name])]
+    for key in overrides:
+        if key not in (*fields, *LAYER):
+            raise TypeError(f"model '{name}' has no field '{key}'" + _nearest(key, fields))
+    layer = {key: overrides.pop(key) for key in LAYER if key in overrides}
+    return CONFIGS[name](**overrides).build(**layer)
+
+
+def _nearest(word: str, words: list[str]) -> str:
+    match = difflib.get_close_matches(word, words, n=1, cutoff=0.5)
+    return f"; did you mean '{match[0]}'?" if match else f"; there are: {', '.join(words)}"

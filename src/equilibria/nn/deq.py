@@ -1,0 +1,195 @@
+"""The deep equilibrium layer."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from equilibria.nn.checks import warn_of_unsteady
+from equilibria.nn.dropout import VariationalDropout
+from equilibria.nn.frozen import Frozen, module_of
+from equilibria.solve import Adjoint, Anderson, Implicit, Solution, Solver, Unrolled, fixed_point
+from equilibria.solve.tree import Shared, flatten, unflatten
+
+__all__ = ["DEQ"]
+
+
+class DEQ(nn.Module):
+    """A layer whose output is the fixed point of its cell, z* = cell(z*, *inputs).
+
+    Within one forward, and whenever its backward evaluates the cell again, the cell is one
+    function: parameters and buffers are those of the forward, weights under `weight_norm`,
+    `spectral_norm` or any other torch parametrisation are computed once, and every
+    `VariationalDropout` has one mask.
+    Weights that a plain function closes over are not known to the layer: make the cell a module.
+
+    Args:
+        cell: module or callable, cell(z, *inputs) -> z.
+        solver: solver of the forward, `Anderson()` by default.
+        adjoint: how gradients are found, `Implicit()` by default.
+        eval_solver: solver of the forward in eval mode; None for the same one.
+        init: the start z0: None for zeros like the first input, or a callable of the inputs, such
+            as a module. The gradient of a fixed point does not reach its start (only that of
+            `Unrolled` does): a learned start is trained on its distance from the solution, for
+            example by `(layer.init(*inputs) - sol.value.detach()).square().mean()`.
+        per_sample: samples that have finished leave the batch; see `fixed_point`.
+        coupled: the cell mixes the samples, which are solved as one; see `fixed_point`.
+
+    Raises:
+        TypeError: cell or init cannot be called.
+        ValueError: both `per_sample` and `coupled`.
+
+    Warns:
+        UserWarning: a sub-module of the cell makes each evaluation another function (plain dropout,
+            batch norm); the message names it and what to use instead.
+
+    Source:
+        Bai et al. 2019.
+
+    Example:
+        >>> layer = DEQ(cell, solver=Anderson(rtol=1e-3))
+        >>> sol = layer(x)
+        >>> sol.value.sum().backward()
+    """
+
+    def __init__(
+        self,
+        cell: Callable[..., Any],
+        *,
+        solver: Solver | None = None,
+        adjoint: Adjoint | None = None,
+        eval_solver: Solver | None = None,
+        init: Callable[..., Any] | None = None,
+        per_sample: bool = False,
+        coupled: bool = False,
+    ) -> None:
+        super().__init__()
+        if not callable(cell):
+            raise TypeError(f"cell must be a callable cell(z, *inputs) -> z, got {cell!r}")
+        if init is not None and not callable(init):
+            raise TypeError(
+                f"init must be None or a callable of the inputs, got {type(init).__name__}; a "
+                "start for one call is given to the call, as z0"
+            )
+        if per_sample and coupled:
+            raise ValueError(
+                "per_sample and coupled exclude each other: samples leave one by one "
+                "or are solved as one"
+            )
+        self.cell = cell
+        self.solver = Anderson() if solver is None else solver
+        self.adjoint = Implicit() if adjoint is None else adjoint
+        self.eval_solver = eval_solver
+        self.init = init
+        self.per_sample = per_sample
+        self.coupled = coupled
+        if (owner := module_of(cell)) is not None:
+            warn_of_unsteady(owner)
+
+    def forward(
+        self,
+        *inputs: Any,
+        z0: Any = None,
+        warm: Solution | None = None,
+        states: Sequence[int] = (),
+        trace: bool = False,
+        throw: bool = False,
+    ) -> Solution:
+        """Solve for the fixed point.
+
+        Args:
+            inputs: operands of the cell, tensors or trees with first axis the batch; what all
+                samples share is wrapped in `shared`.
+            z0: start of this solve; without it `warm` gives the start, and without that `init`.
+            warm: an earlier solution, whose adjoint also starts the backward.
+            states: numbers of evaluations after which iterates are kept.
+            trace: keep the residual after each evaluation.
+            throw: raise where a sample does not converge.
+
+        Returns:
+            The `Solution`; its `value` is z*.
+
+        Raises:
+            ValueError: there is neither z0 nor `init`, and the first input is no tensor or tree of
+                floating-point tensors. And whatever `fixed_point` raises.
+        """
+        if z0 is None:
+            z0 = self._start(inputs) if warm is None else warm.value
+        elif warm is not None:
+            # Only its adjoint is wanted; Unrolled has none, and there z0 has a gradient to keep.
+            warm = None if isinstance(self.adjoint, Unrolled) else replace(warm, value=z0)
+        rows = self._rows(z0)
+        frozen = Frozen(self.cell, batch=None if rows is None else rows.shape[0])
+
+        def f(z: Any, *operands: Any) -> Any:
+            if rows is None:
+                with frozen.evaluation():
+                    return self.cell(z, *operands)
+            *cell_inputs, present = operands
+            with frozen.evaluation(present):
+                return self.cell(z, *cell_inputs)
+
+        return fixed_point(
+            f,
+            z0,
+            *inputs,
+            *(() if rows is None else (rows,)),
+            solver=self.solver if self.training else self.eval_solver or self.solver,
+            adjoint=self.adjoint,
+            throw=throw,
+            per_sample=self.per_sample,
+            coupled=self.coupled,
+            trace=trace,
+            states=states,
+            warm=warm,
+        )
+
+    def extra_repr(self) -> str:
+        shown = ["solver", "adjoint", "eval_solver", "per_sample", "coupled"]
+        return "\n".join(f"{k}={getattr(self, k)!r}" for k in shown if getattr(self, k))
+
+    def _start(self, inputs: tuple[Any, ...]) -> Any:
+        if self.init is not None:
+            operands = (x.value if isinstance(x, Shared) else x for x in inputs)
+            leaves, spec = flatten(self.init(*operands))
+            return unflatten([_widened(leaf) for leaf in leaves], spec)
+        leaves, spec = flatten(inputs[0] if inputs else ())
+        if not leaves or not all(isinstance(x, Tensor) and x.is_floating_point() for x in leaves):
+            raise ValueError(
+                "without init= the state starts as zeros like the first input, which must then be "
+                "a floating-point tensor or a tree of such: give the layer init= or the call z0="
+            )
+        return unflatten([torch.zeros_like(_widened(x.detach())) for x in leaves], spec)
+
+    def _rows(self, z0: Any) -> Tensor | None:
+        """Number the samples (batch,), where a dropout mask must follow them; None elsewhere.
+
+        They travel as an operand, so that a sample finds its row of the mask after others have left
+        the batch.
+        """
+        owner = module_of(self.cell)
+        if self.coupled or not (
+            owner is None or any(isinstance(m, VariationalDropout) for m in owner.modules())
+        ):
+            return None
+        leaf = next((x for x in flatten(z0)[0] if isinstance(x, Tensor) and x.ndim), None)
+        if leaf is None:
+            return None  # not a state: fixed_point says so
+        batch, device = leaf.shape[0], leaf.device
+        outer = Frozen.active()
+        if outer is None or outer.rows is None:
+            return torch.arange(batch, device=device)
+        if outer.rows.shape[0] != batch:
+            raise ValueError(
+                f"a layer with dropout got {batch} samples inside the cell of one with "
+                f"{outer.rows.shape[0]}: their masks follow the outer samples, so both must agree"
+            )
+        return outer.rows
+
+
+def _widened(x: Any) -> Any:
+    """A tensor in float32 at least, as a state must be; autocast hands inputs on in less."""
+    floating = isinstance(x, Tensor) and x.is_floating_point()
+    return x.to(torch.promote_types(x.dtype, torch.float32)) if floating else x

@@ -1,0 +1,1 @@
+"""Training recipes, one YAML file each."""

@@ -1,0 +1,71 @@
+"""What stands on the page, in which order, and in which words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from equilibria.report.canvas import SERIES
+from equilibria.report.plots import Run, pick
+from equilibria.report.sections import sections
+from equilibria.report.summary import comparison, differences, sorted_findings, tiles, verdicts
+from equilibria.report.words import flat
+
+__all__ = ["page"]
+
+
+def page(runs: Sequence[Run]) -> str:
+    """One HTML page about a run, or one that compares several, without any external resource.
+
+    Args:
+        runs: for each run a dictionary with
+            `name`: how the page calls it;
+            `metrics`: a list with one dictionary an epoch: `epoch`, `seconds`, `train` and `test`
+            (each `loss`, `accuracy`, `forward`, in training `adjoint` too; those have `evals` with
+            `mean` and `p99`, and `status`, a share by name), `spectral_radius` (`mean`, `max`);
+            and, where they were measured,
+            `evaluation`: `accuracy`, `accuracy_at` (by evaluations), `forward` on the test data;
+            `memory`: a list of `kind` (deq, unrolled, checkpointed), `evals`, `bytes`,
+            `history_bytes`;
+            `examination`: the doctor's, as JSON;
+            `recipe`: a nested dictionary;
+            `about`: versions, hardware and what else the run recorded.
+            A number that is missing or not finite is left out of its plot.
+
+    Raises:
+        ValueError: no run.
+    """
+    if not runs:
+        raise ValueError("a report needs at least one run")
+    environment = Environment(
+        loader=PackageLoader("equilibria.report", "template"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["drawing"] = lambda drawing: Markup(drawing.svg)
+    style, _, _ = environment.loader.get_source(environment, "page.css")  # type: ignore[union-attr]
+    return environment.get_template("page.html").render(
+        style=Markup(style),
+        runs=runs,
+        colours=SERIES,
+        single=len(runs) == 1,
+        title=runs[0]["name"] if len(runs) == 1 else f"{len(runs)} runs compared",
+        description=pick(runs[0], "recipe", "description") if len(runs) == 1 else None,
+        tiles=tiles(runs[0]) if len(runs) == 1 else [],
+        comparison=comparison(runs) if len(runs) > 1 else None,
+        differences=differences(runs) if len(runs) > 1 else None,
+        examined=[(run["name"], sorted_findings(run)) for run in runs if run.get("examination")],
+        verdicts=verdicts(runs),
+        sections=sections(runs),
+        recipes=[
+            (run["name"], yaml.safe_dump(run["recipe"], sort_keys=False, allow_unicode=True))
+            for run in runs
+            if run.get("recipe")
+        ],
+        abouts=[(run["name"], flat(run["about"])) for run in runs if run.get("about")],
+    )

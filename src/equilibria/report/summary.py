@@ -1,0 +1,148 @@
+"""What a reader learns first: key figures, several runs side by side, the doctor's verdicts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from equilibria.report.plots import Run, number
+from equilibria.report.words import UNKNOWN, Table, count, decimal, duration, flat, mib, percent
+
+__all__ = ["Tile", "comparison", "differences", "sorted_findings", "tiles", "verdicts"]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One number at the top of the page, and what it means."""
+
+    label: str
+    value: str
+    note: str
+
+
+def tiles(run: Run) -> list[Tile]:
+    """Key figures of one run; what was not measured is left out."""
+    mine, theirs, depth = _memory_ratio(run)
+    last = _last(run)
+    radius = number(last, "spectral_radius", "mean")
+    found = [
+        Tile("Test accuracy", percent(_accuracy(run)), "on samples never seen in training"),
+        Tile(
+            "Solved to tolerance",
+            percent(_test(run, "status", "CONVERGED")),
+            "of test samples reached their fixed point",
+        ),
+        Tile(
+            "Depth found",
+            decimal(_test(run, "evals", "mean")),
+            f"evaluations a test sample needs; 99 % need at most "
+            f"{decimal(_test(run, 'evals', 'p99'), 0)}",
+        ),
+        Tile(
+            "Backward solve",
+            decimal(number(last, "train", "adjoint", "evals", "mean")),
+            "vector–Jacobian products a sample in training",
+        ),
+        Tile(
+            "Spectral radius",
+            decimal(radius, 2),
+            "of the Jacobian at the solution; below 1 plain iteration converges",
+        ),
+    ]
+    if math.isfinite(mine) and mine > 0:
+        found.append(
+            Tile(
+                "Training memory",
+                f"{theirs / mine:.0f}× less" if theirs >= 2 * mine else mib(mine),
+                f"a step takes {mib(mine)}; with the layer unrolled {depth} times, {mib(theirs)}",
+            )
+        )
+    epochs = len(run["metrics"])
+    found.append(Tile("Training time", duration(_seconds(run)), f"for {epochs} epochs"))
+    parameters = number(run, "about", "parameters")
+    found.append(Tile("Parameters", count(parameters), "however deep the network turns out"))
+    return [tile for tile in found if tile.value != UNKNOWN]
+
+
+def comparison(runs: Sequence[Run]) -> Table:
+    """Key figures of several runs, a row each."""
+    columns: list[tuple[str, Callable[[Run], str]]] = [
+        ("test accuracy", lambda run: percent(_accuracy(run), 2)),
+        ("converged", lambda run: percent(_test(run, "status", "CONVERGED"))),
+        ("evaluations", lambda run: decimal(_test(run, "evals", "mean"))),
+        (
+            "backward products",
+            lambda run: decimal(number(_last(run), "train", "adjoint", "evals", "mean")),
+        ),
+        (
+            "spectral radius",
+            lambda run: decimal(number(_last(run), "spectral_radius", "mean"), 3),
+        ),
+        ("step memory", lambda run: mib(_memory_ratio(run)[0])),
+        ("parameters", lambda run: count(number(run, "about", "parameters"))),
+        ("epochs", lambda run: str(len(run["metrics"]))),
+        ("time", lambda run: duration(_seconds(run))),
+    ]
+    rows = [[run["name"], *(text(run) for _, text in columns)] for run in runs]
+    return Table(["run", *(head for head, _ in columns)], rows)
+
+
+def differences(runs: Sequence[Run]) -> Table | None:
+    """The keys in which the recipes differ."""
+    recipes = [dict(flat(run.get("recipe") or {})) for run in runs]
+    keys = dict.fromkeys(key for recipe in recipes for key in recipe if key != "description")
+    values = {key: [recipe.get(key, UNKNOWN) for recipe in recipes] for key in keys}
+    rows = [[key, *found] for key, found in values.items() if len(set(found)) > 1]
+    if not rows:
+        return None
+    return Table(["setting", *(run["name"] for run in runs)], rows)
+
+
+def sorted_findings(run: Run) -> list[Mapping[str, str]]:
+    """A run's findings, the worst first."""
+    order = ("unhealthy", "watch", "healthy")
+    return sorted(run["examination"]["findings"], key=lambda f: order.index(f["severity"]))
+
+
+def verdicts(runs: Sequence[Run]) -> list[tuple[str, list[str | None]]]:
+    """For every topic the severity that each examined run was given."""
+    found = [
+        {finding["topic"]: finding["severity"] for finding in run["examination"]["findings"]}
+        for run in runs
+        if run.get("examination")
+    ]
+    topics = dict.fromkeys(topic for severities in found for topic in severities)
+    return [(topic, [severities.get(topic) for severities in found]) for topic in topics]
+
+
+def _last(run: Run) -> Mapping[str, Any]:
+    return run["metrics"][-1] if run["metrics"] else {}
+
+
+def _accuracy(run: Run) -> float:
+    whole = number(run, "evaluation", "accuracy")
+    return whole if math.isfinite(whole) else number(_last(run), "test", "accuracy")
+
+
+def _test(run: Run, *path: str) -> float:
+    """A number of the forward solves on the test data, from the evaluation or the last epoch."""
+    whole = number(run, "evaluation", "forward", *path)
+    return whole if math.isfinite(whole) else number(_last(run), "test", "forward", *path)
+
+
+def _seconds(run: Run) -> float:
+    seconds = [number(row, "seconds") for row in run["metrics"]]
+    return sum(seconds) if seconds else math.nan
+
+
+def _memory_ratio(run: Run) -> tuple[float, float, int]:
+    """Bytes of the DEQ and of the deepest unrolled layer, and that depth."""
+    points = run.get("memory") or []
+    unrolled = [p for p in points if p["kind"] == "unrolled"]
+    if not unrolled:
+        return math.nan, math.nan, 0
+    deepest = max(unrolled, key=lambda p: p["evals"])
+    same = [p for p in points if p["kind"] == "deq" and p["evals"] == deepest["evals"]]
+    return (same[0]["bytes"] if same else math.nan, deepest["bytes"], deepest["evals"])

@@ -1,0 +1,65 @@
+"""Numbers and nested dictionaries as text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["UNKNOWN", "Table", "count", "decimal", "duration", "flat", "mib", "percent"]
+
+UNKNOWN = "–"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text under a row of heads."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def percent(value: float, digits: int = 1) -> str:
+    return f"{100 * value:.{digits}f} %" if math.isfinite(value) else UNKNOWN
+
+
+def decimal(value: float, digits: int = 1) -> str:
+    return f"{value:.{digits}f}" if math.isfinite(value) else UNKNOWN
+
+
+def duration(seconds: float) -> str:
+    if not math.isfinite(seconds):
+        return UNKNOWN
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def mib(size: float) -> str:
+    return f"{size / 2**20:.1f} MiB" if math.isfinite(size) else UNKNOWN
+
+
+def count(value: float) -> str:
+    return f"{value:,.0f}" if math.isfinite(value) else UNKNOWN
+
+
+def flat(tree: Any, prefix: str = "") -> list[tuple[str, str]]:
+    """Leaves of a nested dictionary as (path, text)."""
+    if isinstance(tree, Mapping):
+        return [
+            item
+            for key, value in tree.items()
+            for item in flat(value, f"{prefix}.{key}" if prefix else str(key))
+        ]
+    return [(prefix, _text(tree))]
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}" if abs(value) >= 100_000 else str(value)
+    if isinstance(value, list | tuple):
+        return ", ".join(_text(item) for item in value)
+    return str(value)

@@ -1,0 +1,223 @@
+"""What the doctor measures, as plain numbers."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "Backward",
+    "Depth",
+    "DepthPoint",
+    "Examination",
+    "Finding",
+    "Forward",
+    "Gradient",
+    "Jacobian",
+    "Starts",
+    "Summary",
+    "Trace",
+]
+
+Severity = Literal["healthy", "watch", "unhealthy"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that the doctor has to say: about what, how bad, in words, and what to do."""
+
+    topic: str
+    severity: Severity
+    sentence: str
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A quantity over the samples of a batch; NaN where no sample has it."""
+
+    mean: float
+    p50: float
+    p90: float
+    max: float
+
+    @classmethod
+    def of(cls, values: Tensor) -> Summary:
+        """Of `values` (samples,), leaving out what is not finite."""
+        values = values.detach().double().flatten().cpu()
+        values = values[values.isfinite()]
+        if not len(values):
+            return cls(math.nan, math.nan, math.nan, math.nan)
+        p50, p90 = torch.quantile(values, values.new_tensor([0.5, 0.9])).tolist()
+        return cls(float(values.mean()), p50, p90, float(values.max()))
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Percentiles over all samples of the relative residual after each evaluation.
+
+    A sample that has finished counts with its last residual.
+    """
+
+    evals: Sequence[int]
+    p10: Sequence[float]
+    p50: Sequence[float]
+    p90: Sequence[float]
+    max: Sequence[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forward:
+    """The forward solve, as in evaluation mode. `status` holds the share of each by its name."""
+
+    rtol: float
+    max_evals: int
+    status: Mapping[str, float]
+    evals: Summary
+    residual: Summary
+    trace: Trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Jacobian:
+    """J = df/dz at z*.
+
+    Attributes:
+        spectral_radius: of each sample, estimated by `spectral_radius`.
+        expanding: share of samples with a spectral radius of 1 or more.
+        norm: Frobenius norm ||J||_F of each sample, estimated by `jacobian_norm`.
+        stretch: ||J||_F over the root of a sample's entries, the root mean square of the singular
+            values: by how much one evaluation stretches a random perturbation.
+    """
+
+    spectral_radius: Summary
+    expanding: float
+    norm: Summary
+    stretch: Summary
+
+
+@dataclass(frozen=True, kw_only=True)
+class Starts:
+    """Solves from other starts, in float64, to a relative residual of 1e-6.
+
+    Attributes:
+        count: starts: zeros, then noise as large as z*.
+        converged: share of these solves that converged.
+        distance: for each sample the largest ||z - z*|| / ||z*|| among its answers that converged;
+            z* is the solution from the layer's own start, to the same residual.
+        apart: share of samples with an answer further than 1e-3 from z*.
+    """
+
+    count: int
+    converged: float
+    distance: Summary
+    apart: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backward:
+    """The linear solve behind a gradient, where the adjoint makes one."""
+
+    status: Mapping[str, float]
+    evals: Summary
+    residual: Summary
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gradient:
+    """The gradient that training uses (dropout off) against the exact one in float64.
+
+    Attributes:
+        loss: what was differentiated, "loss" or "random projection" where none was given.
+        cosine: between the gradients of all parameters of the layer (of its operands, where it
+            has no parameters).
+        norm_ratio: length of the gradient in use over that of the exact one.
+        sample_cosine: smallest cosine, over the samples, between the gradients of the operands.
+        reference: largest relative residual left, in the forward and the linear solve, behind the
+            exact gradient: what is to be believed of the comparison.
+        backward: the linear solve of the gradient in use; None for adjoints that solve nothing.
+    """
+
+    loss: str
+    cosine: float
+    norm_ratio: float
+    sample_cosine: float
+    reference: float
+    backward: Backward | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DepthPoint:
+    """The state after a number of evaluations: its median distance from the answer, relative to
+    the answer, and the accuracy of what is read from it (None where nothing judges it)."""
+
+    evals: int
+    distance: float
+    accuracy: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Depth:
+    """What evaluations buy. `accuracy` is that of the finished solve."""
+
+    points: Sequence[DepthPoint]
+    accuracy: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examination:
+    """All that the doctor has measured on one batch, and what it means.
+
+    Attributes:
+        layer: path of the layer inside the module examined, "" for the module itself.
+        solver, adjoint: as they were configured.
+        samples: samples in the batch; a coupled layer counts as one.
+        entries: entries of one sample's state.
+        findings: the worst first.
+    """
+
+    layer: str
+    solver: str
+    adjoint: str
+    samples: int
+    entries: int
+    forward: Forward
+    jacobian: Jacobian
+    starts: Starts
+    gradient: Gradient
+    depth: Depth
+    findings: Sequence[Finding] = ()
+
+    def json(self) -> dict[str, Any]:
+        """Everything as dictionaries, lists, text and numbers; a number that is not finite is
+        None, since JSON has no word for it."""
+        return _plain(asdict(self))
+
+    def __str__(self) -> str:
+        """The findings, in lines of at most 100 characters."""
+        lines: list[str] = []
+        for finding in self.findings:
+            head = f"{finding.severity:>9}  {finding.topic}: "
+            lines += textwrap.wrap(head + finding.sentence, 100, subsequent_indent=" " * 11)
+            if finding.advice:
+                indent = " " * 11
+                lines += textwrap.wrap(
+                    "-> " + finding.advice, 100, initial_indent=indent, subsequent_indent=indent
+                )
+        return "\n".join(lines)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

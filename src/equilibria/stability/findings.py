@@ -1,0 +1,318 @@
+"""From numbers to words: thresholds, and what to do beyond them.
+
+Every function looks at one part of an examination and returns one finding. Its docstring says where
+its thresholds lie and why there.
+"""
+
+from __future__ import annotations
+
+import math
+
+from equilibria.stability.examination import Examination, Finding, Severity
+
+__all__ = ["APART", "findings"]
+
+APART = 1e-3
+"""Relative distance from which two answers are two. The solves compared end at a relative residual
+of 1e-6 in float64, so one and the same answer is met to 1e-6 / (1 - spectral radius): below 1e-3 up
+to a radius of .999."""
+
+_ORDER: tuple[Severity, ...] = ("unhealthy", "watch", "healthy")
+
+
+def findings(examination: Examination) -> tuple[Finding, ...]:
+    """All findings, the worst first."""
+    found = (
+        convergence(examination),
+        contraction(examination),
+        sensitivity(examination),
+        uniqueness(examination),
+        gradient(examination),
+        backward(examination),
+        depth(examination),
+    )
+    return tuple(
+        sorted((f for f in found if f is not None), key=lambda f: _ORDER.index(f.severity))
+    )
+
+
+def convergence(examination: Examination) -> Finding:
+    """Do the solves reach the tolerance?
+
+    Healthy: all samples. Watch: 95 % or more, and the rest ended short of it. Unhealthy: fewer, or
+    any sample that diverged or turned NaN, since that one's answer is not close to anything.
+    """
+    forward, n = examination.forward, examination.samples
+    failed = {k: v for k, v in forward.status.items() if k != "CONVERGED" and v > 0}
+    evals = forward.evals
+    if not failed:
+        return Finding(
+            "Convergence",
+            "healthy",
+            f"All {n} samples reached the tolerance of {forward.rtol:g}, after {evals.mean:.1f} "
+            f"evaluations on average and {evals.max:.0f} at most.",
+        )
+    broken = failed.keys() & {"DIVERGED", "NONFINITE"}
+    severity = "watch" if sum(failed.values()) <= 0.05 and not broken else "unhealthy"
+    listed = ", ".join(f"{_percent(share)} {name}" for name, share in failed.items())
+    worst = max(failed, key=lambda name: (name in broken, failed[name]))
+    return Finding(
+        "Convergence",
+        severity,
+        f"Not all of {n} samples reached the tolerance of {forward.rtol:g} within "
+        f"{forward.max_evals} evaluations: {listed}; the largest residual is "
+        f"{forward.residual.max:.1e}.",
+        {
+            "MAX_EVALS": "Raise max_evals, or lower the spectral radius: smaller initial weights, "
+            "or spectral_norm on the weights that act on z.",
+            "STALLED": "In bfloat16 the residual cannot fall below about 2.5e-3, in float32 about "
+            "3e-7: choose rtol above that. Else try Broyden, or Anderson with a longer history."
+            if forward.residual.max < 5e-3
+            else "The residual wanders far above the tolerance. Try Broyden, or lower the spectral "
+            "radius: smaller initial weights, or spectral_norm on the weights that act on z.",
+            "DIVERGED": "The layer drives its state apart. Begin with smaller weights, normalise "
+            "inside the cell, or bound the weights that act on z with spectral_norm.",
+            "NONFINITE": "The cell returned NaN or infinity. Look for overflow, a division or a "
+            "logarithm in it, for a learning rate that is too high, and for NaN in the data.",
+        }[worst],
+    )
+
+
+def contraction(examination: Examination) -> Finding:
+    """Does the fixed point attract, and how strongly?
+
+    rho is what the error is multiplied by in each plain iteration, in the long run: ln 10 / -ln rho
+    evaluations buy a decimal digit, 22 of them at rho = .9, where we begin to say watch. From 1 on
+    plain iteration leaves the fixed point and Neumann series do not converge; Anderson, Broyden and
+    GMRES may still, so this is unhealthy only where such an iteration is in use. Below .02 one
+    evaluation gives the answer to 2 %: the layer has no depth.
+    """
+    radius, share = examination.jacobian.spectral_radius, examination.jacobian.expanding
+    text = f"The spectral radius of the Jacobian at the solution is {_number(radius.mean)} on "
+    text += f"average and {_number(radius.max)} at most"
+    relies = [
+        name
+        for name, given in (("solver", examination.solver), ("adjoint", examination.adjoint))
+        if given.startswith(("Picard", "JacobianFree", "NeumannPhantom", "Phantom"))
+        or "Neumann(" in given
+        or "Picard(" in given
+    ]
+    smaller = "Smaller initial weights, or spectral_norm on the weights that act on z, lower it."
+    if not math.isfinite(radius.max):
+        return Finding("Contraction", "unhealthy", f"{text}: the Jacobian is not finite.")
+    if share > 0:
+        return Finding(
+            "Contraction",
+            "unhealthy" if relies else "watch",
+            f"{text}; {_percent(share)} of the samples have 1 or more, where plain iteration moves "
+            "away from the fixed point.",
+            (
+                f"The {' and the '.join(relies)} in use counts on a radius below 1: use Anderson "
+                "or Broyden forward and Implicit backward. "
+                if relies
+                else ""
+            )
+            + smaller,
+        )
+    if radius.max >= 0.9:
+        return Finding(
+            "Contraction",
+            "watch",
+            f"{text}: the fixed point attracts, but slowly. Plain iteration would need "
+            f"{_digit(radius.max)} evaluations for a decimal digit.",
+            f"Watch it from epoch to epoch: it tends to grow. {smaller} Do not cut the adjoint to "
+            "a few terms.",
+        )
+    if radius.max < 0.02:
+        return Finding(
+            "Contraction",
+            "watch",
+            f"{text}: the state hardly feeds back, and one evaluation is nearly the answer.",
+            "The cell ignores z. Look at how z enters it, and at its initial weights.",
+        )
+    return Finding(
+        "Contraction",
+        "healthy",
+        f"{text}: the fixed point attracts. Plain iteration would gain a decimal digit every "
+        f"{_digit(radius.max)} evaluations in the worst sample.",
+    )
+
+
+def sensitivity(examination: Examination) -> Finding | None:
+    """How much does one evaluation stretch a perturbation?
+
+    ||J||_F / sqrt(entries) is the root mean square of the singular values. At 1 or more, random
+    perturbations of the state grow in the first evaluation, whatever the spectral radius promises
+    for the long run; the doctor says watch.
+    """
+    stretch, radius = examination.jacobian.stretch, examination.jacobian.spectral_radius
+    if not math.isfinite(stretch.mean):
+        return None
+    text = (
+        f"The Jacobian's norm is {_number(examination.jacobian.norm.mean)} on average: one "
+        f"evaluation multiplies a random perturbation of the state by {_number(stretch.mean)}"
+    )
+    if stretch.mean < 1:
+        return Finding("Sensitivity", "healthy", f"{text}.")
+    transient = radius.max < 1
+    return Finding(
+        "Sensitivity",
+        "watch",
+        text + (", before it begins to shrink." if transient else "."),
+        "Rounding and noise are amplified on the way, and early iterates are poor. Begin with "
+        "smaller weights, or bound those that act on z with spectral_norm.",
+    )
+
+
+def uniqueness(examination: Examination) -> Finding:
+    """Is there one answer, wherever the solve begins?
+
+    Two answers count as two when they are more than 1e-3 apart, relative to their length. Watch: up
+    to 5 % of the samples have more than one, or some starts led nowhere. Unhealthy: more than 5 %.
+    """
+    starts = examination.starts
+    if not math.isfinite(starts.distance.max):
+        return Finding(
+            "Uniqueness",
+            "unhealthy",
+            f"No sample reached a fixed point again from {starts.count} other starts.",
+            "See Convergence; nothing can be said about whether the answer is unique.",
+        )
+    if starts.apart > 0:
+        return Finding(
+            "Uniqueness",
+            "watch" if starts.apart <= 0.05 else "unhealthy",
+            f"From {starts.count} other starts, {_percent(starts.apart)} of the samples reached "
+            f"another answer, up to {_number(starts.distance.max)} of its length away.",
+            "What the network says depends on where the solve begins. Always begin alike (no warm "
+            "starts, no random ones), or bound the weights that act on z with spectral_norm: "
+            "a contraction has one fixed point.",
+        )
+    text = f"From {starts.count} other starts every sample that converged reached the same answer"
+    if starts.converged < 1:
+        return Finding(
+            "Uniqueness",
+            "watch",
+            f"{text}, but {_percent(1 - starts.converged)} of these solves did not converge.",
+            "The layer depends on a good start. Keep the one it was trained with.",
+        )
+    return Finding("Uniqueness", "healthy", f"{text}, to {starts.distance.max:.0e} of its length.")
+
+
+def gradient(examination: Examination) -> Finding:
+    """Does training follow the gradient?
+
+    Healthy: cosine of .99 (8 degrees) and a length within 5 %, far inside the noise of stochastic
+    gradients. Watch: down to .9 (26 degrees), still a safe direction of descent; training with
+    phantom gradients usually lives here. Unhealthy: below, or where not even the reference solves,
+    in float64 and with 400 evaluations, got below a residual of 1e-6.
+    """
+    found = examination.gradient
+    if not math.isfinite(found.cosine):
+        return Finding(
+            "Gradient", "unhealthy", "The gradient is not finite.", "See Convergence first."
+        )
+    angle = math.degrees(math.acos(max(-1.0, min(1.0, found.cosine))))
+    name = examination.adjoint.partition("(")[0]
+    text = (
+        f"The gradient of {name} points {angle:.1f}° away from the exact one (cosine "
+        f"{found.cosine:.4f}) and is {found.norm_ratio:.3f} times as long; the worst sample has a "
+        f"cosine of {found.sample_cosine:.3f}."
+    )
+    if not found.reference <= 1e-6:
+        return Finding(
+            "Gradient",
+            "unhealthy",
+            f"{text} But the exact gradient itself is known only to a residual of "
+            f"{found.reference:.0e}.",
+            "Where there is no fixed point there is no gradient to compare with: see Convergence "
+            "and Backward solve first.",
+        )
+    if found.cosine >= 0.99 and abs(found.norm_ratio - 1) <= 0.05:
+        return Finding("Gradient", "healthy", text)
+    advice = {
+        "Implicit": "Lower rtol of the solver or of the linear solver, or raise their max_evals.",
+        "Unrolled": "Let the forward solve run longer: the path is cut before it arrives.",
+        "JacobianFree": "Use NeumannPhantom with more steps, or Implicit, which is exact.",
+    }
+    return Finding(
+        "Gradient",
+        "watch" if found.cosine >= 0.9 else "unhealthy",
+        text,
+        advice.get(name, "Use more steps, or Implicit, which is exact."),
+    )
+
+
+def backward(examination: Examination) -> Finding | None:
+    """Does the linear solve behind the gradient converge?
+
+    Healthy: for all samples. Watch: for 95 % or more. Nothing to say where the adjoint in use
+    solves nothing.
+    """
+    solve = examination.gradient.backward
+    if solve is None:
+        return None
+    evals, failed = solve.evals, 1 - solve.status["CONVERGED"]
+    if failed == 0:
+        return Finding(
+            "Backward solve",
+            "healthy",
+            f"It converged for every sample, after {evals.mean:.1f} vector–Jacobian products on "
+            f"average and {evals.max:.0f} at most.",
+        )
+    return Finding(
+        "Backward solve",
+        "watch" if failed <= 0.05 else "unhealthy",
+        f"It did not converge for {_percent(failed)} of the samples; the largest residual is "
+        f"{solve.residual.max:.1e}.",
+        "Raise max_evals of the adjoint's linear solver, or restart GMRES less often.",
+    )
+
+
+def depth(examination: Examination) -> Finding:
+    """Is the depth used, and is all of it needed?
+
+    Used: one evaluation alone costs a point of accuracy or more (where nothing judges the answer:
+    leaves the state 1 % or more away). Otherwise the layer works like an ordinary one, and is only
+    dearer: watch. The advice names the fewest evaluations within half a point of the full solve.
+    """
+    points, final = examination.depth.points, examination.depth.accuracy
+    first = points[0]
+    if final is None or first.accuracy is None:
+        text = f"One evaluation leaves the state {_percent(first.distance)} away from the answer"
+        used = not first.distance < 0.01
+    else:
+        text = (
+            f"Accuracy is {_percent(first.accuracy)} after one evaluation and {_percent(final)} at "
+            "the solution"
+        )
+        used = final - first.accuracy >= 0.01
+    if not used:
+        return Finding(
+            "Depth",
+            "watch",
+            f"{text}: the layer hardly uses its depth.",
+            "An ordinary layer would do as well here. Depth shows on harder tasks, and with a "
+            "smaller cell.",
+        )
+    enough = [p for p in points if p.accuracy is not None and p.accuracy >= (final or 0) - 0.005]
+    advice = ""
+    if enough and enough[0].evals < examination.forward.evals.mean:
+        count = enough[0].evals
+        advice = (
+            f"{count} evaluations are within half a point of the full solve, where time counts."
+        )
+    return Finding("Depth", "healthy", f"{text}: the depth is used.", advice)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def _number(value: float) -> str:
+    return f"{value:.2g}" if abs(value) < 0.1 else f"{value:.2f}"
+
+
+def _digit(radius: float) -> int:
+    """Plain iterations for a decimal digit."""
+    return math.ceil(math.log(10) / -math.log(radius))

@@ -1,0 +1,140 @@
+"""Where the metrics of a run go: a file of JSON lines, TensorBoard, and the terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from equilibria.train import files
+from equilibria.train.run import Folder
+from equilibria.train.tally import Tally
+
+
+class JsonLines:
+    """metrics.jsonl: one line an epoch, each flushed to the disk.
+
+    Args:
+        folder: the run.
+        epochs: finished epochs that the run goes on from; what the file has beyond them is dropped.
+    """
+
+    def __init__(self, folder: Folder, epochs: int) -> None:
+        self.path = folder.metrics
+        kept = [json.dumps(record) + "\n" for record in folder.read_metrics()[:epochs]]
+        files.write_text(self.path, "".join(kept))
+
+    def epoch(self, record: Mapping[str, Any]) -> None:
+        """Append the metrics of an epoch."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def close(self) -> None:
+        """Do nothing: no file is left open."""
+
+
+class TensorBoard:
+    """Events for TensorBoard, one scalar for each number among the metrics.
+
+    Args:
+        folder: the run.
+        step: steps that the run goes on from; TensorBoard hides what was logged beyond them.
+    """
+
+    def __init__(self, folder: Folder, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter  # takes a second to import
+
+        self.writer = SummaryWriter(str(folder.events), purge_step=step + 1 if step else None)
+
+    def epoch(self, record: Mapping[str, Any]) -> None:
+        """Log the metrics of an epoch at its last step."""
+        for name, value in _numbers(record):
+            self.writer.add_scalar(name, value, record["step"])
+        self.writer.flush()
+
+    def close(self) -> None:
+        """Write what is left and close the file."""
+        self.writer.close()
+
+
+class Terminal:
+    """A progress bar for the epoch that runs, and a line for each that is finished.
+
+    Args:
+        console: where to write.
+        epochs: epochs of the run.
+        steps: steps of an epoch.
+    """
+
+    def __init__(self, console: Console, epochs: int, steps: int) -> None:
+        self.console, self.epochs, self.steps = console, epochs, steps
+        self.bar = Progress(
+            TextColumn("epoch {task.fields[epoch]}"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.completed}/{task.total}"),
+            TextColumn("{task.fields[figures]}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self.task: TaskID | None = None
+
+    def step(self, epoch: int, step: int, tally: Tally) -> None:
+        """Show how far epoch `epoch` is and its figures so far."""
+        if self.bar.disable:
+            return
+        if self.task is None:
+            self.bar.start()
+            self.task = self.bar.add_task("", total=self.steps, epoch="", figures="")
+        self.bar.update(
+            self.task,
+            completed=step,
+            epoch=f"{epoch}/{self.epochs}",
+            figures=_figures(tally.summary()),
+        )
+
+    def epoch(self, record: Mapping[str, Any]) -> None:
+        """Print the line of a finished epoch."""
+        test = record["test"]
+        self.console.print(
+            f"epoch {record['epoch']}/{self.epochs}  {_figures(record['train'])}  [bold]test "
+            f"accuracy {100 * test['accuracy']:.2f} %[/], {_converged(test['forward']['status'])}, "
+            f"spectral radius {record['spectral_radius']['mean']:.2f}  {record['seconds']:.1f} s",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+    def close(self) -> None:
+        """Take the bar away."""
+        self.bar.stop()
+
+
+def _figures(summary: Mapping[str, Any]) -> str:
+    """Return loss, accuracy, and for forward and adjoint evaluations and share converged."""
+    parts = [f"loss {summary['loss']:.4f}", f"accuracy {100 * summary['accuracy']:.2f} %"]
+    for name in ("forward", "adjoint"):
+        evals, status = summary[name]["evals"], summary[name]["status"]
+        if evals is not None:
+            parts.append(f"{name} {evals['mean']:.1f} evals, {_converged(status)}")
+    return "  ".join(parts)
+
+
+def _converged(status: Mapping[str, float]) -> str:
+    share = status["CONVERGED"]
+    text = f"{100 * share:.1f} % converged"
+    return text if share == 1.0 else f"[yellow]{text}[/]"
+
+
+def _numbers(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    for key, value in record.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{prefix}{key}/")
+        elif isinstance(value, int | float):
+            yield f"{prefix}{key}", value

@@ -1,0 +1,135 @@
+"""Memory of one training step against depth, measured with torch's profiler on the CPU."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Literal, cast
+
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+from torch.utils import _pytree as pytree
+
+from equilibria.models import EquilibriumModel
+from equilibria.solve import (
+    GMRES,
+    Adjoint,
+    Anderson,
+    BiCGSTAB,
+    Broyden,
+    Implicit,
+    Picard,
+    Solver,
+    Unrolled,
+)
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class MemoryPoint:
+    """What one training step needs at one depth."""
+
+    kind: Literal["deq", "unrolled", "checkpointed"]
+    """The DEQ as it trains, or its cell unrolled, plain or with checkpointing."""
+    evals: int
+    """Evaluations of the cell in the forward."""
+    bytes: int
+    """Peak of what forward and backward allocate, less the gradients of the parameters."""
+    history_bytes: int
+    """Share of `bytes` that the solvers' histories may take: the larger of forward and backward."""
+
+
+def measure(
+    model: EquilibriumModel,
+    inputs: Tensor,
+    targets: Tensor,
+    loss: Loss,
+    depths: Sequence[int] = (5, 10, 20, 40, 80),
+) -> list[MemoryPoint]:
+    """Measure the memory of a training step of a DEQ and of its cell unrolled.
+
+    Every solve is made to take the full number of evaluations (its tolerance is 0). Parameters,
+    gradients and optimiser state are there before the measurement and are not part of it.
+
+    Args:
+        model: the model, on the CPU; it is copied.
+        inputs: one batch.
+        targets: its targets.
+        loss: loss(output, targets), a scalar.
+        depths: numbers of evaluations.
+    """
+    points: list[MemoryPoint] = []
+    solver, adjoint = model.deq.solver, model.deq.adjoint
+    kinds: list[tuple[Literal["deq", "unrolled", "checkpointed"], Solver, Adjoint]] = [
+        ("deq", solver, adjoint),
+        ("unrolled", Picard(), Unrolled()),
+        ("checkpointed", Picard(), Unrolled(checkpoint=True)),
+    ]
+    for kind, method, derivative in kinds:
+        for depth in depths:
+            twin = copy.deepcopy(model).train()
+            twin.deq.adjoint = derivative
+            twin.deq.solver = dataclasses.replace(
+                method, rtol=0.0, atol=0.0, max_evals=depth, patience=None
+            )
+            peak, size = _step(twin, inputs, targets, loss)
+            history = size * _vectors(twin.deq.solver, derivative, depth)
+            points.append(MemoryPoint(kind, depth, peak, history))
+    return points
+
+
+def peak_bytes(step: Callable[[], object]) -> int:
+    """Return the largest number of bytes that `step` has allocated at one time, on the CPU."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        step()
+    # kineto_results has no underscore but no documentation either. The documented way to the same
+    # numbers, export_chrome_trace, takes five times as long.
+    results = cast(Any, profiler.profiler).kineto_results
+    changes = [(e.start_ns(), e.nbytes()) for e in results.events() if e.name() == "[memory]"]
+    changes.sort(key=lambda change: change[0])
+    return max(accumulate((size for _, size in changes), initial=0))
+
+
+def _step(model: EquilibriumModel, inputs: Tensor, targets: Tensor, loss: Loss) -> tuple[int, int]:
+    """Return the peak of forward and backward, and the bytes of the state."""
+    size = 0
+
+    def step() -> None:
+        nonlocal size
+        prediction = model(inputs)
+        leaves = pytree.tree_leaves(prediction.solution.value)
+        size = sum(leaf.numel() * leaf.element_size() for leaf in leaves)
+        loss(prediction.output, targets).backward()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a solve that was stopped early is what is asked for here
+        step()  # allocates the gradients
+        return peak_bytes(step), size
+
+
+def _vectors(solver: Solver, adjoint: Adjoint, evals: int) -> int:
+    """Return how many vectors of the state's size the histories hold at most, at one time."""
+    forward = _history(solver, evals)
+    if isinstance(adjoint, Implicit):
+        return max(forward, _history(adjoint.linear, adjoint.linear.max_evals))
+    return forward
+
+
+def _history(solver: object, evals: int) -> int:
+    """Return the size of a solver's history, as its docstring states it, after `evals`."""
+    match solver:
+        case Anderson(history=history):
+            return 2 * min(history or evals, evals)
+        case Broyden(memory=memory):
+            return min(memory or evals, evals) + 3
+        case GMRES(restart=restart):
+            return min(restart, evals) + 1
+        case BiCGSTAB():
+            return 5
+        case _:
+            return 0

@@ -1,0 +1,85 @@
+"""Optimisers that a recipe can name."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimiser:
+    """What all optimisers share.
+
+    Args:
+        lr: learning rate at its highest; the schedule multiplies it.
+        weight_decay: decay of matrices and kernels; vectors (biases, norms' gains) are not decayed.
+    """
+
+    lr: float
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.lr > 0.0:
+            raise ValueError(f"lr must be positive; got {self.lr}")
+        if not self.weight_decay >= 0.0:
+            raise ValueError(f"weight_decay must not be negative; got {self.weight_decay}")
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Return torch's optimiser for the parameters of `model`."""
+        raise NotImplementedError
+
+    def groups(self, model: nn.Module) -> list[dict[str, object]]:
+        """Split the parameters of `model` into those that decay and those that don't."""
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        return [
+            {"params": [p for p in parameters if p.ndim > 1], "weight_decay": self.weight_decay},
+            {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamW(Optimiser):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019).
+
+    Args:
+        lr: learning rate at its highest; the schedule multiplies it.
+        weight_decay: decay of matrices and kernels; vectors (biases, norms' gains) are not decayed.
+        betas: memory of the gradient's mean and of its square, both in [0, 1).
+    """
+
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not all(0.0 <= beta < 1.0 for beta in self.betas):
+            raise ValueError(f"betas must lie in [0, 1); got {self.betas}")
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Return torch's AdamW for the parameters of `model`."""
+        return torch.optim.AdamW(self.groups(model), lr=self.lr, betas=self.betas)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGD(Optimiser):
+    """Stochastic gradient descent with Nesterov's momentum.
+
+    Args:
+        lr: learning rate at its highest; the schedule multiplies it.
+        weight_decay: decay of matrices and kernels; vectors (biases, norms' gains) are not decayed.
+        momentum: share of the last step that is kept, in [0, 1).
+    """
+
+    lr: float = 0.1
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 <= self.momentum < 1.0:
+            raise ValueError(f"momentum must lie in [0, 1); got {self.momentum}")
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Return torch's SGD for the parameters of `model`."""
+        return torch.optim.SGD(
+            self.groups(model), lr=self.lr, momentum=self.momentum, nesterov=self.momentum > 0.0
+        )

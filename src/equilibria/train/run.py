@@ -1,0 +1,194 @@
+"""The folder that a training run leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from equilibria.models import EquilibriumModel
+from equilibria.tasks import Task
+from equilibria.train import config, files
+from equilibria.train import recipe as recipes
+from equilibria.train.checkpoint import load_weights
+from equilibria.train.recipe import Recipe
+
+
+class RunError(RuntimeError):
+    """A run folder that cannot be made, read or resumed; the message names it."""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Where the files of a run are."""
+
+    path: Path
+
+    @property
+    def recipe(self) -> Path:
+        """The recipe with every default spelt out, as YAML."""
+        return self.path / "recipe.yaml"
+
+    @property
+    def info(self) -> Path:
+        """Versions, hardware and date, as JSON."""
+        return self.path / "run.json"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object a line and epoch."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def events(self) -> Path:
+        """Folder of TensorBoard's events."""
+        return self.path / "events"
+
+    @property
+    def weights(self) -> Path:
+        """Weights after the last finished epoch, as safetensors."""
+        return self.path / "model.safetensors"
+
+    @property
+    def checkpoint(self) -> Path:
+        """What the run needs to go on."""
+        return self.path / "checkpoint.pt"
+
+    @property
+    def evaluation(self) -> Path:
+        """Accuracy, evaluations and statuses on the test set, as JSON."""
+        return self.path / "evaluation.json"
+
+    @property
+    def memory(self) -> Path:
+        """Memory of a training step against depth, as JSON."""
+        return self.path / "memory.json"
+
+    def create(self, recipe: Recipe) -> None:
+        """Make the folder and write the recipe into it.
+
+        Raises:
+            RunError: there is something at that path already.
+        """
+        self.check_free()
+        self.path.mkdir(parents=True, exist_ok=True)
+        files.write_text(self.recipe, recipes.to_yaml(recipe))
+
+    def check_free(self) -> None:
+        """Raise RunError if there is something at the path already."""
+        if self.recipe.exists():
+            raise RunError(
+                f"{self.path} holds a run already and is not overwritten: "
+                "continue it with --resume, or name another folder with --out"
+            )
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise RunError(
+                f"{self.path} exists and is no run: name an empty or a new folder with --out"
+            )
+
+    def read_recipe(self) -> Recipe:
+        """Return the recipe of the run.
+
+        Raises:
+            RunError: the folder is no run.
+            ConfigError: its recipe is not one of this version of equilibria.
+        """
+        if not self.recipe.is_file():
+            raise RunError(f"{self.path} is no run folder: it has no {self.recipe.name}")
+        tree = yaml.safe_load(self.recipe.read_text("utf-8"))
+        if not isinstance(tree, dict):
+            raise RunError(f"{self.recipe} is damaged: it is not a mapping")
+        return recipes.parse(tree, source=str(self.recipe))
+
+    def check_same(self, recipe: Recipe) -> None:
+        """Raise RunError if the run was started with another recipe."""
+        lines = config.differences(recipes.dump(self.read_recipe()), recipes.dump(recipe))
+        if lines:
+            raise RunError(
+                f"{self.path} was started with another recipe and cannot be resumed with this one "
+                f"({'; '.join(lines)}): leave these options out, or start anew with --out"
+            )
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Return the metrics of all epochs; a last line that a crash cut off is left out."""
+        if not self.metrics.is_file():
+            return []
+        lines = self.metrics.read_text("utf-8").splitlines(keepends=True)
+        if lines and not lines[-1].endswith("\n"):
+            lines.pop()
+        try:
+            return [json.loads(line) for line in lines]
+        except json.JSONDecodeError as error:
+            raise RunError(f"{self.metrics} is damaged: {error}") from None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training run, read from its folder."""
+
+    folder: Path
+    recipe: Recipe
+    model: EquilibriumModel
+    """With the trained weights, in evaluation mode, on the CPU."""
+    task: Task | None
+    metrics: list[dict[str, Any]]
+    """One a finished epoch."""
+
+    @property
+    def data(self) -> Task:
+        """The task; an error where the run was loaded without its data."""
+        if self.task is None:
+            raise RunError(f"{self.folder} was loaded without its data")
+        return self.task
+
+
+def load(path: str | Path, *, data_dir: Path | None = None, data: bool = True) -> Run:
+    """Read a run.
+
+    Args:
+        path: its folder.
+        data_dir: folder to look for data sets in, before EQUILIBRIA_DATA.
+        data: read the data set too.
+
+    Raises:
+        RunError: there is no run at `path`.
+        CheckpointError: its weights are missing or damaged.
+    """
+    folder = Folder(Path(path))
+    if not folder.path.is_dir():
+        raise RunError(f"there is no run folder {folder.path}")
+    recipe = folder.read_recipe()
+    task = recipe.task.load(data_dir) if data else None
+    layer = recipe.layer()
+    model = task.model(recipe.model, **layer) if task else recipe.model.build(**layer)
+    load_weights(folder.weights, model)
+    return Run(folder.path, recipe, model.eval(), task, folder.read_metrics())
+
+
+def environment() -> dict[str, Any]:
+    """Return what a result depends on beside the recipe: versions, hardware, date."""
+    packages = ("equilibria", "torch", "numpy", "accelerate")
+    hardware = f"{len(_cores())} CPU cores, {torch.get_num_threads()} threads"
+    if torch.cuda.is_available():
+        hardware = f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}, {hardware}"
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "versions": {name: metadata.version(name) for name in packages},
+        "hardware": hardware,
+    }
+
+
+def _cores() -> set[int]:
+    if sys.platform == "linux":
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
