@@ -93,10 +93,7 @@ class _Broyden(Stepper):
         weight = torch.where(square > 0, square.clamp_min(1e-300).reciprocal(), 0.0)
         self.system.append(-newest[:, 1:] * self.weights)
         self.weights = torch.cat([self.weights, weight], dim=1)
-        solution = linalg.solve_triangle(
-            self.system.matrix(), right, upper=False, unit_diagonal=True
-        )
-        return solution * self.weights
+        return self.system.solve(right) * self.weights
 
     def _push(self, step: Rows, z: Rows) -> Rows:
         self.steps.push(step)
@@ -141,7 +138,11 @@ class _Broyden(Stepper):
 
 
 class Triangle:
-    """Strictly lower triangular matrices `(samples, k, k)` that gain a row at a time."""
+    """Unit lower triangular systems `(samples, k, k)` that gain a row at a time.
+
+    Padded to a multiple of 8 with rows of the identity: at other sizes the matrices of a batch lie
+    at other alignments, and a sample alone is rounded otherwise than in company.
+    """
 
     def __init__(self, tracked: bool) -> None:
         self.tracked = tracked  # nothing is written in place
@@ -152,7 +153,7 @@ class Triangle:
         """Adds the row `(samples, k)` left of the next diagonal entry."""
         k = self.k
         if self._buffer is None or self.tracked or k >= self._buffer.shape[1]:
-            room = k + 1 if self.tracked else max(8, 2 * k)
+            room = _up_to_eight(k + 1) if self.tracked else max(8, 2 * k)
             grown = row.new_zeros(row.shape[0], room, room)
             if self._buffer is not None:
                 grown[:, :k, :k] = self._buffer[:, :k, :k]
@@ -160,12 +161,17 @@ class Triangle:
         self._buffer[:, k, :k] = row
         self.k += 1
 
-    def matrix(self) -> Tensor:
+    def solve(self, right: Tensor) -> Tensor:
+        """The solution for right sides `(samples, k)`."""
         assert self._buffer is not None
-        return self._buffer[:, : self.k, : self.k]
+        room = _up_to_eight(self.k)
+        padded = torch.nn.functional.pad(right, (0, room - self.k))
+        matrix = self._buffer[:, :room, :room]
+        solution = linalg.solve_triangle(matrix, padded, upper=False, unit_diagonal=True)
+        return solution[:, : self.k]
 
     def forget(self, keep: Tensor) -> None:
-        """Sets the matrices of samples to zero where `keep` `(samples,)` does not hold."""
+        """Sets the matrices of samples to the identity where `keep` `(samples,)` does not hold."""
         if self._buffer is None:
             return
         gone = ~keep[:, None, None]
@@ -179,3 +185,7 @@ class Triangle:
     def select(self, index: Tensor) -> None:
         if self._buffer is not None:
             self._buffer = self._buffer.index_select(0, index)
+
+
+def _up_to_eight(k: int) -> int:
+    return -(-k // 8) * 8
