@@ -1,0 +1,71 @@
+# Every target works in a fresh clone: it needs Python >= 3.11, make and a package index.
+# Another interpreter: make run PYTHON=python3.12
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: help run test test-all lint format docs bench bench-digits bench-mnist clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' \
+		| while IFS='|' read -r target text; do printf '  make %-14s %s\n' "$$target" "$$text"; done
+
+# --- the environment: a stamp a set of dependencies ----------------------------------------------
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "equilibria needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) --version 2>&1)."; \
+		echo "Name another one: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/%.stamp: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install --quiet --constraint constraints.txt --editable '.$(EXTRAS)'
+	@touch $@
+
+$(VENV)/run.stamp: EXTRAS :=
+$(VENV)/dev.stamp: EXTRAS := [dev]
+$(VENV)/docs.stamp: EXTRAS := [docs]
+$(VENV)/bench.stamp: EXTRAS := [bench]
+
+# --- what a newcomer types -----------------------------------------------------------------------
+
+run: $(VENV)/run.stamp  ## train a deep equilibrium network on real images, draw its report
+	@if [ -e runs/digits ]; then $(BIN)/equilibria train digits --resume; \
+		else $(BIN)/equilibria train digits; fi
+	@$(BIN)/equilibria report runs/digits
+	@printf '\n  The page:       %s\n  The run folder: %s\n  What next:      %s\n\n' \
+		'runs/digits/report.html' 'runs/digits' '$(BIN)/equilibria doctor runs/digits'
+
+test: $(VENV)/dev.stamp  ## run the tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses logical -m 'not slow'
+
+test-all: $(VENV)/dev.stamp  ## run the tests, those that take minutes too
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses logical
+
+lint: $(VENV)/dev.stamp  ## ruff and pyright
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: $(VENV)/dev.stamp  ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(VENV)/docs.stamp  ## build the pages into docs/_build/html
+	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+	@printf '\n  The pages: %s\n\n' 'docs/_build/html/index.html'
+
+bench: $(VENV)/bench.stamp  ## time solvers, write results/solvers.json
+	$(BIN)/python benchmarks/solvers.py
+
+bench-digits: $(VENV)/run.stamp  ## train digits with three seeds, write results/digits.json
+	$(BIN)/python benchmarks/train.py digits --seeds 0 1 2
+
+bench-mnist: $(VENV)/run.stamp  ## train MNIST, write results/mnist.json
+	$(BIN)/python benchmarks/train.py mnist --seeds 0
+
+clean:  ## remove what the targets above made, runs/ excepted
+	rm -rf $(VENV) docs/_build dist build .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

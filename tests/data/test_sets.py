@@ -1,0 +1,241 @@
+"""Digits and MNIST as tensors, where they are looked for, and what damage is told."""
+
+import gzip
+import hashlib
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from file_server import FileServer, serving
+
+from equilibria import data
+from equilibria.data import DataError, Dataset, Split, idx, locate, mnist
+
+# --- splits --------------------------------------------------------------------------------------
+
+
+def split(count: int) -> Split:
+    return Split(torch.arange(count).unsqueeze(1), torch.arange(count))
+
+
+def test_batches_go_through_all_samples_once() -> None:
+    batches = list(split(10).batches(4))
+    assert [len(targets) for _, targets in batches] == [4, 4, 2]
+    assert torch.cat([targets for _, targets in batches]).tolist() == list(range(10))
+    assert all((inputs[:, 0] == targets).all() for inputs, targets in batches)
+
+
+def test_a_seed_is_an_order() -> None:
+    first, again, other = (
+        torch.cat([targets for _, targets in split(50).batches(7, seed=seed)]).tolist()
+        for seed in (1, 1, 2)
+    )
+    assert first == again != other
+    assert sorted(first) == sorted(other) == list(range(50))
+
+
+def test_a_batch_needs_a_sample() -> None:
+    with pytest.raises(ValueError, match="a batch of 0 samples"):
+        next(split(3).batches(0))
+
+
+def test_a_target_a_sample() -> None:
+    with pytest.raises(ValueError, match="3 samples and 2 targets"):
+        Split(torch.zeros(3, 1), torch.zeros(2))
+    with pytest.raises(ValueError, match="at least one sample"):
+        Split(torch.zeros(0, 1), torch.zeros(0))
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+
+def test_an_unknown_name_gets_the_nearest() -> None:
+    assert data.available() == ["digits", "mnist"]
+    with pytest.raises(ValueError, match="'minst': did you mean 'mnist'"):
+        data.load("minst")
+
+
+# --- digits --------------------------------------------------------------------------------------
+
+
+def test_digits() -> None:
+    digits = data.load("digits")
+    assert digits.train.inputs.shape == (1347, 1, 8, 8)
+    assert digits.test.inputs.shape == (450, 1, 8, 8)
+    assert digits.shape == (1, 8, 8)
+    assert digits.train.inputs.dtype == torch.float32
+    assert digits.train.targets.dtype == torch.int64
+    assert (digits.train.inputs.min(), digits.train.inputs.max()) == (0, 1)
+    # Stratified: each class has its quarter in the test split.
+    every = torch.cat([digits.train.targets, digits.test.targets]).bincount()
+    assert ((digits.test.targets.bincount() - every / 4).abs() < 1).all()
+    assert digits.checksum == data.load("digits").checksum
+
+
+# --- idx -----------------------------------------------------------------------------------------
+
+
+def as_idx(array: np.ndarray) -> bytes:
+    header = bytes((0, 0, 8, array.ndim)) + struct.pack(f">{array.ndim}I", *array.shape)
+    return header + array.tobytes()
+
+
+ARRAY = np.random.default_rng(0).integers(0, 256, (3, 4, 5), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("name", ["file", "file.gz"])
+def test_idx_round_trip(tmp_path: Path, name: str) -> None:
+    content = as_idx(ARRAY)
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    read = idx.read(tmp_path / name, hashlib.md5(content).hexdigest())
+    assert read.dtype == np.uint8
+    assert (read == ARRAY).all()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "begins with nothing"),
+        (b"<html>", "begins with 3c 68 74 6d"),
+        (as_idx(ARRAY)[:7], "header ends after 7 bytes"),
+        (as_idx(ARRAY)[:-1], "holds 59 entries, its header promises 60"),
+        (as_idx(ARRAY) + b"\0", "holds 61 entries"),
+    ],
+)
+def test_what_is_no_idx_file(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        idx.read(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"no gzip",
+        gzip.compress(as_idx(ARRAY))[:-20],
+        gzip.compress(as_idx(ARRAY))[:20] + b"\xff" * 40,
+    ],
+)
+def test_a_damaged_gzip(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "file.gz").write_bytes(content)
+    with pytest.raises(DataError, match=r"file\.gz is damaged"):
+        idx.read(tmp_path / "file.gz")
+
+
+# --- mnist ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
+    """A server with four small files in place of MNIST's, and neither cache nor environment."""
+    random = np.random.default_rng(0)
+    images = [random.integers(0, 256, (count, 28, 28), dtype=np.uint8) for count in (6, 4)]
+    labels = [random.integers(0, 10, count, dtype=np.uint8) for count in (6, 4)]
+    arrays = (images[0], labels[0], images[1], labels[1])
+    files = []
+    with serving() as server:
+        for file, array in zip(mnist.FILES, arrays, strict=True):
+            raw = as_idx(array)
+            gz = gzip.compress(raw)
+            server.files[f"{file.name}.gz"] = gz
+            sums = (hashlib.md5(content).hexdigest() for content in (gz, raw))
+            files.append(mnist.File(file.name, *sums))
+        monkeypatch.setattr(mnist, "FILES", tuple(files))
+        monkeypatch.setattr(mnist, "ADDRESSES", (server.url(""),))
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        monkeypatch.delenv("EQUILIBRIA_DATA", raising=False)
+        yield server
+
+
+def check_small(dataset: Dataset) -> None:
+    assert dataset.train.inputs.shape == (6, 1, 28, 28)
+    assert dataset.test.targets.shape == (4,)
+    assert dataset.train.inputs.dtype == torch.float32
+    assert 0 <= dataset.train.inputs.min() < dataset.train.inputs.max() <= 1
+
+
+def test_mnist_is_downloaded_once_to_the_first_place(small: FileServer, tmp_path: Path) -> None:
+    for _ in range(2):
+        check_small(data.load("mnist", tmp_path / "mine"))
+    assert len(small.requests) == 4
+    assert (tmp_path / "mine" / "mnist" / "t10k-labels-idx1-ubyte.gz").is_file()
+
+
+def test_mnist_goes_to_the_cache_where_nothing_is_named(small: FileServer, tmp_path: Path) -> None:
+    check_small(data.load("mnist"))
+    assert (tmp_path / "cache" / "equilibria" / "mnist" / "t10k-labels-idx1-ubyte.gz").is_file()
+
+
+@pytest.mark.parametrize("folder", ["mnist", "."])
+@pytest.mark.parametrize("zipped", [True, False])
+def test_mnist_is_found_under_the_environment(
+    small: FileServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    folder: str,
+    zipped: bool,
+) -> None:
+    (tmp_path / "data" / folder).mkdir(parents=True)
+    for name, content in small.files.items():
+        raw = gzip.decompress(content)
+        # Zipped anew, as by somebody else: other bytes, the same content.
+        copy = gzip.compress(raw, compresslevel=1) if zipped else raw
+        (tmp_path / "data" / folder / (name if zipped else name.removesuffix(".gz"))).write_bytes(
+            copy
+        )
+    monkeypatch.setenv("EQUILIBRIA_DATA", str(tmp_path / "data"))
+    check_small(data.load("mnist", tmp_path / "empty", download=False))
+    assert small.requests == []
+
+
+def test_the_folder_given_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EQUILIBRIA_DATA", str(tmp_path / "b"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "c"))
+    assert locate.folders("x", tmp_path / "a") == [
+        tmp_path / "a" / "x",
+        tmp_path / "a",
+        tmp_path / "b" / "x",
+        tmp_path / "b",
+        tmp_path / "c" / "equilibria" / "x",
+        tmp_path / "c" / "equilibria",
+    ]
+
+
+def test_mnist_missing(small: FileServer, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"train-images-idx3-ubyte\.gz is in none of .*--data-dir"):
+        data.load("mnist", tmp_path, download=False)
+    assert small.requests == []
+
+
+def test_mnist_out_of_reach(small: FileServer, tmp_path: Path) -> None:
+    small.files.clear()
+    with pytest.raises(DataError, match=r"could not download .* HTTP 404"):
+        data.load("mnist", tmp_path)
+
+
+def test_mnist_with_another_content(small: FileServer, tmp_path: Path) -> None:
+    data.load("mnist", tmp_path)
+    path = tmp_path / "mnist" / "train-labels-idx1-ubyte.gz"
+    path.write_bytes(gzip.compress(as_idx(np.zeros(6, dtype=np.uint8))))
+    with pytest.raises(DataError, match=r"train-labels-idx1-ubyte\.gz is damaged or another file"):
+        data.load("mnist", tmp_path)
+
+
+def test_the_checksum_tells_data_apart(small: FileServer, tmp_path: Path) -> None:
+    assert data.load("mnist", tmp_path).checksum != data.load("digits").checksum
+
+
+def test_the_real_mnist() -> None:
+    places = locate.folders("mnist") if os.environ.get("EQUILIBRIA_DATA") else []
+    if not all(locate.find((f"{file.name}.gz", file.name), places) for file in mnist.FILES):
+        pytest.skip("EQUILIBRIA_DATA names no folder with MNIST")
+    real = data.load("mnist", download=False)
+    assert (len(real.train), len(real.test)) == (60_000, 10_000)
+    assert real.test.targets.bincount().tolist() == [
+        *(980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009)
+    ]
+    assert abs(real.train.inputs.mean().item() - 0.1307) < 1e-4

@@ -1,0 +1,204 @@
+"""The house stands: imports run down only, the core stays light, every page says what it is."""
+
+import ast
+import graphlib
+import importlib
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "equilibria"
+MODULES = {
+    ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(SOURCE.rglob("*.py"))
+}
+
+# The public names of `equilibria` itself: they show the rooms up to the third floor.
+FLOORS = {
+    "cli": 6,
+    "experiments": 5,
+    "train": 4,
+    "tasks": 4,
+    "": 3.5,
+    "models": 3,
+    "stability": 3,
+    "theory": 3,
+    "nn": 2,
+    "solve": 1,
+    "data": 1,
+    "report": 1,
+}
+
+# --- what imports what ---------------------------------------------------------------------------
+
+
+def resolve(name: str) -> str:
+    """The module that a dotted name is in: itself, or the one that defines its last part."""
+    return name if name in MODULES or not name.startswith("equilibria.") else parent(name)
+
+
+def parent(name: str) -> str:
+    return resolve(name.rpartition(".")[0])
+
+
+def imports(module: str) -> Iterator[tuple[str, bool]]:
+    """The modules that `module` imports, and whether this happens as it is itself imported."""
+    tree = ast.parse(MODULES[module].read_text())
+    late = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or is_for_types_alone(node)
+        for inner in ast.walk(node)
+    }
+    package = module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package.split(".")[: 1 - node.level or None]) if node.level else ""
+            source = ".".join(part for part in (base, node.module) if part)
+            names = [f"{source}.{alias.name}" for alias in node.names]
+            if not source.startswith("equilibria"):
+                names = [source]
+        else:
+            continue
+        yield from ((resolve(name), id(node) not in late) for name in names)
+
+
+def is_for_types_alone(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+
+
+def room(module: str) -> str:
+    """``solve`` of ``equilibria.solve.loop``; the package itself is the room ``""``."""
+    return [*module.split("."), ""][1]
+
+
+INNER = {
+    module: sorted({(name, now) for name, now in imports(module) if name.startswith("equilibria")})
+    for module in MODULES
+}
+PLACED = [module for module in MODULES if module not in ("equilibria", "equilibria.__main__")]
+
+
+def test_the_reader_of_imports_sees_them() -> None:
+    assert ("equilibria.data.errors", True) in INNER["equilibria.data.idx"]
+    assert ("equilibria.data.idx", True) in INNER["equilibria.data.mnist"]
+    assert "sklearn.datasets" in {
+        name for name, now in imports("equilibria.data.digits") if not now
+    }
+
+
+@pytest.mark.parametrize("module", PLACED)
+def test_every_module_is_on_a_floor(module: str) -> None:
+    assert room(module) in FLOORS or not list(imports(module)), f"{module} is in no known room"
+
+
+@pytest.mark.parametrize("module", PLACED)
+def test_no_import_runs_up_a_floor(module: str) -> None:
+    up = [
+        name for name, _ in INNER[module] if FLOORS.get(room(name), 0) > FLOORS.get(room(module), 0)
+    ]
+    assert not up, f"{module}, floor {FLOORS.get(room(module), 0)}, imports {', '.join(up)}"
+
+
+def test_the_rooms_of_the_first_floor_do_not_know_each_other() -> None:
+    known = {
+        (room(module), room(name))
+        for module in PLACED
+        for name, _ in INNER[module]
+        if FLOORS.get(room(module)) == 1
+    }
+    assert {pair for pair in known if pair[0] != pair[1]} == set()
+
+
+def test_no_rooms_import_in_a_circle() -> None:
+    graph: dict[str, set[str]] = {}
+    for module in PLACED:
+        others = {room(name) for name, _ in INNER[module]}
+        graph.setdefault(room(module), set()).update(others - {room(module)})
+    list(graphlib.TopologicalSorter(graph).static_order())
+
+
+def test_no_modules_import_in_a_circle() -> None:
+    # A package may name its own modules in its __init__; those reach it through its parts.
+    graph = {
+        module: {name for name, now in INNER[module] if now and name != module}
+        for module in MODULES
+        if MODULES[module].name != "__init__.py"
+    }
+    list(graphlib.TopologicalSorter(graph).static_order())
+
+
+def test_solve_imports_torch_alone() -> None:
+    allowed = {"torch", "typing_extensions", "equilibria", *sys.stdlib_module_names}
+    others = {
+        (module, name)
+        for module in MODULES
+        if room(module) == "solve"
+        for name, _ in imports(module)
+        if name.partition(".")[0] not in allowed
+    }
+    assert others == set()
+
+
+# --- what `import equilibria` costs --------------------------------------------------------------
+
+
+def imported_by(statement: str) -> set[str]:
+    """The top-level packages that a statement imports, by ``-X importtime``."""
+    run = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", statement],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = [line for line in run.stderr.splitlines() if line.startswith("import time:")]
+    return {line.rpartition("|")[2].strip().partition(".")[0] for line in lines[1:]}
+
+
+def test_the_core_imports_torch_and_its_dependencies_alone() -> None:
+    core = imported_by("import torch, numpy, typing_extensions")
+    extra = imported_by("import equilibria") - core - set(sys.stdlib_module_names)
+    assert extra == {"equilibria"}
+
+
+# --- what stands in the files --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_module_begins_with_what_it_is_about(module: str) -> None:
+    assert ast.get_docstring(ast.parse(MODULES[module].read_text()))
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if MODULES[m].name == "__init__.py"])
+def test_public_names_say_what_they_are(module: str) -> None:
+    package = importlib.import_module(module)
+    public = {name: getattr(package, name) for name in getattr(package, "__all__", ())}
+    # A dataclass without a docstring gets its signature for one.
+    silent = [
+        name
+        for name, thing in public.items()
+        if not inspect.getdoc(thing) or str(thing.__doc__).startswith(f"{name}(")
+    ]
+    assert not silent, f"{module}: no docstring at {', '.join(silent)}"
+
+
+def test_recipes_are_shipped() -> None:
+    assert sorted(path.stem for path in (SOURCE / "recipes").glob("*.yaml")) == ["digits", "mnist"]
+
+
+def test_no_file_names_the_folder_it_was_written_in() -> None:
+    texts = [
+        path
+        for pattern in ("*.md", "*.toml", "src/**/*.py", "src/**/*.yaml", "docs/*.md", "tests/**/*")
+        for path in ROOT.glob(pattern)
+        if path.is_file() and path.suffix != ".pyc"
+    ]
+    assert texts
+    assert [path for path in texts if f"{ROOT}/" in path.read_text()] == []
