@@ -8,6 +8,7 @@ missed.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -19,9 +20,18 @@ from torch.utils import _pytree as pytree
 
 from equilibria.solve import private
 
-# Substitutions in force, outermost first. A fixed point inside a fixed point looks here for what
-# its own closed-over tensors stand for.
-_in_force: list[dict[int, Tensor]] = []
+
+class _InForce(threading.local):
+    """Substitutions in force in this thread, as torch's modes are, outermost first.
+
+    A fixed point inside a fixed point looks here for what its own closed-over tensors stand for.
+    """
+
+    def __init__(self) -> None:
+        self.tables: list[dict[int, Tensor]] = []
+
+
+_in_force = _InForce()
 
 
 class Substitute(TorchFunctionMode):
@@ -53,16 +63,16 @@ def substituted(originals: Sequence[Tensor], stand_ins: Sequence[Tensor]) -> Gen
     if not mode.table:
         yield
         return
-    _in_force.append(mode.table)
+    _in_force.tables.append(mode.table)
     try:
         with mode:
             yield
     finally:
-        _in_force.pop()
+        _in_force.tables.pop()
 
 
 def _stood_for(tensor: Tensor) -> Tensor:
-    for table in reversed(_in_force):
+    for table in reversed(_in_force.tables):
         tensor = table.get(id(tensor), tensor)
     return tensor
 

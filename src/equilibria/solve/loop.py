@@ -69,7 +69,7 @@ def iterate(
         f = None
         if judge.observe(point):
             break
-        if leave is not None and judge.share_running() <= COMPACT_BELOW:
+        if leave is not None and judge.few_running():
             index = judge.retire()
             leave(index)
             stepper.select(index)
@@ -179,8 +179,11 @@ class _Judge:
             return z
         return choose(self.running, z, self.now if self.tracked else self.best)
 
-    def share_running(self) -> float:
-        return float(self.running.float().mean())
+    def few_running(self) -> bool:
+        """Does it pay to drop the samples that have finished?"""
+        if self.all_running:
+            return False
+        return int(self.running.sum()) <= COMPACT_BELOW * self.running.numel()
 
     def retire(self) -> Tensor:
         """Stores the finished samples and drops them; returns which stay."""
