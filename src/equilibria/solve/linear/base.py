@@ -129,10 +129,10 @@ def report_singular(run: Run, g: Rows) -> Run:
     """STALLED instead of CONVERGED where u has grown until its residual drowned in its size.
 
     Where no u solves the system a method can still make u so large that its residual is small
-    beside it, and yet no smaller than that of u = 0.
+    beside it, though not beside g.
     """
     size, constant = norm(run.value), norm(g)
-    drowned = (size > 1e3 * constant) & (run.residual * size > 0.5 * constant)
+    drowned = (size > 1e3 * constant) & (run.residual * size > 0.01 * constant)
     singular = size > 0.01 / torch.finfo(g[0].dtype).eps * constant  # to working precision
     blown = (drowned | singular) & (run.status == Status.CONVERGED)
     return replace(run, status=torch.where(blown, int(Status.STALLED), run.status))
