@@ -325,9 +325,7 @@ def stiff_problems() -> list[Problem]:
         ),
         linear("ill_conditioned", slow),
         Problem(name="stiff/relaxation", f=relaxation, z0=y[:, :2], operands=(y[:, :2],)),
-        Problem(
-            name="stiff/robertson", f=robertson, z0=start, operands=(start,), answer=UNKNOWN
-        ),
+        Problem(name="stiff/robertson", f=robertson, z0=start, operands=(start,), answer=UNKNOWN),
     ]
 
 

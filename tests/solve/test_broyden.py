@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from problems import NEWTON, UNKNOWN, normal, tanh_net, with_norm, with_spectrum
+from problems import NEWTON, PROBLEMS, UNKNOWN, normal, tanh_net, with_norm, with_spectrum
 
 import equilibria as eq
 
@@ -31,6 +31,14 @@ def test_limited_memory_is_safe(norm: float, memory: int) -> None:
         # Where it fails, it still returns the best iterate, no worse than the start.
         assert (limited.stats.residual <= 1).all()
     assert full_converged >= 10
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.name)
+def test_limited_memory_is_safe_on_every_problem(problem) -> None:
+    full = solve(problem, eq.Broyden(rtol=1e-6, max_evals=200))
+    for memory in (1, 2, 10):
+        limited = solve(problem, eq.Broyden(rtol=1e-6, max_evals=200, memory=memory))
+        assert not (limited.status[full.status == CONVERGED] >= DIVERGED).any()
 
 
 @pytest.mark.parametrize("norm", [0.9, 1.5])

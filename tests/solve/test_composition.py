@@ -1,11 +1,16 @@
 """Fixed points next to each other, inside each other, and beside the rest of autograd."""
 
+import gc
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from maps import BATCH, WIDTH, cell, start
 from problems import normal, with_norm
 from references import TIGHT, Counted, gradients, iterate, loss, tight
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import equilibria as eq
 
@@ -360,3 +365,139 @@ def test_options_of_linear_solver_reach_the_second_backward() -> None:
             results.append(torch.cat([g.flatten() for g in gradients(first, (v, b))]))
         errors.append(float((results[0] - results[1]).norm() / results[1].norm()))
     assert errors[1] < 1e-8 < errors[0] < 0.3
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_module_with_leaf_parameters(backend: str) -> None:
+    linear = nn.Linear(WIDTH, WIDTH).double()
+    with torch.no_grad():
+        linear.weight.copy_(with_norm(0.6, WIDTH, seed=3))
+    compiled = torch.compile(linear, backend=backend)
+    operand = X.clone().requires_grad_()
+    inputs = (operand, *linear.parameters())
+    f = lambda z, x: torch.tanh(compiled(z) + x)  # noqa: E731
+    got = gradients(eq.fixed_point(f, start(), operand, **tight()).value, inputs)
+    g = lambda z, x: torch.tanh(linear(z) + x)  # noqa: E731
+    same(got, gradients(iterate(g, start(), operand, steps=60), inputs))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_closure_with_history(backend: str) -> None:
+    """It works or asks for an operand; it never loses a gradient."""
+    v, b = parameters()
+    w = torch.sin(v)
+    f = torch.compile(lambda z, x: cell(z, x, w, b), backend=backend)
+    try:
+        value = eq.fixed_point(f, start(), X, **tight()).value
+        got = gradients(value, (v, b))
+    except RuntimeError as error:
+        assert "operand" in str(error)
+        return
+    fresh = torch.sin(v)  # the graph of w is spent
+    same(got, gradients(iterate(lambda z, x: cell(z, x, fresh, b), start(), X, steps=60), (v, b)))
+
+
+def test_checkpoint_inside_f() -> None:
+    """Activation checkpointing of the cell, its weights as operands: to second order."""
+    results = []
+    for way in ("solve", "unroll"):
+        v, b = parameters()
+        w = torch.sin(v)
+
+        def f(z, x, w, b):
+            return checkpoint(cell, z, x, w, b, use_reentrant=False)
+
+        if way == "solve":
+            value = eq.fixed_point(f, start(), X, eq.shared(w), eq.shared(b), **tight()).value
+        else:
+            value = iterate(f, start(), X, w, b, steps=60)
+        first = torch.autograd.grad(loss(value), (v, b), create_graph=True)
+        results.append((*first, *gradients(first, (v, b))))
+    same(*results)
+
+
+def test_checkpoint_inside_f_with_closed_over_tensors() -> None:
+    """First derivatives; torch's checkpoint cannot recompute with stand-ins for second ones."""
+    grads = []
+    for way in ("solve", "unroll"):
+        v, b = parameters()
+        w = torch.sin(v)
+
+        def f(z, x, w=w, b=b):
+            return checkpoint(cell, z, x, w, b, use_reentrant=False)
+
+        if way == "solve":
+            value = eq.fixed_point(f, start(), X, **tight()).value
+        else:
+            value = iterate(f, start(), X, steps=60)
+        grads.append(gradients(value, (v, b)))
+    same(*grads)
+
+
+def test_integer_and_boolean_operands() -> None:
+    """Operands without a gradient: an index into an embedding, and a mask."""
+    index, mask = torch.tensor([2, 0]), torch.tensor([True, False])
+    table = normal(4, WIDTH, seed=6).requires_grad_()
+
+    def f(z, i, m):
+        return 0.5 * torch.sin(z) + table[i] * m[:, None]
+
+    got = gradients(eq.fixed_point(f, start(), index, mask, **tight()).value, [table])
+    wanted = gradients(iterate(f, start(), index, mask, steps=60), [table])
+    same(got, wanted)
+    assert got[0][2].any() and not got[0][0].any()
+
+
+def test_one_tensor_as_several_operands_and_as_the_start() -> None:
+    x = X.clone().requires_grad_()
+    sol = eq.fixed_point(lambda z, a, b: 0.5 * z + a + 2 * b, x, x, x, **tight())
+    same(torch.autograd.grad(sol.value.sum(), x)[0], torch.full_like(X, 6.0))
+
+
+def test_hook_on_the_value_runs_once() -> None:
+    x = X.clone().requires_grad_()
+    sol = eq.fixed_point(lambda z, x: 0.5 * z + x, start(), x, **tight())
+    sol.value.register_hook(lambda grad: 3 * grad)
+    sol.value.sum().backward()
+    same(x.grad, torch.full_like(X, 6.0))
+
+
+def test_solves_in_several_threads() -> None:
+    def job(k: int) -> torch.Tensor:
+        v, b = parameters()
+        w = torch.sin(v / k)
+        sol = eq.fixed_point(lambda z, x: cell(z, x, w, b), start(), X * k, **tight())
+        return torch.autograd.grad(loss(sol.value), v)[0]
+
+    alone = [job(k) for k in range(1, 7)]
+    with ThreadPoolExecutor(3) as pool:
+        for got, wanted in zip(pool.map(job, range(1, 7)), alone, strict=True):
+            assert torch.equal(got, wanted)
+
+
+@pytest.mark.parametrize("backward", [True, False])
+def test_nothing_is_left_behind(backward: bool) -> None:
+    """No reference cycle: memory is free when the solution goes, not when the collector comes."""
+    gc.collect()
+    gc.disable()
+    try:
+        v, b = parameters()
+        w = torch.sin(v)
+        sol = eq.fixed_point(lambda z: cell(z, X, w, b), start())
+        if backward:
+            loss(sol.value).backward()
+        gone = [weakref.ref(sol), weakref.ref(sol.value)]
+        del sol
+        assert [ref() for ref in gone] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_channels_last_stays() -> None:
+    """The value is laid out in memory as the state was."""
+    x = normal(2, 3, 5, 5, seed=7).to(memory_format=torch.channels_last)
+    for solver in (eq.Picard(), eq.Anderson(), eq.Broyden()):
+        sol = eq.fixed_point(
+            lambda z, x: 0.5 * torch.sin(z) + x, torch.zeros_like(x), x, solver=solver
+        )
+        assert sol.value.is_contiguous(memory_format=torch.channels_last)

@@ -376,3 +376,21 @@ def test_nothing_is_printed_or_warned_in_a_healthy_step(capfd) -> None:
         eq.fixed_point(lambda z, x: 0.5 * torch.sin(z) + x, Z0, x).value.sum().backward()
     out, err = capfd.readouterr()
     assert out == "" and err == ""
+
+
+# An f that breaks the rules.
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_f_changes_its_input(grad: bool) -> None:
+    """f(z) would be z, and the residual zero: a CONVERGED that is not. z0 stays as it was."""
+    z0 = torch.zeros(3, 4)
+    with torch.set_grad_enabled(grad), pytest.raises(RuntimeError, match="in place"):
+        eq.fixed_point(lambda z: z.mul_(0.5).add_(1), z0)
+
+
+def test_f_writes_into_a_buffer() -> None:
+    """The second iterate is the buffer that the second evaluation overwrites."""
+    buffer = torch.empty(3, 4)
+    with torch.no_grad(), pytest.raises(RuntimeError, match="in place"):
+        eq.fixed_point(lambda z: torch.add(0.5 * z, 1, out=buffer), Z0.clone(), solver=eq.Picard())

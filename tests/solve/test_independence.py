@@ -96,6 +96,22 @@ def test_width_does_not_matter(solver, width: int, dtype: torch.dtype) -> None:
         assert_same_samples(together, alone, [(i, 0)])
 
 
+@pytest.mark.parametrize("solver", [eq.Picard(), eq.Anderson(), eq.Broyden()], ids=repr)
+def test_threads_do_not_matter(solver) -> None:
+    """A long sum that several threads share is cut in pieces where it is the only one."""
+    x = normal(2, 40_000, seed=4)
+    rate = torch.tensor([[0.1], [0.7]], dtype=torch.float64)
+    g = lambda z, x, rate: rate * torch.sin(z) + x  # noqa: E731
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        together = eq.fixed_point(g, torch.zeros_like(x), x, rate, solver=solver)
+        alone = eq.fixed_point(g, torch.zeros_like(x[1:]), x[1:], rate[1:], solver=solver)
+    finally:
+        torch.set_num_threads(threads)
+    assert_same_samples(together, alone, [(1, 0)])
+
+
 @pytest.mark.parametrize("name", ["tanh/norm_1.5", "tree", "image", "linear/symmetric_.9"])
 @pytest.mark.parametrize("solver", [eq.Picard, eq.Anderson, eq.Broyden])
 def test_matrix_products_to_their_rounding(solver, name: str) -> None:

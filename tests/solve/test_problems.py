@@ -19,18 +19,66 @@ SOLVERS = {
     "Broyden(10)": lambda **options: eq.Broyden(memory=10, **options),
 }
 
-# What does not converge, and how it ends: one status, or one a sample. A solve that fails and does
-# not stand here breaks a test, and so does one that stands here and converges.
-KNOWN_FAILURES: dict[tuple[str, str] | tuple[str, str, torch.dtype], object] = {}
+# Outcomes that rounding decides, and so another processor may: each is one of a set.
+EITHER = frozenset({CONVERGED, STALLED})
+FAILS = frozenset({MAX_EVALS, STALLED, DIVERGED, NONFINITE})
+JUMPS = frozenset({CONVERGED, MAX_EVALS})
+
+Outcome = eq.Status | frozenset[eq.Status]
+
+# What does not converge, and how it ends: one outcome, or one a sample; by problem, then by solver,
+# with the dtype where it matters. A solve that fails and does not stand here breaks the test, and
+# so does one that stands here and converges.
+KNOWN_FAILURES: dict[str, dict[str, Outcome | tuple[Outcome, ...]]] = {
+    # Plain iteration is too slow within the budget, or Anderson's five vectors are too few.
+    "linear/symmetric_.99": {
+        "Picard": MAX_EVALS,
+        "Anderson float64": (MAX_EVALS, MAX_EVALS, CONVERGED),
+    },
+    "linear/ill_conditioned": {"Picard": MAX_EVALS},
+    "tanh/norm_2.5": {"Picard float64": (CONVERGED, MAX_EVALS, CONVERGED)},
+    # A radius of one and above: plain iteration cycles or diverges.
+    "linear/symmetric_2": {"Picard": STALLED},
+    "linear/symmetric_2_wide": {"Picard": STALLED, "Anderson": STALLED, "Broyden(10)": STALLED},
+    "linear/negative_3": {"Picard": DIVERGED},
+    "linear/orthogonal_1.1": {"Picard": STALLED},
+    "linear/quarter_turn": {"Picard": STALLED},
+    "tanh/norm_6": {"Picard": STALLED, "Broyden(10)": (CONVERGED, CONVERGED, EITHER)},
+    "tanh/negative_2": {"Picard": STALLED},
+    "scalar/logistic": {"Picard": (CONVERGED, STALLED, STALLED)},
+    "scalar/steep": {"Picard": DIVERGED},
+    "image": {"Picard": (STALLED, CONVERGED, STALLED)},
+    # Ten steps remember too little of a map whose powers grow to 2^7.
+    "linear/nilpotent": {"Broyden(10)": (STALLED, CONVERGED, STALLED)},
+    # Stiffness.
+    "stiff/decay": {"Picard": DIVERGED, "Anderson": STALLED, "Broyden(10)": STALLED},
+    "stiff/relaxation": {"Picard": DIVERGED},
+    "stiff/robertson": {"Picard": DIVERGED},
+    # The answer is zero, and the relative residual 1 until the iterate is zero to the last bit.
+    "scalar/halving": {
+        "Picard": STALLED,
+        "Anderson": EITHER,
+        "Broyden": EITHER,
+        "Broyden(10)": EITHER,
+    },
+    # No fixed point.
+    "scalar/exponential": dict.fromkeys(SOLVERS, FAILS) | {"Picard": (NONFINITE, FAILS, NONFINITE)},
+    "scalar/hyperbola": dict.fromkeys(SOLVERS, STALLED) | {"Anderson": FAILS},
+    "scalar/flip": dict.fromkeys(SOLVERS, STALLED),
+    # No fixed point, but far out z + 1 is z to rounding: a solver may jump there.
+    "scalar/translation": dict.fromkeys(SOLVERS, JUMPS) | {"Picard": MAX_EVALS},
+    "nan/at_once": dict.fromkeys(SOLVERS, (CONVERGED, NONFINITE, CONVERGED)),
+    "nan/second_evaluation": dict.fromkeys(SOLVERS, (CONVERGED, NONFINITE, CONVERGED)),
+}
 
 
-def expected(problem: Problem, solver: str, dtype: torch.dtype) -> list[eq.Status]:
-    """The table's status of every sample; CONVERGED where it says nothing."""
-    entry = KNOWN_FAILURES.get((problem.name, solver, dtype))
-    if entry is None:
-        entry = KNOWN_FAILURES.get((problem.name, solver), CONVERGED)
-    statuses = entry if isinstance(entry, tuple) else (entry,) * problem.batch
-    return [eq.Status(status) for status in statuses]
+def expected(problem: Problem, solver: str, dtype: torch.dtype) -> list[frozenset[eq.Status]]:
+    """What the table allows for every sample; CONVERGED where it says nothing."""
+    entries = KNOWN_FAILURES.get(problem.name, {})
+    named = f"{solver} {str(dtype).removeprefix('torch.')}"
+    entry = entries.get(named, entries.get(solver, CONVERGED))
+    outcomes = entry if isinstance(entry, tuple) else (entry,) * problem.batch
+    return [o if isinstance(o, frozenset) else frozenset({o}) for o in outcomes]
 
 
 @pytest.mark.parametrize("dtype", RTOL, ids=str)
@@ -70,15 +118,22 @@ def test_problem(problem: Problem, solver: str, dtype: torch.dtype) -> None:
         assert (error[done] <= 1.5 * bound[done]).all()
 
     statuses = [eq.Status(status) for status in sol.status.tolist()]
-    assert statuses == expected(problem, solver, dtype)
+    allowed = expected(problem, solver, dtype)
+    assert all(status in outcomes for status, outcomes in zip(statuses, allowed, strict=True)), (
+        f"{problem.name}, {solver}, {dtype}: {[s.name for s in statuses]}, "
+        f"the table allows {[sorted(o.name for o in outcomes) for outcomes in allowed]}"
+    )
 
 
 def test_table_names_problems_and_solvers() -> None:
-    """No entry of the table is out of date: each names a problem, a solver and real failures."""
-    for key, entry in KNOWN_FAILURES.items():
-        assert key[0] in BY_NAME and key[1] in SOLVERS and len(key) in (2, 3)
-        statuses = entry if isinstance(entry, tuple) else (entry,)
-        assert any(status != CONVERGED for status in statuses) or len(key) == 3
+    """No entry of the table is a slip of the pen."""
+    solvers = {f"{s}{d}" for s in SOLVERS for d in ("", " float32", " float64")}
+    for name, entries in KNOWN_FAILURES.items():
+        assert name in BY_NAME and entries.keys() <= solvers
+        for entry in entries.values():
+            outcomes = entry if isinstance(entry, tuple) else (entry,)
+            assert any(outcome != CONVERGED for outcome in outcomes)
+            assert len(outcomes) in (1, BY_NAME[name].batch)
 
 
 def test_list_covers_the_kinds() -> None:

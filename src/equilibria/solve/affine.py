@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from typing_extensions import override
 
@@ -21,7 +22,7 @@ from equilibria.solve.equation import (
 )
 from equilibria.solve.linear import LinearSolver, affine, report_singular
 from equilibria.solve.loop import Run, iterate
-from equilibria.solve.rows import Layout, Rows
+from equilibria.solve.rows import Layout, Rows, choose, norm
 from equilibria.solve.solvers import Solver
 from equilibria.solve.status import SolveWarning, Stats, describe_failure
 from equilibria.solve.tree import Leaves
@@ -36,6 +37,7 @@ class Affine(Equation):
 
     Attributes:
         transposed: J^T (the adjoint's equation) or J (the tangent's).
+        report: the record of the solution whose adjoint this is.
         count: leaves of the state.
     """
 
@@ -44,9 +46,10 @@ class Affine(Equation):
     transposed: bool
     adjoint: Adjoint
     count: int
-    record: Record | None = None
+    report: Record | None = None
 
     def __post_init__(self) -> None:
+        self.record = None  # its own backward solves are no solution's
         self.coupled = self.parent.coupled
         self.throw = self.parent.throw
 
@@ -85,28 +88,37 @@ class Affine(Equation):
             return layout.rows(multiply(layout.leaves(rows)))
 
         g = layout.rows(constant)
-        begin = None
-        if self.record is not None and self.record.start is not None:
-            begin = layout.rows(self.record.start)
+        begin = self._start(layout, g)
         with outside([constant[0].device.type]):
             if isinstance(self.solver, LinearSolver):
                 run = self.solver.solve(product, g, begin)
             else:
                 run = iterate(self.solver, affine(product, g), g if begin is None else begin)
         run = report_singular(run, g)
-        if self.record is not None:
+        if self.report is not None:
             stats = Stats(evals=run.evals, residual=run.residual)
-            self.record.latest = AdjointInfo(run.status, stats, layout.leaves(run.value))
+            self.report.latest = AdjointInfo(run.status, stats, layout.leaves(run.value))
         what = "the adjoint's backward solve" if self.transposed else "the tangent's solve"
         raise_if_failed(self.throw, what, run)
         problem = describe_failure(what, run.status, run.residual)
         if problem is not None:
-            warnings.warn(
+            # With a registry of its own, for Python shows a text once only and then no more.
+            warnings.warn_explicit(
                 f"{problem}\nThe derivatives of these samples are inexact.",
                 SolveWarning,
-                stacklevel=2,
+                filename="equilibria",
+                lineno=0,
+                registry={},
             )
         return layout, run
+
+    def _start(self, layout: Layout, g: Rows) -> Rows | None:
+        """The adjoint of an earlier solution; zero where that says nothing about this one."""
+        if self.report is None or self.report.start is None:
+            return None
+        start = [x.to(y) for x, y in zip(layout.rows(self.report.start), g, strict=True)]
+        usable = torch.isfinite(norm(start)) & (norm(g) > 0)
+        return choose(usable, start, [torch.zeros_like(x) for x in g])
 
     @override
     def batched(
@@ -121,6 +133,10 @@ class Affine(Equation):
         start = fold_all(z, axes.z, size, self.coupled)
         folded = Affine(parent, self.solver, self.transposed, self.adjoint, n)
         return folded, start, [], [*at, *parameters, *constant]
+
+    @override
+    def require_same(self, z: Leaves, value: Leaves, residual: Tensor) -> None:
+        """Left to the parent, whose value at the solution is compared."""
 
     @override
     def require_substitutable(self) -> None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
@@ -65,7 +66,7 @@ def substituted(originals: Sequence[Tensor], stand_ins: Sequence[Tensor]) -> Gen
         return
     _in_force.tables.append(mode.table)
     try:
-        with mode:
+        with mode, private.run_eagerly():
             yield
     finally:
         _in_force.tables.pop()
@@ -78,23 +79,79 @@ def _stood_for(tensor: Tensor) -> Tensor:
 
 
 class _Recorder(TorchFunctionMode):
-    """Notes the tensors that torch is given and those that it makes."""
+    """Notes the tensors that torch is given and that autograd follows, and what torch makes.
 
-    def __init__(self, known: Sequence[Tensor]) -> None:
+    What is made is noted by identity alone, so that it can be freed: what exists before the
+    evaluation outlives it, and its identity is never used again.
+    """
+
+    def __init__(self, known: Sequence[Tensor], inside: _Inside) -> None:
         super().__init__()
-        self.made = {id(tensor): tensor for tensor in known}
+        self.inside = inside
+        self.made = {id(tensor) for tensor in known}
         self.given: dict[int, Tensor] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for leaf in pytree.tree_leaves((args, kwargs)):
-            if isinstance(leaf, Tensor) and id(leaf) not in self.made:
+            if isinstance(leaf, Tensor) and id(leaf) not in self.made and _followed(leaf):
                 self.given[id(leaf)] = leaf
         out = func(*args, **(kwargs or {}))
         for leaf in pytree.tree_leaves(out):
             # What was given stays given: an in-place operation returns its argument.
             if isinstance(leaf, Tensor) and id(leaf) not in self.given:
-                self.made[id(leaf)] = leaf
+                self.made.add(id(leaf))
+                self.inside.note(leaf)
         return out
+
+
+def _followed(tensor: Tensor) -> bool:
+    """Does a derivative of any kind go through the tensor, or does it stand for another?"""
+    return (
+        (torch.is_grad_enabled() and tensor.requires_grad)
+        or _stood_for(tensor) is not tensor
+        or private.is_wrapped(tensor)
+        or private.has_tangent(tensor)
+    )
+
+
+class _Inside:
+    """Says of a node of autograd's graph whether it was made during an evaluation.
+
+    In the main thread by the number that autograd gives it. Other threads, those of a device's
+    backward among them, count by themselves: there a node was made inside if it leads to one of a
+    tensor that was seen being made.
+    """
+
+    def __init__(self, leaves: Callable[[], AbstractSet[int]]) -> None:
+        main = threading.current_thread() is threading.main_thread()
+        self.begin = _sequence_mark() if main else None
+        self.leaves = leaves
+        self.nodes: dict[Any, bool] = {}
+
+    def note(self, made: Tensor) -> None:
+        if self.begin is None and made.grad_fn is not None:
+            self.nodes[made.grad_fn] = True
+
+    def __call__(self, node: Any) -> bool:
+        if self.begin is not None:
+            return private.sequence_number(node) >= self.begin
+        pending = [node]
+        while pending:
+            top = pending[-1]
+            children = [child for child, _ in top.next_functions if child is not None]
+            unknown = [child for child in children if child not in self.nodes]
+            if top in self.nodes or hasattr(top, "variable"):
+                self.nodes.setdefault(top, hasattr(top, "variable") and self._own(top.variable))
+            elif unknown:
+                pending += unknown
+                continue
+            else:
+                self.nodes[top] = any(self.nodes[child] for child in children)
+            pending.pop()
+        return self.nodes[node]
+
+    def _own(self, leaf: Tensor) -> bool:
+        return id(leaf) in self.leaves()
 
 
 class Captured:
@@ -131,25 +188,56 @@ def capture(
     Raises:
         RuntimeError: f closes over a tensor with a history that Python cannot see.
     """
-    tracking = torch.is_grad_enabled()
-    begin = _sequence_mark() if tracking else 0
-    with _Recorder(known) as recorder:
+    made: set[int] = set()
+    inside = _Inside(lambda: made)
+    recorder = _Recorder(known, inside)
+    made = recorder.made
+    with recorder, private.run_eagerly():
         out = evaluate()
-
-    found: dict[int, Tensor] = {}
-    for tensor in recorder.given.values():
-        node = tensor.grad_fn
-        if tracking and node is not None and private.sequence_number(node) >= begin:
-            continue  # made inside, by a call that the recorder does not see
-        followed = tracking and tensor.requires_grad
-        if followed or private.is_wrapped(tensor) or private.has_tangent(tensor):
-            found[id(tensor)] = tensor
-    captured = Captured(list(found.values()))
-    if tracking:
+    found = [x for x in recorder.given.values() if x.grad_fn is None or not inside(x.grad_fn)]
+    captured = Captured(found)
+    if torch.is_grad_enabled():
         # What f was recorded to use may have been a stand-in for what it closes over.
         seen = [*known, *captured.originals, *captured.values]
-        captured.add_fixed(_unseen_leaves(out, begin, seen))
+        leaves, histories = _unseen(out, inside, seen, made)
+        if histories:
+            raise RuntimeError(
+                f"f closes over a tensor with a history ({histories[0]}) that it uses where Python "
+                "cannot see it, in scripted or compiled code, say. Its gradient would be lost: "
+                "pass the tensor as an operand (eq.shared(tensor) if it has no batch axis)"
+            )
+        captured.add_fixed(leaves)
     return out, captured
+
+
+def evaluate_again(
+    evaluate: Callable[[], list[Tensor]], known: Callable[[], Sequence[Tensor]]
+) -> list[Tensor]:
+    """Evaluates f, tracked, and makes sure that it depends on nothing but `known`.
+
+    Raises:
+        RuntimeError: f uses a parameter or a tensor with a history that it did not use at its first
+            evaluation; its gradient would be lost.
+    """
+    begin = _sequence_mark()
+    out = evaluate()
+    leaves, histories = _unseen(
+        out, lambda node: private.sequence_number(node) >= begin, known(), frozenset()
+    )
+    # f may make leaves of its own, so of those only parameters are certain to be new ones.
+    strangers = [f"a parameter of shape {tuple(x.shape)}" for x in leaves if _is_parameter(x)]
+    strangers += [f"a tensor with a history ({name})" for name in histories]
+    if strangers:
+        raise RuntimeError(
+            f"in backward f uses {strangers[0]} that it did not use at its first evaluation, so "
+            "its gradient would be lost. Has a variable that f uses been assigned anew, or does f "
+            "use the tensor for some states only? Pass it as an operand (eq.shared(tensor))"
+        )
+    return out
+
+
+def _is_parameter(tensor: Tensor) -> bool:
+    return isinstance(tensor, nn.Parameter)
 
 
 def _sequence_mark() -> int:
@@ -157,30 +245,34 @@ def _sequence_mark() -> int:
     return private.sequence_number(leaf.view_as(leaf).grad_fn)
 
 
-def _unseen_leaves(out: Sequence[Tensor], begin: int, seen: Sequence[Tensor]) -> list[Tensor]:
-    """Walks from the output down to what existed before f was evaluated."""
-    leaves = {id(tensor) for tensor in seen if tensor.grad_fn is None}
+def _unseen(
+    out: Sequence[Tensor],
+    inside: Callable[[Any], bool],
+    seen: Sequence[Tensor],
+    leaves: AbstractSet[int],
+) -> tuple[list[Tensor], list[str]]:
+    """Walks from the output down to what existed before f was evaluated.
+
+    Returns:
+        The leaves found there that are neither in `seen` nor named by `leaves`, and the names of
+        nodes that lead elsewhere.
+    """
+    known = leaves | {id(tensor) for tensor in seen if tensor.grad_fn is None}
     edges = {(tensor.grad_fn, tensor.output_nr) for tensor in seen if tensor.grad_fn is not None}
-    unseen: list[Tensor] = []
+    unseen: dict[int, Tensor] = {}
+    histories: list[str] = []
     stack: list[tuple[Any, int]] = [(leaf.grad_fn, leaf.output_nr) for leaf in out]
     visited: set[Any] = set()
     while stack:
         node, number = stack.pop()
-        if node is None or (node, number) in edges:
-            continue
-        if node in visited:
+        if node is None or (node, number) in edges or node in visited:
             continue
         visited.add(node)
         if hasattr(node, "variable"):  # a leaf
-            if id(node.variable) not in leaves:
-                leaves.add(id(node.variable))
-                unseen.append(node.variable)
-        elif private.sequence_number(node) < begin:
-            raise RuntimeError(
-                f"f closes over a tensor with a history ({node.name()}) that it uses where Python "
-                "cannot see it, in scripted or compiled code, say. Its gradient would be lost: "
-                "pass the tensor as an operand (eq.shared(tensor) if it has no batch axis)"
-            )
-        else:
+            if id(node.variable) not in known:
+                unseen[id(node.variable)] = node.variable
+        elif inside(node):
             stack.extend(node.next_functions)
-    return unseen
+        else:
+            histories.append(node.name())
+    return list(unseen.values()), histories

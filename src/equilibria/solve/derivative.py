@@ -7,11 +7,13 @@ one graph for the many products of a linear solve, and is not.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
 
 from equilibria.solve import private
+from equilibria.solve.capture import evaluate_again
 from equilibria.solve.tree import Leaves
 
 Function = Callable[..., tuple[Tensor, ...]]
@@ -20,9 +22,9 @@ Function = Callable[..., tuple[Tensor, ...]]
 def pullback(function: Function, primals: Leaves, cotangents: Leaves) -> Leaves:
     """J^T c at `primals`, differentiable in everything that it depends on.
 
-    A primal that is not floating point gets a zero.
+    A primal of whole numbers or truth values gets a zero.
     """
-    smooth = [i for i, x in enumerate(primals) if x.is_floating_point()]
+    smooth = [i for i, x in enumerate(primals) if x.is_floating_point() or x.is_complex()]
 
     def of_smooth(*given: Tensor) -> tuple[Tensor, ...]:
         everything = list(primals)
@@ -106,30 +108,41 @@ class Linearisation:
         evaluate: f.
         z: the state; detached here.
         p: the parameters; those that require a gradient are leaves.
+        around: entered for every product; f may be evaluated again there, by a checkpoint in it.
     """
 
-    def __init__(self, evaluate: Callable[[Leaves, Leaves], Leaves], z: Leaves, p: Leaves) -> None:
+    def __init__(
+        self,
+        evaluate: Callable[[Leaves, Leaves], Leaves],
+        z: Leaves,
+        p: Leaves,
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         with torch.enable_grad():
             self.z = [x.detach().requires_grad_() for x in z]
             self.p = p
-            self.value = evaluate(self.z, p)
+            self.value = evaluate_again(lambda: evaluate(self.z, p), lambda: [*self.z, *p])
+        self.around = around
         self._doubled: tuple[Leaves, Leaves] | None = None
 
     def transposed(self, u: Leaves) -> Leaves:
         """(df/dz)^T u."""
-        return _grad(self.value, self.z, u, keep=True)
+        with self.around():
+            return _grad(self.value, self.z, u, keep=True)
 
     def parameters(self, u: Leaves) -> list[Tensor | None]:
         """(df/dp)^T u for the parameters that require it; ends the graph's life."""
         wanted = [x for x in self.p if x.requires_grad]
-        found = iter(_grad(self.value, wanted, u, keep=False))
+        with self.around():
+            found = iter(_grad(self.value, wanted, u, keep=False))
         return [next(found) if x.requires_grad else None for x in self.p]
 
     def direct(self, t: Leaves) -> Leaves:
         """(df/dz) t, by reverse mode twice."""
         if self._doubled is None:
-            with torch.enable_grad():
+            with torch.enable_grad(), self.around():
                 c = [torch.zeros_like(x).requires_grad_() for x in self.value]
                 self._doubled = c, _grad(self.value, self.z, c, keep=True, create=True)
         c, product = self._doubled
-        return _grad(product, c, t, keep=True)
+        with self.around():
+            return _grad(product, c, t, keep=True)

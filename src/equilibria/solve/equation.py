@@ -9,9 +9,11 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from torch import Tensor
 
+from equilibria.solve import private
 from equilibria.solve.derivative import Linearisation
 from equilibria.solve.loop import Run
 from equilibria.solve.rows import Layout, Rows
@@ -57,6 +59,10 @@ class Equation(abc.ABC):
     def require_substitutable(self) -> None:
         """Raises RuntimeError where a stand-in could not take the place of what f closes over."""
 
+    @abc.abstractmethod
+    def require_same(self, z: Leaves, value: Leaves, residual: Tensor) -> None:
+        """Raises RuntimeError where f(z) is no longer what `residual` was measured on."""
+
     @property
     def recorded(self) -> tuple[int, ...]:
         """The evaluations after which a solve returns the iterate."""
@@ -64,12 +70,11 @@ class Equation(abc.ABC):
 
     def linearise(self, z: Leaves, p: Leaves, needed: Sequence[bool]) -> Linearisation:
         """Evaluates once, tracked, and keeps the graph for products with the Jacobian."""
-        own = [self.own(x, need) for x, need in zip(p, needed, strict=True)]
-        return Linearisation(self.evaluate, z, own)
+        return Linearisation(self.evaluate, z, self.leaves_for(p, needed))
 
-    def own(self, tensor: Tensor, needed: bool) -> Tensor:
-        """A leaf that stands for a parameter."""
-        return tensor.detach().requires_grad_(needed)
+    def leaves_for(self, p: Leaves, needed: Sequence[bool]) -> Leaves:
+        """Leaves that stand for the parameters in a graph of its own."""
+        return [x.detach().requires_grad_(need) for x, need in zip(p, needed, strict=True)]
 
 
 class StateEquation(Equation):
@@ -146,8 +151,17 @@ def fold_all(tensors: Leaves, axes: Sequence[int | None], size: int, coupled: bo
     return [fold(x, axis, size, coupled) for x, axis in zip(tensors, axes, strict=True)]
 
 
-def raise_if_failed(throw: bool, what: str, run: Run) -> None:
+class Ended(Protocol):
+    """What has a status and a residual for each sample."""
+
+    @property
+    def status(self) -> Tensor: ...
+    @property
+    def residual(self) -> Tensor: ...
+
+
+def raise_if_failed(throw: bool, what: str, run: Ended) -> None:
     if throw:
-        problem = describe_failure(what, run.status, run.residual)
+        problem = describe_failure(what, private.bare(run.status), private.bare(run.residual))
         if problem is not None:
             raise SolveError(problem)

@@ -42,12 +42,9 @@ class FixedPoint(torch.autograd.Function):
     def forward(equation: Equation, counts: tuple[int, int], *tensors: Tensor) -> Outputs:
         z, first, p = _split(counts, tensors)
         layout, run = equation.solve(z, first, p)
-        given = {x.untyped_storage().data_ptr() for x in tensors}
         value = layout.leaves(run.value)
         states = [leaf for rows in run.states for leaf in layout.leaves(rows)]
-        fresh = [
-            x.clone() if x.untyped_storage().data_ptr() in given else x for x in (*value, *states)
-        ]
+        fresh = _fresh([*value, *states], tensors)
         n = len(value)
         return (*fresh[:n], run.status, run.evals, run.residual, *fresh[n:])
 
@@ -59,7 +56,7 @@ class FixedPoint(torch.autograd.Function):
         ctx.equation = equation
         ctx.counts = counts
         ctx.mark_non_differentiable(*output[n:])
-        ctx.save_for_backward(*output[:n], *p)
+        ctx.save_for_backward(output[n + 2], *output[:n], *p)
         ctx.save_for_forward(*output[:n], *p)
         ctx.set_materialize_grads(False)
 
@@ -71,8 +68,8 @@ class FixedPoint(torch.autograd.Function):
         nothing: list[Tensor | None] = [None] * (2 + n + m)
         if all(g is None for g in grads[:n]) or not any(needed):
             return (*nothing, *[None] * len(needed))
-        saved = [private.alive(x) for x in ctx.saved_tensors]
-        z, p = list(saved[:n]), list(saved[n:])
+        residual, *saved = [private.alive(x) for x in ctx.saved_tensors]
+        z, p = saved[:n], saved[n:]
         g = [
             torch.zeros_like(x) if each is None else each
             for x, each in zip(z, grads[:n], strict=True)
@@ -80,6 +77,7 @@ class FixedPoint(torch.autograd.Function):
         if torch.is_grad_enabled() or private.transform_active():
             return (*nothing, *_differentiable(equation, z, p, g, needed))
         jacobian = equation.linearise(z, p, needed)
+        equation.require_same(z, jacobian.value, residual)
         u = equation.adjoint.first_order(equation, jacobian, g)
         return (*nothing, *jacobian.parameters(u))
 
@@ -91,7 +89,7 @@ class FixedPoint(torch.autograd.Function):
         saved = [private.primal(x) for x in ctx.saved_tensors]
         z, p = saved[:n], saved[n:]
         given = tangents[2 + n + m :]
-        moved = [i for i, t in enumerate(given) if t is not None and p[i].is_floating_point()]
+        moved = [i for i, t in enumerate(given) if t is not None]
         out: list[Tensor | None]
         if not moved:
             out = [torch.zeros_like(x) for x in z]
@@ -129,6 +127,17 @@ class FixedPoint(torch.autograd.Function):
                 leaf = i if i < n else (i - n - 3) % n
                 result.append(x.reshape(size, *shapes[leaf]))
         return tuple(result), (0,) * len(result)
+
+
+def _fresh(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Outputs that the caller may change in place: no memory shared, no views."""
+    taken = {x.untyped_storage().data_ptr() for x in inputs}
+    fresh: list[Tensor] = []
+    for x in outputs:
+        place = x.untyped_storage().data_ptr()
+        fresh.append(x.clone() if place in taken else x.data)
+        taken.add(place)
+    return fresh
 
 
 def _apply(equation: Equation, counts: tuple[int, int], *tensors: Tensor) -> Outputs:

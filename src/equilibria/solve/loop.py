@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from equilibria.solve import private
-from equilibria.solve.rows import Rows, choose, norm, select, subtract
+from equilibria.solve.rows import Rows, choose, norm, relative_by_leaf, select, subtract
 from equilibria.solve.solvers.base import Point, Solver
 from equilibria.solve.status import Status
 
@@ -47,6 +47,7 @@ def iterate(
     trace: bool = False,
     states: tuple[int, ...] = (),
     tracked: bool = False,
+    last: bool = False,
     leave: Callable[[Tensor], None] | None = None,
 ) -> Run:
     """Iterates until every sample has finished.
@@ -57,11 +58,12 @@ def iterate(
         f: f(z), where the caller knows it; it counts as the first evaluation.
         trace: record the residual after each evaluation.
         states: evaluations after which the iterate is recorded.
-        tracked: autograd follows the iteration; the value is then the last iterate, not the best.
+        tracked: autograd follows the iteration.
+        last: the value is the last iterate, not the best.
         leave: called with the samples to keep when finished ones leave the batch, so that
             `evaluate` can drop them too; None: they stay, frozen.
     """
-    judge = _Judge(solver, z, trace, tracked, {k for k in states if k > 0})
+    judge = _Judge(solver, z, trace, last, {k for k in states if k > 0})
     recorded = {0: z}
     stepper = solver.start(tracked)
     while True:
@@ -100,12 +102,10 @@ class _Judge:
     solve. The two are the same until the first finished sample leaves.
     """
 
-    def __init__(
-        self, solver: Solver, z: Rows, trace: bool, tracked: bool, wanted: set[int]
-    ) -> None:
+    def __init__(self, solver: Solver, z: Rows, trace: bool, last: bool, wanted: set[int]) -> None:
         samples, device = z[0].shape[0], z[0].device
         self.solver = solver
-        self.tracked = tracked
+        self.last = last
         self.wanted = wanted
         self.evals = 0
         self.tiny = torch.finfo(z[0].dtype).tiny
@@ -113,6 +113,7 @@ class _Judge:
         self.counts = torch.zeros(samples, dtype=torch.int64, device=device)
         self.residual = torch.full((samples,), math.inf, dtype=z[0].dtype, device=device)
         self.last_residual = self.residual
+        self.merit = self.residual
         self.first = self.residual
         self.running = torch.ones(samples, dtype=torch.bool, device=device)
         self.all_running = True
@@ -139,21 +140,25 @@ class _Judge:
             self.first = size
         self.counts = self.counts + self.running
 
-        better = relative < self.residual
+        done = finite & (size <= solver.atol + solver.rtol * scale)
+        # What the tolerance is about: near a solution 0 the relative residual need not fall at all.
+        merit = relative
+        if solver.atol:
+            merit = torch.where(finite, size / (solver.atol + solver.rtol * scale), math.inf)
+        better = merit < self.merit
         if not self.all_running:
             better = better & self.running
-        self._keep(point, relative, better)
+        self._keep(point, relative, merit, better)
 
-        done = finite & (size <= solver.atol + solver.rtol * scale)
         status = torch.where(done, int(Status.CONVERGED), self.status)
         diverged = size > DIVERGENCE * self.first
         status = torch.where(finite & diverged, int(Status.DIVERGED), status)
         status = torch.where(finite, status, int(Status.NONFINITE))
-        if self.evals > self.window.maxlen if self.window.maxlen is not None else False:
-            stalled = (status == RUNNING) & (self.residual > STALL * self.window[0])
+        if solver.patience is not None and self.evals > solver.patience:
+            stalled = (status == RUNNING) & (self.merit > STALL * self.window[0])
             status = torch.where(stalled, int(Status.STALLED), status)
         if solver.patience is not None:
-            self.window.append(self.residual)
+            self.window.append(self.merit)
         if self.evals >= solver.max_evals:
             status = torch.where(status == RUNNING, int(Status.MAX_EVALS), status)
         self.status = status if self.all_running else torch.where(self.running, status, self.status)
@@ -165,19 +170,20 @@ class _Judge:
             self._store()
         return finished
 
-    def _keep(self, point: Point, relative: Tensor, better: Tensor) -> None:
+    def _keep(self, point: Point, relative: Tensor, merit: Tensor, better: Tensor) -> None:
         """Keeps the best iterate, by reference where all samples improved."""
         if private.every(better):
-            self.best, self.residual = point.z, relative
+            self.best, self.residual, self.merit = point.z, relative, merit
         elif private.some(better):
             self.best = choose(better, point.z, self.best)
             self.residual = torch.where(better, relative, self.residual)
+            self.merit = torch.where(better, merit, self.merit)
 
     def freeze(self, z: Rows) -> Rows:
         """The next iterate of running samples; a finished one rests where it is to stay."""
         if self.all_running:
             return z
-        return choose(self.running, z, self.now if self.tracked else self.best)
+        return choose(self.running, z, self.now if self.last else self.best)
 
     def few_running(self) -> bool:
         """Does it pay to drop the samples that have finished?"""
@@ -194,6 +200,7 @@ class _Judge:
         self.counts = self.counts.index_select(0, keep)
         self.residual = self.residual.index_select(0, keep)
         self.last_residual = self.last_residual.index_select(0, keep)
+        self.merit = self.merit.index_select(0, keep)
         self.first = self.first.index_select(0, keep)
         self.running = self.running.index_select(0, keep)
         self.all_running = True
@@ -206,8 +213,8 @@ class _Judge:
 
     def _store(self) -> None:
         """Writes what is known of the samples in the batch among all."""
-        value = self.now if self.tracked else self.best
-        residual = self.last_residual if self.tracked else self.residual
+        value = self.now if self.last else self.best
+        residual = self.last_residual if self.last else self.residual
         if self.index is None:
             self.full_status, self.full_evals = self.status, self.counts
             self.full_residual, self.full_value = residual, value
@@ -236,11 +243,8 @@ class _Judge:
     def _record(self, point: Point, relative: Tensor) -> None:
         if self.trace is None:
             return
-        each = torch.stack(
-            [
-                norm([g.detach()]) / (norm([f.detach()]) + self.tiny)
-                for g, f in zip(point.residual, point.f, strict=True)
-            ]
+        each = relative_by_leaf(
+            [row.detach() for row in point.residual], [row.detach() for row in point.f]
         )
         relative = torch.where(self.running, relative, math.nan)
         each = torch.where(self.running, each, math.nan)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from typing_extensions import override
 
 from equilibria.solve.equation import Axes, StateEquation, fold, fold_all
@@ -84,6 +85,10 @@ class Mapped(StateEquation):
         self, size: int, z: Leaves, first: Leaves, p: Leaves, axes: Axes
     ) -> tuple[Mapped, Leaves, Leaves, Leaves]:
         return Mapped.of(self, size, z, first, p, axes)
+
+    @override
+    def require_same(self, z: Leaves, value: Leaves, residual: Tensor) -> None:
+        """Nothing to say: first-order backward solves are not made for a mapped equation."""
 
     @override
     def require_substitutable(self) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 from typing_extensions import override
 
+from equilibria.solve import private
 from equilibria.solve.autocast import AutocastRegion, entered, outside
 from equilibria.solve.capture import Captured, substituted
+from equilibria.solve.derivative import Linearisation
 from equilibria.solve.equation import (
     Adjoint,
     Axes,
@@ -22,11 +25,14 @@ from equilibria.solve.equation import (
 )
 from equilibria.solve.loop import Run, iterate
 from equilibria.solve.mapped import Mapped
-from equilibria.solve.rows import Layout, Rows
+from equilibria.solve.rows import Layout, Rows, norm, subtract
 from equilibria.solve.solvers import Solver
 from equilibria.solve.tree import Leaves, Operands, Tree, describe, flatten, unflatten
 
 TRACE_UNDER_VMAP = "trace=True has no meaning under torch.vmap: the mapped solves share one loop"
+
+# Growth of the relative residual that is more than rounding, in bfloat16 too.
+CHANGED = 0.02
 
 
 @dataclass
@@ -59,8 +65,13 @@ class Nonlinear(StateEquation):
     def evaluate(self, z: Leaves, p: Leaves) -> Leaves:
         split = len(self.operands)
         given = self.operands.tree(p[:split])
+        before = _versions(z)
         with substituted(self.captured.originals, p[split:]), entered(self.autocast):
             out = self.f(unflatten(z, self.state_spec), *given)
+        if _versions(z) != before:
+            raise RuntimeError(
+                "f changed its state in place: the solver still needs z. Return a new tensor"
+            )
         return self._checked(out, z)
 
     def _checked(self, out: Tree, z: Leaves) -> Leaves:
@@ -115,6 +126,7 @@ class Nonlinear(StateEquation):
         *,
         leave: Callable[[Tensor], None] | None = None,
         tracked: bool = False,
+        last: bool = False,
     ) -> Run:
         with outside([self.autocast.device]):
             run = iterate(
@@ -125,6 +137,7 @@ class Nonlinear(StateEquation):
                 trace=self.trace,
                 states=self.states,
                 tracked=tracked,
+                last=last,
                 leave=leave,
             )
         raise_if_failed(self.throw, "fixed_point", run)
@@ -136,19 +149,47 @@ class Nonlinear(StateEquation):
         return self.states
 
     @override
-    def own(self, tensor: Tensor, needed: bool) -> Tensor:
+    def linearise(self, z: Leaves, p: Leaves, needed: Sequence[bool]) -> Linearisation:
+        own = self.leaves_for(p, needed)
+        stand_ins = own[len(self.operands) :]
+        return Linearisation(
+            self.evaluate, z, own, lambda: substituted(self.captured.originals, stand_ins)
+        )
+
+    @override
+    def leaves_for(self, p: Leaves, needed: Sequence[bool]) -> Leaves:
         """A parameter of a module is used as it is, where that is right.
 
         One with hooks gets a stand-in, or the hooks would run inside the backward solve too; a
         tensor with a history gets one, or its history would be differentiated there too. What
         only scripted or compiled code sees can have none.
         """
-        for position, original in enumerate(self.captured.originals):
-            if tensor is original:
-                hooks: Any = tensor._backward_hooks  # pyright: ignore[reportPrivateUsage]
-                if position in self.captured.fixed or (needed and tensor.is_leaf and not hooks):
-                    return tensor
-        return super().own(tensor, needed)
+        leaves = super().leaves_for(p, needed)
+        split = len(self.operands)
+        captured = self.captured
+        for i, (original, value) in enumerate(
+            zip(captured.originals, captured.values, strict=True)
+        ):
+            hooks: Any = original._backward_hooks  # pyright: ignore[reportPrivateUsage]
+            plain = needed[split + i] and original.is_leaf and not hooks
+            if i in captured.fixed or (plain and value is original):
+                leaves[split + i] = original
+        return leaves
+
+    @override
+    def require_same(self, z: Leaves, value: Leaves, residual: Tensor) -> None:
+        layout = Layout.of(z, self.coupled)
+        image = layout.rows([x.detach() for x in value])
+        now = norm(subtract(image, layout.rows(z))) / norm(image)
+        changed = now > 2 * residual + CHANGED
+        if private.some(changed):
+            worst = int(torch.where(changed, now, 0).argmax())
+            raise RuntimeError(
+                f"in backward f is another function than in the forward: at the solution of sample "
+                f"{worst} its relative residual was {float(residual[worst]):.1e} and is now "
+                f"{float(now[worst]):.1e}. Has a parameter, a buffer or a variable that f uses "
+                "changed in between, or does f draw random numbers?"
+            )
 
     @override
     def require_substitutable(self) -> None:
@@ -168,3 +209,8 @@ class Nonlinear(StateEquation):
             raise RuntimeError(TRACE_UNDER_VMAP)
         self.require_substitutable()
         return Mapped.of(self, size, z, first, p, axes)
+
+
+def _versions(leaves: Leaves) -> list[int]:
+    """Counts the changes in place that each leaf has seen."""
+    return [0 if x.is_inference() else x._version for x in leaves]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import sys
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -16,6 +17,13 @@ _forward_ad: Any = forward_ad
 def transform_active() -> bool:
     """Inside torch.func.grad, vjp, jvp, vmap, ... ?"""
     return _functorch.peek_interpreter_stack() is not None
+
+
+def run_eagerly() -> AbstractContextManager[Any]:
+    """Compiled functions run uncompiled inside, so that torch's modes see what they do."""
+    if "torch._dynamo" not in sys.modules:  # nothing has been compiled
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")
 
 
 def is_wrapped(tensor: Tensor) -> bool:
@@ -42,15 +50,16 @@ def alive(tensor: Tensor) -> Tensor:
 
 def some(mask: Tensor) -> bool:
     """Is any entry true, over mapped axes too? Reads the device."""
-    return bool(_bare(mask).any())
+    return bool(bare(mask).any())
 
 
 def every(mask: Tensor) -> bool:
     """Are all entries true, over mapped axes too? Reads the device."""
-    return bool(_bare(mask).all())
+    return bool(bare(mask).all())
 
 
-def _bare(tensor: Tensor) -> Tensor:
+def bare(tensor: Tensor) -> Tensor:
+    """The tensor under all wrappers of torch.func, its mapped axes in the open."""
     while is_wrapped(tensor):
         tensor = _functorch.get_unwrapped(tensor)
     return tensor

@@ -78,6 +78,14 @@ def norm(rows: Rows) -> Tensor:
     return total / math.sqrt(entries)
 
 
+def relative_by_leaf(residual: Rows, f: Rows) -> Tensor:
+    """||f - z|| / ||f|| of each leaf by itself: `(leaves, samples)`."""
+    tiny = torch.finfo(f[0].dtype).tiny
+    return torch.stack(
+        [norm([g]) / (norm([image]) + tiny) for g, image in zip(residual, f, strict=True)]
+    )
+
+
 def dot(a: Rows, b: Rows) -> Tensor:
     """Inner product of each sample: `(samples,)`."""
     return sum_of([linalg.inner(x, y) for x, y in zip(a, b, strict=True)])

@@ -29,7 +29,7 @@ class Solution:
     status: Tensor
     stats: Stats
     states: tuple[Tree, ...] = ()
-    record: Record = field(default_factory=Record, repr=False)
+    _record: Record = field(default_factory=Record, repr=False)
 
     @property
     def adjoint(self) -> AdjointInfo | None:
@@ -37,4 +37,4 @@ class Solution:
 
         None too for adjoints that solve nothing (`Phantom`, `JacobianFree`, ...) and under vmap.
         """
-        return self.record.latest
+        return self._record.latest

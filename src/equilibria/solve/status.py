@@ -62,6 +62,7 @@ class SolveWarning(UserWarning):
 
 def describe_failure(what: str, status: Tensor, residual: Tensor) -> str | None:
     """Names the samples that did not converge, how each ended and its residual; None if all did."""
+    status, residual = status.flatten(), residual.flatten()
     codes: Any = status
     failed: list[int] = (codes != Status.CONVERGED).nonzero().flatten().tolist()
     if not failed:

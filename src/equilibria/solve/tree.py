@@ -100,7 +100,7 @@ class Operands:
     """The operands of f, with their tensors set apart.
 
     Attributes:
-        leaves: all leaves, tensors or not.
+        leaves: all leaves, None in place of the tensors.
         spec: their structure.
         slots: positions of the tensors.
         per_batch: which tensors have the batch as their first axis.
@@ -112,8 +112,11 @@ class Operands:
     per_batch: list[bool]
 
     @classmethod
-    def of(cls, operands: Sequence[Tree], batch: int) -> Operands:
+    def of(cls, operands: Sequence[Tree], batch: int) -> tuple[Operands, Leaves]:
         """Flattens operands, unwraps what is shared and checks the batch axis of the rest.
+
+        Returns:
+            What is known of them without their tensors, and the tensors.
 
         Raises:
             ValueError: an operand that is not shared has another first axis than the batch.
@@ -142,13 +145,13 @@ class Operands:
                     per_batch.append(has_batch)
                 position += 1
         leaves, spec = flatten(tuple(plain))
-        return cls(leaves, spec, slots, per_batch)
+        tensors: Leaves = [leaves[slot] for slot in slots]
+        for slot in slots:
+            leaves[slot] = None
+        return cls(leaves, spec, slots, per_batch), tensors
 
     def __len__(self) -> int:
         return len(self.slots)
-
-    def tensors(self) -> Leaves:
-        return [self.leaves[slot] for slot in self.slots]
 
     def tree(self, tensors: Sequence[Tensor]) -> Tree:
         """The operands with these tensors in their places."""

@@ -44,12 +44,13 @@ class BiCGSTAB(CyclicSolver):
             used = used + 2 * active
             proposal = add_scaled(add_scaled(u, alpha, direction), omega, half)
             remainder = add_scaled(half, -omega, stabiliser)
-            u = choose(active, proposal, u)
-            r = choose(active, remainder, r)
+            sound = torch.isfinite(alpha) & torch.isfinite(omega)
+            u = choose(active & sound, proposal, u)
+            r = choose(active & sound, remainder, r)
             # A u + g = u + r, so both sides of the tolerance are at hand.
             reached = norm(r) <= 0.9 * (self.atol + self.rtol * norm(add_scaled(u, 1.0, r)))
             previous, rho = rho, dot(shadow, r)
-            broken = (rho == 0) | (omega == 0) | ~torch.isfinite(rho)
+            broken = ~sound | (rho == 0) | (omega == 0) | ~torch.isfinite(rho)
             active = active & ~reached & ~broken & (used + 2 <= budget)
             beta = rho * inverse(previous) * alpha * inverse(omega)
             direction = add_scaled(r, beta, add_scaled(direction, -omega, image))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from equilibria.solve import linalg
+from equilibria.solve import linalg, private
 from equilibria.solve.rows import History, Rows, add_scaled, choose, select
 from equilibria.solve.solvers.base import Point, Solver, Stepper, check_whole
 
@@ -105,9 +105,9 @@ class _Broyden(Stepper):
             self.best = now
             return
         old, better = self.best, now.size < self.best.size
-        if bool(better.all()):
+        if private.every(better):
             self.best = now
-        elif bool(better.any()):
+        elif private.some(better):
             self.best = Point(
                 choose(better, now.z, old.z),
                 now.f,  # not needed, and so not kept
