@@ -1,7 +1,9 @@
 """Deep equilibrium models in PyTorch.
 
-sol = eq.fixed_point(f, z0, x)        # z* = f(z*, x), differentiable to any order
-layer = eq.DEQ(cell)                  # the same as a layer: cell(z, x) -> z
+    sol = eq.fixed_point(f, z0, x)        # z* = f(z*, x), differentiable to any order
+    layer = eq.DEQ(cell)                  # the same as a layer: cell(z, x) -> z
+
+Names are loaded when they are first asked for: the command line answers before torch is there.
 """
 
 from __future__ import annotations
@@ -9,37 +11,32 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from equilibria.solve import (
-    GMRES,
-    Anderson,
-    BiCGSTAB,
-    Broyden,
-    Dense,
-    Implicit,
-    JacobianFree,
-    Neumann,
-    NeumannPhantom,
-    Phantom,
-    Picard,
-    Solution,
-    SolveError,
-    SolveWarning,
-    Stats,
-    Status,
-    Unrolled,
-    fixed_point,
-    shared,
-)
-
 if TYPE_CHECKING:
-    from equilibria import data, models, nn, stability
+    from equilibria import data, models, nn, solve, stability
     from equilibria.nn import DEQ
+    from equilibria.solve import (
+        GMRES,
+        Anderson,
+        BiCGSTAB,
+        Broyden,
+        Dense,
+        Implicit,
+        JacobianFree,
+        Neumann,
+        NeumannPhantom,
+        Phantom,
+        Picard,
+        Solution,
+        SolveError,
+        SolveWarning,
+        Stats,
+        Status,
+        Unrolled,
+        fixed_point,
+        shared,
+    )
 
 __version__ = "0.1.0"
-
-# Loaded when first asked for, so that `import equilibria` costs no more than torch.
-_ROOMS = ("data", "models", "nn", "stability")
-_ELSEWHERE = {"DEQ": "equilibria.nn"}
 
 __all__ = [
     "DEQ",
@@ -65,17 +62,22 @@ __all__ = [
     "models",
     "nn",
     "shared",
+    "solve",
     "stability",
 ]
+
+_ROOMS = ("data", "models", "nn", "solve", "stability")
 
 
 def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return importlib.import_module(f"equilibria.{name}")
-    if name in _ELSEWHERE:
-        return getattr(importlib.import_module(_ELSEWHERE[name]), name)
-    raise AttributeError(f"module 'equilibria' has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module 'equilibria' has no attribute {name!r}")
+    room = "equilibria.nn" if name == "DEQ" else "equilibria.solve"
+    value = globals()[name] = getattr(importlib.import_module(room), name)
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted({*globals(), *__all__})

@@ -143,11 +143,11 @@ def test_list_covers_the_kinds() -> None:
     assert kinds >= {"linear", "tanh", "scalar", "stiff", "tree", "image", "nan"}
 
 
-@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.name)
+@pytest.mark.parametrize(
+    "problem", [p for p in PROBLEMS if p.known], ids=lambda problem: problem.name
+)
 def test_answer_is_a_fixed_point(problem: Problem) -> None:
     """The answers themselves are right: a wrong table would make wrong solvers pass."""
-    if not problem.known:
-        pytest.skip("no answer, or more than one")
     residual = relative_residual(problem.f, problem.solution, *problem.operands, *problem.weights)
     answered = flat(problem.solution).isfinite().all(1)
     assert answered.sum() >= 2

@@ -8,15 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from accelerate import Accelerator
 from rich.console import Console
 from rich.table import Table
 
 from equilibria.cli.parser import Parser
 from equilibria.solve import Status
-from equilibria.train import files, run
-from equilibria.train.evaluation import DEPTHS, evaluate, radius, to_device
-from equilibria.train.trainer import PRECISION
+from equilibria.train import evaluation, files, run
 
 
 def main(argv: Sequence[str]) -> None:
@@ -32,18 +29,18 @@ def main(argv: Sequence[str]) -> None:
     data_dir = Path(arguments.data_dir) if arguments.data_dir else None
     loaded = run.load(arguments.run, data_dir=data_dir)
     recipe, task = loaded.recipe, loaded.data
-    accelerator = Accelerator(mixed_precision=PRECISION[recipe.precision])
+    accelerator = evaluation.accelerator(recipe.precision)
     model = loaded.model.to(accelerator.device)
-    result = evaluate(
+    result = evaluation.evaluate(
         model,
         task,
         task.test,
         accelerator,
         batch_size=recipe.eval_batch_size,
-        depths=DEPTHS,
+        depths=evaluation.DEPTHS,
     )
-    probes, _ = to_device(task.test, slice(recipe.probes), accelerator)
-    result["spectral_radius"] = radius(model, probes)
+    probes, _ = evaluation.to_device(task.test, slice(recipe.probes), accelerator)
+    result["spectral_radius"] = evaluation.radius(model, probes)
     if not accelerator.is_main_process:
         return
     path = run.Folder(loaded.folder).evaluation

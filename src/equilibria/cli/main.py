@@ -48,9 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return _fail("equilibria", f"there is no command '{command}'" + nearest(command, COMMANDS))
     warnings.showwarning = _warn
-    os.environ.setdefault(
-        "KINETO_LOG_LEVEL", "99"
-    )  # torch's profiler tells when it starts and stops
+    # Read when torch is loaded: its profiler would tell when it starts and stops; and where other
+    # programs want the cores, threads of libgomp that spin while they wait slow everything down.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    os.environ.setdefault("GOMP_SPINCOUNT", "20000")
     try:
         importlib.import_module(f"equilibria.cli.{command}").main(rest)
     except KeyboardInterrupt:

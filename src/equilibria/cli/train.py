@@ -21,7 +21,7 @@ from equilibria.train.trainer import train
 def main(argv: Sequence[str]) -> None:
     """Run `equilibria train` with the words `argv`."""
     own, overrides = _split(argv)
-    parser = Parser("train", __doc__)
+    parser = Parser("train", __doc__, usage="equilibria train RECIPE [--KEY VALUE ...]")
     parser.add_argument(
         "recipe", type=str, help="name of a recipe (see `equilibria recipes`), or a YAML file"
     )
@@ -44,9 +44,7 @@ def main(argv: Sequence[str]) -> None:
     recipe = recipes.load(arguments.recipe, overrides)
     folder = Path(arguments.out or Path("runs") / Path(arguments.recipe).stem)
     data_dir = Path(arguments.data_dir) if arguments.data_dir else None
-    console = Console()
-    train(recipe, folder, data_dir=data_dir, resume=arguments.resume, console=console)
-    console.print(f"The run is in {folder}. Next: equilibria report {folder}", soft_wrap=True)
+    train(recipe, folder, data_dir=data_dir, resume=arguments.resume, console=Console())
 
 
 def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -241,8 +241,9 @@ def _is_parameter(tensor: Tensor) -> bool:
 
 
 def _sequence_mark() -> int:
-    leaf = torch.empty(0, requires_grad=True)
-    return private.sequence_number(leaf.view_as(leaf).grad_fn)
+    with torch.enable_grad():
+        leaf = torch.empty(0, requires_grad=True)
+        return private.sequence_number(leaf.view_as(leaf).grad_fn)
 
 
 def _unseen(

@@ -299,9 +299,7 @@ def depth(examination: Examination) -> Finding:
     advice = ""
     if enough and enough[0].evals < examination.forward.evals.mean:
         count = enough[0].evals
-        advice = (
-            f"{count} evaluations are within half a point of the full solve, where time counts."
-        )
+        advice = f"Where time counts: {count} evaluations come within half a point of a full solve."
     return Finding("Depth", "healthy", f"{text}: the depth is used.", advice)
 
 

@@ -147,9 +147,9 @@ def add_arguments(
         leaves[f"{key}.name"] = typing.Literal[tuple(options)]
         parser.add_argument(
             f"--{key}.name",
-            type=typing.Optional[typing.Literal[tuple(options)]],  # noqa: UP045
+            type=str | None,
             default=chosen,
-            help=texts.get(field.name, " "),
+            help=f"{texts.get(field.name, '')} One of {', '.join(options)}.".strip(),
         )
         if chosen is not None:
             same = isinstance(value, options[chosen]) and type(value) is options[chosen]

@@ -20,6 +20,18 @@ DEPTHS = (1, 2, 3, 5, 8, 12)
 """Evaluations after which `equilibria evaluate` reads an answer."""
 
 
+PRECISION = {"float32": "no", "bf16": "bf16", "fp16": "fp16"}
+"""Accelerate's words for a recipe's precision."""
+
+
+def accelerator(precision: str) -> Accelerator:
+    """Return the accelerator of this process: a CUDA device where there is one, else the CPU.
+
+    Other devices are left out because the solvers need float64 for their small systems.
+    """
+    return Accelerator(cpu=not torch.cuda.is_available(), mixed_precision=PRECISION[precision])
+
+
 @torch.no_grad()
 def evaluate(
     model: EquilibriumModel,

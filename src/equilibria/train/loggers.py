@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from equilibria.train import files
 from equilibria.train.run import Folder
@@ -76,10 +76,9 @@ class Terminal:
         self.console, self.epochs, self.steps = console, epochs, steps
         self.bar = Progress(
             TextColumn("epoch {task.fields[epoch]}"),
-            BarColumn(bar_width=20),
+            BarColumn(bar_width=10),
             TextColumn("{task.completed}/{task.total}"),
             TextColumn("{task.fields[figures]}"),
-            TimeElapsedColumn(),
             console=console,
             transient=True,
             disable=not console.is_terminal,
@@ -97,7 +96,7 @@ class Terminal:
             self.task,
             completed=step,
             epoch=f"{epoch}/{self.epochs}",
-            figures=_figures(tally.summary()),
+            figures=_short(tally.summary()),
         )
 
     def epoch(self, record: Mapping[str, Any]) -> None:
@@ -124,6 +123,17 @@ def _figures(summary: Mapping[str, Any]) -> str:
         if evals is not None:
             parts.append(f"{name} {evals['mean']:.1f} evals, {_converged(status)}")
     return "  ".join(parts)
+
+
+def _short(summary: Mapping[str, Any]) -> str:
+    """Return the same in one line of a narrow terminal: forward/adjoint, in this order."""
+    solves = [summary[name] for name in ("forward", "adjoint") if summary[name]["evals"]]
+    evals = "/".join(f"{solve['evals']['mean']:.1f}" for solve in solves)
+    converged = "/".join(f"{100 * solve['status']['CONVERGED']:.0f}" for solve in solves)
+    return (
+        f"loss {summary['loss']:.3f}  accuracy {100 * summary['accuracy']:.1f} %  "
+        f"evals {evals}  converged {converged} %"
+    )
 
 
 def _converged(status: Mapping[str, float]) -> str:

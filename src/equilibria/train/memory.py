@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import gc
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ class MemoryPoint:
     bytes: int
     """Peak of what forward and backward allocate, less the gradients of the parameters."""
     history_bytes: int
-    """Share of `bytes` that the solvers' histories may take: the larger of forward and backward."""
+    """Share of `bytes` that the solvers' histories take: the larger of forward and backward."""
 
 
 def measure(
@@ -77,14 +78,18 @@ def measure(
             twin.deq.solver = dataclasses.replace(
                 method, rtol=0.0, atol=0.0, max_evals=depth, patience=None
             )
-            peak, size = _step(twin, inputs, targets, loss)
-            history = size * _vectors(twin.deq.solver, derivative, depth)
+            peak, size, products = _step(twin, inputs, targets, loss)
+            vectors = _history(twin.deq.solver, depth)
+            if isinstance(derivative, Implicit):
+                vectors = max(vectors, _history(derivative.linear, products))
+            history = size * vectors
             points.append(MemoryPoint(kind, depth, peak, history))
     return points
 
 
 def peak_bytes(step: Callable[[], object]) -> int:
     """Return the largest number of bytes that `step` has allocated at one time, on the CPU."""
+    gc.collect()  # what is freed meanwhile but allocated before cannot be counted
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step()
     # kineto_results has no underscore but no documentation either. The documented way to the same
@@ -95,29 +100,25 @@ def peak_bytes(step: Callable[[], object]) -> int:
     return max(accumulate((size for _, size in changes), initial=0))
 
 
-def _step(model: EquilibriumModel, inputs: Tensor, targets: Tensor, loss: Loss) -> tuple[int, int]:
-    """Return the peak of forward and backward, and the bytes of the state."""
-    size = 0
+def _step(
+    model: EquilibriumModel, inputs: Tensor, targets: Tensor, loss: Loss
+) -> tuple[int, int, int]:
+    """Return the peak of forward and backward, the state's bytes, the adjoint's products."""
+    size = products = 0
 
     def step() -> None:
-        nonlocal size
+        nonlocal size, products
         prediction = model(inputs)
         leaves = pytree.tree_leaves(prediction.solution.value)
         size = sum(leaf.numel() * leaf.element_size() for leaf in leaves)
         loss(prediction.output, targets).backward()
+        if prediction.solution.adjoint is not None:
+            products = int(prediction.solution.adjoint.stats.evals.max())
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a solve that was stopped early is what is asked for here
         step()  # allocates the gradients
-        return peak_bytes(step), size
-
-
-def _vectors(solver: Solver, adjoint: Adjoint, evals: int) -> int:
-    """Return how many vectors of the state's size the histories hold at most, at one time."""
-    forward = _history(solver, evals)
-    if isinstance(adjoint, Implicit):
-        return max(forward, _history(adjoint.linear, adjoint.linear.max_evals))
-    return forward
+        return peak_bytes(step), size, products
 
 
 def _history(solver: object, evals: int) -> int:

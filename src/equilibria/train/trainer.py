@@ -34,12 +34,11 @@ from equilibria.train.checkpoint import (
     set_random_state,
 )
 from equilibria.train.evaluation import DEPTHS, evaluate, radius, share, to_device
+from equilibria.train.evaluation import accelerator as accelerator_of
 from equilibria.train.loggers import JsonLines, TensorBoard, Terminal
 from equilibria.train.recipe import Recipe
 from equilibria.train.run import Folder, RunError, environment
 from equilibria.train.tally import Tally
-
-PRECISION = {"float32": "no", "bf16": "bf16", "fp16": "fp16"}
 
 
 class TrainingError(RuntimeError):
@@ -78,19 +77,22 @@ def train(
     folder = Folder(path)
     if resume:
         folder.check_same(recipe)
-    accelerator = Accelerator(mixed_precision=PRECISION[recipe.precision])
-    if not accelerator.is_main_process:
-        console = Console(quiet=True)
+    accelerator = accelerator_of(recipe.precision)
+    console = (console or Console()) if accelerator.is_main_process else Console(quiet=True)
     if accelerator.is_main_process and not resume:
         folder.check_free()
-    trainer = Trainer(recipe, recipe.task.load(data_dir), accelerator)
+    with accelerator.main_process_first():  # which downloads what is missing
+        task = recipe.task.load(data_dir)
+    trainer = Trainer(recipe, task, accelerator)
     if accelerator.is_main_process and not resume:
         folder.create(recipe)
-    console = console or Console()
     trainer.fit(folder, console, resume=resume)
     if accelerator.is_main_process and not folder.memory.exists():
         with console.status("Measuring the memory of a training step ..."):
             trainer.measure(folder)
+    console.print(f"The run is in {path}. Next: equilibria report {path}", soft_wrap=True)
+    accelerator.wait_for_everyone()
+    accelerator.end_training()
 
 
 class Trainer:

@@ -1,0 +1,135 @@
+"""`equilibria report`."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import tiny_run
+
+from equilibria import data
+from equilibria.cli.main import main
+from equilibria.data import DataError
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tiny_run.train(tmp_path_factory.mktemp("report") / "digits")
+    assert main(["doctor", str(folder), "--samples", "10", "--starts", "1"]) == 0
+    return folder
+
+
+@pytest.fixture
+def folder(trained: Path, tmp_path: Path) -> Path:
+    """A copy that a test may spoil."""
+    return Path(shutil.copytree(trained, tmp_path / "digits"))
+
+
+def test_one_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(folder)]) == 0
+    html = (folder / "report.html").read_text()
+    assert str(folder / "report.html") in capsys.readouterr().out.replace("\n", "")
+    for text in (
+        "<h1>digits</h1>",
+        "Accuracy",
+        "How the residual falls",
+        "Evaluations in each epoch",
+        "How solves end",
+        "Spectral radius",
+        "Memory of one training step against depth",
+        "What depth buys",
+        "The doctor’s findings",
+        "width: 16",
+        "torch",
+    ):
+        assert text in html
+    assert "://" not in html
+    accuracy = json.loads((folder / "evaluation.json").read_text())["accuracy"]
+    assert f"{100 * accuracy:.1f} %" in html
+
+
+def test_several_runs_on_one_page(folder: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(folder, tmp_path / "other" / "digits"))
+    out = tmp_path / "pages" / "both.html"
+    out.parent.mkdir()
+    assert main(["report", str(folder), str(other), "--out", str(out)]) == 0
+    html = out.read_text()
+    assert "2 runs compared" in html
+    assert str(folder) in html and str(other) in html  # equal names are told apart by their paths
+    assert not (folder / "report.html").exists()
+
+
+def test_comparison_goes_to_the_working_directory(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Path(shutil.copytree(folder, tmp_path / "other"))
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", str(folder), str(other)]) == 0
+    assert "digits" in (tmp_path / "comparison.html").read_text()
+
+
+def test_what_was_not_examined_is_examined(folder: Path) -> None:
+    stored = folder / "doctor.json"
+    before = stored.read_text()
+    assert main(["report", str(folder)]) == 0
+    assert stored.read_text() == before
+    weights = (folder / "model.safetensors").stat().st_mtime
+    os.utime(stored, (weights - 10, weights - 10))  # as if training had gone on since
+    assert main(["report", str(folder)]) == 0
+    assert json.loads(stored.read_text())["samples"] > json.loads(before)["samples"]
+
+
+def test_without_its_data_a_run_is_reported_without_findings(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def load(*_: object, **__: object) -> None:
+        raise DataError("the images are gone")
+
+    monkeypatch.setattr(data, "load", load)
+    (folder / "doctor.json").unlink()
+    assert main(["report", str(folder)]) == 0
+    assert "the images are gone" in capsys.readouterr().out
+    assert "The doctor’s findings" not in (folder / "report.html").read_text()
+
+
+def test_files_that_are_missing_are_done_without(folder: Path) -> None:
+    for name in ("memory.json", "evaluation.json", "run.json"):
+        (folder / name).unlink()
+    assert main(["report", str(folder)]) == 0
+    assert "Memory of one training step" not in (folder / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda folder: shutil.rmtree(folder), "there is no run folder"),
+        (lambda folder: (folder / "recipe.yaml").unlink(), "is no run folder"),
+        (lambda folder: (folder / "memory.json").write_text("{"), "memory.json is damaged"),
+        (lambda folder: (folder / "metrics.jsonl").unlink(), "has no finished epoch yet"),
+        (lambda folder: (folder / "metrics.jsonl").write_text("no\nno\n"), "is damaged"),
+    ],
+)
+def test_a_bad_run_leaves_the_last_page(
+    folder: Path, spoil, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = folder / "report.html"
+    page.write_text("the last page")
+    spoil(folder)
+    assert main(["report", str(folder)]) == 1
+    error = capsys.readouterr().err.strip()
+    assert message in error and len(error.splitlines()) == 1
+    assert not folder.exists() or page.read_text() == "the last page"
+
+
+def test_mistakes_end_in_one_message(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report"]) == 1
+    assert main(["report", str(folder), str(folder)]) == 1
+    assert "a run is named twice" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_to(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(folder), "--out", str(folder / "nowhere" / "page.html")]) == 1
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1

@@ -1,0 +1,228 @@
+"""The page: self-contained, complete, robust to what was not measured."""
+
+import copy
+import functools
+import math
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from equilibria.report import page
+
+STATUSES = ("CONVERGED", "MAX_EVALS", "STALLED", "DIVERGED", "NONFINITE")
+
+
+def solves(mean: float, converged: float) -> dict[str, Any]:
+    status = dict.fromkeys(STATUSES, 0.0) | {"CONVERGED": converged, "MAX_EVALS": 1 - converged}
+    return {"evals": {"mean": mean, "p50": 8, "p90": 11, "p99": 14, "max": 20}, "status": status}
+
+
+def run(name: str = "digits", **changes: Any) -> dict[str, Any]:
+    metrics = [
+        {
+            "epoch": epoch,
+            "seconds": 1.5,
+            "train": {
+                "loss": 2.0 / epoch,
+                "accuracy": 1 - 0.5 / epoch,
+                "forward": solves(9.0, 0.9),
+                "adjoint": solves(7.5, 1.0),
+            },
+            "test": {
+                "loss": 2.2 / epoch,
+                "accuracy": 0.98 - 0.5 / epoch,
+                "forward": solves(9.5, 1.0),
+            },
+            "spectral_radius": {"mean": 0.61, "max": 0.83},
+        }
+        for epoch in (1, 2, 3)
+    ]
+    memory = [
+        {"kind": kind, "evals": depth, "bytes": size * depth + 2**20, "history_bytes": 2**18}
+        for kind, size in (("deq", 0), ("unrolled", 2**20), ("checkpointed", 2**14))
+        for depth in (5, 80)
+    ]
+    trace = {
+        "evals": [1, 2, 3],
+        "p10": [0.1, 0.01, 1e-4],
+        "p50": [0.2, 0.02, 1e-3],
+        "p90": [0.3, 0.03, 2e-3],
+        "max": [0.4, None, 3e-3],
+    }
+    points = [{"evals": k, "distance": 1 / k, "accuracy": 0.9} for k in (1, 2)]
+    findings = [
+        {"topic": "Depth", "severity": "healthy", "sentence": "Depth is used.", "advice": ""},
+        {"topic": "Gradient", "severity": "unhealthy", "sentence": "It is off.", "advice": "Mend."},
+    ]
+    return {
+        "name": name,
+        "metrics": metrics,
+        "evaluation": {
+            "accuracy": 0.9731,
+            "accuracy_at": {"1": 0.61, "2": 0.9, "12": 0.97},
+            "forward": solves(9.5, 1.0),
+        },
+        "memory": memory,
+        "examination": {
+            "forward": {"rtol": 1e-3, "trace": trace},
+            "depth": {"points": points, "accuracy": 0.97},
+            "findings": findings,
+        },
+        "recipe": {"description": "A <small> network.", "model": {"width": 32}, "seed": 0},
+        "about": {"versions": {"torch": "2.13.0"}, "hardware": "2 CPU cores", "parameters": 25994},
+    } | changes
+
+
+class Elements(HTMLParser):
+    """Checks that tags nest, and collects them."""
+
+    VOID = frozenset({"meta", "br", "hr", "link", "img", "input"})
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(html)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def titles(html: str) -> list[str]:
+    return re.findall(r"<figure[^>]*>\s*<h3>(.*?)</h3>", html)
+
+
+ALL = [
+    "Loss",
+    "Accuracy",
+    "How the residual falls",
+    "What depth buys",
+    "Evaluations in each epoch",
+    "Spectral radius",
+    "How solves end",
+    "Memory of one training step against depth",
+]
+
+
+@functools.cache
+def page_of(*names: str) -> str:
+    return page([run(name) for name in names])
+
+
+@pytest.mark.parametrize("names", [("digits",), ("a", "b", "c")], ids=["one", "three"])
+def test_page_is_complete_and_needs_nothing_else(names: tuple[str, ...]) -> None:
+    html = page_of(*names)
+    assert titles(html) == ALL
+    elements = Elements(html)
+    assert not {"script", "link", "img", "iframe", "object"} & {tag for tag, _ in elements.tags}
+    for _, attributes in elements.tags:
+        for name in ("src", "href", "xlink:href"):
+            assert (attributes.get(name) or "#").startswith("#")
+    assert "://" not in html and "@import" not in html
+    assert set(re.findall(r"url\((.)", html)) <= {"#"}
+
+
+def test_every_colour_follows_the_theme() -> None:
+    html = page_of("digits")
+    drawings = "".join(re.findall(r"<svg.*?</svg>", html, re.DOTALL))
+    assert not re.search(r"#[0-9a-f]{6}\b(?!\w)", re.sub(r'"#\w+"|url\(#\w+\)', "", drawings))
+    used = set(re.findall(r"var\(--([\w-]+)\)", html))
+    defined = re.findall(r"--([\w-]+):", html)
+    assert used - {"key", "wash", "text"} <= set(defined)
+    theme = re.search(r"prefers-color-scheme: dark\) \{(.*?)\n\}", html, re.DOTALL)
+    assert theme is not None
+    light = set(re.findall(r"--([\w-]+):", html[: theme.start()]))
+    assert light == set(re.findall(r"--([\w-]+):", theme[1]))
+
+
+def test_references_inside_drawings_are_unique() -> None:
+    html = page_of("a", "b", "c")
+    names = re.findall(r'\bid="([^"]+)"', html)
+    assert len(names) == len(set(names))
+    assert set(re.findall(r"(?:url\(|href=\")#([\w-]+)", html)) <= set(names)
+
+
+def test_numbers_are_those_of_the_run() -> None:
+    html = page_of("digits")
+    for text in ("97.3 %", "9.5", "7.5", "0.61", "25,994", "2.13.0", "2 CPU cores", "width: 32"):
+        assert text in html
+    assert "A &lt;small&gt; network." in html
+
+
+def test_memory_tile_compares_at_the_deepest() -> None:
+    html = page_of("digits")
+    assert "81× less" in html and "81.0 MiB" in html
+
+
+def test_findings_worst_first() -> None:
+    html = page_of("digits")
+    assert html.index("It is off.") < html.index("Depth is used.")
+    assert "Mend." in html
+
+
+def test_comparison_shows_what_differs() -> None:
+    other = run("wide", recipe={"model": {"width": 64}, "seed": 0})
+    html = page([run("narrow"), other])
+    table = html[html.index("What differs") :]
+    table = table[: table.index("</table>")]
+    assert "model.width" in table and "64" in table and "seed" not in table
+    assert "What differs" not in page_of("a", "b", "c")
+
+
+OPTIONAL = ("evaluation", "memory", "examination", "recipe", "about")
+UNMEASURED = {
+    "Memory of one training step against depth",
+    "How the residual falls",
+    "What depth buys",
+}
+
+
+def test_what_was_not_measured_is_left_out() -> None:
+    absent = {key: value for key, value in run("b").items() if key not in OPTIONAL}
+    for bare in (absent, absent | dict.fromkeys(OPTIONAL)):
+        assert set(titles(page([bare]))) == set(ALL) - UNMEASURED
+    assert titles(page([run("a"), absent])) == ALL
+
+
+def test_an_adjoint_that_solves_nothing() -> None:
+    given = run()
+    for row in given["metrics"]:
+        row["train"]["adjoint"] = {"evals": None, "status": None}
+    html = page([given])
+    assert titles(html) == ALL
+    assert "backward, training" not in html and "Backward solve" not in html
+
+
+def test_a_run_that_broke_is_still_shown() -> None:
+    given = copy.deepcopy(run())
+    for row in given["metrics"][1:]:
+        row["train"]["loss"] = math.nan
+        row["test"]["loss"] = math.inf
+        row["spectral_radius"] = {"mean": None, "max": None}
+    assert titles(page([given])) == ALL
+
+
+def test_one_epoch() -> None:
+    given = run()
+    given["metrics"] = given["metrics"][:1]
+    assert titles(page([given])) == ALL
+
+
+def test_the_same_numbers_give_the_same_page() -> None:
+    assert page([run()]) == page_of("digits")
+
+
+def test_no_run_is_an_error() -> None:
+    with pytest.raises(ValueError, match="at least one run"):
+        page([])

@@ -1,0 +1,55 @@
+"""A training run that takes seconds: scikit-learn's digits, a narrow layer, ten steps."""
+
+import copy
+
+import pytest
+import torch
+from accelerate import Accelerator
+from rich.console import Console
+
+from equilibria.train import recipe as recipes
+from equilibria.train.run import Folder
+from equilibria.train.trainer import Trainer
+
+TINY = {
+    "description": "ten steps on digits",
+    "task": {"name": "image_classification", "data": "digits", "shift": 1},
+    "model": {"name": "dense", "width": 16},
+    "solver": {"name": "Anderson", "rtol": 1e-3, "max_evals": 30},
+    "optimiser": {"name": "AdamW", "lr": 0.01},
+    "epochs": 2,
+    "batch_size": 256,
+    "probes": 8,
+}
+
+
+@pytest.fixture
+def tree():
+    """The tiny recipe as YAML would give it."""
+    return copy.deepcopy(TINY)
+
+
+@pytest.fixture
+def quiet():
+    return Console(quiet=True)
+
+
+@pytest.fixture
+def make(tree, tmp_path):
+    """Build a trainer and its folder: make(name, *options) -> (trainer, folder)."""
+
+    def build(name="run", *options, new=True):
+        recipe = recipes.parse(tree, options)
+        folder = Folder(tmp_path / name)
+        if new:
+            folder.create(recipe)
+        trainer = Trainer(recipe, recipe.task.load(), Accelerator(cpu=True))
+        return trainer, folder
+
+    return build
+
+
+@pytest.fixture
+def weights():
+    """weights(trainer) -> all parameters and buffers in one dictionary of copies."""
+    return lambda trainer: {k: torch.clone(v) for k, v in trainer.model.state_dict().items()}

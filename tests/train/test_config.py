@@ -1,0 +1,129 @@
+"""Recipes from YAML and options: what they become, and what they refuse."""
+
+import pytest
+
+from equilibria.solve import Anderson, Broyden, Implicit
+from equilibria.train import recipe as recipes
+from equilibria.train.config import ConfigError, differences
+
+
+def with_(tree, path, value):
+    *way, last = path.split(".")
+    node = tree
+    for key in way:
+        node = node.setdefault(key, {})
+    node[last] = value
+    return tree
+
+
+@pytest.mark.parametrize("name", recipes.available())
+def test_every_shipped_recipe_is_read_back_from_its_resolved_form(name):
+    recipe = recipes.load(name)
+    assert recipe.description
+    assert recipes.parse(recipes.yaml.safe_load(recipes.to_yaml(recipe))) == recipe
+
+
+def test_the_resolved_form_spells_out_every_default(tree):
+    resolved = recipes.dump(recipes.parse(tree))
+    assert resolved["solver"]["name"] == "Anderson"
+    assert resolved["solver"]["history"] == Anderson().history
+    assert resolved["adjoint"] == {
+        "name": "Implicit",
+        "linear": {"name": "GMRES", "rtol": 1e-4, "atol": 0.0, "max_evals": 100, "restart": 20},
+    }
+    assert resolved["eval_solver"] is None
+    assert resolved["seed"] == 0
+
+
+def test_options_override_values(tree):
+    recipe = recipes.parse(tree, ["--epochs", "7", "--solver.history=3", "--seed", "5"])
+    assert (recipe.epochs, recipe.seed) == (7, 5)
+    assert recipe.solver == Anderson(rtol=1e-3, max_evals=30, history=3)
+
+
+def test_a_switch_of_class_keeps_what_both_have(tree):
+    tree["solver"]["history"] = 3
+    recipe = recipes.parse(tree, ["--solver.name", "Broyden", "--solver.memory", "7"])
+    assert recipe.solver == Broyden(rtol=1e-3, max_evals=30, memory=7)
+
+
+def test_a_forward_solver_may_stand_in_for_the_linear_one(tree):
+    tree["adjoint"] = {"name": "Implicit", "linear": {"name": "Anderson", "history": 2}}
+    assert recipes.parse(tree).adjoint == Implicit(linear=Anderson(history=2))
+
+
+def test_yaml_may_write_1e_minus_3_without_a_dot(tmp_path):
+    path = tmp_path / "own.yaml"
+    path.write_text(
+        "task: {name: image_classification}\nmodel: {name: dense}\nsolver: {rtol: 1e-3}\n"
+    )
+    assert recipes.load(str(path)).solver.rtol == 1e-3
+
+
+BAD = [
+    ("solvr", {"name": "Anderson"}, "unknown key 'solvr", "did you mean 'solver"),
+    ("solver.histroy", 3, "unknown key 'solver.histroy'", "did you mean 'solver.history'?"),
+    ("history", 3, "unknown key 'history'", "did you mean 'solver.history'?"),
+    ("solver.name", "Andersen", "solver: no 'Andersen'", "did you mean 'Anderson'?"),
+    ("model.name", "dence", "model: no 'dence'", "did you mean 'dense'?"),
+    ("adjoint.linear.name", "GMERS", "adjoint.linear: no 'GMERS'", "did you mean 'GMRES'?"),
+    ("solver", "Anderson", "solver: expected a mapping", "{name: "),
+    ("solver.history", "many", "solver.history: expected int | None", "'many'"),
+    ("epochs", 2.5, "epochs: expected int", "'2.5'"),
+    ("model.shape", "big", "model.shape: expected tuple[int, ...]", "'big'"),
+    ("precision", "fp61", "precision: no 'fp61'", "did you mean 'fp16'?"),
+    ("solver.rtol", -1e-3, "solver: ", "rtol"),
+    ("solver.history", 0, "solver: ", "history"),
+    ("optimiser.lr", 0.0, "optimiser: lr must be positive", "0.0"),
+    ("schedule.warmup", 2.0, "schedule: warmup", "2.0"),
+    ("batch_size", 0, "batch_size must be at least 1", "0"),
+    ("clip", -1.0, "clip must be positive", "-1.0"),
+    ("model", None, "model: is missing", "dense"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "what", "hint"), BAD, ids=[bad[0] for bad in BAD])
+def test_a_bad_key_or_value_is_named_with_what_is_right(tree, path, value, what, hint):
+    with pytest.raises(ConfigError) as caught:
+        recipes.parse(with_(tree, path, value))
+    message = str(caught.value)
+    assert what in message
+    assert hint in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (["--epoch", "3"], "did you mean 'epochs'?"),
+        (["--solver.rtol", "tiny"], "solver.rtol: expected float, got 'tiny'"),
+        (["--solver.rtol", "-1"], "rtol"),
+        (["--solver.name", "Newton"], "solver: no 'Newton'"),
+        (["--solver.memory", "3"], "unknown option '--solver.memory'"),
+        (["--epochs"], "epochs"),
+    ],
+)
+def test_a_bad_option_is_named(tree, options, what):
+    with pytest.raises(ConfigError) as caught:
+        recipes.parse(tree, options)
+    assert what in str(caught.value)
+
+
+def test_an_unknown_recipe_names_the_nearest():
+    with pytest.raises(ConfigError, match="no recipe 'digts'; did you mean 'digits'"):
+        recipes.load("digts")
+
+
+@pytest.mark.parametrize("text", ["a: [1", "- 1\n- 2\n", ""])
+def test_a_file_that_is_no_recipe_is_refused(tmp_path, text):
+    path = tmp_path / "own.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"own\.yaml"):
+        recipes.load(str(path))
+
+
+def test_differences_name_the_keys(tree):
+    one = recipes.dump(recipes.parse(tree))
+    other = recipes.dump(recipes.parse(tree, ["--solver.history", "2"]))
+    assert differences(one, other) == ["solver.history: 5 there, 2 here"]
+    assert differences(one, one) == []

@@ -1,0 +1,53 @@
+"""Two processes train as one does."""
+
+import subprocess
+import sys
+
+import torch
+import yaml
+from safetensors.torch import load_file
+
+PROGRAM = """
+import sys
+from accelerate import Accelerator
+from rich.console import Console
+from equilibria.train import recipe as recipes
+from equilibria.train.run import Folder
+from equilibria.train.trainer import Trainer
+
+recipe, folder = recipes.load(sys.argv[1]), Folder(__import__("pathlib").Path(sys.argv[2]))
+accelerator = Accelerator(cpu=True)
+trainer = Trainer(recipe, recipe.task.load(), accelerator)
+assert accelerator.num_processes == 2
+if accelerator.is_main_process:
+    folder.create(recipe)
+accelerator.wait_for_everyone()
+trainer.fit(folder, Console(quiet=True))
+accelerator.end_training()
+"""
+
+
+def test_two_processes_take_the_steps_of_one(make, quiet, tree, weights, tmp_path):
+    # SGD, and tight solves: Adam would blow up the rounding of small gradients
+    exact = {
+        "task": {"name": "image_classification", "data": "digits"},
+        "optimiser": {"name": "SGD", "lr": 0.5},
+        "solver": {"name": "Anderson", "rtol": 1e-6, "max_evals": 60},
+        "adjoint": {"name": "Implicit", "linear": {"name": "GMRES", "rtol": 1e-6}},
+        "epochs": 1,
+        "clip": 1.0,
+    }
+    tree.update(exact)
+    alone, folder = make("one")
+    alone.fit(folder, quiet)
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(tree))
+    (tmp_path / "program.py").write_text(PROGRAM)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command += ["--master-port", "0", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+    done = subprocess.run(
+        [*command, "program.py", "tiny.yaml", "two"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    together = load_file(tmp_path / "two" / "model.safetensors")
+    for name, value in weights(alone).items():
+        torch.testing.assert_close(together[name], value, rtol=1e-3, atol=1e-5)

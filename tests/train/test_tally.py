@@ -1,0 +1,56 @@
+"""Counting evaluations and statuses over batches."""
+
+from types import SimpleNamespace
+
+import numpy
+import pytest
+import torch
+
+from equilibria.solve import Status
+from equilibria.train.tally import SolveTally, Tally
+
+
+def solution(evals, status):
+    stats = SimpleNamespace(evals=torch.tensor(evals))
+    return SimpleNamespace(stats=stats, status=torch.tensor(status, dtype=torch.int8))
+
+
+def test_means_and_shares_weigh_samples_not_batches():
+    tally = Tally()
+    tally.add(1.0, torch.tensor([True]), solution([2], [0]))
+    tally.add(4.0, torch.tensor([True, False]), solution([4, 9], [0, 1]), solution([1, 1], [2, 0]))
+    summary = tally.summary()
+    assert summary["loss"] == pytest.approx(3.0)
+    assert summary["accuracy"] == pytest.approx(2 / 3)
+    assert summary["forward"]["evals"]["mean"] == pytest.approx(5.0)
+    assert summary["forward"]["status"]["CONVERGED"] == pytest.approx(2 / 3)
+    assert summary["forward"]["status"]["MAX_EVALS"] == pytest.approx(1 / 3)
+    assert summary["adjoint"]["status"]["STALLED"] == pytest.approx(1 / 2)
+    assert set(summary["forward"]["status"]) == {status.name for status in Status}
+
+
+def test_percentiles_are_those_of_numpy():
+    evals = torch.randint(1, 40, (501,), generator=torch.Generator().manual_seed(0))
+    tally = SolveTally()
+    tally.add(evals, torch.zeros(501, dtype=torch.int8))
+    summary = tally.summary()["evals"]
+    for percent in (50, 90, 99):
+        expected = numpy.percentile(evals.numpy(), percent, method="inverted_cdf")
+        assert summary[f"p{percent}"] == expected
+    assert summary["max"] == evals.max()
+
+
+def test_a_tally_survives_being_saved_and_two_add_up():
+    one, two, both = Tally(), Tally(), Tally()
+    for tally in (one, both):
+        tally.add(1.0, torch.tensor([True]), solution([2], [0]), solution([3], [0]))
+    for tally in (two, both):
+        tally.add(2.0, torch.tensor([False]), solution([2], [3]), solution([4], [0]))
+    assert Tally.restore(one.state()) == one
+    assert Tally.total([one, two]) == both
+
+
+def test_an_adjoint_that_solves_nothing_has_no_figures():
+    tally = Tally()
+    tally.add(1.0, torch.tensor([True]), solution([2], [0]), None)
+    assert tally.summary()["adjoint"] == {"evals": None, "status": None}

@@ -1,0 +1,69 @@
+"""Image classification: its data, loss, metric and what it does to training images."""
+
+import pytest
+import torch
+
+from equilibria.models.dense import DenseConfig
+from equilibria.tasks import ImageClassification, Samples
+from equilibria.tasks.classification import shifted
+
+
+@pytest.fixture(scope="module")
+def task():
+    return ImageClassification(data="digits", shift=1).load()
+
+
+def test_the_split_is_the_one_that_results_are_quoted_for(task):
+    assert (len(task.train), len(task.test)) == (1347, 450)
+    assert task.train.inputs.shape[1:] == (1, 8, 8)
+    assert task.train.targets.unique().tolist() == list(range(10))
+
+
+def test_loss_and_metric_know_right_from_wrong(task):
+    targets = torch.tensor([0, 1, 2])
+    sure = 20.0 * torch.eye(10)[:3]
+    assert task.loss(sure, targets) < 1e-6
+    assert task.loss(sure, targets.flip(0)) > 10.0
+    assert task.correct(sure, torch.tensor([0, 1, 3])).tolist() == [True, True, False]
+
+
+def test_an_image_moves_as_a_whole_and_by_a_few_pixels_at_most():
+    image = torch.arange(25.0).reshape(1, 1, 5, 5)
+    moved = shifted(image.expand(400, 2, 5, 5), 1)
+    assert torch.equal(moved[:, 0], moved[:, 1])
+    inner = {tuple(m[0, 1:4, 1:4].flatten().tolist()) for m in moved}
+    expected = {
+        tuple(image[0, 0, 1 + i : 4 + i, 1 + j : 4 + j].flatten().tolist())
+        for i in (-1, 0, 1)
+        for j in (-1, 0, 1)
+    }
+    assert inner == expected
+
+
+def test_every_image_of_a_batch_moves_on_its_own():
+    moved = shifted(torch.rand(1, 1, 8, 8).expand(50, 1, 8, 8), 2)
+    assert len({tuple(m.flatten().tolist()) for m in moved}) > 10
+
+
+def test_only_training_images_are_moved(task):
+    images = task.test.inputs[:50]
+    assert not torch.equal(task.augment(images), images)
+    plain = ImageClassification(data="digits").load()
+    assert torch.equal(plain.augment(images), images)
+
+
+def test_a_model_of_another_shape_is_refused(task):
+    with pytest.raises(ValueError, match=r"shape \(1, 8, 8\) and 10 classes"):
+        task.model(DenseConfig(shape=(1, 28, 28)))
+
+
+@pytest.mark.parametrize("bad", [{"label_smoothing": 1.0}, {"shift": -1}])
+def test_an_impossible_task_is_refused(bad):
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        ImageClassification(**bad)
+
+
+@pytest.mark.parametrize(("inputs", "targets"), [(0, 0), (3, 2)])
+def test_samples_need_targets_and_at_least_one(inputs, targets):
+    with pytest.raises(ValueError, match="at least one"):
+        Samples(torch.zeros(inputs, 1), torch.zeros(targets))
