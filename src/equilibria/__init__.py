@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from equilibria import data, models, nn, solve, stability
+    from equilibria import data, models, nn, stability
     from equilibria.nn import DEQ
     from equilibria.solve import (
         GMRES,
@@ -62,11 +62,10 @@ __all__ = [
     "models",
     "nn",
     "shared",
-    "solve",
     "stability",
 ]
 
-_ROOMS = ("data", "models", "nn", "solve", "stability")
+_ROOMS = ("data", "models", "nn", "stability")
 
 
 def __getattr__(name: str) -> Any:
