@@ -12,9 +12,9 @@ from typing_extensions import override
 from equilibria.solve.autocast import outside
 from equilibria.solve.derivative import Linearisation, pullback, pushforward
 from equilibria.solve.equation import (
-    Adjoint,
     AdjointInfo,
     Axes,
+    Derivative,
     Equation,
     Record,
     fold_all,
@@ -44,7 +44,7 @@ class Affine(Equation):
     parent: Equation
     solver: LinearSolver | Solver
     transposed: bool
-    adjoint: Adjoint
+    derivative: Derivative
     count: int
     report: Record | None = None
 
@@ -131,7 +131,7 @@ class Affine(Equation):
         )
         constant = fold_all(constant, axes.p[-n:], size, self.coupled)
         start = fold_all(z, axes.z, size, self.coupled)
-        folded = Affine(parent, self.solver, self.transposed, self.adjoint, n)
+        folded = Affine(parent, self.solver, self.transposed, self.derivative, n)
         return folded, start, [], [*at, *parameters, *constant]
 
     @override

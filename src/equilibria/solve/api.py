@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from equilibria.solve.adjoints import Adjoint, Implicit, Phantom, Unrolled
+from equilibria.solve.adjoints import Adjoint, Implicit
 from equilibria.solve.autocast import AutocastRegion
 from equilibria.solve.binding import bind
 from equilibria.solve.equation import Record
-from equilibria.solve.implicit import implicit
 from equilibria.solve.nonlinear import Nonlinear
-from equilibria.solve.path import phantom, unrolled
 from equilibria.solve.solution import Solution
 from equilibria.solve.solvers import Anderson, Solver
 from equilibria.solve.status import Stats
@@ -98,16 +96,10 @@ def fixed_point(
         throw=throw,
         trace=trace,
         states=tuple(states),
-        adjoint=adjoint,
+        derivative=adjoint.derivative,
         record=record,
     )
-    start = [leaf.detach() for leaf in leaves]
-    if isinstance(adjoint, Unrolled):
-        found = unrolled(equation, leaves, p, adjoint)
-    elif isinstance(adjoint, Phantom):
-        found = phantom(equation, start, p, adjoint)
-    else:
-        found = implicit(equation, start, p)
+    found = adjoint.find(equation, leaves, p)
     return Solution(
         value=unflatten(found.value, spec),
         status=found.status,

@@ -27,13 +27,13 @@ class Equation(abc.ABC):
     Attributes:
         coupled: the batch is one sample.
         throw: a solve that does not converge raises.
-        adjoint: how its solution is differentiated.
+        derivative: how its solution is differentiated.
         record: where solves leave word of themselves; None: nowhere.
     """
 
     coupled: bool
     throw: bool
-    adjoint: Adjoint
+    derivative: Derivative
     record: Record | None
 
     @abc.abstractmethod
@@ -85,8 +85,8 @@ class StateEquation(Equation):
         """Runs the solver on `evaluate`, with all samples staying in the batch."""
 
 
-class Adjoint(abc.ABC):
-    """How the solution of an equation is differentiated; see `equilibria.solve.adjoints`."""
+class Derivative(abc.ABC):
+    """How the solution of an equation depends on what f depends on: exactly, or inexactly."""
 
     @abc.abstractmethod
     def first_order(self, equation: Equation, jacobian: Linearisation, g: Leaves) -> Leaves:

@@ -78,7 +78,7 @@ class FixedPoint(torch.autograd.Function):
             return (*nothing, *_differentiable(equation, z, p, g, needed))
         jacobian = equation.linearise(z, p, needed)
         equation.require_same(z, jacobian.value, residual)
-        u = equation.adjoint.first_order(equation, jacobian, g)
+        u = equation.derivative.first_order(equation, jacobian, g)
         return (*nothing, *jacobian.parameters(u))
 
     @staticmethod
@@ -102,7 +102,7 @@ class FixedPoint(torch.autograd.Function):
                     [t for i in moved if (t := given[i]) is not None],
                     like=z,
                 )
-                out = list(equation.adjoint.tangent(equation, z, p, change))
+                out = list(equation.derivative.tangent(equation, z, p, change))
         others = 3 + n * len(equation.recorded)
         return (*out, *[None] * others)
 
@@ -166,7 +166,7 @@ def _differentiable(
     equation: Equation, z: Leaves, p: Leaves, g: Leaves, needed: Sequence[bool]
 ) -> list[Tensor | None]:
     equation.require_substitutable()
-    u = equation.adjoint.cotangent(equation, z, p, g)
+    u = equation.derivative.cotangent(equation, z, p, g)
     wanted = [i for i, need in enumerate(needed) if need]
     found = iter(pullback(_of_parameters(equation, z, p, wanted), [p[i] for i in wanted], u))
     return [next(found) if need else None for need in needed]

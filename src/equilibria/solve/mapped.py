@@ -36,7 +36,7 @@ class Mapped(StateEquation):
 
     def __post_init__(self) -> None:
         self.throw = self.inner.throw
-        self.adjoint = self.inner.adjoint
+        self.derivative = self.inner.derivative
         self.coupled = False
         self.record = None
 

@@ -16,8 +16,8 @@ from equilibria.solve.autocast import AutocastRegion, entered, outside
 from equilibria.solve.capture import Captured, substituted
 from equilibria.solve.derivative import Linearisation
 from equilibria.solve.equation import (
-    Adjoint,
     Axes,
+    Derivative,
     Equation,
     Record,
     StateEquation,
@@ -49,7 +49,7 @@ class Nonlinear(StateEquation):
 
     f: Callable[..., Tree]
     solver: Solver
-    adjoint: Adjoint
+    derivative: Derivative
     state_spec: pytree.TreeSpec
     operands: Operands
     autocast: AutocastRegion

@@ -7,9 +7,10 @@ from typing import Any
 
 from typing_extensions import override
 
+from equilibria.solve.adjoints.base import ImplicitAdjoint
 from equilibria.solve.affine import Affine
 from equilibria.solve.derivative import Linearisation
-from equilibria.solve.equation import Adjoint, Equation
+from equilibria.solve.equation import Equation
 from equilibria.solve.function import solve_implicitly
 from equilibria.solve.linear import GMRES, LinearSolver
 from equilibria.solve.solvers import Solver
@@ -17,7 +18,7 @@ from equilibria.solve.tree import Leaves
 
 
 @dataclass(frozen=True, kw_only=True)
-class Implicit(Adjoint):
+class Implicit(ImplicitAdjoint):
     """The implicit function theorem: dL/dp = (df/dp)^T u, where u = J^T u + dL/dz*, J = df/dz.
 
     Exact, to any order of derivative, up to the tolerances: the error of the gradient is at most

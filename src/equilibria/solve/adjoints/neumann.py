@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from torch import Tensor
 from typing_extensions import override
 
+from equilibria.solve.adjoints.base import ImplicitAdjoint
 from equilibria.solve.derivative import Linearisation, pullback, pushforward
-from equilibria.solve.equation import Adjoint, Equation
+from equilibria.solve.equation import Equation
 from equilibria.solve.solvers.base import check_damping, check_whole
 from equilibria.solve.tree import Leaves
 
@@ -32,7 +33,7 @@ def truncated(
 
 
 @dataclass(frozen=True, kw_only=True)
-class NeumannPhantom(Adjoint):
+class NeumannPhantom(ImplicitAdjoint):
     """The Neumann-series phantom gradient (NPG): the exact adjoint's series, cut short.
 
         u = damping (I + B + ... + B^(steps-1))^T dL/dz*,  B = damping J + (1 - damping) I,
@@ -71,7 +72,7 @@ class NeumannPhantom(Adjoint):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JacobianFree(Adjoint):
+class JacobianFree(ImplicitAdjoint):
     """The Jacobian-free gradient (JFB): u = dL/dz*, as if (I - J)^-1 were the identity.
 
     The error in u is J^T (I - J)^-T dL/dz*, of relative size ||J||; a descent direction where J is

@@ -1,0 +1,121 @@
+"""The phantom gradient along the path."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from equilibria.solve import private
+from equilibria.solve.adjoints.base import Adjoint
+from equilibria.solve.adjoints.neumann import JacobianFree
+from equilibria.solve.equation import Derivative, raise_if_failed
+from equilibria.solve.implicit import Found, one_step, solve
+from equilibria.solve.nonlinear import Nonlinear
+from equilibria.solve.rows import Layout, choose, norm, relative_by_leaf, subtract
+from equilibria.solve.solvers.base import check_damping, check_whole
+from equilibria.solve.status import Status
+from equilibria.solve.tree import Leaves
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phantom(Adjoint):
+    """The unrolling-based phantom gradient (UPG): `steps` damped iterations from the solution.
+
+        z <- (1 - damping) z + damping f(z),  from z = z*, differentiated step by step.
+
+    The value returned is the iterate after these steps, in training and evaluation alike; they are
+    counted, and so is the evaluation that measures its residual. The gradient is that of the
+    truncated path: with r < 1 the norm of damping J + (1 - damping) I, its relative error is at
+    most r^steps, and what z* lacks in accuracy the steps make up in part. Memory: `steps`
+    evaluations of f.
+
+    Source: Bai 2022 (thesis), eq. 5.11 and Alg. 1; Geng et al. 2021.
+
+    Attributes:
+        steps: the k of the papers, >= 1.
+        damping: their lambda, between 0 and 2, exclusive.
+    """
+
+    steps: int = 5
+    damping: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_whole(self, "steps", 1)
+        check_damping(self)
+
+    @property
+    @override
+    def derivative(self) -> Derivative:
+        return JacobianFree()  # of a solution that is detached: nothing comes of it
+
+    @override
+    def find(self, equation: Nonlinear, z: Leaves, p: Leaves) -> Found:
+        at = [leaf.detach() for leaf in z]
+        quiet = replace(equation, throw=False)
+        if private.transform_active():
+            found = solve(quiet, at, p)
+        else:
+            with torch.no_grad():
+                found = solve(quiet, at, p)
+        everything = [*p, *quiet.captured.values]
+        start = [leaf.detach() for leaf in found.value]
+        layout = Layout.of(start, quiet.coupled)
+        measured: list[_Measured] = []
+
+        value = start
+        for _ in range(self.steps):
+            image = quiet.evaluate(value, everything)
+            measured.append(_measured(layout, value, image))
+            value = [
+                (1 - self.damping) * x + self.damping * y for x, y in zip(value, image, strict=True)
+            ]
+        with torch.no_grad():
+            measured.append(_measured(layout, value, quiet.evaluate(value, everything)))
+
+        end, solver = measured[-1], quiet.solver
+        finite = torch.isfinite(end.size + end.scale)
+        reached = end.size <= solver.atol + solver.rtol * end.scale
+        ended = torch.where(found.status == Status.CONVERGED, int(Status.MAX_EVALS), found.status)
+        status = torch.where(reached, int(Status.CONVERGED), ended)
+        status = torch.where(finite, status, int(Status.NONFINITE)).to(torch.int8)
+        # A sample whose steps left the finite numbers keeps the solution that they began at.
+        rows = choose(finite, layout.rows(value), layout.rows(start))
+        run = Found(
+            value=layout.leaves(rows),
+            status=status,
+            evals=found.evals + self.steps + 1,
+            residual=torch.where(finite, end.relative, found.residual),
+            states=found.states,
+        )
+        record = quiet.record
+        if record is not None and record.trace is not None and record.leaf_trace is not None:
+            record.trace = torch.cat([record.trace, torch.stack([m.relative for m in measured])])
+            record.leaf_trace = torch.cat(
+                [record.leaf_trace, torch.stack([m.each for m in measured])]
+            )
+        raise_if_failed(equation.throw, "fixed_point", run)
+        if torch.is_grad_enabled():
+            return replace(run, states=[one_step(quiet, state, everything) for state in run.states])
+        return run
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """||f(z) - z||, ||f(z)||, the relative residual, and the same for each leaf."""
+
+    size: Tensor
+    scale: Tensor
+    relative: Tensor
+    each: Tensor
+
+
+def _measured(layout: Layout, z: Leaves, image: Leaves) -> _Measured:
+    rows = layout.rows([x.detach() for x in z])
+    image_rows = layout.rows([x.detach() for x in image])
+    residual = subtract(image_rows, rows)
+    size, scale = norm(residual), norm(image_rows)
+    relative = size / (scale + torch.finfo(size.dtype).tiny)
+    return _Measured(size, scale, relative, relative_by_leaf(residual, image_rows))
