@@ -14,6 +14,8 @@ from equilibria.solve.solvers.base import Point, Solver, Stepper, check_whole
 
 # Below this the secant update divides by rounding: the sample starts its memory afresh.
 SMALLEST_PIVOT = 1e-4
+# A memory's worth of steps that leaves more than this of the best residual has brought nothing.
+STALL = 0.99
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +29,9 @@ class Broyden(Solver):
     triangular solve and one pass to combine.
 
     With a limited memory the method restarts when the memory is full: at the best iterate, with
-    B = -I. Writing over the oldest update instead, as is often done, leaves a matrix that satisfies
-    no secant equation, and diverges.
+    B = -theta I. theta is 1, and halved after each memory's worth of steps that brought nothing, or
+    the restart would take the same path again. Writing over the oldest update instead, as is often
+    done, leaves a matrix that satisfies no secant equation, and diverges.
 
     History: one vector of the size of z an evaluation, up to `memory`, and then three more.
 
@@ -57,6 +60,8 @@ class _Broyden(Stepper):
         self.system = Triangle(tracked)
         self.weights = torch.empty(0)  # 1 / s_j . s_j; zero where a sample has forgotten s_j
         self.best: Point | None = None  # where a restart begins
+        self.before: Tensor | None = None  # the size of its residual at the restart before
+        self.theta: Tensor | None = None  # B_0 = -theta I; None: 1
 
     @override
     def step(self, now: Point) -> Rows:
@@ -67,7 +72,8 @@ class _Broyden(Stepper):
             return self._push(now.residual, now.z)
         if self.memory is not None and len(self.steps) >= self.memory:
             return self._restart(now)
-        coefficients = self._coefficients(now.residual)  # c_j / s_j . s_j
+        residual = self._scaled(now.residual)
+        coefficients = self._coefficients(residual)  # c_j / s_j . s_j
         pivot = 1 - coefficients[:, -1]
         usable = pivot.abs() > SMALLEST_PIVOT
         self.weights = torch.where(usable.unsqueeze(1), self.weights, 0.0)
@@ -76,8 +82,8 @@ class _Broyden(Stepper):
         shifted = torch.zeros_like(coefficients)
         shifted[:, 1:] = coefficients[:, :-1]
         shifted = torch.where(usable.unsqueeze(1), shifted, 0.0)
-        scale = torch.where(usable, pivot, 1.0).reciprocal().to(now.residual[0].dtype)
-        direction = add_scaled(now.residual, 1.0, self.steps.combine(shifted))
+        scale = torch.where(usable, pivot, 1.0).reciprocal().to(residual[0].dtype)
+        direction = add_scaled(residual, 1.0, self.steps.combine(shifted))
         return self._push([row * scale.unsqueeze(1) for row in direction], now.z)
 
     def _coefficients(self, residual: Rows) -> Tensor:
@@ -121,10 +127,19 @@ class _Broyden(Stepper):
         self.steps.clear()
         self.system.clear()
         self.weights = self.weights[:, :0]
+        if self.before is not None:
+            theta = torch.ones_like(self.before) if self.theta is None else self.theta
+            self.theta = torch.where(best.size < STALL * self.before, 1.0, theta / 2)
+        self.before = best.size
         behind = now.size > 2 * best.size
-        return self._push(
-            choose(behind, best.residual, now.residual), choose(behind, best.z, now.z)
-        )
+        residual = choose(behind, best.residual, now.residual)
+        return self._push(self._scaled(residual), choose(behind, best.z, now.z))
+
+    def _scaled(self, residual: Rows) -> Rows:
+        """-B_0 g."""
+        if self.theta is None:
+            return residual
+        return [row * self.theta.unsqueeze(1) for row in residual]
 
     @override
     def select(self, index: Tensor) -> None:
@@ -133,6 +148,10 @@ class _Broyden(Stepper):
             self.best = self.best.select(index)
         if self.last is not None:
             self.last = select(self.last, index)
+        if self.before is not None:
+            self.before = self.before.index_select(0, index)
+        if self.theta is not None:
+            self.theta = self.theta.index_select(0, index)
         self.system.select(index)
         self.weights = self.weights.index_select(0, index)
 
