@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -17,7 +18,14 @@ Cell = str | int | float | None
 
 
 def write(
-    name: str, *, command: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]], note: str
+    name: str,
+    *,
+    command: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    note: str,
+    code: str | None = None,
+    recipe: dict[str, Any] | None = None,
 ) -> Path:
     """Write ``results/<name>.json`` whole or not at all.
 
@@ -27,6 +35,8 @@ def write(
         columns: A heading a column, with its unit.
         rows: A list a row.
         note: What a reader must know to judge the figures.
+        code: The commit that was measured; None for the one that is checked out.
+        recipe: The resolved recipe, where one was trained.
     """
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
@@ -35,6 +45,8 @@ def write(
         "columns": list(columns),
         "rows": [list(row) for row in rows],
         "note": note,
+        "recipe": recipe,
+        "commit": commit() if code is None else code,
         "machine": machine(),
         "versions": {name: version(name) for name in ("equilibria", "torch", "numpy")},
         "date": datetime.date.today().isoformat(),
@@ -43,6 +55,15 @@ def write(
     part.write_text(json.dumps(table, indent=1) + "\n")
     os.replace(part, path)
     return path
+
+
+def commit() -> str:
+    """The commit that is checked out, with a word where files have changed since."""
+    git = ["git", "-C", str(RESULTS.parent)]
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    source = [*git, "status", "--porcelain", "--", "src", "benchmarks"]
+    changed = subprocess.run(source, capture_output=True, text=True, check=True).stdout.strip()
+    return head.stdout.strip() + (" and changes" if changed else "")
 
 
 def machine() -> str:

@@ -10,12 +10,16 @@ import json
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import record
+import yaml
 from tables import TABLES
 
 ROOT = Path(__file__).parents[1]
+COMMIT = "commit.txt"  # of the code that trained a run
 
 
 def run(recipe: str, seed: int) -> Path:
@@ -23,9 +27,12 @@ def run(recipe: str, seed: int) -> Path:
     folder = ROOT / "runs" / f"bench-{recipe}-{seed}"
     command = [sys.executable, "-m", "equilibria", "train", recipe]
     command += ["--seed", str(seed), "--out", str(folder)]
+    began = record.commit()
     if folder.exists():
         command.append("--resume")
     subprocess.run(command, check=True)
+    if not (folder / COMMIT).exists():
+        (folder / COMMIT).write_text(began + "\n")
     return folder
 
 
@@ -77,6 +84,7 @@ def main() -> None:
         rows=rows,
         note="Test set, tolerance and solver as in the recipe; converged: share of test samples "
         "with the status CONVERGED; training: seconds of all epochs.",
+        **_origin(folders),
     )
     memory(args.recipe, command, folders[0])
 
@@ -96,7 +104,16 @@ def memory(recipe: str, command: str, folder: Path) -> None:
         ],
         note="Peak bytes of forward and backward less parameters, gradients and optimiser state, "
         "one batch of the recipe.",
+        **_origin([folder]),
     )
+
+
+def _origin(folders: Sequence[Path]) -> dict[str, Any]:
+    """The commits and the recipe of the runs."""
+    commits = dict.fromkeys((folder / COMMIT).read_text().strip() for folder in folders)
+    recipe = yaml.safe_load((folders[0] / "recipe.yaml").read_text())
+    recipe.pop("seed", None)
+    return {"code": ", ".join(commits), "recipe": recipe}
 
 
 def _mebibytes(count: int | None) -> str:
