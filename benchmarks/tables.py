@@ -35,7 +35,8 @@ def render(name: str, title: str, command: str, level: int) -> str:
     ]
     versions = ", ".join(f"{name} {number}" for name, number in table["versions"].items())
     return (
-        f"{head}`{table['command']}` · {table['machine']} · {versions} · {table['date']}\n\n"
+        f"{head}`{table['command']}` · {table['machine']} · {versions} · "
+        f"commit {table['commit'][:10]} · {table['date']}\n\n"
         + "\n".join(lines)
         + f"\n\n{table['note']}\n"
     )
