@@ -157,6 +157,15 @@ def test_another_recipe_cannot_resume(make, whole):
         folder.check_same(other.recipe)
 
 
+def test_a_lost_checkpoint_does_not_cost_what_is_left_of_the_run(make, quiet, whole):
+    trainer, folder = make("whole", "--save_every", "3", new=False)
+    folder.checkpoint.unlink()
+    before = {p: p.stat().st_mtime_ns for p in folder.path.iterdir()}
+    with pytest.raises(RunError, match=r"checkpoint\.pt is missing"):
+        trainer.fit(folder, quiet, resume=True)
+    assert {p: p.stat().st_mtime_ns for p in folder.path.iterdir()} == before
+
+
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint", None])
 def test_a_damaged_checkpoint_is_one_clear_error(make, quiet, whole, content):
     trainer, folder = make("whole", "--save_every", "3", new=False)

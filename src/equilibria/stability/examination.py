@@ -107,7 +107,7 @@ class Starts:
     """Solves from other starts, in float64, to a relative residual of 1e-6.
 
     Attributes:
-        count: starts: zeros, then noise as large as z*.
+        count: starts: noise about zero, as large as z* and three times so, in turn.
         converged: share of these solves that converged.
         distance: for each sample the largest ||z - z*|| / ||z*|| among its answers that converged;
             z* is the solution from the layer's own start, to the same residual.

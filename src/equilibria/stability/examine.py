@@ -327,7 +327,7 @@ def _starts(exact: _Exact, count: int, generator: torch.Generator) -> Starts:
         reached = home.status == Status.CONVERGED
         converged, distances = [], []
         for start in range(count):
-            scale = 0.0 if start == 0 else 1.0
+            scale = 3.0 if start % 2 else 1.0
             z0 = pytree.tree_map(lambda z, s=scale: s * _like(z, generator), home.value)
             other = layer(*exact.operands, z0=z0)
             arrived = other.status == Status.CONVERGED

@@ -109,6 +109,19 @@ class Folder:
             raise RunError(f"{self.recipe} is damaged: it is not a mapping")
         return recipes.parse(tree, source=str(self.recipe))
 
+    def check_untrained(self) -> None:
+        """See that a run without a checkpoint has nothing to lose by starting anew.
+
+        Raises:
+            RunError: it has weights or metrics.
+        """
+        trained = [path for path in (self.weights, self.metrics) if path.exists()]
+        if any(path.stat().st_size for path in trained):
+            raise RunError(
+                f"{self.checkpoint} is missing, though the run has {trained[0].name}: bring it "
+                "back, or train into another folder with --out"
+            )
+
     def check_same(self, recipe: Recipe) -> None:
         """Raise RunError if the run was started with another recipe."""
         lines = config.differences(recipes.dump(self.read_recipe()), recipes.dump(recipe))

@@ -138,7 +138,9 @@ class Trainer:
     def fit(self, folder: Folder, console: Console, *, resume: bool = False) -> None:
         """Train until the recipe's last epoch, and evaluate; see `train`."""
         main = self.accelerator.is_main_process
-        if resume and folder.checkpoint.exists():
+        if resume and not folder.checkpoint.exists():
+            folder.check_untrained()
+        elif resume:
             self.restore(load_checkpoint(folder.checkpoint))
             if self.step == self.steps and folder.evaluation.exists():
                 console.print(f"{folder.path} is finished: there is nothing to resume")
