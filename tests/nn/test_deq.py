@@ -183,6 +183,11 @@ def test_weights_are_computed_once_per_forward(adjoint):
     with torch.no_grad():
         layer(data())
     assert counter.calls == 3
+    twin = copy.deepcopy(layer)
+    copied = twin.cell.recur.parametrizations.weight[0]
+    before, evals = copied.calls, twin.cell.calls
+    twin(data()).value.sum().backward()
+    assert twin.cell.calls > evals + 5 and copied.calls == before + 1
 
 
 # -------------------------------------------------------------------------- torch.func, autocast

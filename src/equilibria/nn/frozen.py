@@ -38,14 +38,14 @@ class Frozen:
         self.batch = batch if outer is None or outer.batch is None else outer.batch
         self._masks: dict[Hashable, Tensor | None] = {} if outer is None else outer._masks
         self._tensors: list[tuple[dict[str, Any], str, Tensor]] = []
-        self._weights: dict[tuple[int, str], Tensor] = {}
+        self._weights: list[tuple[nn.Module, Tensor]] = []
         owner = module_of(cell)
         for module in owner.modules() if owner is not None else ():
             for store in (module._parameters, module._buffers):
                 self._tensors += [(store, k, t) for k, t in store.items() if t is not None]
             if parametrize.is_parametrized(module):
-                for name in module.parametrizations:  # type: ignore[union-attr]
-                    self._weights[id(module), name] = getattr(module, name)
+                for name, origin in module.parametrizations.items():  # type: ignore[union-attr]
+                    self._weights.append((origin, getattr(module, name)))
 
     @staticmethod
     def active() -> "Frozen | None":
@@ -73,7 +73,7 @@ class Frozen:
         self.rows = rows
         token = _active.set(self)
         try:
-            with _preset(self._weights):
+            with _held(self._weights):
                 yield
         finally:
             _active.reset(token)
@@ -100,21 +100,32 @@ def _plain(constant: Tensor | None) -> Tensor | None:
 
 
 @contextmanager
-def _preset(weights: dict[tuple[int, str], Tensor]) -> Iterator[None]:
+def _held(weights: list[tuple[nn.Module, Tensor]]) -> Iterator[None]:
     """Let parametrised modules find these weights instead of computing them.
 
-    Torch can share them only within one `parametrize.cached()`, which forgets them when it ends.
-    This fills the cache behind it, a private name of torch: `_cache`, keyed by (id of the module,
-    name of the tensor). Like torch's own, it is one cache for all threads.
+    A parametrised attribute is what its `ParametrizationList` returns when called; here it returns
+    the weight that was computed. Torch's own cache is switched off meanwhile, a private name of
+    torch, `_cache_enabled`: it goes by the identity of the module that was parametrised first, and
+    hands a deep copy the weight of another one.
     """
     if not weights:
         yield
         return
-    before = parametrize._cache
-    with parametrize.cached():
-        # A new dict: what else an evaluation computes belongs to its graph and must not outlive it.
-        parametrize._cache = before | weights
-        try:
-            yield
-        finally:
-            parametrize._cache = before
+    before = [(origin, origin.__dict__.get("forward")) for origin, _ in weights]
+    enabled = parametrize._cache_enabled
+    parametrize._cache_enabled = 0
+    for origin, weight in weights:
+        origin.__dict__["forward"] = _returning(weight)
+    try:
+        yield
+    finally:
+        parametrize._cache_enabled = enabled
+        for origin, forward in before:
+            if forward is None:
+                del origin.__dict__["forward"]
+            else:
+                origin.__dict__["forward"] = forward
+
+
+def _returning(weight: Tensor) -> Callable[[], Tensor]:
+    return lambda: weight
