@@ -160,9 +160,14 @@ def test_numbers_are_those_of_the_run() -> None:
     assert "A &lt;small&gt; network." in html
 
 
-def test_memory_tile_compares_at_the_deepest() -> None:
-    html = page_of("digits")
-    assert "81× less" in html and "81.0 MiB" in html
+def test_memory_tile_compares_at_the_depth_needed_and_at_the_deepest() -> None:
+    run_ = run("digits")
+    depths = {p["evals"]: p["bytes"] for p in run_["memory"] if p["kind"] == "unrolled"}
+    needed = run_["metrics"][-1]["test"]["forward"]["evals"]["p99"]
+    near = min(depth for depth in depths if depth >= needed)
+    html = page([run_])
+    for depth in (near, max(depths)):
+        assert f"{depth} times {depths[depth] / 2**20:.1f} MiB" in html
 
 
 def test_findings_worst_first() -> None:

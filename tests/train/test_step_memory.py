@@ -34,9 +34,18 @@ def test_a_deq_does_not_grow_and_the_unrolled_cell_does():
     assert size["deq", 80] == pytest.approx(size["deq", 5], rel=0.02)
     growth = size["unrolled", 80] - size["unrolled", 20]
     assert growth == pytest.approx(4 * (size["unrolled", 20] - size["unrolled", 5]), rel=0.1)
-    assert growth > 60 * 32 * 64 * 4
-    assert size["unrolled", 20] < size["unrolled", 80]
-    assert size["checkpointed", 80] < size["unrolled", 80] / 2
+    assert growth >= 60 * 32 * 64 * 4  # at least the state of each evaluation
+
+    def by_hand():
+        weight = model.deq.cell.linear.weight
+        (u,) = model.inject(inputs)
+        z = torch.zeros_like(u)
+        for _ in range(80):
+            z = torch.tanh(functional.linear(z, weight) + u)
+        functional.cross_entropy(model.readout(z), targets).backward()
+
+    by_hand()  # the gradients are there before the measurement
+    assert size["unrolled", 80] == pytest.approx(peak_bytes(by_hand), rel=0.2)
     for point in points:
         expected = 11 * 32 * 64 * 4 if point.kind == "deq" else 0
         assert point.history_bytes == expected

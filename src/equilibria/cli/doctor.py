@@ -50,6 +50,13 @@ def main(argv: Sequence[str]) -> None:
             loaded, samples=arguments.samples, starts=arguments.starts, seed=arguments.seed
         )
     show(examination, console)
+    precision = loaded.recipe.precision
+    if precision != "float32":
+        console.print(
+            f"The run trained in {precision} and was examined in float32. A solve in {precision} "
+            "can end above its tolerance: metrics.jsonl has the shares of each status in training.",
+            style="yellow",
+        )
     path = loaded.folder / FILE
     console.print(f"Written to {path}. Next: equilibria report {loaded.folder}", soft_wrap=True)
 

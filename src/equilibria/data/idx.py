@@ -40,7 +40,8 @@ def read(path: Path, md5: str | None = None) -> np.ndarray:
     if md5 is not None and found != md5:
         raise DataError(
             f"{path} is damaged or another file: the md5 of its uncompressed content is {found}, "
-            f"expected {md5}. Delete it and run again"
+            f"expected {md5}. If it is another data set of the same file names, name another "
+            "folder with --data-dir; else delete it and run again"
         )
     return _parse(content, path)
 

@@ -81,8 +81,8 @@ class Conv(EquilibriumModel):
 
     Each evaluation lets a place see one place further; at the fixed point each sees them all.
 
-    papers: Bai et al. 2019, sec. 3, with one convolution at one scale; the bound on K makes f a
-    contraction.
+    papers: Bai et al. 2019, sec. 3, with one convolution at one scale; a bound on K
+    below 1 makes f a contraction.
     """
 
     def __init__(self, config: ConvConfig, **layer: Any) -> None:

@@ -64,7 +64,8 @@ class DenseCell(nn.Module):
 class Dense(EquilibriumModel):
     """z* = tanh(W z* + U x + b), logits = V z* + c.
 
-    papers: Bai et al. 2019, sec. 3, with one dense layer; the bound on W makes f a contraction.
+    papers: Bai et al. 2019, sec. 3, with one dense layer; a bound on W
+    below 1 makes f a contraction.
     """
 
     def __init__(self, config: DenseConfig, **layer: Any) -> None:

@@ -38,7 +38,7 @@ class DEQ(nn.Module):
         coupled: the cell mixes the samples, which are solved as one; see `fixed_point`.
 
     Raises:
-        TypeError: cell or init cannot be called.
+        TypeError: cell or init cannot be called; solver or adjoint is none.
         ValueError: both `per_sample` and `coupled`.
 
     Warns:
@@ -78,6 +78,13 @@ class DEQ(nn.Module):
                 "per_sample and coupled exclude each other: samples leave one by one "
                 "or are solved as one"
             )
+        for name, given, kind, example in (
+            ("solver", solver, Solver, "eq.Anderson()"),
+            ("eval_solver", eval_solver, Solver, "eq.Anderson()"),
+            ("adjoint", adjoint, Adjoint, "eq.Implicit()"),
+        ):
+            if given is not None and not isinstance(given, kind):
+                raise TypeError(f"{name}: expected one such as {example}, got {given!r}")
         self.cell = cell
         self.solver = Anderson() if solver is None else solver
         self.adjoint = Implicit() if adjoint is None else adjoint

@@ -24,7 +24,7 @@ class Tile:
 
 def tiles(run: Run) -> list[Tile]:
     """Key figures of one run; what was not measured is left out."""
-    mine, theirs, depth = _memory_ratio(run)
+    mine, unrolled = _memory(run)
     last = _last(run)
     radius = number(last, "spectral_radius", "mean")
     found = [
@@ -55,8 +55,8 @@ def tiles(run: Run) -> list[Tile]:
         found.append(
             Tile(
                 "Training memory",
-                f"{theirs / mine:.0f}× less" if theirs >= 2 * mine else mib(mine),
-                f"a step takes {mib(mine)}; with the layer unrolled {depth} times, {mib(theirs)}",
+                mib(mine),
+                f"for a step, however deep, the solvers' histories included; {unrolled}",
             )
         )
     epochs = len(run["metrics"])
@@ -80,7 +80,7 @@ def comparison(runs: Sequence[Run]) -> Table:
             "spectral radius",
             lambda run: decimal(number(_last(run), "spectral_radius", "mean"), 3),
         ),
-        ("step memory", lambda run: mib(_memory_ratio(run)[0])),
+        ("step memory", lambda run: mib(_memory(run)[0])),
         ("parameters", lambda run: count(number(run, "about", "parameters"))),
         ("epochs", lambda run: str(len(run["metrics"]))),
         ("time", lambda run: duration(_seconds(run))),
@@ -137,12 +137,18 @@ def _seconds(run: Run) -> float:
     return sum(seconds) if seconds else math.nan
 
 
-def _memory_ratio(run: Run) -> tuple[float, float, int]:
-    """Bytes of the DEQ and of the deepest unrolled layer, and that depth."""
+def _memory(run: Run) -> tuple[float, str]:
+    """Bytes of a step of the DEQ, and in words those of the layer unrolled.
+
+    Unrolled about as often as the solver evaluates the layer, and as often as was measured.
+    """
     points = run.get("memory") or []
-    unrolled = [p for p in points if p["kind"] == "unrolled"]
-    if not unrolled:
-        return math.nan, math.nan, 0
-    deepest = max(unrolled, key=lambda p: p["evals"])
-    same = [p for p in points if p["kind"] == "deq" and p["evals"] == deepest["evals"]]
-    return (same[0]["bytes"] if same else math.nan, deepest["bytes"], deepest["evals"])
+    unrolled = {p["evals"]: p["bytes"] for p in points if p["kind"] == "unrolled"}
+    mine = {p["evals"]: p["bytes"] for p in points if p["kind"] == "deq"}
+    if not unrolled or max(unrolled) not in mine:
+        return math.nan, ""
+    needed = _test(run, "evals", "p99")
+    near = min((d for d in unrolled if not d < needed), default=max(unrolled))
+    depths = dict.fromkeys((near, max(unrolled)))
+    words = ", ".join(f"{depth} times {mib(unrolled[depth])}" for depth in depths)
+    return mine[max(unrolled)], f"the layer unrolled {words}"

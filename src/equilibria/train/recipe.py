@@ -86,6 +86,8 @@ class Recipe:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1; got {value}")
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"seed must be between 0 and 2^32 - 1; got {self.seed}")
         if self.clip is not None and not self.clip > 0.0:
             raise ValueError(f"clip must be positive, or null for no limit; got {self.clip}")
 

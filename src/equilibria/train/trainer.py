@@ -119,6 +119,8 @@ class Trainer:
             raise TrainingError(
                 f"batch_size {recipe.batch_size} cannot be shared equally by {processes} processes"
             )
+        if recipe.precision == "fp16" and accelerator.device.type == "cpu":
+            raise TrainingError("precision fp16 needs a GPU; on a CPU there is bf16")
         _seed(recipe.seed)
         self.model: EquilibriumModel = task.model(recipe.model, **recipe.layer())
         optimiser = recipe.optimiser.build(self.model)
@@ -183,7 +185,7 @@ class Trainer:
         """Take one step of the optimiser on the next batch.
 
         Raises:
-            TrainingError: the loss is not finite.
+            TrainingError: the loss or the gradient is not finite.
         """
         start = time.perf_counter()
         factor = self.recipe.schedule.factor(self.step, self.steps)
@@ -197,13 +199,13 @@ class Trainer:
         loss = self.task.loss(output, targets)
         value = float(loss.detach())
         if not math.isfinite(value):
-            raise TrainingError(
-                f"the loss is {value} at step {self.step + 1}: lower optimiser.lr or set clip; the "
-                "last checkpoint is from before"
-            )
+            raise self.lost(f"the loss is {value}")
         self.accelerator.backward(loss)
-        if self.recipe.clip is not None:
-            self.accelerator.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
+        limit = math.inf if self.recipe.clip is None else self.recipe.clip
+        length = self.accelerator.clip_grad_norm_(self.model.parameters(), limit)
+        scaled = self.accelerator.scaler is not None  # then the optimiser skips such a step itself
+        if length is not None and not scaled and not math.isfinite(float(length)):
+            raise self.lost("the gradient is not finite")
         self.optimiser.step()
         self.optimiser.zero_grad()
         solution = prediction.solution
@@ -211,6 +213,13 @@ class Trainer:
         self.tally.add(value, correct, solution, solution.adjoint)
         self.step += 1
         self.seconds += time.perf_counter() - start
+
+    def lost(self, what: str) -> TrainingError:
+        """Return the error that ends training before a step that would ruin the weights."""
+        return TrainingError(
+            f"{what} at step {self.step + 1}. The weights and the checkpoint saved are from "
+            "before; a lower optimiser.lr or a clip may help, in a new run (--out)"
+        )
 
     def batch(self) -> Tensor:
         """Return which samples the next step takes, of all processes together.
