@@ -83,7 +83,7 @@ def main() -> None:
         columns=COLUMNS,
         rows=rows,
         note="Test set, tolerance and solver as in the recipe; converged: share of test samples "
-        "with the status CONVERGED; training: seconds of all epochs.",
+        "with the status CONVERGED; training: seconds of all training steps, without evaluation.",
         **_origin(folders),
     )
     memory(args.recipe, command, folders[0])

@@ -130,3 +130,34 @@ def test_an_epoch_takes_each_sample_once(make):
     assert len(set(seen)) == len(seen) == 256 * trainer.steps_per_epoch
     trainer.step += 1
     assert trainer.batch().tolist() != seen[:256]
+
+
+def test_a_gradient_that_is_not_finite_stops_before_it_ruins_the_weights(make, quiet, monkeypatch):
+    trainer, folder = make()
+    trainer.fit(folder, quiet)
+    saved = folder.weights.read_bytes()
+    trainer, other = make("second")
+    before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+
+    def poisoned(loss):
+        loss.backward()
+        next(trainer.model.parameters()).grad.fill_(float("nan"))
+
+    monkeypatch.setattr(trainer.accelerator, "backward", poisoned)
+    with pytest.raises(TrainingError, match="gradient is not finite at step 1"):
+        trainer.fit(other, quiet)
+    assert all(torch.equal(p, before[name]) for name, p in trainer.model.named_parameters())
+    assert not other.weights.exists() and folder.weights.read_bytes() == saved
+
+
+def test_fp16_on_a_cpu_is_refused(make):
+    with pytest.raises(TrainingError, match="fp16 needs a GPU"):
+        make("half", "--precision", "fp16")
+
+
+@pytest.mark.parametrize("content", [b"epochs: [1", b"\xff\xfe\x00"])
+def test_a_damaged_recipe_of_a_run_is_named(finished, content):
+    _, folder = finished
+    folder.recipe.write_bytes(content)
+    with pytest.raises(RunError, match=r"recipe\.yaml is damaged"):
+        folder.read_recipe()

@@ -58,7 +58,9 @@ def main(argv: Sequence[str]) -> None:
             style="yellow",
         )
     path = loaded.folder / FILE
-    console.print(f"Written to {path}. Next: equilibria report {loaded.folder}", soft_wrap=True)
+    console.print(
+        f"Written to {path}. Next: equilibria report {loaded.folder}", soft_wrap=True, markup=False
+    )
 
 
 def examine(loaded: run.Run, *, samples: int = 256, starts: int = 4, seed: int = 0) -> Examination:

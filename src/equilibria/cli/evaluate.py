@@ -64,4 +64,4 @@ def main(argv: Sequence[str]) -> None:
     for depth, accuracy in result["accuracy_at"].items():
         table.add_row(f"accuracy after {depth} evaluations", f"{100 * accuracy:.2f} %")
     console.print(table)
-    console.print(f"Written to {path}", soft_wrap=True)
+    console.print(f"Written to {path}", soft_wrap=True, markup=False)

@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> None:
         data_dir=Path(arguments.data_dir) if arguments.data_dir else None,
         console=(console := Console()),
     )
-    console.print(f"Open {path} in a browser.", soft_wrap=True)
+    console.print(f"Open {path} in a browser.", soft_wrap=True, markup=False)
 
 
 def draw(
@@ -106,7 +106,9 @@ def _collect(path: Path, data_dir: Path | None, console: Console) -> dict[str, A
                 doctor.examine(run.load(path, data_dir=data_dir))
                 examined = True
             except DataError as error:
-                console.print(f"{path} is reported without the doctor's findings: {error}")
+                console.print(
+                    f"{path} is reported without the doctor's findings: {error}", markup=False
+                )
     return {
         "metrics": metrics,
         "evaluation": _read(folder.evaluation),

@@ -258,7 +258,7 @@ def _depth(patient: _Patient, seen: _Seen, correct: Callable[[Any], Tensor] | No
         # The answer is put in the layer's mouth: what it solves meanwhile doesn't matter.
         layer.eval_solver = Picard(max_evals=1)
         for evals, state in zip(EVALUATIONS, solution.states, strict=True):
-            if evals > needed > 1:
+            if evals > max(needed, 1):
                 break
             distance = _relative(_rows(state, layer.coupled) - end, end)
             accuracy = None

@@ -18,7 +18,11 @@ def write(path: Path, save: Callable[[IO[bytes]], object]) -> None:
     Raises:
         OSError: the disk is full or the folder cannot be written; `path` is what it was before.
     """
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OSError(error.errno, f"{reason}; nothing was written", str(path)) from error
     temporary = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:

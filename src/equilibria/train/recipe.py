@@ -115,7 +115,10 @@ def read(name: str) -> dict[str, Any]:
     elif name.endswith((".yaml", ".yml")) or Path(name).is_file():
         if not Path(name).is_file():
             raise ConfigError(f"there is no recipe file {name}")
-        text = Path(name).read_text("utf-8")
+        try:
+            text = Path(name).read_text("utf-8")
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{name} is no text in UTF-8: {error}") from None
     else:
         raise ConfigError(f"there is no recipe '{name}'" + nearest(name, available()))
     try:

@@ -104,7 +104,10 @@ class Folder:
         """
         if not self.recipe.is_file():
             raise RunError(f"{self.path} is no run folder: it has no {self.recipe.name}")
-        tree = yaml.safe_load(self.recipe.read_text("utf-8"))
+        try:
+            tree = yaml.safe_load(self.recipe.read_text("utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise RunError(f"{self.recipe} is damaged: {' '.join(str(error).split())}") from None
         if not isinstance(tree, dict):
             raise RunError(f"{self.recipe} is damaged: it is not a mapping")
         return recipes.parse(tree, source=str(self.recipe))

@@ -90,7 +90,9 @@ def train(
     if accelerator.is_main_process and not folder.memory.exists():
         with console.status("Measuring the memory of a training step ..."):
             trainer.measure(folder)
-    console.print(f"The run is in {path}. Next: equilibria report {path}", soft_wrap=True)
+    console.print(
+        f"The run is in {path}. Next: equilibria report {path}", soft_wrap=True, markup=False
+    )
     accelerator.wait_for_everyone()
     accelerator.end_training()
 
@@ -145,7 +147,9 @@ class Trainer:
         elif resume:
             self.restore(load_checkpoint(folder.checkpoint))
             if self.step == self.steps and folder.evaluation.exists():
-                console.print(f"{folder.path} is finished: there is nothing to resume")
+                console.print(
+                    f"{folder.path} is finished: there is nothing to resume", markup=False
+                )
                 return
         epochs = self.step // self.steps_per_epoch
         loggers = [JsonLines(folder, epochs), TensorBoard(folder, self.step)] if main else []
