@@ -231,3 +231,13 @@ def test_the_same_numbers_give_the_same_page() -> None:
 def test_no_run_is_an_error() -> None:
     with pytest.raises(ValueError, match="at least one run"):
         page([])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300, 0.0, None])
+def test_a_run_whose_residuals_cannot_be_drawn_still_has_a_page(value) -> None:
+    broken = run("broken")
+    trace = broken["examination"]["forward"]["trace"]
+    for name in ("p10", "p50", "p90", "max"):
+        trace[name] = [value] * len(trace[name])
+    assert "How the residual falls" not in titles(page([broken]))
+    assert "How the residual falls" in titles(page([broken, run("sound")]))

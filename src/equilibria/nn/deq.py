@@ -122,6 +122,8 @@ class DEQ(nn.Module):
             ValueError: there is neither z0 nor `init`, and the first input is no tensor or tree of
                 floating-point tensors. And whatever `fixed_point` raises.
         """
+        if warm is not None:
+            _check_warm(warm, inputs)
         if z0 is None:
             z0 = self._start(inputs) if warm is None else warm.value
         elif warm is not None:
@@ -194,6 +196,18 @@ class DEQ(nn.Module):
                 f"{outer.rows.shape[0]}: their masks follow the outer samples, so both must agree"
             )
         return outer.rows
+
+
+def _check_warm(warm: Any, inputs: tuple[Any, ...]) -> None:
+    if not isinstance(warm, Solution):
+        raise TypeError(f"warm: expected an earlier Solution, got {type(warm).__name__}")
+    before = next(x.shape[0] for x in flatten(warm.value)[0])
+    for leaf in flatten(tuple(x for x in inputs if not isinstance(x, Shared)))[0]:
+        if isinstance(leaf, Tensor) and leaf.ndim and leaf.shape[0] != before:
+            raise ValueError(
+                f"warm is a solution of {before} samples and the inputs have {leaf.shape[0]}: "
+                "leave warm out for a batch of another size"
+            )
 
 
 def _widened(x: Any) -> Any:

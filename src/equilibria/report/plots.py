@@ -7,6 +7,7 @@ apart; with several, a colour is a run.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, nan
@@ -137,16 +138,24 @@ def residual(runs: Sequence[Run]) -> Drawing | None:
         trace = pick(run, "examination", "forward", "trace")
         if not trace:
             continue
+        low, middle, high, worst = (_drawable(trace[name]) for name in ("p10", "p50", "p90", "max"))
+        if all(math.isnan(value) for value in middle):
+            continue
         x = trace["evals"]
         colour = SERIES[i % len(SERIES)]
         label = "10 % to 90 % of samples" if len(runs) == 1 else None
-        canvas.band(x, trace["p10"], trace["p90"], colour, label)
-        sheet.line(i, (x, trace["p50"]), "median sample", marks=False)
-        sheet.line(i, (x, trace["max"]), "worst sample", "dotted", marks=False)
+        canvas.band(x, low, high, colour, label)
+        sheet.line(i, (x, middle), "median sample", marks=False)
+        sheet.line(i, (x, worst), "worst sample", "dotted", marks=False)
         tolerances.add(number(run, "examination", "forward", "rtol"))
     for tolerance in sorted(t for t in tolerances if t > 0):
         canvas.level(tolerance, f"tolerance {tolerance:g}")
     return sheet.finish(("median sample", "solid"), ("worst sample", "dotted"))
+
+
+def _drawable(values: Sequence[float | None]) -> list[float]:
+    """NaN, which is left out, where a logarithmic axis cannot show a value."""
+    return [math.nan if v is None or not 1e-30 < v < 1e30 else v for v in values]
 
 
 def evaluations(runs: Sequence[Run]) -> Drawing | None:

@@ -21,8 +21,8 @@ def transform_active() -> bool:
 
 def run_eagerly() -> AbstractContextManager[Any]:
     """Compiled functions run uncompiled inside, so that torch's modes see what they do."""
-    if "torch._dynamo" not in sys.modules:  # nothing has been compiled
-        return nullcontext()
+    if "torch._dynamo" not in sys.modules or torch.compiler.is_compiling():
+        return nullcontext()  # nothing has been compiled, or this very call is being compiled
     return torch.compiler.set_stance("force_eager")
 
 

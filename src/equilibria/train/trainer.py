@@ -178,7 +178,8 @@ class Trainer:
                     if stopped and self.step < self.steps:
                         raise Interrupted(
                             f"stopped in epoch {epoch + 1} after step {self.step} of {self.steps}; "
-                            f"{folder.path} is saved: go on with --resume"
+                            f"it is saved: go on with: equilibria train {folder.recipe} "
+                            f"--out {folder.path} --resume"
                         )
         finally:
             for logger in (*loggers, terminal):
