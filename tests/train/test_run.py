@@ -161,3 +161,12 @@ def test_a_damaged_recipe_of_a_run_is_named(finished, content):
     folder.recipe.write_bytes(content)
     with pytest.raises(RunError, match=r"recipe\.yaml is damaged"):
         folder.read_recipe()
+
+
+def test_a_run_that_does_not_converge_says_so_at_its_end(make, capsys):
+    from rich.console import Console
+
+    trainer, folder = make("short", "--solver.max_evals", "2")
+    trainer.fit(folder, Console())
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Not all test samples reached their fixed point: 100.0 % MAX_EVALS" in said

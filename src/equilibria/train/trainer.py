@@ -184,7 +184,17 @@ class Trainer:
         finally:
             for logger in (*loggers, terminal):
                 logger.close()
-        self.conclude(folder)
+        statuses = self.conclude(folder)["forward"]["status"]
+        if statuses["CONVERGED"] < 0.99:
+            ended = ", ".join(
+                f"{100 * share:.1f} % {name}" for name, share in statuses.items() if share
+            )
+            console.print(
+                f"Not all test samples reached their fixed point: {ended}. "
+                f"See: equilibria doctor {folder.path}",
+                style="yellow",
+                markup=False,
+            )
 
     def train_step(self) -> None:
         """Take one step of the optimiser on the next batch.
@@ -270,12 +280,13 @@ class Trainer:
         probes, _ = to_device(self.task.test, slice(self.recipe.probes), self.accelerator)
         return radius(self.model, probes)
 
-    def conclude(self, folder: Folder) -> None:
-        """Write the weights and evaluation.json."""
+    def conclude(self, folder: Folder) -> dict[str, Any]:
+        """Write the weights and evaluation.json, and return what is in that."""
         result = {**self.evaluate(DEPTHS), "spectral_radius": self.radius()}
         if self.accelerator.is_main_process:
             save_weights(folder.weights, self.model)
             files.write_json(folder.evaluation, result)
+        return result
 
     def measure(self, folder: Folder) -> None:
         """Write memory.json: the memory of a training step on the CPU, against depth."""
