@@ -157,6 +157,13 @@ def test_another_recipe_cannot_resume(make, whole):
         folder.check_same(other.recipe)
 
 
+def test_other_data_are_refused(make, quiet, whole):
+    trainer, folder = make("whole", "--save_every", "3", new=False)
+    trainer.task.checksum = "sha256:0"
+    with pytest.raises(RunError, match="started on other data"):
+        trainer.fit(folder, quiet, resume=True)
+
+
 def test_a_lost_checkpoint_does_not_cost_what_is_left_of_the_run(make, quiet, whole):
     trainer, folder = make("whole", "--save_every", "3", new=False)
     folder.checkpoint.unlink()

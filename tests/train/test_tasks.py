@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from equilibria.data import Split
 from equilibria.models.dense import DenseConfig
-from equilibria.tasks import ImageClassification, Samples
+from equilibria.tasks import ImageClassification
 from equilibria.tasks.classification import shifted
 
 
@@ -66,4 +67,4 @@ def test_an_impossible_task_is_refused(bad):
 @pytest.mark.parametrize(("inputs", "targets"), [(0, 0), (3, 2)])
 def test_samples_need_targets_and_at_least_one(inputs, targets):
     with pytest.raises(ValueError, match="at least one"):
-        Samples(torch.zeros(inputs, 1), torch.zeros(targets))
+        Split(torch.zeros(inputs, 1), torch.zeros(targets))

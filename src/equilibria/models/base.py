@@ -41,7 +41,7 @@ class ClassifierConfig(ModelConfig):
     classes: int
 
 
-class EquilibriumModel(nn.Module):
+class EquilibriumModel(nn.Module, abc.ABC):
     """A network with one implicit layer: z* = f(z*; inject(x)), output = readout(z*).
 
     papers: Bai et al. 2019, sec. 3.
@@ -49,17 +49,17 @@ class EquilibriumModel(nn.Module):
 
     deq: DEQ
 
+    @abc.abstractmethod
     def inject(self, x: Any) -> tuple[Any, ...]:
         """Return the operands of the cell: what the fixed point depends on, computed once.
 
         Args:
             x: the model's input, first axis the batch.
         """
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def readout(self, z: Any) -> Tensor:
         """Return the prediction at the state `z`, z* or an iterate on the way to it."""
-        raise NotImplementedError
 
     def forward(
         self,

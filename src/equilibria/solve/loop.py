@@ -78,8 +78,8 @@ def iterate(
             point = point.select(index)
         z = judge.freeze(stepper.step(point))
         if judge.evals in judge.wanted:
-            recorded[judge.evals] = judge.current(z)
-    value = judge.value()
+            recorded[judge.evals] = judge.among_all(z)
+    value = judge.full_value
     return Run(
         value,
         judge.full_status,
@@ -223,22 +223,16 @@ class _Judge:
         self.full_status = self.full_status.index_copy(0, place, self.status)
         self.full_evals = self.full_evals.index_copy(0, place, self.counts)
         self.full_residual = self.full_residual.index_copy(0, place, residual)
-        self.full_value = self._among_all(value)
+        self.full_value = self.among_all(value)
 
-    def _among_all(self, z: Rows) -> Rows:
+    def among_all(self, z: Rows) -> Rows:
+        """Rows of the samples in the batch, with the values of those that have left."""
         if self.index is None:
             return z
         place = self.index
         return [
             all_.index_copy(0, place, row) for all_, row in zip(self.full_value, z, strict=True)
         ]
-
-    def current(self, z: Rows) -> Rows:
-        """The iterate of all samples, those that have left included."""
-        return self._among_all(z)
-
-    def value(self) -> Rows:
-        return self.full_value
 
     def _record(self, point: Point, relative: Tensor) -> None:
         if self.trace is None:

@@ -9,31 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
+from equilibria.data import Split
 from equilibria.models import EquilibriumModel, ModelConfig
-
-
-@dataclass(frozen=True)
-class Samples:
-    """Inputs with their targets, in memory."""
-
-    inputs: Tensor
-    """(samples, ...)."""
-    targets: Tensor
-    """(samples, ...)."""
-
-    def __post_init__(self) -> None:
-        if len(self.inputs) != len(self.targets) or len(self.inputs) == 0:
-            raise ValueError(
-                f"expected as many targets as inputs and at least one; got {len(self.targets)} "
-                f"targets and {len(self.inputs)} inputs"
-            )
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    def __getitem__(self, index: Tensor | slice) -> tuple[Tensor, Tensor]:
-        """Return (inputs, targets) of the samples that `index` names."""
-        return self.inputs[index], self.targets[index]
 
 
 class Task(abc.ABC):
@@ -42,10 +19,12 @@ class Task(abc.ABC):
     Attributes:
         train: samples to learn from.
         test: samples to be judged by.
+        checksum: of all samples and targets, to tell runs on the same data from others.
     """
 
-    train: Samples
-    test: Samples
+    train: Split
+    test: Split
+    checksum: str
 
     @abc.abstractmethod
     def check(self, config: ModelConfig) -> None:

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from equilibria import data
 from equilibria.models import ClassifierConfig, ModelConfig
-from equilibria.tasks.base import Samples, Task, TaskConfig
+from equilibria.tasks.base import Task, TaskConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +46,8 @@ class ClassificationTask(Task):
     def __init__(self, config: ImageClassification, data_dir: Path | None) -> None:
         self.config = config
         images = data.load(config.data, data_dir)
-        self.train = Samples(images.train.inputs, images.train.targets)
-        self.test = Samples(images.test.inputs, images.test.targets)
+        self.train, self.test = images.train, images.test
+        self.checksum = images.checksum
         self.classes = images.classes
 
     @override

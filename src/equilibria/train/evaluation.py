@@ -11,9 +11,10 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor
 
+from equilibria.data import Split
 from equilibria.models import EquilibriumModel
 from equilibria.stability import spectral_radius
-from equilibria.tasks import Samples, Task
+from equilibria.tasks import Task
 from equilibria.train.tally import Tally
 
 DEPTHS = (1, 2, 3, 5, 8, 12)
@@ -36,7 +37,7 @@ def accelerator(precision: str) -> Accelerator:
 def evaluate(
     model: EquilibriumModel,
     task: Task,
-    samples: Samples,
+    samples: Split,
     accelerator: Accelerator,
     *,
     batch_size: int = 500,
@@ -100,7 +101,7 @@ def share(index: Tensor, accelerator: Accelerator) -> Tensor:
 
 
 def to_device(
-    samples: Samples, index: Tensor | slice, accelerator: Accelerator
+    samples: Split, index: Tensor | slice, accelerator: Accelerator
 ) -> tuple[Tensor, Tensor]:
     """Return (inputs, targets) of the samples that `index` names, on the accelerator's device."""
     inputs, targets = samples[index]

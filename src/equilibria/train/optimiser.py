@@ -1,5 +1,6 @@
 """Optimisers that a recipe can name."""
 
+import abc
 from dataclasses import dataclass
 
 import torch
@@ -7,7 +8,7 @@ from torch import nn
 
 
 @dataclass(frozen=True, kw_only=True)
-class Optimiser:
+class Optimiser(abc.ABC):
     """What all optimisers share.
 
     Args:
@@ -24,9 +25,9 @@ class Optimiser:
         if not self.weight_decay >= 0.0:
             raise ValueError(f"weight_decay must not be negative; got {self.weight_decay}")
 
+    @abc.abstractmethod
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return torch's optimiser for the parameters of `model`."""
-        raise NotImplementedError
 
     def groups(self, model: nn.Module) -> list[dict[str, object]]:
         """Split the parameters of `model` into those that decay and those that don't."""

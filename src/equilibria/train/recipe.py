@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ import yaml
 
 from equilibria import solve
 from equilibria.models import ModelConfig
-from equilibria.models.registry import CONFIGS
+from equilibria.models.registry import CONFIGS, LAYER
 from equilibria.solve import Adjoint, Anderson, Implicit, Solver
 from equilibria.tasks import TASKS, TaskConfig
 from equilibria.train import config
@@ -93,8 +92,7 @@ class Recipe:
 
     def layer(self) -> dict[str, Any]:
         """Return the keywords of the model's `DEQ` layer."""
-        names = ("solver", "eval_solver", "adjoint", "per_sample")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in LAYER}
 
 
 def available() -> list[str]:
@@ -156,11 +154,6 @@ def dump(recipe: Recipe) -> dict[str, Any]:
 def to_yaml(recipe: Recipe) -> str:
     """Return the recipe as YAML with every default spelt out; `parse` reads it back."""
     return yaml.safe_dump(dump(recipe), sort_keys=False, default_flow_style=None, width=100)
-
-
-def replace(recipe: Recipe, **changes: Any) -> Recipe:
-    """Return the recipe with other values for some of its fields."""
-    return dataclasses.replace(recipe, **changes)
 
 
 class _Loader(yaml.SafeLoader):

@@ -125,6 +125,19 @@ class Folder:
                 "back, or train into another folder with --out"
             )
 
+    def check_data(self, checksum: str) -> None:
+        """See that the run was started on the data that are there now.
+
+        Raises:
+            RunError: it was started on others.
+        """
+        known = json.loads(self.info.read_text("utf-8")).get("data")
+        if known != checksum:
+            raise RunError(
+                f"{self.path} was started on other data ({known}) than are found now ({checksum}): "
+                "name their folder with --data-dir"
+            )
+
     def check_same(self, recipe: Recipe) -> None:
         """Raise RunError if the run was started with another recipe."""
         lines = config.differences(recipes.dump(self.read_recipe()), recipes.dump(recipe))

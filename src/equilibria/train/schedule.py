@@ -1,11 +1,12 @@
 """Learning rates as functions of the step, so that a schedule has no state to save but the step."""
 
+import abc
 import math
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule:
+class Schedule(abc.ABC):
     """A learning rate's course: a factor on the optimiser's own learning rate.
 
     Args:
@@ -25,9 +26,9 @@ class Schedule:
             return (step + 1) / (rise + 1)
         return self.fall((step - rise) / max(1.0, steps - rise))
 
+    @abc.abstractmethod
     def fall(self, progress: float) -> float:
         """Return the factor after the warm-up, where `progress` runs from 0 to 1."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)

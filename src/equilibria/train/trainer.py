@@ -145,6 +145,7 @@ class Trainer:
         if resume and not folder.checkpoint.exists():
             folder.check_untrained()
         elif resume:
+            folder.check_data(self.task.checksum)
             self.restore(load_checkpoint(folder.checkpoint))
             if self.step == self.steps and folder.evaluation.exists():
                 console.print(
@@ -302,6 +303,7 @@ class Trainer:
             "processes": self.accelerator.num_processes,
             "device": self.accelerator.device.type,
             "parameters": count,
+            "data": self.task.checksum,
         }
 
     def save(self, folder: Folder) -> None:
