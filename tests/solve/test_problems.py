@@ -48,8 +48,6 @@ KNOWN_FAILURES: dict[str, dict[str, Outcome | tuple[Outcome, ...]]] = {
     "scalar/logistic": {"Picard": (CONVERGED, STALLED, STALLED)},
     "scalar/steep": {"Picard": DIVERGED},
     "image": {"Picard": (STALLED, CONVERGED, STALLED)},
-    # Ten steps remember too little of a map whose powers grow to 2^7.
-    "linear/nilpotent": {"Broyden(10)": (STALLED, CONVERGED, CONVERGED)},
     # Stiffness.
     "stiff/decay": {"Picard": DIVERGED, "Anderson": STALLED, "Broyden(10)": STALLED},
     "stiff/relaxation": {"Picard": DIVERGED},

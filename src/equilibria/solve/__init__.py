@@ -16,6 +16,7 @@ from equilibria.solve.equation import AdjointInfo
 from equilibria.solve.linear import GMRES, BiCGSTAB, Dense, LinearSolver, Neumann
 from equilibria.solve.solution import Solution
 from equilibria.solve.solvers import Anderson, Broyden, Picard, Solver
+from equilibria.solve.solvers.newton import NewtonKrylov
 from equilibria.solve.status import SolveError, SolveWarning, Stats, Status
 from equilibria.solve.tree import Shared, shared
 
@@ -32,6 +33,7 @@ __all__ = [
     "LinearSolver",
     "Neumann",
     "NeumannPhantom",
+    "NewtonKrylov",
     "Phantom",
     "Picard",
     "Shared",

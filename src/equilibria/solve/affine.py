@@ -20,6 +20,7 @@ from equilibria.solve.equation import (
     fold_all,
     raise_if_failed,
 )
+from equilibria.solve.jacobian import KnownProduct
 from equilibria.solve.linear import LinearSolver, affine, report_singular
 from equilibria.solve.loop import Run, iterate
 from equilibria.solve.rows import Layout, Rows, choose, norm
@@ -93,7 +94,12 @@ class Affine(Equation):
             if isinstance(self.solver, LinearSolver):
                 run = self.solver.solve(product, g, begin)
             else:
-                run = iterate(self.solver, affine(product, g), g if begin is None else begin)
+                run = iterate(
+                    self.solver,
+                    affine(product, g),
+                    g if begin is None else begin,
+                    jacobian=KnownProduct(product),
+                )
         run = report_singular(run, g)
         if self.report is not None:
             stats = Stats(evals=run.evals, residual=run.residual)

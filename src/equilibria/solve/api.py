@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
+from equilibria.solve import private
 from equilibria.solve.adjoints import Adjoint, Implicit
 from equilibria.solve.autocast import AutocastRegion
 from equilibria.solve.binding import bind
@@ -108,10 +111,21 @@ def fixed_point(
             residual=found.residual,
             trace=record.trace,
             leaf_trace=record.leaf_trace,
+            ritz=record.ritz,
+            choices=record.choices,
         ),
         states=tuple(unflatten(state, spec) for state in found.states),
         _record=record,
+        _evaluate=_evaluator(equation, p) if _tracked() else None,
     )
+
+
+def _tracked() -> bool:
+    return torch.is_grad_enabled() or private.transform_active()
+
+
+def _evaluator(equation: Nonlinear, p: Leaves) -> Callable[[Leaves], Leaves]:
+    return lambda z: equation.evaluate(z, [*p, *equation.captured.values])
 
 
 def _warm_start(warm: Solution, like: Leaves, spec: Any) -> Leaves:

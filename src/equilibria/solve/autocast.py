@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -22,18 +23,18 @@ class AutocastRegion:
         return cls(device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device))
 
 
-@contextmanager
-def entered(region: AutocastRegion) -> Generator[None]:
+def entered(region: AutocastRegion) -> AbstractContextManager[Any]:
     """Evaluates f in its region, wherever that is: inside backward, say.
 
     Without autocast's cache of cast weights: it keeps a cast made under no_grad, and a weight read
     from it later would have no gradient.
     """
     if not (region.enabled or torch.is_autocast_enabled(region.device)):
-        yield
-        return
-    with torch.autocast(region.device, region.dtype, region.enabled, cache_enabled=False):
-        yield
+        return _NOTHING
+    return torch.autocast(region.device, region.dtype, region.enabled, cache_enabled=False)
+
+
+_NOTHING = nullcontext()
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -57,13 +57,21 @@ class Substitute(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+def substituted(
+    originals: Sequence[Tensor], stand_ins: Sequence[Tensor]
+) -> AbstractContextManager[None]:
+    """Every use of an original inside sees its stand-in."""
+    if all(a is b for a, b in zip(originals, stand_ins, strict=True)):
+        return _NOTHING
+    return _substituted(originals, stand_ins)
+
+
+_NOTHING = nullcontext()
+
+
 @contextmanager
-def substituted(originals: Sequence[Tensor], stand_ins: Sequence[Tensor]) -> Generator[None]:
-    """Every use of an original inside sees its stand-in; nothing to do where they are the same."""
+def _substituted(originals: Sequence[Tensor], stand_ins: Sequence[Tensor]) -> Generator[None]:
     mode = Substitute(originals, stand_ins)
-    if not mode.table:
-        yield
-        return
     _in_force.tables.append(mode.table)
     try:
         with mode, private.run_eagerly():

@@ -109,6 +109,8 @@ class Linearisation:
         z: the state; detached here.
         p: the parameters; those that require a gradient are leaves.
         around: entered for every product; f may be evaluated again there, by a checkpoint in it.
+        watched: make sure that f depends on nothing but z and p. Not where products with df/dz are
+            all that is wanted.
     """
 
     def __init__(
@@ -117,11 +119,16 @@ class Linearisation:
         z: Leaves,
         p: Leaves,
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
+        *,
+        watched: bool = True,
     ) -> None:
         with torch.enable_grad():
             self.z = [x.detach().requires_grad_() for x in z]
             self.p = p
-            self.value = evaluate_again(lambda: evaluate(self.z, p), lambda: [*self.z, *p])
+            if watched:
+                self.value = evaluate_again(lambda: evaluate(self.z, p), lambda: [*self.z, *p])
+            else:
+                self.value = evaluate(self.z, p)
         self.around = around
         self._doubled: tuple[Leaves, Leaves] | None = None
 

@@ -17,6 +17,7 @@ from equilibria.solve import private
 from equilibria.solve.derivative import Linearisation
 from equilibria.solve.loop import Run
 from equilibria.solve.rows import Layout, Rows
+from equilibria.solve.solvers.base import Jacobian
 from equilibria.solve.status import SolveError, Stats, describe_failure
 from equilibria.solve.tree import Leaves
 
@@ -72,6 +73,12 @@ class Equation(abc.ABC):
         """Evaluates once, tracked, and keeps the graph for products with the Jacobian."""
         return Linearisation(self.evaluate, z, self.leaves_for(p, needed))
 
+    def linearise_state(self, z: Leaves, p: Leaves) -> Linearisation:
+        """The same for products with df/dz alone, at parameters that are used as they are."""
+        return Linearisation(
+            self.evaluate, [followable(x) for x in z], [followable(x) for x in p], watched=False
+        )
+
     def leaves_for(self, p: Leaves, needed: Sequence[bool]) -> Leaves:
         """Leaves that stand for the parameters in a graph of its own."""
         return [x.detach().requires_grad_(need) for x, need in zip(p, needed, strict=True)]
@@ -81,7 +88,14 @@ class StateEquation(Equation):
     """An equation that a forward solver solves."""
 
     @abc.abstractmethod
-    def search(self, evaluate: Callable[[Rows], Rows], z: Rows, first: Rows | None) -> Run:
+    def search(
+        self,
+        evaluate: Callable[[Rows], Rows],
+        z: Rows,
+        first: Rows | None,
+        *,
+        jacobian: Jacobian | None = None,
+    ) -> Run:
         """Runs the solver on `evaluate`, with all samples staying in the batch."""
 
 
@@ -127,6 +141,13 @@ class Record:
         self.latest: AdjointInfo | None = None
         self.trace: Tensor | None = None
         self.leaf_trace: Tensor | None = None
+        self.ritz: Tensor | None = None
+        self.choices: Tensor | None = None
+
+    def note(self, run: Run) -> None:
+        """Keeps what a forward solve tells beside the solution."""
+        self.trace, self.leaf_trace = run.trace, run.leaf_trace
+        self.ritz, self.choices = run.ritz, run.choices
 
 
 @dataclass(frozen=True)
@@ -136,6 +157,11 @@ class Axes:
     z: Sequence[int | None]
     first: Sequence[int | None]
     p: Sequence[int | None]
+
+
+def followable(x: Tensor) -> Tensor:
+    """x, as a tensor that autograd may follow where it was made in inference mode."""
+    return x.clone() if x.is_inference() else x
 
 
 def fold(x: Tensor, axis: int | None, size: int, coupled: bool) -> Tensor:

@@ -141,6 +141,9 @@ def _fresh(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _apply(equation: Equation, counts: tuple[int, int], *tensors: Tensor) -> Outputs:
+    followed = torch.is_grad_enabled() or private.dual_level_active() or private.transform_active()
+    if not followed:
+        return FixedPoint.forward(equation, counts, *tensors)
     function: Any = FixedPoint
     return function.apply(equation, counts, *tensors)
 

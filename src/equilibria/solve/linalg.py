@@ -46,3 +46,13 @@ def solve(matrix: Tensor, right: Tensor) -> Tensor:
     """Solves `(batch, k, k)` for right sides `(batch, k)`; not finite where singular."""
     solution: Tensor = _linalg.solve_ex(matrix, right.unsqueeze(2))[0]
     return solution.squeeze(2)
+
+
+def svd(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The thin singular value decomposition U, S, V^H."""
+    return _linalg.svd(matrix, full_matrices=False)
+
+
+def eigenvalues(matrix: Tensor) -> Tensor:
+    """Of `(batch, k, k)`, finite: `(batch, k)` complex."""
+    return _linalg.eigvals(matrix)

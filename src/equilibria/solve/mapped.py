@@ -10,8 +10,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from equilibria.solve.equation import Axes, StateEquation, fold, fold_all
+from equilibria.solve.jacobian import GraphKeeper
 from equilibria.solve.loop import Run
 from equilibria.solve.rows import Layout, Rows
+from equilibria.solve.solvers.base import Jacobian
 from equilibria.solve.tree import Leaves
 
 
@@ -69,11 +71,20 @@ class Mapped(StateEquation):
         def rows_of_f(rows: Rows) -> Rows:
             return layout.rows(self.evaluate(layout.leaves(rows), p))
 
-        return layout, self.search(rows_of_f, layout.rows(z), layout.rows(first) if first else None)
+        jacobian = GraphKeeper(layout, rows_of_f, lambda at: self.linearise_state(at, p))
+        start = layout.rows(z), layout.rows(first) if first else None
+        return layout, self.search(jacobian.evaluate, *start, jacobian=jacobian)
 
     @override
-    def search(self, evaluate: Callable[[Rows], Rows], z: Rows, first: Rows | None) -> Run:
-        return self.inner.search(evaluate, z, first)
+    def search(
+        self,
+        evaluate: Callable[[Rows], Rows],
+        z: Rows,
+        first: Rows | None,
+        *,
+        jacobian: Jacobian | None = None,
+    ) -> Run:
+        return self.inner.search(evaluate, z, first, jacobian=jacobian)
 
     @property
     @override

@@ -21,12 +21,15 @@ from equilibria.solve.equation import (
     Equation,
     Record,
     StateEquation,
+    followable,
     raise_if_failed,
 )
+from equilibria.solve.jacobian import GraphKeeper
 from equilibria.solve.loop import Run, iterate
 from equilibria.solve.mapped import Mapped
 from equilibria.solve.rows import Layout, Rows, norm, subtract
 from equilibria.solve.solvers import Solver
+from equilibria.solve.solvers.base import Jacobian
 from equilibria.solve.tree import Leaves, Operands, Tree, describe, flatten, unflatten
 
 TRACE_UNDER_VMAP = "trace=True has no meaning under torch.vmap: the mapped solves share one loop"
@@ -75,6 +78,14 @@ class Nonlinear(StateEquation):
         return self._checked(out, z)
 
     def _checked(self, out: Tree, z: Leaves) -> Leaves:
+        if (
+            type(out) is Tensor
+            and len(z) == 1
+            and self.state_spec.is_leaf()
+            and out.shape == z[0].shape
+            and out.dtype == z[0].dtype
+        ):
+            return [out]
         leaves, spec = flatten(out)
         if spec != self.state_spec or not all(isinstance(leaf, Tensor) for leaf in leaves):
             raise TypeError(
@@ -111,10 +122,16 @@ class Nonlinear(StateEquation):
                 if has_batch:
                     here[position] = here[position].index_select(0, index)
 
+        jacobian = GraphKeeper(layout, rows_of_f, lambda at: self.linearise_state(at, list(here)))
         start = layout.rows(z), layout.rows(first) if first else None
-        run = self.search(rows_of_f, *start, leave=leave if self.per_sample else None)
+        run = self.search(
+            jacobian.evaluate,
+            *start,
+            leave=leave if self.per_sample else None,
+            jacobian=jacobian,
+        )
         if self.record is not None:
-            self.record.trace, self.record.leaf_trace = run.trace, run.leaf_trace
+            self.record.note(run)
         return layout, run
 
     @override
@@ -127,6 +144,7 @@ class Nonlinear(StateEquation):
         leave: Callable[[Tensor], None] | None = None,
         tracked: bool = False,
         last: bool = False,
+        jacobian: Jacobian | None = None,
     ) -> Run:
         with outside([self.autocast.device]):
             run = iterate(
@@ -139,6 +157,7 @@ class Nonlinear(StateEquation):
                 tracked=tracked,
                 last=last,
                 leave=leave,
+                jacobian=jacobian,
             )
         raise_if_failed(self.throw, "fixed_point", run)
         return run
@@ -154,6 +173,18 @@ class Nonlinear(StateEquation):
         stand_ins = own[len(self.operands) :]
         return Linearisation(
             self.evaluate, z, own, lambda: substituted(self.captured.originals, stand_ins)
+        )
+
+    @override
+    def linearise_state(self, z: Leaves, p: Leaves) -> Linearisation:
+        p = [followable(x) for x in p]
+        stand_ins = p[len(self.operands) :]
+        return Linearisation(
+            self.evaluate,
+            [followable(x) for x in z],
+            p,
+            lambda: substituted(self.captured.originals, stand_ins),
+            watched=False,
         )
 
     @override

@@ -58,6 +58,16 @@ def every(mask: Tensor) -> bool:
     return bool(bare(mask).all())
 
 
+def free_to_read(tensor: Tensor) -> bool:
+    """Is the tensor in the host's memory, where a look at it waits for nothing?"""
+    return tensor.device.type == "cpu" and not is_wrapped(tensor)
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """Are two tensors equal, entry by entry and over mapped axes too? Reads the device."""
+    return torch.equal(bare(a), bare(b))
+
+
 def bare(tensor: Tensor) -> Tensor:
     """The tensor under all wrappers of torch.func, its mapped axes in the open."""
     while is_wrapped(tensor):

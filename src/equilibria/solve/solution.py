@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from equilibria.solve.equation import AdjointInfo, Record
 from equilibria.solve.status import Stats
-from equilibria.solve.tree import Tree
+from equilibria.solve.tree import Leaves, Tree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,9 @@ class Solution:
     stats: Stats
     states: tuple[Tree, ...] = ()
     _record: Record = field(default_factory=Record, repr=False)
+    # f at a state, leaf by leaf, with the operands and closed-over tensors of this solve; None
+    # where it was solved without gradients.
+    _evaluate: Callable[[Leaves], Leaves] | None = field(default=None, repr=False)
 
     @property
     def adjoint(self) -> AdjointInfo | None:

@@ -44,12 +44,20 @@ class Stats:
         trace: `(evals, batch)` relative residual after each evaluation, NaN once a sample has
             finished; None unless asked for.
         leaf_trace: `(evals, leaves, batch)` the same for each leaf of the state.
+        ritz: `(batch, k)` complex, Ritz values of df/dz from the differences that the solver had
+            stored when the sample ended, the largest first, NaN where there are fewer: estimates of
+            the outermost eigenvalues, at no evaluation. None unless a trace was asked for and the
+            solver is one that tells (`Anderson`).
+        choices: `(batch, phases)` int64, evaluations spent in each phase of a solver that has
+            several (`Auto`); None for others.
     """
 
     evals: Tensor
     residual: Tensor
     trace: Tensor | None = None
     leaf_trace: Tensor | None = None
+    ritz: Tensor | None = None
+    choices: Tensor | None = None
 
 
 class SolveError(RuntimeError):

@@ -35,7 +35,8 @@ def flatten(tree: Tree) -> tuple[list[Any], pytree.TreeSpec]:
 
 
 def unflatten(leaves: Sequence[Any], spec: pytree.TreeSpec) -> Tree:
-    return pytree.tree_unflatten(list(leaves), spec)
+    # Asked at every evaluation, most often of a single tensor.
+    return leaves[0] if spec.is_leaf() else pytree.tree_unflatten(list(leaves), spec)
 
 
 def describe(tree: Tree) -> str:
@@ -104,12 +105,14 @@ class Operands:
         spec: their structure.
         slots: positions of the tensors.
         per_batch: which tensors have the batch as their first axis.
+        flat: every operand is a leaf by itself.
     """
 
     leaves: list[Any]
     spec: pytree.TreeSpec
     slots: list[int]
     per_batch: list[bool]
+    flat: bool
 
     @classmethod
     def of(cls, operands: Sequence[Tree], batch: int) -> tuple[Operands, Leaves]:
@@ -148,7 +151,8 @@ class Operands:
         tensors: Leaves = [leaves[slot] for slot in slots]
         for slot in slots:
             leaves[slot] = None
-        return cls(leaves, spec, slots, per_batch), tensors
+        flat = all(child.is_leaf() for child in spec.children())
+        return cls(leaves, spec, slots, per_batch, flat), tensors
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -158,4 +162,4 @@ class Operands:
         leaves = list(self.leaves)
         for slot, tensor in zip(self.slots, tensors, strict=True):
             leaves[slot] = tensor
-        return unflatten(leaves, self.spec)
+        return tuple(leaves) if self.flat else unflatten(leaves, self.spec)

@@ -9,9 +9,12 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-from equilibria.solve.loop import RUNNING, STALL, Run
-from equilibria.solve.rows import Rows, choose, norm
+from equilibria.solve import private
+from equilibria.solve.judge import RUNNING, STALL
+from equilibria.solve.loop import Run
+from equilibria.solve.rows import Rows, choose, norm, subtract
 from equilibria.solve.solvers.base import Limits
 from equilibria.solve.status import Status
 
@@ -27,24 +30,73 @@ class LinearSolver(Limits, abc.ABC):
     """
 
     @abc.abstractmethod
-    def solve(self, product: Product, g: Rows, start: Rows | None = None) -> Run:
+    def solve(
+        self,
+        product: Product,
+        g: Rows,
+        start: Rows | None = None,
+        *,
+        rtol: Tensor | None = None,
+        budget: Tensor | None = None,
+        trust: bool = False,
+    ) -> Run:
         """Solves u = A u + g.
 
         Args:
             product: u -> A u, on rows; one call is one evaluation.
             g: the constant term.
             start: a first guess; None is zero.
+            rtol: `(samples,)`, each sample's own, in place of the solver's.
+            budget: `(samples,)` int64, products that each sample may take, beside `max_evals`. One
+                that may take none keeps its first guess.
+            trust: the method's own estimate of the residual will do, where measuring it would take
+                a product more. Status and residual are then estimates too.
         """
 
 
 @dataclass(frozen=True)
+class Goal:
+    """The tolerance of a solve: atol + rtol ||A u + g||, in the RMS norm."""
+
+    atol: float
+    rtol: float | Tensor
+
+    def reached(self, now: Measured) -> Tensor:
+        return now.finite() & (now.size <= self.atol + self.rtol * now.scale)
+
+
+@dataclass(frozen=True)
 class Measured:
-    """u with its true residual r = A u + g - u, ||r|| and ||A u + g||."""
+    """u with its true residual r = A u + g - u, ||r|| and ||A u + g||.
+
+    Attributes:
+        zero: u is zero for all samples.
+    """
 
     u: Rows
     residual: Rows
     size: Tensor
     scale: Tensor
+    zero: bool = False
+
+    def finite(self) -> Tensor:
+        return torch.isfinite(self.size + self.scale)
+
+    def relative(self) -> Tensor:
+        """||r|| / ||A u + g||, infinite where that is no number."""
+        tiny = torch.finfo(self.size.dtype).tiny
+        return torch.where(self.finite(), self.size / (self.scale + tiny), math.inf)
+
+    def replaced(self, mask: Tensor, by: Measured) -> Measured:
+        """`by` for the samples of `mask` `(samples,)`."""
+        if private.every(mask):
+            return by
+        return Measured(
+            choose(mask, by.u, self.u),
+            choose(mask, by.residual, self.residual),
+            torch.where(mask, by.size, self.size),
+            torch.where(mask, by.scale, self.scale),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,13 +110,13 @@ class CyclicSolver(LinearSolver, abc.ABC):
 
     @abc.abstractmethod
     def cycle(
-        self, product: Product, start: Measured, budget: Tensor, active: Tensor
-    ) -> tuple[Rows, Tensor]:
+        self, product: Product, start: Measured, goal: Goal, budget: Tensor, active: Tensor
+    ) -> tuple[Rows, Tensor, Tensor]:
         """Improves `start` with at most `budget` `(samples,)` products.
 
         Returns:
-            The new u, and the products each sample took part in `(samples,)`. A sample stops by
-            its own estimate and budget alone, whatever the others need.
+            The new u; the products each sample took part in `(samples,)`; and its own estimate of
+            ||r||. A sample stops by its own estimate and budget alone, whatever the others need.
         """
 
     @property
@@ -72,57 +124,81 @@ class CyclicSolver(LinearSolver, abc.ABC):
         """Products without which a cycle can do nothing."""
         return 1
 
-    def solve(self, product: Product, g: Rows, start: Rows | None = None) -> Run:
-        samples, device = g[0].shape[0], g[0].device
-        evals = torch.zeros(samples, dtype=torch.int64, device=device)
-        tiny = torch.finfo(g[0].dtype).tiny
+    @override
+    def solve(
+        self,
+        product: Product,
+        g: Rows,
+        start: Rows | None = None,
+        *,
+        rtol: Tensor | None = None,
+        budget: Tensor | None = None,
+        trust: bool = False,
+    ) -> Run:
+        goal = Goal(self.atol, self.rtol if rtol is None else rtol)
         if start is None:  # A 0 = 0 needs no product
             size = norm(g)
-            now = Measured([torch.zeros_like(row) for row in g], g, size, size)
+            now = Measured([torch.zeros_like(row) for row in g], g, size, size, zero=True)
+            reached = now.finite() & (size <= self.atol)
         else:
-            now = self._measured(product, g, start)
-            evals = evals + 1
-        status = torch.full((samples,), RUNNING, dtype=torch.int8, device=device)
-        status = torch.where(now.size <= self.atol, int(Status.CONVERGED), status)
-        if start is not None:
-            status = torch.where(self._reached(now), int(Status.CONVERGED), status)
-        finite = torch.isfinite(now.size + now.scale)
-        status = torch.where(finite, status, int(Status.NONFINITE))
-        while True:
-            budget = self.max_evals - 1 - evals  # one product measures
-            spent = (status == RUNNING) & (budget < self.least)
-            status = torch.where(spent, int(Status.MAX_EVALS), status)
-            running = status == RUNNING
-            if not bool(running.any()):
-                break
-            proposal, used = self.cycle(product, now, budget, running)
-            evals = evals + torch.where(running, used + 1, 0)
-            new = self._measured(product, g, choose(running, proposal, now.u))
-            finite = torch.isfinite(new.size + new.scale)
-            gained = new.size < STALL * now.size
+            now = _measured(product, g, start)
+            reached = goal.reached(now)
+        status = torch.full_like(now.size, RUNNING, dtype=torch.int8)
+        status = torch.where(reached, int(Status.CONVERGED), status)
+        status = torch.where(now.finite(), status, int(Status.NONFINITE))
+        evals = torch.full_like(now.size, 0 if start is None else 1, dtype=torch.int64)
+        most: int | Tensor = self.max_evals
+        if budget is not None:
+            most = budget.clamp(0, self.max_evals)
+            evals = torch.minimum(evals, most)
+        running = status == RUNNING
+        every = private.every(running)
+        while every or private.some(running):
+            left = most - evals - (0 if trust else 1)  # one product measures
+            able = running & (left >= self.least)
+            if not private.every(able):
+                every = False
+                status = torch.where(running & ~able, int(Status.MAX_EVALS), status)
+                running = able
+                if not private.some(running):
+                    break
+            proposal, used, size = self.cycle(product, now, goal, left, running)
+            if not every:
+                proposal = choose(running, proposal, now.u)
+            evals = evals + used
+            if trust:
+                new = Measured(proposal, [], size, norm(proposal))
+                trusted = running & (goal.reached(new) | (most - evals < 1 + self.least))
+                if not private.every(trusted | ~running):
+                    real = _measured(product, g, proposal)
+                    evals = evals + (running & ~trusted)
+                    size = torch.where(trusted, size, real.size)
+                    scale = torch.where(trusted, new.scale, real.scale)
+                    new = Measured(proposal, real.residual, size, scale)
+                else:
+                    new = Measured(proposal, now.residual, new.size, new.scale)
+            else:
+                evals = evals + (1 if every else running)
+                new = _measured(product, g, proposal)
+            done = goal.reached(new)
+            if every and private.every(done):  # as it mostly goes
+                return Run(new.u, done.to(torch.int8) - 1, evals, new.relative())
+            finite = new.finite()
             better = running & finite & (new.size < now.size)
-            now = Measured(
-                choose(better, new.u, now.u),
-                choose(better, new.residual, now.residual),
-                torch.where(better, new.size, now.size),
-                torch.where(better, new.scale, now.scale),
-            )
-            reached = self._reached(now)
-            status = torch.where(running & ~gained, int(Status.STALLED), status)
+            stalled = running & ~(new.size < STALL * now.size)
+            now = now.replaced(better, new)
+            status = torch.where(stalled, int(Status.STALLED), status)
             status = torch.where(running & ~finite, int(Status.NONFINITE), status)
-            status = torch.where(running & better & reached, int(Status.CONVERGED), status)
-        relative = torch.where(
-            torch.isfinite(now.size + now.scale), now.size / (now.scale + tiny), math.inf
-        )
-        return Run(now.u, status, evals, relative, None, None, ())
+            status = torch.where(better & goal.reached(now), int(Status.CONVERGED), status)
+            running = status == RUNNING
+            every = private.every(running)
+        return Run(now.u, status, evals, now.relative())
 
-    def _reached(self, now: Measured) -> Tensor:
-        return now.size <= self.atol + self.rtol * now.scale
 
-    def _measured(self, product: Product, g: Rows, u: Rows) -> Measured:
-        image = [a + b for a, b in zip(product(u), g, strict=True)]
-        residual = [a - b for a, b in zip(image, u, strict=True)]
-        return Measured(u, residual, norm(residual), norm(image))
+def _measured(product: Product, g: Rows, u: Rows) -> Measured:
+    image = [a + b for a, b in zip(product(u), g, strict=True)]
+    residual = subtract(image, u)
+    return Measured(u, residual, norm(residual), norm(image))
 
 
 def report_singular(run: Run, g: Rows) -> Run:
@@ -132,7 +208,10 @@ def report_singular(run: Run, g: Rows) -> Run:
     beside it, though not beside g.
     """
     size, constant = norm(run.value), norm(g)
-    drowned = (size > 1e3 * constant) & (run.residual * size > 0.01 * constant)
+    large = size > 1e3 * constant
+    if not private.some(large):
+        return run
+    drowned = large & (run.residual * size > 0.01 * constant)
     singular = size > 0.01 / torch.finfo(g[0].dtype).eps * constant  # to working precision
     blown = (drowned | singular) & (run.status == Status.CONVERGED)
     return replace(run, status=torch.where(blown, int(Status.STALLED), run.status))

@@ -9,7 +9,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from equilibria.solve import linalg
-from equilibria.solve.rows import History, Rows, add_scaled, select, subtract
+from equilibria.solve.rows import Memory, Rows, add_scaled, select
 from equilibria.solve.solvers.base import (
     Point,
     Solver,
@@ -18,6 +18,8 @@ from equilibria.solve.solvers.base import (
     check_damping,
     check_whole,
 )
+
+ROOM = 2  # the slots in front of the differences: the newest residual and the one before it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +35,13 @@ class Anderson(Solver):
     system. Only the newest row of the Gram matrix of the dg_j is computed; the small systems are
     solved in float64.
 
-    History: 2 x `history` vectors of the size of z.
+    History: 2 x `history` + 2 vectors of the size of z.
 
     Attributes:
         history: differences kept, the m of the papers; None keeps all.
         damping: beta, between 0 and 2, exclusive; 1 is undamped.
-        ridge: Tikhonov term relative to the Gram matrix with its columns scaled to length 1, so
-            that scaling a problem changes nothing. None: 8 times the rounding of the state's dtype.
+        ridge: Tikhonov term, each difference's relative to its own squared length, so that scaling
+            a problem changes nothing. None: 8 times the rounding of the state's dtype.
         period: extrapolate at every `period`-th evaluation and iterate plainly in between.
     """
 
@@ -59,94 +61,148 @@ class Anderson(Solver):
         check_whole(self, "period", 1)
 
     @override
-    def start(self, tracked: bool) -> Stepper:
-        return _Anderson(self, tracked)
+    def start(self, tracked: bool, jacobian: object = None) -> Stepper:
+        return AndersonStepper(self, tracked)
 
 
-class _Anderson(Stepper):
+class AndersonStepper(Stepper):
+    """The differences, and the step that they give. `Auto` drives its two halves by itself."""
+
     def __init__(self, solver: Anderson, tracked: bool) -> None:
         self.solver = solver
         self.tracked = tracked
-        self.residuals = History(solver.history, tracked)  # dg_j
-        self.moves = History(solver.history, tracked)  # dz_j + beta dg_j
-        self.gram: Tensor | None = None
-        self.waiting: dict[int, Rows] = {}  # differences whose row of the Gram matrix is missing
-        self.last: tuple[Rows, Rows] | None = None
+        capacity = None if solver.history is None else solver.history + ROOM
+        self.residuals = Memory(capacity, tracked)  # g_k, g_{k-1}, then the dg_j
+        self.moves = Memory(solver.history, tracked)  # dz_j + beta dg_j
+        self.gram: Tensor | None = None  # of the dg_j, its diagonal times 1 + ridge
+        self.waiting: list[int] = []  # differences whose row of the Gram matrix is missing
+        self.base: Rows | None = None  # the last f where beta is 1, else the last z
         self.evals = 0
+        self.stored = 0
+
+    @override
+    def residual(self, f: Rows, z: Rows) -> Rows:
+        return self.residuals.put(self.evals % ROOM, f, z)
 
     @override
     def step(self, now: Point) -> Rows:
-        solver = self.solver
-        self.evals += 1
-        if self.last is not None:
-            z, residual = self.last
-            change = subtract(now.residual, residual)
-            slot = self.residuals.push(change)
-            self.moves.push(add_scaled(subtract(now.z, z), solver.damping, change))
-            self.waiting[slot] = change
-        self.last = (now.z, now.residual)
-        plain = now.f if solver.damping == 1 else add_scaled(now.z, solver.damping, now.residual)
-        if not len(self.residuals) or self.evals % solver.period:
-            return plain
-        gamma = self._coefficients(now.residual)
-        return subtract(plain, self.moves.combine(gamma))
+        plain = self.store(now)
+        return plain if self.evals % self.solver.period else self.extrapolate(plain)
 
-    def _coefficients(self, residual: Rows) -> Tensor:
-        products = self.residuals.dots(*self.waiting.values(), residual)
+    def store(self, now: Point) -> Rows:
+        """Keeps the newest differences; returns the plain step."""
+        solver, beta = self.solver, self.solver.damping
+        base = now.f if beta == 1 else now.z
+        if self.base is not None:
+            slot = (self.evals - 1) % (solver.history or self.evals)
+            change = self.residuals.put(
+                ROOM + slot, now.residual, self.residuals.at((self.evals - 1) % ROOM)
+            )
+            # dz + dg is the difference of the images
+            move = self.moves.put(slot, base, self.base)
+            if beta != 1:
+                self.moves.put(slot, move, change, beta)
+            self.stored = max(self.stored, slot + 1)
+            self.waiting.append(slot)
+        self.base = base
+        self.evals += 1
+        return now.f if beta == 1 else add_scaled(now.z, beta, now.residual)
+
+    def extrapolate(self, plain: Rows, where: Tensor | None = None) -> Rows:
+        """The accelerated step in place of the plain one, for the samples `where`; None: all."""
+        if not self.stored:
+            return plain
+        gamma = self._coefficients()
+        if where is not None:
+            gamma = gamma.masked_fill(~where.unsqueeze(1), 0.0)
+        return self.moves.combine(gamma, 0, onto=plain, scale=-1.0)
+
+    def _coefficients(self) -> Tensor:
+        """gamma, and zero (the plain step) for a sample whose system cannot be factorised."""
+        newest = (self.evals - 1) % ROOM
+        waiting = self.waiting[-(self.solver.history or len(self.waiting)) :]
+        self.waiting = []
+        slots = [newest, *(ROOM + slot for slot in waiting)]
         if self.tracked:  # no writing in place: take the whole matrix anew
-            gram = self.residuals.dots(*self.residuals.kept()).double()
-        else:
-            gram = self._updated_gram(products)
-        self.waiting.clear()
+            slots = [newest, *range(ROOM, ROOM + self.stored)]
+        products = self.residuals.dots(slots, ROOM, ROOM + self.stored)
         ridge = self.solver.ridge
         if ridge is None:
-            ridge = 8 * torch.finfo(residual[0].dtype).eps
-        return solve_gram(gram, products[:, -1].double(), ridge).to(residual[0].dtype)
+            ridge = 8 * torch.finfo(products.dtype).eps
+        if self.tracked:
+            gram = products[:, 1:].double()
+            square = gram.diagonal(dim1=1, dim2=2)
+            # A sample at rest has differences zero; what is to be differentiated must be solvable.
+            gram = gram + torch.diag_embed(torch.where(square > 0, ridge * square, 1.0))
+        else:
+            gram = self._updated_gram(products[:, 1:], waiting, 1 + ridge)
+        right = products[:, 0].double().unsqueeze(2)
+        factor, failed = linalg.cholesky(gram)
+        gamma = torch.cholesky_solve(right, factor).squeeze(2)
+        return gamma.masked_fill(failed.bool().unsqueeze(1), 0.0).to(products.dtype)
 
-    def _updated_gram(self, products: Tensor) -> Tensor:
-        samples, _, length = products.shape
+    def _updated_gram(self, rows: Tensor, waiting: list[int], scale: float) -> Tensor:
+        length = self.stored
         if self.gram is None or self.gram.shape[1] < length:
-            room = length if self.solver.history is None else self.solver.history
-            grown = products.new_zeros(samples, max(2 * length, room), max(2 * length, room))
-            grown = grown.double()
+            room = self.solver.history or 2 * max(4, length)
+            grown = rows.new_zeros(rows.shape[0], room, room, dtype=torch.float64)
             if self.gram is not None:
                 known = self.gram.shape[1]
                 grown[:, :known, :known] = self.gram
             self.gram = grown
-        for row, slot in enumerate(self.waiting):
-            self.gram[:, slot, :length] = products[:, row]
-            self.gram[:, :length, slot] = products[:, row]
+        for row, slot in enumerate(waiting):
+            self.gram[:, slot, :length] = rows[:, row]
+            self.gram[:, :length, slot] = rows[:, row]
+            self.gram[:, slot, slot].mul_(scale)
         return self.gram[:, :length, :length]
 
     @override
     def select(self, index: Tensor) -> None:
         self.residuals.select(index)
         self.moves.select(index)
-        self.waiting = {slot: select(rows, index) for slot, rows in self.waiting.items()}
         if self.gram is not None:
             self.gram = self.gram.index_select(0, index)
-        if self.last is not None:
-            self.last = (select(self.last[0], index), select(self.last[1], index))
+        if self.base is not None:
+            self.base = select(self.base, index)
+
+    @override
+    def ritz(self) -> Tensor | None:
+        """The eigenvalues of H with df_j = sum_i dz_i H_ij in the least-squares sense: J, seen in
+        the space of the dz_j."""
+        if self.tracked or not self.stored:
+            return None
+        beta, found = self.solver.damping, self.stored
+        change = torch.cat(
+            [leaf[:, ROOM : ROOM + found] for leaf in self.residuals.rows()], dim=2
+        ).double()
+        move = torch.cat([leaf[:, :found] for leaf in self.moves.rows()], dim=2).double()
+        step = move - beta * change
+        return ritz_values(step, step + change)
 
 
-def solve_gram(gram: Tensor, right: Tensor, ridge: float) -> Tensor:
-    """Solves (D G D + ridge I) y = D b for D y, with D scaling the columns to length 1.
+def ritz_values(step: Tensor, image: Tensor) -> Tensor:
+    """Eigenvalues of the H that makes ||image^T - step^T H|| least, `(samples, k)` complex.
 
     Args:
-        gram: G, `(samples, k, k)`, positive semi-definite up to rounding.
-        right: b, `(samples, k)`.
-        ridge: Tikhonov term beside the unit diagonal.
+        step: dz_j, `(samples, k, entries)`.
+        image: J dz_j, of the same shape.
 
-    Returns:
-        `(samples, k)`; zero (the plain step) for a sample whose system cannot be factorised.
+    Directions that hardly differ from others are left out; NaN stands in their place.
     """
-    diagonal = gram.diagonal(dim1=1, dim2=2)
-    scale = torch.where(diagonal > 0, diagonal.clamp_min(1e-300).rsqrt(), 0.0)
-    scaled = gram * scale.unsqueeze(1) * scale.unsqueeze(2)
-    # A difference that is zero (a sample at rest) gets a unit pivot, and so the coefficient zero.
-    pivots = torch.where(diagonal > 0, ridge, 1.0 + ridge)
-    scaled = scaled + torch.diag_embed(pivots)
-    factor, failed = linalg.cholesky(scaled)
-    solution = torch.cholesky_solve((right * scale).unsqueeze(2), factor).squeeze(2) * scale
-    sound = (failed == 0) & torch.isfinite(solution).all(dim=1)
-    return torch.where(sound.unsqueeze(1), solution, 0.0)
+    lengths = linalg.lengths(step.flatten(0, 1)).view(step.shape[:2])
+    sound = torch.isfinite(linalg.lengths(image.flatten(1))) & torch.isfinite(lengths).all(dim=1)
+    step = torch.where(sound[:, None, None], step, 0.0)
+    image = torch.where(sound[:, None, None], image, 0.0)
+    lengths = torch.where(sound.unsqueeze(1), lengths, 0.0)
+    scale = torch.where(lengths > 0, lengths.reciprocal(), 0.0).unsqueeze(2)
+    step, image = step * scale, image * scale
+    left, values, right = linalg.svd(step.transpose(1, 2))
+    kept = values > 1e-6 * values[:, :1].clamp_min(1e-300)
+    inverse = torch.where(kept, values.reciprocal(), 0.0)
+    small = left.transpose(1, 2) @ (image.transpose(1, 2) @ right.transpose(1, 2))
+    small = small * inverse.unsqueeze(1) * kept.unsqueeze(2)
+    found = linalg.eigenvalues(small)
+    # Each direction left out adds an eigenvalue zero; those of the smallest size are they.
+    order = found.abs().argsort(dim=1, descending=True)
+    found = found.gather(1, order)
+    return torch.where(kept, found, torch.nan)

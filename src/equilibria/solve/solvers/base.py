@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from torch import Tensor
 
-from equilibria.solve.rows import Rows, select
+from equilibria.solve.rows import Rows, select, subtract
+
+Product = Callable[[Rows], Rows]
+"""v -> J v."""
+
+
+class Jacobian(Protocol):
+    """z -> (v -> J(z) v), df/dz by its products.
+
+    Attributes:
+        evals: evaluations of f that linearising has taken so far.
+    """
+
+    evals: int
+
+    def __call__(self, z: Rows) -> Product: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,19 +66,44 @@ class Solver(Limits, abc.ABC):
         if self.patience is not None:
             check_whole(self, "patience", 1)
 
+    @property
+    def looks_around(self) -> bool:
+        """Does the method want to be told more than the newest evaluation; see `Point`?"""
+        return False
+
     @abc.abstractmethod
-    def start(self, tracked: bool) -> Stepper:
-        """The method's memory for one solve, empty. `tracked`: autograd will follow the steps."""
+    def start(self, tracked: bool, jacobian: Jacobian | None) -> Stepper:
+        """The method's memory for one solve, empty.
+
+        Args:
+            tracked: autograd will follow the steps; nothing may be written in place.
+            jacobian: df/dz by its products; None where they can't be had.
+        """
 
 
 @dataclass(frozen=True)
 class Point:
-    """An evaluated iterate: z, f(z), the residual f(z) - z and its RMS norm `(samples,)`."""
+    """An evaluated iterate: z, f(z), the residual f(z) - z and its length `(samples,)`.
+
+    The residual may lie in the stepper's memory: it lasts until the next evaluation.
+
+    The rest is for methods that look around, None for others.
+
+    Attributes:
+        best: each sample's iterate with the smallest residual, as the tolerance measures it.
+        best_size: length of the residual there.
+        running: `(samples,)`, which samples have not finished.
+        merit: `(samples,)` the newest residual over what is tolerated; at 1 a sample has converged.
+    """
 
     z: Rows
     f: Rows
     residual: Rows
     size: Tensor
+    best: Rows | None = None
+    best_size: Tensor | None = None
+    running: Tensor | None = None
+    merit: Tensor | None = None
 
     def select(self, index: Tensor) -> Point:
         """The samples named by `index`."""
@@ -70,19 +112,46 @@ class Point:
             select(self.f, index),
             select(self.residual, index),
             self.size.index_select(0, index),
+            None if self.best is None else select(self.best, index),
+            None if self.best_size is None else self.best_size.index_select(0, index),
+            None if self.running is None else self.running.index_select(0, index),
+            None if self.merit is None else self.merit.index_select(0, index),
         )
 
 
 class Stepper(abc.ABC):
-    """The running state of a method."""
+    """The running state of a method.
+
+    A sample that has finished stays in the batch, put back to its answer after every step. What a
+    method then keeps of it means nothing, and must harm nobody else.
+
+    Attributes:
+        spent: `(samples,)` evaluations that the latest step took beside the loop's own; None: none.
+    """
+
+    spent: Tensor | None = None
+
+    def residual(self, f: Rows, z: Rows) -> Rows:
+        """f - z, where the method wants it to lie."""
+        return subtract(f, z)
 
     @abc.abstractmethod
     def step(self, now: Point) -> Rows:
-        """The next iterate, from the newest evaluation."""
+        """The next iterate, from the newest evaluation; newly made, or `now.f` itself."""
 
     @abc.abstractmethod
     def select(self, index: Tensor) -> None:
         """Keeps the samples named by `index`; the others have finished and leave the batch."""
+
+    def ritz(self) -> Tensor | None:
+        """Ritz values `(samples, k)` of df/dz from what the method has stored, NaN where it has
+        none; None for a method that stores nothing of the kind."""
+        return None
+
+    def choices(self) -> Tensor | None:
+        """Evaluations that each sample spent in each phase `(samples, phases)`, for a method that
+        has several."""
+        return None
 
 
 def _name(owner: object, field: str) -> str:

@@ -8,12 +8,15 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from equilibria.solve import linalg, private
-from equilibria.solve.rows import History, Rows, add_scaled, choose, select
+from equilibria.solve import private
+from equilibria.solve.rows import Memory, Rows, add_scaled, choose
 from equilibria.solve.solvers.base import Point, Solver, Stepper, check_whole
 
-# Below this the secant update divides by rounding: the sample starts its memory afresh.
-SMALLEST_PIVOT = 1e-4
+# Beyond this the secant update divides by rounding: the sample starts its memory afresh.
+LARGEST_FACTOR = 1e4
+# Matrices from this size on are padded to whole cache lines: their products are taken by kernels
+# that round by alignment, so that a sample alone would differ in its last bits.
+PADDED_FROM = 20
 # A memory's worth of steps that leaves more than this of the best residual has brought nothing.
 STALL = 0.99
 
@@ -25,15 +28,16 @@ class Broyden(Solver):
     The inverse Jacobian of Bai 2022 (thesis), eq. 2.12 in the compact form of Kelley (1995, sec.
     7.3): with full steps s_k = -B_k g_k the rank-one updates are products of
     (I + s_{k+1} s_k^T / s_k^T s_k), so the steps alone tell all, and one vector an evaluation is
-    stored instead of two. A new step costs one pass of inner products over the history, one small
-    triangular solve and one pass to combine.
+    stored instead of two. A new step costs one pass of inner products over the history, two small
+    products and one pass to combine.
 
     With a limited memory the method restarts when the memory is full: at the best iterate, with
     B = -theta I. theta is 1, and halved after each memory's worth of steps that brought nothing, or
     the restart would take the same path again. Writing over the oldest update instead, as is often
     done, leaves a matrix that satisfies no secant equation, and diverges.
 
-    History: one vector of the size of z an evaluation, up to `memory`, and then three more.
+    History: one vector of the size of z an evaluation, up to `memory`, and one more; a small square
+    matrix of that length.
 
     Attributes:
         memory: steps kept before a restart; None keeps all and never restarts.
@@ -47,93 +51,131 @@ class Broyden(Solver):
         if self.memory is not None:
             check_whole(self, "memory", 1)
 
+    @property
     @override
-    def start(self, tracked: bool) -> Stepper:
+    def looks_around(self) -> bool:
+        return self.memory is not None
+
+    @override
+    def start(self, tracked: bool, jacobian: object = None) -> Stepper:
         return _Broyden(self.memory, tracked)
 
 
 class _Broyden(Stepper):
+    """-B_k = (I + S_+ R S^T) theta, with S the steps s_0, ..., s_{k-1} and S_+ the ones after them.
+
+    R is lower triangular and gains a row a step: with w_j = 1 / s_j . s_j the coefficients
+    d = R S^T g solve d_j = w_j (s_j . g + sum_{i<j} (s_j . s_{i+1}) d_i), so its newest row is
+    w_j ((s_j . s_{i+1})_i R, 1). The newest step's own successor is what is sought:
+    s_{k+1} (1 - d_k) = g + sum_{j<k} s_{j+1} d_j.
+
+    R is kept one row lower, below a row of zeros, so that s_j . s_{i+1} and d need no shifting.
+    """
+
     def __init__(self, memory: int | None, tracked: bool) -> None:
         self.memory = memory
-        self.steps = History(memory, tracked)
-        self.last: Rows | None = None  # the newest step
-        self.system = Triangle(tracked)
-        self.weights = torch.empty(0)  # 1 / s_j . s_j; zero where a sample has forgotten s_j
-        self.best: Point | None = None  # where a restart begins
-        self.before: Tensor | None = None  # the size of its residual at the restart before
-        self.theta: Tensor | None = None  # B_0 = -theta I; None: 1
+        self.tracked = tracked
+        # The steps, and the newest residual in the slot where the next step will be.
+        self.steps = Memory(None if memory is None else memory + 1, tracked)
+        self.count = 0
+        self.inverse = torch.empty(0)  # R, one row lower
+        self.before: Tensor | None = None  # the best residual's size at the restart before
+        self.theta: Tensor | None = None  # None: 1
+
+    @override
+    def residual(self, f: Rows, z: Rows) -> Rows:
+        return self.steps.put(self.count, f, z)
 
     @override
     def step(self, now: Point) -> Rows:
-        if self.memory is not None:
-            self._keep_best(now)
-        if self.last is None:
-            self.weights = now.size.new_empty(now.size.shape[0], 0, dtype=torch.float64)
-            return self._push(now.residual, now.z)
-        if self.memory is not None and len(self.steps) >= self.memory:
+        if self.memory is not None and self.count >= self.memory:
             return self._restart(now)
-        residual = self._scaled(now.residual)
-        coefficients = self._coefficients(residual)  # c_j / s_j . s_j
-        pivot = 1 - coefficients[:, -1]
-        usable = pivot.abs() > SMALLEST_PIVOT
-        self.weights = torch.where(usable.unsqueeze(1), self.weights, 0.0)
-        self.system.forget(usable)
-        # w = g + sum_j s_{j+1} c_j / s_j . s_j over the steps after the first
-        shifted = torch.zeros_like(coefficients)
-        shifted[:, 1:] = coefficients[:, :-1]
-        shifted = torch.where(usable.unsqueeze(1), shifted, 0.0)
-        scale = torch.where(usable, pivot, 1.0).reciprocal().to(residual[0].dtype)
-        direction = add_scaled(residual, 1.0, self.steps.combine(shifted))
-        return self._push([row * scale.unsqueeze(1) for row in direction], now.z)
+        if self.count == 0 and self.theta is None:
+            self.count = 1
+            return now.f
+        step = now.residual
+        if self.theta is not None:
+            step = self.steps.put(self.count, self._scaled(step))
+        if self.count > 0:
+            step = self.steps.put(self.count, self._step())
+        self.count += 1
+        return add_scaled(now.z, 1.0, step)
 
-    def _coefficients(self, residual: Rows) -> Tensor:
-        """c_j / s_j . s_j, with c_j = s_j . w_j and w_{j+1} = w_j + s_{j+1} c_j / s_j . s_j.
+    def _step(self) -> Rows:
+        k = self.count
+        products = self.steps.dots([k - 1, k], 0, k)
+        width = k if k < PADDED_FROM else up_to_eight(k)
+        dtype = products.dtype
+        products = products.double()
+        if width > k:
+            products = torch.nn.functional.pad(products, (0, width - k))
+        newest, right = products[:, :1], products[:, 1:]
+        careful = self.tracked or not private.free_to_read(right)
 
-        Written out, c solves the unit lower triangular system
-        c_j - sum_{i<j} (s_j . s_{i+1}) / (s_i . s_i) c_i = s_j . g, which gains a row a step.
-        """
-        assert self.last is not None
-        products = self.steps.dots(self.last, residual).double()
-        newest, right = products[:, 0], products[:, 1]
-        square = newest[:, -1:]
-        weight = torch.where(square > 0, square.clamp_min(1e-300).reciprocal(), 0.0)
-        self.system.append(-newest[:, 1:] * self.weights)
-        self.weights = torch.cat([self.weights, weight], dim=1)
-        return self.system.solve(right) * self.weights
+        square = newest[:, :, k - 1 : k]
+        if careful:  # a sample at rest
+            square = torch.where(square > 0, square, torch.inf)
+        self._add_row(newest, square.reciprocal(), width)
+        matrix = self.inverse[:, : up_to_eight(k + 1) if width > k else k + 1, :width]
+        found = torch.bmm(right, matrix.transpose(1, 2)).squeeze(1)[:, 1 : k + 1]  # d
+        pivot = 1 - found[:, -1:]
+        if careful:
+            pivot = torch.where(pivot.abs() * LARGEST_FACTOR > 1, pivot, torch.inf)
+        factor = pivot.reciprocal()
+        if careful or not torch.equal(factor.clamp(-LARGEST_FACTOR, LARGEST_FACTOR), factor):
+            found, factor = self._forget(found, factor)
+        # Over s_1, ..., s_{k-1} and, in the slot behind them, the residual.
+        if self.tracked:
+            weights = torch.cat([found[:, :-1] * factor, factor], dim=1)
+        else:
+            weights = found * factor
+            weights[:, -1:] = factor
+        return self.steps.combine(weights.to(dtype), 1)
 
-    def _push(self, step: Rows, z: Rows) -> Rows:
-        self.steps.push(step)
-        self.last = step
-        return add_scaled(z, 1.0, step)
-
-    def _keep_best(self, now: Point) -> None:
-        if self.best is None:
-            self.best = now
-            return
-        old, better = self.best, now.size < self.best.size
-        if private.every(better):
-            self.best = now
-        elif private.some(better):
-            self.best = Point(
-                choose(better, now.z, old.z),
-                now.f,  # not needed, and so not kept
-                choose(better, now.residual, old.residual),
-                torch.where(better, now.size, old.size),
+    def _add_row(self, newest: Tensor, weight: Tensor, width: int) -> None:
+        """R's row for the newest step, from its products with all steps `(samples, 1, k)`."""
+        k = self.count
+        if self.tracked:
+            one = torch.ones_like(weight)
+            known = (
+                torch.nn.functional.pad(self.inverse, (0, 1)) if k > 1 else torch.zeros_like(one)
             )
+            row = torch.bmm(newest[:, :, :k], known) if k > 1 else one
+            row = torch.cat([row[:, :, :-1], one], dim=2) * weight
+            self.inverse = torch.cat([known, row], dim=1)
+            return
+        if k == 1 or k >= self.inverse.shape[1]:
+            room = max(8, 2 * up_to_eight(k))
+            grown = newest.new_zeros(newest.shape[0], room, room)
+            if k > 1:
+                grown[:, :k, :k] = self.inverse[:, :k, :k]
+            self.inverse = grown
+        if k > 1:
+            row = torch.bmm(newest, self.inverse[:, :width, :width])
+            torch.mul(row, weight, out=self.inverse[:, k : k + 1, :width])
+        self.inverse[:, k : k + 1, k - 1 : k] = weight
+
+    def _forget(self, found: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+        """Starts afresh where the update would divide by rounding."""
+        gone = ~((factor.abs() <= LARGEST_FACTOR) & (factor != 0))
+        self.inverse = self.inverse.masked_fill(gone.unsqueeze(2), 0.0)
+        return found.masked_fill(gone, 0.0), torch.where(gone, 1.0, factor)
 
     def _restart(self, now: Point) -> Rows:
-        best = self.best
-        assert best is not None
-        self.steps.clear()
-        self.system.clear()
-        self.weights = self.weights[:, :0]
+        """From the newest iterate, or for a sample that had been better from its best one, which
+        is evaluated once more: a step that is not Broyden's, remembered as none."""
+        assert now.best is not None and now.best_size is not None
         if self.before is not None:
             theta = torch.ones_like(self.before) if self.theta is None else self.theta
-            self.theta = torch.where(best.size < STALL * self.before, 1.0, theta / 2)
-        self.before = best.size
-        behind = now.size > 2 * best.size
-        residual = choose(behind, best.residual, now.residual)
-        return self._push(self._scaled(residual), choose(behind, best.z, now.z))
+            self.theta = torch.where(now.best_size < STALL * self.before, 1.0, theta / 2)
+        self.before = now.best_size
+        behind = now.size > 2 * now.best_size
+        step = choose(
+            behind, [torch.zeros_like(row) for row in now.residual], self._scaled(now.residual)
+        )
+        self.steps.put(0, step)
+        self.count = 1
+        return add_scaled(choose(behind, now.best, now.z), 1.0, step)
 
     def _scaled(self, residual: Rows) -> Rows:
         """-B_0 g."""
@@ -144,67 +186,13 @@ class _Broyden(Stepper):
     @override
     def select(self, index: Tensor) -> None:
         self.steps.select(index)
-        if self.best is not None:
-            self.best = self.best.select(index)
-        if self.last is not None:
-            self.last = select(self.last, index)
         if self.before is not None:
             self.before = self.before.index_select(0, index)
         if self.theta is not None:
             self.theta = self.theta.index_select(0, index)
-        self.system.select(index)
-        self.weights = self.weights.index_select(0, index)
+        if self.count > 1:
+            self.inverse = self.inverse.index_select(0, index)
 
 
-class Triangle:
-    """Unit lower triangular systems `(samples, k, k)` that gain a row at a time.
-
-    Padded to a multiple of 8 with rows of the identity: at other sizes the matrices of a batch lie
-    at other alignments, and a sample alone is rounded otherwise than in company.
-    """
-
-    def __init__(self, tracked: bool) -> None:
-        self.tracked = tracked  # nothing is written in place
-        self.k = 0
-        self._buffer: Tensor | None = None
-
-    def append(self, row: Tensor) -> None:
-        """Adds the row `(samples, k)` left of the next diagonal entry."""
-        k = self.k
-        if self._buffer is None or self.tracked or k >= self._buffer.shape[1]:
-            room = _up_to_eight(k + 1) if self.tracked else max(8, 2 * k)
-            grown = row.new_zeros(row.shape[0], room, room)
-            if self._buffer is not None:
-                grown[:, :k, :k] = self._buffer[:, :k, :k]
-            self._buffer = grown
-        self._buffer[:, k, :k] = row
-        self.k += 1
-
-    def solve(self, right: Tensor) -> Tensor:
-        """The solution for right sides `(samples, k)`."""
-        assert self._buffer is not None
-        room = _up_to_eight(self.k)
-        padded = torch.nn.functional.pad(right, (0, room - self.k))
-        matrix = self._buffer[:, :room, :room]
-        solution = linalg.solve_triangle(matrix, padded, upper=False, unit_diagonal=True)
-        return solution[:, : self.k]
-
-    def forget(self, keep: Tensor) -> None:
-        """Sets the matrices of samples to the identity where `keep` `(samples,)` does not hold."""
-        if self._buffer is None:
-            return
-        gone = ~keep[:, None, None]
-        fill = self._buffer.masked_fill if self.tracked else self._buffer.masked_fill_
-        self._buffer = fill(gone, 0.0)
-
-    def clear(self) -> None:
-        self.k = 0
-        self._buffer = None
-
-    def select(self, index: Tensor) -> None:
-        if self._buffer is not None:
-            self._buffer = self._buffer.index_select(0, index)
-
-
-def _up_to_eight(k: int) -> int:
+def up_to_eight(k: int) -> int:
     return -(-k // 8) * 8

@@ -32,7 +32,7 @@ class Picard(Solver):
         check_damping(self)
 
     @override
-    def start(self, tracked: bool) -> Stepper:
+    def start(self, tracked: bool, jacobian: object = None) -> Stepper:
         return _Picard(self.damping)
 
 

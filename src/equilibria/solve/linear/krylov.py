@@ -1,0 +1,183 @@
+"""An orthonormal basis of a Krylov space that knows what it was made of, batched over samples."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from equilibria.solve import linalg
+from equilibria.solve.rows import Rows, sum_of
+
+# A vector that lost more than this factor of its length to its projection on the others is
+# orthogonalised again: below it, one pass leaves it orthogonal to a few units of rounding.
+# Source: Daniel, Gragg, Kaufman and Stewart 1976; the factor of Rutishauser.
+CANCELLATION = 10.0
+FIRST_ROOM = 8
+
+
+class Krylov:
+    """v_0 = r, v_1, v_2, ...: the Krylov space of A from r, orthonormal, with B = I - A.
+
+    A v_k is made orthogonal to v_0 ... v_k and given length 1. Beside its entries each vector
+    carries its coordinates (y, c_0, c_1, ...), by which
+
+        v_j = y_j v_0 + sum_i c_ji B v_i,
+
+    and which every operation on the vector changes as well: no Hessenberg matrix, rotations or
+    triangular systems are needed. As the v_j are orthonormal, the combination sum_j y_j v_j, divided
+    by sum_j y_j^2, is the shortest vector of the form v_0 + B w: the residual of GMRES, and its
+    coordinates are the solution. A v_k rather than B v_k is stored and orthogonalised because it
+    lies further from v_k when A is small.
+
+    The vectors of all leaves lie in one buffer a leaf, `(samples, vectors, entries)`, which grows by
+    doubling; the coordinates are at the end of the first leaf's rows. A matrix product may round a
+    sample alone otherwise than the same sample in a batch: where its rows begin at other alignments,
+    and where it has a single column. So rows are padded to whole cache lines, and there are always
+    two columns.
+
+    Attributes:
+        limit: vectors after v_0, at most.
+        length: vectors so far.
+        total: sum_j y_j (y_j, c_j0, c_j1, ...) over them, `(samples, 1 + room)`.
+    """
+
+    def __init__(self, residual: Rows, size: Tensor, limit: int) -> None:
+        self.limit = limit
+        self.length = 1
+        self.widths = [row.shape[1] for row in residual]
+        self.lines = [_whole_lines(width, row) for width, row in zip(self.widths, residual)]
+        self.buffers: Rows = []
+        self._like = residual
+        self.eps = torch.finfo(size.dtype).eps
+        self._grow(min(FIRST_ROOM, limit + 1))
+        column = size.clamp_min(torch.finfo(size.dtype).tiny).unsqueeze(1)
+        for buffer, row, width in zip(self.buffers, residual, self.widths, strict=True):
+            torch.div(row, column, out=buffer[:, 0, :width])
+            buffer[:, 1] = 0
+        self.coordinates(0)[:, 0] = 1
+        self.total = self._before = self.coordinates(0).clone()
+
+    def vector(self, slot: int) -> Rows:
+        return [
+            buffer[:, slot, :width]
+            for buffer, width in zip(self.buffers, self.widths, strict=True)
+        ]
+
+    def coordinates(self, slot: int) -> Tensor:
+        """(y, c) of a vector: `(samples, 1 + room)`."""
+        return self.buffers[0][:, slot, self.lines[0] :]
+
+    def extend(self, image: Rows) -> tuple[Tensor, Tensor]:
+        """Adds the vector made of A v, where v is the last one.
+
+        Returns:
+            What of it was left beside the other vectors, and what lay in their space: two lengths
+            `(samples,)`.
+        """
+        last = self.length - 1
+        if self.length == self.buffers[0].shape[1]:
+            self._grow(min(2 * self.length, self.limit + 1))
+        for work, row, width in zip(self._work, image, self.widths, strict=True):
+            work[:, 0, :width] = row
+        # A v = v - B v, and the coordinates say so.
+        torch.sub(
+            self.coordinates(last), self._units[last], out=self._work[0][:, 0, self.lines[0] :]
+        )
+        self.length += 1
+        shadow = self._dots(self._work)
+        height = self._store(self._work, shadow)
+        self._before = self.total
+        self._add()
+        return height, linalg.lengths(shadow[:, 0])
+
+    def again(self, which: Tensor) -> None:
+        """Makes the last vector of the samples `which` orthogonal to the others once more."""
+        last = [buffer[:, self.length - 1 : self.length] for buffer in self.buffers]
+        shadow = self._dots(last) * which[:, None, None]
+        shadow[:, :, self.length - 1 :] = 0  # its product with itself
+        self._store(last, shadow, which)
+        self._add()
+
+    def _add(self) -> None:
+        last = self.coordinates(self.length - 1)
+        self.total = torch.addcmul(self._before, last, last[:, :1])
+
+    def _dots(self, rows: Rows) -> Tensor:
+        """Products with all vectors but the last: `(samples, 1, vectors)`."""
+        end = max(2, self.length - 1)
+        return sum_of(
+            [
+                row[:, :, :line] @ buffer[:, :end, :line].transpose(1, 2)
+                for row, buffer, line in zip(rows, self.buffers, self.lines, strict=True)
+            ]
+        )
+
+    def _store(self, rows: Rows, shadow: Tensor, which: Tensor | None = None) -> Tensor:
+        """rows - shadow, at length 1, becomes the last vector; returns the length it had."""
+        end = shadow.shape[2]
+        rest = [
+            torch.baddbmm(row, shadow, buffer[:, :end], alpha=-1)
+            for row, buffer in zip(rows, self.buffers, strict=True)
+        ]
+        lengths = [
+            linalg.lengths(row[:, 0, :width]) for row, width in zip(rest, self.widths, strict=True)
+        ]
+        height = lengths[0] if len(lengths) == 1 else linalg.lengths(torch.stack(lengths, dim=1))
+        # Nothing but rounding is left where the space is exhausted.
+        divisor = height.clamp_min(self.eps)
+        if which is not None:
+            divisor = torch.where(which, divisor, 1.0)
+        for row, buffer in zip(rest, self.buffers, strict=True):
+            torch.div(row, divisor[:, None, None], out=buffer[:, self.length - 1 : self.length])
+        return height
+
+    def combine(self, coefficients: Tensor) -> Rows:
+        """The sum of the first vectors with `coefficients` `(samples, number)`."""
+        number = coefficients.shape[1]
+        left = coefficients.unsqueeze(1)
+        return [
+            (left @ buffer[:, :number, :line])[:, 0, :width]
+            for buffer, line, width in zip(self.buffers, self.lines, self.widths, strict=True)
+        ]
+
+    def table(self) -> Tensor:
+        """The coordinates of all vectors: `(samples, length, 1 + room)`."""
+        return self.buffers[0][:, : self.length, self.lines[0] :]
+
+    def forget(self, kept: Tensor) -> Tensor:
+        """Sets vectors to zero that are not `kept` `(samples, length)`; says whose are finite."""
+        for buffer in self.buffers:
+            vectors = buffer[:, : self.length]
+            vectors.masked_fill_(~kept.unsqueeze(2), 0.0)
+        return torch.stack(
+            [
+                torch.isfinite(buffer[:, : self.length, :line]).flatten(1).all(dim=1)
+                for buffer, line in zip(self.buffers, self.lines, strict=True)
+            ]
+        ).all(dim=0)
+
+    def _grow(self, room: int) -> None:
+        room = max(2, room)
+        first = self._like[0]
+        extra = _whole_lines(room, first)
+        grown: Rows = []
+        for leaf, (row, width, line) in enumerate(
+            zip(self._like, self.widths, self.lines, strict=True)
+        ):
+            new = row.new_empty(row.shape[0], room, line + (extra if leaf == 0 else 0))
+            new[:, :, width:] = 0
+            if self.buffers:
+                old = self.buffers[leaf]
+                new[:, : old.shape[1], : old.shape[2]] = old
+            grown.append(new)
+        self.buffers = grown
+        if self.length > 1:
+            self.total = torch.nn.functional.pad(self.total, (0, extra - self.total.shape[1]))
+        self._work = [buffer.new_zeros(buffer.shape[0], 1, buffer.shape[2]) for buffer in grown]
+        self._units = torch.eye(room, extra, dtype=first.dtype, device=first.device).roll(1, 1)
+
+
+def _whole_lines(entries: int, like: Tensor) -> int:
+    """Entries of a row, up to whole cache lines of 64 bytes."""
+    line = 64 // like.element_size()
+    return -(-entries // line) * line
