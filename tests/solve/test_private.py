@@ -1,5 +1,6 @@
 """Each private name of torch in equilibria.solve.private does what the package relies on."""
 
+import pytest
 import torch
 from torch.autograd import forward_ad
 from torch.func import grad, jvp, vjp, vmap
@@ -123,3 +124,16 @@ def test_sequence_numbers_count_up_and_leaves_come_last() -> None:
     numbers = [private.sequence_number(x.grad_fn) for x in (first, second)]
     accumulate = second.grad_fn.next_functions[0][0]  # pyright: ignore
     assert numbers[0] < numbers[1] < private.sequence_number(accumulate)
+
+
+def test_run_backward_is_grad() -> None:
+    """Also twice over one graph, and with an input that nothing depends on."""
+    x, idle = X.clone().requires_grad_(), torch.ones(2, requires_grad=True)
+    outputs = [x.sin(), x.sum(dim=1)]
+    cotangents = [torch.cos(X), torch.tensor([2.0, -1.0])]
+    wanted = torch.autograd.grad(outputs, x, cotangents, retain_graph=True)[0]
+    for keep in (True, False):
+        found, none = private.run_backward(outputs, cotangents, [x, idle], keep=keep)
+        assert found is not None and torch.equal(found, wanted) and none is None
+    with pytest.raises(RuntimeError, match="second time"):
+        private.run_backward(outputs, cotangents, [x], keep=False)

@@ -38,8 +38,8 @@ KNOWN_FAILURES: dict[str, dict[str, Outcome | tuple[Outcome, ...]]] = {
     "linear/ill_conditioned": {"Picard": MAX_EVALS},
     "tanh/norm_2.5": {"Picard float64": (CONVERGED, MAX_EVALS, CONVERGED)},
     # A radius of one and above: plain iteration cycles or diverges.
-    "linear/symmetric_2": {"Picard": STALLED},
-    "linear/symmetric_2_wide": {"Picard": STALLED, "Anderson": STALLED, "Broyden(10)": STALLED},
+    "linear/symmetric_2": {"Picard": DIVERGED},
+    "linear/symmetric_2_wide": {"Picard": DIVERGED, "Anderson": STALLED, "Broyden(10)": STALLED},
     "linear/negative_3": {"Picard": DIVERGED},
     "linear/orthogonal_1.1": {"Picard": STALLED},
     "linear/quarter_turn": {"Picard": STALLED},
@@ -47,7 +47,7 @@ KNOWN_FAILURES: dict[str, dict[str, Outcome | tuple[Outcome, ...]]] = {
     "tanh/negative_2": {"Picard": STALLED},
     "scalar/logistic": {"Picard": (CONVERGED, STALLED, STALLED)},
     "scalar/steep": {"Picard": DIVERGED},
-    "image": {"Picard": (STALLED, CONVERGED, STALLED)},
+    "image": {"Picard": (STALLED, CONVERGED, MAX_EVALS)},
     # Stiffness.
     "stiff/decay": {"Picard": DIVERGED, "Anderson": STALLED, "Broyden(10)": STALLED},
     "stiff/relaxation": {"Picard": DIVERGED},
@@ -61,7 +61,7 @@ KNOWN_FAILURES: dict[str, dict[str, Outcome | tuple[Outcome, ...]]] = {
     },
     # No fixed point.
     "scalar/exponential": dict.fromkeys(SOLVERS, FAILS) | {"Picard": (NONFINITE, FAILS, NONFINITE)},
-    "scalar/hyperbola": dict.fromkeys(SOLVERS, STALLED) | {"Anderson": FAILS},
+    "scalar/hyperbola": dict.fromkeys(SOLVERS, STALLED) | {"Picard": DIVERGED, "Anderson": FAILS},
     "scalar/flip": dict.fromkeys(SOLVERS, STALLED),
     # No fixed point, but far out z + 1 is z to rounding: a solver may jump there.
     "scalar/translation": dict.fromkeys(SOLVERS, JUMPS)

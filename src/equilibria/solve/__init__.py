@@ -9,6 +9,7 @@ from equilibria.solve.adjoints import (
     JacobianFree,
     NeumannPhantom,
     Phantom,
+    Shine,
     Unrolled,
 )
 from equilibria.solve.api import fixed_point
@@ -16,6 +17,7 @@ from equilibria.solve.equation import AdjointInfo
 from equilibria.solve.linear import GMRES, BiCGSTAB, Dense, LinearSolver, Neumann
 from equilibria.solve.solution import Solution
 from equilibria.solve.solvers import Anderson, Broyden, Picard, Solver
+from equilibria.solve.solvers.auto import Auto
 from equilibria.solve.solvers.newton import NewtonKrylov
 from equilibria.solve.status import SolveError, SolveWarning, Stats, Status
 from equilibria.solve.tree import Shared, shared
@@ -25,6 +27,7 @@ __all__ = [
     "Adjoint",
     "AdjointInfo",
     "Anderson",
+    "Auto",
     "BiCGSTAB",
     "Broyden",
     "Dense",
@@ -37,6 +40,7 @@ __all__ = [
     "Phantom",
     "Picard",
     "Shared",
+    "Shine",
     "Solution",
     "SolveError",
     "SolveWarning",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -23,10 +24,30 @@ from equilibria.solve.equation import (
 from equilibria.solve.jacobian import KnownProduct
 from equilibria.solve.linear import LinearSolver, affine, report_singular
 from equilibria.solve.loop import Run, iterate
+from equilibria.solve.preconditioned import solve_preconditioned
 from equilibria.solve.rows import Layout, Rows, choose, norm
 from equilibria.solve.solvers import Solver
 from equilibria.solve.status import SolveWarning, Stats, describe_failure
 from equilibria.solve.tree import Leaves
+
+Map = Callable[[Rows], Rows]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a linear solve may use beside its equation.
+
+    Attributes:
+        rtol: `(samples,)`, each sample's relative tolerance, in place of the solver's.
+        guess: g -> a first guess, where no earlier solution gives one.
+        preconditioner: g -> M, near (I - J)^-T or (I - J)^-1.
+        layout: of the rows that the two take; None: the constant's own.
+    """
+
+    rtol: Tensor | None = None
+    guess: Map | None = None
+    preconditioner: Callable[[Rows], Map] | None = None
+    layout: Layout | None = None
 
 
 @dataclass
@@ -40,6 +61,7 @@ class Affine(Equation):
         transposed: J^T (the adjoint's equation) or J (the tangent's).
         report: the record of the solution whose adjoint this is.
         count: leaves of the state.
+        options: what the solve may use beside the equation.
     """
 
     parent: Equation
@@ -48,6 +70,7 @@ class Affine(Equation):
     derivative: Derivative
     count: int
     report: Record | None = None
+    options: Options = field(default_factory=Options)
 
     def __post_init__(self) -> None:
         self.record = None  # its own backward solves are no solution's
@@ -82,24 +105,30 @@ class Affine(Equation):
 
         Warns with `SolveWarning`, or raises `SolveError` under `throw`, where it does not converge.
         """
-        layout = Layout.of(constant, self.coupled)
+        options = self.options
+        layout = options.layout or Layout.of(constant, self.coupled)
         multiply = jacobian.transposed if self.transposed else jacobian.direct
 
         def product(rows: Rows) -> Rows:
             return layout.rows(multiply(layout.leaves(rows)))
 
         g = layout.rows(constant)
-        begin = self._start(layout, g)
         with outside([constant[0].device.type]):
-            if isinstance(self.solver, LinearSolver):
-                run = self.solver.solve(product, g, begin)
-            else:
+            begin = self._start(layout, g)
+            if not isinstance(self.solver, LinearSolver):
                 run = iterate(
                     self.solver,
                     affine(product, g),
                     g if begin is None else begin,
                     jacobian=KnownProduct(product),
+                    rtol=options.rtol,
                 )
+            elif options.preconditioner is not None:
+                run = solve_preconditioned(
+                    self.solver, product, options.preconditioner(g), g, begin, options.rtol
+                )
+            else:
+                run = self.solver.solve(product, g, begin, rtol=options.rtol)
         run = report_singular(run, g)
         if self.report is not None:
             stats = Stats(evals=run.evals, residual=run.residual)
@@ -121,7 +150,7 @@ class Affine(Equation):
     def _start(self, layout: Layout, g: Rows) -> Rows | None:
         """The adjoint of an earlier solution; zero where that says nothing about this one."""
         if self.report is None or self.report.start is None:
-            return None
+            return None if self.options.guess is None else self.options.guess(g)
         start = [x.to(y) for x, y in zip(layout.rows(self.report.start), g, strict=True)]
         usable = torch.isfinite(norm(start)) & (norm(g) > 0)
         return choose(usable, start, [torch.zeros_like(x) for x in g])

@@ -100,16 +100,26 @@ class _Recorder(TorchFunctionMode):
         self.given: dict[int, Tensor] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for leaf in pytree.tree_leaves((args, kwargs)):
+        for leaf in _leaves((*args, *kwargs.values()) if kwargs else args):
             if isinstance(leaf, Tensor) and id(leaf) not in self.made and _followed(leaf):
                 self.given[id(leaf)] = leaf
         out = func(*args, **(kwargs or {}))
-        for leaf in pytree.tree_leaves(out):
+        for leaf in _leaves((out,)):
             # What was given stays given: an in-place operation returns its argument.
             if isinstance(leaf, Tensor) and id(leaf) not in self.given:
                 self.made.add(id(leaf))
                 self.inside.note(leaf)
         return out
+
+
+_PLAIN = (Tensor, int, float, bool, str, type(None))
+
+
+def _leaves(arguments: Sequence[Any]) -> Sequence[Any]:
+    """The leaves of a tree, which is flat where torch calls its own functions."""
+    if all(isinstance(each, _PLAIN) for each in arguments):
+        return arguments
+    return pytree.tree_leaves(arguments)
 
 
 def _followed(tensor: Tensor) -> bool:

@@ -88,13 +88,18 @@ def _grad(
     live = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
     if not live or not inputs:
         return [torch.zeros_like(x) for x in inputs]
+    if not create:  # the many products of a linear solve
+        found = private.run_backward([o for o, _ in live], [c for _, c in live], inputs, keep=keep)
+        return [
+            torch.zeros_like(x) if each is None else each
+            for x, each in zip(inputs, found, strict=True)
+        ]
     return list(
         torch.autograd.grad(
             [o for o, _ in live],
             list(inputs),
             [c for _, c in live],
-            retain_graph=keep or create,
-            create_graph=create,
+            create_graph=True,
             allow_unused=True,
             materialize_grads=True,
         )

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from equilibria.solve import private
 from equilibria.solve.derivative import Linearisation
+from equilibria.solve.inverse import Inverse
 from equilibria.solve.loop import Run
 from equilibria.solve.rows import Layout, Rows
 from equilibria.solve.solvers.base import Jacobian
@@ -102,6 +103,11 @@ class StateEquation(Equation):
 class Derivative(abc.ABC):
     """How the solution of an equation depends on what f depends on: exactly, or inexactly."""
 
+    @property
+    def needs_inverse(self) -> bool:
+        """Is (I - J)^-1 wanted, as the forward solver has learned it, in the record?"""
+        return False
+
     @abc.abstractmethod
     def first_order(self, equation: Equation, jacobian: Linearisation, g: Leaves) -> Leaves:
         """u = (I - J)^-T g, or what stands for it, not to be differentiated again."""
@@ -139,15 +145,19 @@ class Record:
     def __init__(self, start: Leaves | None = None) -> None:
         self.start = start
         self.latest: AdjointInfo | None = None
+        self.residual: Tensor | None = None
+        self.inverse: tuple[Layout, Inverse] | None = None
         self.trace: Tensor | None = None
         self.leaf_trace: Tensor | None = None
         self.ritz: Tensor | None = None
         self.choices: Tensor | None = None
 
-    def note(self, run: Run) -> None:
+    def note(self, run: Run, layout: Layout) -> None:
         """Keeps what a forward solve tells beside the solution."""
         self.trace, self.leaf_trace = run.trace, run.leaf_trace
         self.ritz, self.choices = run.ritz, run.choices
+        self.residual = run.residual
+        self.inverse = None if run.inverse is None else (layout, run.inverse)
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from equilibria.solve import private
-from equilibria.solve.rows import Rows, choose, entries, length, relative_by_leaf, replaced, select
+from equilibria.solve.rows import Rows, choose, entries, length, relative_by_leaf, select
 from equilibria.solve.solvers.base import Point, Solver, Stepper
 from equilibria.solve.status import Status
 
@@ -25,15 +24,26 @@ class Judge:
 
     Most evaluations are quiet: every sample that runs has come closer, none has arrived. Then the
     newest iterate is the best of all samples, which takes no copy, and two comparisons have told
-    so. Where samples arrive, these alone are touched; only where something goes wrong is every
-    sample gone through.
+    so. Where some fall back or arrive, these alone are touched; only where something is wrong is
+    every sample gone through.
+
+    A sample that has finished rests in the batch, at its answer: its residual does not change, it
+    falls neither back nor below, and disturbs no quiet.
 
     The samples still in the batch are numbered as in the batch; `full_*` number all samples of the
-    solve, and hold those that have finished.
+    solve.
     """
 
     def __init__(
-        self, solver: Solver, stepper: Stepper, z: Rows, *, trace: bool, last: bool, tracked: bool
+        self,
+        solver: Solver,
+        stepper: Stepper,
+        z: Rows,
+        *,
+        trace: bool,
+        last: bool,
+        tracked: bool,
+        rtol: Tensor | None = None,
     ) -> None:
         samples, device, dtype = z[0].shape[0], z[0].device, z[0].dtype
         self.solver = solver
@@ -43,16 +53,18 @@ class Judge:
         self.evals = 0
         self.spent: Tensor | None = None  # beyond these, where a method spends more
         # Merit: ||f - z|| over what the tolerance measures it by; at `goal` a sample has converged.
-        self.goal = 1.0 if solver.atol else solver.rtol
-        above = torch.full((samples,), self.goal, dtype=dtype, device=device)
+        self.rtol = solver.rtol if rtol is None else rtol
+        self.plain = rtol is None and not solver.atol  # then merit is the relative residual
+        self.goal = solver.rtol if self.plain else 1.0
+        goal = torch.full((samples,), self.goal, dtype=dtype, device=device)
         tiny = torch.finfo(dtype).tiny  # even where the goal is 0
-        # Quiet is a merit from `floor` on, and a residual up to `top`: above it one has diverged.
-        self.floor = torch.nextafter(above, above + 1).clamp_min_(tiny)
-        self.top = above
-        self.merit = torch.full_like(above, math.inf)  # of the best iterate
+        # A sample runs while its merit is not below `floor`; -inf for one that has finished.
+        self.floor = torch.nextafter(goal, goal + 1).clamp_min_(tiny)
+        self.top = goal  # a residual above it has diverged
+        self.merit = torch.full_like(goal, math.inf)  # of the best iterate
         self.relative = self.merit  # its relative residual
         self.size = self.merit  # ||f - z|| of it, for methods that look around
-        self.window: deque[Tensor] = deque(maxlen=solver.patience)  # of the latest best merits
+        self.mark = self.merit  # the best merit when last looked for a stall
         self.best = z
         self.now, self.now_relative, self.now_merit = z, self.merit, self.merit
         self.left = samples  # how many run; not known where tracked
@@ -60,8 +72,8 @@ class Judge:
         self.index: Tensor | None = None  # of the samples in the batch, among all; None: all
         self.full_status = torch.zeros(samples, dtype=torch.int8, device=device)  # CONVERGED
         self.full_evals = torch.zeros(samples, dtype=torch.int64, device=device)
-        self.full_residual = torch.full_like(above, math.inf)
-        self.full_value: Rows = []
+        self.full_residual = self.merit
+        self.full_value = z
         self.trace: list[Tensor] | None = [] if trace else None
         self.leaf_trace: list[Tensor] = []
         self.full_ritz: Tensor | None = None
@@ -78,136 +90,123 @@ class Judge:
             self.spent = spent if self.spent is None else self.spent + spent
         scale = length([row.detach() for row in point.f])
         merit = relative = size / scale
-        if solver.atol:
+        if not self.plain:
             absolute = solver.atol * math.sqrt(entries(point.f))  # of the RMS norm
-            merit = size / torch.add(scale * solver.rtol, absolute)
+            merit = size / torch.add(scale * self.rtol, absolute)
         if self.trace is not None:
             self._record(point, scale)
-        self.now, self.now_relative, self.now_merit = point.z, relative, merit
         if self.evals == 1:
             self.top = DIVERGENCE * size
-        if self._quiet(size, merit):
-            self.best, self.merit, self.relative, self.size = point.z, merit, relative, size
-            self._remember()
-            return False
-        calm = self._calm(size, scale)
-        relative, merit = self._mended(size, scale, relative, merit, calm)
-        self._keep(point, relative, merit)
-        stalled = self._stalled()
-        self._remember()
-        if calm and stalled is None:
-            return self._end(merit < self.floor, None)
-        return self._settle(size, scale, merit, stalled)
-
-    def _quiet(self, size: Tensor, merit: Tensor) -> bool:
-        """Every sample has come closer (or rests), none has arrived, stalled or diverged."""
-        if not self._ordinary():
-            return False
-        ceiling = self.merit
-        if len(self.window) == self.window.maxlen:
-            ceiling = torch.minimum(ceiling, self.window[0] * STALL)
-        inside = torch.clamp(merit, min=self.floor, max=ceiling)
-        return private.same(inside, merit) and private.same(torch.minimum(size, self.top), size)
-
-    def _calm(self, size: Tensor, scale: Tensor) -> bool:
-        """All is finite, none has diverged: a sample can end by convergence alone, or a stall."""
-        if not self._ordinary():
-            return False
-        finite = torch.add(size, scale, alpha=0.0)  # not a number where the scale is not finite
-        return private.same(torch.minimum(finite, self.top), finite)
+        self.now, self.now_relative, self.now_merit = point.z, relative, merit
+        if self._ordinary():
+            if self._quiet(size, merit):
+                self.best, self.merit, self.relative, self.size = point.z, merit, relative, size
+                return False
+            if self._sound(size, scale):
+                self._keep(point)
+                return self._end((merit < self.floor).nonzero().flatten(), None)
+        return self._settle(point, scale)
 
     def _ordinary(self) -> bool:
-        """Not the last evaluation, and counted like any other."""
-        within = self.evals < self.solver.max_evals
-        return within and self.spent is None and not self.tracked
+        """Is there nothing to be looked at but the residual?"""
+        patience = self.solver.patience
+        marked = patience is not None and self.evals % patience == 1 % patience
+        last = self.evals >= self.solver.max_evals
+        return not (marked or last or self.tracked) and self.spent is None
 
-    def _mended(
-        self, size: Tensor, scale: Tensor, relative: Tensor, merit: Tensor, calm: bool
-    ) -> tuple[Tensor, Tensor]:
-        """0 / 0 is 0: f(z) = z = 0. What is not finite is no merit."""
-        mended = torch.nan_to_num(relative, nan=0.0, posinf=math.inf)
-        if not calm:
-            finite = torch.isfinite(size + scale)
-            mended = torch.where(finite, mended, math.inf)
-            merit = torch.where(finite, merit, math.inf)
-        if not self.solver.atol:
-            merit = mended
-        self.now_relative, self.now_merit = mended, merit
-        return mended, merit
+    def _quiet(self, size: Tensor, merit: Tensor) -> bool:
+        """Has every sample come closer, none arrived, and none diverged?"""
+        inside = torch.clamp(merit, min=self.floor, max=self.merit)
+        return torch.equal(inside, merit) and torch.equal(torch.minimum(size, self.top), size)
 
-    def _keep(self, point: Point, relative: Tensor, merit: Tensor) -> None:
-        """Keeps the best iterate, by reference where all samples improved."""
-        better = merit <= self.merit
+    def _sound(self, size: Tensor, scale: Tensor) -> bool:
+        """Is all finite, none zero, none diverged?"""
+        # Not a number where the scale is not finite, or the size is zero: 0 / 0 is no merit.
+        size = torch.addcdiv(size, scale, size, value=0.0)
+        return torch.equal(torch.minimum(size, self.top), size)
+
+    def _keep(self, point: Point) -> None:
+        """Keeps the best iterate, by reference where no sample fell back."""
+        merit, relative = self.now_merit, self.now_relative
         if self.last and not self.solver.looks_around:
             # Which iterate is best does not matter; how good it was tells of a stall.
+            self.merit = torch.minimum(merit, self.merit)
+            return
+        if self.tracked:
+            better = merit <= self.merit
+            self.best = choose(better, point.z, self.best)
+            self.relative = torch.where(better, relative, self.relative)
+            self.size = torch.where(better, point.size, self.size)
             self.merit = torch.where(better, merit, self.merit)
-        elif private.every(better):
+            return
+        back = (merit > self.merit).nonzero().flatten()
+        if not len(back):
             self.best, self.merit, self.relative, self.size = point.z, merit, relative, point.size
-        else:
-            mix = choose if self.tracked else replaced
-            self.best = mix(better, point.z, self.best)
-            self.merit = torch.where(better, merit, self.merit)
+            return
+        self.best = _with(point.z, back, self.best)
+        if not self.plain:
+            self.relative = _with([relative], back, [self.relative])[0]
+        if self.solver.looks_around:
+            self.size = _with([point.size], back, [self.size])[0]
+        self.merit = torch.minimum(merit, self.merit)
+        if self.plain:
             self.relative = self.merit
-            if self.solver.atol:
-                self.relative = torch.where(better, relative, self.relative)
-            if self.solver.looks_around:
-                self.size = torch.where(better, point.size, self.size)
 
-    def _remember(self) -> None:
-        if self.solver.patience is not None:
-            self.window.append(self.merit)
-
-    def _stalled(self) -> Tensor | None:
-        if len(self.window) != self.window.maxlen:
-            return None
-        stalled = self.running & (self.merit > STALL * self.window[0])
-        return stalled if private.some(stalled) else None
-
-    def _settle(self, size: Tensor, scale: Tensor, merit: Tensor, stalled: Tensor | None) -> bool:
+    def _settle(self, point: Point, scale: Tensor) -> bool:
         """Goes through all that can end a sample; of several, the last one named here counts."""
+        solver, size = self.solver, point.size
+        finite = torch.isfinite(size + scale)
+        # f(z) = z = 0 is 0 / 0, and solved; what is not finite has no merit.
+        relative = torch.where(finite, torch.nan_to_num(self.now_relative, nan=0.0), math.inf)
+        merit = relative
+        if not self.plain:
+            merit = torch.where(finite, self.now_merit, math.inf)
+        self.now_relative, self.now_merit = relative, merit
+        self._keep(point)
+
         count = self.evals if self.spent is None else self.evals + self.spent
-        over = torch.as_tensor(count >= self.solver.max_evals, device=size.device)
+        over = torch.as_tensor(count >= solver.max_evals, device=size.device)
         status = torch.where(over, int(Status.MAX_EVALS), RUNNING)
-        if stalled is not None:
-            status = torch.where(stalled, int(Status.STALLED), status)
+        if solver.patience is not None and self.evals % solver.patience == 1 % solver.patience:
+            if self.evals > 1:
+                stalled = self.merit > STALL * self.mark
+                status = torch.where(stalled, int(Status.STALLED), status)
+            self.mark = self.merit
         status = torch.where(size > self.top, int(Status.DIVERGED), status)
         status = torch.where(merit <= self.goal, int(Status.CONVERGED), status)
-        finite = torch.isfinite(size + scale)
         status = torch.where(finite, status, int(Status.NONFINITE)).to(torch.int8)
-        return self._end(self.running & (status != RUNNING), status)
+        ended = self.running & (status != RUNNING)
+        if self.tracked:
+            return self._end_tracked(ended, status)
+        return self._end(ended.nonzero().flatten(), status)
 
     # --- samples that end ------------------------------------------------------------------------
 
-    def _end(self, ended: Tensor, status: Tensor | None) -> bool:
+    def _end(self, here: Tensor, status: Tensor | None) -> bool:
         """Keeps what is known of the samples that end here; True when no sample runs any more.
 
         Args:
-            ended: `(samples,)` bool.
+            here: their places in the batch.
             status: `(samples,)`; None: all that end have converged.
         """
-        if self.tracked:
-            return self._end_tracked(ended, status)
-        here = ended.nonzero().flatten()
         if not len(here):
             return False
         at = here if self.index is None else self.index.index_select(0, here)
-        value, relative = self.best, self.relative
-        if self.last:
-            value, relative = self.now, self.now_relative
-        self.left -= len(here)
-        rows = self._deliver(value, here, at)
+        self.full_evals.index_fill_(0, at, self.evals)
+        if self.spent is not None:
+            self.full_evals.index_add_(0, at, self.spent.index_select(0, here))
         if status is not None:
             self.full_status.index_copy_(0, at, status.index_select(0, here))
-        if self.spent is None:
-            self.full_evals.index_fill_(0, at, self.evals)
-        else:
-            self.full_evals.index_copy_(0, at, self.evals + self.spent.index_select(0, here))
-        self.full_residual.index_copy_(0, at, relative.index_select(0, here))
+        if self.last:  # a later evaluation of a sample at rest might find it otherwise
+            found = self.now_relative.index_select(0, here)
+            self.full_residual = self.full_residual.index_copy(0, at, found)
         self._look_back(here, at)
+        self.left -= len(here)
         if not self.left:
+            self._store()
             return True
         self.floor.index_fill_(0, here, -math.inf)
-        self.top.index_fill_(0, here, math.inf)
+        rows = select(self.now if self.last else self.best, here)
         if self.resting is not None:
             index, before = self.resting
             here = torch.cat([index, here])
@@ -215,24 +214,22 @@ class Judge:
         self.resting = (here, rows)
         return False
 
-    def _deliver(self, value: Rows, here: Tensor, at: Tensor) -> Rows:
-        """Writes the answers of samples in their places; returns them."""
-        if not self.full_value:
-            if not self.left:  # all at once
-                self.full_value = value
-                return value
-            self.full_value = [row.clone() for row in value]
-        rows = select(value, here)
-        for all_, row in zip(self.full_value, rows, strict=True):
-            all_.index_copy_(0, at, row)
-        return rows
+    def _store(self) -> None:
+        """Writes what the batch holds among all: of a sample at rest, its answer."""
+        value = self.now if self.last else self.best
+        self.full_value = self.among_all(value)
+        if self.last:
+            return
+        if self.index is None:
+            self.full_residual = self.relative
+        else:
+            self.full_residual = self.full_residual.index_copy(0, self.index, self.relative)
 
-    def _end_tracked(self, ended: Tensor, status: Tensor | None) -> bool:
+    def _end_tracked(self, ended: Tensor, status: Tensor) -> bool:
         """The same by masks: nothing is written in place, and entries may be hidden by vmap."""
         count = self.evals if self.spent is None else self.evals + self.spent
         relative = self.now_relative if self.last else self.relative
-        if status is not None:
-            self.full_status = torch.where(ended, status, self.full_status)
+        self.full_status = torch.where(ended, status, self.full_status)
         self.full_evals = torch.where(ended, count, self.full_evals)
         self.full_residual = torch.where(ended, relative, self.full_residual)
         self.floor = torch.where(ended, -math.inf, self.floor)
@@ -271,26 +268,21 @@ class Judge:
         """Which samples of the batch have not finished."""
         return self.floor > 0
 
-    @property
-    def all_running(self) -> bool:
-        """Has none of the samples in the batch finished?"""
-        return not self.tracked and self.left == self.floor.shape[0]
-
     def few_running(self) -> bool:
         """Does it pay to drop the samples that have finished?"""
         return self.resting is not None and self.left <= COMPACT_BELOW * self.floor.numel()
 
     def retire(self) -> Tensor:
         """Drops the samples that have finished; returns which stay."""
+        self._store()
         keep = self.running.nonzero().flatten()
         self.index = keep if self.index is None else self.index.index_select(0, keep)
-        for name in ("floor", "top", "merit", "relative", "size"):
+        for name in ("floor", "top", "merit", "relative", "size", "mark", "now_merit"):
             setattr(self, name, getattr(self, name).index_select(0, keep))
+        if isinstance(self.rtol, Tensor):
+            self.rtol = self.rtol.index_select(0, keep)
         if self.spent is not None:
             self.spent = self.spent.index_select(0, keep)
-        if self.window:
-            kept = torch.stack(tuple(self.window)).index_select(1, keep)
-            self.window = deque(kept.unbind(0), maxlen=self.window.maxlen)
         self.best = select(self.best, keep)
         self.resting = None
         return keep
@@ -311,6 +303,8 @@ class Judge:
         if self.trace is not None:
             self.full_ritz = self._noted(self.full_ritz, self.stepper.ritz(), here, at)
         self.full_choices = self._noted(self.full_choices, self.stepper.choices(), here, at)
+        if self.stepper.keeps_inverse:
+            self.stepper.end(here)
 
     def _noted(
         self, table: Tensor | None, rows: Tensor | None, here: Tensor, at: Tensor
@@ -349,3 +343,11 @@ class Judge:
         if self.trace is None:
             return None, None
         return torch.stack(self.trace), torch.stack(self.leaf_trace)
+
+
+def _with(rows: Rows, index: Tensor, others: Rows) -> Rows:
+    """`rows` with those of `others` at `index`: on a CPU a mask would cost several passes."""
+    return [
+        row.index_copy(0, index, other.index_select(0, index))
+        for row, other in zip(rows, others, strict=True)
+    ]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from equilibria.solve.inverse import Inverse
 from equilibria.solve.judge import Judge
 from equilibria.solve.rows import Rows, length
 from equilibria.solve.solvers.base import Jacobian, Point, Solver
@@ -29,6 +30,7 @@ class Run:
     states: tuple[Rows, ...] = ()
     ritz: Tensor | None = None
     choices: Tensor | None = None
+    inverse: Inverse | None = None
 
 
 def iterate(
@@ -43,6 +45,8 @@ def iterate(
     last: bool = False,
     leave: Callable[[Tensor], None] | None = None,
     jacobian: Jacobian | None = None,
+    keeps_inverse: bool = False,
+    rtol: Tensor | None = None,
 ) -> Run:
     """Iterates until every sample has finished.
 
@@ -57,11 +61,14 @@ def iterate(
         leave: called with the samples to keep when finished ones leave the batch, so that
             `evaluate` can drop them too; None: they stay, frozen.
         jacobian: df/dz by its products, for the methods that ask for them.
+        keeps_inverse: return what the method has learned of (I - df/dz)^-1; not with `leave`.
+        rtol: `(samples,)`, each sample's own relative tolerance, in place of the solver's.
     """
     wanted = {k for k in states if k > 0}
     recorded = {0: z}
     stepper = solver.start(tracked, jacobian)
-    judge = Judge(solver, stepper, z, trace=trace, last=last, tracked=tracked)
+    stepper.keeps_inverse = keeps_inverse
+    judge = Judge(solver, stepper, z, trace=trace, last=last, tracked=tracked, rtol=rtol)
     while True:
         image = evaluate(z) if f is None else f
         f = None
@@ -89,4 +96,5 @@ def iterate(
         tuple(recorded.get(k, value) for k in states),
         judge.full_ritz,
         judge.full_choices,
+        stepper.learned() if keeps_inverse else None,
     )

@@ -127,11 +127,11 @@ class Nonlinear(StateEquation):
         run = self.search(
             jacobian.evaluate,
             *start,
-            leave=leave if self.per_sample else None,
+            leave=leave if self.per_sample and not self.derivative.needs_inverse else None,
             jacobian=jacobian,
         )
         if self.record is not None:
-            self.record.note(run)
+            self.record.note(run, layout)
         return layout, run
 
     @override
@@ -158,6 +158,7 @@ class Nonlinear(StateEquation):
                 last=last,
                 leave=leave,
                 jacobian=jacobian,
+                keeps_inverse=self.derivative.needs_inverse,
             )
         raise_if_failed(self.throw, "fixed_point", run)
         return run

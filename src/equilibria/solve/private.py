@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
+from torch.autograd import forward_ad, graph
 
 _functorch: Any = torch._C._functorch  # pyright: ignore
 _forward_ad: Any = forward_ad
+_graph: Any = graph
 
 
 def transform_active() -> bool:
@@ -63,9 +65,9 @@ def free_to_read(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu" and not is_wrapped(tensor)
 
 
-def same(a: Tensor, b: Tensor) -> bool:
-    """Are two tensors equal, entry by entry and over mapped axes too? Reads the device."""
-    return torch.equal(bare(a), bare(b))
+def none(count: Tensor) -> bool:
+    """Are all entries known to be zero? False on a device that would have to be waited for."""
+    return free_to_read(count) and torch.equal(count, torch.zeros_like(count))
 
 
 def bare(tensor: Tensor) -> Tensor:
@@ -101,6 +103,22 @@ def forward_mode() -> AbstractContextManager[None]:
 
 def has_tangent(tensor: Tensor) -> bool:
     return dual_level_active() and _forward_ad.unpack_dual(tensor).tangent is not None
+
+
+def run_backward(
+    outputs: Sequence[Tensor], cotangents: Sequence[Tensor], inputs: Sequence[Tensor], *, keep: bool
+) -> Sequence[Tensor | None]:
+    """torch.autograd.grad without create_graph, and without the checks it makes each time.
+
+    They take as long as a small function's products.
+
+    Args:
+        cotangents: in the shapes and dtypes of the outputs.
+        keep: the graph will be used again.
+    """
+    return _graph._engine_run_backward(
+        tuple(outputs), tuple(cotangents), keep, False, tuple(inputs), True, accumulate_grad=False
+    )
 
 
 def sequence_number(node: Any) -> int:

@@ -125,14 +125,6 @@ def choose(mask: Tensor, a: Rows, b: Rows) -> Rows:
     return [torch.where(column, x, y) for x, y in zip(a, b, strict=True)]
 
 
-def replaced(mask: Tensor, a: Rows, b: Rows) -> Rows:
-    """`choose` where most rows are of `a`: a broadcast mask costs a CPU several passes."""
-    if mask.device.type != "cpu":
-        return choose(mask, a, b)
-    index = (~mask).nonzero().flatten()
-    return [x.index_copy(0, index, y.index_select(0, index)) for x, y in zip(a, b, strict=True)]
-
-
 def select(rows: Rows, index: Tensor) -> Rows:
     return [row.index_select(0, index) for row in rows]
 

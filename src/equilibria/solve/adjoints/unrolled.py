@@ -69,7 +69,7 @@ class Unrolled(Adjoint):
         tracked = torch.is_grad_enabled() or transformed
         run = equation.search(rows_of_f, layout.rows(z), None, tracked=tracked, last=True)
         if equation.record is not None:
-            equation.record.note(run)
+            equation.record.note(run, layout)
         return Found(
             value=layout.leaves(run.value),
             status=run.status,

@@ -141,7 +141,7 @@ class CyclicSolver(LinearSolver, abc.ABC):
             now = Measured([torch.zeros_like(row) for row in g], g, size, size, zero=True)
             reached = now.finite() & (size <= self.atol)
         else:
-            now = _measured(product, g, start)
+            now = measured(product, g, start)
             reached = goal.reached(now)
         status = torch.full_like(now.size, RUNNING, dtype=torch.int8)
         status = torch.where(reached, int(Status.CONVERGED), status)
@@ -170,7 +170,7 @@ class CyclicSolver(LinearSolver, abc.ABC):
                 new = Measured(proposal, [], size, norm(proposal))
                 trusted = running & (goal.reached(new) | (most - evals < 1 + self.least))
                 if not private.every(trusted | ~running):
-                    real = _measured(product, g, proposal)
+                    real = measured(product, g, proposal)
                     evals = evals + (running & ~trusted)
                     size = torch.where(trusted, size, real.size)
                     scale = torch.where(trusted, new.scale, real.scale)
@@ -179,7 +179,7 @@ class CyclicSolver(LinearSolver, abc.ABC):
                     new = Measured(proposal, now.residual, new.size, new.scale)
             else:
                 evals = evals + (1 if every else running)
-                new = _measured(product, g, proposal)
+                new = measured(product, g, proposal)
             done = goal.reached(new)
             if every and private.every(done):  # as it mostly goes
                 return Run(new.u, done.to(torch.int8) - 1, evals, new.relative())
@@ -195,7 +195,8 @@ class CyclicSolver(LinearSolver, abc.ABC):
         return Run(now.u, status, evals, now.relative())
 
 
-def _measured(product: Product, g: Rows, u: Rows) -> Measured:
+def measured(product: Product, g: Rows, u: Rows) -> Measured:
+    """Takes one product."""
     image = [a + b for a, b in zip(product(u), g, strict=True)]
     residual = subtract(image, u)
     return Measured(u, residual, norm(residual), norm(image))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from equilibria.solve.linear.base import CyclicSolver, Measured, Product, inverse
+from equilibria.solve.linear.base import CyclicSolver, Goal, Measured, Product, inverse
 from equilibria.solve.rows import Rows, add_scaled, choose, dot, norm, subtract
 
 
@@ -29,8 +29,8 @@ class BiCGSTAB(CyclicSolver):
 
     @override
     def cycle(
-        self, product: Product, start: Measured, budget: Tensor, active: Tensor
-    ) -> tuple[Rows, Tensor]:
+        self, product: Product, start: Measured, goal: Goal, budget: Tensor, active: Tensor
+    ) -> tuple[Rows, Tensor, Tensor]:
         u, r = start.u, start.residual
         shadow, direction = r, r
         rho = dot(shadow, r)
@@ -48,10 +48,10 @@ class BiCGSTAB(CyclicSolver):
             u = choose(active & sound, proposal, u)
             r = choose(active & sound, remainder, r)
             # A u + g = u + r, so both sides of the tolerance are at hand.
-            reached = norm(r) <= 0.9 * (self.atol + self.rtol * norm(add_scaled(u, 1.0, r)))
+            reached = norm(r) <= 0.9 * (goal.atol + goal.rtol * norm(add_scaled(u, 1.0, r)))
             previous, rho = rho, dot(shadow, r)
             broken = ~sound | (rho == 0) | (omega == 0) | ~torch.isfinite(rho)
             active = active & ~reached & ~broken & (used + 2 <= budget)
             beta = rho * inverse(previous) * alpha * inverse(omega)
             direction = add_scaled(r, beta, add_scaled(direction, -omega, image))
-        return u, used
+        return u, used, norm(r)

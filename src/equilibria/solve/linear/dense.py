@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
 from equilibria.solve import linalg
-from equilibria.solve.linear.base import LinearSolver, Product
+from equilibria.solve.linear.base import Goal, LinearSolver, Product, measured
 from equilibria.solve.loop import Run
-from equilibria.solve.rows import Rows, norm
+from equilibria.solve.rows import Rows, choose
 from equilibria.solve.status import Status
 
 
@@ -31,7 +31,17 @@ class Dense(LinearSolver):
     max_evals: int = 4096
 
     @override
-    def solve(self, product: Product, g: Rows, start: Rows | None = None) -> Run:
+    def solve(
+        self,
+        product: Product,
+        g: Rows,
+        start: Rows | None = None,
+        *,
+        rtol: Tensor | None = None,
+        budget: Tensor | None = None,
+        trust: bool = False,
+    ) -> Run:
+        goal = Goal(self.atol, self.rtol if rtol is None else rtol)
         widths = [row.shape[1] for row in g]
         samples, entries = g[0].shape[0], sum(widths)
         if entries + 1 > self.max_evals:
@@ -51,15 +61,18 @@ class Dense(LinearSolver):
         sound = torch.isfinite(solution).all(dim=1)
         solution = torch.where(sound.unsqueeze(1), solution, 0.0)
 
-        u = linalg.split(solution, widths)
-        image = [a + b for a, b in zip(product(u), g, strict=True)]
-        size = norm([a - b for a, b in zip(image, u, strict=True)])
-        scale = norm(image)
-        finite = torch.isfinite(size + scale) & torch.isfinite(matrix).flatten(1).all(dim=1)
-        status = torch.full((samples,), int(Status.STALLED), dtype=torch.int8, device=size.device)
-        reached = sound & (size <= self.atol + self.rtol * scale)
-        status = torch.where(reached, int(Status.CONVERGED), status)
+        now = measured(product, g, linalg.split(solution, widths))
+        finite = now.finite() & torch.isfinite(matrix).flatten(1).all(dim=1)
+        status = torch.full_like(now.size, int(Status.STALLED), dtype=torch.int8)
+        status = torch.where(sound & goal.reached(now), int(Status.CONVERGED), status)
         status = torch.where(finite, status, int(Status.NONFINITE))
-        relative = torch.where(finite, size / (scale + torch.finfo(size.dtype).tiny), math.inf)
-        evals = torch.full((samples,), entries + 1, dtype=torch.int64, device=size.device)
-        return Run(u, status, evals, relative, None, None, ())
+        relative = torch.where(finite, now.relative(), math.inf)
+        evals = torch.full_like(now.size, entries + 1, dtype=torch.int64)
+        if budget is not None:
+            able = budget > entries
+            guess = [torch.zeros_like(row) for row in g] if start is None else start
+            now = replace(now, u=choose(able, now.u, guess))
+            status = torch.where(able, status, int(Status.MAX_EVALS))
+            evals = torch.where(able, evals, 0)
+            relative = torch.where(able, relative, math.inf)
+        return Run(now.u, status, evals, relative)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
 from equilibria.solve import linalg
-from equilibria.solve.linear.base import CyclicSolver, Measured, Product, inverse
-from equilibria.solve.rows import History, Rows, add_scaled, norm, subtract
+from equilibria.solve.linear.base import CyclicSolver, Goal, Measured, Product
+from equilibria.solve.linear.krylov import CANCELLATION, Krylov
+from equilibria.solve.rows import Rows, entries, length
 from equilibria.solve.solvers.base import check_whole
 
-# From u = 0 the length of u, which the tolerance is relative to, is known only by computing u: done
-# once the residual would suffice for a u so many times as long as g.
-NEAR = 30.0
+# A cycle ends a little below the tolerance, for its residual is an estimate.
+MARGIN = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +25,10 @@ class GMRES(CyclicSolver):
     """GMRES on (I - A) u = g: the least residual over the Krylov space of the cycle.
 
     Converges for any nonsingular I - A when `restart` spans the space, also where the spectral
-    radius of A is above 1. The Arnoldi basis is orthogonalised twice; rotations and the small
-    triangular systems are in float64.
+    radius of A is above 1. The basis is orthonormal to a few units of rounding.
 
-    History: `restart` + 1 vectors of the size of u. Source: Saad and Schultz 1986.
+    History: `restart` + 1 vectors of the size of u at most, and no more than twice as many as there
+    were products. Source: Saad and Schultz 1986.
 
     Attributes:
         restart: products in a cycle, >= 1.
@@ -42,90 +43,92 @@ class GMRES(CyclicSolver):
 
     @override
     def cycle(
-        self, product: Product, start: Measured, budget: Tensor, active: Tensor
-    ) -> tuple[Rows, Tensor]:
-        root = math.sqrt(sum(row.shape[1] for row in start.residual))
-        length = min(self.restart, int(torch.where(active, budget, 0).max()))
-        from_zero = torch.stack([(row == 0).all(dim=1) for row in start.u]).all(dim=0)
-        size = start.size.double() * root  # Euclidean length of the residual
-        guess = torch.where(from_zero, NEAR * size, start.scale.double() * root)
-        basis = History(length + 1)
-        vector = _scaled(start.residual, inverse(size))
-        basis.push(vector)
-        least = _LeastSquares(size, length)
-        answer = size.new_zeros(size.shape[0], length + 1)
-        used = torch.zeros_like(budget)
-
-        for k in range(length):
-            used = used + active
-            vector = subtract(vector, product(vector))
-            column = basis.dots(vector)[:, 0]
-            vector = subtract(vector, basis.combine(column))
-            again = basis.dots(vector)[:, 0]  # a second pass: one loses orthogonality in float32
-            vector = subtract(vector, basis.combine(again))
-            height = norm(vector).double() * root
-            vector = _scaled(vector, inverse(height))
-            basis.push(vector)
-            estimate = least.append((column + again).double(), height)
-
-            over = (used >= budget) | (k + 1 == length)
-            near = estimate <= self.atol * root + self.rtol * guess
-            if not bool((active & (over | near)).any()):
-                continue
-            weights = least.solution()
-            scale = torch.where(from_zero, linalg.lengths(weights), guess)
-            reached = near & (estimate <= 0.9 * (self.atol * root + self.rtol * scale))
-            stops = active & (over | reached)
-            answer[:, : k + 1] = torch.where(stops.unsqueeze(1), weights, answer[:, : k + 1])
-            active = active & ~stops
-            if not bool(active.any()):
+        self, product: Product, start: Measured, goal: Goal, budget: Tensor, active: Tensor
+    ) -> tuple[Rows, Tensor, Tensor]:
+        limit = min(self.restart, int(torch.where(active, budget, 0).max()))
+        tight = bool((active & (budget < limit)).any())
+        test = _Tolerance(goal, start)
+        basis = Krylov(start.residual, test.size, self.restart)
+        # After each product: who goes on, and whose newest vector is not orthogonal yet.
+        flags = torch.zeros(limit, 2, *active.shape, dtype=torch.bool, device=active.device)
+        going = active
+        for k in range(limit):
+            height, shadow = basis.extend(product(basis.vector(k)))
+            if tight:
+                going = going & (budget > k + 1)
+            alive = torch.bitwise_and(going, test.above(basis.total), out=flags[k, 0])
+            weak = torch.sub(shadow, height, alpha=CANCELLATION) > 0
+            torch.bitwise_and(alive, weak, out=flags[k, 1])
+            seen: Any = flags[k].any(dim=1)  # one look at the device
+            some, again = seen.tolist()
+            if again and k + 1 < limit:
+                basis.again(flags[k, 1] & (height > basis.eps))
+                alive.bitwise_and_(test.above(basis.total))
+                some = bool(alive.any())
+            going = alive
+            if not some:
                 break
-        return add_scaled(start.u, 1.0, basis.combine(answer[:, : len(basis)])), used
+        used = active + flags[: basis.length - 2, 0].sum(dim=0)
+        change, size = _shortest(basis, used, test.size)
+        u = change if start.zero else [a + b for a, b in zip(start.u, change, strict=True)]
+        return u, used, size / test.root
 
 
-class _LeastSquares:
-    """min || size e_1 - H y || for a Hessenberg matrix H that grows by a column at a time."""
+class _Tolerance:
+    """Says of the residual that a Krylov space allows whether it is above the tolerance.
 
-    def __init__(self, size: Tensor, columns: int) -> None:
-        samples = size.shape[0]
-        self.k = 0
-        self.triangle = size.new_zeros(samples, columns, columns)
-        self.right = size.new_zeros(samples, columns + 1)
-        self.right[:, 0] = size
-        self.rotation = torch.eye(columns + 1, dtype=size.dtype, device=size.device)
-        self.rotation = self.rotation.repeat(samples, 1, 1)  # all Givens rotations so far
+    With total = sum_j y_j (y_j, c_j) over the vectors of the space, the residual has the length
+    size / sqrt(total[0]) and its solution the length size |total[1:]| / total[0].
+    """
 
-    def append(self, column: Tensor, height: Tensor) -> Tensor:
-        """Takes H's next column and the entry below its diagonal; returns the least residual."""
-        k = self.k
-        self.k += 1
-        rotation, right = self.rotation, self.right
-        column = (rotation[:, : k + 1, : k + 1] @ column.unsqueeze(2)).squeeze(2)
-        pivot = torch.hypot(column[:, k], height)
-        scale = inverse(pivot)
-        cosine = torch.where(pivot == 0, 1.0, column[:, k] * scale)
-        sine = height * scale
-        self.triangle[:, :k, k] = column[:, :k]
-        self.triangle[:, k, k] = pivot
-        turned = rotation[:, k, : k + 1].clone()
-        rotation[:, k, : k + 1] = cosine.unsqueeze(1) * turned
-        rotation[:, k, k + 1] = sine
-        rotation[:, k + 1, : k + 1] = -sine.unsqueeze(1) * turned
-        rotation[:, k + 1, k + 1] = cosine
-        right[:, k + 1] = -sine * right[:, k]
-        right[:, k] = cosine * right[:, k]
-        return right[:, k + 1].abs()
+    def __init__(self, goal: Goal, start: Measured) -> None:
+        self.root = math.sqrt(entries(start.residual))
+        self.size = (start.size * self.root).clamp_min(torch.finfo(start.size.dtype).tiny)
+        self.zero = start.zero
+        self.rtol = goal.rtol * MARGIN
+        # A cycle that has won all digits there are is done, whatever the tolerance.
+        floor = torch.full_like(self.size, torch.finfo(self.size.dtype).eps)
+        if goal.atol:
+            floor = floor + MARGIN * goal.atol * self.root / self.size
+        if not start.zero:  # the change of u is taken to be small beside it
+            floor = floor + self.rtol * self.root * start.scale / self.size
+        self.floor = floor
 
-    def solution(self) -> Tensor:
-        """y; a direction that H maps to zero (a singular system) gets no weight."""
-        k = self.k
-        triangle, right = self.triangle[:, :k, :k], self.right[:, :k]
-        diagonal = triangle.diagonal(dim1=1, dim2=2)
-        patched = triangle + torch.diag_embed((diagonal == 0).to(triangle.dtype))
-        weights = linalg.solve_triangle(patched, torch.where(diagonal == 0, 0.0, right), upper=True)
-        return torch.where(torch.isfinite(weights), weights, 0.0)
+    def above(self, total: Tensor) -> Tensor:
+        squares = total[:, 0]
+        excess = squares.sqrt()
+        if self.zero:
+            u = linalg.lengths(total[:, 1:])
+            if isinstance(self.rtol, Tensor):
+                u, scale = u * self.rtol, 1.0
+            else:
+                scale = self.rtol
+            excess = torch.sub(excess, u, alpha=scale)
+        return torch.addcmul(excess, squares, self.floor, value=-1) > 0  # not NaN either
 
 
-def _scaled(rows: Rows, scale: Tensor) -> Rows:
-    column = scale.unsqueeze(1)
-    return [row * column.to(row.dtype) for row in rows]
+def _shortest(basis: Krylov, used: Tensor, size: Tensor) -> tuple[Rows, Tensor]:
+    """The change of u that leaves the least residual, of each sample after its own products.
+
+    Returns:
+        The change, and the length of the residual.
+    """
+    count = basis.length - 1
+    slots = torch.arange(count + 1, device=used.device)
+    kept = slots <= used.unsqueeze(1)
+    coordinates = basis.table() * kept.unsqueeze(2)
+    total = (coordinates[:, :, :1].transpose(1, 2) @ coordinates).squeeze(1)
+    squares = total[:, 0]
+    weights = total[:, 1 : count + 1] * (-size / squares).unsqueeze(1)
+    change = basis.combine(weights)
+    left = size * squares.rsqrt()
+    if bool(torch.isfinite(length(change)).all()):
+        return change, left
+    # A sample's vectors may have become NaN after it had finished; or they are finite, and its
+    # space was exhausted without a solution in it, which leaves no digit of the weights.
+    healthy = basis.forget(kept)
+    coordinates = basis.table()
+    total = (coordinates[:, :, :1].transpose(1, 2) @ coordinates).squeeze(1)
+    weights = total[:, 1 : count + 1] * (-size / total[:, 0]).unsqueeze(1)
+    lost = healthy & ~torch.isfinite(weights).all(dim=1)
+    return basis.combine(torch.where(lost.unsqueeze(1), 0.0, weights)), left

@@ -16,27 +16,31 @@ FIRST_ROOM = 8
 
 
 class Krylov:
-    """v_0 = r, v_1, v_2, ...: the Krylov space of A from r, orthonormal, with B = I - A.
+    """v_0 = r / |r|, v_1, v_2, ...: an orthonormal basis of the Krylov space of A from r.
 
     A v_k is made orthogonal to v_0 ... v_k and given length 1. Beside its entries each vector
-    carries its coordinates (y, c_0, c_1, ...), by which
+    carries its coordinates (y, c_0, c_1, ...), by which, with B = I - A,
 
         v_j = y_j v_0 + sum_i c_ji B v_i,
 
     and which every operation on the vector changes as well: no Hessenberg matrix, rotations or
-    triangular systems are needed. As the v_j are orthonormal, the combination sum_j y_j v_j, divided
-    by sum_j y_j^2, is the shortest vector of the form v_0 + B w: the residual of GMRES, and its
-    coordinates are the solution. A v_k rather than B v_k is stored and orthogonalised because it
-    lies further from v_k when A is small.
+    triangular systems are needed. As the v_j are orthonormal, sum_j y_j v_j / sum_j y_j^2 is the
+    shortest vector of the form v_0 + B w: the residual of GMRES, and its coordinates are the
+    solution. It is A v_k that is orthogonalised, and not B v_k, because it lies further from v_k
+    where A is small: little is lost by cancellation.
 
-    The vectors of all leaves lie in one buffer a leaf, `(samples, vectors, entries)`, which grows by
-    doubling; the coordinates are at the end of the first leaf's rows. A matrix product may round a
-    sample alone otherwise than the same sample in a batch: where its rows begin at other alignments,
-    and where it has a single column. So rows are padded to whole cache lines, and there are always
-    two columns.
+    The vectors lie in one buffer a leaf, `(samples, vectors, entries)`, which grows by doubling;
+    the coordinates are at the end of the first leaf's rows. A matrix product may round a sample
+    alone otherwise than the same sample in a batch: where its rows begin at other alignments, and
+    where it has a single column. So rows are padded to whole cache lines, and there are always two
+    columns.
+
+    Args:
+        residual: r.
+        size: its length, above zero.
+        limit: vectors after v_0, at most.
 
     Attributes:
-        limit: vectors after v_0, at most.
         length: vectors so far.
         total: sum_j y_j (y_j, c_j0, c_j1, ...) over them, `(samples, 1 + room)`.
     """
@@ -45,7 +49,7 @@ class Krylov:
         self.limit = limit
         self.length = 1
         self.widths = [row.shape[1] for row in residual]
-        self.lines = [_whole_lines(width, row) for width, row in zip(self.widths, residual)]
+        self.lines = [_whole_lines(row.shape[1], row) for row in residual]
         self.buffers: Rows = []
         self._like = residual
         self.eps = torch.finfo(size.dtype).eps
@@ -59,8 +63,7 @@ class Krylov:
 
     def vector(self, slot: int) -> Rows:
         return [
-            buffer[:, slot, :width]
-            for buffer, width in zip(self.buffers, self.widths, strict=True)
+            buffer[:, slot, :width] for buffer, width in zip(self.buffers, self.widths, strict=True)
         ]
 
     def coordinates(self, slot: int) -> Tensor:

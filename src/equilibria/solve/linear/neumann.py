@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import Tensor
 from typing_extensions import override
 
 from equilibria.solve.linear.base import LinearSolver, Product
@@ -34,11 +35,23 @@ class Neumann(LinearSolver):
             check_whole(self, "patience", 1)
 
     @override
-    def solve(self, product: Product, g: Rows, start: Rows | None = None) -> Run:
+    def solve(
+        self,
+        product: Product,
+        g: Rows,
+        start: Rows | None = None,
+        *,
+        rtol: Tensor | None = None,
+        budget: Tensor | None = None,
+        trust: bool = False,
+    ) -> Run:
         method = Picard(
             rtol=self.rtol, atol=self.atol, max_evals=self.max_evals, patience=self.patience
         )
-        return iterate(method, affine(product, g), g if start is None else start)
+        begin = g if start is None else start
+        if budget is None:
+            return iterate(method, affine(product, g), begin)
+        raise NotImplementedError("TODO")
 
 
 def affine(product: Product, g: Rows):

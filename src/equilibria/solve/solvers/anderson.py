@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from equilibria.solve import linalg
+from equilibria.solve import linalg, private
 from equilibria.solve.rows import Memory, Rows, add_scaled, select
 from equilibria.solve.solvers.base import (
     Point,
@@ -139,7 +139,9 @@ class AndersonStepper(Stepper):
         right = products[:, 0].double().unsqueeze(2)
         factor, failed = linalg.cholesky(gram)
         gamma = torch.cholesky_solve(right, factor).squeeze(2)
-        return gamma.masked_fill(failed.bool().unsqueeze(1), 0.0).to(products.dtype)
+        if not private.none(failed):
+            gamma = gamma.masked_fill(failed.bool().unsqueeze(1), 0.0)
+        return gamma.to(products.dtype)
 
     def _updated_gram(self, rows: Tensor, waiting: list[int], scale: float) -> Tensor:
         length = self.stored

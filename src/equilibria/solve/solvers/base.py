@@ -9,6 +9,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from equilibria.solve.inverse import Inverse
 from equilibria.solve.rows import Rows, select, subtract
 
 Product = Callable[[Rows], Rows]
@@ -127,9 +128,11 @@ class Stepper(abc.ABC):
 
     Attributes:
         spent: `(samples,)` evaluations that the latest step took beside the loop's own; None: none.
+        keeps_inverse: somebody will ask what was `learned`.
     """
 
     spent: Tensor | None = None
+    keeps_inverse: bool = False
 
     def residual(self, f: Rows, z: Rows) -> Rows:
         """f - z, where the method wants it to lie."""
@@ -146,6 +149,15 @@ class Stepper(abc.ABC):
     def ritz(self) -> Tensor | None:
         """Ritz values `(samples, k)` of df/dz from what the method has stored, NaN where it has
         none; None for a method that stores nothing of the kind."""
+        return None
+
+    def end(self, here: Tensor) -> None:
+        """The samples at these places have ended with the newest evaluation."""
+        del here
+
+    def learned(self) -> Inverse | None:
+        """What the method has learned of (I - df/dz)^-1 for each sample by its end; None for a
+        method that learns nothing of the kind. No sample may have left the batch."""
         return None
 
     def choices(self) -> Tensor | None:

@@ -9,6 +9,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from equilibria.solve import private
+from equilibria.solve.inverse import Inverse
 from equilibria.solve.rows import Memory, Rows, add_scaled, choose
 from equilibria.solve.solvers.base import Point, Solver, Stepper, check_whole
 
@@ -78,9 +79,10 @@ class _Broyden(Stepper):
         # The steps, and the newest residual in the slot where the next step will be.
         self.steps = Memory(None if memory is None else memory + 1, tracked)
         self.count = 0
-        self.inverse = torch.empty(0)  # R, one row lower
+        self.matrix = torch.empty(0)  # R, one row lower
         self.before: Tensor | None = None  # the best residual's size at the restart before
         self.theta: Tensor | None = None  # None: 1
+        self.found: list[tuple[Tensor, Tensor]] = []  # R of samples that have ended
 
     @override
     def residual(self, f: Rows, z: Rows) -> Rows:
@@ -115,51 +117,66 @@ class _Broyden(Stepper):
         square = newest[:, :, k - 1 : k]
         if careful:  # a sample at rest
             square = torch.where(square > 0, square, torch.inf)
-        self._add_row(newest, square.reciprocal(), width)
-        matrix = self.inverse[:, : up_to_eight(k + 1) if width > k else k + 1, :width]
-        found = torch.bmm(right, matrix.transpose(1, 2)).squeeze(1)[:, 1 : k + 1]  # d
+        self._add_row(newest, square, width)
+        height = up_to_eight(k + 1) if width > k else k + 1
+        found = torch.bmm(right, self.matrix[:, :height, :width].transpose(1, 2))
+        found = found.squeeze(1)[:, 1 : k + 1]  # d
         pivot = 1 - found[:, -1:]
         if careful:
             pivot = torch.where(pivot.abs() * LARGEST_FACTOR > 1, pivot, torch.inf)
-        factor = pivot.reciprocal()
-        if careful or not torch.equal(factor.clamp(-LARGEST_FACTOR, LARGEST_FACTOR), factor):
-            found, factor = self._forget(found, factor)
         # Over s_1, ..., s_{k-1} and, in the slot behind them, the residual.
         if self.tracked:
-            weights = torch.cat([found[:, :-1] * factor, factor], dim=1)
+            found = torch.cat([found[:, :-1], torch.ones_like(pivot)], dim=1)
         else:
-            weights = found * factor
-            weights[:, -1:] = factor
+            found[:, -1:].fill_(1.0)
+        weights = found / pivot
+        factor = weights[:, -1:]
+        if careful or not torch.equal(factor.clamp(-LARGEST_FACTOR, LARGEST_FACTOR), factor):
+            weights = self._forget(weights, factor)
         return self.steps.combine(weights.to(dtype), 1)
 
-    def _add_row(self, newest: Tensor, weight: Tensor, width: int) -> None:
-        """R's row for the newest step, from its products with all steps `(samples, 1, k)`."""
+    def _add_row(self, newest: Tensor, square: Tensor, width: int) -> None:
+        """R's row for the newest step, from its products with all steps `(samples, 1, k)`.
+
+        Args:
+            square: that with itself, s_k . s_k.
+        """
         k = self.count
         if self.tracked:
-            one = torch.ones_like(weight)
-            known = (
-                torch.nn.functional.pad(self.inverse, (0, 1)) if k > 1 else torch.zeros_like(one)
-            )
-            row = torch.bmm(newest[:, :, :k], known) if k > 1 else one
-            row = torch.cat([row[:, :, :-1], one], dim=2) * weight
-            self.inverse = torch.cat([known, row], dim=1)
-            return
-        if k == 1 or k >= self.inverse.shape[1]:
-            room = max(8, 2 * up_to_eight(k))
-            grown = newest.new_zeros(newest.shape[0], room, room)
+            one = torch.ones_like(square)
+            known = torch.zeros_like(one)
+            row = one
             if k > 1:
-                grown[:, :k, :k] = self.inverse[:, :k, :k]
-            self.inverse = grown
-        if k > 1:
-            row = torch.bmm(newest, self.inverse[:, :width, :width])
-            torch.mul(row, weight, out=self.inverse[:, k : k + 1, :width])
-        self.inverse[:, k : k + 1, k - 1 : k] = weight
+                known = torch.nn.functional.pad(self.matrix, (0, 1))
+                row = torch.cat([torch.bmm(newest[:, :, :k], known)[:, :, :-1], one], dim=2)
+            self.matrix = torch.cat([known, row / square], dim=1)
+            return
+        if k == 1 or k >= self.matrix.shape[1]:
+            room = max(8, 2 * up_to_eight(k))
+            # The 1 of every row is in its place before the row is.
+            grown = newest.new_zeros(newest.shape[0], room, room)
+            grown.diagonal(offset=-1, dim1=1, dim2=2).fill_(1.0)
+            if k > 1:
+                grown[:, :k, :k] = self.matrix[:, :k, :k]
+            self.matrix = grown
+        place = self.matrix[:, k : k + 1, :width]
+        row = torch.baddbmm(place, newest, self.matrix[:, :width, :width]) if k > 1 else place
+        torch.div(row, square, out=place)
 
-    def _forget(self, found: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
-        """Starts afresh where the update would divide by rounding."""
+    def _forget(self, weights: Tensor, factor: Tensor) -> Tensor:
+        """Starts afresh where the update would divide by rounding; there the step is the residual.
+
+        Args:
+            weights: of the steps and the residual, the last of them, `factor`.
+        """
         gone = ~((factor.abs() <= LARGEST_FACTOR) & (factor != 0))
-        self.inverse = self.inverse.masked_fill(gone.unsqueeze(2), 0.0)
-        return found.masked_fill(gone, 0.0), torch.where(gone, 1.0, factor)
+        rows = self.matrix[:, : self.count + 1]
+        if self.tracked:
+            self.matrix = rows.masked_fill(gone.unsqueeze(2), 0.0)
+        else:
+            rows.masked_fill_(gone.unsqueeze(2), 0.0)
+        rest = weights[:, :-1].masked_fill(gone, 0.0)
+        return torch.cat([rest, torch.where(gone, 1.0, factor)], dim=1)
 
     def _restart(self, now: Point) -> Rows:
         """From the newest iterate, or for a sample that had been better from its best one, which
@@ -184,6 +201,19 @@ class _Broyden(Stepper):
         return [row * self.theta.unsqueeze(1) for row in residual]
 
     @override
+    def end(self, here: Tensor) -> None:
+        # Later steps, of a sample that stands still, would spoil R.
+        k = max(self.count - 1, 0)
+        known = self.matrix.index_select(0, here)[:, 1 : k + 1, :k] if k else torch.empty(1, 0, 0)
+        self.found.append((here, known))
+
+    @override
+    def learned(self) -> Inverse | None:
+        if self.tracked or self.memory is not None:
+            return None
+        return Inverse.of(self.steps.rows(), self.found)
+
+    @override
     def select(self, index: Tensor) -> None:
         self.steps.select(index)
         if self.before is not None:
@@ -191,7 +221,7 @@ class _Broyden(Stepper):
         if self.theta is not None:
             self.theta = self.theta.index_select(0, index)
         if self.count > 1:
-            self.inverse = self.inverse.index_select(0, index)
+            self.matrix = self.matrix.index_select(0, index)
 
 
 def up_to_eight(k: int) -> int:

@@ -1,0 +1,150 @@
+"""The adjoint that shares the forward solver's inverse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from typing_extensions import override
+
+from equilibria.solve import private
+from equilibria.solve.adjoints.base import ImplicitAdjoint
+from equilibria.solve.adjoints.neumann import JacobianFree, at_parameters
+from equilibria.solve.derivative import Linearisation, pullback, pushforward
+from equilibria.solve.equation import Equation
+from equilibria.solve.implicit import Found
+from equilibria.solve.nonlinear import Nonlinear
+from equilibria.solve.rows import Layout, Rows, add_scaled, choose, norm
+from equilibria.solve.solvers import Broyden
+from equilibria.solve.solvers.base import check_at_least, check_whole
+from equilibria.solve.tree import Leaves
+
+Multiply = Callable[[Leaves], Leaves]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shine(ImplicitAdjoint):
+    """The shared inverse (SHINE): u = M dL/dz*, M = -B^T, with B from the forward solve.
+
+    There B, Broyden's matrix, stands for the inverse Jacobian of f(z) - z, which is -(I - J)^-1.
+    (The thesis prints the formula without the sign.) No vector-Jacobian product is taken, only two
+    passes over the solver's history, which is kept until the backward pass: a vector of the size of
+    z an evaluation. The error in u is (M - (I - J)^-T) dL/dz*: B knows J along the solver's path
+    alone, so it is small where dL/dz* lies along it, and on the whole smaller than that of
+    `JacobianFree`, at the same cost.
+
+    Each step of `refine` takes one product and adds M times the residual that u leaves in the
+    adjoint's equation: the error in u is then (I - M (I - J)^T)^refine times that above.
+
+    Higher derivatives take B as a constant, as `JacobianFree` does the identity. Finished samples
+    stay in the batch, whatever `per_sample` says.
+
+    Source: Bai 2022 (thesis), sec. 5.3.1; Ramzi et al. 2022, whose code has `fallback` too.
+
+    Attributes:
+        refine: steps of refinement, >= 0.
+        fallback: a sample with ||M dL/dz*|| > `fallback` ||dL/dz*|| takes dL/dz* in its place,
+            that is, the Jacobian-free gradient; None: never. For a spectral radius near 1 such
+            growth may be right.
+
+    Raises:
+        TypeError: in a solve with gradients, by another solver than `Broyden`.
+        ValueError: there, by a `Broyden` that restarts.
+        RuntimeError: in differentiating under torch.vmap, where no matrix is kept.
+    """
+
+    refine: int = 0
+    fallback: float | None = 1.8
+
+    def __post_init__(self) -> None:
+        check_whole(self, "refine", 0)
+        if self.fallback is not None:
+            check_at_least(self, "fallback", 0.0)
+
+    @property
+    @override
+    def needs_inverse(self) -> bool:
+        return True
+
+    @override
+    def find(self, equation: Nonlinear, z: Leaves, p: Leaves) -> Found:
+        return super().find(with_inverse("Shine", equation), z, p)
+
+    @override
+    def first_order(self, equation: Equation, jacobian: Linearisation, g: Leaves) -> Leaves:
+        return self._refined(equation, g, jacobian.transposed, transposed=True)
+
+    @override
+    def cotangent(self, equation: Equation, z: Leaves, p: Leaves, g: Leaves) -> Leaves:
+        at = at_parameters(equation, p)
+        return self._refined(equation, g, lambda u: pullback(at, z, u), transposed=True)
+
+    @override
+    def tangent(self, equation: Equation, z: Leaves, p: Leaves, c: Leaves) -> Leaves:
+        at = at_parameters(equation, p)
+        multiply: Multiply = lambda t: pushforward(at, z, t, like=z)  # noqa: E731
+        return self._refined(equation, c, multiply, transposed=False)
+
+    def _refined(
+        self, equation: Equation, g: Leaves, multiply: Multiply, *, transposed: bool
+    ) -> Leaves:
+        layout, apply = shared_inverse(equation, transposed)
+        constant = layout.rows(g)
+        u = self.bounded(apply, constant)
+        for _ in range(self.refine):
+            image = layout.rows(multiply(layout.leaves(u)))
+            residual = [a + b - c for a, b, c in zip(image, constant, u, strict=True)]
+            u = add_scaled(u, 1.0, apply(residual))
+        return layout.leaves(u)
+
+    def matrix(self, apply: Callable[[Rows], Rows], g: Rows) -> Callable[[Rows], Rows]:
+        """M, and the identity for samples where M g is out of all proportion."""
+        if self.fallback is None:
+            return apply
+        sound = norm(apply(g)) <= self.fallback * norm(g)
+
+        def linear(v: Rows) -> Rows:
+            return choose(sound, apply(v), v)
+
+        return linear
+
+    def bounded(self, apply: Callable[[Rows], Rows], g: Rows) -> Rows:
+        """M g, and g itself where M g is out of all proportion."""
+        found = apply(g)
+        if self.fallback is None:
+            return found
+        return choose(norm(found) <= self.fallback * norm(g), found, g)
+
+
+def with_inverse(name: str, equation: Nonlinear) -> Nonlinear:
+    """The equation, whose forward solve keeps its matrix if gradients are wanted.
+
+    Raises where the forward solver does not learn the inverse Jacobian of all its path.
+    """
+    if not (torch.is_grad_enabled() or private.transform_active() or private.dual_level_active()):
+        return replace(equation, derivative=JacobianFree())
+    solver = equation.solver
+    if not isinstance(solver, Broyden):
+        raise TypeError(
+            f"{name} shares the matrix of a forward solve by Broyden, and the solver is "
+            f"{solver!r}: use solver=eq.Broyden(), or another adjoint"
+        )
+    if solver.memory is not None:
+        raise ValueError(
+            f"{name} needs the whole matrix of the forward solve, and Broyden(memory="
+            f"{solver.memory}) forgets at every restart: use Broyden(memory=None)"
+        )
+    return equation
+
+
+def shared_inverse(equation: Equation, transposed: bool) -> tuple[Layout, Callable[[Rows], Rows]]:
+    """How leaves become rows, and g -> M g (or M^T c)."""
+    kept = None if equation.record is None else equation.record.inverse
+    if kept is None:
+        raise RuntimeError(
+            "Shine found no matrix of the forward solve: it keeps none under torch.vmap. Use "
+            "eq.Implicit() or eq.JacobianFree() there"
+        )
+    layout, inverse = kept
+    return layout, inverse.transposed if transposed else inverse.direct

@@ -1,0 +1,197 @@
+"""A solver that chooses."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from equilibria.solve.linear.base import LinearSolver
+from equilibria.solve.rows import Rows, choose
+from equilibria.solve.solvers.anderson import Anderson, AndersonStepper
+from equilibria.solve.solvers.base import Jacobian, Point, Solver, Stepper, check_whole
+from equilibria.solve.solvers.newton import NewtonKrylov, NewtonStepper, check_linear, krylov
+
+PERIOD = 3  # evaluations between two looks at how it goes
+NEAR = 3.0  # plain evaluations from the goal at which no other step gains anything
+KEEN = 0.3  # what an extrapolation leaves of the residual, at most, to be followed by another
+LOOKS = 5  # looks over which the progress is measured
+SLOWEST = 0.995  # factor an evaluation, over that time, that is no progress
+PATIENCE = 100  # evaluations that the progress may still need
+NEVER = 2**62
+
+
+@dataclass(frozen=True, kw_only=True)
+class Auto(Solver):
+    """Plain iteration, Anderson acceleration or Newton-Krylov: each sample by how it goes.
+
+    1. Plain iteration, for a sample that it brings to its goal within 3 evaluations more.
+    2. Else `Anderson` with an extrapolation at every third evaluation, which converges about as
+       often as one at every evaluation and costs a third; at every evaluation for a sample whose
+       residual grows by plain steps, and again at once after one that left less than a third of it.
+    3. `NewtonKrylov`, for a sample whose residual, by its fall over the last 15 evaluations, would
+       not reach its goal within the budget, or within 100 evaluations. It starts at the best
+       iterate, and stays.
+
+    What was spent in each phase is in `stats.choices`. Under `Unrolled` there is no third phase.
+
+    History: 2 x `history` + 2 vectors of the size of z; in the third phase that of `NewtonKrylov`
+    beside it.
+
+    Attributes:
+        history: differences kept by the acceleration, >= 1.
+        linear: solves for Newton's steps; see `NewtonKrylov`.
+    """
+
+    history: int = 5
+    linear: LinearSolver = field(default_factory=krylov)
+
+    @override
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole(self, "history", 1)
+        check_linear(self)
+
+    @property
+    @override
+    def looks_around(self) -> bool:
+        return True
+
+    @override
+    def start(self, tracked: bool, jacobian: Jacobian | None) -> Stepper:
+        return _Auto(self, tracked, jacobian)
+
+
+class _Auto(Stepper):
+    """The differences are stored from the first evaluation on, so that the second phase has them.
+
+    All samples look at the same evaluations, so what a look costs is paid once for all.
+    """
+
+    def __init__(self, solver: Auto, tracked: bool, jacobian: Jacobian | None) -> None:
+        self.solver = solver
+        self.anderson = AndersonStepper(Anderson(history=solver.history), tracked)
+        self.newton: NewtonStepper | None = None
+        if jacobian is not None:
+            method = NewtonKrylov(max_evals=solver.max_evals, linear=solver.linear)
+            self.newton = NewtonStepper(method, jacobian)
+        self.evals = 0
+        self.previous = torch.empty(0)  # length of the residual before
+        self.best: deque[Tensor] = deque(maxlen=LOOKS)  # least merit so far, at each look
+        # The evaluations after which a sample left the first phase and came into the third.
+        self.accelerated = self.hard = torch.empty(0)
+        self.unstable = torch.empty(0)  # plain steps make the residual grow
+        self.extrapolated: Tensor | None = None  # at the evaluation before
+        self.any_unstable = self.any_hard = False
+        self.total: Tensor | None = None  # evaluations beside the loop's own
+
+    @override
+    def residual(self, f: Rows, z: Rows) -> Rows:
+        if not self.evals:
+            samples, device = z[0].shape[0], z[0].device
+            self.accelerated = self.hard = torch.full((samples,), NEVER, device=device)
+            self.unstable = torch.zeros(samples, dtype=torch.bool, device=device)
+        return self.anderson.residual(f, z)
+
+    @override
+    def step(self, now: Point) -> Rows:
+        assert now.running is not None
+        self.evals += 1
+        plain = self.anderson.store(now)
+        entering = None
+        where = None
+        if self.extrapolated is not None:
+            where = self.extrapolated & (now.size < KEEN * self.previous)
+        if self.evals > 1 and (self.evals == 2 or self.evals % PERIOD == 0):
+            entering = self._look(now, where)
+            where = self.accelerated <= self.evals
+            if self.evals % PERIOD:
+                where = where & self.unstable
+        elif self.any_unstable:
+            where = self.unstable if where is None else where | self.unstable
+        self.previous = now.size
+        if where is not None:
+            where = where & now.running & (self.hard > self.evals)
+            if not bool(where.any()):
+                where = None
+        self.extrapolated = where
+        out = plain if where is None else self.anderson.extrapolate(plain, where)
+        return self._solved(now, out, entering) if self.any_hard else out
+
+    def _look(self, now: Point, keen: Tensor | None) -> Tensor | None:
+        """Who needs another phase; returns who comes into the third."""
+        assert now.merit is not None and now.running is not None
+        merit, rate = now.merit, now.size / self.previous
+        # Only a plain step tells of plain iteration.
+        expands = rate >= 1
+        if self.extrapolated is not None:
+            expands = expands & ~self.extrapolated
+        self.unstable = (self.unstable | expands) & now.running
+        self.any_unstable = bool(self.unstable.any())
+        near = torch.log(merit) <= NEAR * -torch.log(rate)
+        if self.evals % PERIOD == 0:
+            leaves = ~near & (self.accelerated > self.evals)
+            self.accelerated = torch.where(leaves, self.evals, self.accelerated)
+        else:
+            leaves = expands & (self.accelerated > self.evals)
+            self.accelerated = torch.where(leaves, self.evals, self.accelerated)
+            return None
+        best = torch.minimum(merit, self.best[-1]) if self.best else merit
+        entering = None
+        if len(self.best) == LOOKS and self.newton is not None:
+            fall = (best / self.best[0]).log() / (LOOKS * PERIOD)
+            needed = torch.where(torch.isfinite(best), best.log(), 0.0)
+            left = (self.solver.max_evals - self._used()).clamp(max=PATIENCE)
+            lost = (fall > math.log(SLOWEST)) | (needed > -fall * left)
+            entering = lost & now.running & (self.hard > self.evals)
+            self.hard = torch.where(entering, self.evals, self.hard)
+            self.any_hard = bool(((self.hard <= self.evals) & now.running).any())
+        self.best.append(best)
+        return entering
+
+    def _used(self) -> Tensor:
+        extra = torch.zeros_like(self.hard) if self.total is None else self.total
+        return self.evals + extra
+
+    def _solved(self, now: Point, out: Rows, entering: Tensor | None) -> Rows:
+        """Newton's steps, in the place of the others', for the samples of the third phase."""
+        assert self.newton is not None and now.running is not None
+        assert now.best is not None and now.best_size is not None
+        which = now.running & (self.hard <= self.evals)
+        back = torch.zeros_like(which) if entering is None else entering
+        back = back & (now.size > 2 * now.best_size)
+        step = self.newton.advance(now, which & ~back, self.solver.max_evals - self._used())
+        self.spent = self.newton.spent
+        assert self.spent is not None
+        self.total = self.spent if self.total is None else self.total + self.spent
+        return choose(which, choose(back, now.best, step), out)
+
+    @override
+    def choices(self) -> Tensor | None:
+        """Evaluations in each phase, at the end of an evaluation that no step has followed."""
+        evals = torch.full_like(self.hard, self.evals + 1)
+        third = (evals - self.hard).clamp(min=0)
+        first = torch.minimum(torch.minimum(self.accelerated, self.hard), evals)
+        second = evals - first - third
+        if self.total is not None:
+            third = third + self.total
+        return torch.stack([first, second, third], dim=1)
+
+    @override
+    def ritz(self) -> Tensor | None:
+        return self.anderson.ritz()
+
+    @override
+    def select(self, index: Tensor) -> None:
+        self.anderson.select(index)
+        if self.newton is not None:
+            self.newton.select(index)
+        for name in ("previous", "accelerated", "hard", "unstable", "extrapolated", "total"):
+            value = getattr(self, name)
+            if value is not None and self.evals:
+                setattr(self, name, value.index_select(0, index))
+        self.best = deque((row.index_select(0, index) for row in self.best), maxlen=LOOKS)
