@@ -35,7 +35,8 @@ def gradient(adjoint, solver, **options):
     return sol, grad
 
 
-LINEAR = [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Dense, eq.Picard, eq.Anderson, eq.Broyden]
+LINEAR = [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Dense]
+LINEAR += [eq.Picard, eq.Anderson, eq.Broyden, eq.NewtonKrylov, eq.Auto]
 
 
 @pytest.mark.parametrize("linear", LINEAR)

@@ -17,6 +17,8 @@ SOLVERS = [
     eq.Anderson(rtol=1e-5, damping=0.8, period=2),
     eq.Broyden(rtol=1e-5),
     eq.Broyden(rtol=1e-5, memory=3),
+    eq.NewtonKrylov(rtol=1e-5),
+    eq.Auto(rtol=1e-5),
 ]
 
 # Samples of an elementwise map: easy ones, slow ones, one without a fixed point, one that
@@ -113,7 +115,7 @@ def test_threads_do_not_matter(solver) -> None:
 
 
 @pytest.mark.parametrize("name", ["tanh/norm_1.5", "tree", "image", "linear/symmetric_.9"])
-@pytest.mark.parametrize("solver", [eq.Picard, eq.Anderson, eq.Broyden])
+@pytest.mark.parametrize("solver", [eq.Picard, eq.Anderson, eq.Broyden, eq.NewtonKrylov, eq.Auto])
 def test_matrix_products_to_their_rounding(solver, name: str) -> None:
     """One row of a matrix product differs in its last bits with the batch; no more may differ."""
     problem = BY_NAME[name]
@@ -133,7 +135,7 @@ def test_matrix_products_to_their_rounding(solver, name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::equilibria.solve.SolveWarning")
-@pytest.mark.parametrize("linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Dense, eq.Anderson])
+@pytest.mark.parametrize("linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Dense, eq.Relay, eq.Anderson])
 def test_the_adjoint_is_independent_too(linear) -> None:
     """Gradients, status and counts of the backward solve; the last sample is a hard one."""
     rate = torch.tensor([[0.1], [0.9], [0.5], [-7.0]], dtype=torch.float64)
@@ -175,7 +177,7 @@ def test_scaling_by_a_power_of_two_changes_no_count(solver, dtype, power: int) -
     )
 
 
-@pytest.mark.parametrize("linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Dense])
+@pytest.mark.parametrize("linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Dense, eq.Relay])
 @pytest.mark.parametrize("power", [-12, 12])
 def test_scaling_the_loss_changes_no_count(linear, power: int) -> None:
     w, x = with_norm(1.3, 12, seed=6), normal(4, 12, seed=7)
@@ -194,7 +196,9 @@ def test_scaling_the_loss_changes_no_count(linear, power: int) -> None:
     assert torch.equal(counts[0][0], counts[1][0])
 
 
-@pytest.mark.parametrize("solver", SOLVERS, ids=repr)
+@pytest.mark.parametrize(
+    "solver", [s for s in SOLVERS if not isinstance(s, eq.NewtonKrylov)], ids=repr
+)
 def test_per_sample_evaluates_fewer_samples(solver) -> None:
     """Finished samples leave the batch; values, status and counts stay."""
     index = torch.tensor([0] * 12 + [2] * 2 + [5, 6])

@@ -54,7 +54,7 @@ def true_residual(a, u, g):
 
 
 @pytest.mark.parametrize("rtol", [1e-3, 1e-10])
-@pytest.mark.parametrize("linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Dense])
+@pytest.mark.parametrize("linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Dense, eq.Relay])
 @pytest.mark.parametrize("name", MATRICES)
 @pytest.mark.filterwarnings("ignore::equilibria.solve.SolveWarning")
 def test_known_solutions(name: str, linear, rtol: float) -> None:
@@ -129,7 +129,7 @@ def test_neumann_is_the_series() -> None:
         assert abs(int(info.stats.evals[i]) - count) <= 1
 
 
-@pytest.mark.parametrize("linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Dense, eq.Anderson])
+@pytest.mark.parametrize("linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Dense, eq.Relay, eq.Anderson])
 def test_singular_systems_are_reported(linear) -> None:
     """I - A has a null vector and g is not in its range: no u exists."""
     q = orthogonal(D, seed=11)
@@ -143,7 +143,7 @@ def test_singular_systems_are_reported(linear) -> None:
     assert u.isfinite().all()
 
 
-@pytest.mark.parametrize("linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann])
+@pytest.mark.parametrize("linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Relay])
 def test_consistent_singular_systems_are_solved(linear) -> None:
     """As above with g in the range of I - A: iterative methods find a solution."""
     q = orthogonal(D, seed=11)
@@ -156,7 +156,7 @@ def test_consistent_singular_systems_are_solved(linear) -> None:
     assert (true_residual(a, u, g) <= 1.01e-8).all()
 
 
-@pytest.mark.parametrize("linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Dense])
+@pytest.mark.parametrize("linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Dense, eq.Relay])
 def test_zero_right_hand_side(linear) -> None:
     """u = 0 without a product worth the name, beside samples that need many."""
     a, g = MATRICES["symmetric_.9"], normal(BATCH, D, seed=9)
@@ -168,7 +168,7 @@ def test_zero_right_hand_side(linear) -> None:
         assert info.stats.evals[1] <= 1 < info.stats.evals[0]
 
 
-@pytest.mark.parametrize("linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Dense])
+@pytest.mark.parametrize("linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Dense, eq.Relay])
 def test_samples_stop_one_by_one(linear) -> None:
     """Each sample has its own matrix; its counts and answer are those it has alone."""
     rate = torch.tensor([[0.1], [0.9], [0.6]], dtype=torch.float64)
@@ -200,7 +200,7 @@ def test_float32_floor_is_a_stall() -> None:
     """A tolerance below float32's rounding cannot be met: it is said, and the answer is good."""
     a = with_spectrum(spread(-0.99, 0.99, D), seed=14).float()
     g = normal(BATCH, D, seed=9).float()
-    for linear in (eq.GMRES, eq.BiCGSTAB):
+    for linear in (eq.GMRES, eq.BiCGSTAB, eq.Relay):
         with pytest.warns(UserWarning):
             u, info = through_the_adjoint(linear(rtol=1e-12, max_evals=500), a, g)
         assert (info.status != CONVERGED).any()
@@ -216,7 +216,7 @@ def test_tree_states_are_one_system() -> None:
         return {"a": coupling * z["b"] + x, "b": (-coupling * z["a"] + torch.sin(x))}
 
     g = normal(BATCH, 4, seed=15)
-    for linear in (eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Dense):
+    for linear in (eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Dense, eq.Relay):
         x = normal(BATCH, 4, seed=16).requires_grad_()
         z0 = {"a": torch.zeros_like(g), "b": torch.zeros_like(g)}
         sol = eq.fixed_point(

@@ -92,7 +92,7 @@ def test_saved_bytes_do_not_grow(solver, adjoint) -> None:
     "solver",
     [
         lambda n: fixed(eq.Picard, n),
-        lambda n: fixed(eq.Anderson, n, history=3),
+        lambda n: fixed(eq.Anderson, n, history=3, period=1),
         lambda n: fixed(eq.Broyden, n, memory=3),
     ],
     ids=["Picard", "Anderson", "Broyden"],

@@ -70,14 +70,14 @@ def test_picard_counts_follow_the_contraction() -> None:
 
 @pytest.mark.parametrize("radius", [0.9, 0.99])
 def test_acceleration_accelerates(radius: float) -> None:
-    """Fewest evaluations to most: Broyden, Anderson, Picard, on a symmetric spectrum."""
+    """Anderson and Broyden need a fraction of Picard's evaluations on a symmetric spectrum."""
     f, z0, x = linear(spread(-radius, radius, 100))
     options = {"rtol": 1e-5, "max_evals": 1000}
     picard, anderson, broyden = (
         eq.fixed_point(f, z0, x, solver=solver(**options)).stats.evals
         for solver in (eq.Picard, eq.Anderson, eq.Broyden)
     )
-    assert (broyden < anderson).all() and (anderson < picard).all()
+    assert (broyden.double() < 0.7 * picard).all()
     assert (anderson.double() < 0.7 * picard).all()
 
 
@@ -85,7 +85,9 @@ def test_acceleration_accelerates(radius: float) -> None:
 def test_anderson_ends_on_a_linear_problem(d: int) -> None:
     """With a history of d and more it ends after d + 2 evaluations (Walker and Ni 2011)."""
     f, z0, x = linear(spread(-0.9, 0.8, d))
-    sol = eq.fixed_point(f, z0, x, solver=eq.Anderson(history=d + 1, ridge=1e-16, rtol=1e-8))
+    sol = eq.fixed_point(
+        f, z0, x, solver=eq.Anderson(history=d + 1, period=1, ridge=1e-16, rtol=1e-8)
+    )
     assert (sol.status == CONVERGED).all()
     assert (sol.stats.evals <= d + 3).all()
 

@@ -3,6 +3,7 @@
 Imports torch alone.
 """
 
+from equilibria.solve import profiles
 from equilibria.solve.adjoints import (
     Adjoint,
     Implicit,
@@ -14,7 +15,7 @@ from equilibria.solve.adjoints import (
 )
 from equilibria.solve.api import fixed_point
 from equilibria.solve.equation import AdjointInfo
-from equilibria.solve.linear import GMRES, BiCGSTAB, Dense, LinearSolver, Neumann
+from equilibria.solve.linear import GMRES, BiCGSTAB, Dense, LinearSolver, Neumann, Relay
 from equilibria.solve.solution import Solution
 from equilibria.solve.solvers import Anderson, Broyden, Picard, Solver
 from equilibria.solve.solvers.auto import Auto
@@ -39,6 +40,7 @@ __all__ = [
     "NewtonKrylov",
     "Phantom",
     "Picard",
+    "Relay",
     "Shared",
     "Shine",
     "Solution",
@@ -49,5 +51,6 @@ __all__ = [
     "Status",
     "Unrolled",
     "fixed_point",
+    "profiles",
     "shared",
 ]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from equilibria.solve.derivative import Linearisation
-from equilibria.solve.rows import Layout, Rows
+from equilibria.solve.rows import Layout, Rows, select
 from equilibria.solve.solvers.base import Jacobian, Product
 from equilibria.solve.tree import Leaves
 
@@ -29,13 +30,13 @@ class GraphKeeper(Jacobian):
         plain: Callable[[Rows], Rows],
         linearise: Callable[[Leaves], Linearisation],
     ) -> None:
-        self.evals = 0
+        self.cost = 1
         self._layout = layout
         self._plain = plain
         self._linearise = linearise
         self._keeps = False
-        self._at: Rows = []
         self._latest: Linearisation | None = None
+        self._among: Tensor | None = None  # which of the graph's samples are still in the batch
 
     def evaluate(self, z: Rows) -> Rows:
         """f(z)."""
@@ -44,24 +45,30 @@ class GraphKeeper(Jacobian):
         latest = self._linearised(z)
         return self._layout.rows([leaf.detach() for leaf in latest.value])
 
+    def select(self, index: Tensor) -> None:
+        """Keeps the samples named by `index`; the newest graph still holds all."""
+        self._among = index
+
     def __call__(self, z: Rows) -> Product:
-        latest = self._latest
-        if latest is None or any(a is not b for a, b in zip(z, self._at, strict=True)):
-            latest = self._linearised(z)
-            self.evals += 1
         self._keeps = True
-        layout = self._layout
+        if self._latest is None:
+            self._linearised(z)
+        layout, latest, among = self._layout, self._latest, self._among
+        assert latest is not None
 
         def product(v: Rows) -> Rows:
-            return layout.rows(latest.direct(layout.leaves(v)))
+            if among is None:
+                return layout.rows(latest.direct(layout.leaves(v)))
+            samples = latest.z[0].shape[0]
+            v = [row.new_zeros(samples, row.shape[1]).index_copy_(0, among, row) for row in v]
+            return select(layout.rows(latest.direct(layout.leaves(v))), among)
 
         return product
 
     def _linearised(self, z: Rows) -> Linearisation:
-        self._latest = None  # one graph at a time
+        self._latest = self._among = None  # one graph at a time
         with torch.inference_mode(False):
             self._latest = self._linearise(self._layout.leaves(z))
-        self._at = z
         return self._latest
 
 
@@ -69,7 +76,7 @@ class KnownProduct(Jacobian):
     """The Jacobian of an affine map, the same everywhere."""
 
     def __init__(self, product: Product) -> None:
-        self.evals = 0
+        self.cost = 0
         self._product = product
 
     def __call__(self, z: Rows) -> Product:

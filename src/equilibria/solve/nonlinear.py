@@ -121,6 +121,7 @@ class Nonlinear(StateEquation):
             for position, has_batch in enumerate(self.operands.per_batch):
                 if has_batch:
                     here[position] = here[position].index_select(0, index)
+            jacobian.select(index)
 
         jacobian = GraphKeeper(layout, rows_of_f, lambda at: self.linearise_state(at, list(here)))
         start = layout.rows(z), layout.rows(first) if first else None

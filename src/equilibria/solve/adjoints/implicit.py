@@ -17,7 +17,7 @@ from equilibria.solve.derivative import Linearisation
 from equilibria.solve.equation import Equation, Record
 from equilibria.solve.function import solve_implicitly
 from equilibria.solve.implicit import Found
-from equilibria.solve.linear import GMRES, LinearSolver
+from equilibria.solve.linear import LinearSolver, Relay
 from equilibria.solve.nonlinear import Nonlinear
 from equilibria.solve.rows import Rows
 from equilibria.solve.solvers import Solver
@@ -53,7 +53,7 @@ class Implicit(ImplicitAdjoint):
             products, elsewhere little, or costs a few.
     """
 
-    linear: LinearSolver | Solver = field(default_factory=GMRES)
+    linear: LinearSolver | Solver = field(default_factory=Relay)
     follow: float | None = None
     guess: Shine | None = None
     preconditioner: Shine | None = None

@@ -5,5 +5,15 @@ from equilibria.solve.linear.bicgstab import BiCGSTAB
 from equilibria.solve.linear.dense import Dense
 from equilibria.solve.linear.gmres import GMRES
 from equilibria.solve.linear.neumann import Neumann, affine
+from equilibria.solve.linear.relay import Relay
 
-__all__ = ["GMRES", "BiCGSTAB", "Dense", "LinearSolver", "Neumann", "affine", "report_singular"]
+__all__ = [
+    "GMRES",
+    "BiCGSTAB",
+    "Dense",
+    "LinearSolver",
+    "Neumann",
+    "Relay",
+    "affine",
+    "report_singular",
+]

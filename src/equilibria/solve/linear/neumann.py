@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 from typing_extensions import override
 
 from equilibria.solve.linear.base import LinearSolver, Product
 from equilibria.solve.loop import Run, iterate
 from equilibria.solve.rows import Rows
-from equilibria.solve.solvers.base import check_whole
-from equilibria.solve.solvers.picard import Picard
+from equilibria.solve.solvers.base import Point, Solver, Stepper, check_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +45,17 @@ class Neumann(LinearSolver):
         budget: Tensor | None = None,
         trust: bool = False,
     ) -> Run:
-        method = Picard(
-            rtol=self.rtol, atol=self.atol, max_evals=self.max_evals, patience=self.patience
+        method = _Series(
+            rtol=self.rtol,
+            atol=self.atol,
+            max_evals=self.max_evals,
+            patience=self.patience,
+            handicap=None if budget is None else (self.max_evals - budget).clamp_min(0),
         )
-        begin = g if start is None else start
-        if budget is None:
-            return iterate(method, affine(product, g), begin)
-        raise NotImplementedError("TODO")
+        run = iterate(method, affine(product, g), g if start is None else start, rtol=rtol)
+        if budget is None or method.handicap is None:
+            return run
+        return replace(run, evals=torch.minimum(run.evals - method.handicap, budget))
 
 
 def affine(product: Product, g: Rows):
@@ -61,3 +65,28 @@ def affine(product: Product, g: Rows):
         return [a + b for a, b in zip(product(u), g, strict=True)]
 
     return apply
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Series(Solver):
+    """Plain iteration, with evaluations that a sample is taken to have had before."""
+
+    handicap: Tensor | None
+
+    @override
+    def start(self, tracked: bool, jacobian: object = None) -> Stepper:
+        return _Sum(self.handicap)
+
+
+class _Sum(Stepper):
+    def __init__(self, spent: Tensor | None) -> None:
+        self.spent = spent
+
+    @override
+    def step(self, now: Point) -> Rows:
+        self.spent = None
+        return now.f
+
+    @override
+    def select(self, index: Tensor) -> None:
+        pass

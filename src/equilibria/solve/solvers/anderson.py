@@ -35,20 +35,25 @@ class Anderson(Solver):
     system. Only the newest row of the Gram matrix of the dg_j is computed; the small systems are
     solved in float64.
 
-    History: 2 x `history` + 2 vectors of the size of z.
+    History: 2 x `history` + 2 vectors of the size of z; `period` + 1 more as it extrapolates, where
+    that is not 1.
 
     Attributes:
         history: differences kept, the m of the papers; None keeps all.
         damping: beta, between 0 and 2, exclusive; 1 is undamped.
         ridge: Tikhonov term, each difference's relative to its own squared length, so that scaling
             a problem changes nothing. None: 8 times the rounding of the state's dtype.
-        period: extrapolate at every `period`-th evaluation and iterate plainly in between.
+        period: extrapolate at every `period`-th evaluation and iterate plainly in between. 1 is the
+            method as it is known. 3 takes about as many evaluations and a third of the work; on
+            stiff maps, where plain iterations lead astray, it converges less often.
+
+    Source: Anderson 1965; Walker and Ni 2011; for the period Pratapa, Suryanarayana and Pask 2016.
     """
 
     history: int | None = 5
     damping: float = 1.0
     ridge: float | None = None
-    period: int = 1
+    period: int = 3
 
     @override
     def __post_init__(self) -> None:
@@ -112,12 +117,12 @@ class AndersonStepper(Stepper):
         """The accelerated step in place of the plain one, for the samples `where`; None: all."""
         if not self.stored:
             return plain
-        gamma = self._coefficients()
+        gamma = self.coefficients()
         if where is not None:
             gamma = gamma.masked_fill(~where.unsqueeze(1), 0.0)
         return self.moves.combine(gamma, 0, onto=plain, scale=-1.0)
 
-    def _coefficients(self) -> Tensor:
+    def coefficients(self) -> Tensor:
         """gamma, and zero (the plain step) for a sample whose system cannot be factorised."""
         newest = (self.evals - 1) % ROOM
         waiting = self.waiting[-(self.solver.history or len(self.waiting)) :]

@@ -85,8 +85,8 @@ class _Auto(Stepper):
         # The evaluations after which a sample left the first phase and came into the third.
         self.accelerated = self.hard = torch.empty(0)
         self.unstable = torch.empty(0)  # plain steps make the residual grow
-        self.extrapolated: Tensor | None = None  # at the evaluation before
-        self.any_unstable = self.any_hard = False
+        self.extrapolated = torch.empty(0)  # by the step before
+        self.any_unstable = self.any_extrapolated = self.any_hard = False
         self.total: Tensor | None = None  # evaluations beside the loop's own
 
     @override
@@ -95,6 +95,7 @@ class _Auto(Stepper):
             samples, device = z[0].shape[0], z[0].device
             self.accelerated = self.hard = torch.full((samples,), NEVER, device=device)
             self.unstable = torch.zeros(samples, dtype=torch.bool, device=device)
+            self.extrapolated = self.unstable
         return self.anderson.residual(f, z)
 
     @override
@@ -103,43 +104,52 @@ class _Auto(Stepper):
         self.evals += 1
         plain = self.anderson.store(now)
         entering = None
-        where = None
-        if self.extrapolated is not None:
-            where = self.extrapolated & (now.size < KEEN * self.previous)
-        if self.evals > 1 and (self.evals == 2 or self.evals % PERIOD == 0):
-            entering = self._look(now, where)
-            where = self.accelerated <= self.evals
-            if self.evals % PERIOD:
-                where = where & self.unstable
-        elif self.any_unstable:
-            where = self.unstable if where is None else where | self.unstable
+        looks = self.evals % PERIOD == 0
+        if self.evals == 2 or looks or self.any_unstable or self.any_extrapolated:
+            where = self._wishes(now)
+            if looks:
+                entering = self._look(now)
+                where = self.accelerated <= self.evals
+            self.extrapolated = where & now.running & (self.hard > self.evals)
+            self.any_extrapolated = bool(self.extrapolated.any())
         self.previous = now.size
-        if where is not None:
-            where = where & now.running & (self.hard > self.evals)
-            if not bool(where.any()):
-                where = None
-        self.extrapolated = where
-        out = plain if where is None else self.anderson.extrapolate(plain, where)
+        out = self._accelerated(plain, looks)
         return self._solved(now, out, entering) if self.any_hard else out
 
-    def _look(self, now: Point, keen: Tensor | None) -> Tensor | None:
+    def _wishes(self, now: Point) -> Tensor:
+        """Who is to be extrapolated out of turn."""
+        grows = now.size >= self.previous
+        if self.evals == 2 or self.evals % PERIOD == 0:
+            # Only a plain step tells of plain iteration.
+            self.unstable = self.unstable | (grows & ~self.extrapolated)
+            self.any_unstable = bool(self.unstable.any())
+            new = self.unstable & (self.accelerated > self.evals)
+            self.accelerated = torch.where(new, self.evals, self.accelerated)
+        keen = self.extrapolated & (now.size < KEEN * self.previous)
+        return self.unstable | keen
+
+    def _accelerated(self, plain: Rows, looks: bool) -> Rows:
+        """Rounding depends on how many rows of the Gram matrix are computed together. So that a
+        sample's bits do not depend on the others' wishes, they are computed at every look, and
+        those computed in between are computed again there."""
+        anderson = self.anderson
+        if not self.any_extrapolated:
+            if looks:
+                anderson.coefficients()
+            return plain
+        waiting = list(anderson.waiting)
+        out = anderson.extrapolate(plain, self.extrapolated)
+        if not looks:
+            anderson.waiting = waiting
+        return out
+
+    def _look(self, now: Point) -> Tensor | None:
         """Who needs another phase; returns who comes into the third."""
         assert now.merit is not None and now.running is not None
-        merit, rate = now.merit, now.size / self.previous
-        # Only a plain step tells of plain iteration.
-        expands = rate >= 1
-        if self.extrapolated is not None:
-            expands = expands & ~self.extrapolated
-        self.unstable = (self.unstable | expands) & now.running
-        self.any_unstable = bool(self.unstable.any())
-        near = torch.log(merit) <= NEAR * -torch.log(rate)
-        if self.evals % PERIOD == 0:
-            leaves = ~near & (self.accelerated > self.evals)
-            self.accelerated = torch.where(leaves, self.evals, self.accelerated)
-        else:
-            leaves = expands & (self.accelerated > self.evals)
-            self.accelerated = torch.where(leaves, self.evals, self.accelerated)
-            return None
+        merit = now.merit
+        near = torch.log(merit) <= NEAR * torch.log(self.previous / now.size)
+        leaves = ~near & (self.accelerated > self.evals)
+        self.accelerated = torch.where(leaves, self.evals, self.accelerated)
         best = torch.minimum(merit, self.best[-1]) if self.best else merit
         entering = None
         if len(self.best) == LOOKS and self.newton is not None:

@@ -17,13 +17,13 @@ Product = Callable[[Rows], Rows]
 
 
 class Jacobian(Protocol):
-    """z -> (v -> J(z) v), df/dz by its products.
+    """z -> (v -> J(z) v), df/dz by its products, at the newest iterate.
 
     Attributes:
-        evals: evaluations of f that linearising has taken so far.
+        cost: evaluations of f that the first one takes. From then on f keeps its graph.
     """
 
-    evals: int
+    cost: int
 
     def __call__(self, z: Rows) -> Product: ...
 

@@ -143,9 +143,8 @@ class NewtonStepper(Stepper):
     def _solve(self, now: Point, which: Tensor, left: Tensor | int) -> None:
         assert now.merit is not None
         size, forcing = now.size, self._forcing(now.size, now.merit)
-        before = self.jacobian.evals
         product = self.jacobian(now.z)
-        taken = self.jacobian.evals - before
+        taken = torch.where(self.begun, 0, self.jacobian.cost)
         # In units of what is sought, so that one absolute tolerance serves all samples.
         unit = forcing * size / math.sqrt(entries(now.z))
         scale = unit.reciprocal().unsqueeze(1)

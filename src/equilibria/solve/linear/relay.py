@@ -1,0 +1,89 @@
+"""A forward solver, then a linear one for the samples that it leaves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from equilibria.solve import private
+from equilibria.solve.linear.base import LinearSolver, Product
+from equilibria.solve.linear.gmres import GMRES
+from equilibria.solve.linear.neumann import affine
+from equilibria.solve.loop import Run, iterate
+from equilibria.solve.rows import Rows, choose
+from equilibria.solve.solvers.anderson import Anderson
+from equilibria.solve.solvers.base import Solver
+from equilibria.solve.status import Status
+
+
+def _first() -> Solver:
+    return Anderson(period=3, patience=10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relay(LinearSolver):
+    """`first` on the map u -> A u + g; then `last`, from where a sample stands that did not arrive.
+
+    Anderson acceleration takes about as many products as GMRES where the spectral radius of A is
+    below 1, costs less beside them when it extrapolates at every third, and has measured the
+    residual of what it returns. GMRES also solves what it cannot.
+
+    History: that of `first`, then that of `last`.
+
+    Attributes:
+        first: a forward solver, with half of `max_evals`. Its tolerances are those of the relay.
+        last: a linear solver, with what is left. Its tolerances are those of the relay.
+    """
+
+    first: Solver = field(default_factory=_first)
+    last: LinearSolver = field(default_factory=GMRES)
+
+    @override
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        first: Any = self.first
+        last: Any = self.last
+        if not isinstance(first, Solver):
+            raise TypeError(
+                "Relay(first=...): expected a forward solver, such as eq.Anderson(period=3), got "
+                f"{first!r}"
+            )
+        if not isinstance(last, LinearSolver):
+            raise TypeError(
+                f"Relay(last=...): expected a linear solver, such as eq.GMRES(), got {last!r}"
+            )
+
+    @override
+    def solve(
+        self,
+        product: Product,
+        g: Rows,
+        start: Rows | None = None,
+        *,
+        rtol: Tensor | None = None,
+        budget: Tensor | None = None,
+        trust: bool = False,
+    ) -> Run:
+        limits = {"rtol": self.rtol, "atol": self.atol}
+        last = replace(self.last, **limits, max_evals=self.max_evals)
+        if budget is not None or self.max_evals < 2:
+            return last.solve(product, g, start, rtol=rtol, budget=budget, trust=trust)
+        first = replace(self.first, **limits, max_evals=self.max_evals // 2)
+        begin = g if start is None else start
+        run = iterate(first, affine(product, g), begin, rtol=rtol)
+        left = run.status != Status.CONVERGED
+        if not private.some(left):
+            return run
+        budget = torch.where(left, self.max_evals - run.evals, 0)
+        more = last.solve(product, g, run.value, rtol=rtol, budget=budget, trust=trust)
+        return replace(
+            run,
+            value=choose(left, more.value, run.value),
+            status=torch.where(left, more.status, run.status),
+            evals=run.evals + torch.where(left, more.evals, 0),
+            residual=torch.where(left, more.residual, run.residual),
+        )
