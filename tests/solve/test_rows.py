@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from equilibria.solve.rows import History, Layout, norm
+from equilibria.solve.rows import Layout, Memory, norm
 
 
 @pytest.mark.parametrize("coupled", [False, True])
@@ -32,26 +32,34 @@ def test_norm_is_the_rms_over_all_leaves() -> None:
 
 
 @pytest.mark.parametrize("tracked", [False, True])
-@pytest.mark.parametrize("capacity", [None, 3])
-def test_history(capacity, tracked) -> None:
-    history, kept = History(capacity, tracked), []
-    for k in range(7):
-        vector = [torch.randn(2, 4), torch.randn(2, 5)]
-        slot = history.push(vector)
-        assert slot == (k if capacity is None else k % capacity)
-        flat = torch.cat(vector, 1)
-        if slot < len(kept):
-            kept[slot] = flat
+@pytest.mark.parametrize("capacity", [None, 4])
+def test_memory(capacity, tracked) -> None:
+    memory, kept = Memory(capacity, tracked), {}
+    for k in range(11):
+        slot = k if capacity is None else k % capacity
+        a, b = ([torch.randn(2, 4), torch.randn(2, 5)] for _ in range(2))
+        if k % 3 == 0:
+            stored = memory.put(slot, a)
         else:
-            kept.append(flat)
-        assert len(history) == len(kept)
-    stored = torch.stack(kept, 1)
-    probe = [torch.randn(2, 4), torch.randn(2, 5)]
-    wanted = torch.einsum("bkd,bd->bk", stored, torch.cat(probe, 1))
-    torch.testing.assert_close(history.dots(probe)[:, 0], wanted)
-    weights = torch.randn(2, len(kept))
+            stored = memory.put(slot, a, b, 0.5 if k % 3 == 1 else -1.0)
+        scale = (0.0, 0.5, -1.0)[k % 3]
+        kept[slot] = torch.cat(a, 1) + scale * torch.cat(b, 1)
+        torch.testing.assert_close(torch.cat(stored, 1), kept[slot])
+    vectors = torch.stack([kept[slot] for slot in sorted(kept)], 1)
+    for slot, vector in kept.items():
+        assert torch.equal(torch.cat(memory.at(slot), 1), vector)
+
+    products = vectors @ vectors.transpose(1, 2)
+    torch.testing.assert_close(memory.dots([0, 3], 1, 4), products[:, [0, 3], 1:4])
+    torch.testing.assert_close(memory.dots([2, 1, 0], 0, 4), products[:, [2, 1, 0], :4])
+    torch.testing.assert_close(memory.dots([1], 2, 3), products[:, [1], 2:3])  # one column
+    weights = torch.randn(2, 3)
+    combined = torch.einsum("bk,bkd->bd", weights, vectors[:, 1:4])
+    torch.testing.assert_close(torch.cat(memory.combine(weights, 1), 1), combined)
+    base = [torch.randn(2, 4), torch.randn(2, 5)]
     torch.testing.assert_close(
-        torch.cat(history.combine(weights), 1), torch.einsum("bk,bkd->bd", weights, stored)
+        torch.cat(memory.combine(weights, 1, onto=base, scale=-1.0), 1),
+        torch.cat(base, 1) - combined,
     )
-    history.select(torch.tensor([1]))
-    torch.testing.assert_close(history.dots([row[1:] for row in probe])[:, 0], wanted[1:])
+    memory.select(torch.tensor([1]))
+    torch.testing.assert_close(memory.dots([0, 3], 1, 4), products[1:, [0, 3], 1:4])

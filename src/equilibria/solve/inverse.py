@@ -36,7 +36,7 @@ class Inverse:
         lengths = torch.zeros(samples, dtype=torch.int64, device=device)
         for place, matrix in found:
             k = matrix.shape[1]
-            whole[place, :k, :k] = matrix
+            whole[place, :k, :k] = matrix.double()
             lengths[place] = k
         # Later steps of a finished sample are no steps: they may be anything.
         kept = [

@@ -303,8 +303,7 @@ class Judge:
         if self.trace is not None:
             self.full_ritz = self._noted(self.full_ritz, self.stepper.ritz(), here, at)
         self.full_choices = self._noted(self.full_choices, self.stepper.choices(), here, at)
-        if self.stepper.keeps_inverse:
-            self.stepper.end(here)
+        self.stepper.end(here)
 
     def _noted(
         self, table: Tensor | None, rows: Tensor | None, here: Tensor, at: Tensor

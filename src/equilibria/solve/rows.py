@@ -153,7 +153,7 @@ class Memory:
         self.tracked = tracked
         self._buffers: Rows = []
         self._widths: list[int] = []
-        self._kept: dict[int, Rows] = {}
+        self._kept: dict[int, Rows] = {}  # by slot; views of the buffers, unless tracked
 
     def put(self, slot: int, a: Rows, b: Rows | None = None, scale: float = -1.0) -> Rows:
         """Stores a + scale b, or a alone, and returns what is stored."""
@@ -175,12 +175,13 @@ class Memory:
 
     def at(self, slot: int) -> Rows:
         """The vector in a slot."""
-        if self.tracked:
-            return self._kept[slot]
-        return [
-            buffer[:, slot, :width]
-            for buffer, width in zip(self._buffers, self._widths, strict=True)
-        ]
+        kept = self._kept.get(slot)
+        if kept is None:
+            kept = self._kept[slot] = [
+                buffer[:, slot, :width]
+                for buffer, width in zip(self._buffers, self._widths, strict=True)
+            ]
+        return kept
 
     def dots(self, left: Sequence[int], first: int, last: int) -> Tensor:
         """Products of the vectors `left` with those in slots `first` to `last`, exclusive.
@@ -233,8 +234,11 @@ class Memory:
 
     def select(self, index: Tensor) -> None:
         """Keeps the samples named by `index`."""
-        self._buffers = [buffer.index_select(0, index) for buffer in self._buffers]
-        self._kept = {slot: select(rows, index) for slot, rows in self._kept.items()}
+        if self.tracked:
+            self._kept = {slot: select(rows, index) for slot, rows in self._kept.items()}
+        else:
+            self._buffers = [buffer.index_select(0, index) for buffer in self._buffers]
+            self._kept = {}
 
     @property
     def _leaves(self) -> int:
@@ -244,6 +248,7 @@ class Memory:
         return torch.stack([self._kept[slot][leaf] for slot in range(first, last)], dim=1)
 
     def _grow(self, rows: Rows, slot: int) -> None:
+        self._kept = {}
         length = max(8, 2 * slot)
         if self.capacity is not None:
             length = max(2, min(length, self.capacity))
@@ -264,102 +269,6 @@ def _rows_of(buffer: Tensor, slots: Sequence[int]) -> Tensor:
     if len(slots) == 2 and slots[0] < slots[1]:
         return buffer[:, slots[0] : slots[1] + 1 : slots[1] - slots[0]]
     return torch.stack([buffer[:, slot] for slot in slots], dim=1)
-
-
-class History:
-    """Earlier vectors of every sample, `(samples, length, entries)` for each leaf.
-
-    The buffer grows by doubling up to `capacity` (no limit: None), then the oldest slot is written
-    over. With `tracked` the vectors are kept as they are, so that autograd can follow them.
-
-    A matrix product may round a sample alone otherwise than the same sample in a batch: where its
-    rows begin at other alignments, and where it has a single column. So rows are padded to whole
-    cache lines, and there are always two columns.
-    """
-
-    def __init__(self, capacity: int | None, tracked: bool = False) -> None:
-        self.capacity = capacity
-        self.tracked = tracked
-        self.pushed = 0
-        self._widths: list[int] = []
-        self._buffers: Rows = []
-        self._kept: list[Rows] = []
-
-    def __len__(self) -> int:
-        return self.pushed if self.capacity is None else min(self.pushed, self.capacity)
-
-    def push(self, rows: Rows) -> int:
-        """Stores a vector and returns its slot."""
-        slot = self.pushed if self.capacity is None else self.pushed % self.capacity
-        self.pushed += 1
-        if self.tracked:
-            if slot < len(self._kept):
-                self._kept[slot] = rows
-            else:
-                self._kept.append(rows)
-            return slot
-        if not self._buffers or slot >= self._buffers[0].shape[1]:
-            self._grow(rows, slot)
-        for buffer, row in zip(self._buffers, rows, strict=True):
-            buffer[:, slot, : row.shape[1]] = row
-        return slot
-
-    def _grow(self, rows: Rows, used: int) -> None:
-        length = max(4, 2 * used)
-        if self.capacity is not None:
-            length = max(2, min(length, self.capacity))
-        self._widths = [row.shape[1] for row in rows]
-        grown: Rows = []
-        for leaf, row in enumerate(rows):
-            new = row.new_empty(row.shape[0], length, _padded(row))
-            new[:, :, row.shape[1] :] = 0
-            if self._buffers:
-                new[:, :used] = self._buffers[leaf][:, :used]
-            grown.append(new)
-        self._buffers = grown
-
-    def kept(self) -> list[Rows]:
-        """The stored vectors, where they are tracked."""
-        return list(self._kept)
-
-    def dots(self, *vectors: Rows) -> Tensor:
-        """Inner products with every stored vector: `(samples, len(vectors), length)`.
-
-        All products are taken in one pass over the history, rows times history: several times
-        faster than history times column.
-        """
-        total: list[Tensor] = []
-        for leaf in range(len(vectors[0])):
-            left = torch.stack([vector[leaf] for vector in vectors], dim=1)
-            if self.tracked:
-                stored = torch.stack([rows[leaf] for rows in self._kept], dim=1)
-            else:
-                stored = self._buffers[leaf][:, : max(2, len(self))]
-                left = torch.nn.functional.pad(left, (0, stored.shape[2] - left.shape[2]))
-            total.append((left @ stored.transpose(1, 2))[:, :, : len(self)])
-        return sum_of(total)
-
-    def combine(self, coefficients: Tensor) -> Rows:
-        """The sum of the stored vectors with `coefficients` `(samples, length)`."""
-        if self.tracked:
-            stored = [torch.stack(list(leaf), dim=1) for leaf in zip(*self._kept, strict=True)]
-        else:
-            stored = [
-                buffer[:, : len(self), :width]
-                for buffer, width in zip(self._buffers, self._widths, strict=True)
-            ]
-        left = coefficients.unsqueeze(1)
-        return [(left.to(leaf.dtype) @ leaf).squeeze(1) for leaf in stored]
-
-    def clear(self) -> None:
-        """Forgets all vectors and keeps the memory."""
-        self.pushed = 0
-        self._kept = []
-
-    def select(self, index: Tensor) -> None:
-        """Keeps the samples named by `index`."""
-        self._buffers = [buffer.index_select(0, index) for buffer in self._buffers]
-        self._kept = [select(rows, index) for rows in self._kept]
 
 
 def _padded(row: Tensor) -> int:

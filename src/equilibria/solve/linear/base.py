@@ -6,6 +6,7 @@ import abc
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -62,7 +63,7 @@ class Goal:
     rtol: float | Tensor
 
     def reached(self, now: Measured) -> Tensor:
-        return now.finite() & (now.size <= self.atol + self.rtol * now.scale)
+        return now.finite & (now.size <= self.atol + self.rtol * now.scale)
 
 
 @dataclass(frozen=True)
@@ -79,13 +80,14 @@ class Measured:
     scale: Tensor
     zero: bool = False
 
+    @cached_property
     def finite(self) -> Tensor:
-        return torch.isfinite(self.size + self.scale)
+        return self.size + self.scale < math.inf
 
     def relative(self) -> Tensor:
         """||r|| / ||A u + g||, infinite where that is no number."""
         tiny = torch.finfo(self.size.dtype).tiny
-        return torch.where(self.finite(), self.size / (self.scale + tiny), math.inf)
+        return torch.where(self.finite, self.size / (self.scale + tiny), math.inf)
 
     def replaced(self, mask: Tensor, by: Measured) -> Measured:
         """`by` for the samples of `mask` `(samples,)`."""
@@ -139,20 +141,21 @@ class CyclicSolver(LinearSolver, abc.ABC):
         if start is None:  # A 0 = 0 needs no product
             size = norm(g)
             now = Measured([torch.zeros_like(row) for row in g], g, size, size, zero=True)
-            reached = now.finite() & (size <= self.atol)
+            reached = now.finite & (size <= self.atol)
         else:
             now = measured(product, g, start)
             reached = goal.reached(now)
+        running = now.finite & ~reached
+        every = private.every(running)
         status = torch.full_like(now.size, RUNNING, dtype=torch.int8)
-        status = torch.where(reached, int(Status.CONVERGED), status)
-        status = torch.where(now.finite(), status, int(Status.NONFINITE))
+        if not every:
+            status = torch.where(reached, int(Status.CONVERGED), status)
+            status = torch.where(now.finite, status, int(Status.NONFINITE))
         evals = torch.full_like(now.size, 0 if start is None else 1, dtype=torch.int64)
         most: int | Tensor = self.max_evals
         if budget is not None:
             most = budget.clamp(0, self.max_evals)
             evals = torch.minimum(evals, most)
-        running = status == RUNNING
-        every = private.every(running)
         while every or private.some(running):
             left = most - evals - (0 if trust else 1)  # one product measures
             able = running & (left >= self.least)
@@ -183,12 +186,11 @@ class CyclicSolver(LinearSolver, abc.ABC):
             done = goal.reached(new)
             if every and private.every(done):  # as it mostly goes
                 return Run(new.u, done.to(torch.int8) - 1, evals, new.relative())
-            finite = new.finite()
-            better = running & finite & (new.size < now.size)
+            better = running & new.finite & (new.size < now.size)
             stalled = running & ~(new.size < STALL * now.size)
             now = now.replaced(better, new)
             status = torch.where(stalled, int(Status.STALLED), status)
-            status = torch.where(running & ~finite, int(Status.NONFINITE), status)
+            status = torch.where(running & ~new.finite, int(Status.NONFINITE), status)
             status = torch.where(better & goal.reached(now), int(Status.CONVERGED), status)
             running = status == RUNNING
             every = private.every(running)

@@ -62,7 +62,7 @@ class Dense(LinearSolver):
         solution = torch.where(sound.unsqueeze(1), solution, 0.0)
 
         now = measured(product, g, linalg.split(solution, widths))
-        finite = now.finite() & torch.isfinite(matrix).flatten(1).all(dim=1)
+        finite = now.finite & torch.isfinite(matrix).flatten(1).all(dim=1)
         status = torch.full_like(now.size, int(Status.STALLED), dtype=torch.int8)
         status = torch.where(sound & goal.reached(now), int(Status.CONVERGED), status)
         status = torch.where(finite, status, int(Status.NONFINITE))

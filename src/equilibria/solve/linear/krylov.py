@@ -8,10 +8,10 @@ from torch import Tensor
 from equilibria.solve import linalg
 from equilibria.solve.rows import Rows, sum_of
 
-# A vector that lost more than this factor of its length to its projection on the others is
-# orthogonalised again: below it, one pass leaves it orthogonal to a few units of rounding.
-# Source: Daniel, Gragg, Kaufman and Stewart 1976; the factor of Rutishauser.
-CANCELLATION = 10.0
+# A vector that was more than so many times as long before its projection on the others was taken
+# off is made orthogonal once more: else one pass has left it so to a few units of rounding.
+# Source: Daniel, Gragg, Kaufman and Stewart 1976.
+CANCELLATION = 2.0
 FIRST_ROOM = 8
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from equilibria.solve import private
+from equilibria.solve.jacobian import KnownProduct
 from equilibria.solve.linear.base import LinearSolver, Product
 from equilibria.solve.linear.gmres import GMRES
 from equilibria.solve.linear.neumann import affine
@@ -74,7 +75,7 @@ class Relay(LinearSolver):
             return last.solve(product, g, start, rtol=rtol, budget=budget, trust=trust)
         first = replace(self.first, **limits, max_evals=self.max_evals // 2)
         begin = g if start is None else start
-        run = iterate(first, affine(product, g), begin, rtol=rtol)
+        run = iterate(first, affine(product, g), begin, jacobian=KnownProduct(product), rtol=rtol)
         left = run.status != Status.CONVERGED
         if not private.some(left):
             return run

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from equilibria.solve import private
 from equilibria.solve.linear.base import LinearSolver
 from equilibria.solve.rows import Rows, choose
 from equilibria.solve.solvers.anderson import Anderson, AndersonStepper
@@ -19,7 +20,7 @@ from equilibria.solve.solvers.newton import NewtonKrylov, NewtonStepper, check_l
 PERIOD = 3  # evaluations between two looks at how it goes
 NEAR = 3.0  # plain evaluations from the goal at which no other step gains anything
 KEEN = 0.3  # what an extrapolation leaves of the residual, at most, to be followed by another
-LOOKS = 5  # looks over which the progress is measured
+LOOKS = 6  # looks from the first to the last of which the progress is measured
 SLOWEST = 0.995  # factor an evaluation, over that time, that is no progress
 PATIENCE = 100  # evaluations that the progress may still need
 NEVER = 2**62
@@ -69,7 +70,8 @@ class Auto(Solver):
 class _Auto(Stepper):
     """The differences are stored from the first evaluation on, so that the second phase has them.
 
-    All samples look at the same evaluations, so what a look costs is paid once for all.
+    All samples look at the same evaluations, so what a look costs is paid once for all; most of the
+    time it finds that nothing changes.
     """
 
     def __init__(self, solver: Auto, tracked: bool, jacobian: Jacobian | None) -> None:
@@ -81,12 +83,13 @@ class _Auto(Stepper):
             self.newton = NewtonStepper(method, jacobian)
         self.evals = 0
         self.previous = torch.empty(0)  # length of the residual before
-        self.best: deque[Tensor] = deque(maxlen=LOOKS)  # least merit so far, at each look
+        self.best: deque[Tensor] = deque(maxlen=LOOKS)  # log of the least merit, at each look
         # The evaluations after which a sample left the first phase and came into the third.
         self.accelerated = self.hard = torch.empty(0)
-        self.unstable = torch.empty(0)  # plain steps make the residual grow
-        self.extrapolated = torch.empty(0)  # by the step before
-        self.any_unstable = self.any_extrapolated = self.any_hard = False
+        self.any_fast, self.any_hard = True, False
+        self.unstable: Tensor | None = None  # plain steps make the residual grow; None: nobody's
+        self.wanted = False  # has the step before extrapolated, and whom; None: all
+        self.where: Tensor | None = None
         self.total: Tensor | None = None  # evaluations beside the loop's own
 
     @override
@@ -94,74 +97,93 @@ class _Auto(Stepper):
         if not self.evals:
             samples, device = z[0].shape[0], z[0].device
             self.accelerated = self.hard = torch.full((samples,), NEVER, device=device)
-            self.unstable = torch.zeros(samples, dtype=torch.bool, device=device)
-            self.extrapolated = self.unstable
         return self.anderson.residual(f, z)
 
     @override
     def step(self, now: Point) -> Rows:
-        assert now.running is not None
         self.evals += 1
         plain = self.anderson.store(now)
-        entering = None
         looks = self.evals % PERIOD == 0
-        if self.evals == 2 or looks or self.any_unstable or self.any_extrapolated:
-            where = self._wishes(now)
-            if looks:
-                entering = self._look(now)
-                where = self.accelerated <= self.evals
-            self.extrapolated = where & now.running & (self.hard > self.evals)
-            self.any_extrapolated = bool(self.extrapolated.any())
+        if looks or self.evals == 2:
+            self._watch_growth(now)
+        entering = self._look(now) if looks else None
+        self._choose(now, looks)
         self.previous = now.size
         out = self._accelerated(plain, looks)
         return self._solved(now, out, entering) if self.any_hard else out
 
-    def _wishes(self, now: Point) -> Tensor:
-        """Who is to be extrapolated out of turn."""
-        grows = now.size >= self.previous
-        if self.evals == 2 or self.evals % PERIOD == 0:
-            # Only a plain step tells of plain iteration.
-            self.unstable = self.unstable | (grows & ~self.extrapolated)
-            self.any_unstable = bool(self.unstable.any())
-            new = self.unstable & (self.accelerated > self.evals)
-            self.accelerated = torch.where(new, self.evals, self.accelerated)
-        keen = self.extrapolated & (now.size < KEEN * self.previous)
-        return self.unstable | keen
+    def _watch_growth(self, now: Point) -> None:
+        grows = now.size > self.previous
+        if not private.some(grows):
+            return
+        if self.wanted:  # only a plain step tells of plain iteration
+            grows = torch.zeros_like(grows) if self.where is None else grows & ~self.where
+        self.unstable = grows if self.unstable is None else self.unstable | grows
+        self._leave_first(self.unstable)
+
+    def _leave_first(self, which: Tensor) -> None:
+        leaves = which & (self.accelerated > self.evals)
+        self.accelerated = torch.where(leaves, self.evals, self.accelerated)
+        self.any_fast = private.some(self.accelerated > self.evals)
+
+    def _look(self, now: Point) -> Tensor | None:
+        """Who needs another phase; returns who comes into the third."""
+        assert now.merit is not None and now.running is not None
+        merit = now.merit.log()
+        if self.any_fast:
+            self._leave_first(~(merit <= NEAR * (self.previous / now.size).log()))
+        if self.best:
+            merit = torch.minimum(merit, self.best[-1])
+        self.best.append(merit)
+        if len(self.best) < LOOKS or self.newton is None:
+            return None
+        fall = merit - self.best[0]
+        span = (LOOKS - 1) * PERIOD
+        left = self.solver.max_evals - self.evals
+        ahead: Tensor | int = min(left, PATIENCE)
+        if self.total is not None:
+            ahead = (left - self.total).clamp(max=PATIENCE)
+        lost = (merit + fall * (ahead / span) > 0) | (fall > math.log(SLOWEST) * span)
+        if not private.some(lost):
+            return None
+        entering = lost & now.running & (self.hard > self.evals)
+        self.hard = torch.where(entering, self.evals, self.hard)
+        self.any_hard = private.some(self.hard <= self.evals)
+        return entering
+
+    def _choose(self, now: Point, looks: bool) -> None:
+        """Who is extrapolated: at a look, all in the second phase; out of turn, who needs it."""
+        where = self.unstable
+        if looks:
+            where = self.accelerated <= self.evals if self.any_fast else None
+        elif self.wanted:
+            keen = now.size < KEEN * self.previous
+            if self.where is not None:
+                keen = keen & self.where
+            where = keen if where is None else where | keen
+        elif where is None:
+            self.wanted = False
+            return
+        if self.any_hard:
+            able = self.hard > self.evals
+            where = able if where is None else where & able
+        self.where = where
+        self.wanted = where is None or private.some(where)
 
     def _accelerated(self, plain: Rows, looks: bool) -> Rows:
         """Rounding depends on how many rows of the Gram matrix are computed together. So that a
         sample's bits do not depend on the others' wishes, they are computed at every look, and
         those computed in between are computed again there."""
         anderson = self.anderson
-        if not self.any_extrapolated:
+        if not self.wanted:
             if looks:
                 anderson.coefficients()
             return plain
         waiting = list(anderson.waiting)
-        out = anderson.extrapolate(plain, self.extrapolated)
+        out = anderson.extrapolate(plain, self.where)
         if not looks:
             anderson.waiting = waiting
         return out
-
-    def _look(self, now: Point) -> Tensor | None:
-        """Who needs another phase; returns who comes into the third."""
-        assert now.merit is not None and now.running is not None
-        merit = now.merit
-        near = torch.log(merit) <= NEAR * torch.log(self.previous / now.size)
-        leaves = ~near & (self.accelerated > self.evals)
-        self.accelerated = torch.where(leaves, self.evals, self.accelerated)
-        best = torch.minimum(merit, self.best[-1]) if self.best else merit
-        entering = None
-        if len(self.best) == LOOKS and self.newton is not None:
-            fall = (best / self.best[0]).log() / (LOOKS * PERIOD)
-            needed = torch.where(torch.isfinite(best), best.log(), 0.0)
-            left = (self.solver.max_evals - self._used()).clamp(max=PATIENCE)
-            lost = (fall > math.log(SLOWEST)) | (needed > -fall * left)
-            entering = lost & now.running & (self.hard > self.evals)
-            self.hard = torch.where(entering, self.evals, self.hard)
-            self.any_hard = bool(((self.hard <= self.evals) & now.running).any())
-        self.best.append(best)
-        return entering
 
     def _used(self) -> Tensor:
         extra = torch.zeros_like(self.hard) if self.total is None else self.total
@@ -200,7 +222,7 @@ class _Auto(Stepper):
         self.anderson.select(index)
         if self.newton is not None:
             self.newton.select(index)
-        for name in ("previous", "accelerated", "hard", "unstable", "extrapolated", "total"):
+        for name in ("previous", "accelerated", "hard", "unstable", "where", "total"):
             value = getattr(self, name)
             if value is not None and self.evals:
                 setattr(self, name, value.index_select(0, index))

@@ -82,6 +82,7 @@ class _Broyden(Stepper):
         self.matrix = torch.empty(0)  # R, one row lower
         self.before: Tensor | None = None  # the best residual's size at the restart before
         self.theta: Tensor | None = None  # None: 1
+        self.at_rest: Tensor | None = None  # samples that have ended `(samples, 1)`; None: none
         self.found: list[tuple[Tensor, Tensor]] = []  # R of samples that have ended
 
     @override
@@ -106,9 +107,7 @@ class _Broyden(Stepper):
     def _step(self) -> Rows:
         k = self.count
         products = self.steps.dots([k - 1, k], 0, k)
-        width = k if k < PADDED_FROM else up_to_eight(k)
-        dtype = products.dtype
-        products = products.double()
+        width = k if k < PADDED_FROM else up_to_line(k)
         if width > k:
             products = torch.nn.functional.pad(products, (0, width - k))
         newest, right = products[:, :1], products[:, 1:]
@@ -118,10 +117,12 @@ class _Broyden(Stepper):
         if careful:  # a sample at rest
             square = torch.where(square > 0, square, torch.inf)
         self._add_row(newest, square, width)
-        height = up_to_eight(k + 1) if width > k else k + 1
+        height = up_to_line(k + 1) if width > k else k + 1
         found = torch.bmm(right, self.matrix[:, :height, :width].transpose(1, 2))
         found = found.squeeze(1)[:, 1 : k + 1]  # d
         pivot = 1 - found[:, -1:]
+        if self.at_rest is not None:  # a step that changed nothing has no secant
+            pivot = pivot.masked_fill(self.at_rest, 1.0)
         if careful:
             pivot = torch.where(pivot.abs() * LARGEST_FACTOR > 1, pivot, torch.inf)
         # Over s_1, ..., s_{k-1} and, in the slot behind them, the residual.
@@ -133,7 +134,7 @@ class _Broyden(Stepper):
         factor = weights[:, -1:]
         if careful or not torch.equal(factor.clamp(-LARGEST_FACTOR, LARGEST_FACTOR), factor):
             weights = self._forget(weights, factor)
-        return self.steps.combine(weights.to(dtype), 1)
+        return self.steps.combine(weights, 1)
 
     def _add_row(self, newest: Tensor, square: Tensor, width: int) -> None:
         """R's row for the newest step, from its products with all steps `(samples, 1, k)`.
@@ -152,7 +153,7 @@ class _Broyden(Stepper):
             self.matrix = torch.cat([known, row / square], dim=1)
             return
         if k == 1 or k >= self.matrix.shape[1]:
-            room = max(8, 2 * up_to_eight(k))
+            room = 2 * up_to_line(k)
             # The 1 of every row is in its place before the row is.
             grown = newest.new_zeros(newest.shape[0], room, room)
             grown.diagonal(offset=-1, dim1=1, dim2=2).fill_(1.0)
@@ -202,10 +203,16 @@ class _Broyden(Stepper):
 
     @override
     def end(self, here: Tensor) -> None:
-        # Later steps, of a sample that stands still, would spoil R.
-        k = max(self.count - 1, 0)
-        known = self.matrix.index_select(0, here)[:, 1 : k + 1, :k] if k else torch.empty(1, 0, 0)
-        self.found.append((here, known))
+        if self.at_rest is None:
+            (samples, _), device = self.steps.at(0)[0].shape, here.device
+            self.at_rest = torch.zeros(samples, 1, dtype=torch.bool, device=device)
+        self.at_rest.index_fill_(0, here, True)
+        if self.keeps_inverse:  # later steps, of a sample that stands still, would spoil R
+            k = max(self.count - 1, 0)
+            known = torch.empty(1, 0, 0)
+            if k:
+                known = self.matrix.index_select(0, here)[:, 1 : k + 1, :k]
+            self.found.append((here, known))
 
     @override
     def learned(self) -> Inverse | None:
@@ -216,6 +223,7 @@ class _Broyden(Stepper):
     @override
     def select(self, index: Tensor) -> None:
         self.steps.select(index)
+        self.at_rest = None
         if self.before is not None:
             self.before = self.before.index_select(0, index)
         if self.theta is not None:
@@ -224,5 +232,6 @@ class _Broyden(Stepper):
             self.matrix = self.matrix.index_select(0, index)
 
 
-def up_to_eight(k: int) -> int:
-    return -(-k // 8) * 8
+def up_to_line(k: int) -> int:
+    """Entries, up to whole cache lines of float32."""
+    return -(-k // 16) * 16

@@ -20,8 +20,7 @@ LARGEST_FORCING = 0.9
 GAMMA, ALPHA = 0.9, 2.0  # of choice 2
 REMEMBERED_FROM = 0.1  # the forcing term may not fall faster than its own square above this
 LEAST_DECREASE = 1e-4
-GROWTH = 2.0  # over the smallest residual so far, up to which a step is taken that did not decrease
-SHORTEST = 1e-3  # share of a Newton step below which shortening it further is no use
+SHORTEST = 0.05  # share of a Newton step, below which shortening it further is no use
 
 
 def krylov() -> LinearSolver:
@@ -38,8 +37,9 @@ class NewtonKrylov(Solver):
     eta follows choice 2 of Eisenstat and Walker, .9 (||g|| / ||g before||)^2 with their safeguard,
     and is never tighter than half of what is left to the solver's own tolerance. t is 1; for a
     sample whose residual has grown it is shortened from the iterate before, by a safeguarded
-    parabola and with one evaluation each time. Converges where plain iteration and its
-    accelerations do not, also at spectral radii far above 1, and quadratically at the end.
+    parabola and with one evaluation each time; where no share of it above 1/20 helps, the whole
+    step is taken after all. Converges where plain iteration and its accelerations do not, also at
+    spectral radii far above 1, and quadratically at the end.
 
     Every product counts as an evaluation of f, and costs about as much; f must be twice
     differentiable by autograd. Memory: f's graph, the linear solver's history and 3 vectors of the
@@ -50,6 +50,9 @@ class NewtonKrylov(Solver):
     Attributes:
         linear: solves for the steps. `rtol` is the least eta, `max_evals` limits the products of
             one step.
+
+    Raises:
+        TypeError: in a solve under `Unrolled`: the products are not made to be differentiated.
     """
 
     linear: LinearSolver = field(default_factory=krylov)
@@ -96,9 +99,9 @@ class NewtonStepper(Stepper):
         self.begun = torch.empty(0)  # which samples have taken a step
         self.base: Rows = []  # the iterate that it was taken from, and ||g|| there
         self.size = self.forcing = torch.empty(0)
-        self.least = torch.empty(0)  # the smallest ||g|| of such iterates
         self.whole: Rows = []  # the whole step s, and the share of it that is taken
         self.share = torch.empty(0)
+        self.bold = torch.empty(0)  # whose next iterate is accepted, whatever it is
 
     @override
     def step(self, now: Point) -> Rows:
@@ -115,30 +118,31 @@ class NewtonStepper(Stepper):
         if not self.base:
             self.base = now.z
             self.whole = [torch.zeros_like(row) for row in now.z]
-            self.size = self.least = self.forcing = self.share = torch.ones_like(now.size)
-            self.begun = torch.zeros_like(which)
+            self.size = self.forcing = self.share = torch.ones_like(now.size)
+            self.begun = self.bold = torch.zeros_like(which)
         accepted = which & (~self.begun | self._accepts(now.size))
-        shorter = self._shorter(now.size) * self.share
-        self.share = torch.where(which & ~accepted, shorter, self.share)
+        self._shorten(which & ~accepted, now.size)
         self.spent = torch.zeros_like(which, dtype=torch.int64)
         if bool(accepted.any()):
             self._solve(now, accepted, left)
         return add_scaled(self.base, self.share, self.whole)
 
     def _accepts(self, size: Tensor) -> Tensor:
-        """Has the residual fallen, or is it still near the smallest?
-
-        To ask for a decrease every time would lock samples in where ||g|| is least but not zero.
-        """
         enough = 1 - LEAST_DECREASE * self.share * (1 - self.forcing)
-        fallen = size <= enough * self.size
-        return fallen | (size <= GROWTH * self.least) | (self.share <= SHORTEST)
+        return (size <= enough * self.size) | self.bold
 
-    def _shorter(self, size: Tensor) -> Tensor:
-        """Where the parabola through ||g||^2, its slope and its newest value is least."""
+    def _shorten(self, refused: Tensor, size: Tensor) -> None:
+        """To where the parabola through ||g||^2, its slope and its newest value is least.
+
+        Where no short step helps, ||g|| is least but not zero, and the whole step is taken after
+        all: it leads away from there.
+        """
         grown = (size / self.size) ** 2
         lowest = self.share / (grown - 1 + 2 * self.share)
-        return torch.where(torch.isfinite(lowest), lowest, 0.5).clamp(0.1, 0.5)
+        ratio = torch.where(torch.isfinite(lowest), lowest, 0.5).clamp(0.1, 0.5)
+        shorter = ratio * self.share
+        self.bold = refused & (shorter < SHORTEST)
+        self.share = torch.where(refused, torch.where(self.bold, 1.0, shorter), self.share)
 
     def _solve(self, now: Point, which: Tensor, left: Tensor | int) -> None:
         assert now.merit is not None
@@ -148,15 +152,17 @@ class NewtonStepper(Stepper):
         # In units of what is sought, so that one absolute tolerance serves all samples.
         unit = forcing * size / math.sqrt(entries(now.z))
         scale = unit.reciprocal().unsqueeze(1)
-        column = which.unsqueeze(1)
-        g = [torch.where(column, row * scale, 0.0) for row in now.residual]
+        left = left - taken - 1  # one is for f at the new iterate
+        able = which & (left >= 1)
+        g = [torch.where(able.unsqueeze(1), row * scale, 0.0) for row in now.residual]
         linear = replace(self.solver.linear, rtol=0.0, atol=1.0)
-        budget = torch.where(which, left - taken - 1, 0)  # one is for f at the new iterate
-        run = linear.solve(product, g, budget=budget, trust=True)
-        self.spent = torch.where(which, run.evals + taken, 0)
-        step = [row * unit.unsqueeze(1) for row in run.value]
-        smaller = ~self.begun | (size < self.least)
-        self.least = torch.where(which & smaller, size, self.least)
+        run = linear.solve(product, g, budget=torch.where(able, left, 0), trust=True)
+        self.spent = torch.where(able, run.evals + taken, 0)
+        # The budget's last evaluations are plain ones.
+        step = [
+            torch.where(able.unsqueeze(1), row * unit.unsqueeze(1), plain)
+            for row, plain in zip(run.value, now.residual, strict=True)
+        ]
         self.size = torch.where(which, size, self.size)
         self.forcing = torch.where(which, forcing, self.forcing)
         self.share = torch.where(which, 1.0, self.share)
@@ -180,7 +186,7 @@ class NewtonStepper(Stepper):
             self.spent = self.spent.index_select(0, index)
         if not self.base:
             return
-        for name in ("begun", "size", "forcing", "least", "share"):
+        for name in ("begun", "bold", "size", "forcing", "share"):
             setattr(self, name, getattr(self, name).index_select(0, index))
         self.base = select(self.base, index)
         self.whole = select(self.whole, index)
