@@ -61,6 +61,8 @@ class Judge:
         # A sample runs while its merit is not below `floor`; -inf for one that has finished.
         self.floor = torch.nextafter(goal, goal + 1).clamp_min_(tiny)
         self.top = goal  # a residual above it has diverged
+        # The squares of a shorter one may be rounded to nothing.
+        self.small = torch.full_like(goal, math.sqrt(tiny / torch.finfo(dtype).eps))
         self.merit = torch.full_like(goal, math.inf)  # of the best iterate
         self.relative = self.merit  # its relative residual
         self.size = self.merit  # ||f - z|| of it, for methods that look around
@@ -120,10 +122,10 @@ class Judge:
         return torch.equal(inside, merit) and torch.equal(torch.minimum(size, self.top), size)
 
     def _sound(self, size: Tensor, scale: Tensor) -> bool:
-        """Is all finite, none zero, none diverged?"""
+        """Is all finite, none too small to be squared, none diverged?"""
         # Not a number where the scale is not finite, or the size is zero: 0 / 0 is no merit.
         size = torch.addcdiv(size, scale, size, value=0.0)
-        return torch.equal(torch.minimum(size, self.top), size)
+        return torch.equal(torch.clamp(size, min=self.small, max=self.top), size)
 
     def _keep(self, point: Point) -> None:
         """Keeps the best iterate, by reference where no sample fell back."""
@@ -156,11 +158,15 @@ class Judge:
         """Goes through all that can end a sample; of several, the last one named here counts."""
         solver, size = self.solver, point.size
         finite = torch.isfinite(size + scale)
-        # f(z) = z = 0 is 0 / 0, and solved; what is not finite has no merit.
-        relative = torch.where(finite, torch.nan_to_num(self.now_relative, nan=0.0), math.inf)
-        merit = relative
-        if not self.plain:
-            merit = torch.where(finite, self.now_merit, math.inf)
+        relative, merit = self.now_relative, self.now_merit
+        faint = size < self.small
+        if private.some(faint):
+            relative = torch.where(faint, _relative(point), relative)
+            if self.plain:
+                merit = relative
+        # What is not finite has no merit.
+        relative = torch.where(finite, relative, math.inf)
+        merit = torch.where(finite, merit, math.inf)
         self.now_relative, self.now_merit = relative, merit
         self._keep(point)
 
@@ -277,7 +283,7 @@ class Judge:
         self._store()
         keep = self.running.nonzero().flatten()
         self.index = keep if self.index is None else self.index.index_select(0, keep)
-        for name in ("floor", "top", "merit", "relative", "size", "mark", "now_merit"):
+        for name in ("floor", "top", "small", "merit", "relative", "size", "mark", "now_merit"):
             setattr(self, name, getattr(self, name).index_select(0, keep))
         if isinstance(self.rtol, Tensor):
             self.rtol = self.rtol.index_select(0, keep)
@@ -350,3 +356,12 @@ def _with(rows: Rows, index: Tensor, others: Rows) -> Rows:
         row.index_copy(0, index, other.index_select(0, index))
         for row, other in zip(rows, others, strict=True)
     ]
+
+
+def _relative(point: Point) -> Tensor:
+    """||f - z|| / ||f|| where squares would be rounded to nothing; f(z) = z = 0 is solved."""
+    f, residual = ([row.detach() for row in rows] for rows in (point.f, point.residual))
+    largest = torch.stack([row.abs().amax(dim=1) for row in (*f, *residual)]).amax(dim=0)
+    unit = torch.where(largest > 0, largest, 1.0).unsqueeze(1)
+    size, scale = (length([row / unit for row in rows]) for rows in (residual, f))
+    return torch.where(size == 0, 0.0, size / scale)
