@@ -6,7 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help run test test-all lint format docs bench bench-digits bench-mnist clean
+.PHONY: help run test test-all lint format docs bench bench-solvers bench-adjoints bench-training \
+	bench-digits bench-mnist clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' \
@@ -57,8 +58,16 @@ docs: $(VENV)/docs.stamp  ## build the pages into docs/_build/html
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
 	@printf '\n  The pages: %s\n\n' 'docs/_build/html/index.html'
 
-bench: $(VENV)/bench.stamp  ## time solvers, write results/solvers.json
-	$(BIN)/python benchmarks/solvers.py
+bench: bench-solvers bench-adjoints bench-training  ## measure solvers and gradients beside peers
+
+bench-solvers: $(VENV)/bench.stamp  ## solvers beside torchdeq and SciPy, 10 minutes
+	$(BIN)/equilibria bench solvers
+
+bench-adjoints: $(VENV)/bench.stamp  ## gradients beside the exact ones, 5 minutes
+	$(BIN)/equilibria bench adjoints
+
+bench-training: $(VENV)/bench.stamp  ## training steps beside torchdeq's, 10 minutes
+	$(BIN)/equilibria bench training
 
 bench-digits: $(VENV)/run.stamp  ## train digits with three seeds, write results/digits.json
 	$(BIN)/python benchmarks/train.py digits --seeds 0 1 2

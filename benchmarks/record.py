@@ -1,20 +1,13 @@
-"""A measurement as a file in results/: what was run, where, and what came out."""
+"""A measurement as a file in this repository's results/; see `equilibria.bench.record`."""
 
-import datetime
-import json
-import os
-import platform
-import subprocess
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
+from equilibria.bench import record
+from equilibria.bench.record import Cell
 
 RESULTS = Path(__file__).parents[1] / "results"
-
-Cell = str | int | float | None
 
 
 def write(
@@ -38,48 +31,24 @@ def write(
         code: The commit that was measured; None for the one that is checked out.
         recipe: The resolved recipe, where one was trained.
     """
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
-    table = {
-        "command": command,
-        "columns": list(columns),
-        "rows": [list(row) for row in rows],
-        "note": note,
-        "recipe": recipe,
-        "commit": commit() if code is None else code,
-        "machine": machine(),
-        "versions": {name: version(name) for name in ("equilibria", "torch", "numpy")},
-        "date": datetime.date.today().isoformat(),
-    }
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(table, indent=1) + "\n")
-    os.replace(part, path)
-    return path
+    return record.write(
+        RESULTS,
+        name,
+        command=command,
+        columns=list(columns),
+        rows=[list(row) for row in rows],
+        note=note,
+        code=code,
+        recipe=recipe,
+    )
 
 
 def commit() -> str:
     """The commit that is checked out, with a word where files have changed since."""
-    git = ["git", "-C", str(RESULTS.parent)]
-    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
-    source = [*git, "status", "--porcelain", "--", "src", "benchmarks"]
-    changed = subprocess.run(source, capture_output=True, text=True, check=True).stdout.strip()
-    return head.stdout.strip() + (" and changes" if changed else "")
-
-
-def machine() -> str:
-    """The hardware in words: what a figure depends on, and no name of a host."""
-    words = f"{os.cpu_count()} cores {_processor()}"
-    if torch.cuda.is_available():
-        words += f", {torch.cuda.get_device_name()}"
-    return words
-
-
-def _processor() -> str:
-    if platform.system() == "Linux":
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    if platform.system() == "Darwin":
-        command = ["sysctl", "-n", "machdep.cpu.brand_string"]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    return platform.machine()
+    found = record.commit()
+    if found is None:
+        raise RuntimeError(
+            "the figures of this repository are recorded with the commit that was measured: run "
+            "them from a checkout of it, with the package installed from there (pip install -e .)"
+        )
+    return found

@@ -7,6 +7,7 @@
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 
@@ -14,41 +15,93 @@ ROOT = Path(__file__).parents[1]
 TABLES = (
     ("digits", "Digits: three seeds", "make bench-digits", True),
     ("mnist", "MNIST", "make bench-mnist", True),
+    (
+        "regularisation",
+        "Digits with and without Jacobian regularisation",
+        "python benchmarks/regularisation.py",
+        False,
+    ),
     ("digits-memory", "Memory of a training step, digits", "make bench-digits", True),
     ("mnist-memory", "Memory of a training step, MNIST", "make bench-mnist", False),
-    ("solvers", "Time of a solve", "make bench", False),
+    ("solvers", "Solvers beside torchdeq and SciPy", "equilibria bench solvers", False),
+    ("adjoints", "Gradients", "equilibria bench adjoints", False),
+    ("training", "Training steps", "equilibria bench training", False),
 )
+
+# Tables of a file that other pages show by themselves.
+SHORT = {
+    "solvers": ("Solvers: summary", "Solvers: who converges"),
+    "adjoints": (
+        "Gradients: relative error",
+        "Gradients: cosine with the exact one",
+        "Gradients: milliseconds of a backward",
+    ),
+}
+
+LONG = 60  # rows of a table that a reader unfolds only where needed
 
 BEGIN, END = "<!-- measured: begin -->\n", "<!-- measured: end -->\n"
 
 
-def render(name: str, title: str, command: str, level: int) -> str:
-    """One table with its heading, command and note; "not run" where results/ lacks the file."""
+def render(name: str, title: str, command: str, level: int, *, drawing: bool = False) -> str:
+    """The tables of one file with heading, command and note; "not run" where results/ lacks it.
+
+    Args:
+        drawing: show the file's drawing too, where there is one.
+    """
     path = ROOT / "results" / f"{name}.json"
     head = f"{'#' * level} {title}\n\n"
     if not path.exists():
         return f"{head}`{command}`: not run.\n"
-    table = json.loads(path.read_text())
-    lines = [
-        "| " + " | ".join(str(cell) for cell in row) + " |"
-        for row in (table["columns"], ["---"] * len(table["columns"]), *map(_row, table["rows"]))
-    ]
-    versions = ", ".join(f"{name} {number}" for name, number in table["versions"].items())
-    return (
-        f"{head}`{table['command']}` · {table['machine']} · {versions} · "
-        f"commit {table['commit'][:10]} · {table['date']}\n\n"
-        + "\n".join(lines)
-        + f"\n\n{table['note']}\n"
-    )
+    file = json.loads(path.read_text())
+    versions = ", ".join(f"{name} {number}" for name, number in file["versions"].items())
+    commit = file["commit"][:10] if file["commit"] else "not of a checkout"
+    head += f"`{file['command']}` · {file['machine']} · {versions} · "
+    head += f"commit {commit} · {file['date']}\n\n"
+    if "tables" not in file:
+        return f"{head}{_grid(file)}\n\n{file['note']}\n"
+    parts = [head + file["note"]]
+    if drawing and path.with_suffix(".svg").exists():
+        parts.append(f"![{title}](../results/{name}.svg)")
+    for table in file["tables"]:
+        grid = _grid(table)
+        if len(table["rows"]) > LONG:
+            grid = f"<details><summary>{len(table['rows'])} rows</summary>\n\n{grid}\n\n</details>"
+        parts.append(f"{'#' * (level + 1)} {table['title']}\n\n{grid}")
+        if table["note"]:
+            parts.append(table["note"])
+    return "\n\n".join(parts) + "\n"
+
+
+def short(name: str) -> str:
+    """The summary tables of one file, without the rest; "not run" where results/ lacks it."""
+    command = next(table[2] for table in TABLES if table[0] == name)
+    path = ROOT / "results" / f"{name}.json"
+    if not path.exists():
+        return f"`{command}`: not run.\n"
+    parts: list[str] = []
+    for table in json.loads(path.read_text())["tables"]:
+        if table["title"] in SHORT[name]:
+            heading = table["title"].partition(": ")[2].capitalize()
+            parts += [f"**{heading}**", _grid(table), *([table["note"]] if table["note"] else [])]
+    return "\n\n".join(parts) + "\n"
+
+
+def _grid(table: dict[str, Any]) -> str:
+    rows = (table["columns"], ["---"] * len(table["columns"]), *map(_row, table["rows"]))
+    return "\n".join("| " + " | ".join(str(cell) for cell in row) + " |" for row in rows)
 
 
 def _row(cells: list[object]) -> list[str]:
-    return [f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells]
+    return [
+        f"{cell:.4g}" if isinstance(cell, float) else "–" if cell is None else str(cell)
+        for cell in cells
+    ]
 
 
 def page() -> str:
     """All tables."""
-    return "\n".join(render(*table[:3], level=2) for table in TABLES)
+    return "\n".join(render(*table[:3], level=2, drawing=True) for table in TABLES)
 
 
 def readme() -> str:
@@ -64,8 +117,12 @@ def main() -> None:
     """See the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--readme", action="store_true", help="write the tables of README.md")
-    if parser.parse_args().readme:
+    parser.add_argument("--short", choices=SHORT, help="print the summary tables of one file")
+    arguments = parser.parse_args()
+    if arguments.readme:
         (ROOT / "README.md").write_text(readme())
+    elif arguments.short:
+        print(short(arguments.short), end="")
     else:
         print(page(), end="")
 

@@ -81,7 +81,10 @@ def generate() -> None:
     GENERATED.mkdir(parents=True, exist_ok=True)
     tables = DOCS.parent / "benchmarks" / "tables.py"
     (GENERATED / "measured.md").write_text(printed_by(str(tables)))
-    for words in ([], ["train"], ["train", "digits"], *([name] for name in COMMANDS[1:])):
+    for name in ("solvers", "adjoints"):
+        (GENERATED / f"short-{name}.md").write_text(printed_by(str(tables), "--short", name))
+    bench = (["bench"], *(["bench", name] for name in ("solvers", "adjoints", "training")))
+    for words in ([], ["train"], ["train", "digits"], *([name] for name in COMMANDS[1:]), *bench):
         text = printed_by("-m", "equilibria", *words, "--help")
         (GENERATED / f"{'-'.join(['help', *words])}.txt").write_text(text)
 

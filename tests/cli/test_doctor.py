@@ -15,6 +15,7 @@ TOPICS = {
     "Uniqueness",
     "Gradient",
     "Backward solve",
+    "Gradient's bound",
     "Depth",
 }
 

@@ -241,3 +241,15 @@ def test_a_run_whose_residuals_cannot_be_drawn_still_has_a_page(value) -> None:
         trace[name] = [value] * len(trace[name])
     assert "How the residual falls" not in titles(page([broken]))
     assert "How the residual falls" in titles(page([broken, run("sound")]))
+
+
+@pytest.mark.parametrize("penalty", [[0.3, 0.1, None], [0.3, 0.0, 0.1], [None, None, 0.2]])
+def test_a_penalty_is_drawn_where_there_was_one(penalty) -> None:
+    held = run("held")
+    for row, value in zip(held["metrics"], penalty, strict=True):
+        row["regulariser"] = {"penalty": value, "applied": 0.5, "gamma": 2.0}
+    for runs in ([held], [run("free"), held]):
+        assert "Jacobian penalty" in titles(page(runs))
+    for row in held["metrics"]:
+        row["regulariser"]["penalty"] = None
+    assert "Jacobian penalty" not in titles(page([held]))

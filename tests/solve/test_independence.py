@@ -135,7 +135,9 @@ def test_matrix_products_to_their_rounding(solver, name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::equilibria.solve.SolveWarning")
-@pytest.mark.parametrize("linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Dense, eq.Relay, eq.Anderson])
+@pytest.mark.parametrize(
+    "linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Dense, eq.Relay, eq.Anderson]
+)
 def test_the_adjoint_is_independent_too(linear) -> None:
     """Gradients, status and counts of the backward solve; the last sample is a hard one."""
     rate = torch.tensor([[0.1], [0.9], [0.5], [-7.0]], dtype=torch.float64)

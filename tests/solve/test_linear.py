@@ -129,7 +129,9 @@ def test_neumann_is_the_series() -> None:
         assert abs(int(info.stats.evals[i]) - count) <= 1
 
 
-@pytest.mark.parametrize("linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Dense, eq.Relay, eq.Anderson])
+@pytest.mark.parametrize(
+    "linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Dense, eq.Relay, eq.Anderson]
+)
 def test_singular_systems_are_reported(linear) -> None:
     """I - A has a null vector and g is not in its range: no u exists."""
     q = orthogonal(D, seed=11)

@@ -32,6 +32,15 @@ solvers = st.sampled_from(
         eq.Broyden(max_evals=40, memory=4),
     ]
 )
+with_products = st.sampled_from(
+    [
+        eq.NewtonKrylov(max_evals=40),
+        eq.NewtonKrylov(max_evals=40, linear=eq.BiCGSTAB()),
+        eq.NewtonKrylov(max_evals=40, linear=eq.Dense()),
+        eq.Auto(max_evals=40),
+        eq.Auto(max_evals=40, history=1, patience=None),
+    ]
+)
 dtypes = st.sampled_from([torch.float32, torch.float64])
 widths = st.sampled_from([1, 2, 7])
 seeds = st.integers(0, 10**6)
@@ -87,7 +96,7 @@ def test_injected_values(solver, dtype, width, seed, norm, bad, when) -> None:
 
 
 @FEW
-@given(solvers, dtypes, st.integers(1, 9), seeds, norms, st.booleans())
+@given(st.one_of(solvers, with_products), dtypes, st.integers(1, 9), seeds, norms, st.booleans())
 def test_random_nets(solver, dtype, width, seed, norm, linear: bool) -> None:
     """Contractions, chaos and explosions: every status is true, whatever the path."""
     w = with_norm(1.0, width, seed=seed).to(dtype) * norm
@@ -122,6 +131,8 @@ linear_solvers = st.sampled_from(
         eq.Neumann(max_evals=30),
         eq.Dense(max_evals=30),
         eq.Anderson(max_evals=30),
+        eq.NewtonKrylov(max_evals=30),
+        eq.Auto(max_evals=30),
     ]
 )
 

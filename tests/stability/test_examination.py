@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import equilibria as eq
 from equilibria.nn import VariationalDropout
-from equilibria.stability import Examination, doctor
+from equilibria.stability import Examination, Training, doctor
 
 WIDTH = 12
 
@@ -307,3 +307,29 @@ def test_a_layer_inside_the_cell_of_another_belongs_to_it() -> None:
 
     examination = doctor(eq.DEQ(Nested()), inputs())
     assert examination.layer == "" and examination.gradient.cosine > 0.999
+
+
+def test_ritz_values_of_the_solve_stand_beside_the_radius(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = eq.DEQ(Affine(0.6), solver=eq.Anderson(rtol=1e-5))
+    plain = doctor(layer, inputs(3)).jacobian.ritz
+    assert plain is not None and 0.3 < plain.max < 0.65
+    assert doctor(eq.DEQ(Affine(0.6), solver=eq.Picard()), inputs(3)).jacobian.ritz is None
+    forward = eq.DEQ.forward
+
+    def with_ritz(*args: Any, **keywords: Any) -> Any:
+        sol = forward(*args, **keywords)
+        values = torch.tensor([[0.5j, 0.1], [-0.4, math.nan], [math.nan, math.nan]])
+        object.__setattr__(sol.stats, "ritz", values.to(torch.complex64))
+        return sol
+
+    monkeypatch.setattr(eq.DEQ, "forward", with_ritz)
+    ritz = doctor(layer, inputs(3)).jacobian.ritz
+    assert ritz is not None
+    assert ritz.max == pytest.approx(0.5) and ritz.mean == pytest.approx(0.45)
+
+
+def test_the_training_that_is_told_is_kept_and_stored() -> None:
+    training = Training(gamma=2.0, probability=0.5, budget=9.0)
+    examination = doctor(eq.DEQ(Affine(0.5)), inputs(), training=training)
+    assert examination.training == training
+    assert examination.json()["training"] == {"gamma": 2.0, "probability": 0.5, "budget": 9.0}

@@ -8,7 +8,7 @@ import torch
 
 import equilibria as eq
 from equilibria.stability import Examination, doctor
-from equilibria.stability.examination import Backward, DepthPoint, Summary
+from equilibria.stability.examination import Backward, Bound, DepthPoint, Summary, Training
 from equilibria.stability.findings import findings
 
 
@@ -35,6 +35,18 @@ def flat(value: float) -> Summary:
 
 def statuses(**shares: float) -> dict[str, float]:
     return {status.name: 0.0 for status in eq.Status} | shares
+
+
+def bound(adjoint: float, lipschitz: float, forward: float, sigma: float) -> Bound:
+    error = (adjoint + lipschitz * forward) / sigma
+    return Bound(
+        forward=forward,
+        adjoint=adjoint,
+        sigma_min=flat(sigma),
+        lipschitz=flat(lipschitz),
+        error=flat(error),
+        measured=flat(error / 10),
+    )
 
 
 CASES: list[tuple[str, str, dict[str, Any], str, str, str]] = [
@@ -81,7 +93,7 @@ CASES: list[tuple[str, str, dict[str, Any], str, str, str]] = [
         {"spectral_radius": flat(1.2), "expanding": 1.0},
         "",
         "watch",
-        "Smaller",
+        "jacobian_penalty",
     ),
     (
         "Contraction",
@@ -90,6 +102,63 @@ CASES: list[tuple[str, str, dict[str, Any], str, str, str]] = [
         "Implicit(linear=Neumann(rtol=0.001))",
         "unhealthy",
         "Implicit backward",
+    ),
+    (
+        "Cost",
+        "forward",
+        {"status": statuses(CONVERGED=1.0), "evals": flat(41), "max_evals": 50},
+        "",
+        "watch",
+        "Raise max_evals",
+    ),
+    ("Gradient's bound", "gradient", {"bound": bound(1e-3, 1, 1e-3, 0.5)}, "", "healthy", ""),
+    (
+        "Gradient's bound",
+        "gradient",
+        {"bound": bound(1e-4, 10, 1e-3, 0.5)},
+        "",
+        "healthy",
+        "adjoint's tolerance could be 3e-3 instead of 0.0001",
+    ),
+    (
+        "Gradient's bound",
+        "gradient",
+        {"bound": bound(1e-3, 0.01, 1e-3, 0.5)},
+        "",
+        "healthy",
+        "an adjoint tolerance of 1e-2",
+    ),
+    (
+        "Gradient's bound",
+        "gradient",
+        {"bound": bound(0.1, 1, 1e-3, 0.5)},
+        "",
+        "watch",
+        "rtol of the adjoint's solver to 1e-2",
+    ),
+    (
+        "Gradient's bound",
+        "gradient",
+        {"bound": bound(1e-4, 10, 1e-2, 0.5)},
+        "",
+        "watch",
+        "rtol of the forward solver to 2e-3",
+    ),
+    (
+        "Gradient's bound",
+        "gradient",
+        {"bound": bound(1e-3, 1, 1e-3, 0.01)},
+        "",
+        "watch",
+        "close to singular",
+    ),
+    (
+        "Gradient's bound",
+        "gradient",
+        {"bound": bound(1e-3, 1, 1e-3, float("nan"))},
+        "",
+        "watch",
+        "jacobian_penalty",
     ),
     ("Sensitivity", "jacobian", {"stretch": flat(0.99)}, "", "healthy", ""),
     ("Sensitivity", "jacobian", {"stretch": flat(1.01)}, "", "watch", "amplified"),
@@ -158,3 +227,49 @@ def test_the_worst_comes_first(healthy: Examination) -> None:
     sick = replace(sick, jacobian=replace(sick.jacobian, spectral_radius=flat(0.95)))
     severities = [finding.severity for finding in findings(sick)]
     assert severities[:3] == ["unhealthy", "watch", "healthy"]
+
+
+ADVICE = [
+    # how it was trained; spectral radius; what is advised
+    (None, 1.2, "regulariser: {name: JacobianPenalty, gamma: 1, probability: 0.4}"),
+    (Training(), 1.2, "regulariser: {name: JacobianPenalty, gamma: 1, probability: 0.4}"),
+    (Training(gamma=2.0), 1.2, "regulariser.gamma from 2 to 4,"),
+    (Training(gamma=2.0), 0.95, "regulariser.gamma from 2 to 3,"),
+    (Training(gamma=2.0, probability=0.3), 0.95, "or its probability from 0.3 to 0.6"),
+]
+
+
+@pytest.mark.parametrize(("training", "radius", "advice"), ADVICE)
+def test_the_advice_fits_the_training(healthy, training, radius, advice) -> None:
+    jacobian = replace(healthy.jacobian, spectral_radius=flat(radius), expanding=float(radius >= 1))
+    told = find(replace(healthy, jacobian=jacobian, training=training))["Contraction"]
+    assert told.severity == "watch" and advice in told.advice
+
+
+@pytest.mark.parametrize(("mean", "said"), [(10.9, False), (11.1, True)])
+def test_a_budget_that_was_not_held(healthy, mean: float, said: bool) -> None:
+    forward = replace(healthy.forward, evals=flat(mean), max_evals=100)
+    found = find(replace(healthy, forward=forward, training=Training(gamma=1.0, budget=10.0)))
+    assert ("Cost" in found) == said
+    assert not said or "over the budget of 10" in found["Cost"].sentence
+
+
+def test_where_nothing_converged_no_solution_is_spoken_of(healthy) -> None:
+    forward = replace(healthy.forward, status=statuses(MAX_EVALS=1.0), residual=flat(0.3))
+    gradient = replace(healthy.gradient, reference=0.1)
+    depth = replace(
+        healthy.depth, points=[DepthPoint(evals=1, distance=0.5, accuracy=0.5)], accuracy=0.9
+    )
+    found = find(replace(healthy, forward=forward, gradient=gradient, depth=depth))
+    said = {topic: f"{finding.sentence} {finding.advice}" for topic, finding in found.items()}
+    assert said["Convergence"].startswith("None of the 5 samples reached")
+    assert "best states found" in said["Contraction"]
+    assert found["Contraction"].severity == "watch"
+    assert "attracts" not in said["Contraction"]
+    assert "where the solver stops" in said["Depth"]
+    assert "no exact gradient" in said["Gradient"] and "cosine" not in said["Gradient"]
+    assert not any("at the solution" in text for text in said.values())
+
+
+def find(examination: Examination) -> dict[str, Any]:
+    return {finding.topic: finding for finding in findings(examination)}

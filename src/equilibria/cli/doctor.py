@@ -14,8 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from equilibria.cli.parser import Parser, UserError
-from equilibria.stability import Examination, doctor
+from equilibria.stability import Examination, Training, doctor
 from equilibria.train import files, run
+from equilibria.train.recipe import Recipe
 
 FILE = "doctor.json"
 STYLE = {"healthy": "green", "watch": "yellow", "unhealthy": "bold red"}
@@ -81,9 +82,24 @@ def examine(loaded: run.Run, *, samples: int = 256, starts: int = 4, seed: int =
         correct=lambda prediction: task.correct(prediction.output, targets),
         starts=starts,
         seed=seed,
+        training=_training(loaded.recipe),
     )
     files.write_json(loaded.folder / FILE, examination.json())
     return examination
+
+
+def _training(recipe: Recipe) -> Training:
+    """What the recipe says about stability, as it was at the end of the training."""
+    penalty = recipe.regulariser
+    if penalty is None:
+        return Training()
+    gamma, probability = penalty.at(1, 1)
+    controller = penalty.controller
+    return Training(
+        gamma=gamma,
+        probability=probability,
+        budget=None if controller is None else controller.evals,
+    )
 
 
 def show(examination: Examination, console: Console) -> None:
@@ -106,16 +122,34 @@ def show(examination: Examination, console: Console) -> None:
         f"{evals.mean:.1f}, {evals.p50:.0f}, {evals.p90:.0f}, {evals.max:.0f}",
     )
     figures.add_row("spectral radius: mean, largest", f"{radius.mean:.3f}, {radius.max:.3f}")
+    if (ritz := e.jacobian.ritz) is not None:
+        figures.add_row(
+            "the same by the solve's own Ritz values", f"{ritz.mean:.3f}, {ritz.max:.3f}"
+        )
     figures.add_row("Frobenius norm of the Jacobian: mean", f"{e.jacobian.norm.mean:.3f}")
     figures.add_row("distance between answers: largest", f"{e.starts.distance.max:.1e}")
     figures.add_row(
         "gradient: cosine, length against the exact one",
         f"{e.gradient.cosine:.5f}, {e.gradient.norm_ratio:.4f}",
     )
+    if (bound := e.gradient.bound) is not None:
+        figures.add_row(
+            "smallest singular value of I - J: mean, median",
+            f"{bound.sigma_min.mean:.3f}, {bound.sigma_min.p50:.3f}",
+        )
+        figures.add_row(
+            "error of the adjoint, bound: median, 90 %",
+            f"{bound.error.p50:.1e}, {bound.error.p90:.1e}",
+        )
+        figures.add_row(
+            "the same, measured: median, 90 %",
+            f"{bound.measured.p50:.1e}, {bound.measured.p90:.1e}",
+        )
     for point in e.depth.points:
         if point.accuracy is not None:
             after = "1 evaluation" if point.evals == 1 else f"{point.evals} evaluations"
             figures.add_row(f"accuracy after {after}", f"{100 * point.accuracy:.2f} %")
     if e.depth.accuracy is not None:
-        figures.add_row("accuracy at the solution", f"{100 * e.depth.accuracy:.2f} %")
+        where = "at the solution" if e.forward.status["CONVERGED"] else "where the solver stops"
+        figures.add_row(f"accuracy {where}", f"{100 * e.depth.accuracy:.2f} %")
     console.print(figures)

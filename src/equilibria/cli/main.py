@@ -14,6 +14,7 @@ COMMANDS = {
     "evaluate": "accuracy, evaluations and statuses of a run on its test set",
     "doctor": "examine a run: does it converge, to one answer, with the right gradient?",
     "report": "draw one page with plots from one run or several",
+    "bench": "measure solvers and gradients beside torchdeq and SciPy",
     "recipes": "list the recipes, or show one",
 }
 
@@ -68,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _message(error: Exception) -> str:
     """Return the error's own words where they are meant for the user, else what it is as well."""
+    from equilibria.bench.contestants import MissingPeer
     from equilibria.cli.parser import UserError
     from equilibria.data import DataError
     from equilibria.solve import SolveError
@@ -76,7 +78,7 @@ def _message(error: Exception) -> str:
     from equilibria.train.trainer import Interrupted, TrainingError
 
     known = (UserError, DataError, SolveError, CheckpointError, RunError, TrainingError)
-    if isinstance(error, (*known, Interrupted, ValueError, TypeError)):
+    if isinstance(error, (*known, Interrupted, MissingPeer, ValueError, TypeError)):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror

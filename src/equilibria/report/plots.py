@@ -20,6 +20,7 @@ __all__ = [
     "evaluations",
     "learning_curve",
     "memory",
+    "penalty",
     "residual",
     "spectral_radius",
     "status",
@@ -228,6 +229,29 @@ def spectral_radius(runs: Sequence[Run]) -> Drawing | None:
     canvas.level(1.0, "plain iteration no longer converges")
     canvas.limits(low=0)
     return sheet.finish(("mean over samples", "solid"), ("largest sample", "dotted"))
+
+
+def penalty(runs: Sequence[Run]) -> Drawing | None:
+    """The Jacobian penalty per epoch, before and after it is weighed with gamma."""
+    canvas = Canvas(
+        "Jacobian penalty of the steps of each epoch that had it",
+        "epoch",
+        "‖J‖² / entries",
+        log_y=True,
+        whole_x=True,
+        wide=True,
+    )
+    sheet = _Sheet(canvas, runs)
+    for i, run in enumerate(runs):
+        found = _series(run, "regulariser", "penalty")
+        if found is None:
+            continue
+        gammas = [number(row, "regulariser", "gamma") for row in run["metrics"]]
+        epochs, plain = found[0], _drawable(found[1])
+        weighed = _drawable([gamma * v for gamma, v in zip(gammas, plain, strict=True)])
+        sheet.line(i, (epochs, plain), "penalty", "solid", SERIES[0])
+        sheet.line(i, (epochs, weighed), "gamma x penalty", "dashed", SERIES[1])
+    return sheet.finish(("penalty", "solid"), ("gamma x penalty", "dashed"))
 
 
 def memory(runs: Sequence[Run]) -> Drawing | None:

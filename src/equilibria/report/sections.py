@@ -99,6 +99,12 @@ def sections(runs: Sequence[Run]) -> list[Section]:
                     plots.spectral_radius(runs),
                 ),
                 Plate(
+                    "Jacobian penalty",
+                    "What training pays for a strong Jacobian, to be compared with the loss. It is "
+                    "the mean square of the Jacobian's singular values at the solutions.",
+                    plots.penalty(runs),
+                ),
+                Plate(
                     "How solves end",
                     "The share of samples by the status of their solve, epoch by epoch. A forward "
                     "solve that ends early leaves an answer that is not the fixed point; a "

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from equilibria.solve.derivative import Linearisation
-from equilibria.solve.rows import Layout, Rows, select
+from equilibria.solve.rows import Layout, Rows, add_scaled, length, select, subtract
 from equilibria.solve.solvers.base import Jacobian, Product
 from equilibria.solve.tree import Leaves
 
@@ -18,6 +19,9 @@ class GraphKeeper(Jacobian):
 
     From the first time that a Jacobian is asked for, every evaluation keeps its graph, so that to
     linearise at the newest iterate takes no evaluation of its own. Memory: one evaluation of f.
+
+    Where autograd can't differentiate f twice (fused attention, custom functions) a product is a
+    difference of two evaluations, exact to half of the digits.
 
     Args:
         plain: f, untracked.
@@ -37,6 +41,7 @@ class GraphKeeper(Jacobian):
         self._keeps = False
         self._latest: Linearisation | None = None
         self._among: Tensor | None = None  # which of the graph's samples are still in the batch
+        self._differences = False  # f can't be differentiated twice
 
     def evaluate(self, z: Rows) -> Rows:
         """f(z)."""
@@ -56,12 +61,31 @@ class GraphKeeper(Jacobian):
         layout, latest, among = self._layout, self._latest, self._among
         assert latest is not None
 
-        def product(v: Rows) -> Rows:
+        def by_graph(v: Rows) -> Rows:
             if among is None:
                 return layout.rows(latest.direct(layout.leaves(v)))
             samples = latest.z[0].shape[0]
             v = [row.new_zeros(samples, row.shape[1]).index_copy_(0, among, row) for row in v]
             return select(layout.rows(latest.direct(layout.leaves(v))), among)
+
+        def by_difference(v: Rows) -> Rows:
+            size = length(v)
+            step = math.sqrt(torch.finfo(size.dtype).eps) * (1 + length(z)) / size
+            step = torch.where(size > 0, step, 1.0)
+            moved = self._plain(add_scaled(z, step, v))
+            at = layout.rows([leaf.detach() for leaf in latest.value])
+            change = subtract(moved, at if among is None else select(at, among))
+            return [row / step.unsqueeze(1) for row in change]
+
+        def product(v: Rows) -> Rows:
+            if not self._differences:
+                try:
+                    return by_graph(v)
+                except torch.OutOfMemoryError:
+                    raise
+                except (RuntimeError, NotImplementedError):
+                    self._differences = True
+            return by_difference(v)
 
         return product
 

@@ -69,7 +69,8 @@ class Judge:
         self.mark = self.merit  # the best merit when last looked for a stall
         self.best = z
         self.now, self.now_relative, self.now_merit = z, self.merit, self.merit
-        self.left = samples  # how many run; not known where tracked
+        self.left = samples  # how many run; not known where tracked,
+        self.stirred = False  # but whether any has ended is
         self.resting: tuple[Tensor, Rows] | None = None  # who has finished, and where they stay
         self.index: Tensor | None = None  # of the samples in the batch, among all; None: all
         self.full_status = torch.zeros(samples, dtype=torch.int8, device=device)  # CONVERGED
@@ -235,6 +236,7 @@ class Judge:
         """The same by masks: nothing is written in place, and entries may be hidden by vmap."""
         count = self.evals if self.spent is None else self.evals + self.spent
         relative = self.now_relative if self.last else self.relative
+        self.stirred = self.stirred or private.some(ended)
         self.full_status = torch.where(ended, status, self.full_status)
         self.full_evals = torch.where(ended, count, self.full_evals)
         self.full_residual = torch.where(ended, relative, self.full_residual)
@@ -249,7 +251,7 @@ class Judge:
             z: the method's next iterate.
             f: what the function has returned. It may be somebody's, so it is never written to.
         """
-        if self.tracked:
+        if self.tracked and self.stirred:
             return choose(self.running, z, self.now if self.last else self.best)
         if self.resting is None:
             return z

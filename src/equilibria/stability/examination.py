@@ -13,6 +13,7 @@ from torch import Tensor
 
 __all__ = [
     "Backward",
+    "Bound",
     "Depth",
     "DepthPoint",
     "Examination",
@@ -23,6 +24,7 @@ __all__ = [
     "Starts",
     "Summary",
     "Trace",
+    "Training",
 ]
 
 Severity = Literal["healthy", "watch", "unhealthy"]
@@ -94,12 +96,15 @@ class Jacobian:
         norm: Frobenius norm ||J||_F of each sample, estimated by `jacobian_norm`.
         stretch: ||J||_F over the root of a sample's entries, the root mean square of the singular
             values: by how much one evaluation stretches a random perturbation.
+        ritz: of each sample the largest |Ritz value| of J from the history of the solve itself,
+            which costs no evaluation; None where the solver keeps none.
     """
 
     spectral_radius: Summary
     expanding: float
     norm: Summary
     stretch: Summary
+    ritz: Summary | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +135,35 @@ class Backward:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Bound:
+    """What the tolerances promise of the adjoint u = (I - J)^-T dL/dz*, relative to its length:
+
+        ||error|| <= (adjoint + lipschitz x forward) / sigma_min(I - J),
+
+    an estimate, over the samples whose solves all converged. `lipschitz` is that of
+    h(z) = J(z)^T u + dL/dz: the change of h, over ||u||, between z* and the solution in use, over
+    the relative residual of that solution.
+
+    Attributes:
+        forward: relative tolerance of the forward solver, rtol.
+        adjoint: relative tolerance of the adjoint's solver; the mean, where it follows what the
+            forward solve of each sample has reached.
+        sigma_min: smallest singular value of I - J of each sample, by inverse iteration; it comes
+            from above, usually to a few per cent.
+        lipschitz: of each sample.
+        error: the bound of each sample.
+        measured: the error of each sample, measured against the exact adjoint in float64.
+    """
+
+    forward: float
+    adjoint: float
+    sigma_min: Summary
+    lipschitz: Summary
+    error: Summary
+    measured: Summary
+
+
+@dataclass(frozen=True, kw_only=True)
 class Gradient:
     """The gradient that training uses (dropout off) against the exact one in float64.
 
@@ -142,6 +176,7 @@ class Gradient:
         reference: largest relative residual left, in the forward and the linear solve, behind the
             exact gradient: what is to be believed of the comparison.
         backward: the linear solve of the gradient in use; None for adjoints that solve nothing.
+        bound: what the tolerances promise; None for such adjoints, and where nothing converged.
     """
 
     loss: str
@@ -150,6 +185,7 @@ class Gradient:
     sample_cosine: float
     reference: float
     backward: Backward | None
+    bound: Bound | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +207,21 @@ class Depth:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Training:
+    """How the layer was trained to be stable, for advice that fits.
+
+    Attributes:
+        gamma: weight of the Jacobian penalty, at the end of training; 0 for none.
+        probability: share of the steps that had it.
+        budget: mean evaluations of a sample that a controller was to hold; None for no controller.
+    """
+
+    gamma: float = 0.0
+    probability: float = 1.0
+    budget: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Examination:
     """All that the doctor has measured on one batch, and what it means.
 
@@ -179,6 +230,7 @@ class Examination:
         solver, adjoint: as they were configured.
         samples: samples in the batch; a coupled layer counts as one.
         entries: entries of one sample's state.
+        training: how it was trained, as far as the doctor was told.
         findings: the worst first.
     """
 
@@ -192,6 +244,7 @@ class Examination:
     starts: Starts
     gradient: Gradient
     depth: Depth
+    training: Training | None = None
     findings: Sequence[Finding] = ()
 
     def json(self) -> dict[str, Any]:

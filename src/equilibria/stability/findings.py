@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 
+from equilibria.stability.advice import evaluations_a_digit, number, percent, tame, unsolved
 from equilibria.stability.examination import Examination, Finding, Severity
+from equilibria.stability.findings_backward import backward, error, gradient
 
 __all__ = ["APART", "findings"]
 
@@ -24,11 +26,13 @@ def findings(examination: Examination) -> tuple[Finding, ...]:
     """All findings, the worst first."""
     found = (
         convergence(examination),
+        cost(examination),
         contraction(examination),
         sensitivity(examination),
         uniqueness(examination),
         gradient(examination),
         backward(examination),
+        error(examination),
         depth(examination),
     )
     return tuple(
@@ -54,28 +58,68 @@ def convergence(examination: Examination) -> Finding:
         )
     broken = failed.keys() & {"DIVERGED", "NONFINITE"}
     severity = "watch" if sum(failed.values()) <= 0.05 and not broken else "unhealthy"
-    listed = ", ".join(f"{_percent(share)} {name}" for name, share in failed.items())
+    listed = ", ".join(f"{percent(share)} {name}" for name, share in failed.items())
     worst = max(failed, key=lambda name: (name in broken, failed[name]))
+    radius = examination.jacobian.spectral_radius.max
+    lower = "lower the spectral radius"
+    lower += f". {tame(examination, radius)}" if radius < 0.9 else ": see Contraction."
+    who = f"None of the {n} samples" if unsolved(examination) else f"Not all of {n} samples"
     return Finding(
         "Convergence",
         severity,
-        f"Not all of {n} samples reached the tolerance of {forward.rtol:g} within "
+        f"{who} reached the tolerance of {forward.rtol:g} within "
         f"{forward.max_evals} evaluations: {listed}; the largest residual is "
-        f"{forward.residual.max:.1e}.",
+        f"{forward.residual.max:.1e}."
+        + (
+            " What is said below of z* is said of the best states found."
+            if unsolved(examination)
+            else ""
+        ),
         {
-            "MAX_EVALS": "Raise max_evals, or lower the spectral radius: smaller initial weights, "
-            "or spectral_norm on the weights that act on z.",
+            "MAX_EVALS": f"Raise max_evals, or {lower}",
             "STALLED": "In bfloat16 the residual cannot fall below about 2.5e-3, in float32 about "
             "3e-7: choose rtol above that. Else try Broyden, or Anderson with a longer history."
             if forward.residual.max < 5e-3
-            else "The residual wanders far above the tolerance. Try Broyden, or lower the spectral "
-            "radius: smaller initial weights, or spectral_norm on the weights that act on z.",
+            else f"The residual wanders far above the tolerance. Try Broyden, or {lower}",
             "DIVERGED": "The layer drives its state apart. Begin with smaller weights, normalise "
             "inside the cell, or bound the weights that act on z with spectral_norm.",
             "NONFINITE": "The cell returned NaN or infinity. Look for overflow, a division or a "
             "logarithm in it, for a learning rate that is too high, and for NaN in the data.",
         }[worst],
     )
+
+
+def cost(examination: Examination) -> Finding | None:
+    """Do solves take more than they may?
+
+    Watch: more than 10 % over the budget of training's controller, on average; or, where all
+    samples converge, a tenth of them within 20 % of the limit, after which training that goes on
+    as it does will leave some unsolved. Otherwise there is nothing to say.
+    """
+    forward, training = examination.forward, examination.training
+    mean, budget = forward.evals.mean, None if training is None else training.budget
+    if budget is not None and mean > 1.1 * budget:
+        return Finding(
+            "Cost",
+            "watch",
+            f"Solves take {mean:.1f} evaluations on average, over the budget of {budget:g} that "
+            "training was to hold.",
+            "The controller's factor was at its highest, or had too few steps: look for "
+            "regulariser.factor in metrics.jsonl, and raise regulariser.gamma or "
+            "regulariser.controller.highest; or set regulariser.controller.evals to what the "
+            "accuracy needs.",
+        )
+    solved = forward.status.get("CONVERGED", 0) == 1
+    if solved and forward.evals.p90 >= 0.8 * forward.max_evals:
+        return Finding(
+            "Cost",
+            "watch",
+            f"A tenth of the samples take {forward.evals.p90:.0f} evaluations or more, close to "
+            f"the limit of {forward.max_evals}.",
+            "Solves tend to lengthen as training goes on. Raise max_evals, or lower the spectral "
+            "radius. " + tame(examination, examination.jacobian.spectral_radius.max),
+        )
+    return None
 
 
 def contraction(examination: Examination) -> Finding:
@@ -88,8 +132,11 @@ def contraction(examination: Examination) -> Finding:
     evaluation gives the answer to 2 %: the layer has no depth.
     """
     radius, share = examination.jacobian.spectral_radius, examination.jacobian.expanding
-    text = f"The spectral radius of the Jacobian at the solution is {_number(radius.mean)} on "
-    text += f"average and {_number(radius.max)} at most"
+    where = "best states found" if unsolved(examination) else "solution"
+    text = f"The spectral radius of the Jacobian at the {where} is {number(radius.mean)} on "
+    text += f"average and {number(radius.max)} at most"
+    if (ritz := examination.jacobian.ritz) is not None and math.isfinite(ritz.max):
+        text += f" (as the solve itself saw it: {number(ritz.mean)} and {number(ritz.max)})"
     relies = [
         name
         for name, given in (("solver", examination.solver), ("adjoint", examination.adjoint))
@@ -97,14 +144,13 @@ def contraction(examination: Examination) -> Finding:
         or "Neumann(" in given
         or "Picard(" in given
     ]
-    smaller = "Smaller initial weights, or spectral_norm on the weights that act on z, lower it."
     if not math.isfinite(radius.max):
         return Finding("Contraction", "unhealthy", f"{text}: the Jacobian is not finite.")
     if share > 0:
         return Finding(
             "Contraction",
             "unhealthy" if relies else "watch",
-            f"{text}; {_percent(share)} of the samples have 1 or more, where plain iteration moves "
+            f"{text}; {percent(share)} of the samples have 1 or more, where plain iteration moves "
             "away from the fixed point.",
             (
                 f"The {' and the '.join(relies)} in use counts on a radius below 1: use Anderson "
@@ -112,16 +158,23 @@ def contraction(examination: Examination) -> Finding:
                 if relies
                 else ""
             )
-            + smaller,
+            + tame(examination, radius.max),
         )
     if radius.max >= 0.9:
         return Finding(
             "Contraction",
             "watch",
             f"{text}: the fixed point attracts, but slowly. Plain iteration would need "
-            f"{_digit(radius.max)} evaluations for a decimal digit.",
-            f"Watch it from epoch to epoch: it tends to grow. {smaller} Do not cut the adjoint to "
-            "a few terms.",
+            f"{evaluations_a_digit(radius.max)} evaluations for a decimal digit.",
+            f"Watch it from epoch to epoch: it tends to grow. {tame(examination, radius.max)} Do "
+            "not cut the adjoint to a few terms.",
+        )
+    if unsolved(examination):
+        return Finding(
+            "Contraction",
+            "watch",
+            f"{text}: there f contracts, and yet no fixed point was found.",
+            "f contracts where the solve ended, not on the way. See Convergence.",
         )
     if radius.max < 0.02:
         return Finding(
@@ -134,7 +187,7 @@ def contraction(examination: Examination) -> Finding:
         "Contraction",
         "healthy",
         f"{text}: the fixed point attracts. Plain iteration would gain a decimal digit every "
-        f"{_digit(radius.max)} evaluations in the worst sample.",
+        f"{evaluations_a_digit(radius.max)} evaluations in the worst sample.",
     )
 
 
@@ -149,8 +202,8 @@ def sensitivity(examination: Examination) -> Finding | None:
     if not math.isfinite(stretch.mean):
         return None
     text = (
-        f"The Jacobian's norm is {_number(examination.jacobian.norm.mean)} on average: one "
-        f"evaluation multiplies a random perturbation of the state by {_number(stretch.mean)}"
+        f"The Jacobian's norm is {number(examination.jacobian.norm.mean)} on average: one "
+        f"evaluation multiplies a random perturbation of the state by {number(stretch.mean)}"
     )
     if stretch.mean < 1:
         return Finding("Sensitivity", "healthy", f"{text}.")
@@ -182,8 +235,8 @@ def uniqueness(examination: Examination) -> Finding:
         return Finding(
             "Uniqueness",
             "watch" if starts.apart <= 0.05 else "unhealthy",
-            f"From {starts.count} other starts, {_percent(starts.apart)} of the samples reached "
-            f"another answer, up to {_number(starts.distance.max)} of its length away.",
+            f"From {starts.count} other starts, {percent(starts.apart)} of the samples reached "
+            f"another answer, up to {number(starts.distance.max)} of its length away.",
             "What the network says depends on where the solve begins. Always begin alike (no warm "
             "starts, no random ones), or bound the weights that act on z with spectral_norm: "
             "a contraction has one fixed point.",
@@ -193,98 +246,31 @@ def uniqueness(examination: Examination) -> Finding:
         return Finding(
             "Uniqueness",
             "watch",
-            f"{text}, but {_percent(1 - starts.converged)} of these solves did not converge.",
+            f"{text}, but {percent(1 - starts.converged)} of these solves did not converge.",
             "The layer depends on a good start. Keep the one it was trained with.",
         )
     return Finding("Uniqueness", "healthy", f"{text}, to {starts.distance.max:.0e} of its length.")
 
 
-def gradient(examination: Examination) -> Finding:
-    """Does training follow the gradient?
-
-    Healthy: cosine of .99 (8 degrees) and a length within 5 %, far inside the noise of stochastic
-    gradients. Watch: down to .9 (26 degrees), still a safe direction of descent; training with
-    phantom gradients usually lives here. Unhealthy: below, or where not even the reference solves,
-    in float64 and with 400 evaluations, got below a residual of 1e-6.
-    """
-    found = examination.gradient
-    if not math.isfinite(found.cosine):
-        return Finding(
-            "Gradient", "unhealthy", "The gradient is not finite.", "See Convergence first."
-        )
-    angle = math.degrees(math.acos(max(-1.0, min(1.0, found.cosine))))
-    name = examination.adjoint.partition("(")[0]
-    text = (
-        f"The gradient of {name} points {angle:.1f}° away from the exact one (cosine "
-        f"{found.cosine:.4f}) and is {found.norm_ratio:.3f} times as long; the worst sample has a "
-        f"cosine of {found.sample_cosine:.3f}."
-    )
-    if not found.reference <= 1e-6:
-        return Finding(
-            "Gradient",
-            "unhealthy",
-            f"{text} But the exact gradient itself is known only to a residual of "
-            f"{found.reference:.0e}.",
-            "Where there is no fixed point there is no gradient to compare with: see Convergence "
-            "and Backward solve first.",
-        )
-    if found.cosine >= 0.99 and abs(found.norm_ratio - 1) <= 0.05:
-        return Finding("Gradient", "healthy", text)
-    advice = {
-        "Implicit": "Lower rtol of the solver or of the linear solver, or raise their max_evals.",
-        "Unrolled": "Let the forward solve run longer: the path is cut before it arrives.",
-        "JacobianFree": "Use NeumannPhantom with more steps, or Implicit, which is exact.",
-    }
-    return Finding(
-        "Gradient",
-        "watch" if found.cosine >= 0.9 else "unhealthy",
-        text,
-        advice.get(name, "Use more steps, or Implicit, which is exact."),
-    )
-
-
-def backward(examination: Examination) -> Finding | None:
-    """Does the linear solve behind the gradient converge?
-
-    Healthy: for all samples. Watch: for 95 % or more. Nothing to say where the adjoint in use
-    solves nothing.
-    """
-    solve = examination.gradient.backward
-    if solve is None:
-        return None
-    evals, failed = solve.evals, 1 - solve.status["CONVERGED"]
-    if failed == 0:
-        return Finding(
-            "Backward solve",
-            "healthy",
-            f"It converged for every sample, after {evals.mean:.1f} vector–Jacobian products on "
-            f"average and {evals.max:.0f} at most.",
-        )
-    return Finding(
-        "Backward solve",
-        "watch" if failed <= 0.05 else "unhealthy",
-        f"It did not converge for {_percent(failed)} of the samples; the largest residual is "
-        f"{solve.residual.max:.1e}.",
-        "Raise max_evals of the adjoint's linear solver, or restart GMRES less often.",
-    )
-
-
-def depth(examination: Examination) -> Finding:
+def depth(examination: Examination) -> Finding | None:
     """Is the depth used, and is all of it needed?
 
     Used: one evaluation alone costs a point of accuracy or more (where nothing judges the answer:
-    leaves the state 1 % or more away). Otherwise the layer works like an ordinary one, and is only
-    dearer: watch. The advice names the fewest evaluations within half a point of the full solve.
+    leaves the state 1 % or more away; nothing to say where there is no answer). Otherwise the layer
+    works like an ordinary one, and is only dearer: watch. The advice names the fewest evaluations
+    within half a point of the full solve.
     """
     points, final = examination.depth.points, examination.depth.accuracy
     first = points[0]
     if final is None or first.accuracy is None:
-        text = f"One evaluation leaves the state {_percent(first.distance)} away from the answer"
+        if unsolved(examination):
+            return None  # the distance from where a solve was given up says nothing
+        text = f"One evaluation leaves the state {percent(first.distance)} away from the answer"
         used = not first.distance < 0.01
     else:
         text = (
-            f"Accuracy is {_percent(first.accuracy)} after one evaluation and {_percent(final)} at "
-            "the solution"
+            f"Accuracy is {percent(first.accuracy)} after one evaluation and {percent(final)} "
+            + ("where the solver stops" if unsolved(examination) else "at the solution")
         )
         used = final - first.accuracy >= 0.01
     if not used:
@@ -301,16 +287,3 @@ def depth(examination: Examination) -> Finding:
         count = enough[0].evals
         advice = f"Where time counts: {count} evaluations come within half a point of a full solve."
     return Finding("Depth", "healthy", f"{text}: the depth is used.", advice)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %"
-
-
-def _number(value: float) -> str:
-    return f"{value:.2g}" if abs(value) < 0.1 else f"{value:.2f}"
-
-
-def _digit(radius: float) -> int:
-    """Plain iterations for a decimal digit."""
-    return math.ceil(math.log(10) / -math.log(radius))

@@ -62,7 +62,7 @@ def spectral_radius(
     """
     if iterations < 4:
         raise ValueError(f"iterations is {iterations}: expected 4 or more")
-    jacobian = _Jacobian(f, z, operands, coupled)
+    jacobian = JacobianOperator(f, z, operands, coupled)
     u = _unit(jacobian.noise(generator))
     power = iterations // 2
     growths: list[Tensor] = []
@@ -105,7 +105,7 @@ def jacobian_norm(
     """
     if samples < 1:
         raise ValueError(f"samples is {samples}: expected 1 or more")
-    jacobian = _Jacobian(f, z, operands, coupled)
+    jacobian = JacobianOperator(f, z, operands, coupled)
     generator = generator or _generator(jacobian.device)
     total = torch.zeros(jacobian.shape[0], dtype=torch.float64, device=jacobian.device)
     for _ in range(samples):
@@ -114,7 +114,7 @@ def jacobian_norm(
     return (total / samples).sqrt().to(jacobian.dtype)
 
 
-class _Jacobian:
+class JacobianOperator:
     """The transposed Jacobian of f at z as an operator on rows (samples, entries)."""
 
     def __init__(
@@ -136,6 +136,7 @@ class _Jacobian:
         self.dtype = self.inputs[0].dtype
         self.device = self.inputs[0].device
         self.constant = not any(leaf.requires_grad for leaf in self.outputs)
+        self._doubled: tuple[Tensor, Tensor] | None = None
 
     def noise(self, generator: torch.Generator | None) -> Tensor:
         generator = generator or _generator(self.device)
@@ -143,6 +144,20 @@ class _Jacobian:
 
     def transposed(self, rows: Tensor) -> Tensor:
         """J^T u for each sample's row u: (samples, entries)."""
+        return self._pull(rows, create_graph=False)
+
+    def direct(self, rows: Tensor) -> Tensor:
+        """J v for each sample's row v: (samples, entries), by reverse mode twice."""
+        if self.constant:
+            return torch.zeros_like(rows)
+        if self._doubled is None:
+            with torch.enable_grad():
+                u = torch.zeros_like(rows).requires_grad_()
+                self._doubled = u, self._pull(u, create_graph=True)
+        u, product = self._doubled
+        return torch.autograd.grad(product, u, rows, retain_graph=True)[0]
+
+    def _pull(self, rows: Tensor, *, create_graph: bool) -> Tensor:
         if self.constant:
             return torch.zeros_like(rows)
         pieces = rows.split(self.widths, dim=1)
@@ -158,6 +173,7 @@ class _Jacobian:
             self.inputs,
             [cotangent for _, cotangent in used],
             retain_graph=True,
+            create_graph=create_graph,
             allow_unused=True,
         )
         whole = [

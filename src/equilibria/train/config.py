@@ -213,7 +213,7 @@ def _switch(
     """Return `tree` with the classes that `--….name` options choose.
 
     What the old and the new class have in common keeps its value: a switch from Anderson to
-    Broyden keeps the tolerance.
+    Broyden keeps the tolerance. `null` takes a class away where there may be none.
     """
     result: dict[str, Any] = dict(tree)
     words = list(argv)
@@ -224,7 +224,13 @@ def _switch(
         last = words[index + 1] if index + 1 < len(words) else ""
         name = match[2] if match[2] is not None else last
         node = result
-        for part in match[1].split("."):
+        *path, end = match[1].split(".")
+        if name == "null":
+            for part in path:
+                node = node[part] = dict(node.get(part) or {})
+            node[end] = None
+            continue
+        for part in (*path, end):
             inner = node.get(part)
             node[part] = dict(inner) if isinstance(inner, Mapping) else {}
             node = node[part]

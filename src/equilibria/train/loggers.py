@@ -105,7 +105,8 @@ class Terminal:
         self.console.print(
             f"epoch {record['epoch']}/{self.epochs}  {_figures(record['train'])}  [bold]test "
             f"accuracy {100 * test['accuracy']:.2f} %[/], {_converged(test['forward']['status'])}, "
-            f"spectral radius {record['spectral_radius']['mean']:.2f}  {record['seconds']:.1f} s",
+            f"spectral radius {record['spectral_radius']['mean']:.2f}{_added(record)}  "
+            f"{record['seconds']:.1f} s",
             highlight=False,
             soft_wrap=True,
         )
@@ -123,6 +124,17 @@ def _figures(summary: Mapping[str, Any]) -> str:
         if evals is not None:
             parts.append(f"{name} {evals['mean']:.1f} evals, {_converged(status)}")
     return "  ".join(parts)
+
+
+def _added(record: Mapping[str, Any]) -> str:
+    """Return what the regulariser did, nothing where there is none."""
+    if "regulariser" not in record:
+        return ""
+    penalty, applied = (record["regulariser"][name] for name in ("penalty", "applied"))
+    text = f"  penalty in {100 * applied:.0f} % of steps"
+    return (
+        text if penalty is None else f"{text}: {record['regulariser']['gamma']:.2g} x {penalty:.3f}"
+    )
 
 
 def _short(summary: Mapping[str, Any]) -> str:

@@ -24,6 +24,7 @@ from equilibria.solve import (
     Broyden,
     Implicit,
     Picard,
+    Relay,
     Solver,
     Unrolled,
 )
@@ -132,5 +133,7 @@ def _history(solver: object, evals: int) -> int:
             return min(restart, evals) + 1
         case BiCGSTAB():
             return 5
+        case Relay(first=first, last=last):
+            return max(_history(first, evals), _history(last, evals))
         case _:
             return 0

@@ -15,22 +15,25 @@ from equilibria import solve
 from equilibria.models import ModelConfig
 from equilibria.models.registry import CONFIGS, LAYER
 from equilibria.solve import Adjoint, Anderson, Implicit, Solver
+from equilibria.stability import FixedPointCorrection
 from equilibria.tasks import TASKS, TaskConfig
 from equilibria.train import config
 from equilibria.train.config import ConfigError, nearest
 from equilibria.train.optimiser import SGD, AdamW, Optimiser
+from equilibria.train.regulariser import EvaluationBudget, JacobianPenalty
 from equilibria.train.schedule import Constant, Cosine, Schedule
 
 CHOICES: dict[str, type] = {
     **CONFIGS,
     **TASKS,
     **{cls.__name__: cls for cls in (AdamW, SGD, Constant, Cosine)},
+    **{cls.__name__: cls for cls in (JacobianPenalty, EvaluationBudget, FixedPointCorrection)},
     **{
         name: getattr(solve, name)
         for name in (
-            *("Picard", "Anderson", "Broyden"),
-            *("GMRES", "BiCGSTAB", "Neumann", "Dense"),
-            *("Implicit", "Phantom", "NeumannPhantom", "JacobianFree", "Unrolled"),
+            *("Picard", "Anderson", "Broyden", "NewtonKrylov", "Auto"),
+            *("GMRES", "BiCGSTAB", "Neumann", "Dense", "Relay"),
+            *("Implicit", "Phantom", "NeumannPhantom", "JacobianFree", "Shine", "Unrolled"),
         )
     },
 }
@@ -51,6 +54,9 @@ class Recipe:
         per_sample: let samples that have converged leave the batch.
         optimiser: optimiser and its highest learning rate.
         schedule: course of the learning rate.
+        regulariser: penalty on the Jacobian at the solution, which keeps solves short; null for
+            none.
+        correction: loss on states along the solver's path; null for none.
         epochs: passes over the training samples.
         batch_size: samples a step, of all processes together.
         eval_batch_size: samples a batch in evaluation, on each process.
@@ -71,6 +77,8 @@ class Recipe:
     per_sample: bool = False
     optimiser: Optimiser = field(default_factory=AdamW)
     schedule: Schedule = field(default_factory=Cosine)
+    regulariser: JacobianPenalty | None = None
+    correction: FixedPointCorrection | None = None
     epochs: int = 10
     batch_size: int = 64
     eval_batch_size: int = 500
@@ -89,6 +97,12 @@ class Recipe:
             raise ValueError(f"seed must be between 0 and 2^32 - 1; got {self.seed}")
         if self.clip is not None and not self.clip > 0.0:
             raise ValueError(f"clip must be positive, or null for no limit; got {self.clip}")
+        controller = self.regulariser and self.regulariser.controller
+        if controller and controller.evals >= self.solver.max_evals:
+            raise ValueError(
+                f"regulariser.controller.evals is {controller.evals:g}, but solver.max_evals is "
+                f"{self.solver.max_evals}: solves can never exceed that budget; lower it"
+            )
 
     def layer(self) -> dict[str, Any]:
         """Return the keywords of the model's `DEQ` layer."""

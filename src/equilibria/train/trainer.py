@@ -38,6 +38,7 @@ from equilibria.train.evaluation import accelerator as accelerator_of
 from equilibria.train.loggers import JsonLines, TensorBoard, Terminal
 from equilibria.train.recipe import Recipe
 from equilibria.train.run import Folder, RunError, environment
+from equilibria.train.stabiliser import Stabiliser
 from equilibria.train.tally import Tally
 
 
@@ -132,6 +133,7 @@ class Trainer:
         self.step = 0
         self.order = torch.empty(0)
         self.tally = Tally()
+        self.stabiliser = Stabiliser(recipe, self.steps, accelerator)
         self.seconds = 0.0
 
     @property
@@ -210,13 +212,24 @@ class Trainer:
         inputs, targets = self.task.train[share(self.batch(), self.accelerator)]
         inputs = self.task.augment(inputs).to(self.accelerator.device)
         targets = targets.to(self.accelerator.device)
-        prediction = cast(Prediction, self.wrapped(inputs))
+        prediction = cast(Prediction, self.wrapped(inputs, states=self.stabiliser.states()))
+        solution = prediction.solution
         output = prediction.output.float()
         loss = self.task.loss(output, targets)
         value = float(loss.detach())
         if not math.isfinite(value):
             raise self.lost(f"the loss is {value}")
-        self.accelerator.backward(loss)
+
+        def loss_of(state: Any) -> Tensor:
+            with self.accelerator.autocast():
+                early = self.model.readout(state)
+            return self.task.loss(early.float(), targets)
+
+        extra = self.stabiliser.extra(self.step, solution, loss_of)
+        if extra is not None and not math.isfinite(float(extra.detach())):
+            added = float(extra.detach())
+            raise self.lost(f"what the regulariser and the correction add to the loss is {added}")
+        self.accelerator.backward(loss if extra is None else loss + extra)
         limit = math.inf if self.recipe.clip is None else self.recipe.clip
         length = self.accelerator.clip_grad_norm_(self.model.parameters(), limit)
         scaled = self.accelerator.scaler is not None  # then the optimiser skips such a step itself
@@ -224,9 +237,9 @@ class Trainer:
             raise self.lost("the gradient is not finite")
         self.optimiser.step()
         self.optimiser.zero_grad()
-        solution = prediction.solution
         correct = self.task.correct(output.detach(), targets)
         self.tally.add(value, correct, solution, solution.adjoint)
+        self.stabiliser.observe(self.step, solution)
         self.step += 1
         self.seconds += time.perf_counter() - start
 
@@ -252,17 +265,19 @@ class Trainer:
 
     def finish_epoch(self) -> dict[str, Any]:
         """Evaluate, and return the metrics of the epoch that ends here."""
-        tallies = gather_object([self.tally.state()])
+        parts = gather_object([(self.tally.state(), asdict(self.stabiliser.counts))])
         record = {
             "epoch": self.step // self.steps_per_epoch,
             "step": self.step,
             "lr": self.optimiser.param_groups[0]["lr"],
             "seconds": round(self.seconds, 3),
-            "train": Tally.total(map(Tally.restore, tallies)).summary(),
+            "train": Tally.total(Tally.restore(tally) for tally, _ in parts).summary(),
+            **self.stabiliser.summary(counts for _, counts in parts),
             "test": self.evaluate(),
             "spectral_radius": self.radius(),
         }
         self.tally, self.seconds = Tally(), 0.0
+        self.stabiliser.reset()
         return record
 
     def evaluate(self, depths: tuple[int, ...] = ()) -> dict[str, Any]:
@@ -312,7 +327,11 @@ class Trainer:
         Raises:
             OSError: they could not be written; what was there before is untouched.
         """
-        state = {"random": random_state(), "tally": self.tally.state()}
+        state = {
+            "random": random_state(),
+            "tally": self.tally.state(),
+            "stabiliser": self.stabiliser.state(),
+        }
         processes = gather_object([state])
         if not self.accelerator.is_main_process:
             return
@@ -350,6 +369,8 @@ class Trainer:
             self.accelerator.scaler.load_state_dict(checkpoint["scaler"])
         self.step, self.seconds = checkpoint["step"], checkpoint["seconds"]
         self.tally = Tally.restore(mine["tally"])
+        if "stabiliser" in mine:  # runs of earlier versions have none
+            self.stabiliser.restore(mine["stabiliser"])
         set_random_state(mine["random"])
 
 

@@ -20,8 +20,8 @@ from equilibria.solve.solvers.newton import NewtonKrylov, NewtonStepper, check_l
 PERIOD = 3  # evaluations between two looks at how it goes
 NEAR = 3.0  # plain evaluations from the goal at which no other step gains anything
 KEEN = 0.3  # what an extrapolation leaves of the residual, at most, to be followed by another
-LOOKS = 6  # looks from the first to the last of which the progress is measured
-SLOWEST = 0.995  # factor an evaluation, over that time, that is no progress
+LOOKS = 6  # looks over which the progress is measured, both ends included
+SHORT, SHORT_FALL = 4, math.log(0.95)  # a fall by less over so many looks is no progress
 PATIENCE = 100  # evaluations that the progress may still need
 NEVER = 2**62
 
@@ -34,9 +34,9 @@ class Auto(Solver):
     2. Else `Anderson` with an extrapolation at every third evaluation, which converges about as
        often as one at every evaluation and costs a third; at every evaluation for a sample whose
        residual grows by plain steps, and again at once after one that left less than a third of it.
-    3. `NewtonKrylov`, for a sample whose residual, by its fall over the last 15 evaluations, would
-       not reach its goal within the budget, or within 100 evaluations. It starts at the best
-       iterate, and stays.
+    3. `NewtonKrylov`, for a sample whose residual has fallen by less than 5 % in 9 evaluations, or
+       by its fall over the last 15 would not reach its goal within the budget, or within 100
+       evaluations. It starts at the best iterate, and stays.
 
     What was spent in each phase is in `stats.choices`. Under `Unrolled` there is no third phase.
 
@@ -135,15 +135,16 @@ class _Auto(Stepper):
         if self.best:
             merit = torch.minimum(merit, self.best[-1])
         self.best.append(merit)
-        if len(self.best) < LOOKS or self.newton is None:
+        if len(self.best) < SHORT or self.newton is None:
             return None
-        fall = merit - self.best[0]
-        span = (LOOKS - 1) * PERIOD
-        left = self.solver.max_evals - self.evals
-        ahead: Tensor | int = min(left, PATIENCE)
-        if self.total is not None:
-            ahead = (left - self.total).clamp(max=PATIENCE)
-        lost = (merit + fall * (ahead / span) > 0) | (fall > math.log(SLOWEST) * span)
+        lost = merit - self.best[-SHORT] > SHORT_FALL
+        if len(self.best) == LOOKS:
+            left = self.solver.max_evals - self.evals
+            ahead: Tensor | int = min(left, PATIENCE)
+            if self.total is not None:
+                ahead = (left - self.total).clamp(max=PATIENCE)
+            fall = merit - self.best[0]
+            lost = lost | (merit + fall * (ahead / ((LOOKS - 1) * PERIOD)) > 0)
         if not private.some(lost):
             return None
         entering = lost & now.running & (self.hard > self.evals)
@@ -224,6 +225,6 @@ class _Auto(Stepper):
             self.newton.select(index)
         for name in ("previous", "accelerated", "hard", "unstable", "where", "total"):
             value = getattr(self, name)
-            if value is not None and self.evals:
+            if value is not None and (self.evals or name != "previous"):
                 setattr(self, name, value.index_select(0, index))
         self.best = deque((row.index_select(0, index) for row in self.best), maxlen=LOOKS)

@@ -1,0 +1,189 @@
+"""Counting what a solve does: calls of f, operations beyond f, and reads by the host."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from typing_extensions import override
+
+__all__ = ["Calls", "Counts", "count"]
+
+# Views that their schema calls copies, and room that nothing is written into.
+FREE = {
+    *("aten::_unsafe_view", "aten::_reshape_alias", "aten::lift_fresh", "aten::detach"),
+    *("aten::empty", "aten::empty_like", "aten::empty_strided", "aten::empty_permuted"),
+    *("aten::new_empty", "aten::new_empty_strided", "aten::resize_", "aten::set_"),
+    *("aten::sym_size", "aten::sym_stride", "aten::sym_numel", "aten::sym_storage_offset"),
+    *("aten::is_same_size", "aten::_has_same_storage_numel", "aten::alias", "prim::device"),
+}
+# What the host must wait for: its result decides, there and then, how Python goes on.
+READS = {
+    *("aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::equal"),
+    *("aten::allclose", "aten::nonzero", "aten::masked_select", "aten::_linalg_check_errors"),
+    *("aten::_unique2", "aten::unique_dim", "aten::unique_consecutive", "aten::argwhere"),
+}
+# Methods that read a tensor's memory without an operation.
+SILENT_READS = {Tensor.tolist, Tensor.numpy, Tensor.__array__}
+
+
+class Calls:
+    """A map that counts its calls and the samples in them.
+
+    Attributes:
+        f: the map.
+        limit: calls after which it raises `Spent`; None: no limit.
+        calls: calls so far.
+        samples: sum of the first axes of z over the calls.
+    """
+
+    def __init__(self, f: Callable[..., Tensor], limit: int | None = None) -> None:
+        self.f = f
+        self.limit = limit
+        self.calls = 0
+        self.samples = 0
+
+    def __call__(self, z: Tensor, *operands: Tensor) -> Tensor:
+        if self.limit is not None and self.calls >= self.limit:
+            raise Spent(f"more than {self.limit} evaluations of f")
+        self.calls += 1
+        self.samples += z.shape[0]
+        return self.f(z, *operands)
+
+
+class Spent(RuntimeError):
+    """A solver wanted more evaluations than it was given."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What happened in one solve outside of f.
+
+    Attributes:
+        between: for each two successive calls of f, the operations between them that compute or
+            copy.
+        outside: those before the first call and after the last.
+        reads: host reads of the whole solve.
+        names: how often each operation was counted, between and outside.
+        inside: operations of one call of f, the most frequent number.
+    """
+
+    between: Sequence[int]
+    outside: int
+    reads: int
+    names: Mapping[str, int] = field(repr=False)
+    inside: int = 0
+
+    @property
+    def total(self) -> int:
+        """All operations of the solve."""
+        return self.outside + sum(self.between)
+
+    @property
+    def per_evaluation(self) -> float | None:
+        """The median between two calls; None where f was called once."""
+        return statistics.median(self.between) if self.between else None
+
+
+class _Ops(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.depth = 0  # of calls of f
+        self.reads = 0
+        self.now = 0  # operations since f was last left
+        self.inner = 0  # operations since f was entered
+        self.names: Counter[str] = Counter()
+
+    @override
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name
+        if self.depth:
+            self.inner += computes(func)
+        else:
+            if name in READS or _leaves_device(name, args, kwargs or {}):
+                self.reads += 1
+            if computes(func):
+                self.now += 1
+                self.names[name.removeprefix("aten::")] += 1
+        return func(*args, **(kwargs or {}))
+
+
+class _Silent(TorchFunctionMode):
+    def __init__(self, ops: _Ops) -> None:
+        super().__init__()
+        self.ops = ops
+
+    @override
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in SILENT_READS and not self.ops.depth:
+            self.ops.reads += 1
+        return func(*args, **(kwargs or {}))
+
+
+def computes(func: Any) -> bool:
+    """Does an ATen operation compute or copy? Views, room without content and reads do not."""
+    schema = func._schema
+    if schema.name in FREE or schema.name in READS:
+        return schema.name in ("aten::equal", "aten::allclose", "aten::nonzero")
+    returns = schema.returns
+    aliases = [r.alias_info for r in returns]
+    view = bool(returns) and all(a is not None and not a.is_write for a in aliases)
+    return not view
+
+
+def _leaves_device(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """A copy from an accelerator into the host's memory."""
+    if name == "aten::_to_copy":
+        device = kwargs.get("device")
+        source = args[0].device.type
+        return device is not None and torch.device(device).type == "cpu" != source
+    if name == "aten::copy_":
+        return args[0].device.type == "cpu" != args[1].device.type
+    if name in ("aten::index", "aten::index_put_", "aten::index_put"):  # a mask asks for its size
+        indices = pytree.tree_leaves(args[1])
+        return any(isinstance(i, Tensor) and i.dtype == torch.bool for i in indices)
+    return False
+
+
+def count(solve: Callable[[Callable[..., Tensor]], object], f: Callable[..., Tensor]) -> Counts:
+    """Counts the operations of `solve(f)` on the dispatcher, eagerly, f's own aside.
+
+    Operations that compute or copy are counted, one each however much they do; views are free. A
+    composite operation counts as the operations that it is made of.
+    """
+    ops = _Ops()
+    gaps: list[int] = []
+    inner: list[int] = []
+
+    def watched(*args: Tensor) -> Tensor:
+        if not ops.depth:
+            gaps.append(ops.now)
+            ops.now = 0
+            ops.inner = 0
+        ops.depth += 1
+        try:
+            return f(*args)
+        finally:
+            ops.depth -= 1
+            if not ops.depth:
+                inner.append(ops.inner)
+
+    with _Silent(ops), ops:
+        solve(watched)
+    gaps.append(ops.now)
+    first, *between, last = gaps if len(gaps) > 1 else (*gaps, 0)
+    return Counts(
+        between=between,
+        outside=first + last,
+        reads=ops.reads,
+        names=dict(ops.names.most_common()),
+        inside=statistics.mode(inner) if inner else 0,
+    )

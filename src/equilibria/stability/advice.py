@@ -1,0 +1,56 @@
+"""Words that several findings share: advice, and numbers as text."""
+
+from __future__ import annotations
+
+import math
+
+from equilibria.stability.examination import Examination
+
+
+def tame(examination: Examination, radius: float) -> str:
+    """What makes a layer contract more, as its training can do it.
+
+    The papers' gamma lie between .5 and 4. A radius of 1 or more asks for twice the penalty, one
+    below for half as much again.
+    """
+    training = examination.training
+    if training is None or training.gamma == 0:
+        return (
+            "To lower it, add eq.stability.jacobian_penalty(sol) to the loss with a weight between "
+            "0.5 and 4 (in a recipe, regulariser: {name: JacobianPenalty, gamma: 1, probability: "
+            "0.4}); or begin with smaller weights, or bound those that act on z with spectral_norm."
+        )
+    factor = 2.0 if not radius < 1 else 1.5
+    change = f"regulariser.gamma from {training.gamma:g} to {factor * training.gamma:g}"
+    if training.probability <= 0.5:
+        change += (
+            f" (regulariser.final_gamma where it is set), or its probability from "
+            f"{training.probability:g} to {2 * training.probability:g}"
+        )
+    return f"To lower it, raise {change}, and watch what that costs in accuracy."
+
+
+def unsolved(examination: Examination) -> bool:
+    """Did no sample reach a fixed point? Then there is nothing to be said of one."""
+    return examination.forward.status.get("CONVERGED", 0) == 0
+
+
+def percent(share: float) -> str:
+    """A share as a percentage of three digits."""
+    return f"{100 * share:.3g} %"
+
+
+def number(value: float) -> str:
+    """Two decimals, or two digits of what is below 0.1."""
+    return f"{value:.2g}" if abs(value) < 0.1 else f"{value:.2f}"
+
+
+def one_digit(tolerance: float) -> str:
+    """One digit, downward: 3e-4."""
+    power = math.floor(math.log10(tolerance))
+    return f"{math.floor(tolerance / 10.0**power)}e{power}"
+
+
+def evaluations_a_digit(radius: float) -> int:
+    """Plain iterations for a decimal digit."""
+    return math.ceil(math.log(10) / -math.log(radius))

@@ -1,0 +1,135 @@
+"""Findings about gradients: how right they are, and what the tolerances promise."""
+
+from __future__ import annotations
+
+import math
+
+from equilibria.stability.advice import number, one_digit, percent, tame
+from equilibria.stability.examination import Examination, Finding
+
+__all__ = ["backward", "error", "gradient"]
+
+
+def gradient(examination: Examination) -> Finding:
+    """Does training follow the gradient?
+
+    Healthy: cosine of .99 (8 degrees) and a length within 5 %, far inside the noise of stochastic
+    gradients. Watch: down to .9 (26 degrees), still a safe direction of descent; training with
+    phantom gradients usually lives here. Unhealthy: below, or where not even the reference solves,
+    in float64 and with 400 evaluations, got below a residual of 1e-6.
+    """
+    found = examination.gradient
+    if not math.isfinite(found.cosine):
+        return Finding(
+            "Gradient", "unhealthy", "The gradient is not finite.", "See Convergence first."
+        )
+    angle = math.degrees(math.acos(max(-1.0, min(1.0, found.cosine))))
+    name = examination.adjoint.partition("(")[0]
+    text = (
+        f"The gradient of {name} points {angle:.1f}° away from the exact one (cosine "
+        f"{found.cosine:.4f}) and is {found.norm_ratio:.3f} times as long; the worst sample has a "
+        f"cosine of {found.sample_cosine:.3f}."
+    )
+    if not found.reference <= 1e-6:
+        return Finding(
+            "Gradient",
+            "unhealthy",
+            f"There is no exact gradient to compare that of {name} with: even in float64, with "
+            f"400 evaluations and more, a residual of {found.reference:.0e} is left.",
+            "Where there is no fixed point there is no gradient to compare with: see Convergence "
+            "and Backward solve first.",
+        )
+    if found.cosine >= 0.99 and abs(found.norm_ratio - 1) <= 0.05:
+        return Finding("Gradient", "healthy", text)
+    advice = {
+        "Implicit": "Lower rtol of the solver or of the linear solver, or raise their max_evals.",
+        "Unrolled": "Let the forward solve run longer: the path is cut before it arrives.",
+        "JacobianFree": "Use NeumannPhantom with more steps, or Implicit, which is exact.",
+    }
+    return Finding(
+        "Gradient",
+        "watch" if found.cosine >= 0.9 else "unhealthy",
+        text,
+        advice.get(name, "Use more steps, or Implicit, which is exact."),
+    )
+
+
+def backward(examination: Examination) -> Finding | None:
+    """Does the linear solve behind the gradient converge?
+
+    Healthy: for all samples. Watch: for 95 % or more. Nothing to say where the adjoint in use
+    solves nothing.
+    """
+    solve = examination.gradient.backward
+    if solve is None:
+        return None
+    evals, failed = solve.evals, 1 - solve.status["CONVERGED"]
+    if failed == 0:
+        return Finding(
+            "Backward solve",
+            "healthy",
+            f"It converged for every sample, after {evals.mean:.1f} vector–Jacobian products on "
+            f"average and {evals.max:.0f} at most.",
+        )
+    return Finding(
+        "Backward solve",
+        "watch" if failed <= 0.05 else "unhealthy",
+        f"It did not converge for {percent(failed)} of the samples; the largest residual is "
+        f"{solve.residual.max:.1e}.",
+        "Raise max_evals of the adjoint's linear solver, or restart GMRES less often.",
+    )
+
+
+def error(examination: Examination) -> Finding | None:
+    """What do the tolerances promise of the adjoint?
+
+    Healthy: an error of at most 10 % in nine of ten samples, less than the noise of a batch's
+    gradient. Watch: more. The bound holds for the worst direction, so that the error measured is
+    usually a fraction of it. Nothing to say where the adjoint in use solves nothing.
+    """
+    bound = examination.gradient.bound
+    if bound is None:
+        return None
+    if not math.isfinite(bound.error.p90):
+        return Finding(
+            "Gradient's bound",
+            "watch",
+            "The smallest singular value of I - J could not be estimated: I - J is close to "
+            "singular, and no tolerance bounds the gradient's error.",
+            "A lower spectral radius helps. "
+            + tame(examination, examination.jacobian.spectral_radius.max),
+        )
+    from_forward = bound.lipschitz.p90 * bound.forward
+    text = (
+        f"By the tolerances the adjoint is wrong by at most about {percent(bound.error.p50)} of "
+        f"its length in half of the samples, and by {percent(bound.error.p90)} in nine of ten: "
+        f"(adjoint tolerance {bound.adjoint:g} + {bound.lipschitz.p90:.2g} x forward tolerance "
+        f"{bound.forward:g}) / {number(bound.sigma_min.p50)}, the smallest singular value of "
+        f"I - J. Measured: {percent(bound.measured.p90)} in nine of ten."
+    )
+    if bound.error.p90 <= 0.1:
+        spare = 0.02 * bound.sigma_min.p50
+        advice = ""
+        if 10 * bound.adjoint < from_forward:
+            advice = (
+                "The forward solve decides: the adjoint's tolerance could be "
+                f"{one_digit(from_forward / 3)} instead of {bound.adjoint:g} at no loss."
+            )
+        elif 10 * from_forward < bound.adjoint and bound.adjoint < spare / 2:
+            advice = (
+                f"There is room: with an adjoint tolerance of {one_digit(spare)} it stays below "
+                "5 % or so."
+            )
+        return Finding("Gradient's bound", "healthy", text, advice)
+    if bound.adjoint >= from_forward:
+        advice = f"Lower rtol of the adjoint's solver to {one_digit(0.03 * bound.sigma_min.p50)}."
+    else:
+        needed = 0.05 * bound.sigma_min.p50 / bound.lipschitz.p90
+        advice = (
+            f"Lower rtol of the forward solver to {one_digit(needed)}; the adjoint's is enough."
+        )
+    if bound.sigma_min.p50 < 0.1:
+        advice += " I - J is close to singular; a lower spectral radius helps. " + tame(
+            examination, examination.jacobian.spectral_radius.max
+        )
+    return Finding("Gradient's bound", "watch", text, advice)

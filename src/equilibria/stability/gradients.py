@@ -1,0 +1,125 @@
+"""The gradient that training uses against the exact one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from equilibria.nn.frozen import module_of
+from equilibria.solve import Solution
+from equilibria.stability.bound import bound_error
+from equilibria.stability.examination import Backward, Gradient, Summary
+from equilibria.stability.patient import Exact, Patient
+from equilibria.stability.trees import cosine, map_floats, operand_leaves, shares
+
+Loss = Callable[[Any], Tensor]
+
+
+def examine_gradient(
+    patient: Patient, exact: Exact, loss: Loss | None, seed: int, generator: torch.Generator
+) -> Gradient:
+    """Compares training's gradient with the exact one, and bounds its error."""
+    layer = patient.layer
+    evaluation, layer.eval_solver = layer.eval_solver, None  # gradients are training's
+    try:
+        used, solution = differentiate(patient, loss, seed)
+    finally:
+        layer.eval_solver = evaluation
+    z0 = map_floats(lambda x: x.detach().double(), solution.value)
+    right, reference = differentiate(exact.patient, loss, seed, z0=z0)
+    assert reference.adjoint is not None
+    adjoint = solution.adjoint
+    parameters = used.parameters.numel() > 0
+    ours = used.parameters if parameters else used.operands.flatten()
+    theirs = right.parameters if parameters else right.operands.flatten()
+    lengths = ours.norm() / theirs.norm()
+    return Gradient(
+        loss="random projection" if loss is None else "loss",
+        cosine=float(cosine(ours, theirs)),
+        norm_ratio=float(lengths),
+        sample_cosine=float(cosine(used.operands, right.operands).min()),
+        reference=max(
+            float(reference.stats.residual.max()), float(reference.adjoint.stats.residual.max())
+        ),
+        backward=None
+        if adjoint is None
+        else Backward(
+            status=shares(adjoint.status),
+            evals=Summary.of(adjoint.stats.evals),
+            residual=Summary.of(adjoint.stats.residual),
+        ),
+        bound=bound_error(
+            patient,
+            exact,
+            solution,
+            reference,
+            lambda output: scalar_of(output, loss, seed),
+            generator,
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """Of the layer's parameters, in one row, and of its operands, a row a sample."""
+
+    parameters: Tensor
+    operands: Tensor
+
+
+def differentiate(
+    patient: Patient, loss: Loss | None, seed: int, **keywords: Any
+) -> tuple[Gradients, Solution]:
+    """The gradients of a patient's loss, and the solution that they were taken at.
+
+    Args:
+        keywords: of the layer's forward.
+    """
+    owner = module_of(patient.layer.cell)
+    modules = [patient.layer, *([owner] if owner is not None else [])]
+    found = dict.fromkeys(p for module in modules for p in module.parameters())
+    parameters = [p.requires_grad_() for p in found]
+    with torch.enable_grad():
+        seen = patient.call(leaves=True, **keywords)
+        scalar = scalar_of(seen.output, loss, seed)
+    operands, shared = operand_leaves(seen.operands)
+    wanted = [*parameters, *operands, *shared]
+    grads = torch.autograd.grad(scalar, wanted, allow_unused=True)
+    filled = [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, grads, strict=True)]
+    own, others = filled[: len(parameters)], filled[len(parameters) :]
+    rows = [g.flatten(1).double() for g in others[: len(operands)]]
+    flat = [g.flatten().double() for g in own]
+    empty = torch.zeros(0, dtype=torch.float64)
+    return Gradients(
+        torch.cat(flat) if flat else empty,
+        torch.cat(rows, dim=1) if rows else empty.reshape(1, 0),
+    ), seen.solution
+
+
+def scalar_of(output: Any, loss: Loss | None, seed: int) -> Tensor:
+    """What is differentiated: the loss of a module's output, or a random projection."""
+    scalar = projection(output, seed) if loss is None else loss(output)
+    if scalar.numel() != 1:
+        raise ValueError(f"loss returned the shape {tuple(scalar.shape)}: expected a scalar")
+    return scalar.sum()
+
+
+def projection(output: Any, seed: int) -> Tensor:
+    """A random linear function of all that a module returns and that has a gradient."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors = [x for x in pytree.tree_leaves(output) if isinstance(x, Tensor) and x.requires_grad]
+    if not tensors:
+        solutions = [x for x in pytree.tree_leaves(output) if isinstance(x, Solution)]
+        tensors = [x for solution in solutions for x in pytree.tree_leaves(solution.value)]
+    if not tensors:
+        raise ValueError("the module returns no tensor with a gradient: pass loss=")
+    total = torch.zeros((), dtype=tensors[0].dtype, device=tensors[0].device)
+    for tensor in tensors:
+        noise = torch.randn(tensor.shape, dtype=torch.float64, generator=generator)
+        total = total + (tensor * noise.to(tensor)).sum()
+    return total

@@ -1,0 +1,123 @@
+"""Jacobian regularisation: a penalty on how strongly f feeds its state back, at the solution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from equilibria.solve import Solution, private
+from equilibria.solve.autocast import outside
+
+__all__ = ["jacobian_penalty"]
+
+Leaves = list[Tensor]
+
+
+def jacobian_penalty(
+    sol: Solution, samples: int = 1, *, generator: torch.Generator | None = None
+) -> Tensor:
+    """Estimates ||J||_F^2 / d at z*, J = df/dz, to be added to a loss with a weight of its own.
+
+        penalty = 1 / (M B) sum_m sum_b ||eps_mb^T J_b||^2 / d,    eps_mb ~ N(0, I),
+
+    the mean over the B samples of the batch and over M probes of each; d counts the entries of one
+    sample, all leaves together. It is unbiased, and its relative error falls like (M B)^(-1/2).
+    The loss to train on is `loss + gamma * jacobian_penalty(sol)`.
+
+    The gradient is that of this formula, z* being a function of the parameters too: with respect to
+    parameters, operands and what else f closes over. What flows to z* is added to what the loss
+    sends there, so that one backward solve serves both. (Implementations that detach z* leave that
+    part of the gradient out.)
+
+    f is evaluated once, with a graph, at z* for all probes; each probe is one vector-Jacobian
+    product with a graph of its own. Memory: that of one evaluation of f and of `samples` backward
+    passes through it. Nothing is spent where it is not called.
+
+    Args:
+        sol: a solution found with gradients enabled. What an inexact solve found, or an inexact
+            adjoint says of z*, holds for the penalty as well.
+        samples: M, probes for each sample of the batch; 1 does for batches of usual sizes.
+        generator: of the probes, on the device of the state; None for torch's global one.
+
+    Returns:
+        A scalar in the state's dtype.
+
+    Raises:
+        TypeError: `sol` is no `Solution`.
+        ValueError: `samples` is below 1.
+        RuntimeError: gradients are disabled, here or where `sol` was found.
+
+    papers: Bai et al. 2021, eq. 4 and appendix A; Hutchinson 1989.
+    """
+    evaluate, leaves = _admit(sol, samples)
+    device = leaves[0].device.type
+    total = leaves[0].new_zeros(())
+    # The products are of f's own graph; a region around this call must not cast their arithmetic.
+    with outside([device]):
+        for product in _products(evaluate, leaves, samples, generator):
+            total = total + sum(leaf.square().sum() for leaf in product)
+    # Every sample has d entries: the mean over the batch of sums / d is one division.
+    return total / (samples * sum(leaf.numel() for leaf in leaves))
+
+
+def _admit(sol: Any, samples: Any) -> tuple[Callable[[Leaves], Leaves], Leaves]:
+    if not isinstance(sol, Solution):
+        given = type(sol).__name__
+        hint = "; pass its solution" if hasattr(sol, "solution") else ""
+        raise TypeError(
+            f"sol: expected a Solution, as a DEQ or fixed_point returns, got {given}{hint}"
+        )
+    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
+        raise ValueError(f"samples is {samples}: expected 1 or more")
+    transformed = private.transform_active()
+    if not (torch.is_grad_enabled() or transformed):
+        raise RuntimeError(
+            "jacobian_penalty is made to be differentiated and gradients are disabled here. To "
+            "measure alone, use jacobian_norm"
+        )
+    if sol._evaluate is None:
+        raise RuntimeError(
+            "this solution was found with gradients disabled (torch.no_grad or inference_mode), so "
+            "that it does not know what f depends on: solve with gradients enabled"
+        )
+    return sol._evaluate, pytree.tree_leaves(sol.value)
+
+
+def _products(
+    evaluate: Callable[[Leaves], Leaves],
+    leaves: Leaves,
+    samples: int,
+    generator: torch.Generator | None,
+) -> Iterator[Leaves]:
+    """eps^T J for `samples` draws of eps, differentiable in z and in all that f depends on."""
+    if private.transform_active():
+        function = lambda *z: tuple(evaluate(list(z)))  # noqa: E731
+        pull = torch.func.vjp(function, *leaves)[1]
+        for _ in range(samples):
+            yield list(pull(tuple(_noise(leaf, generator) for leaf in leaves)))
+        return
+    # An alias keeps its link to z*, and the product is the partial derivative: a path from an
+    # operand to the same z* does not pass through it.
+    aliases = [x.view_as(x) if x.requires_grad else x.detach().requires_grad_() for x in leaves]
+    with private.run_eagerly():  # compiled functions cannot be differentiated twice
+        image = evaluate(aliases)
+    live = [leaf for leaf in image if leaf.requires_grad]
+    for _ in range(samples):
+        if not live:  # f does not look at its state
+            yield [torch.zeros_like(leaf) for leaf in leaves]
+            continue
+        noise = [_noise(leaf, generator) for leaf in image]
+        cotangents = [eps for eps, leaf in zip(noise, image, strict=True) if leaf.requires_grad]
+        yield list(
+            torch.autograd.grad(
+                live, aliases, cotangents, create_graph=True, materialize_grads=True
+            )
+        )
+
+
+def _noise(like: Tensor, generator: torch.Generator | None) -> Tensor:
+    return torch.randn(like.shape, dtype=like.dtype, device=like.device, generator=generator)

@@ -1,0 +1,140 @@
+"""What training adds to the loss for the sake of stability, and what it remembers of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from equilibria.solve import Solution
+from equilibria.stability import jacobian_penalty
+from equilibria.train.recipe import Recipe
+
+
+@dataclass
+class Counts:
+    """Sums over the steps of this epoch on this process."""
+
+    steps: int = 0
+    applied: int = 0
+    penalty: float = 0.0
+    gamma: float = 0.0
+    correction: float = 0.0
+
+    def __add__(self, other: Counts) -> Counts:
+        mine, its = asdict(self), asdict(other)
+        return Counts(**{name: mine[name] + its[name] for name in mine})
+
+
+class Stabiliser:
+    """The regulariser and the correction of a run; idle where the recipe has neither.
+
+    Args:
+        recipe: of the run.
+        steps: of the whole run.
+        accelerator: tells the process and the device.
+    """
+
+    def __init__(self, recipe: Recipe, steps: int, accelerator: Accelerator) -> None:
+        self.recipe, self.steps, self.accelerator = recipe, steps, accelerator
+        self.counts = Counts()
+        self.factor = 1.0  # on gamma, by the controller
+        self.evals = 0.0  # of all samples since the factor last changed
+        self.samples = 0
+        self.length = float(recipe.solver.max_evals)  # of the last solves, for the correction
+
+    def states(self) -> tuple[int, ...]:
+        """Return the evaluations after which the next solve is to keep its iterate."""
+        correction = self.recipe.correction
+        return () if correction is None else correction.depths(self.length)
+
+    def extra(self, step: int, solution: Solution, loss: Callable[[Any], Tensor]) -> Tensor | None:
+        """Return what step `step` adds to the loss, a scalar; None for nothing.
+
+        Args:
+            step: from 0.
+            solution: found with the iterates that `states` asked for.
+            loss: state -> scalar, the loss of what is read from it.
+        """
+        terms: list[Tensor] = []
+        self.counts.steps += 1
+        if (correction := self.recipe.correction) is not None:
+            terms.append(correction(loss, solution.states))
+            self.counts.correction += float(terms[-1].detach())
+        if (regulariser := self.recipe.regulariser) is not None:
+            weight = regulariser.weight(step, self.steps, self.recipe.seed) * self.factor
+            self.counts.gamma += regulariser.at(step, self.steps)[0] * self.factor
+            if weight > 0.0:
+                penalty = jacobian_penalty(
+                    solution, regulariser.samples, generator=self._probes(step)
+                )
+                terms.append(weight * penalty)
+                self.counts.applied += 1
+                self.counts.penalty += float(penalty.detach())
+        return sum(terms[1:], terms[0]) if terms else None
+
+    def observe(self, step: int, solution: Solution) -> None:
+        """Take note of what the solve of step `step` took."""
+        if self.recipe.correction is not None:
+            self.length = float(solution.stats.evals.double().mean())
+        controller = self.recipe.regulariser and self.recipe.regulariser.controller
+        if not controller:
+            return
+        self.evals += float(solution.stats.evals.sum())
+        self.samples += solution.stats.evals.numel()
+        if (step + 1) % controller.every == 0:
+            counts = torch.tensor([self.evals, self.samples], dtype=torch.float64)
+            total: Any = self.accelerator.reduce(counts.to(self.accelerator.device), "sum")
+            self.factor = controller.adapt(self.factor, float(total[0] / total[1]))
+            self.evals, self.samples = 0.0, 0
+
+    def summary(self, counts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return what the log of an epoch says; nothing where the recipe has neither.
+
+        Args:
+            counts: of all processes, as `state` gives them.
+        """
+        total = sum((Counts(**each) for each in counts), Counts())
+        record: dict[str, Any] = {}
+        if self.recipe.regulariser is not None:
+            record["regulariser"] = {
+                "penalty": total.penalty / total.applied if total.applied else None,
+                "applied": total.applied / total.steps,
+                "gamma": total.gamma / total.steps,
+            }
+            if self.recipe.regulariser.controller is not None:
+                record["regulariser"]["factor"] = self.factor
+        if self.recipe.correction is not None:
+            record["correction"] = {"loss": total.correction / total.steps}
+        return record
+
+    def reset(self) -> None:
+        """Begin the counts of another epoch."""
+        self.counts = Counts()
+
+    def state(self) -> dict[str, Any]:
+        """Return everything as plain numbers; `restore` takes it back."""
+        return {
+            "counts": asdict(self.counts),
+            "factor": self.factor,
+            "evals": self.evals,
+            "samples": self.samples,
+            "length": self.length,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go back to a `state`."""
+        self.counts = Counts(**state["counts"])
+        self.factor, self.evals = state["factor"], state["evals"]
+        self.samples, self.length = state["samples"], state["length"]
+
+    def _probes(self, step: int) -> torch.Generator:
+        """Probes of their own, so that all else at random is what it is without a penalty."""
+        index = self.accelerator.process_index
+        seed = random.Random(f"probes {self.recipe.seed} {step} {index}").getrandbits(63)
+        return torch.Generator(self.accelerator.device).manual_seed(seed)

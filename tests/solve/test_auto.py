@@ -1,0 +1,167 @@
+"""Auto: each sample goes its own way, says which, and arrives wherever another solver does."""
+
+import pytest
+import torch
+from problems import PROBLEMS, column, normal, orthogonal, spread, with_norm, with_spectrum
+from references import Counted, tight
+
+import equilibria as eq
+
+CONVERGED, MAX_EVALS, STALLED, DIVERGED, NONFINITE = eq.Status
+PLAIN, ACCELERATED, NEWTON = range(3)
+
+
+def solve(f, x, *operands, **options):
+    solver = eq.Auto(**options)
+    return eq.fixed_point(f, torch.zeros_like(x), x, *operands, solver=solver)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.name)
+def test_converges_wherever_another_does(problem) -> None:
+    """The samples that any one of the others solves, within three times its evaluations."""
+    z0, operands, weights = problem.cast(torch.float64)
+    everything = [*operands, *map(eq.shared, weights)]
+
+    def status(solver):
+        return eq.fixed_point(problem.f, z0, *everything, solver=solver).status == CONVERGED
+
+    options = {"rtol": 1e-6, "max_evals": 100}
+    found = status(eq.Auto(rtol=1e-6, max_evals=300))
+    for kind in (eq.Picard, eq.Anderson, eq.Broyden):
+        assert (found | ~status(kind(**options))).all()
+
+
+def test_stays_plain_where_that_is_fast() -> None:
+    """A thirtieth at each step: the evaluations of plain iteration, and none in another phase."""
+    x = normal(3, 8, seed=1)
+    f = lambda z, x: 0.03 * torch.sin(z) + x  # noqa: E731
+    sol = solve(f, x, rtol=1e-6)
+    plain = eq.fixed_point(f, torch.zeros_like(x), x, solver=eq.Picard(rtol=1e-6))
+    assert torch.equal(sol.value, plain.value)
+    assert torch.equal(sol.stats.evals, plain.stats.evals)
+    assert torch.equal(sol.stats.choices[:, PLAIN], sol.stats.evals)
+
+
+def test_accelerates_where_plain_iteration_is_slow() -> None:
+    a, x = with_spectrum(spread(0.0, 0.95, 40), seed=2), normal(3, 40, seed=3)
+    f = lambda z, x: z @ a.T + x  # noqa: E731
+    sol = solve(f, x, rtol=1e-6)
+    assert (sol.status == CONVERGED).all()
+    assert (sol.stats.choices[:, NEWTON] == 0).all()
+    assert (sol.stats.choices[:, ACCELERATED] > sol.stats.choices[:, PLAIN]).all()
+    plain = eq.fixed_point(f, torch.zeros_like(x), x, solver=eq.Picard(rtol=1e-6, max_evals=400))
+    assert (4 * sol.stats.evals < plain.stats.evals).all()
+
+
+def test_extrapolates_at_once_where_plain_steps_lead_away() -> None:
+    """z = 6 - 5 z in one extrapolation; a few eigenvalues of any size in a few."""
+    sol = solve(lambda z, x: 6 - 5 * z, column(1.0, 2.0))
+    assert (sol.status == CONVERGED).all() and (sol.stats.evals <= 4).all()
+    a, x = (
+        with_spectrum(torch.tensor([-9.0, -3.0, 0.5, 4.0]).double(), seed=4),
+        normal(3, 4, seed=5),
+    )
+    sol = solve(lambda z, x: z @ a.T + x, x, rtol=1e-8)
+    assert (sol.status == CONVERGED).all() and (sol.stats.evals <= 12).all()
+
+
+def test_falls_back_to_newton() -> None:
+    """Thirty eigenvalues on both sides of one: no history of five suffices."""
+    a, x = with_spectrum(spread(-2.0, 2.0, 30), seed=6), normal(3, 30, seed=7)
+    f = Counted(lambda z, x: z @ a.T + x)
+    sol = solve(f, x, rtol=1e-8, max_evals=300)
+    assert (sol.status == CONVERGED).all()
+    assert (sol.stats.choices[:, NEWTON] > 0).all()
+    anderson = eq.fixed_point(
+        f, torch.zeros_like(x), x, solver=eq.Anderson(rtol=1e-8, max_evals=300)
+    )
+    assert (anderson.status != CONVERGED).all()
+
+
+def test_phases_add_up_whoever_is_in_the_batch() -> None:
+    """One batch, all three phases; the table is each sample's own, and sums to its evaluations."""
+    a = with_spectrum(spread(-2.0, 2.0, 30), seed=6)
+    scale = column(0.01, 0.45, 1.0, 0.0, 0.3)
+    x = normal(5, 30, seed=7)
+
+    def f(z, x, scale):
+        return scale * (z @ a.T) + x
+
+    for per_sample in (False, True):
+        sol = eq.fixed_point(
+            f, torch.zeros_like(x), x, scale, solver=eq.Auto(max_evals=300), per_sample=per_sample
+        )
+        assert (sol.status == CONVERGED).all()
+        choices = sol.stats.choices
+        assert torch.equal(choices.sum(1), sol.stats.evals)
+        assert (choices[[0, 3], 1:] == 0).all() and choices[1, ACCELERATED] > 0
+        assert choices[1, NEWTON] == 0 and choices[2, NEWTON] > 0
+        for i in range(5):
+            one = slice(i, i + 1)
+            alone = eq.fixed_point(
+                f, torch.zeros_like(x[one]), x[one], scale[one], solver=eq.Auto(max_evals=300)
+            )
+            assert torch.equal(alone.stats.choices[0], choices[i])
+
+
+def test_ends_at_once_and_says_so() -> None:
+    sol = eq.fixed_point(lambda z: z.clone(), normal(2, 3, seed=1), solver=eq.Auto())
+    assert sol.stats.evals.tolist() == [1, 1] and sol.stats.choices.tolist() == [[1, 0, 0]] * 2
+
+
+@pytest.mark.parametrize("budget", [1, 2, 4, 19, 20, 21, 40])
+def test_the_budget_holds(budget: int) -> None:
+    a, x = 1.3 * orthogonal(40, seed=8), normal(3, 40, seed=9)
+    sol = solve(lambda z, x: z @ a.T + x, x, rtol=1e-13, max_evals=budget)
+    assert (sol.stats.evals <= budget).all()
+    assert torch.equal(sol.stats.choices.sum(1), sol.stats.evals)
+
+
+def test_scale_changes_nothing() -> None:
+    """By powers of two: the same evaluations in the same phases, in all three."""
+    for norm, width in ((0.3, 6), (1.4, 20), (8.0, 12)):
+        w, x = with_norm(norm, width, seed=10), normal(4, width, seed=11)
+        runs = []
+        for unit in (1.0, 2.0**40, 2.0**-40):
+            f = lambda z, x, u=unit, w=w: u * torch.tanh(z / u @ w.T + x / u)  # noqa: E731
+            runs.append(solve(f, x * unit, rtol=1e-8, max_evals=200))
+        for other in runs[1:]:
+            assert torch.equal(runs[0].stats.choices, other.stats.choices)
+            assert torch.equal(runs[0].status, other.status)
+
+
+def test_unrolled_has_the_first_two_phases() -> None:
+    """The gradient of the path: that of the solution, as it converges."""
+    w, x = with_norm(0.9, 6, seed=12), normal(3, 6, seed=13).requires_grad_()
+    f = lambda z, x: torch.tanh(z @ w.T + x)  # noqa: E731
+    zeros = torch.zeros(3, 6, dtype=torch.float64)
+    path = eq.fixed_point(f, zeros, x, solver=eq.Auto(rtol=1e-11), adjoint=eq.Unrolled())
+    exact = eq.fixed_point(f, zeros, x, **tight())
+    (got,) = torch.autograd.grad(path.value.square().sum(), x)
+    (wanted,) = torch.autograd.grad(exact.value.square().sum(), x)
+    torch.testing.assert_close(got, wanted, rtol=1e-6, atol=1e-8)
+    many = torch.stack([x.detach(), -x.detach()])
+
+    def unrolled(x):
+        solver, adjoint = eq.Auto(rtol=1e-11), eq.Unrolled()
+        return eq.fixed_point(f, zeros, x, solver=solver, adjoint=adjoint).value
+
+    alone = torch.stack([unrolled(x) for x in many])
+    torch.testing.assert_close(torch.vmap(unrolled)(many), alone, rtol=1e-8, atol=1e-9)
+
+
+def test_traces_have_ritz_values() -> None:
+    a, x = with_spectrum(torch.tensor([0.9, -0.8, 0.1]).double(), seed=14), normal(2, 3, seed=15)
+    sol = eq.fixed_point(
+        lambda z, x: z @ a.T + x, torch.zeros_like(x), x, solver=eq.Auto(rtol=1e-9), trace=True
+    )
+    assert sol.stats.ritz is not None
+    torch.testing.assert_close(
+        sol.stats.ritz[:, 0].abs(), torch.full((2,), 0.9).double(), rtol=0.05, atol=0
+    )
+
+
+@pytest.mark.parametrize("options", [{"history": 0}, {"history": 2.5}, {"rtol": -1.0}])
+def test_options_are_checked(options) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        eq.Auto(**options)

@@ -1,0 +1,212 @@
+"""Linear problems: what theory says of evaluations, and of the units that a problem is given in.
+
+Source: Walker and Ni 2011, Theorem 2.2 (Anderson acceleration is GMRES, one step on).
+"""
+
+import math
+
+import pytest
+import torch
+from problems import normal, orthogonal, spread, with_norm, with_spectrum
+from torch import Tensor
+
+import equilibria as eq
+
+CONVERGED, MAX_EVALS, STALLED, DIVERGED, NONFINITE = eq.Status
+
+WIDTH, SAMPLES = 100, 3
+RADII = (0.5, 0.9, 0.99)
+
+
+def non_normal(radius: float, seed: int) -> Tensor:
+    """As much above the diagonal as on it: its norm is about three times its radius."""
+    q = orthogonal(WIDTH, seed)
+    above = normal(WIDTH, WIDTH, seed=seed + 1).triu(1) * (radius / math.sqrt(WIDTH))
+    return q @ (torch.diag(spread(-radius, radius, WIDTH)) + above) @ q.T
+
+
+MAPS = {
+    "symmetric": lambda radius: with_spectrum(spread(-radius, radius, WIDTH), seed=1),
+    "semi_definite": lambda radius: with_spectrum(spread(0.0, radius, WIDTH), seed=2),
+    "orthogonal": lambda radius: radius * orthogonal(WIDTH, seed=3),
+    "non_normal": lambda radius: non_normal(radius, seed=4),
+}
+
+
+def products_of_gmres(a: Tensor, b: Tensor, rtol: float) -> tuple[int, int]:
+    """GMRES on (I - A) z = b from zero, in exact arithmetic as far as float64 goes.
+
+    Each iterate x_k, of k products, is found by a dense least-squares solve over an Arnoldi basis
+    that is orthogonalised twice.
+
+    Returns:
+        The least k with ||A x_k + b - x_k|| <= rtol ||A x_k + b||, and the evaluations that
+        Anderson acceleration needs: it evaluates z_{k+1} = A x_k + b as its (k + 2)th iterate.
+    """
+    system = torch.eye(len(b)).to(a) - a
+    basis = [b / b.norm()]
+    x = torch.zeros_like(b)
+    products = evals = None
+    for k in range(len(b) + 1):
+        image = a @ x + b
+        if products is None and (image - x).norm() <= rtol * image.norm():
+            products = k
+        following = a @ image + b
+        if evals is None and (following - image).norm() <= rtol * following.norm():
+            evals = k + 2
+        if products is not None and evals is not None:
+            return products, evals
+        q = torch.stack(basis, dim=1)
+        x = q @ torch.linalg.lstsq(system @ q, b[:, None]).solution[:, 0]
+        new = a @ basis[-1]
+        for _ in range(2):
+            new = new - q @ (q.T @ new)
+        basis.append(new / new.norm())
+    raise AssertionError("GMRES did not end within the dimension")
+
+
+@pytest.mark.parametrize("rtol", [1e-3, 1e-6, 1e-10])
+@pytest.mark.parametrize("radius", RADII)
+@pytest.mark.parametrize("name", MAPS)
+def test_anderson_needs_what_gmres_needs_and_two(name: str, radius: float, rtol: float) -> None:
+    """Where ||A|| > 1, exact arithmetic itself may ask for one more: z_{k+1} is worse than x_k."""
+    a, b = MAPS[name](radius), normal(SAMPLES, WIDTH, seed=5)
+    solver = eq.Anderson(
+        history=None, period=1, ridge=0.0, rtol=rtol, max_evals=2 * WIDTH, patience=None
+    )
+    sol = eq.fixed_point(lambda z, b: z @ a.T + b, torch.zeros_like(b), b, solver=solver)
+    assert (sol.status == CONVERGED).all()
+    for evals, (products, theory) in zip(
+        sol.stats.evals.tolist(), [products_of_gmres(a, row, rtol) for row in b], strict=True
+    ):
+        bound = products + 2
+        if name == "non_normal":
+            bound = max(bound, theory)
+        assert theory - 1 <= evals <= bound
+
+
+@pytest.mark.parametrize("radius", RADII)
+@pytest.mark.parametrize("name", MAPS)
+def test_the_adjoint_needs_what_gmres_needs_and_one(name: str, radius: float) -> None:
+    """GMRES and one product that measures; the relay's first runner, unrestrained, two."""
+    a, g = MAPS[name](radius), normal(SAMPLES, WIDTH, seed=5)
+    rtol, limits = 1e-6, {"rtol": 1e-6, "max_evals": 2 * WIDTH}
+    wanted = torch.tensor([products_of_gmres(a.T, row, rtol)[0] for row in g])
+    for linear, more in [(eq.GMRES(restart=2 * WIDTH, **limits), 1)]:
+        x = torch.zeros_like(g).requires_grad_()
+        sol = eq.fixed_point(
+            lambda z, x: z @ a.T + x,
+            torch.zeros_like(g),
+            x,
+            adjoint=eq.Implicit(linear=linear),
+        )
+        torch.autograd.grad(sol.value, x, g)
+        assert (sol.adjoint.status == CONVERGED).all()
+        assert (sol.adjoint.stats.evals <= wanted + more).all()
+
+
+# --- units ---------------------------------------------------------------------------------------
+
+LIMITS = {"rtol": 1e-5, "max_evals": 60}
+SOLVERS = [
+    eq.Picard(**LIMITS),
+    eq.Picard(**LIMITS, damping=0.75),
+    eq.Anderson(**LIMITS),
+    eq.Anderson(**LIMITS, period=1),
+    eq.Anderson(**LIMITS, history=None, period=1, ridge=0.0),
+    eq.Anderson(**LIMITS, history=2, period=2, damping=0.75, ridge=1e-3),
+    eq.Broyden(**LIMITS),
+    eq.Broyden(**LIMITS, memory=4),
+    eq.NewtonKrylov(**LIMITS),
+    eq.Auto(**LIMITS),
+]
+LINEAR = [
+    eq.Relay(**LIMITS),
+    eq.GMRES(**LIMITS),
+    eq.GMRES(**LIMITS, restart=4),
+    eq.BiCGSTAB(**LIMITS),
+    eq.Neumann(**LIMITS),
+    eq.Dense(**LIMITS),
+    *SOLVERS,
+]
+# Easy, slow, expanding (Newton's phase of Auto, and divergence of others), one a sample.
+RATES = torch.tensor([[0.3], [0.97], [2.5]], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("power", [-20, 20])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ["linear", "tanh"])
+@pytest.mark.parametrize("solver", SOLVERS, ids=repr)
+def test_units_change_nothing(solver, kind: str, dtype: torch.dtype, power: int) -> None:
+    """z -> c f(z / c), c = 2^power, a state of two leaves: every bit of the solve is the same."""
+    c = 2.0**power
+    w = with_norm(1.0, 16, seed=6)
+    w = (w / torch.linalg.eigvals(w).abs().max()).to(dtype)
+    x, rates = normal(3, 16, seed=7).to(dtype), RATES.to(dtype)
+
+    def f(z, x, rates):
+        value = rates * (z["a"] @ w.T) + x + 0.1 * z["b"].flatten(1).repeat(1, 2)
+        value = torch.tanh(value) if kind == "tanh" else value
+        return {"a": value, "b": 0.5 * z["b"] - 0.25 * z["a"][:, :8].reshape(3, 4, 2)}
+
+    z0 = {"a": torch.zeros(3, 16, dtype=dtype), "b": normal(3, 4, 2, seed=8).to(dtype)}
+    times = lambda tree, by: {name: by * leaf for name, leaf in tree.items()}  # noqa: E731
+    plain = eq.fixed_point(f, z0, x, rates, solver=solver)
+    scaled = eq.fixed_point(
+        lambda z, x, rates: times(f(times(z, 1 / c), x, rates), c),
+        times(z0, c),
+        x,
+        rates,
+        solver=solver,
+    )
+    assert torch.equal(scaled.stats.evals, plain.stats.evals)
+    assert torch.equal(scaled.status, plain.status)
+    assert torch.equal(scaled.stats.residual, plain.stats.residual)
+    for name in plain.value:
+        assert torch.equal(scaled.value[name], c * plain.value[name])
+
+
+@pytest.mark.filterwarnings("ignore::equilibria.solve.SolveWarning")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("linear", LINEAR, ids=repr)
+def test_units_of_the_loss_change_nothing(linear, dtype: torch.dtype) -> None:
+    w = with_norm(1.0, 16, seed=6)
+    w = (w / torch.linalg.eigvals(w).abs().max()).to(dtype)
+    rates = RATES.to(dtype)
+    found = []
+    for power in (0, -20, 20):
+        x = normal(3, 16, seed=7).to(dtype).requires_grad_()
+        sol = eq.fixed_point(
+            lambda z, x: rates * (z @ w.T) + x,
+            torch.zeros_like(x),
+            x,
+            solver=eq.Picard(max_evals=1),
+            adjoint=eq.Implicit(linear=linear),
+        )
+        (grad,) = torch.autograd.grad(sol.value, x, 2.0**power * normal(3, 16, seed=9).to(dtype))
+        found.append((grad / 2.0**power, sol.adjoint.status, sol.adjoint.stats.evals))
+    for scaled in found[1:]:
+        for a, b in zip(scaled, found[0], strict=True):
+            assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "exponent"),
+    [
+        *((torch.float64, exponent) for exponent in (-100, -30, 30, 100)),
+        *((torch.float32, exponent) for exponent in (-30, -20, -14, 14, 36)),
+    ],
+)
+@pytest.mark.parametrize("solver", SOLVERS, ids=repr)
+def test_no_unit_makes_a_wrong_answer(solver, dtype: torch.dtype, exponent: int) -> None:
+    """Where squares leave the range of the dtype, a norm may be lost: it is never called solved."""
+    c = torch.tensor(10.0**exponent, dtype=torch.float64).to(dtype)
+    x = (1 + normal(2, 8, seed=7).abs()).to(dtype)
+    sol = eq.fixed_point(lambda z: 0.9 * z + c * x, torch.zeros_like(x), solver=solver)
+    value = sol.value.double()
+    image = 0.9 * value + c.double() * x.double()
+    gap = (image - value).norm(dim=1) / image.norm(dim=1)
+    done = sol.status == CONVERGED
+    assert (gap[done] <= LIMITS["rtol"] * 1.01 + 16 * torch.finfo(dtype).eps).all()
+    if 10.0 ** abs(exponent) < torch.finfo(dtype).max ** 0.4:  # squares are safe
+        assert done.any() or type(solver) is eq.Picard

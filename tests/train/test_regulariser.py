@@ -1,0 +1,242 @@
+"""The recipe's regulariser, correction and controller: schedules, draws, logs, resuming."""
+
+import io
+import math
+
+import pytest
+import torch
+from rich.console import Console
+
+from equilibria.train import recipe as recipes
+from equilibria.train.config import ConfigError
+from equilibria.train.regulariser import EvaluationBudget, JacobianPenalty
+from equilibria.train.trainer import TrainingError
+
+STEPS = 101  # so that step 100 is the last, at the end of the ramp
+
+
+def gammas(**options) -> list[float]:
+    penalty = JacobianPenalty(gamma=1.6, final_gamma=2.6, **options)
+    return [penalty.at(step, STEPS)[0] for step in range(STEPS)]
+
+
+def test_a_line_from_gamma_to_final_gamma() -> None:
+    found = gammas()
+    assert found[0] == 1.6 and found[50] == pytest.approx(2.1) and found[100] == pytest.approx(2.6)
+    later = gammas(begin=0.2, end=0.6)
+    assert later[:21] == [1.6] * 21 and later[40] == pytest.approx(2.1)
+    assert later[60:] == pytest.approx([2.6] * 41)
+    assert later == sorted(later)
+
+
+def test_stairs_climb_in_equal_jumps_and_end_at_the_top() -> None:
+    found = gammas(stairs=2, end=0.8)
+    assert found[:40] == [1.6] * 40
+    assert found[40:80] == pytest.approx([2.1] * 40) and found[80:] == pytest.approx([2.6] * 21)
+    jump = gammas(stairs=1, begin=0.5, end=0.5)
+    assert jump[:50] == [1.6] * 50 and jump[50:] == pytest.approx([2.6] * 51)
+
+
+def test_the_probability_moves_too() -> None:
+    penalty = JacobianPenalty(probability=0.0, final_probability=1.0)
+    assert penalty.at(0, STEPS) == (1.0, 0.0) and penalty.at(100, STEPS) == (1.0, 1.0)
+    drawn = [penalty.weight(step, 10_000, seed=0) for step in range(10_000)]
+    quarters = [sum(drawn[i : i + 2500]) / 2500 for i in range(0, 10_000, 2500)]
+    assert quarters == pytest.approx([0.125, 0.375, 0.625, 0.875], abs=0.04)
+
+
+def test_draws_are_of_the_seed_and_the_step_alone() -> None:
+    penalty = JacobianPenalty(gamma=2.0, probability=0.35)
+    drawn = [penalty.weight(step, 4000, seed=3) for step in range(4000)]
+    assert set(drawn) == {0.0, 2.0}
+    assert sum(drawn) / 2 / 4000 == pytest.approx(0.35, abs=0.03)
+    assert drawn == [penalty.weight(step, 4000, seed=3) for step in range(4000)]
+    other = [penalty.weight(step, 4000, seed=4) for step in range(4000)]
+    both = sum(bool(a and b) for a, b in zip(drawn, other, strict=True)) / 4000
+    assert both == pytest.approx(0.35**2, abs=0.03)  # independent
+
+
+def test_the_controller_holds_a_budget() -> None:
+    """A layer whose evaluations fall with the penalty: it settles where they meet the budget."""
+    controller = EvaluationBudget(evals=10, gain=1.0)
+    factor, evals = 1.0, 20.0
+    for _ in range(60):
+        factor = controller.adapt(factor, evals)
+        evals = 15.0 - 3.0 * math.log(factor)
+    assert evals == pytest.approx(10, abs=0.1)
+    assert controller.adapt(1e9, 10) == controller.highest
+    assert controller.adapt(0.011, 1) == controller.lowest
+    assert controller.adapt(1.0, 10) == 1.0
+    assert controller.adapt(1.0, 1000) == pytest.approx(math.e)  # an outlier is worth one e
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gamma": -1.0}, "gamma must be finite and not negative"),
+        ({"final_gamma": math.inf}, "final_gamma must be finite"),
+        ({"probability": 1.5}, "probability must lie in"),
+        ({"begin": 0.9, "end": 0.5}, "shares of all steps"),
+        ({"stairs": 0}, "stairs must be at least 1"),
+        ({"samples": 0}, "samples must be at least 1"),
+    ],
+)
+def test_impossible_penalties_are_refused(options, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        JacobianPenalty(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"evals": 0.5}, "evals must be at least 1"),
+        ({"evals": 9, "every": 0}, "every must be at least 1"),
+        ({"evals": 9, "gain": 0.0}, "gain must be positive"),
+        ({"evals": 9, "lowest": 0.0}, "the factor begins at 1"),
+        ({"evals": 9, "highest": 0.5}, "the factor begins at 1"),
+    ],
+)
+def test_impossible_controllers_are_refused(options, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        EvaluationBudget(**options)
+
+
+JR = ("--regulariser.name", "JacobianPenalty", "--regulariser.probability", "0.5")
+BUDGET = ("--regulariser.controller.name", "EvaluationBudget", "--regulariser.controller.every")
+CORRECTION = ("--correction.name", "FixedPointCorrection")
+
+
+def test_a_recipe_names_it_and_keeps_it(tree) -> None:
+    tree["regulariser"] = {
+        "name": "JacobianPenalty",
+        "gamma": 1.6,
+        "final_gamma": 2.5,
+        "probability": 0.35,
+        "controller": {"name": "EvaluationBudget", "evals": 12},
+    }
+    tree["correction"] = {"name": "FixedPointCorrection", "count": 2}
+    recipe = recipes.parse(tree)
+    assert recipe.regulariser and recipe.regulariser.final_gamma == 2.5
+    assert recipe.regulariser.controller == EvaluationBudget(evals=12)
+    assert recipe.correction and recipe.correction.count == 2
+    assert recipes.parse(recipes.dump(recipe)) == recipe
+    plain = recipes.parse({**tree, "regulariser": None, "correction": None})
+    assert plain.regulariser is None and plain.correction is None
+
+
+def test_an_option_takes_a_regulariser_away(tree) -> None:
+    tree["regulariser"] = {"name": "JacobianPenalty", "gamma": 2.0}
+    assert recipes.parse(tree, ["--regulariser.name", "null"]).regulariser is None
+    assert recipes.parse(tree, ["--regulariser.name=null"]).regulariser is None
+    assert recipes.parse(tree, ["--regulariser.controller.name", "null"]).regulariser is not None
+    with pytest.raises(ConfigError, match="unknown option"):
+        recipes.parse(tree, ["--regulariser.name", "null", "--regulariser.gamma", "1"])
+    with pytest.raises(ConfigError, match="solver: is missing"):
+        recipes.parse(tree, ["--solver.name", "null"])
+
+
+def test_a_budget_that_no_solve_can_exceed_is_refused(tree) -> None:
+    with pytest.raises(ConfigError, match=r"solver\.max_evals is 30"):
+        recipes.parse(tree, [*JR, *BUDGET, "5", "--regulariser.controller.evals", "30"])
+
+
+def test_the_log_tells_penalty_share_and_gamma(make, quiet) -> None:
+    trainer, folder = make("run", *JR, "--regulariser.gamma", "0.5", *CORRECTION)
+    weights = [trainer.recipe.regulariser.weight(step, 10, 0) for step in range(10)]
+    trainer.fit(folder, quiet)
+    for epoch, record in enumerate(folder.read_metrics()):
+        mine = [bool(w) for w in weights[5 * epoch : 5 * epoch + 5]]
+        assert record["regulariser"]["applied"] == sum(mine) / 5
+        assert record["regulariser"]["gamma"] == 0.5
+        assert (record["regulariser"]["penalty"] or 0) > 0 or not any(mine)
+        assert record["correction"]["loss"] > 0
+    assert 0 < sum(map(bool, weights)) < 10
+
+
+def test_the_terminal_tells_it_too(make) -> None:
+    trainer, folder = make("run", *JR, "--regulariser.gamma", "0.5")
+    console = Console(file=io.StringIO(), width=80, color_system=None)
+    trainer.fit(folder, console)
+    record = folder.read_metrics()[-1]["regulariser"]
+    said = f"penalty in {100 * record['applied']:.0f} % of steps: 0.5 x {record['penalty']:.3f}"
+    assert said in console.file.getvalue()
+
+
+def test_in_reduced_precision(make, quiet) -> None:
+    options = ("--precision", "bf16", "--epochs", "1", "--solver.rtol", "1e-2", *CORRECTION)
+    trainer, folder = make("run", *JR[:2], *options)
+    trainer.fit(folder, quiet)
+    record = folder.read_metrics()[0]
+    assert 0 < record["regulariser"]["penalty"] < 1 and 0 < record["correction"]["loss"] < 5
+
+
+def test_without_them_nothing_changes(make, quiet, weights) -> None:
+    """A penalty of weight zero leaves the run as it is, to the last bit."""
+    plain, folder = make("plain")
+    plain.fit(folder, quiet)
+    none, other = make("none", *JR, "--regulariser.gamma", "0")
+    none.fit(other, quiet)
+    assert all(torch.equal(a, weights(none)[k]) for k, a in weights(plain).items())
+    assert "regulariser" not in folder.read_metrics()[0]
+    assert other.read_metrics()[0]["regulariser"]["penalty"] is None
+
+
+def test_the_penalty_lowers_evaluations_and_radius(make, quiet) -> None:
+    def last(name: str, *options: str):
+        trainer, folder = make(name, "--model.bound", "100", "--epochs", "4", *options)
+        trainer.fit(folder, quiet)
+        return folder.read_metrics()[-1]
+
+    free, held = last("free"), last("held", *JR, "--regulariser.gamma", "20")
+    assert held["spectral_radius"]["mean"] < 0.8 * free["spectral_radius"]["mean"]
+    assert held["test"]["forward"]["evals"]["mean"] < free["test"]["forward"]["evals"]["mean"]
+
+
+def test_the_controller_raises_gamma_while_solves_are_too_long(make, quiet) -> None:
+    options = (*JR, *BUDGET, "2", "--regulariser.controller.evals", "2")
+    trainer, folder = make("run", *options)
+    trainer.fit(folder, quiet)
+    factors = [record["regulariser"]["factor"] for record in folder.read_metrics()]
+    assert 1 < factors[0] < factors[1] == trainer.stabiliser.factor
+    easy, folder = make("easy", *options[:-1], "29")
+    easy.fit(folder, quiet)
+    assert easy.stabiliser.factor < 1
+
+
+class Killed(Exception):
+    """Stands for whatever ends a process."""
+
+
+@pytest.mark.parametrize("step", [4, 8], ids=lambda s: f"killed in step {s} of 10")
+def test_killed_and_resumed_equals_uninterrupted(make, quiet, weights, step: int) -> None:
+    options = (*JR, *BUDGET, "3", "--regulariser.controller.evals", "4", *CORRECTION)
+    options = (*options, "--save_every", "2")
+    whole, folder = make("whole", *options)
+    whole.fit(folder, quiet)
+    expected = folder.read_metrics()
+    trainer, folder = make("broken", *options)
+    loss = trainer.task.loss
+
+    def broken(output, targets):
+        if trainer.model.training and trainer.step + 1 == step:
+            raise Killed
+        return loss(output, targets)
+
+    trainer.task.loss = broken
+    with pytest.raises(Killed):
+        trainer.fit(folder, quiet)
+    again, folder = make("broken", *options, new=False)
+    again.fit(folder, quiet, resume=True)
+    assert all(torch.equal(a, weights(whole)[k]) for k, a in weights(again).items())
+    for one, other in zip(folder.read_metrics(), expected, strict=True):
+        assert one | {"seconds": 0} == other | {"seconds": 0}
+    assert again.stabiliser.state() == whole.stabiliser.state()
+
+
+def test_an_infinite_penalty_stops_the_run_before_the_step(make, quiet, weights) -> None:
+    trainer, folder = make("run", *JR[:2], "--regulariser.gamma", "1e300")
+    before = weights(trainer)
+    trainer.stabiliser.factor = 1e300
+    with pytest.raises(TrainingError, match="the regulariser and the correction add"):
+        trainer.fit(folder, quiet)
+    assert all(torch.equal(a, before[k]) for k, a in weights(trainer).items())
