@@ -69,12 +69,13 @@ class GraphKeeper(Jacobian):
             return select(layout.rows(latest.direct(layout.leaves(v))), among)
 
         def by_difference(v: Rows) -> Rows:
+            image = layout.rows([leaf.detach() for leaf in latest.value])
+            if among is not None:
+                image = select(image, among)
             size = length(v)
-            step = math.sqrt(torch.finfo(size.dtype).eps) * (1 + length(z)) / size
-            step = torch.where(size > 0, step, 1.0)
-            moved = self._plain(add_scaled(z, step, v))
-            at = layout.rows([leaf.detach() for leaf in latest.value])
-            change = subtract(moved, at if among is None else select(at, among))
+            step = math.sqrt(torch.finfo(size.dtype).eps) * (length(z) + length(image)) / size
+            step = torch.where(torch.isfinite(step) & (step > 0), step, 1.0)
+            change = subtract(self._plain(add_scaled(z, step, v)), image)
             return [row / step.unsqueeze(1) for row in change]
 
         def product(v: Rows) -> Rows:

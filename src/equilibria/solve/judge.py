@@ -86,22 +86,19 @@ class Judge:
 
     def observe(self, point: Point) -> bool:
         """Judges an evaluated iterate; True when no sample runs any more."""
-        solver, size = self.solver, point.size
+        size = point.size
         self.evals += 1
         if self.stepper.spent is not None:
             spent = torch.where(self.running, self.stepper.spent, 0)
             self.spent = spent if self.spent is None else self.spent + spent
         scale = length([row.detach() for row in point.f])
-        merit = relative = size / scale
-        if not self.plain:
-            absolute = solver.atol * math.sqrt(entries(point.f))  # of the RMS norm
-            merit = size / torch.add(scale * self.rtol, absolute)
+        merit, relative = self.measured(point, scale)
         if self.trace is not None:
             self._record(point, scale)
         if self.evals == 1:
             self.top = DIVERGENCE * size
         self.now, self.now_relative, self.now_merit = point.z, relative, merit
-        if self._ordinary():
+        if self.ordinary(self.evals):
             if self._quiet(size, merit):
                 self.best, self.merit, self.relative, self.size = point.z, merit, relative, size
                 return False
@@ -110,12 +107,25 @@ class Judge:
                 return self._end((merit < self.floor).nonzero().flatten(), None)
         return self._settle(point, scale)
 
-    def _ordinary(self) -> bool:
-        """Is there nothing to be looked at but the residual?"""
+    def measured(self, point: Point, scale: Tensor) -> tuple[Tensor, Tensor]:
+        """The merit of an iterate and its relative residual; `scale` is the length of f(z)."""
+        relative = point.size / scale
+        if self.plain:
+            return relative, relative
+        absolute = self.solver.atol * math.sqrt(entries(point.f))  # of the RMS norm
+        return point.size / torch.add(scale * self.rtol, absolute), relative
+
+    def ordinary(self, evals: int) -> bool:
+        """Is there nothing to be looked at, after so many evaluations, but the residual?"""
         patience = self.solver.patience
-        marked = patience is not None and self.evals % patience == 1 % patience
-        last = self.evals >= self.solver.max_evals
-        return not (marked or last or self.tracked) and self.spent is None
+        marked = patience is not None and evals % patience == 1 % patience
+        return not (marked or evals >= self.solver.max_evals or self.tracked) and self.spent is None
+
+    def pass_over(self, evals: int, point: Point, scale: Tensor) -> None:
+        """Takes note of quiet evaluations, the newest of which is `point`."""
+        self.evals += evals
+        self.best, self.size = point.z, point.size
+        self.merit, self.relative = self.measured(point, scale)
 
     def _quiet(self, size: Tensor, merit: Tensor) -> bool:
         """Has every sample come closer, none arrived, and none diverged?"""

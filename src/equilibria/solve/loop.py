@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from equilibria.solve import private
+from equilibria.solve.deferred import Deferred
 from equilibria.solve.inverse import Inverse
 from equilibria.solve.judge import Judge
 from equilibria.solve.rows import Rows, length
@@ -69,12 +71,17 @@ def iterate(
     stepper = solver.start(tracked, jacobian)
     stepper.keeps_inverse = keeps_inverse
     judge = Judge(solver, stepper, z, trace=trace, last=last, tracked=tracked, rtol=rtol)
+    # Who asks for every evaluation, or for the last iterate, is told at once.
+    at_once = (
+        private.free_to_read(z[0]) or tracked or trace or states or last or solver.looks_around
+    )
+    observe = judge.observe if at_once else Deferred(judge).observe
     while True:
         image = evaluate(z) if f is None else f
         f = None
         residual = stepper.residual(image, z)
         point = Point(z, image, residual, length([row.detach() for row in residual]))
-        if judge.observe(point):
+        if observe(point):
             break
         if solver.looks_around:
             point = judge.around(point)

@@ -42,8 +42,8 @@ class NewtonKrylov(Solver):
     spectral radii far above 1, and quadratically at the end.
 
     Every product counts as an evaluation of f, and costs about as much. Where autograd can't
-    differentiate f twice a product is the difference of two evaluations. Memory: f's graph, the linear solver's history and 3 vectors of the
-    size of z.
+    differentiate f twice a product is the difference of two evaluations. Memory: f's graph, the
+    linear solver's history and 3 vectors of the size of z.
 
     Source: Eisenstat and Walker 1996, eq. 2.6; Kelley 1995, ch. 6 and 8.
 

@@ -1,0 +1,71 @@
+"""Several evaluations judged together give what each judged by itself gives."""
+
+import pytest
+import torch
+from problems import normal
+
+import equilibria as eq
+from equilibria.solve import deferred, private
+
+SOLVERS = [
+    eq.Picard(rtol=1e-5, max_evals=90),
+    eq.Picard(rtol=1e-5, atol=1e-3, damping=0.7),
+    eq.Anderson(rtol=1e-6),
+    eq.Anderson(rtol=1e-6, period=1),
+    eq.Broyden(rtol=1e-6),
+]
+# Rates of elementwise maps: fast, slow, too slow for the budget, oscillating, diverging, and one
+# that turns NaN on the way.
+RATES = torch.tensor([0.05, 0.5, 0.9, 0.9999, -0.95, 30.0, -7.0])
+
+
+def f(z, rate, x):
+    broken = (rate[:, None] == -7) & (z.abs() > 0.5)
+    return torch.where(broken, torch.nan, rate[:, None] * torch.sin(z) + x)
+
+
+def solve(solver, **options):
+    rate = RATES[torch.arange(40) % len(RATES)]
+    x = normal(40, 6, seed=3).float()
+    return eq.fixed_point(f, torch.zeros_like(x), rate, x, solver=solver, **options)
+
+
+class Asked:
+    """`torch.Tensor.tolist` and the like that wait for a device, counted by the blocks asked."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.blocks: list[int] = []
+        plain = deferred.Deferred._quiet
+
+        def counted(this, pending):
+            self.blocks.append(len(pending))
+            return plain(this, pending)
+
+        monkeypatch.setattr(deferred.Deferred, "_quiet", counted)
+
+
+@pytest.mark.parametrize("per_sample", [False, True])
+@pytest.mark.parametrize("solver", SOLVERS, ids=repr)
+def test_blocks_change_nothing(solver, per_sample: bool, monkeypatch) -> None:
+    wanted = solve(solver, per_sample=per_sample)
+    assert len(set(wanted.status.tolist())) >= 3
+    asked = Asked(monkeypatch)
+    monkeypatch.setattr(private, "free_to_read", lambda tensor: False)
+    found = solve(solver, per_sample=per_sample)
+    assert asked.blocks
+    torch.testing.assert_close(found.value, wanted.value, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(found.status, wanted.status)
+    assert torch.equal(found.stats.evals, wanted.stats.evals)
+    torch.testing.assert_close(found.stats.residual, wanted.stats.residual, rtol=0, atol=0)
+
+
+def test_the_device_is_asked_every_few_evaluations(monkeypatch) -> None:
+    """While all samples are far from their tolerance."""
+    monkeypatch.setattr(private, "free_to_read", lambda tensor: False)
+    asked = Asked(monkeypatch)
+    x = normal(5, 6, seed=4).float()
+    g = lambda z, x: 0.95 * torch.sin(0.5 * z) + x  # noqa: E731
+    sol = eq.fixed_point(g, torch.zeros_like(x), x, solver=eq.Picard(rtol=1e-6, patience=None))
+    assert (sol.status == eq.Status.CONVERGED).all()
+    assert deferred.BLOCK in asked.blocks
+    assert len(asked.blocks) < 0.8 * int(sol.stats.evals.max())
