@@ -116,6 +116,10 @@ def test_a_missing_peer_is_named_with_what_installs_it(subject, capsys, monkeypa
     assert "torchdeq" in message and "pip install equilibria[bench]" in message
 
 
-def test_without_a_subject_all_are_listed(capsys):
-    out = told(capsys)
+@pytest.mark.parametrize("argv", [["bench"], ["bench", "--help"]])
+def test_without_a_subject_all_are_listed(argv, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    assert ended.value.code == 0
+    out = capsys.readouterr().out
     assert all(subject in out for subject in bench.SUBJECTS)

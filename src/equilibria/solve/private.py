@@ -61,7 +61,12 @@ def every(mask: Tensor) -> bool:
 
 
 def free_to_read(tensor: Tensor) -> bool:
-    """Is the tensor in the host's memory, where a look at it waits for nothing?"""
+    """Is the tensor in the host's memory, where a look at it waits for nothing?
+
+    Never while code is compiled: a look would break the graph.
+    """
+    if torch.compiler.is_compiling():
+        return False
     return tensor.device.type == "cpu" and not is_wrapped(tensor)
 
 

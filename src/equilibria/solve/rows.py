@@ -167,6 +167,8 @@ class Memory:
         for i, place in enumerate(places):
             if b is None:
                 place.copy_(a[i])
+            elif torch.compiler.is_compiling():  # which cannot write to a view, and fuses the two
+                place.copy_(torch.add(a[i], b[i], alpha=scale))
             elif scale == -1.0:
                 torch.sub(a[i], b[i], out=place)
             else:

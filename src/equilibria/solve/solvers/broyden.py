@@ -162,7 +162,7 @@ class _Broyden(Stepper):
             self.matrix = grown
         place = self.matrix[:, k : k + 1, :width]
         row = torch.baddbmm(place, newest, self.matrix[:, :width, :width]) if k > 1 else place
-        torch.div(row, square, out=place)
+        place.copy_(row / square)
 
     def _forget(self, weights: Tensor, factor: Tensor) -> Tensor:
         """Starts afresh where the update would divide by rounding; there the step is the residual.
