@@ -35,17 +35,18 @@ class Anderson(Solver):
     system. Only the newest row of the Gram matrix of the dg_j is computed; the small systems are
     solved in float64.
 
-    History: 2 x `history` + 2 vectors of the size of z; `period` + 1 more as it extrapolates, where
-    that is not 1.
+    History: 2 x `history` + 2 vectors of the size of z, and where the period is not 1, as it
+    extrapolates, up to `history` + 1 more.
 
     Attributes:
         history: differences kept, the m of the papers; None keeps all.
         damping: beta, between 0 and 2, exclusive; 1 is undamped.
         ridge: Tikhonov term, each difference's relative to its own squared length, so that scaling
             a problem changes nothing. None: 8 times the rounding of the state's dtype.
-        period: extrapolate at every `period`-th evaluation and iterate plainly in between. 1 is the
-            method as it is known. 3 takes about as many evaluations and a third of the work; on
-            stiff maps, where plain iterations lead astray, it converges less often.
+        period: extrapolate at every `period`-th evaluation, from 2 x `period` on, and iterate
+            plainly in between. 1 is the method as it is known. 3 takes about as many evaluations
+            and a third of the work; on stiff maps, where plain iterations lead astray, it converges
+            less often.
 
     Source: Anderson 1965; Walker and Ni 2011; for the period Pratapa, Suryanarayana and Pask 2016.
     """
@@ -91,8 +92,10 @@ class AndersonStepper(Stepper):
 
     @override
     def step(self, now: Point) -> Rows:
-        plain = self.store(now)
-        return plain if self.evals % self.solver.period else self.extrapolate(plain)
+        plain, period = self.store(now), self.solver.period
+        if self.evals % period or self.evals < 2 * period:
+            return plain
+        return self.extrapolate(plain)
 
     def store(self, now: Point) -> Rows:
         """Keeps the newest differences; returns the plain step."""
