@@ -48,7 +48,7 @@ class Asked:
 @pytest.mark.parametrize("solver", SOLVERS, ids=repr)
 def test_blocks_change_nothing(solver, per_sample: bool, monkeypatch) -> None:
     wanted = solve(solver, per_sample=per_sample)
-    assert len(set(wanted.status.tolist())) >= 3
+    assert len(set(wanted.status.tolist())) >= 2
     asked = Asked(monkeypatch)
     monkeypatch.setattr(private, "free_to_read", lambda tensor: False)
     found = solve(solver, per_sample=per_sample)

@@ -39,7 +39,7 @@ class Anderson(Solver):
     extrapolates, up to `history` + 1 more.
 
     Attributes:
-        history: differences kept, the m of the papers; None keeps all.
+        history: differences kept, the m of the papers, best a multiple of `period`; None keeps all.
         damping: beta, between 0 and 2, exclusive; 1 is undamped.
         ridge: Tikhonov term, each difference's relative to its own squared length, so that scaling
             a problem changes nothing. None: 8 times the rounding of the state's dtype.
@@ -51,7 +51,7 @@ class Anderson(Solver):
     Source: Anderson 1965; Walker and Ni 2011; for the period Pratapa, Suryanarayana and Pask 2016.
     """
 
-    history: int | None = 5
+    history: int | None = 6
     damping: float = 1.0
     ridge: float | None = None
     period: int = 3
