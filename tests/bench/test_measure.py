@@ -115,16 +115,16 @@ def test_without_turns_all_is_counted_and_nothing_timed():
     assert honest.ms is None and report.f_ms is None
 
 
-def test_who_allocates_ahead_is_given_what_it_needs():
+def test_who_pays_for_its_budget_is_given_what_it_needs():
     asked = []
 
     def solve(problem, f, rtol, evals):
         asked.append(evals)
         return iterate(problem, f, rtol, evals)
 
-    solvers.measure(PROBLEM, [of("ahead", solve, allocates=2)], rtol=RTOL, turns=1)
+    solvers.measure(PROBLEM, [of("ahead", solve, pays_for_budget=True)], rtol=RTOL, turns=1)
     assert asked[0] == 60
-    assert set(asked[1:]) == {30}  # 20 calls, in tens
+    assert set(asked[1:]) == {22}  # 20 calls, and two to spare
 
 
 def test_who_keeps_every_step_is_given_at_most_so_many_evaluations():

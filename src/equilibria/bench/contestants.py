@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import equilibria as eq
+from equilibria.bench.count import Spent
 from equilibria.bench.problems import Problem
 from equilibria.solve import Solver
 
@@ -56,6 +57,7 @@ class Contestant:
         method: the method that two families have in common: Picard, Anderson, Broyden,
             NewtonKrylov; default and Auto are equilibria's own.
         solve: see `Solve`.
+        pays_for_budget: its time grows with the evaluations that it is given, needed or not.
         allocates: vectors of the size of the state, for each evaluation it is given, that it
             allocates before it begins.
         most: evaluations that it is given at most: what keeps every step has a price that grows
@@ -66,6 +68,7 @@ class Contestant:
     family: str
     method: str
     solve: Solve
+    pays_for_budget: bool = False
     allocates: int = 0
     most: int | None = None
 
@@ -92,11 +95,14 @@ def _ours(
 
 def _equilibria() -> list[Contestant]:
     named: dict[str, Callable[[], Solver]] = {
-        name: getattr(eq, name)
-        for name in ("Picard", "Anderson", "Broyden", "NewtonKrylov", "Auto")
-        if name in eq.__all__
+        "Picard": eq.Picard,
+        # As torchdeq has it: six iterates, and an extrapolation every time.
+        "Anderson": lambda: eq.Anderson(history=5, period=1),
+        "Broyden": eq.Broyden,
+        "NewtonKrylov": eq.NewtonKrylov,
+        "Auto": eq.Auto,
+        "default": default_solver,
     }
-    named["default"] = default_solver
     return [
         Contestant(
             name=name,
@@ -151,17 +157,22 @@ def _scipy(
         z = tensor(x)
         return (f(z, *problem.operands) - z).flatten().numpy()
 
+    latest = like.flatten().numpy()
+
     def stop(x: Any, residual: Any) -> None:
+        nonlocal latest
+        latest = x
         rows, images = (part.reshape(len(like), -1) for part in (residual, x + residual))
         size = (rows**2).sum(1) ** 0.5
         if (size <= rtol * (images**2).sum(1) ** 0.5).all():
             raise _Done(x)
 
-    start = like.flatten().numpy()
     try:
-        x = getattr(optimize, name)(root, start, f_tol=0.0, maxiter=evals, callback=stop)
+        x = getattr(optimize, name)(root, latest, f_tol=0.0, maxiter=evals, callback=stop)
     except _Done as done:
         x = done.x
+    except (optimize.NoConvergence, Spent):  # what it has reached counts
+        x = latest
     return Answer(tensor(x))
 
 
@@ -180,6 +191,7 @@ def contestants(device: str = "cpu") -> list[Contestant]:
                 family="torchdeq",
                 method=method,
                 solve=functools.partial(_torchdeq, name),
+                pays_for_budget=True,  # it pads its traces to the budget
                 allocates=2 if method == "Broyden" else 0,
                 most=BROYDEN if method == "Broyden" else None,
             )
