@@ -59,6 +59,21 @@ def test_blocks_change_nothing(solver, per_sample: bool, monkeypatch) -> None:
     torch.testing.assert_close(found.stats.residual, wanted.stats.residual, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("solver", [eq.Anderson(rtol=1e-6, period=1), eq.Broyden(rtol=1e-6)])
+def test_small_units_are_judged_by_their_own_residuals(solver, monkeypatch) -> None:
+    """A block that is gone through again must not take a later residual for an earlier one."""
+    rate = torch.linspace(0.6, 0.95, 40)
+    x = 2.0**-50 * normal(40, 6, seed=5).float()
+    g = lambda z, rate, x: rate[:, None] * z.roll(1, dims=1) + x  # noqa: E731
+    monkeypatch.setattr(private, "free_to_read", lambda tensor: False)
+    sol = eq.fixed_point(g, torch.zeros_like(x), rate, x, solver=solver)
+    image, value = g(sol.value, rate, x).double(), sol.value.double()
+    residual = (image - value).norm(dim=1) / image.norm(dim=1)
+    done = sol.status == eq.Status.CONVERGED
+    assert done.any()
+    assert (residual[done] <= 1.01e-6).all()
+
+
 def test_the_device_is_asked_every_few_evaluations(monkeypatch) -> None:
     """While all samples are far from their tolerance."""
     monkeypatch.setattr(private, "free_to_read", lambda tensor: False)

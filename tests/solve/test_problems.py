@@ -35,10 +35,9 @@ Outcome = eq.Status | frozenset[eq.Status]
 # with the dtype where it matters. A solve that fails and does not stand here breaks the test, and
 # so does one that stands here and converges.
 KNOWN_FAILURES: dict[str, dict[str, Outcome | tuple[Outcome, ...]]] = {
-    # Plain iteration is too slow within the budget, or Anderson's five vectors are too few.
+    # Plain iteration is too slow within the budget.
     "linear/symmetric_.99": {
         "Picard": MAX_EVALS,
-        "Anderson(1) float64": (MAX_EVALS, MAX_EVALS, CONVERGED),
     },
     "linear/ill_conditioned": {"Picard": MAX_EVALS},
     "tanh/norm_2.5": {"Picard float64": (CONVERGED, MAX_EVALS, CONVERGED)},

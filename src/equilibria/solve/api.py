@@ -48,7 +48,8 @@ def fixed_point(
 
     Args:
         f: z, *operands -> z. Called many times; it must return the same for the same input (no
-            fresh dropout masks, no batch statistics), in the state's structure, shapes and dtype.
+            fresh dropout masks, no batch statistics), in the state's structure, shapes and dtype,
+            and in a new tensor each time (no buffer used again, as in a replayed CUDA graph).
         z0: the start: a tensor `(batch, ...)` or a tree (tuple, list, dict) of such tensors, in
             float32 or float64. It gets a gradient only under `Unrolled`.
         operands: tensors `(batch, ...)` or trees of them; `eq.shared(x)` for one that has no batch

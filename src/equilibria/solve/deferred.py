@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from equilibria.solve.judge import Judge
-from equilibria.solve.rows import length
+from equilibria.solve.rows import length, subtract
 from equilibria.solve.solvers.base import Point
 
 BLOCK = 4  # evaluations that are looked at together
@@ -24,6 +24,9 @@ class Deferred:
     looked at; but up to `BLOCK` - 1 evaluations may be spent for nothing, which is why every
     evaluation is looked at once a sample has come near its tolerance.
 
+    While it waits, up to `BLOCK` iterates and their images are held. The evaluations spent for
+    nothing are not counted: no answer depends on them.
+
     Evaluations that the judge wants to see (the last, and those of a search for a stall) end a
     block.
     """
@@ -36,8 +39,9 @@ class Deferred:
     def observe(self, point: Point) -> bool:
         """See `Judge.observe`."""
         judge = self.judge
-        self.pending.append((point, length(point.f)))
-        ordinary = judge.ordinary(judge.evals + len(self.pending)) and judge.evals > 0
+        # The residual lies where the method needs the place: it is made anew if it is asked for.
+        self.pending.append((replace(point, residual=[]), length(point.f)))
+        ordinary = judge.ordinary(judge.evals + len(self.pending))
         if ordinary and len(self.pending) < self.block:
             return False
         pending, self.pending = self.pending, []
@@ -61,6 +65,7 @@ class Deferred:
     def _undone(self, point: Point) -> Point:
         """The point with the samples that have ended where they rest; their residual is infinite,
         so that no judgement is built on it."""
+        point = replace(point, residual=subtract(point.f, point.z))
         if self.judge.resting is None:
             return point
         index, rows = self.judge.resting

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from equilibria.solve.derivative import Linearisation
 from equilibria.solve.rows import Layout, Rows, add_scaled, length, select, subtract
 from equilibria.solve.solvers.base import Jacobian, Product
+from equilibria.solve.status import SolveWarning
 from equilibria.solve.tree import Leaves
 
 
@@ -84,8 +86,15 @@ class GraphKeeper(Jacobian):
                     return by_graph(v)
                 except torch.OutOfMemoryError:
                     raise
-                except (RuntimeError, NotImplementedError):
+                except (RuntimeError, NotImplementedError) as error:
                     self._differences = True
+                    warnings.warn(
+                        "f can't be differentiated twice "
+                        f"({type(error).__name__}: {str(error).splitlines()[0]}): Newton's "
+                        "products with its Jacobian are finite differences, to half the digits",
+                        SolveWarning,
+                        stacklevel=2,
+                    )
             return by_difference(v)
 
         return product

@@ -28,7 +28,7 @@ class Judge:
     every sample gone through.
 
     A sample that has finished rests in the batch, at its answer: its residual does not change, it
-    falls neither back nor below, and disturbs no quiet.
+    falls neither back nor below, and disturbs no quiet (unless f is not a number there).
 
     The samples still in the batch are numbered as in the batch; `full_*` number all samples of the
     solve.
@@ -119,7 +119,8 @@ class Judge:
         """Is there nothing to be looked at, after so many evaluations, but the residual?"""
         patience = self.solver.patience
         marked = patience is not None and evals % patience == 1 % patience
-        return not (marked or evals >= self.solver.max_evals or self.tracked) and self.spent is None
+        within = 1 < evals < self.solver.max_evals
+        return within and not (marked or self.tracked) and self.spent is None
 
     def pass_over(self, evals: int, point: Point, scale: Tensor) -> None:
         """Takes note of quiet evaluations, the newest of which is `point`."""
@@ -278,7 +279,7 @@ class Judge:
             best=self.best,
             best_size=self.size,
             running=self.running,
-            merit=self.now_merit / self.goal,
+            merit=self.now_merit / max(self.goal, torch.finfo(self.merit.dtype).tiny),
         )
 
     @property

@@ -26,16 +26,6 @@ def cholesky(matrix: Tensor) -> tuple[Tensor, Tensor]:
     return factor, failed
 
 
-def solve_triangle(
-    matrix: Tensor, right: Tensor, *, upper: bool, unit_diagonal: bool = False
-) -> Tensor:
-    """Solves triangular systems `(batch, k, k)` for right sides `(batch, k)`."""
-    solution: Tensor = _linalg.solve_triangular(
-        matrix, right.unsqueeze(2), upper=upper, unitriangular=unit_diagonal
-    )
-    return solution.squeeze(2)
-
-
 def split(rows: Tensor, widths: list[int]) -> list[Tensor]:
     """Cuts `(samples, sum of widths)` into one matrix a width."""
     anything: Any = rows

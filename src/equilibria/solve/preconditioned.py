@@ -67,7 +67,9 @@ def solve_preconditioned(
         now = measured(product, g, proposal)
         evals = evals + torch.where(running, run.evals + 1, 0)
         better = running & torch.isfinite(now.size + now.scale) & (now.size < size)
-        status = torch.where(running & ~(now.size < STALL * size), int(Status.STALLED), status)
+        arrived = now.size <= linear.atol + relative * now.scale
+        gained = (now.size < STALL * size) | arrived
+        status = torch.where(running & ~gained, int(Status.STALLED), status)
         u = [torch.where(better.unsqueeze(1), a, b) for a, b in zip(proposal, u, strict=True)]
         residual = [
             torch.where(better.unsqueeze(1), a, b)

@@ -48,8 +48,10 @@ class FixedPointCorrection:
     def __post_init__(self) -> None:
         for name in ("count", "evals"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or value < 1):
-                raise ValueError(f"{name} must be at least 1; got {value}")
+            if value is not None and (
+                isinstance(value, bool) or not isinstance(value, int) or value < 1
+            ):
+                raise ValueError(f"{name} must be at least 1, a whole number; got {value}")
         if not 0.0 < self.gamma <= 1.0:
             raise ValueError(f"gamma must lie in (0, 1]; got {self.gamma}")
 

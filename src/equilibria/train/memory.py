@@ -20,9 +20,11 @@ from equilibria.solve import (
     GMRES,
     Adjoint,
     Anderson,
+    Auto,
     BiCGSTAB,
     Broyden,
     Implicit,
+    NewtonKrylov,
     Picard,
     Relay,
     Solver,
@@ -125,10 +127,16 @@ def _step(
 def _history(solver: object, evals: int) -> int:
     """Return the size of a solver's history, as its docstring states it, after `evals`."""
     match solver:
-        case Anderson(history=history):
-            return 2 * min(history or evals, evals)
+        case Anderson(history=history, period=period):
+            kept = min(history or evals, evals)
+            return 2 * kept + 2 + (0 if period == 1 else kept + 1)
         case Broyden(memory=memory):
-            return min(memory or evals, evals) + 3
+            return min(memory or evals, evals) + 1
+        case Auto(history=history, linear=linear):
+            kept = min(history, evals)
+            return 3 * kept + 6 + _history(linear, evals)
+        case NewtonKrylov(linear=linear):
+            return 3 + _history(linear, evals)
         case GMRES(restart=restart):
             return min(restart, evals) + 1
         case BiCGSTAB():

@@ -49,8 +49,11 @@ class Implicit(ImplicitAdjoint):
             the smaller one are saved. None: `linear.rtol` alone.
         guess: start from what `Shine` would return; not where an earlier solution gives a start.
         preconditioner: search for u along M = -B^T, B the matrix of the forward solve by `Broyden`.
-            Where the spectral radius is near 1 and J is not symmetric it saves up to half of the
-            products, elsewhere little, or costs a few.
+            Where the spectral radius is near 1 and J is not symmetric it can save products;
+            elsewhere it saves little, or costs a few.
+
+    With a guess or a preconditioner finished samples stay in the batch. Under torch.vmap `follow`,
+    `guess` and `preconditioner` are not used: the same answer, to the tolerance of `linear`.
     """
 
     linear: LinearSolver | Solver = field(default_factory=Relay)

@@ -66,7 +66,7 @@ class Unrolled(Adjoint):
                 return layout.rows(list(module.checkpoint(once, *state, use_reentrant=False)))
             return layout.rows(list(once(*state)))
 
-        tracked = torch.is_grad_enabled() or transformed
+        tracked = torch.is_grad_enabled() or transformed or private.dual_level_active()
         run = equation.search(rows_of_f, layout.rows(z), None, tracked=tracked, last=True)
         if equation.record is not None:
             equation.record.note(run, layout)

@@ -131,4 +131,5 @@ def _shortest(basis: Krylov, used: Tensor, size: Tensor) -> tuple[Rows, Tensor]:
     total = (coordinates[:, :, :1].transpose(1, 2) @ coordinates).squeeze(1)
     weights = total[:, 1 : count + 1] * (-size / total[:, 0]).unsqueeze(1)
     lost = healthy & ~torch.isfinite(weights).all(dim=1)
+    left = size * total[:, 0].rsqrt()
     return basis.combine(torch.where(lost.unsqueeze(1), 0.0, weights)), left

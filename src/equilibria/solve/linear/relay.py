@@ -37,6 +37,8 @@ class Relay(LinearSolver):
 
     Attributes:
         first: a forward solver, with half of `max_evals`. Its tolerances are those of the relay.
+            Where a caller limits products sample by sample (`NewtonKrylov`, a preconditioner) it
+            has no part, and `last` does all.
         last: a linear solver, with what is left. Its tolerances are those of the relay.
     """
 
@@ -53,6 +55,14 @@ class Relay(LinearSolver):
                 "Relay(first=...): expected a forward solver, such as eq.Anderson(period=3), got "
                 f"{first!r}"
             )
+        for name, nested in (("first", first), ("last", last)):
+            for limit in ("rtol", "atol", "max_evals"):
+                given = getattr(nested, limit, None)
+                if given is not None and given != getattr(type(nested)(), limit):
+                    raise ValueError(
+                        f"Relay({name}=...): {limit} = {given!r} would be ignored: the limits of "
+                        f"a relay are its own, Relay({limit}={given!r})"
+                    )
         if not isinstance(last, LinearSolver):
             raise TypeError(
                 f"Relay(last=...): expected a linear solver, such as eq.GMRES(), got {last!r}"

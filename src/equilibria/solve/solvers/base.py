@@ -57,7 +57,7 @@ class Solver(Limits, abc.ABC):
 
     Attributes:
         patience: a sample has stalled when its best residual fell by less than 1 % in this many
-            evaluations; None never gives up.
+            evaluations, which is looked for once every so many; None never gives up.
     """
 
     patience: int | None = 20
