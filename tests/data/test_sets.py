@@ -119,6 +119,7 @@ def test_what_is_no_idx_file(tmp_path: Path, content: bytes, message: str) -> No
         gzip.compress(as_idx(ARRAY))[:-20],
         gzip.compress(as_idx(ARRAY))[:20] + b"\xff" * 40,
     ],
+    ids=["no gzip", "cut off", "overwritten"],  # the bytes have the time in them
 )
 def test_a_damaged_gzip(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "file.gz").write_bytes(content)
