@@ -107,13 +107,13 @@ def solvers(argv: Sequence[str]) -> None:
     from equilibria.bench.solvers import Report, measure
 
     every = {each.name: each for each in contestants(arguments.device)}
-    if arguments.solvers == ["*"]:
-        require_peers("torchdeq", "scipy")
     names = usual(arguments.device)
     if arguments.problems != ["*"]:
         names = _matching(arguments.problems, PROBLEMS, "problem")
     if arguments.mode == "graphs" and not arguments.device.startswith("cuda"):
         raise UserError("--mode graphs needs a GPU: give --device cuda as well")
+    if arguments.solvers == ["*"]:
+        require_peers("torchdeq", "scipy")
     who = [every[name] for name in _matching(arguments.solvers, every, "solver")]
     dtype = getattr(torch, arguments.dtype)
     inside = None if arguments.autocast is None else getattr(torch, arguments.autocast)
@@ -192,14 +192,14 @@ def _gradients(subject: str, argv: Sequence[str], arguments: Any, patterns: Sequ
     from equilibria.bench import methods as ways
     from equilibria.bench.contestants import require_peers
 
-    if patterns == ["*"]:
-        require_peers("torchdeq")
     if subject == "adjoints":
         methods, cases, what = ways.adjoints(), cells.RADII, "adjoint"
     else:
         methods, cases, what = ways.exact(), cells.WIDTHS, "step"
     by_name = {each.name: each for each in methods}
     names = _matching(arguments.problems, cases, "problem")
+    if patterns == ["*"]:
+        require_peers("torchdeq")
     who = [by_name[name] for name in _matching(patterns, by_name, what)]
     dtype, rtol = getattr(torch, arguments.dtype), arguments.rtol
 
