@@ -8,8 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from equilibria.bench.modes import MODES
+
 ROOT = Path(__file__).parents[2]
-MODES = ("eager", "compiled", "graphs")
 PRECISIONS = ([], ["--autocast", "bfloat16", "--rtol", "1e-2"])
 
 

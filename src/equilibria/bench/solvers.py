@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -104,10 +105,9 @@ class Report:
         return asdict(self)
 
     @classmethod
-    def of(cls, data: dict[str, object]) -> Report:
+    def of(cls, data: dict[str, Any]) -> Report:
         """From plain data."""
-        measured: list[dict[str, object]] = data["measured"]  # type: ignore[assignment]
-        return cls(**{**data, "measured": [Measured(**each) for each in measured]})  # type: ignore
+        return cls(**{**data, "measured": [Measured(**each) for each in data["measured"]]})
 
     def get(self, solver: str) -> Measured | None:
         """The contestant of that name."""

@@ -15,6 +15,10 @@ from equilibria.solve.solvers.base import Jacobian, Product
 from equilibria.solve.status import SolveWarning
 from equilibria.solve.tree import Leaves
 
+# What torch says where a backward can't be differentiated again: kernels without a second
+# derivative, functions of a user that have none, compiled code. Any other error is f's own.
+_ONCE_ONLY = ("is not implemented", "once_differentiable", "double backward", "donated buffers")
+
 
 class GraphKeeper(Jacobian):
     """f on rows, and its Jacobian by products.
@@ -86,7 +90,9 @@ class GraphKeeper(Jacobian):
                     return by_graph(v)
                 except torch.OutOfMemoryError:
                     raise
-                except (RuntimeError, NotImplementedError) as error:
+                except RuntimeError as error:
+                    if not any(words in str(error) for words in _ONCE_ONLY):
+                        raise
                     self._differences = True
                     warnings.warn(
                         "f can't be differentiated twice "

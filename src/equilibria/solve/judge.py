@@ -320,22 +320,21 @@ class Judge:
     def _look_back(self, here: Tensor, at: Tensor) -> None:
         """What the method knows of the samples that end here."""
         if self.trace is not None:
-            self.full_ritz = self._noted(self.full_ritz, self.stepper.ritz(), here, at)
-        self.full_choices = self._noted(self.full_choices, self.stepper.choices(), here, at)
+            self.full_ritz = self._noted(self.full_ritz, self.stepper.ritz(here), at)
+        choices = self.stepper.choices()
+        if choices is not None:
+            self.full_choices = self._noted(self.full_choices, choices.index_select(0, here), at)
         self.stepper.end(here)
 
-    def _noted(
-        self, table: Tensor | None, rows: Tensor | None, here: Tensor, at: Tensor
-    ) -> Tensor | None:
+    def _noted(self, table: Tensor | None, rows: Tensor | None, at: Tensor) -> Tensor | None:
+        """The table of all samples with these rows at `at`."""
         if rows is None:
             return table
         nothing = torch.nan if rows.is_complex() else 0
         width = rows.shape[1]
         if table is None:
             table = rows.new_full((self.full_status.numel(), width), nothing)
-        found = torch.nn.functional.pad(
-            rows.index_select(0, here), (0, max(0, table.shape[1] - width)), value=nothing
-        )
+        found = torch.nn.functional.pad(rows, (0, max(0, table.shape[1] - width)), value=nothing)
         table = torch.nn.functional.pad(table, (0, found.shape[1] - table.shape[1]), value=nothing)
         return table.index_copy(0, at, found)
 

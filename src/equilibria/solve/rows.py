@@ -257,7 +257,7 @@ class Memory:
         self._widths = [row.shape[1] for row in rows]
         grown: Rows = []
         for leaf, row in enumerate(rows):
-            new = row.new_empty(row.shape[0], length, _padded(row))
+            new = row.new_empty(row.shape[0], length, whole_lines(row.shape[1], row))
             if new.shape[2] > row.shape[1]:
                 new[:, :, row.shape[1] :] = 0
             if self._buffers:
@@ -273,7 +273,7 @@ def _rows_of(buffer: Tensor, slots: Sequence[int]) -> Tensor:
     return torch.stack([buffer[:, slot] for slot in slots], dim=1)
 
 
-def _padded(row: Tensor) -> int:
-    """Entries of a row, up to whole cache lines of 64 bytes."""
-    line = 64 // row.element_size()
-    return -(-row.shape[1] // line) * line
+def whole_lines(count: int, like: Tensor) -> int:
+    """So many entries of the dtype of `like`, up to whole cache lines of 64 bytes."""
+    line = 64 // like.element_size()
+    return -(-count // line) * line

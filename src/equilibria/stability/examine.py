@@ -144,7 +144,7 @@ def _jacobian(patient: Patient, seen: Seen) -> Jacobian:
 
 def _ritz(solution: Solution) -> Summary | None:
     """The largest |Ritz value| of each sample, where the solve has left any."""
-    values: Tensor | None = getattr(solution.stats, "ritz", None)
+    values = solution.stats.ritz
     if values is None:
         return None
     sizes = values.abs()

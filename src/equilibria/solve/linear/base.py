@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,10 +15,8 @@ from equilibria.solve import private
 from equilibria.solve.judge import RUNNING, STALL
 from equilibria.solve.loop import Run
 from equilibria.solve.rows import Rows, choose, norm, subtract
-from equilibria.solve.solvers.base import Limits
+from equilibria.solve.solvers.base import Limits, Product
 from equilibria.solve.status import Status
-
-Product = Callable[[Rows], Rows]
 
 
 @dataclass(frozen=True, kw_only=True)

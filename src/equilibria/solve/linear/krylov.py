@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from equilibria.solve import linalg
-from equilibria.solve.rows import Rows, sum_of
+from equilibria.solve.rows import Rows, sum_of, whole_lines
 
 # A vector that was more than so many times as long before its projection on the others was taken
 # off is made orthogonal once more: else one pass has left it so to a few units of rounding.
@@ -49,7 +49,7 @@ class Krylov:
         self.limit = limit
         self.length = 1
         self.widths = [row.shape[1] for row in residual]
-        self.lines = [_whole_lines(row.shape[1], row) for row in residual]
+        self.lines = [whole_lines(row.shape[1], row) for row in residual]
         self.buffers: Rows = []
         self._like = residual
         self.eps = torch.finfo(size.dtype).eps
@@ -162,7 +162,7 @@ class Krylov:
     def _grow(self, room: int) -> None:
         room = max(2, room)
         first = self._like[0]
-        extra = _whole_lines(room, first)
+        extra = whole_lines(room, first)
         grown: Rows = []
         for leaf, (row, width, line) in enumerate(
             zip(self._like, self.widths, self.lines, strict=True)
@@ -178,9 +178,3 @@ class Krylov:
             self.total = torch.nn.functional.pad(self.total, (0, extra - self.total.shape[1]))
         self._work = [buffer.new_zeros(buffer.shape[0], 1, buffer.shape[2]) for buffer in grown]
         self._units = torch.eye(room, extra, dtype=first.dtype, device=first.device).roll(1, 1)
-
-
-def _whole_lines(entries: int, like: Tensor) -> int:
-    """Entries of a row, up to whole cache lines of 64 bytes."""
-    line = 64 // like.element_size()
-    return -(-entries // line) * line

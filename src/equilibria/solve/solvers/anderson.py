@@ -176,16 +176,16 @@ class AndersonStepper(Stepper):
             self.base = select(self.base, index)
 
     @override
-    def ritz(self) -> Tensor | None:
+    def ritz(self, here: Tensor) -> Tensor | None:
         """The eigenvalues of H with df_j = sum_i dz_i H_ij in the least-squares sense: J, seen in
         the space of the dz_j."""
         if self.tracked or not self.stored:
             return None
         beta, found = self.solver.damping, self.stored
         change = torch.cat(
-            [leaf[:, ROOM : ROOM + found] for leaf in self.residuals.rows()], dim=2
+            [leaf[here, ROOM : ROOM + found] for leaf in self.residuals.rows()], dim=2
         ).double()
-        move = torch.cat([leaf[:, :found] for leaf in self.moves.rows()], dim=2).double()
+        move = torch.cat([leaf[here, :found] for leaf in self.moves.rows()], dim=2).double()
         step = move - beta * change
         return ritz_values(step, step + change)
 

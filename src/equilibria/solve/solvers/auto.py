@@ -215,8 +215,8 @@ class _Auto(Stepper):
         return torch.stack([first, second, third], dim=1)
 
     @override
-    def ritz(self) -> Tensor | None:
-        return self.anderson.ritz()
+    def ritz(self, here: Tensor) -> Tensor | None:
+        return self.anderson.ritz(here)
 
     @override
     def select(self, index: Tensor) -> None:

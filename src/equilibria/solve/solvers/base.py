@@ -146,9 +146,11 @@ class Stepper(abc.ABC):
     def select(self, index: Tensor) -> None:
         """Keeps the samples named by `index`; the others have finished and leave the batch."""
 
-    def ritz(self) -> Tensor | None:
-        """Ritz values `(samples, k)` of df/dz from what the method has stored, NaN where it has
-        none; None for a method that stores nothing of the kind."""
+    def ritz(self, here: Tensor) -> Tensor | None:
+        """Ritz values `(len(here), k)` of df/dz, for the samples at these places, from what the
+        method has stored, NaN where it has none; None for a method that stores nothing of the
+        kind."""
+        del here
         return None
 
     def end(self, here: Tensor) -> None:

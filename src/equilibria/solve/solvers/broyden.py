@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from equilibria.solve import private
 from equilibria.solve.inverse import Inverse
-from equilibria.solve.rows import Memory, Rows, add_scaled, choose
+from equilibria.solve.rows import Memory, Rows, add_scaled, choose, whole_lines
 from equilibria.solve.solvers.base import Point, Solver, Stepper, check_whole
 
 # Beyond this the secant update divides by rounding: the sample starts its memory afresh.
@@ -107,7 +107,7 @@ class _Broyden(Stepper):
     def _step(self) -> Rows:
         k = self.count
         products = self.steps.dots([k - 1, k], 0, k)
-        width = k if k < PADDED_FROM else up_to_line(k)
+        width = k if k < PADDED_FROM else whole_lines(k, products)
         if width > k:
             products = torch.nn.functional.pad(products, (0, width - k))
         newest, right = products[:, :1], products[:, 1:]
@@ -117,7 +117,7 @@ class _Broyden(Stepper):
         if careful:  # a sample at rest
             square = torch.where(square > 0, square, torch.inf)
         self._add_row(newest, square, width)
-        height = up_to_line(k + 1) if width > k else k + 1
+        height = whole_lines(k + 1, products) if width > k else k + 1
         found = torch.bmm(right, self.matrix[:, :height, :width].transpose(1, 2))
         found = found.squeeze(1)[:, 1 : k + 1]  # d
         pivot = 1 - found[:, -1:]
@@ -153,7 +153,7 @@ class _Broyden(Stepper):
             self.matrix = torch.cat([known, row / square], dim=1)
             return
         if k == 1 or k >= self.matrix.shape[1]:
-            room = 2 * up_to_line(k)
+            room = 2 * whole_lines(k, newest)
             # The 1 of every row is in its place before the row is.
             grown = newest.new_zeros(newest.shape[0], room, room)
             grown.diagonal(offset=-1, dim1=1, dim2=2).fill_(1.0)
@@ -230,8 +230,3 @@ class _Broyden(Stepper):
             self.theta = self.theta.index_select(0, index)
         if self.count > 1:
             self.matrix = self.matrix.index_select(0, index)
-
-
-def up_to_line(k: int) -> int:
-    """Entries, up to whole cache lines of float32."""
-    return -(-k // 16) * 16
