@@ -192,7 +192,14 @@ def test_public_names_say_what_they_are(module: str) -> None:
 
 def test_recipes_are_shipped() -> None:
     shipped = sorted(path.stem for path in (SOURCE / "recipes").glob("*.yaml"))
-    assert shipped == ["digits", "digits-jr", "mnist"]
+    words = [name for name in shipped if name.startswith("lm-")]
+    assert [name for name in shipped if name not in words] == [
+        "copy-memory",
+        "digits",
+        "digits-jr",
+        "mnist",
+    ]
+    assert {"lm-ptb", "lm-ptb-gpu", "lm-ptb-trellisnet-paper", "lm-text", "lm-wt103"} <= {*words}
 
 
 def test_no_file_names_the_folder_it_was_written_in() -> None:

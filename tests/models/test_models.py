@@ -1,9 +1,10 @@
-"""Every model of the zoo runs forward, backward, copied and in another precision."""
+"""Every model of images in the zoo runs forward, backward, copied and in another precision."""
 
 import copy
 
 import pytest
 import torch
+from small_sequences import SMALL as SEQUENCES
 
 from equilibria import models
 from equilibria.solve import Anderson, Implicit, JacobianFree, Picard, Status
@@ -15,7 +16,7 @@ SMALL = {
 INPUT = {"dense": (5, 1, 4, 4), "conv": (5, 1, 8, 8)}
 
 
-@pytest.fixture(params=models.available())
+@pytest.fixture(params=SMALL)
 def name(request):
     return request.param
 
@@ -32,7 +33,7 @@ def x(name):
 
 
 def test_every_model_has_a_small_version_here():
-    assert models.available() == sorted(SMALL)
+    assert models.available() == sorted({**SMALL, **SEQUENCES})
 
 
 def test_every_parameter_gets_a_gradient(model, x):

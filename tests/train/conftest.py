@@ -3,6 +3,7 @@
 import copy
 
 import pytest
+import texts
 import torch
 from accelerate import Accelerator
 from rich.console import Console
@@ -30,6 +31,15 @@ def tree():
 
 
 @pytest.fixture
+def language(tmp_path, monkeypatch):
+    """A recipe on a text of its own, as YAML would give it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    tree = copy.deepcopy(texts.LANGUAGE)
+    tree["task"]["file"] = str(texts.write(tmp_path / "text.txt"))
+    return tree
+
+
+@pytest.fixture
 def quiet():
     return Console(quiet=True)
 
@@ -38,12 +48,12 @@ def quiet():
 def make(tree, tmp_path):
     """Build a trainer and its folder: make(name, *options) -> (trainer, folder)."""
 
-    def build(name="run", *options, new=True):
+    def build(name="run", *options, new=True, tree=tree):
         recipe = recipes.parse(tree, options)
         folder = Folder(tmp_path / name)
-        if new:
-            folder.create(recipe)
         trainer = Trainer(recipe, recipe.task.load(), Accelerator(cpu=True))
+        if new:
+            folder.create(trainer.recipe)
         return trainer, folder
 
     return build

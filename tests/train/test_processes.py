@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 PROGRAM = """
 import sys
+import torch
 from accelerate import Accelerator
 from rich.console import Console
 from equilibria.train import recipe as recipes
@@ -22,7 +23,7 @@ accelerator = Accelerator(cpu=True)
 trainer = Trainer(recipe, recipe.task.load(), accelerator)
 assert accelerator.num_processes == 2
 if accelerator.is_main_process:
-    folder.create(recipe)
+    folder.create(trainer.recipe)
 accelerator.wait_for_everyone()
 trainer.fit(folder, Console(quiet=True))
 print("factor", trainer.stabiliser.factor)
@@ -30,10 +31,29 @@ accelerator.end_training()
 """
 
 
-def run_two(tree, tmp_path):
+BROKEN = """
+from equilibria.train.trainer import Interrupted
+
+folder = Folder(folder.path.with_name("again"))
+trainer = Trainer(recipe, recipe.task.load(), accelerator, stop=lambda: trainer.step == 5)
+if accelerator.is_main_process:
+    folder.create(trainer.recipe)
+accelerator.wait_for_everyone()
+try:
+    trainer.fit(folder, Console(quiet=True))
+except Interrupted:
+    pass
+torch.manual_seed(7)
+trainer = Trainer(recipe, recipe.task.load(), accelerator)
+trainer.fit(folder, Console(quiet=True), resume=True)
+"""
+
+
+def run_two(tree, tmp_path, more=""):
     """Train with two processes into tmp_path / "two"; what they printed."""
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(tree))
-    (tmp_path / "program.py").write_text(PROGRAM)
+    whole, end = PROGRAM.rsplit("accelerator.end_training()", 1)
+    (tmp_path / "program.py").write_text(f"{whole}{more}accelerator.end_training(){end}")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     command += ["--master-port", "0", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
     done = subprocess.run(
@@ -84,3 +104,28 @@ def test_two_processes_penalise_the_same_steps_by_the_same_gamma(make, quiet, tr
             assert a["regulariser"]["penalty"] == pytest.approx(
                 b["regulariser"]["penalty"], rel=0.2
             )
+
+
+def test_two_processes_share_the_streams_of_a_text(make, quiet, language, weights, tmp_path):
+    """Each carries over what belongs to its rows; and both can be stopped and resumed."""
+    for name in ("dropout", "embedding_dropout", "output_dropout"):
+        language["model"][name] = 0.0
+    language |= {
+        "optimiser": {"name": "SGD", "lr": 0.5},
+        "solver": {"name": "Anderson", "rtol": 1e-6, "max_evals": 80},
+        "adjoint": {"name": "Implicit", "linear": {"name": "GMRES", "rtol": 1e-6}},
+        "regulariser": None,
+        "epochs": 2,
+    }
+    alone, folder = make("one", tree=language)
+    alone.fit(folder, quiet)
+    run_two(language, tmp_path, more=BROKEN)
+    together = load_file(tmp_path / "two" / "model.safetensors")
+    for name, value in weights(alone).items():
+        torch.testing.assert_close(together[name], value, rtol=1e-3, atol=1e-5)
+    again = load_file(tmp_path / "again" / "model.safetensors")
+    assert all(torch.equal(value, again[name]) for name, value in together.items())
+    one, two = (type(folder)(tmp_path / name).read_metrics() for name in ("one", "two"))
+    for a, b in zip(one, two, strict=True):
+        assert a["tokens"] == b["tokens"]
+        assert a["valid"]["loss"] == pytest.approx(b["valid"]["loss"], rel=1e-4)

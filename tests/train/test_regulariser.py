@@ -217,10 +217,10 @@ def test_killed_and_resumed_equals_uninterrupted(make, quiet, weights, step: int
     trainer, folder = make("broken", *options)
     loss = trainer.task.loss
 
-    def broken(output, targets):
+    def broken(model, output, targets):
         if trainer.model.training and trainer.step + 1 == step:
             raise Killed
-        return loss(output, targets)
+        return loss(model, output, targets)
 
     trainer.task.loss = broken
     with pytest.raises(Killed):

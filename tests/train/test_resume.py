@@ -29,10 +29,10 @@ def break_at(trainer, step, action):
     """Let `action` happen instead of the loss of step `step` (from 1)."""
     loss = trainer.task.loss
 
-    def broken(output, targets):
+    def broken(model, output, targets):
         if trainer.model.training and trainer.step + 1 == step:
             action()
-        return loss(output, targets)
+        return loss(model, output, targets)
 
     trainer.task.loss = broken
 

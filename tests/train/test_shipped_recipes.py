@@ -1,29 +1,99 @@
 """Every shipped recipe starts: it fits its data, its first solves converge, its loss falls."""
 
+import dataclasses
+import functools
 import os
 
 import pytest
+import texts
+import torch
 from accelerate import Accelerator
 
+from equilibria.models.sequence.config import SequenceConfig
+from equilibria.tasks import LanguageModelling
 from equilibria.train import recipe as recipes
 from equilibria.train.trainer import Trainer
 
 DOWNLOADED = {"mnist"}
+CORPORA = {"ptb": 10_000, "wikitext2": 33_278, "wikitext103": 267_735}
+"""Tokens of the vocabularies, for recipes whose data are not read here."""
+
+SMALL = 4e6
+"""Parameters of a model that takes steps here."""
+
+
+@functools.cache
+def described(name):
+    """A recipe, and how many parameters its model has; sequence models are built on no device."""
+    recipe = recipes.load(name)
+    config = recipe.model
+    if isinstance(config, SequenceConfig) and config.vocabulary is None:
+        data = getattr(recipe.task, "data", None)
+        config = dataclasses.replace(config, vocabulary=CORPORA.get(data, 100))
+    with torch.device("meta" if isinstance(config, SequenceConfig) else "cpu"):
+        model = config.build(**recipe.layer())
+    return recipe, sum(p.numel() for p in model.parameters())
+
+
+def small(sequences):
+    """The recipes whose first steps take seconds: of sequences, or of pictures."""
+    found = ((name, *described(name)) for name in recipes.available())
+    return [
+        name
+        for name, recipe, size in found
+        if isinstance(recipe.model, SequenceConfig) == sequences and size < SMALL
+    ]
+
+
+def needs(data):
+    if data and not os.environ.get("EQUILIBRIA_DATA"):
+        pytest.skip("EQUILIBRIA_DATA names no folder with data, and tests download nothing")
+
+
+def losses(trainer, steps):
+    """The loss of each of the first steps."""
+    found = []
+    for _ in range(steps):
+        before, units = trainer.tally.loss, trainer.tally.units
+        trainer.train_step()
+        found.append((trainer.tally.loss - before) / (trainer.tally.units - units))
+    return found
 
 
 @pytest.mark.parametrize("name", recipes.available())
+def test_a_shipped_recipe_builds_its_model(name):
+    recipe, size = described(name)
+    assert recipe.description and size > 0
+
+
+@pytest.mark.parametrize("name", small(sequences=False))
 def test_a_shipped_recipe_starts(name):
-    if name in DOWNLOADED and not os.environ.get("EQUILIBRIA_DATA"):
-        pytest.skip("EQUILIBRIA_DATA names no folder with data, and tests download nothing")
+    needs(name in DOWNLOADED)
     recipe = recipes.load(name, ["--schedule.name", "Constant", "--schedule.warmup", "0"])
     trainer = Trainer(recipe, recipe.task.load(), Accelerator(cpu=True))
-    losses = []
-    for _ in range(12):
-        before = trainer.tally.loss
-        trainer.train_step()
-        losses.append((trainer.tally.loss - before) / recipe.batch_size)
-    assert min(losses[6:]) < 0.8 * losses[0]
+    found = losses(trainer, 12)
+    assert min(found[6:]) < 0.8 * found[0]
     summary = trainer.tally.summary()
     assert summary["forward"]["status"]["CONVERGED"] == 1.0
     assert summary["adjoint"]["status"]["CONVERGED"] == 1.0
-    assert 0.3 < trainer.radius()["mean"] < 1.0
+    assert 0.3 < trainer.judge.radius(trainer.step)["mean"] < 1.0
+
+
+@pytest.mark.parametrize("name", small(sequences=True))
+def test_a_shipped_recipe_of_sequences_starts(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    task = recipes.load(name).task
+    options = ["--schedule.name", "Constant", "--schedule.warmup", "0", "--batch_size", "2"]
+    if isinstance(task, LanguageModelling) and task.data is None:
+        options += ["--task.file", str(texts.write(tmp_path / "text.txt", sentences=400))]
+    else:
+        needs(isinstance(task, LanguageModelling))
+    recipe = recipes.load(name, options)
+    recipe = dataclasses.replace(recipe, pretrain=None)
+    trainer = Trainer(recipe, recipe.task.load(), Accelerator(cpu=True))
+    found = losses(trainer, 16)
+    assert min(found[8:]) < 0.9 * found[0]
+    if recipe.model.implicit:
+        summary = trainer.tally.summary()
+        assert summary["forward"]["status"]["CONVERGED"] > 0.9
+        assert summary["adjoint"]["status"]["CONVERGED"] > 0.9

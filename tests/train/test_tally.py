@@ -10,15 +10,18 @@ from equilibria.solve import Status
 from equilibria.train.tally import SolveTally, Tally
 
 
-def solution(evals, status):
+def solution(evals, status, adjoint=None):
     stats = SimpleNamespace(evals=torch.tensor(evals))
-    return SimpleNamespace(stats=stats, status=torch.tensor(status, dtype=torch.int8))
+    ended = torch.tensor(status, dtype=torch.int8)
+    return SimpleNamespace(stats=stats, status=ended, adjoint=adjoint)
 
 
 def test_means_and_shares_weigh_samples_not_batches():
     tally = Tally()
-    tally.add(1.0, torch.tensor([True]), solution([2], [0]))
-    tally.add(4.0, torch.tensor([True, False]), solution([4, 9], [0, 1]), solution([1, 1], [2, 0]))
+    tally.add(1.0, 1, torch.tensor([True]))
+    tally.add_solves([solution([2], [0])])
+    tally.add(4.0, 2, torch.tensor([True, False]))
+    tally.add_solves([solution([4, 9], [0, 1], solution([1, 1], [2, 0]))])
     summary = tally.summary()
     assert summary["loss"] == pytest.approx(3.0)
     assert summary["accuracy"] == pytest.approx(2 / 3)
@@ -43,14 +46,17 @@ def test_percentiles_are_those_of_numpy():
 def test_a_tally_survives_being_saved_and_two_add_up():
     one, two, both = Tally(), Tally(), Tally()
     for tally in (one, both):
-        tally.add(1.0, torch.tensor([True]), solution([2], [0]), solution([3], [0]))
+        tally.add(1.0, 1, torch.tensor([True]))
+        tally.add_solves([solution([2], [0], solution([3], [0]))])
     for tally in (two, both):
-        tally.add(2.0, torch.tensor([False]), solution([2], [3]), solution([4], [0]))
+        tally.add(2.0, 1, torch.tensor([False]))
+        tally.add_solves([solution([2], [3], solution([4], [0]))])
     assert Tally.restore(one.state()) == one
     assert Tally.total([one, two]) == both
 
 
 def test_an_adjoint_that_solves_nothing_has_no_figures():
     tally = Tally()
-    tally.add(1.0, torch.tensor([True]), solution([2], [0]), None)
+    tally.add(1.0, 1)
+    tally.add_solves([solution([2], [0])])
     assert tally.summary()["adjoint"] == {"evals": None, "status": None}

@@ -15,7 +15,7 @@ from equilibria.bench.gradients import GradientReport
 from equilibria.bench.solvers import Report
 from equilibria.bench.summary import best_peer, ratio
 
-__all__ = ["adjoints", "solvers", "training"]
+__all__ = ["INK", "STYLE", "adjoints", "solvers", "training"]
 
 INK = "#767676"  # readable on white and on black
 COLOURS = {
@@ -26,7 +26,7 @@ COLOURS = {
     "Auto": "#d6447a",
     "default": "#d03b3b",
 }
-_RC: Any = {
+STYLE: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 9,
     "svg.fonttype": "none",
@@ -52,7 +52,7 @@ def solvers(reports: Sequence[Report], path: Path) -> None:
         reports: what was measured.
         path: the SVG to write.
     """
-    with mpl.rc_context(_RC):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(8.5, 1.2 + 0.24 * max(1, len(reports))), layout="constrained")
         axes = figure.add_subplot()
         axes.set_xscale("log")
@@ -91,7 +91,7 @@ def adjoints(reports: Sequence[GradientReport], path: Path) -> None:
     """Relative error, time and memory of every gradient, a colour for each spectral radius."""
     names = list(dict.fromkeys(m.method for r in reports for m in r.measured))
     places = {name: len(names) - 1 - i for i, name in enumerate(names)}
-    with mpl.rc_context(_RC):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(9.5, 1.4 + 0.2 * max(1, len(names))), layout="constrained")
         error, time, memory = figure.subplots(1, 3, sharey=True)
         for report, colour in zip(reports, COLOURS.values(), strict=False):
@@ -125,7 +125,7 @@ def training(reports: Sequence[GradientReport], path: Path, rtol: float) -> None
     names = list(
         dict.fromkeys(m.method for r in reports for m in r.measured if m.family == "equilibria")
     )
-    with mpl.rc_context(_RC):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(7.5, 1.4 + 0.35 * max(1, len(reports))), layout="constrained")
         axes = figure.add_subplot()
         axes.grid()

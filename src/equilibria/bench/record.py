@@ -72,14 +72,28 @@ def write(
         "command": command,
         **content,
         "note": note,
+        **origin(command, code=code, peers=peers),
+    }
+    path = folder / f"{name}.json"
+    files.write_text(path, json.dumps(finite(whole), indent=1, ensure_ascii=False) + "\n")
+    return path
+
+
+def origin(command: str, *, code: str | None = None, peers: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what a figure depends on beside its settings: command, commit, machine, date.
+
+    Args:
+        command: what was typed.
+        code: the commit that was measured; None for the one that is checked out.
+        peers: other packages whose version belongs to the figures.
+    """
+    return {
+        "command": command,
         "commit": commit() if code is None else code,
         "machine": machine(),
         "versions": versions(peers),
         "date": datetime.date.today().isoformat(),
     }
-    path = folder / f"{name}.json"
-    files.write_text(path, json.dumps(finite(whole), indent=1, ensure_ascii=False) + "\n")
-    return path
 
 
 def finite(tree: Any) -> Any:

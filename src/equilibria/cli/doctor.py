@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from equilibria.cli.parser import Parser, UserError
-from equilibria.stability import Examination, Training, doctor
+from equilibria.stability import Examination
+from equilibria.train import examination as visit
 from equilibria.train import files, run
-from equilibria.train.recipe import Recipe
 
 FILE = "doctor.json"
 STYLE = {"healthy": "green", "watch": "yellow", "unhealthy": "bold red"}
@@ -27,7 +27,9 @@ def main(argv: Sequence[str]) -> None:
     parser = Parser("doctor", __doc__)
     parser.add_argument("run", type=str, help="run folder, for example runs/digits")
     parser.add_argument(
-        "--samples", type=int, default=256, help="test samples to examine (default: 256)"
+        "--samples",
+        type=int,
+        help=f"test samples to examine (default: {visit.SAMPLES}; {visit.SEQUENCES} sequences)",
     )
     parser.add_argument(
         "--starts", type=int, default=4, help="other starts to solve from (default: 4)"
@@ -40,8 +42,9 @@ def main(argv: Sequence[str]) -> None:
     )
     arguments = parser.parse_args(list(argv))
     for option in ("samples", "starts"):
-        if getattr(arguments, option) < 1:
-            raise UserError(f"--{option} must be 1 or more; got {getattr(arguments, option)}")
+        value = getattr(arguments, option)
+        if value is not None and value < 1:
+            raise UserError(f"--{option} must be 1 or more; got {value}")
     loaded = run.load(
         arguments.run, data_dir=Path(arguments.data_dir) if arguments.data_dir else None
     )
@@ -64,42 +67,13 @@ def main(argv: Sequence[str]) -> None:
     )
 
 
-def examine(loaded: run.Run, *, samples: int = 256, starts: int = 4, seed: int = 0) -> Examination:
-    """Examine a run on the first `samples` test samples and write doctor.json.
-
-    Args:
-        loaded: the run, with its data.
-        samples: test samples; all, if there are fewer.
-        starts: other starts to solve from.
-        seed: of starts, probes and projections.
-    """
-    task = loaded.data
-    inputs, targets = task.test[slice(samples)]
-    examination = doctor(
-        loaded.model,
-        inputs,
-        loss=lambda prediction: task.loss(prediction.output, targets),
-        correct=lambda prediction: task.correct(prediction.output, targets),
-        starts=starts,
-        seed=seed,
-        training=_training(loaded.recipe),
-    )
+def examine(
+    loaded: run.Run, *, samples: int | None = None, starts: int = 4, seed: int = 0
+) -> Examination:
+    """Examine a run and write doctor.json; see `train.examination.examine`."""
+    examination = visit.examine(loaded, samples=samples, starts=starts, seed=seed)
     files.write_json(loaded.folder / FILE, examination.json())
     return examination
-
-
-def _training(recipe: Recipe) -> Training:
-    """What the recipe says about stability, as it was at the end of the training."""
-    penalty = recipe.regulariser
-    if penalty is None:
-        return Training()
-    gamma, probability = penalty.at(1, 1)
-    controller = penalty.controller
-    return Training(
-        gamma=gamma,
-        probability=probability,
-        budget=None if controller is None else controller.evals,
-    )
 
 
 def show(examination: Examination, console: Console) -> None:

@@ -11,9 +11,11 @@ from collections.abc import Sequence
 
 COMMANDS = {
     "train": "train a recipe and leave a run folder",
-    "evaluate": "accuracy, evaluations and statuses of a run on its test set",
+    "evaluate": "accuracy or perplexity, evaluations and statuses of a run on its test data",
     "doctor": "examine a run: does it converge, to one answer, with the right gradient?",
+    "generate": "write on from a prompt with a trained language model",
     "report": "draw one page with plots from one run or several",
+    "reproduce": "run an experiment of the papers, or list them",
     "bench": "measure solvers and gradients beside torchdeq and SciPy",
     "recipes": "list the recipes, or show one",
 }

@@ -100,7 +100,7 @@ def _collect(path: Path, data_dir: Path | None, console: Console) -> dict[str, A
         )
     examination = path / doctor.FILE
     examined = _newer(examination, folder.weights)
-    if not examined:
+    if not examined and recipe.model.implicit:
         with console.status(f"Examining {path} ..."):
             try:
                 doctor.examine(run.load(path, data_dir=data_dir))

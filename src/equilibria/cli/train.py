@@ -1,7 +1,8 @@
 """Train a recipe and leave a run folder: the resolved recipe, metrics, weights and a checkpoint.
 
 Every key of the recipe is an option as well, for example --seed 1, --epochs 3, --solver.history 8
-or --solver.name Broyden; `equilibria train RECIPE --help` lists them. With several processes:
+or --solver.name Broyden; `equilibria train RECIPE --help` lists them. A text of your own is named
+with --data FILE, which is short for --task.file FILE. With several processes:
 torchrun --nproc-per-node 2 -m equilibria train RECIPE.
 """
 
@@ -20,12 +21,13 @@ from equilibria.train.trainer import train
 
 def main(argv: Sequence[str]) -> None:
     """Run `equilibria train` with the words `argv`."""
-    own, overrides = _split(argv)
+    own, overrides = _split(_named(argv))
     parser = Parser("train", __doc__, usage="equilibria train RECIPE [--KEY VALUE ...]")
     parser.add_argument(
         "recipe", type=str, help="name of a recipe (see `equilibria recipes`), or a YAML file"
     )
     parser.add_argument("--out", type=str, help="run folder (default: runs/RECIPE)")
+    parser.add_argument("--data", type=str, help="text file to learn from: --task.file")
     parser.add_argument(
         "--data-dir",
         type=str,
@@ -45,6 +47,23 @@ def main(argv: Sequence[str]) -> None:
     folder = Path(arguments.out or Path("runs") / Path(arguments.recipe).stem)
     data_dir = Path(arguments.data_dir) if arguments.data_dir else None
     train(recipe, folder, data_dir=data_dir, resume=arguments.resume, console=Console())
+
+
+def _named(argv: Sequence[str]) -> list[str]:
+    """Return the words with --task.file for --data, and the file's absolute path.
+
+    The run folder holds it, and the run may be evaluated from another working directory.
+    """
+    words: list[str] = []
+    given = iter(argv)
+    for word in given:
+        name, equals, value = word.partition("=")
+        if name != "--data":
+            words.append(word)
+            continue
+        value = value if equals else next(given, "")
+        words.append(f"--task.file={Path(value).expanduser().absolute()}" if value else word)
+    return words
 
 
 def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:

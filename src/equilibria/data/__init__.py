@@ -4,12 +4,12 @@ import difflib
 import os
 from collections.abc import Callable
 
-from equilibria.data import digits, mnist
+from equilibria.data import copy_memory, digits, mnist, text
 from equilibria.data.dataset import Dataset, Split
 from equilibria.data.errors import DataError
 from equilibria.data.fetch import fetch
 
-__all__ = ["DataError", "Dataset", "Split", "available", "fetch", "load"]
+__all__ = ["DataError", "Dataset", "Split", "available", "copy_memory", "fetch", "load", "text"]
 
 _LOADERS: dict[str, Callable[[str | os.PathLike[str] | None, bool], Dataset]] = {
     "digits": digits.load,

@@ -14,10 +14,9 @@ def folders(name: str, data_dir: str | os.PathLike[str] | None = None) -> list[P
         name: Name of the data set, e.g. ``"mnist"``.
         data_dir: A root that comes before the others; None for none.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "equilibria"
     named = (data_dir, os.environ.get("EQUILIBRIA_DATA"))
     roots = [Path(root).expanduser() for root in named if root]
-    return [place for root in (*roots, cache) for place in (root / name, root)]
+    return [place for root in (*roots, cache()) for place in (root / name, root)]
 
 
 def find(names: tuple[str, ...], places: list[Path]) -> Path | None:
@@ -27,3 +26,8 @@ def find(names: tuple[str, ...], places: list[Path]) -> Path | None:
             if (place / name).is_file():
                 return place / name
     return None
+
+
+def cache() -> Path:
+    """The folder for what the package downloads and makes, in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "equilibria"

@@ -1,4 +1,4 @@
-"""What every equilibrium model is: an injection, one layer solved to its fixed point, a readout."""
+"""What every model is; and what an equilibrium model is: injection, fixed point, readout."""
 
 import abc
 from collections.abc import Sequence
@@ -12,11 +12,28 @@ from equilibria.solve import Solution
 
 
 class Prediction(NamedTuple):
-    """A model's answer and the solution that it was read from."""
+    """A model's answer, the solutions that it was read from, and what the next segment needs."""
 
     output: Tensor
-    """(batch, ...), for a classifier the logits (batch, classes)."""
-    solution: Solution
+    """(batch, ...): logits (batch, classes) of a classifier, features (batch, time, width) of a
+    sequence model."""
+    solutions: tuple[Solution, ...]
+    """One for each solve, in order: none of an explicit network, several where a sequence was
+    solved piece by piece."""
+    carry: Any = None
+    """What the forward on the segment that follows is to be given, detached; None of a model
+    without memory."""
+
+    @property
+    def solution(self) -> Solution:
+        """The solution, of a model that solves once.
+
+        Raises:
+            ValueError: there is none, or more than one.
+        """
+        if len(self.solutions) != 1:
+            raise ValueError(f"the model made {len(self.solutions)} solves: see `solutions`")
+        return self.solutions[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +41,17 @@ class ModelConfig(abc.ABC):
     """The architecture of a model: what a recipe writes under `model`."""
 
     @abc.abstractmethod
-    def build(self, **layer: Any) -> "EquilibriumModel":
-        """Return a new model; `layer` holds keywords of its `DEQ` layer, such as `solver`."""
+    def build(self, **layer: Any) -> "Model":
+        """Return a new model.
+
+        Args:
+            layer: keywords of its `DEQ` layer, such as `solver`; of an explicit network none.
+        """
+
+    @property
+    def implicit(self) -> bool:
+        """Whether the model has a `DEQ` layer, which a recipe's solver and adjoint are for."""
+        return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +67,21 @@ class ClassifierConfig(ModelConfig):
     classes: int
 
 
-class EquilibriumModel(nn.Module, abc.ABC):
+class Model(nn.Module, abc.ABC):
+    """A network that can be trained: an equilibrium network or an explicit one beside it."""
+
+    @abc.abstractmethod
+    def forward(self, x: Any, *, carry: Any = None) -> Prediction:
+        """Return the model's answer for `x`.
+
+        Args:
+            x: the model's input, first axis the batch.
+            carry: of the prediction on the segment before; None at a beginning, and always of a
+                model without memory.
+        """
+
+
+class EquilibriumModel(Model):
     """A network with one implicit layer: z* = f(z*; inject(x)), output = readout(z*).
 
     papers: Bai et al. 2019, sec. 3.
@@ -65,6 +105,7 @@ class EquilibriumModel(nn.Module, abc.ABC):
         self,
         x: Any,
         *,
+        carry: Any = None,
         z0: Any = None,
         warm: Solution | None = None,
         states: Sequence[int] = (),
@@ -74,10 +115,16 @@ class EquilibriumModel(nn.Module, abc.ABC):
 
         Args:
             x: the model's input, first axis the batch.
+            carry: None, since the model has no memory.
             z0: start of the solve; None for the layer's own.
             warm: an earlier solution to start from.
             states: evaluations after which an iterate is kept in `solution.states`.
             trace: keep the residual after each evaluation in `solution.stats.trace`.
+
+        Raises:
+            ValueError: there is a carry.
         """
+        if carry is not None:
+            raise ValueError(f"{type(self).__name__} has no memory and takes no carry")
         solution = self.deq(*self.inject(x), z0=z0, warm=warm, states=states, trace=trace)
-        return Prediction(self.readout(solution.value), solution)
+        return Prediction(self.readout(solution.value), (solution,))

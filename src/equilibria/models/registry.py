@@ -4,15 +4,31 @@ import dataclasses
 import difflib
 from typing import Any
 
-from equilibria.models.base import EquilibriumModel, ModelConfig
+from equilibria.models.base import Model, ModelConfig
 from equilibria.models.conv import ConvConfig
 from equilibria.models.dense import DenseConfig
+from equilibria.models.sequence.architectures import (
+    DEQTransformerConfig,
+    DEQTrellisNetConfig,
+    TransformerXLConfig,
+    TrellisNetConfig,
+)
+from equilibria.models.sequence.recurrent import GRUConfig, LSTMConfig
 
-CONFIGS: dict[str, type[ModelConfig]] = {"conv": ConvConfig, "dense": DenseConfig}
+CONFIGS: dict[str, type[ModelConfig]] = {
+    "conv": ConvConfig,
+    "dense": DenseConfig,
+    "deq-transformer": DEQTransformerConfig,
+    "deq-trellisnet": DEQTrellisNetConfig,
+    "gru": GRUConfig,
+    "lstm": LSTMConfig,
+    "transformer-xl": TransformerXLConfig,
+    "trellisnet": TrellisNetConfig,
+}
 """The config of each model, by the model's name."""
 
 LAYER = ("solver", "eval_solver", "adjoint", "per_sample")
-"""Keywords of `create` that go to the model's `DEQ` layer."""
+"""Keywords of `create` that go to the `DEQ` layer of a model that has one."""
 
 
 def available() -> list[str]:
@@ -20,7 +36,7 @@ def available() -> list[str]:
     return sorted(CONFIGS)
 
 
-def create(name: str, **overrides: Any) -> EquilibriumModel:
+def create(name: str, **overrides: Any) -> Model:
     """Build the model `name`.
 
     Args:

@@ -4,5 +4,14 @@ from equilibria.nn import constructions, init
 from equilibria.nn.deq import DEQ
 from equilibria.nn.dropout import VariationalDropout
 from equilibria.nn.normalisation import spectral_norm, weight_norm
+from equilibria.nn.weight_dropout import weight_dropout
 
-__all__ = ["DEQ", "VariationalDropout", "constructions", "init", "spectral_norm", "weight_norm"]
+__all__ = [
+    "DEQ",
+    "VariationalDropout",
+    "constructions",
+    "init",
+    "spectral_norm",
+    "weight_dropout",
+    "weight_norm",
+]

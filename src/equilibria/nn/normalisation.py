@@ -38,6 +38,8 @@ def weight_norm(module: _Module) -> _Module:
     """
     targets = _targets(module)
     for path, layer in targets:
+        if layer.weight.is_meta:  # no values to look at, for counting parameters
+            continue
         if bool((torch.norm_except_dim(layer.weight, 2, _output_axis(layer)) == 0).any()):
             raise ValueError(
                 f"'{path}' has an output whose weights are all zero, so they have no direction: "

@@ -24,11 +24,13 @@ def page(runs: Sequence[Run]) -> str:
         runs: for each run a dictionary with
             `name`: how the page calls it;
             `metrics`: a list with one dictionary an epoch: `epoch`, `seconds`, `train` and `test`
-            (each `loss`, `accuracy`, `forward`, in training `adjoint` too; those have `evals` with
-            `mean` and `p99`, and `status`, a share by name), `spectral_radius` (`mean`, `max`);
+            or `valid` (each `loss`, `accuracy` or `perplexity`, `forward`, in training `adjoint`
+            too; those have `evals` with `mean` and `p99`, and `status`, a share by name),
+            `spectral_radius` (`mean`, `max`), `tokens` where a text is read;
             and, where they were measured,
-            `evaluation`: `accuracy`, `accuracy_at` (by evaluations), `forward` on the test data;
-            `memory`: a list of `kind` (deq, unrolled, checkpointed), `evals`, `bytes`,
+            `evaluation`: `accuracy`, `accuracy_at` (by evaluations), `perplexity`, `budgets`,
+            `trigram`, `forward` on the test data;
+            `memory`: a list of `kind` (deq, unrolled, checkpointed, explicit), `evals`, `bytes`,
             `history_bytes`;
             `examination`: the doctor's, as JSON;
             `recipe`: a nested dictionary;
@@ -40,6 +42,7 @@ def page(runs: Sequence[Run]) -> str:
     """
     if not runs:
         raise ValueError("a report needs at least one run")
+    runs = [_judged(run) for run in runs]
     environment = Environment(
         loader=PackageLoader("equilibria.report", "template"),
         autoescape=True,
@@ -69,3 +72,10 @@ def page(runs: Sequence[Run]) -> str:
         ],
         abouts=[(run["name"], flat(run["about"])) for run in runs if run.get("about")],
     )
+
+
+def _judged(run: Run) -> Run:
+    """The run with the figures that training was judged by under one name, `held`."""
+    name = "valid" if any("valid" in row for row in run["metrics"]) else "test"
+    metrics = [{**row, "held": row.get(name)} for row in run["metrics"]]
+    return {**run, "metrics": metrics, "judged": name}

@@ -16,11 +16,13 @@ from typing import Any
 from equilibria.report.canvas import SERIES, Canvas, Dash, Drawing
 
 __all__ = [
-    "accuracy_against_evaluations",
+    "Sheet",
     "evaluations",
     "learning_curve",
     "memory",
+    "number",
     "penalty",
+    "pick",
     "residual",
     "spectral_radius",
     "status",
@@ -36,7 +38,6 @@ _STATUS_COLOUR = {
     "NONFINITE": "ink",
 }
 _MIB = 2**20
-_FLAT = 0.05
 
 
 def pick(tree: Any, *path: str) -> Any:
@@ -54,6 +55,12 @@ def number(tree: Any, *path: str) -> float:
     return float(value) if isinstance(value, int | float) else nan
 
 
+def held_name(runs: Sequence[Run]) -> str:
+    """What the data are called that training is judged by."""
+    names = dict.fromkeys(str(run.get("judged", "test")) for run in runs)
+    return " or ".join("validation" if name == "valid" else name for name in names)
+
+
 def _series(run: Run, *path: str) -> tuple[list[float], list[float]] | None:
     """Epochs and the values at `path` in each of them; None if no epoch has it."""
     epochs = [number(row, "epoch") for row in run["metrics"]]
@@ -62,7 +69,7 @@ def _series(run: Run, *path: str) -> tuple[list[float], list[float]] | None:
 
 
 @dataclass
-class _Sheet:
+class Sheet:
     """A canvas, and how series are told apart on it.
 
     One run: each series has a colour, and the legend names series. Several: a colour is a run, the
@@ -104,23 +111,27 @@ class _Sheet:
 
 
 def learning_curve(runs: Sequence[Run], metric: str) -> Drawing | None:
-    """A metric of the test and the training data against epochs; `metric` is loss or accuracy."""
+    """A metric of the held-out and the training data against epochs.
+
+    `metric` is loss, accuracy or perplexity.
+    """
     share = metric == "accuracy"
-    curves = [[_series(run, part, metric) for part in ("test", "train")] for run in runs]
+    curves = [[_series(run, part, metric) for part in ("held", "train")] for run in runs]
     values = [v for pair in curves for found in pair if found for v in found[1] if isfinite(v)]
     canvas = Canvas(
-        f"{metric} of test and training data after each epoch",
+        f"{metric} of held-out and training data after each epoch",
         "epoch",
         metric,
         percent=share,
         log_y=not share and bool(values) and min(values) > 0,
         whole_x=True,
     )
-    sheet = _Sheet(canvas, runs)
-    for i, (test, train) in enumerate(curves):
-        sheet.line(i, test, "test", "solid", SERIES[0])
+    sheet = Sheet(canvas, runs)
+    name = held_name(runs)
+    for i, (held, train) in enumerate(curves):
+        sheet.line(i, held, name, "solid", SERIES[0])
         sheet.line(i, train, "training", "dashed", SERIES[1])
-    return sheet.finish(("test", "solid"), ("training", "dashed"))
+    return sheet.finish((name, "solid"), ("training", "dashed"))
 
 
 def residual(runs: Sequence[Run]) -> Drawing | None:
@@ -133,7 +144,7 @@ def residual(runs: Sequence[Run]) -> Drawing | None:
         whole_x=True,
         wide=True,
     )
-    sheet = _Sheet(canvas, runs)
+    sheet = Sheet(canvas, runs)
     tolerances: set[float] = set()
     for i, run in enumerate(runs):
         trace = pick(run, "examination", "forward", "trace")
@@ -167,7 +178,7 @@ def evaluations(runs: Sequence[Run]) -> Drawing | None:
         "evaluations a sample, training",
         whole_x=True,
     )
-    sheet = _Sheet(canvas, runs)
+    sheet = Sheet(canvas, runs)
     for i, run in enumerate(runs):
         solves: tuple[tuple[str, str, Dash, str], ...] = (
             ("forward", "forward", "solid", SERIES[0]),
@@ -189,7 +200,7 @@ def status(runs: Sequence[Run]) -> Drawing | None:
         "share of each status among the solves of every epoch", "epoch", "", whole_x=True, wide=True
     )
     kinds = (
-        ("test", "forward", "forward, test"),
+        ("held", "forward", f"forward, {held_name(runs)}"),
         ("train", "forward", "forward, training"),
         ("train", "adjoint", "backward, training"),
     )
@@ -222,7 +233,7 @@ def spectral_radius(runs: Sequence[Run]) -> Drawing | None:
         whole_x=True,
         wide=True,
     )
-    sheet = _Sheet(canvas, runs)
+    sheet = Sheet(canvas, runs)
     for i, run in enumerate(runs):
         sheet.line(i, _series(run, "spectral_radius", "mean"), "mean over samples")
         sheet.line(i, _series(run, "spectral_radius", "max"), "largest sample", "dotted")
@@ -241,7 +252,7 @@ def penalty(runs: Sequence[Run]) -> Drawing | None:
         whole_x=True,
         wide=True,
     )
-    sheet = _Sheet(canvas, runs)
+    sheet = Sheet(canvas, runs)
     for i, run in enumerate(runs):
         found = _series(run, "regulariser", "penalty")
         if found is None:
@@ -267,8 +278,9 @@ def memory(runs: Sequence[Run]) -> Drawing | None:
         ("deq", "equilibrium layer (DEQ)", "solid", SERIES[0]),
         ("unrolled", "unrolled", "dashed", SERIES[1]),
         ("checkpointed", "unrolled, with checkpointing", "dotted", SERIES[2]),
+        ("explicit", "explicit network", "solid", SERIES[3]),
     )
-    sheet = _Sheet(canvas, runs)
+    sheet = Sheet(canvas, runs)
     depths: set[float] = set()
     for i, run in enumerate(runs):
         for kind, label, dash, colour in kinds:
@@ -285,46 +297,5 @@ def memory(runs: Sequence[Run]) -> Drawing | None:
                 canvas.band(x, rest, y, colour, "of which the solver's history", alpha=0.3)
     canvas.ticks(sorted(depths))
     canvas.limits(low=0)
-    dashes: list[tuple[str, Dash]] = [(label, dash) for _, label, dash, _ in kinds]
+    dashes: list[tuple[str, Dash]] = [(label, dash) for _, label, dash, _ in kinds[:3]]
     return sheet.finish(*dashes)
-
-
-def accuracy_against_evaluations(runs: Sequence[Run]) -> Drawing | None:
-    """Test accuracy of the answer read off after a few evaluations."""
-    canvas = Canvas(
-        "accuracy when the solve is cut short after a number of evaluations",
-        "evaluations of f before the answer is read",
-        "accuracy",
-        percent=True,
-        log_x=True,
-    )
-    sheet = _Sheet(canvas, runs)
-    places: set[float] = set()
-    seen: list[float] = []
-    for i, run in enumerate(runs):
-        points = accuracy_points(run)
-        places.update(points)
-        seen += points.values()
-        sheet.line(i, (list(points), list(points.values())) if points else None, None)
-        if len(runs) == 1 and isfinite(final_accuracy(run)):
-            canvas.level(final_accuracy(run), "solved to tolerance")
-    canvas.ticks(sorted(places))
-    if seen and max(seen) - min(seen) < _FLAT:  # do not blow up what is noise
-        canvas.limits(max(seen) - _FLAT, max(seen) + _FLAT / 5)
-    return sheet.finish()
-
-
-def accuracy_points(run: Run) -> dict[float, float]:
-    """Accuracy after a number of evaluations, of the whole test set if known, else of a batch."""
-    whole = pick(run, "evaluation", "accuracy_at")
-    if whole:
-        return dict(sorted((float(k), float(v)) for k, v in whole.items()))
-    points = pick(run, "examination", "depth", "points") or []
-    return {float(p["evals"]): float(p["accuracy"]) for p in points if p["accuracy"] is not None}
-
-
-def final_accuracy(run: Run) -> float:
-    """Accuracy of the solved answer that belongs to `accuracy_points`."""
-    if pick(run, "evaluation", "accuracy_at"):
-        return number(run, "evaluation", "accuracy")
-    return number(run, "examination", "depth", "accuracy")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from equilibria.report import plots
+from equilibria.report import depth, plots
 from equilibria.report.canvas import Drawing
 from equilibria.report.plots import Run, number
 from equilibria.report.words import Table, decimal, mib, percent
@@ -54,7 +54,14 @@ def sections(runs: Sequence[Run]) -> list[Section]:
                     "Accuracy",
                     "The gap between the curves is what is learnt and does not carry over.",
                     plots.learning_curve(runs, "accuracy"),
-                    _epochs(runs),
+                    _epochs(runs, "accuracy"),
+                ),
+                Plate(
+                    "Perplexity",
+                    "Among how many equally likely tokens the network hesitates, in the mean: "
+                    "e to the loss. A perplexity of 1 would be certainty.",
+                    plots.learning_curve(runs, "perplexity"),
+                    _epochs(runs, "perplexity"),
                 ),
             ),
         ),
@@ -75,8 +82,16 @@ def sections(runs: Sequence[Run]) -> list[Section]:
                     "The answer is read off before the solve has finished. A curve that rises "
                     "shows that the network uses its depth; where it levels off, cheaper answers "
                     "are just as good.",
-                    plots.accuracy_against_evaluations(runs),
+                    depth.accuracy_against_evaluations(runs),
                     _depths(runs),
+                ),
+                Plate(
+                    "What evaluations buy",
+                    "All solves are stopped early, and what the network carries over from segment "
+                    "to segment is found that way too. Where the curve levels off, a cheaper "
+                    "reading is just as good.",
+                    depth.perplexity_against_evaluations(runs),
+                    _budgets(runs),
                 ),
                 Plate(
                     "Evaluations in each epoch",
@@ -122,7 +137,8 @@ def sections(runs: Sequence[Run]) -> list[Section]:
                     "Memory of one training step against depth",
                     "Measured, not computed: the largest number of bytes allocated in forward and "
                     "backward, less parameters, gradients and optimiser state. The solver keeps a "
-                    "few earlier states, its history; that is the part shaded.",
+                    "few earlier states, its history; that is the part shaded. Of a language model "
+                    "the body is measured, without embedding and softmax.",
                     plots.memory(runs),
                     _memory(runs),
                 ),
@@ -131,48 +147,61 @@ def sections(runs: Sequence[Run]) -> list[Section]:
     ]
 
 
-def _epochs(runs: Sequence[Run]) -> Table | None:
+def _epochs(runs: Sequence[Run], metric: str) -> Table | None:
     if len(runs) > 1:
         return None
+    text = percent if metric == "accuracy" else decimal
+    held = plots.held_name(runs)
     rows = [
         [
             f"{number(row, 'epoch'):.0f}",
             decimal(number(row, "train", "loss"), 4),
-            decimal(number(row, "test", "loss"), 4),
-            percent(number(row, "train", "accuracy"), 2),
-            percent(number(row, "test", "accuracy"), 2),
+            decimal(number(row, "held", "loss"), 4),
+            text(number(row, "train", metric), 2),
+            text(number(row, "held", metric), 2),
             decimal(number(row, "train", "forward", "evals", "mean")),
             decimal(number(row, "train", "adjoint", "evals", "mean")),
             decimal(number(row, "spectral_radius", "mean"), 3),
         ]
         for row in runs[0]["metrics"]
     ]
-    head = ["epoch", "loss, train", "loss, test", "accuracy, train", "accuracy, test"]
+    head = ["epoch", "loss, train", f"loss, {held}", f"{metric}, train", f"{metric}, {held}"]
     return Table([*head, "evaluations", "backward products", "spectral radius"], rows)
 
 
 def _depths(runs: Sequence[Run]) -> Table | None:
-    found = [(run["name"], plots.accuracy_points(run)) for run in runs]
-    depths = sorted({depth for _, points in found for depth in points})
+    found = [(run["name"], depth.accuracy_points(run)) for run in runs]
+    depths = sorted({evals for _, points in found for evals in points})
     rows = [
-        [f"{depth:g}", *(percent(points.get(depth, math.nan), 2) for _, points in found)]
-        for depth in depths
+        [f"{evals:g}", *(percent(points.get(evals, math.nan), 2) for _, points in found)]
+        for evals in depths
     ]
     head = ["accuracy"] if len(runs) == 1 else [name for name, _ in found]
     return Table(["evaluations", *head], rows)
+
+
+def _budgets(runs: Sequence[Run]) -> Table | None:
+    found = [(run["name"], depth.perplexity_points(run)) for run in runs]
+    limits = sorted({limit for _, points in found for limit in points})
+    rows = [
+        [f"{limit:g}", *(decimal(points.get(limit, math.nan), 2) for _, points in found)]
+        for limit in limits
+    ]
+    head = ["perplexity"] if len(runs) == 1 else [name for name, _ in found]
+    return Table(["evaluations at most", *head], rows)
 
 
 def _memory(runs: Sequence[Run]) -> Table | None:
     rows = [
         [
             *([run["name"]] if len(runs) > 1 else []),
-            f"{depth}",
-            *(mib(_bytes(run, kind, depth, field)) for kind, field in _MEMORY_COLUMNS),
+            f"{evals}",
+            *(mib(_bytes(run, kind, evals, field)) for kind, field in _MEMORY_COLUMNS),
         ]
         for run in runs
-        for depth in sorted({point["evals"] for point in run.get("memory") or []})
+        for evals in sorted({point["evals"] for point in run.get("memory") or []})
     ]
-    head = ["evaluations", "DEQ", "its solver's history", "unrolled", "checkpointed"]
+    head = ["evaluations", "DEQ", "its solver's history", "unrolled", "checkpointed", "explicit"]
     return Table([*(["run"] if len(runs) > 1 else []), *head], rows)
 
 
@@ -181,6 +210,7 @@ _MEMORY_COLUMNS = (
     ("deq", "history_bytes"),
     ("unrolled", "bytes"),
     ("checkpointed", "bytes"),
+    ("explicit", "bytes"),
 )
 
 

@@ -28,7 +28,10 @@ def tiles(run: Run) -> list[Tile]:
     last = _last(run)
     radius = number(last, "spectral_radius", "mean")
     found = [
-        Tile("Test accuracy", percent(_accuracy(run)), "on samples never seen in training"),
+        Tile(
+            "Test accuracy", percent(_metric(run, "accuracy")), "on samples never seen in training"
+        ),
+        Tile("Test perplexity", decimal(_metric(run, "perplexity")), _language(run)),
         Tile(
             "Solved to tolerance",
             percent(_test(run, "status", "CONVERGED")),
@@ -56,9 +59,15 @@ def tiles(run: Run) -> list[Tile]:
             Tile(
                 "Training memory",
                 mib(mine),
-                f"for a step, however deep, the solvers' histories included; {unrolled}",
+                f"for a step, however deep, the solvers' histories included; {unrolled}"
+                if unrolled
+                else "for a step, which stores what every layer computed",
             )
         )
+    tokens = sum(number(row, "tokens") for row in run["metrics"])
+    found.append(
+        Tile("Training speed", count(tokens / max(_seconds(run), 1e-9)), "tokens a second")
+    )
     epochs = len(run["metrics"])
     found.append(Tile("Training time", duration(_seconds(run)), f"for {epochs} epochs"))
     parameters = number(run, "about", "parameters")
@@ -69,7 +78,8 @@ def tiles(run: Run) -> list[Tile]:
 def comparison(runs: Sequence[Run]) -> Table:
     """Key figures of several runs, a row each."""
     columns: list[tuple[str, Callable[[Run], str]]] = [
-        ("test accuracy", lambda run: percent(_accuracy(run), 2)),
+        ("test accuracy", lambda run: percent(_metric(run, "accuracy"), 2)),
+        ("test perplexity", lambda run: decimal(_metric(run, "perplexity"), 2)),
         ("converged", lambda run: percent(_test(run, "status", "CONVERGED"))),
         ("evaluations", lambda run: decimal(_test(run, "evals", "mean"))),
         (
@@ -85,6 +95,8 @@ def comparison(runs: Sequence[Run]) -> Table:
         ("epochs", lambda run: str(len(run["metrics"]))),
         ("time", lambda run: duration(_seconds(run))),
     ]
+    # What no run has is left out: pictures have no perplexity.
+    columns = [each for each in columns if any(each[1](run) != UNKNOWN for run in runs)]
     rows = [[run["name"], *(text(run) for _, text in columns)] for run in runs]
     return Table(["run", *(head for head, _ in columns)], rows)
 
@@ -121,15 +133,30 @@ def _last(run: Run) -> Mapping[str, Any]:
     return run["metrics"][-1] if run["metrics"] else {}
 
 
-def _accuracy(run: Run) -> float:
-    whole = number(run, "evaluation", "accuracy")
-    return whole if math.isfinite(whole) else number(_last(run), "test", "accuracy")
+def _metric(run: Run, name: str) -> float:
+    """Accuracy or perplexity, on the test data if known, else on those of the last epoch."""
+    whole = number(run, "evaluation", name)
+    return whole if math.isfinite(whole) else number(_last(run), "held", name)
+
+
+def _language(run: Run) -> str:
+    """What stands beside a perplexity."""
+    bits, trigram = (number(run, "evaluation", *path) for path in (_BITS, _TRIGRAM))
+    parts = ["on a text never seen in training"]
+    if math.isfinite(bits):
+        parts.append(f"{bits:.3f} bits a character")
+    if math.isfinite(trigram):
+        parts.append(f"a trigram model has {trigram:.1f}")
+    return "; ".join(parts)
+
+
+_BITS, _TRIGRAM = ("bits_per_character",), ("trigram", "perplexity")
 
 
 def _test(run: Run, *path: str) -> float:
     """A number of the forward solves on the test data, from the evaluation or the last epoch."""
     whole = number(run, "evaluation", "forward", *path)
-    return whole if math.isfinite(whole) else number(_last(run), "test", "forward", *path)
+    return whole if math.isfinite(whole) else number(_last(run), "held", "forward", *path)
 
 
 def _seconds(run: Run) -> float:
@@ -145,6 +172,9 @@ def _memory(run: Run) -> tuple[float, str]:
     points = run.get("memory") or []
     unrolled = {p["evals"]: p["bytes"] for p in points if p["kind"] == "unrolled"}
     mine = {p["evals"]: p["bytes"] for p in points if p["kind"] == "deq"}
+    explicit = [p["bytes"] for p in points if p["kind"] == "explicit"]
+    if explicit:
+        return float(explicit[0]), ""
     if not unrolled or max(unrolled) not in mine:
         return math.nan, ""
     needed = _test(run, "evals", "p99")

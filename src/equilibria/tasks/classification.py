@@ -11,8 +11,9 @@ from torch.nn import functional
 from typing_extensions import override
 
 from equilibria import data
-from equilibria.models import ClassifierConfig, ModelConfig
-from equilibria.tasks.base import Task, TaskConfig
+from equilibria.models import ClassifierConfig, Model, ModelConfig
+from equilibria.tasks.base import TaskConfig
+from equilibria.tasks.samples import SampleTask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,18 +41,17 @@ class ImageClassification(TaskConfig):
         return ClassificationTask(self, data_dir)
 
 
-class ClassificationTask(Task):
+class ClassificationTask(SampleTask):
     """Images (n, channels, height, width) with labels (n,)."""
 
     def __init__(self, config: ImageClassification, data_dir: Path | None) -> None:
         self.config = config
         images = data.load(config.data, data_dir)
-        self.train, self.test = images.train, images.test
-        self.checksum = images.checksum
+        super().__init__({"train": images.train, "test": images.test}, images.checksum)
         self.classes = images.classes
 
     @override
-    def check(self, config: ModelConfig) -> None:
+    def complete(self, config: ModelConfig) -> ModelConfig:
         if not isinstance(config, ClassifierConfig):
             raise ValueError(f"{type(config).__name__} describes no classifier of images")
         given = (tuple(config.shape), config.classes)
@@ -62,19 +62,20 @@ class ClassificationTask(Task):
                 f"classes; set model.shape and model.classes to that (they are {given[0]} and "
                 f"{given[1]})"
             )
+        return config
 
     @override
     def augment(self, inputs: Tensor) -> Tensor:
         return shifted(inputs, self.config.shift) if self.config.shift else inputs
 
     @override
-    def loss(self, output: Tensor, targets: Tensor) -> Tensor:
+    def loss(self, model: Model, output: Tensor, targets: Tensor) -> Tensor:
         return functional.cross_entropy(
             output, targets, label_smoothing=self.config.label_smoothing
         )
 
     @override
-    def correct(self, output: Tensor, targets: Tensor) -> Tensor:
+    def correct(self, model: Model, output: Tensor, targets: Tensor) -> Tensor:
         return output.argmax(1) == targets
 
 

@@ -11,11 +11,12 @@ from typing import Any
 import numpy
 import torch
 from safetensors.torch import load_file, save
-from torch import nn
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from equilibria.train import files
 
-VERSION = 1
+VERSION = 2
 CUDA = torch.cuda.is_available()
 
 
@@ -79,6 +80,23 @@ def load_weights(path: Path, model: nn.Module) -> None:
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         raise CheckpointError(f"{path} holds the weights of another model: {reason}") from None
+
+
+def on_cpu(tree: Any) -> Any:
+    """Return a tree with its tensors on the CPU."""
+    return pytree.tree_map(lambda x: x.cpu() if isinstance(x, Tensor) else x, tree)
+
+
+def copied(tree: Any) -> Any:
+    """Return a tree with its tensors detached and copied into memory without gaps.
+
+    What is read from a checkpoint lies in memory like that; where a tensor lies differently, as a
+    view of a larger one, arithmetic with it may differ in the last bit.
+    """
+    plain = torch.contiguous_format
+    return pytree.tree_map(
+        lambda x: x.detach().clone(memory_format=plain) if isinstance(x, Tensor) else x, tree
+    )
 
 
 def random_state() -> dict[str, Any]:

@@ -56,7 +56,7 @@ def build(
     Raises:
         ConfigError: an unknown key, a value of a wrong type, or one that the class refuses.
     """
-    tree = _switch(tree, argv, cls, choices)
+    tree = switch(tree, argv, cls, choices)
     parser = ArgumentParser(exit_on_error=False, add_help=False)
     types_: dict[str, Any] = {}
     add_arguments(parser, cls, tree, choices, leaves=types_)
@@ -207,7 +207,7 @@ def _chosen(
     return str(chosen)
 
 
-def _switch(
+def switch(
     tree: Mapping[str, Any], argv: Sequence[str], cls: type, choices: Choices
 ) -> Mapping[str, Any]:
     """Return `tree` with the classes that `--….name` options choose.

@@ -2,81 +2,201 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from accelerate.utils import gather_object
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
-from equilibria.data import Split
-from equilibria.models import EquilibriumModel
+from equilibria.models import EquilibriumModel, Model, Prediction
+from equilibria.solve import Solver
 from equilibria.stability import spectral_radius
-from equilibria.tasks import Task
+from equilibria.tasks import Batch, Part, Task
 from equilibria.train.tally import Tally
 
 DEPTHS = (1, 2, 3, 5, 8, 12)
-"""Evaluations after which `equilibria evaluate` reads an answer."""
+"""Evaluations after which `equilibria evaluate` reads an answer from the state of a solve."""
 
+BUDGETS = (2, 4, 8, 12, 16, 24)
+"""Limits of evaluations under which `equilibria evaluate` reads a text."""
 
 PRECISION = {"float32": "no", "bf16": "bf16", "fp16": "fp16"}
 """Accelerate's words for a recipe's precision."""
+
+_Tree = TypeVar("_Tree")
 
 
 def accelerator(precision: str) -> Accelerator:
     """Return the accelerator of this process: a CUDA device where there is one, else the CPU.
 
-    Other devices are left out because the solvers need float64 for their small systems.
+    Other devices are left out because the solvers need float64 for their small systems. A process
+    works in one precision at a time: accelerators from before take on that of the latest.
     """
+    state: Any = AcceleratorState
+    if state._shared_state and state().mixed_precision != PRECISION[precision]:
+        state._reset_state()  # else a second run in this process could have no other precision
     return Accelerator(cpu=not torch.cuda.is_available(), mixed_precision=PRECISION[precision])
+
+
+def part_of(accelerator: Accelerator) -> Part:
+    """Return the part of all work that this process does."""
+    return Part(accelerator.process_index, accelerator.num_processes)
+
+
+def to_device(tree: _Tree, accelerator: Accelerator) -> _Tree:
+    """Return a tree with its tensors on the accelerator's device."""
+    device = accelerator.device
+    return pytree.tree_map(lambda x: x.to(device) if isinstance(x, Tensor) else x, tree)
+
+
+def loss_of(
+    model: Model, task: Task, prediction: Prediction, targets: Tensor, accelerator: Accelerator
+) -> Tensor:
+    """Return the loss of a prediction, a scalar, in the precision of the run."""
+    with accelerator.autocast():
+        return task.loss(model, prediction.output.float(), targets)
+
+
+@contextmanager
+def evaluating(model: Model, solver: Solver | None = None) -> Iterator[None]:
+    """Put a model into evaluation mode for a while.
+
+    Args:
+        model: the model.
+        solver: solves in the meantime; None for the model's own.
+    """
+    mode = model.training
+    model.eval()
+    layer = model.deq if solver is not None and isinstance(model, EquilibriumModel) else None
+    before = None if layer is None else layer.eval_solver
+    if layer is not None:
+        layer.eval_solver = solver
+    try:
+        yield
+    finally:
+        if layer is not None:
+            layer.eval_solver = before
+        model.train(mode)
 
 
 @torch.no_grad()
 def evaluate(
-    model: EquilibriumModel,
+    model: Model,
     task: Task,
-    samples: Split,
     accelerator: Accelerator,
     *,
+    split: str = "test",
     batch_size: int = 500,
     depths: Sequence[int] = (),
+    solver: Solver | None = None,
+    count_solves: bool = True,
 ) -> dict[str, Any]:
-    """Return loss, accuracy, evaluations and statuses of `model` on `samples`.
+    """Return loss, the task's figures, evaluations and statuses of `model` on a split.
 
     All processes share the work and get the same answer. The model is in evaluation mode meanwhile.
 
     Args:
         model: the model itself, on the accelerator's device.
-        task: gives loss and metric.
-        samples: what to evaluate on.
+        task: gives data, loss and figures.
         accelerator: tells the device and the processes.
-        batch_size: samples a batch, on each process.
+        split: one of the task's.
+        batch_size: as `Task.batches` takes it.
         depths: evaluations after which the accuracy is taken too, under "accuracy_at". A sample
             that has converged earlier counts with its solution.
+        solver: solves in place of the model's own.
+        count_solves: whether solves are counted: not while training begins with a shallow network.
+
+    Raises:
+        ValueError: there is no such split; or `depths` of a model that does not solve once.
     """
     tally, at = Tally(), Counter[int]()
-    mode = model.training
-    model.eval()
-    for index in share(torch.arange(len(samples)), accelerator).split(batch_size):
-        inputs, targets = to_device(samples, index, accelerator)
-        with accelerator.autocast():
-            prediction = model(inputs, states=tuple(depths))
-            for depth, state in zip(depths, prediction.solution.states, strict=True):
-                at[depth] += int(task.correct(model.readout(state), targets).sum())
-        output = prediction.output.float()
-        loss = float(task.loss(output, targets))
-        tally.add(loss, task.correct(output, targets), prediction.solution)
-    model.train(mode)
+    carry = None
+    with evaluating(model, solver):
+        for batch in task.batches(split, batch_size, part_of(accelerator)):
+            inputs, targets, begins = to_device(batch, accelerator)
+            carry = None if begins else carry
+            with accelerator.autocast():
+                if depths and isinstance(model, EquilibriumModel):
+                    prediction = model(inputs, carry=carry, states=tuple(depths))
+                    for depth, state in zip(depths, prediction.solution.states, strict=True):
+                        right = task.correct(model, model.readout(state), targets)
+                        at[depth] += 0 if right is None else int(right.sum())
+                else:
+                    prediction = model(inputs, carry=carry)
+            carry = prediction.carry
+            loss = float(loss_of(model, task, prediction, targets, accelerator))
+            right = task.correct(model, prediction.output.float(), targets)
+            tally.add(loss, task.units(targets), right)
+            if count_solves:
+                tally.add_solves(prediction.solutions, _asked(targets))
     parts = gather_object([(tally.state(), at)])
     tally = Tally.total(Tally.restore(state) for state, _ in parts)
-    result = tally.summary()
+    result = tally.summary(task.figures)
     del result["adjoint"]
-    if depths:
+    if depths and tally.answers and isinstance(model, EquilibriumModel):
         right = sum((part for _, part in parts), Counter[int]())
-        result["accuracy_at"] = {str(depth): right[depth] / tally.samples for depth in depths}
-    return {"samples": tally.samples, **result}
+        result["accuracy_at"] = {str(depth): right[depth] / tally.answers for depth in depths}
+    return {"split": split, task.unit: tally.units, **result}
+
+
+def _asked(targets: Tensor) -> Tensor | None:
+    """Return (batch,) bool, the rows in which something is asked; None where that is all."""
+    if targets.ndim == 1:
+        return None
+    asked = (targets >= 0).flatten(1).any(1)
+    return None if bool(asked.all()) else asked
+
+
+def budgets(
+    model: EquilibriumModel,
+    task: Task,
+    accelerator: Accelerator,
+    *,
+    split: str = "test",
+    batch_size: int = 500,
+    limits: Iterable[int] = BUDGETS,
+) -> list[dict[str, Any]]:
+    """Return what `evaluate` says under several limits of evaluations, each with its time.
+
+    What a model carries over from one segment of a text to the next is found under the same limit.
+
+    Args:
+        model: the model itself, on the accelerator's device.
+        task: gives data, loss and figures.
+        accelerator: tells the device and the processes.
+        split: one of the task's.
+        batch_size: as `Task.batches` takes it.
+        limits: numbers of evaluations; above the one that the solver has itself they change
+            nothing.
+    """
+    usual = model.deq.eval_solver or model.deq.solver
+    found = []
+    for limit in limits:
+        solver = replace(usual, max_evals=limit)
+        result, seconds = timed(
+            model, task, accelerator, split=split, batch_size=batch_size, solver=solver
+        )
+        found.append({"max_evals": limit, **result, f"seconds_per_{task.unit[:-1]}": seconds})
+    return found
+
+
+def timed(
+    model: Model, task: Task, accelerator: Accelerator, **options: Any
+) -> tuple[dict[str, Any], float]:
+    """Return what `evaluate` says and how many seconds a unit of the task took."""
+    begin = time.perf_counter()
+    result = evaluate(model, task, accelerator, **options)
+    if accelerator.device.type == "cuda":
+        torch.cuda.synchronize()
+    return result, (time.perf_counter() - begin) / max(1, result[task.unit])
 
 
 @torch.no_grad()
@@ -85,24 +205,13 @@ def radius(model: EquilibriumModel, inputs: Tensor) -> dict[str, float]:
 
     The estimate always starts at the same vectors, so that epochs can be compared.
     """
-    mode = model.training
-    model.eval()
-    operands = model.inject(inputs)
-    solution = model.deq(*operands)
-    radii = spectral_radius(model.deq.cell, solution.value, *operands)
-    model.train(mode)
+    with evaluating(model):
+        operands = model.inject(inputs)
+        solution = model.deq(*operands)
+        radii = spectral_radius(model.deq.cell, solution.value, *operands)
     return {"mean": float(radii.mean()), "max": float(radii.max())}
 
 
-def share(index: Tensor, accelerator: Accelerator) -> Tensor:
-    """Return the part of `index` that this process works on."""
-    with accelerator.split_between_processes(index) as mine:
-        return cast(Tensor, mine)
-
-
-def to_device(
-    samples: Split, index: Tensor | slice, accelerator: Accelerator
-) -> tuple[Tensor, Tensor]:
-    """Return (inputs, targets) of the samples that `index` names, on the accelerator's device."""
-    inputs, targets = samples[index]
-    return inputs.to(accelerator.device), targets.to(accelerator.device)
+def probes(task: Task, count: int, accelerator: Accelerator) -> Batch:
+    """Return the first samples of the split that training is judged by, on the device."""
+    return to_device(task.sample(task.judged, count), accelerator)

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from equilibria.tasks import Task
 from equilibria.train import files
 from equilibria.train.run import Folder
 from equilibria.train.tally import Tally
@@ -70,10 +71,11 @@ class Terminal:
         console: where to write.
         epochs: epochs of the run.
         steps: steps of an epoch.
+        task: tells units and figures.
     """
 
-    def __init__(self, console: Console, epochs: int, steps: int) -> None:
-        self.console, self.epochs, self.steps = console, epochs, steps
+    def __init__(self, console: Console, epochs: int, steps: int, task: Task) -> None:
+        self.console, self.epochs, self.steps, self.task = console, epochs, steps, task
         self.bar = Progress(
             TextColumn("epoch {task.fields[epoch]}"),
             BarColumn(bar_width=10),
@@ -83,33 +85,45 @@ class Terminal:
             transient=True,
             disable=not console.is_terminal,
         )
-        self.task: TaskID | None = None
+        self.shown: TaskID | None = None
 
-    def step(self, epoch: int, step: int, tally: Tally) -> None:
-        """Show how far epoch `epoch` is and its figures so far."""
+    def step(self, epoch: int, step: int, tally: Tally, seconds: float) -> None:
+        """Show how far epoch `epoch` is, its figures so far and its speed."""
         if self.bar.disable:
             return
-        if self.task is None:
+        if self.shown is None:
             self.bar.start()
-            self.task = self.bar.add_task("", total=self.steps, epoch="", figures="")
+            self.shown = self.bar.add_task("", total=self.steps, epoch="", figures="")
         self.bar.update(
-            self.task,
+            self.shown,
             completed=step,
             epoch=f"{epoch}/{self.epochs}",
-            figures=_short(tally.summary()),
+            figures=_short(tally.summary(self.task.figures)) + self._speed(tally.units, seconds),
         )
 
     def epoch(self, record: Mapping[str, Any]) -> None:
         """Print the line of a finished epoch."""
-        test = record["test"]
+        split = self.task.judged
+        judged = record[split]
+        parts = [f"[bold]{split} {metric(judged)}[/]"]
+        if judged["forward"]["status"] is not None:
+            parts.append(_converged(judged["forward"]["status"]))
+        if "spectral_radius" in record:
+            parts.append(f"spectral radius {record['spectral_radius']['mean']:.2f}")
+        seconds = record["seconds"]
         self.console.print(
-            f"epoch {record['epoch']}/{self.epochs}  {_figures(record['train'])}  [bold]test "
-            f"accuracy {100 * test['accuracy']:.2f} %[/], {_converged(test['forward']['status'])}, "
-            f"spectral radius {record['spectral_radius']['mean']:.2f}{_added(record)}  "
-            f"{record['seconds']:.1f} s",
+            f"epoch {record['epoch']}/{self.epochs}  {_figures(record['train'])}  "
+            f"{', '.join(parts)}{_added(record)}  {seconds:.1f} s"
+            f"{self._speed(record[self.task.unit], seconds)}",
             highlight=False,
             soft_wrap=True,
         )
+
+    def _speed(self, units: int, seconds: float) -> str:
+        """Return how fast a text is read; nothing for samples."""
+        if not self.task.streams or seconds <= 0.0:
+            return ""
+        return f"  {units / seconds:,.0f} {self.task.unit}/s"
 
     def close(self) -> None:
         """Take the bar away."""
@@ -118,7 +132,9 @@ class Terminal:
 
 def _figures(summary: Mapping[str, Any]) -> str:
     """Return loss, accuracy, and for forward and adjoint evaluations and share converged."""
-    parts = [f"loss {summary['loss']:.4f}", f"accuracy {100 * summary['accuracy']:.2f} %"]
+    parts = [f"loss {summary['loss']:.4f}"]
+    if metric(summary) != parts[0]:
+        parts.append(metric(summary))
     for name in ("forward", "adjoint"):
         evals, status = summary[name]["evals"], summary[name]["status"]
         if evals is not None:
@@ -140,12 +156,21 @@ def _added(record: Mapping[str, Any]) -> str:
 def _short(summary: Mapping[str, Any]) -> str:
     """Return the same in one line of a narrow terminal: forward/adjoint, in this order."""
     solves = [summary[name] for name in ("forward", "adjoint") if summary[name]["evals"]]
+    first = f"loss {summary['loss']:.3f}  {metric(summary, 1)}"
+    if not solves:
+        return first
     evals = "/".join(f"{solve['evals']['mean']:.1f}" for solve in solves)
     converged = "/".join(f"{100 * solve['status']['CONVERGED']:.0f}" for solve in solves)
-    return (
-        f"loss {summary['loss']:.3f}  accuracy {100 * summary['accuracy']:.1f} %  "
-        f"evals {evals}  converged {converged} %"
-    )
+    return f"{first}  evals {evals}  converged {converged} %"
+
+
+def metric(summary: Mapping[str, Any], digits: int = 2) -> str:
+    """Return in words what a model is judged by: accuracy or perplexity, else the loss."""
+    if "accuracy" in summary:
+        return f"accuracy {100 * summary['accuracy']:.{digits}f} %"
+    if "perplexity" in summary:
+        return f"perplexity {summary['perplexity']:.{digits}f}"
+    return f"loss {summary['loss']:.4f}"
 
 
 def _converged(status: Mapping[str, float]) -> str:

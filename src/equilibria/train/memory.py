@@ -8,14 +8,17 @@ import gc
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils import _pytree as pytree
 
-from equilibria.models import EquilibriumModel
+from equilibria.models import EquilibriumModel, Model
+from equilibria.models.sequence.base import SequenceModel
 from equilibria.solve import (
     GMRES,
     Adjoint,
@@ -30,18 +33,28 @@ from equilibria.solve import (
     Solver,
     Unrolled,
 )
+from equilibria.tasks import Batch, Task
 
-Loss = Callable[[Tensor, Tensor], Tensor]
+Loss = Callable[[Model, Tensor], Tensor]
+"""(model, output) -> scalar."""
+
+DEPTHS = (5, 10, 20, 40, 80)
+"""Evaluations at which a step is measured."""
+
+LONG = (6, 12, 24)
+"""The same where one evaluation reads whole segments of a text."""
+
+Kind = Literal["deq", "unrolled", "checkpointed", "explicit"]
 
 
 @dataclass(frozen=True)
 class MemoryPoint:
     """What one training step needs at one depth."""
 
-    kind: Literal["deq", "unrolled", "checkpointed"]
-    """The DEQ as it trains, or its cell unrolled, plain or with checkpointing."""
+    kind: Kind
+    """The DEQ as it trains; its cell unrolled, plain or with checkpointing; an explicit network."""
     evals: int
-    """Evaluations of the cell in the forward."""
+    """Evaluations of the cell in the forward; of an explicit network its layers, 0 if unknown."""
     bytes: int
     """Peak of what forward and backward allocate, less the gradients of the parameters."""
     history_bytes: int
@@ -49,45 +62,91 @@ class MemoryPoint:
 
 
 def measure(
-    model: EquilibriumModel,
-    inputs: Tensor,
-    targets: Tensor,
-    loss: Loss,
-    depths: Sequence[int] = (5, 10, 20, 40, 80),
+    model: Model, task: Task, batch: Batch, depths: Sequence[int] | None = None
 ) -> list[MemoryPoint]:
-    """Measure the memory of a training step of a DEQ and of its cell unrolled.
+    """Measure the memory of a training step: of a DEQ and of its cell unrolled, or of a network.
 
     Every solve is made to take the full number of evaluations (its tolerance is 0). Parameters,
     gradients and optimiser state are there before the measurement and are not part of it.
 
+    Of a model of sequences the body is measured, without embedding and softmax: tokens are embedded
+    before, and the loss is the mean square of the features. A batch that follows another is
+    measured: there is a carry.
+
     Args:
         model: the model, on the CPU; it is copied.
-        inputs: one batch.
-        targets: its targets.
-        loss: loss(output, targets), a scalar.
-        depths: numbers of evaluations.
+        task: gives the loss.
+        batch: one batch.
+        depths: numbers of evaluations; None for `DEPTHS`, or `LONG` of sequences.
     """
+    loss: Loss = lambda model, output: task.loss(model, output, batch.targets)  # noqa: E731
+    usual: Sequence[int] = DEPTHS
+    if isinstance(model, SequenceModel):
+        model, loss, usual = body(model, batch.inputs), _mean_square, LONG
+    carry = _carry(model, batch.inputs) if task.streams else None
+    step = partial(_step, inputs=batch.inputs, carry=carry, loss=loss)
+    if not isinstance(model, EquilibriumModel):
+        layers = getattr(getattr(model, "config", None), "layers", 0)
+        return [MemoryPoint("explicit", layers, step(copy.deepcopy(model).train())[0], 0)]
     points: list[MemoryPoint] = []
     solver, adjoint = model.deq.solver, model.deq.adjoint
-    kinds: list[tuple[Literal["deq", "unrolled", "checkpointed"], Solver, Adjoint]] = [
+    kinds: list[tuple[Kind, Solver, Adjoint]] = [
         ("deq", solver, adjoint),
         ("unrolled", Picard(), Unrolled()),
         ("checkpointed", Picard(), Unrolled(checkpoint=True)),
     ]
     for kind, method, derivative in kinds:
-        for depth in depths:
+        for depth in usual if depths is None else depths:
             twin = copy.deepcopy(model).train()
             twin.deq.adjoint = derivative
             twin.deq.solver = dataclasses.replace(
                 method, rtol=0.0, atol=0.0, max_evals=depth, patience=None
             )
-            peak, size, products = _step(twin, inputs, targets, loss)
+            peak, size, products = step(twin)
             vectors = _history(twin.deq.solver, depth)
             if isinstance(derivative, Implicit):
                 vectors = max(vectors, _history(derivative.linear, products))
-            history = size * vectors
-            points.append(MemoryPoint(kind, depth, peak, history))
+            points.append(MemoryPoint(kind, depth, peak, size * vectors))
     return points
+
+
+_Sequences = TypeVar("_Sequences", bound=SequenceModel)
+
+
+def body(model: _Sequences, tokens: Tensor) -> _Sequences:
+    """Return a copy of a model of sequences that knows no words: `tokens` are embedded once.
+
+    Whatever it is called with, it reads the embeddings of `tokens`, which are constants.
+    """
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        embedded = twin.lexicon.embed(tokens)
+    twin.lexicon = cast(Any, _Embedded(embedded))
+    return twin
+
+
+class _Embedded(nn.Module):
+    """Stands for a lexicon that has embedded already."""
+
+    def __init__(self, embedded: Tensor) -> None:
+        super().__init__()
+        self.embedded = nn.Buffer(embedded)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Return what was embedded."""
+        return self.embedded
+
+
+def _mean_square(_: Model, output: Tensor) -> Tensor:
+    return output.square().mean()
+
+
+@torch.no_grad()
+def _carry(model: Model, inputs: Tensor) -> Any:
+    """Return what a model carries over to a batch that follows `inputs`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return model(inputs).carry
 
 
 def peak_bytes(step: Callable[[], object]) -> int:
@@ -103,20 +162,23 @@ def peak_bytes(step: Callable[[], object]) -> int:
     return max(accumulate((size for _, size in changes), initial=0))
 
 
-def _step(
-    model: EquilibriumModel, inputs: Tensor, targets: Tensor, loss: Loss
-) -> tuple[int, int, int]:
-    """Return the peak of forward and backward, the state's bytes, the adjoint's products."""
+def _step(model: Model, inputs: Tensor, carry: Any, loss: Loss) -> tuple[int, int, int]:
+    """Return the peak of forward and backward, the largest state's bytes, the adjoint's products.
+
+    Of several solves one after the other the histories do not add up: the state is the largest.
+    """
     size = products = 0
 
     def step() -> None:
         nonlocal size, products
-        prediction = model(inputs)
-        leaves = pytree.tree_leaves(prediction.solution.value)
-        size = sum(leaf.numel() * leaf.element_size() for leaf in leaves)
-        loss(prediction.output, targets).backward()
-        if prediction.solution.adjoint is not None:
-            products = int(prediction.solution.adjoint.stats.evals.max())
+        prediction = model(inputs, carry=carry)
+        states = [pytree.tree_leaves(solution.value) for solution in prediction.solutions]
+        sizes = [sum(leaf.numel() * leaf.element_size() for leaf in leaves) for leaves in states]
+        size = max(sizes, default=0)
+        loss(model, prediction.output).backward()
+        for solution in prediction.solutions:
+            if solution.adjoint is not None:
+                products = max(products, int(solution.adjoint.stats.evals.max()))
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a solve that was stopped early is what is asked for here

@@ -39,12 +39,10 @@ class Optimiser(abc.ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdamW(Optimiser):
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2019).
+class _Moments(Optimiser):
+    """What Adam and AdamW share.
 
     Args:
-        lr: learning rate at its highest; the schedule multiplies it.
-        weight_decay: decay of matrices and kernels; vectors (biases, norms' gains) are not decayed.
         betas: memory of the gradient's mean and of its square, both in [0, 1).
     """
 
@@ -56,6 +54,32 @@ class AdamW(Optimiser):
         if not all(0.0 <= beta < 1.0 for beta in self.betas):
             raise ValueError(f"betas must lie in [0, 1); got {self.betas}")
 
+
+@dataclass(frozen=True, kw_only=True)
+class Adam(_Moments):
+    """Adam (Kingma and Ba 2015), whose decay is a part of the gradient: an L2 penalty.
+
+    Args:
+        lr: learning rate at its highest; the schedule multiplies it.
+        weight_decay: decay of matrices and kernels; vectors (biases, norms' gains) are not decayed.
+        betas: memory of the gradient's mean and of its square, both in [0, 1).
+    """
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Return torch's Adam for the parameters of `model`."""
+        return torch.optim.Adam(self.groups(model), lr=self.lr, betas=self.betas)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamW(_Moments):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019).
+
+    Args:
+        lr: learning rate at its highest; the schedule multiplies it.
+        weight_decay: decay of matrices and kernels; vectors (biases, norms' gains) are not decayed.
+        betas: memory of the gradient's mean and of its square, both in [0, 1).
+    """
+
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return torch's AdamW for the parameters of `model`."""
         return torch.optim.AdamW(self.groups(model), lr=self.lr, betas=self.betas)
@@ -63,7 +87,7 @@ class AdamW(Optimiser):
 
 @dataclass(frozen=True, kw_only=True)
 class SGD(Optimiser):
-    """Stochastic gradient descent with Nesterov's momentum.
+    """Stochastic gradient descent with Nesterov's momentum; plain with a momentum of 0.
 
     Args:
         lr: learning rate at its highest; the schedule multiplies it.

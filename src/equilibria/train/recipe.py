@@ -19,14 +19,15 @@ from equilibria.stability import FixedPointCorrection
 from equilibria.tasks import TASKS, TaskConfig
 from equilibria.train import config
 from equilibria.train.config import ConfigError, nearest
-from equilibria.train.optimiser import SGD, AdamW, Optimiser
+from equilibria.train.optimiser import SGD, Adam, AdamW, Optimiser
+from equilibria.train.pretrain import ShallowStart
 from equilibria.train.regulariser import EvaluationBudget, JacobianPenalty
 from equilibria.train.schedule import Constant, Cosine, Schedule
 
 CHOICES: dict[str, type] = {
     **CONFIGS,
     **TASKS,
-    **{cls.__name__: cls for cls in (AdamW, SGD, Constant, Cosine)},
+    **{cls.__name__: cls for cls in (Adam, AdamW, SGD, Constant, Cosine, ShallowStart)},
     **{cls.__name__: cls for cls in (JacobianPenalty, EvaluationBudget, FixedPointCorrection)},
     **{
         name: getattr(solve, name)
@@ -39,6 +40,9 @@ CHOICES: dict[str, type] = {
 }
 """Every class that a recipe may name."""
 
+IMPLICIT = (*LAYER, "regulariser", "correction", "pretrain")
+"""Keys of a recipe that only an equilibrium network has."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
@@ -48,7 +52,8 @@ class Recipe:
         description: what the recipe is for, in a sentence.
         task: data, loss and metric.
         model: architecture.
-        solver: solver of the fixed point.
+        solver: solver of the fixed point; null for an explicit network, as all that follows up to
+            `per_sample`, and `regulariser`, `correction` and `pretrain`.
         eval_solver: solver in evaluation; null for the same one.
         adjoint: what stands for the derivative of the fixed point.
         per_sample: let samples that have converged leave the batch.
@@ -57,9 +62,12 @@ class Recipe:
         regulariser: penalty on the Jacobian at the solution, which keeps solves short; null for
             none.
         correction: loss on states along the solver's path; null for none.
-        epochs: passes over the training samples.
-        batch_size: samples a step, of all processes together.
-        eval_batch_size: samples a batch in evaluation, on each process.
+        pretrain: shallow network that the first steps train; null for solves from the first on.
+        epochs: epochs of the run; evaluation follows each.
+        epoch_steps: steps that count as an epoch; null for a pass over the training data.
+        batch_size: samples or streams a step, of all processes together.
+        eval_batch_size: samples a batch in evaluation, on each process; or streams of a text, of
+            all processes together.
         clip: largest norm of the gradient of all parameters together; null for no limit.
         precision: arithmetic inside the cell and around the solver: float32, or autocast to bf16
             or fp16. The solver's own arithmetic stays in float32.
@@ -71,15 +79,17 @@ class Recipe:
     description: str = ""
     task: TaskConfig
     model: ModelConfig
-    solver: Solver = field(default_factory=Anderson)
+    solver: Solver | None = field(default_factory=Anderson)
     eval_solver: Solver | None = None
-    adjoint: Adjoint = field(default_factory=Implicit)
+    adjoint: Adjoint | None = field(default_factory=Implicit)
     per_sample: bool = False
     optimiser: Optimiser = field(default_factory=AdamW)
     schedule: Schedule = field(default_factory=Cosine)
     regulariser: JacobianPenalty | None = None
     correction: FixedPointCorrection | None = None
+    pretrain: ShallowStart | None = None
     epochs: int = 10
+    epoch_steps: int | None = None
     batch_size: int = 64
     eval_batch_size: int = 500
     clip: float | None = None
@@ -89,7 +99,8 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "eval_batch_size", "probes", "save_every"):
+        counts = ("epochs", "epoch_steps", "batch_size", "eval_batch_size", "probes", "save_every")
+        for name in counts:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1; got {value}")
@@ -97,6 +108,16 @@ class Recipe:
             raise ValueError(f"seed must be between 0 and 2^32 - 1; got {self.seed}")
         if self.clip is not None and not self.clip > 0.0:
             raise ValueError(f"clip must be positive, or null for no limit; got {self.clip}")
+        if self.model.implicit:
+            self._check_layer()
+        else:
+            self._check_explicit()
+
+    def _check_layer(self) -> None:
+        for name in ("solver", "adjoint"):
+            if getattr(self, name) is None:
+                raise ValueError(f"{name}: is missing, and {type(self.model).__name__} needs one")
+        assert self.solver is not None
         controller = self.regulariser and self.regulariser.controller
         if controller and controller.evals >= self.solver.max_evals:
             raise ValueError(
@@ -104,9 +125,24 @@ class Recipe:
                 f"{self.solver.max_evals}: solves can never exceed that budget; lower it"
             )
 
+    def _check_explicit(self) -> None:
+        for name, default in (("solver", Anderson()), ("adjoint", Implicit())):
+            if getattr(self, name) == default:  # nobody has asked for it
+                object.__setattr__(self, name, None)
+        given = [name for name in IMPLICIT if getattr(self, name)]
+        if given:
+            raise ValueError(_nothing_to_solve(type(self.model).__name__, given))
+
     def layer(self) -> dict[str, Any]:
-        """Return the keywords of the model's `DEQ` layer."""
-        return {name: getattr(self, name) for name in LAYER}
+        """Return the keywords of the model's `DEQ` layer; none of an explicit network."""
+        return {name: getattr(self, name) for name in LAYER} if self.model.implicit else {}
+
+
+def _nothing_to_solve(model: str, given: Sequence[str]) -> str:
+    return (
+        f"{model} is an explicit network: there is nothing to solve, and a recipe of it has no "
+        f"{', '.join(given)}. Leave that out, or take it away with {given[0]}: null"
+    )
 
 
 def available() -> list[str]:
@@ -157,7 +193,14 @@ def load(name: str, argv: Sequence[str] = ()) -> Recipe:
 
 def parse(tree: Mapping[str, Any], argv: Sequence[str] = (), *, source: str = "recipe") -> Recipe:
     """Return the recipe that a nested mapping describes; see `load`."""
-    return config.build(Recipe, tree, CHOICES, argv, source=source)
+    recipe = config.build(Recipe, tree, CHOICES, argv, source=source)
+    if not recipe.model.implicit:
+        # What equals a default is nothing to the class, but here it was written down.
+        written = config.switch(tree, argv, Recipe, CHOICES)
+        given = [name for name in IMPLICIT if written.get(name)]
+        if given:
+            raise ConfigError(_nothing_to_solve(type(recipe.model).__name__, given))
+    return recipe
 
 
 def dump(recipe: Recipe) -> dict[str, Any]:

@@ -6,7 +6,8 @@ import json
 import os
 import platform
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 import yaml
 
-from equilibria.models import EquilibriumModel
+from equilibria.models import Model
 from equilibria.tasks import Task
 from equilibria.train import config, files
 from equilibria.train import recipe as recipes
@@ -65,13 +66,28 @@ class Folder:
 
     @property
     def evaluation(self) -> Path:
-        """Accuracy, evaluations and statuses on the test set, as JSON."""
+        """Figures, evaluations and statuses on the test data, as JSON."""
         return self.path / "evaluation.json"
+
+    @property
+    def vocabulary(self) -> Path:
+        """Which token is which word or character, as JSON, of a run on a text."""
+        return self.path / "vocabulary.json"
+
+    @property
+    def trigram(self) -> Path:
+        """What a trigram model makes of the same text, as JSON."""
+        return self.path / "trigram.json"
 
     @property
     def memory(self) -> Path:
         """Memory of a training step against depth, as JSON."""
         return self.path / "memory.json"
+
+    def evaluation_of(self, split: str, *, changed: bool = False) -> Path:
+        """Return the file of an evaluation: of another split, or of a model that was changed."""
+        name = "evaluation" + ("" if split == "test" else f"-{split}") + "-changed" * changed
+        return self.path / f"{name}.json"
 
     def create(self, recipe: Recipe) -> None:
         """Make the folder and write the recipe into it.
@@ -166,7 +182,7 @@ class Run:
 
     folder: Path
     recipe: Recipe
-    model: EquilibriumModel
+    model: Model
     """With the trained weights, in evaluation mode, on the CPU."""
     task: Task | None
     metrics: list[dict[str, Any]]
@@ -180,13 +196,21 @@ class Run:
         return self.task
 
 
-def load(path: str | Path, *, data_dir: Path | None = None, data: bool = True) -> Run:
+def load(
+    path: str | Path,
+    *,
+    data_dir: Path | None = None,
+    data: bool = True,
+    changes: Mapping[str, Any] | None = None,
+) -> Run:
     """Read a run.
 
     Args:
         path: its folder.
         data_dir: folder to look for data sets in, before EQUILIBRIA_DATA.
         data: read the data set too.
+        changes: fields of the model's config that are to be others than in training, such as
+            `eval_memory`. They must leave the weights what they are.
 
     Raises:
         RunError: there is no run at `path`.
@@ -196,6 +220,8 @@ def load(path: str | Path, *, data_dir: Path | None = None, data: bool = True) -
     if not folder.path.is_dir():
         raise RunError(f"there is no run folder {folder.path}")
     recipe = folder.read_recipe()
+    if changes:
+        recipe = replace(recipe, model=replace(recipe.model, **changes))
     task = recipe.task.load(data_dir) if data else None
     layer = recipe.layer()
     model = task.model(recipe.model, **layer) if task else recipe.model.build(**layer)

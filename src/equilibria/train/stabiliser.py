@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from equilibria.train.recipe import Recipe
 
 @dataclass
 class Counts:
-    """Sums over the steps of this epoch on this process."""
+    """Sums over the steps of this epoch, on this process, in which something was solved."""
 
     steps: int = 0
     applied: int = 0
@@ -46,47 +46,67 @@ class Stabiliser:
         self.factor = 1.0  # on gamma, by the controller
         self.evals = 0.0  # of all samples since the factor last changed
         self.samples = 0
-        self.length = float(recipe.solver.max_evals)  # of the last solves, for the correction
+        # of the last solves, for the correction
+        self.length = float(recipe.solver.max_evals) if recipe.solver else 0.0
 
     def states(self) -> tuple[int, ...]:
         """Return the evaluations after which the next solve is to keep its iterate."""
         correction = self.recipe.correction
         return () if correction is None else correction.depths(self.length)
 
-    def extra(self, step: int, solution: Solution, loss: Callable[[Any], Tensor]) -> Tensor | None:
+    def extra(
+        self,
+        step: int,
+        solutions: Sequence[Solution],
+        loss: Callable[[Sequence[Any]], Tensor],
+    ) -> Tensor | None:
         """Return what step `step` adds to the loss, a scalar; None for nothing.
+
+        Of a model that solves several times, piece by piece, the penalty is the mean over the
+        solves.
 
         Args:
             step: from 0.
-            solution: found with the iterates that `states` asked for.
-            loss: state -> scalar, the loss of what is read from it.
+            solutions: found with the iterates that `states` asked for; none of a step that solved
+                nothing.
+            loss: states, one of each solve -> scalar, the loss of what is read from them.
         """
+        if not solutions:
+            return None
         terms: list[Tensor] = []
         self.counts.steps += 1
         if (correction := self.recipe.correction) is not None:
-            terms.append(correction(loss, solution.states))
+            terms.append(
+                correction(loss, list(zip(*(each.states for each in solutions), strict=True)))
+            )
             self.counts.correction += float(terms[-1].detach())
         if (regulariser := self.recipe.regulariser) is not None:
             weight = regulariser.weight(step, self.steps, self.recipe.seed) * self.factor
             self.counts.gamma += regulariser.at(step, self.steps)[0] * self.factor
             if weight > 0.0:
-                penalty = jacobian_penalty(
-                    solution, regulariser.samples, generator=self._probes(step)
-                )
+                probes = self._probes(step)
+                penalties = [
+                    jacobian_penalty(each, regulariser.samples, generator=probes)
+                    for each in solutions
+                ]
+                penalty = sum(penalties[1:], penalties[0]) / len(penalties)
                 terms.append(weight * penalty)
                 self.counts.applied += 1
                 self.counts.penalty += float(penalty.detach())
         return sum(terms[1:], terms[0]) if terms else None
 
-    def observe(self, step: int, solution: Solution) -> None:
-        """Take note of what the solve of step `step` took."""
-        if self.recipe.correction is not None:
-            self.length = float(solution.stats.evals.double().mean())
+    def observe(self, step: int, solutions: Sequence[Solution]) -> None:
+        """Take note of what the solves of step `step` took."""
         controller = self.recipe.regulariser and self.recipe.regulariser.controller
+        if not solutions or not (self.recipe.correction or controller):
+            return
+        evals = torch.cat([each.stats.evals for each in solutions])
+        if self.recipe.correction is not None:
+            self.length = float(evals.double().mean())
         if not controller:
             return
-        self.evals += float(solution.stats.evals.sum())
-        self.samples += solution.stats.evals.numel()
+        self.evals += float(evals.sum())
+        self.samples += evals.numel()
         if (step + 1) % controller.every == 0:
             counts = torch.tensor([self.evals, self.samples], dtype=torch.float64)
             total: Any = self.accelerator.reduce(counts.to(self.accelerator.device), "sum")
@@ -100,17 +120,18 @@ class Stabiliser:
             counts: of all processes, as `state` gives them.
         """
         total = sum((Counts(**each) for each in counts), Counts())
+        steps = max(1, total.steps)
         record: dict[str, Any] = {}
         if self.recipe.regulariser is not None:
             record["regulariser"] = {
                 "penalty": total.penalty / total.applied if total.applied else None,
-                "applied": total.applied / total.steps,
-                "gamma": total.gamma / total.steps,
+                "applied": total.applied / steps,
+                "gamma": total.gamma / steps,
             }
             if self.recipe.regulariser.controller is not None:
                 record["regulariser"]["factor"] = self.factor
         if self.recipe.correction is not None:
-            record["correction"] = {"loss": total.correction / total.steps}
+            record["correction"] = {"loss": total.correction / steps}
         return record
 
     def reset(self) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from torch import Tensor
 
-from equilibria.solve import Status
+from equilibria.solve import Solution, Status
 
 PERCENTILES = (50, 90, 99)
+
+Summary = dict[str, Any]
+"""Figures by name, as a line of metrics.jsonl has them."""
 
 
 @dataclass
@@ -51,35 +54,54 @@ class SolveTally:
 
 @dataclass
 class Tally:
-    """Loss, metric, and forward and adjoint solves of the samples seen so far."""
+    """Loss, right answers, and forward and adjoint solves of what was seen so far.
 
-    samples: int = 0
+    Attributes:
+        units: samples, or tokens of a text.
+        loss: summed over the units.
+        answers: how many were checked.
+        correct: how many of these were right.
+    """
+
+    units: int = 0
     loss: float = 0.0
+    answers: int = 0
     correct: int = 0
     forward: SolveTally = field(default_factory=SolveTally)
     adjoint: SolveTally = field(default_factory=SolveTally)
 
-    def add(self, loss: float, correct: Tensor, forward: Any, adjoint: Any = None) -> None:
-        """Count a batch.
+    def add(self, loss: float, units: int, correct: Tensor | None = None) -> None:
+        """Count a batch: its loss, a mean over so many units, and bool which answers are right."""
+        self.units += units
+        self.loss += loss * units
+        if correct is not None:
+            self.answers += correct.numel()
+            self.correct += int(correct.sum())
+
+    def add_solves(self, solutions: Iterable[Solution], rows: Tensor | None = None) -> None:
+        """Count the solves behind a batch, forward and, once they were made, backward.
 
         Args:
-            loss: mean over the batch.
-            correct: (batch,) bool.
-            forward: a `Solution`.
-            adjoint: its `adjoint`, or None where none was solved for.
+            solutions: one a solve.
+            rows: (batch,) bool, which samples count; None for all.
         """
-        self.samples += len(correct)
-        self.loss += loss * len(correct)
-        self.correct += int(correct.sum())
-        self.forward.add(forward.stats.evals, forward.status)
-        if adjoint is not None:
-            self.adjoint.add(adjoint.stats.evals, adjoint.status)
+        for solution in solutions:
+            chosen = slice(None) if rows is None else rows
+            self.forward.add(solution.stats.evals[chosen], solution.status[chosen])
+            if (adjoint := solution.adjoint) is not None:
+                self.adjoint.add(adjoint.stats.evals[chosen], adjoint.status[chosen])
 
-    def summary(self) -> dict[str, Any]:
-        """Return means and shares over all samples seen."""
+    def summary(self, figures: Callable[[float], Mapping[str, float]] | None = None) -> Summary:
+        """Return means and shares over all that was seen.
+
+        Args:
+            figures: mean loss -> what that means in other units, by name.
+        """
+        loss = self.loss / self.units
         return {
-            "loss": self.loss / self.samples,
-            "accuracy": self.correct / self.samples,
+            "loss": loss,
+            **({"accuracy": self.correct / self.answers} if self.answers else {}),
+            **({} if figures is None else figures(loss)),
             "forward": self.forward.summary(),
             "adjoint": self.adjoint.summary(),
         }
@@ -90,7 +112,7 @@ class Tally:
             name: {"evals": dict(solve.evals), "status": dict(solve.status)}
             for name, solve in (("forward", self.forward), ("adjoint", self.adjoint))
         }
-        return {"samples": self.samples, "loss": self.loss, "correct": self.correct, **solves}
+        return {name: getattr(self, name) for name in _SUMS} | solves
 
     @classmethod
     def restore(cls, state: Mapping[str, Any]) -> Self:
@@ -99,17 +121,19 @@ class Tally:
             name: SolveTally(Counter(state[name]["evals"]), Counter(state[name]["status"]))
             for name in ("forward", "adjoint")
         }
-        return cls(state["samples"], state["loss"], state["correct"], **solves)
+        return cls(*(state[name] for name in _SUMS), **solves)
 
     @classmethod
     def total(cls, tallies: Iterable[Tally]) -> Tally:
-        """Return the tally of all samples of several."""
+        """Return the tally of all that several have seen."""
         total = Tally()
         for tally in tallies:
-            total.samples += tally.samples
-            total.loss += tally.loss
-            total.correct += tally.correct
+            for name in _SUMS:
+                setattr(total, name, getattr(total, name) + getattr(tally, name))
             for mine, other in ((total.forward, tally.forward), (total.adjoint, tally.adjoint)):
                 mine.evals.update(other.evals)
                 mine.status.update(other.status)
         return total
+
+
+_SUMS = ("units", "loss", "answers", "correct")

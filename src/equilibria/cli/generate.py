@@ -1,0 +1,194 @@
+"""Write on from a prompt with a language model that `equilibria train` left in a run folder. The
+text comes word by word, or character by character, as it is chosen; then, on standard error, what
+it cost and how the solves ended. The folder is all that is needed: no data.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from equilibria.cli.parser import Parser, UserError
+from equilibria.data.text import Vocabulary
+from equilibria.data.text.vocabulary import split_words
+from equilibria.models.sequence.base import SequenceModel
+from equilibria.models.sequence.generation import Step, generate
+from equilibria.solve import Status
+from equilibria.train import run
+from equilibria.train.recipe import Recipe
+
+
+def main(argv: Sequence[str]) -> None:
+    """Run `equilibria generate` with the words `argv`."""
+    parser = Parser("generate", __doc__)
+    parser.add_argument("run", type=str, help="run folder, for example runs/lm-text")
+    parser.add_argument(
+        "--prompt",
+        type=str,
+        default="",
+        help="text to write on from; without it the text begins on a new line",
+    )
+    parser.add_argument(
+        "--length", type=int, default=200, help="words or characters to write (default: 200)"
+    )
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=1.0,
+        help="below 1 takes fewer risks; 0 takes the most probable each time (default: 1)",
+    )
+    parser.add_argument("--top-k", type=int, help="choose among so many most probable ones")
+    parser.add_argument(
+        "--top-p",
+        type=float,
+        help="choose among the fewest most probable ones that together have this probability",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the choices (default: 0)")
+    parser.add_argument(
+        "--memory",
+        type=int,
+        help="tokens that a Transformer looks back on (default: the recipe's eval_memory, or as "
+        "many as it did at most in training)",
+    )
+    parser.add_argument(
+        "--cold",
+        action="store_true",
+        help="start each solve where the layer starts, not at an earlier equilibrium",
+    )
+    arguments = parser.parse_args(list(argv))
+    if arguments.seed < 0:
+        raise UserError(f"--seed must not be negative; got {arguments.seed}")
+    loaded = load(Path(arguments.run), arguments.memory)
+    model, vocabulary = cast(SequenceModel, loaded.model), vocabulary_of(loaded)
+    prompt = read(vocabulary, arguments.prompt)
+    steps = generate(
+        model.to("cuda" if torch.cuda.is_available() else "cpu"),
+        prompt or [beginning(vocabulary)],
+        arguments.length,
+        temperature=arguments.temperature,
+        top_k=arguments.top_k,
+        top_p=arguments.top_p,
+        seed=arguments.seed,
+        # A token that the training text never had is none that the model could have learnt.
+        excluded=[] if vocabulary.counts[vocabulary.unknown] else [vocabulary.unknown],
+        warm=not arguments.cold,
+    )
+    say(vocabulary.decode(prompt))
+    last = prompt[-1] if prompt else beginning(vocabulary)
+    taken, clock = [], time.perf_counter()
+    for step in steps:
+        taken.append(step)
+        say(vocabulary.decode([last, step.token])[len(vocabulary.decode([last])) :])
+        last = step.token
+    seconds = time.perf_counter() - clock
+    say("\n")
+    print(summary(taken, len(prompt) or 1, seconds), file=sys.stderr)
+
+
+def load(path: Path, memory: int | None) -> run.Run:
+    """Return the run in a folder, without its data, looking back as far as it is told."""
+    if not path.is_dir():
+        raise run.RunError(f"there is no run folder {path}")
+    changes = looking_back(run.Folder(path).read_recipe(), memory)
+    return run.load(path, data=False, changes=changes)
+
+
+def vocabulary_of(loaded: run.Run) -> Vocabulary:
+    """Return which token is which word or character.
+
+    Raises:
+        UserError: the run is not one of a language model.
+    """
+    path = run.Folder(loaded.folder).vocabulary
+    if not isinstance(loaded.model, SequenceModel) or not path.is_file():
+        raise UserError(
+            f"{loaded.folder} has no {path.name}: it is not the run of a language model (its task "
+            f"is {type(loaded.recipe.task).__name__}), so there is no text to write"
+        )
+    vocabulary = Vocabulary.load(path)
+    if vocabulary.size != loaded.model.lexicon.vocabulary:
+        raise UserError(
+            f"{path} has {vocabulary.size} tokens and the model "
+            f"{loaded.model.lexicon.vocabulary}: it is not the vocabulary of this run"
+        )
+    return vocabulary
+
+
+def looking_back(recipe: Recipe, memory: int | None) -> dict[str, int]:
+    """Return how far a Transformer looks back, as a change of its config; nothing of others.
+
+    Args:
+        recipe: of the run.
+        memory: tokens; None for the recipe's `eval_memory`, or as many as the last token of a
+            segment saw in training.
+
+    Raises:
+        UserError: `memory` is below 1, or given for a model that has none to set.
+    """
+    config: Any = recipe.model
+    if not hasattr(config, "eval_memory"):
+        if memory is not None:
+            raise UserError(
+                f"--memory is for Transformers, and {type(config).__name__} is none: its state is "
+                "what it remembers"
+            )
+        return {}
+    if memory is not None and memory < 1:
+        raise UserError(f"--memory must be 1 or more; got {memory}")
+    length = getattr(recipe.task, "length", 1)
+    return {"eval_memory": memory or config.eval_memory or max(1, config.memory + length - 1)}
+
+
+def read(vocabulary: Vocabulary, prompt: str) -> list[int]:
+    """Return the tokens of a prompt; those that the model does not know come with a warning."""
+    tokens = vocabulary.encode(prompt)
+    words = split_words(prompt) if vocabulary.unit == "words" else list(prompt)
+    named = vocabulary.tokens[vocabulary.unknown]
+    pairs = zip(words, tokens, strict=True)
+    unknown = dict.fromkeys(w for w, t in pairs if t == vocabulary.unknown and w != named)
+    if unknown:
+        shown = ", ".join(repr(word) for word in list(unknown)[:8])
+        more = f" and {len(unknown) - 8} more" if len(unknown) > 8 else ""
+        lower = [word.lower() for word in unknown]
+        known = [word for word in lower if vocabulary.number(word) != vocabulary.unknown]
+        hint = f"; it knows {known[0]!r}, in small letters" if known else ""
+        warnings.warn(
+            f"the model has not met these {vocabulary.unit} and reads {named} instead: "
+            f"{shown}{more}{hint}",
+            stacklevel=2,
+        )
+    return tokens
+
+
+def beginning(vocabulary: Vocabulary) -> int:
+    """Return the token after which a text begins: the end of a line, or the most frequent one."""
+    return 0 if vocabulary.end == vocabulary.unknown else vocabulary.end
+
+
+def say(text: str) -> None:
+    """Write to standard output at once; a character that it cannot show becomes a question mark."""
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+    sys.stdout.flush()
+
+
+def summary(steps: Sequence[Step], prompt: int, seconds: float) -> str:
+    """Say what the tokens cost, and how the solves ended."""
+    first, *rest = steps
+    each = f"{1000 * seconds / len(steps):.1f} ms a token"
+    if not first.evaluations:
+        return f"{len(steps)} tokens, {each}; an explicit network, nothing to solve"
+    lines = [f"prompt: {prompt} tokens, {sum(first.evaluations)} evaluations"]
+    if rest:
+        spent = sum(sum(step.evaluations) for step in rest)
+        lines.append(f"then {spent / len(rest):.1f} evaluations a token, {each}")
+    ended = Counter(status for step in steps for status in step.statuses)
+    shares = [f"{s.name} {100 * ended[s] / ended.total():.1f} %" for s in Status if ended[s]]
+    return "; ".join([*lines, f"solves: {', '.join(shares)}"])

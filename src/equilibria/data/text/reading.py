@@ -1,0 +1,154 @@
+"""Text from a file, block by block: never more than a block of it is in memory."""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from equilibria.data.errors import DataError
+
+BLOCK = 1 << 20
+_REPLACED = "\N{REPLACEMENT CHARACTER}"
+
+Errors = Literal["strict", "replace"]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some bytes of a file: a range of them, or one file in a zip archive.
+
+    Attributes:
+        path: The file.
+        start: The first byte.
+        stop: The byte after the last; None for all that follow.
+        member: Name of a file in the archive `path`, read as it is unpacked; None where `path`
+            is the text itself.
+    """
+
+    path: Path
+    start: int = 0
+    stop: int | None = None
+    member: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.path}" if self.member is None else f"{self.member} in {self.path}"
+
+    def blocks(self) -> Iterator[bytes]:
+        """The bytes, at most `BLOCK` at a time.
+
+        Raises:
+            DataError: If the file cannot be read or the archive is damaged.
+        """
+        try:
+            if self.member is None:
+                with self.path.open("rb") as file:
+                    file.seek(self.start)
+                    yield from _blocks(file, None if self.stop is None else self.stop - self.start)
+            else:
+                with zipfile.ZipFile(self.path) as archive, archive.open(self.member) as file:
+                    yield from _blocks(file, None)  # pyright: ignore[reportArgumentType]
+        except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
+            raise DataError(f"{self} is damaged ({error}): delete it and run again") from error
+        except OSError as error:
+            raise DataError(f"{self} cannot be read: {error.strerror or error}") from error
+
+
+@dataclass
+class Count:
+    """What a reader saw: bytes, Unicode characters, and characters put for invalid bytes."""
+
+    bytes: int = 0
+    characters: int = 0
+    replaced: int = 0
+
+
+def texts(piece: Piece, errors: Errors = "strict", count: Count | None = None) -> Iterator[str]:
+    """The text of a piece, decoded from UTF-8 block by block; a byte order mark is left out.
+
+    Args:
+        piece: What to read.
+        errors: ``"replace"`` puts U+FFFD for bytes that are not UTF-8; ``"strict"`` raises.
+        count: Where to add up what was read.
+
+    Raises:
+        DataError: If the bytes are not UTF-8; the message names the first such byte's offset.
+    """
+    count = count if count is not None else Count()
+    place, rest = piece.start, b""
+    blocks = piece.blocks()
+    while True:
+        block = next(blocks, None)
+        data = rest + (block or b"")
+        try:
+            text, used = codecs.utf_8_decode(data, errors, block is None)
+        except UnicodeDecodeError as error:
+            raise DataError(_not_utf8(piece, place, data, error)) from error
+        if place == 0 and text.startswith("\N{ZERO WIDTH NO-BREAK SPACE}"):
+            text = text[1:]
+        if errors == "replace":
+            # The bytes EF BF BD are U+FFFD itself wherever they stand: nobody replaced those.
+            done = memoryview(data)[:used].tobytes()
+            count.replaced += text.count(_REPLACED) - done.count(_REPLACED.encode())
+        count.bytes += used
+        count.characters += len(text)
+        place, rest = place + used, data[used:]
+        if text:
+            yield text
+        if block is None:
+            return
+
+
+def digest(path: Path, algorithm: str = "sha256") -> str:
+    """``sha256:...`` over the bytes of a file, or another algorithm of hashlib.
+
+    Raises:
+        DataError: If the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            total = hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False))
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+    return f"{algorithm}:{total.hexdigest()}"
+
+
+def check(path: Path, checksum: str) -> None:
+    """Raise DataError unless the file has the checksum ``ALGORITHM:DIGITS``."""
+    algorithm, _, expected = checksum.partition(":")
+    found = digest(path, algorithm).partition(":")[2]
+    if found != expected:
+        raise DataError(
+            f"{path} is damaged or another file: its {algorithm} is {found}, expected {expected}. "
+            "If it is another data set of the same file names, name another folder with "
+            "--data-dir; else delete it and run again"
+        )
+
+
+def _blocks(file: BinaryIO, length: int | None) -> Iterator[bytes]:
+    while length is None or length > 0:
+        block = file.read(BLOCK if length is None else min(BLOCK, length))
+        if not block:
+            return
+        if length is not None:
+            length -= len(block)
+        yield block
+
+
+def _not_utf8(piece: Piece, place: int, data: bytes, error: UnicodeDecodeError) -> str:
+    where = place + error.start
+    if where == 0 and data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return (
+            f"{piece} is not UTF-8 but UTF-16, by its first two bytes: convert it, e.g. with "
+            "iconv -f UTF-16 -t UTF-8"
+        )
+    return (
+        f"{piece} is not UTF-8: byte 0x{data[error.start]:02x} at offset {where} "
+        f"({error.reason}). Convert the file, e.g. with iconv -f LATIN1 -t UTF-8, or read "
+        'U+FFFD for what is invalid with errors="replace"'
+    )

@@ -1,0 +1,85 @@
+"""A text file of the user's, split into three parts that follow each other."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from equilibria.data.errors import DataError
+from equilibria.data.text import reading, splitting
+from equilibria.data.text.encode import Source
+from equilibria.data.text.vocabulary import Unit
+
+# First bytes of what people give for a text, and how to get at the text.
+_PACKED = {
+    b"\x1f\x8b": ("gzip", "gunzip -k"),
+    b"BZh": ("bzip2", "bunzip2 -k"),
+    b"\xfd7zXZ\0": ("xz", "unxz -k"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "unzstd"),
+    b"PK\x03\x04": ("zip", "unzip"),
+}
+
+
+def source(
+    file: str | os.PathLike[str],
+    unit: Unit,
+    *,
+    valid_share: float = 0.05,
+    test_share: float = 0.05,
+) -> Source:
+    """The beginning of a file is for training, its end for testing, what is between to choose.
+
+    Args:
+        file: A text in UTF-8.
+        unit: ``"words"`` or ``"characters"``.
+        valid_share: Share of the text for the validation split.
+        test_share: Share of the text for the test split.
+
+    Raises:
+        ValueError: If the shares are not positive or leave nothing to train on.
+        DataError: If the file is missing, empty, a folder, or compressed.
+    """
+    path = Path(file).expanduser().resolve()
+    if not (valid_share > 0 and test_share > 0 and valid_share + test_share < 1):
+        raise ValueError(
+            f"valid_share is {valid_share} and test_share {test_share}: expected two positive "
+            "shares with a sum below 1"
+        )
+    _check_file(path)
+    checksum = reading.digest(path)
+
+    def check() -> None:
+        if reading.digest(path) != checksum:
+            raise DataError(f"{path} changed while it was read: run again when it is complete")
+
+    return Source(
+        name=Path(file).stem,
+        key=(checksum, valid_share, test_share),
+        origin=str(path),
+        pieces=lambda: splitting.pieces(path, unit, valid_share, test_share),
+        check=check,
+    )
+
+
+def _check_file(path: Path) -> None:
+    try:
+        found = path.stat()
+        if stat.S_ISDIR(found.st_mode):
+            raise DataError(f"{path} is a folder: give one text file, e.g. all of them joined")
+        if not stat.S_ISREG(found.st_mode):
+            raise DataError(f"{path} is no regular file: save the text to one and give that")
+        with path.open("rb") as file:
+            head = file.read(8)
+    except FileNotFoundError as error:
+        raise DataError(f"{path} does not exist: give the path of a text file") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+    if not head:
+        raise DataError(f"{path} is empty: give a file with some text")
+    for magic, (kind, command) in _PACKED.items():
+        if head.startswith(magic):
+            raise DataError(
+                f"{path} is compressed ({kind}), expected plain text: unpack it first, e.g. "
+                f"{command} {path.name}"
+            )

@@ -1,0 +1,169 @@
+"""The figure of an experiment: panels of lines and points, for light and dark pages alike."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+
+from equilibria.bench.draw import INK, STYLE
+from equilibria.train import files
+
+__all__ = ["COLOURS", "Panel", "Series", "draw"]
+
+Numbers = Sequence[float | None]
+
+COLOURS = ("#2a78d6", "#d03b3b", "#1baf7a", "#c98500", "#8a63d2", "#d6447a", "#4aa3a2", "#8c6d46")
+"""Told apart on light and dark ground, in the order in which series take them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One line of a panel; a point that is None or not finite is left out.
+
+    Args:
+        label: in the legend; empty for none.
+        x: where the points are.
+        y: their heights, as many.
+        low: lower edge of a band around the line; empty for none.
+        high: its upper edge.
+        colour: index into `COLOURS`; None for the next one.
+        style: a line, a line with points, dashes, or points alone.
+    """
+
+    label: str
+    x: Numbers
+    y: Numbers
+    low: Numbers = ()
+    high: Numbers = ()
+    colour: int | None = None
+    style: Literal["line", "marked", "dashed", "points"] = "line"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """A pair of axes.
+
+    Args:
+        title: what it shows.
+        x: name of the horizontal axis, with its unit.
+        y: name of the vertical axis, with its unit.
+        series: lines; a panel without any says that nothing was run.
+        log_x: logarithmic axis.
+        log_y: logarithmic axis.
+        whole_x: x counts something.
+        zero: the vertical axis begins at 0.
+        levels: heights of horizontal rules, such as a published figure, by what they are.
+    """
+
+    title: str
+    x: str
+    y: str
+    series: Sequence[Series]
+    log_x: bool = False
+    log_y: bool = False
+    whole_x: bool = False
+    zero: bool = False
+    levels: Sequence[tuple[str, float]] = ()
+
+
+def draw(panels: Sequence[Panel], path: Path) -> None:
+    """Write the panels as one SVG, the same to the last byte for the same figures.
+
+    Args:
+        panels: at least one; three stand side by side.
+        path: the file.
+    """
+    columns = min(3, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(4.3 * columns, 3.6 * rows), layout="constrained")
+        for axes, panel in zip(figure.subplots(rows, columns, squeeze=False).flat, panels):  # noqa: B905
+            _panel(axes, panel)
+        for axes in figure.axes[len(panels) :]:
+            axes.set_axis_off()
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    files.write_bytes(path, buffer.getvalue())
+
+
+def _panel(axes: Any, panel: Panel) -> None:
+    axes.set_title(panel.title, loc="left", fontsize=9, color=INK, wrap=True)
+    axes.set_xlabel(panel.x)
+    axes.set_ylabel(panel.y)
+    axes.grid()
+    if panel.log_x:
+        axes.set_xscale("log")
+    elif panel.whole_x:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if panel.log_y:
+        axes.set_yscale("log")
+    drawn = 0
+    for place, series in enumerate(panel.series):
+        index = place if series.colour is None else series.colour
+        drawn += _series(axes, series, COLOURS[index % len(COLOURS)], panel)
+    if not drawn:
+        axes.text(0.5, 0.5, "not run", transform=axes.transAxes, ha="center", color=INK)
+        return
+    for label, height in panel.levels:
+        axes.axhline(height, color=INK, lw=1, ls=":")
+        axes.annotate(
+            label, (1, height), xycoords=("axes fraction", "data"), ha="right", va="bottom",
+            fontsize=7.5,
+        )  # fmt: skip
+    for axis, log in ((axes.xaxis, panel.log_x), (axes.yaxis, panel.log_y)):
+        low, high = axis.get_view_interval()
+        if log and high < 10 * low:  # within a decade powers of ten tell nothing
+            axis.set_major_locator(MaxNLocator(4))
+            axis.set_minor_locator(NullLocator())
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
+    if panel.zero and not panel.log_y:
+        axes.set_ylim(bottom=0)
+    if any(series.label for series in panel.series):
+        axes.legend(frameon=False, fontsize=7.5)
+
+
+def _series(axes: Any, series: Series, colour: str, panel: Panel) -> int:
+    """Draw one series and return how many of its points there are."""
+    points = list(zip(series.x, series.y, strict=True))
+    shown = [(x, y) for x, y in points if _fits(x, panel.log_x) and _fits(y, panel.log_y)]
+    if not shown:
+        return 0
+    x, y = zip(*shown, strict=True)
+    label = series.label or None
+    if series.style == "points":
+        axes.scatter(x, y, s=9, color=colour, alpha=0.55, label=label, linewidths=0)
+    else:
+        axes.plot(
+            x,
+            y,
+            color=colour,
+            lw=1.6,
+            ls="--" if series.style == "dashed" else "-",
+            marker="o" if series.style == "marked" or len(shown) == 1 else None,
+            ms=3.5,
+            label=label,
+        )
+    if series.low and series.high:
+        edges = [
+            (a, b, c)
+            for a, b, c in zip(series.x, series.low, series.high, strict=True)
+            if _fits(a, panel.log_x) and _fits(b, panel.log_y) and _fits(c, panel.log_y)
+        ]
+        if edges:
+            a, b, c = zip(*edges, strict=True)
+            assert all(one <= other for one, other in pairwise(a)), "a band runs to the right"
+            axes.fill_between(a, b, c, color=colour, alpha=0.15, lw=0)
+    return len(shown)
+
+
+def _fits(value: float | None, log: bool) -> bool:
+    return value is not None and math.isfinite(value) and (value > 0 or not log)

@@ -1,0 +1,1 @@
+"""Sequence models: equilibrium, explicit and recurrent, over one kind of vocabulary."""

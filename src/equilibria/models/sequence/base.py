@@ -1,0 +1,69 @@
+"""What every model of sequences is: tokens in, features out, and a softmax over the vocabulary."""
+
+import abc
+from typing import Any
+
+from torch import Tensor
+from typing_extensions import override
+
+from equilibria.models.base import Model, Prediction
+from equilibria.models.sequence.config import SequenceConfig
+from equilibria.nn import VariationalDropout
+
+__all__ = ["SequenceModel"]
+
+
+class SequenceModel(Model):
+    """A model that reads tokens and predicts, at each time, the token that comes next.
+
+    A long sequence is read in segments: what the model needs of those before is in the `carry` of
+    the prediction. The output of a time depends on no later token.
+
+    Args:
+        config: of the vocabulary.
+        width: features of the embeddings.
+        features: what the softmax reads.
+    """
+
+    def __init__(self, config: SequenceConfig, width: int, features: int) -> None:
+        super().__init__()
+        self.config = config
+        self.lexicon = config.lexicon(width, features)
+        self.input_dropout = VariationalDropout(config.input_dropout, shared=(1,))
+        self.output_dropout = VariationalDropout(config.output_dropout, shared=(1,))
+
+    @abc.abstractmethod
+    @override
+    def forward(self, x: Tensor, *, carry: Any = None) -> Prediction:
+        """Return the features from which the softmax predicts the tokens that come next.
+
+        Args:
+            x: tokens (batch, time), int64.
+            carry: of the prediction on the segment before; None at a beginning.
+
+        Returns:
+            The prediction: `output` (batch, time, features), `carry` a tree of detached tensors
+            whose first axis is the batch.
+        """
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Return the embeddings (batch, time, width) of tokens (batch, time), with dropout."""
+        if tokens.ndim != 2 or not tokens.numel():
+            raise ValueError(
+                "expected tokens of shape (batch, time), at least one; got shape "
+                f"{tuple(tokens.shape)}"
+            )
+        return self.input_dropout(self.lexicon.embed(tokens))
+
+    def losses(self, output: Tensor, targets: Tensor) -> Tensor:
+        """Return -log p(target) in nats, (batch, time).
+
+        Args:
+            output: features (batch, time, features) of a prediction.
+            targets: tokens (batch, time) that come next; those below 0 are left out, loss 0.
+        """
+        return self.lexicon.losses(output, targets)
+
+    def log_probs(self, output: Tensor) -> Tensor:
+        """Return log p of every token, (..., vocabulary), from features (..., features)."""
+        return self.lexicon.log_probs(output)

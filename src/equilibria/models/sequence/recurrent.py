@@ -1,0 +1,215 @@
+"""Recurrent language models, LSTM and GRU: the explicit networks to measure against."""
+
+import abc
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from equilibria.models.base import Prediction
+from equilibria.models.sequence.base import SequenceModel
+from equilibria.models.sequence.config import SequenceConfig, check_positive, check_share
+from equilibria.nn import VariationalDropout, weight_dropout
+
+__all__ = ["GRUConfig", "LSTMConfig", "Recurrent"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentConfig(SequenceConfig):
+    """The architecture of a recurrent language model.
+
+    Args:
+        vocabulary: number of tokens; None for that of the data, which the task fills in.
+        cutoffs: first token of each cluster of the adaptive embedding and softmax but the first.
+        division: by what the embeddings of each cluster are narrower than those of the one before.
+        tied_embedding: embedding and softmax share their tables.
+        embedding_scale: factor of the embeddings.
+        embedding_initial: standard deviation of the embeddings' weights at the start.
+        embedding_dropout: share of the vocabulary that is set to zero in a training step.
+        input_dropout: share of the embeddings' features that is dropped, at all times alike.
+        output_dropout: share of the features before the softmax that is dropped, likewise.
+        width: features of the embeddings.
+        hidden: features of each layer's state.
+        layers: layers on top of one another.
+        hidden_dropout: share of the features between two layers that is dropped, likewise.
+        weight_dropout: share of the weights from state to state that is dropped, for all samples
+            and times of a training step alike.
+    """
+
+    embedding_scale: float | None = 1.0
+    embedding_initial: float = 0.05
+    width: int = 256
+    hidden: int = 256
+    layers: int = 1
+    hidden_dropout: float = 0.0
+    weight_dropout: float = 0.0
+
+    @override
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(width=self.width, hidden=self.hidden, layers=self.layers)
+        for name in ("hidden_dropout", "weight_dropout"):
+            check_share(name, getattr(self, name))
+        if self.hidden_dropout and self.layers == 1:
+            raise ValueError(
+                f"hidden_dropout={self.hidden_dropout} is for what goes from layer to layer, and "
+                "layers is 1: use output_dropout"
+            )
+
+    @property
+    @override
+    def implicit(self) -> bool:
+        return False
+
+    @override
+    def build(self, **layer: Any) -> "Recurrent":
+        if layer:
+            raise TypeError(
+                "a recurrent network has no equilibrium layer and takes no "
+                f"{' or '.join(sorted(layer))}"
+            )
+        return Recurrent(self)
+
+    @property
+    @abc.abstractmethod
+    def cell(self) -> type["RecurrentLayer"]:
+        """The kind of layer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LSTMConfig(RecurrentConfig):
+    __doc__ = RecurrentConfig.__doc__
+
+    @property
+    @override
+    def cell(self) -> type["RecurrentLayer"]:
+        return LSTMLayer
+
+
+@dataclass(frozen=True, kw_only=True)
+class GRUConfig(RecurrentConfig):
+    __doc__ = RecurrentConfig.__doc__
+
+    @property
+    @override
+    def cell(self) -> type["RecurrentLayer"]:
+        return GRULayer
+
+
+class RecurrentLayer(nn.Module, abc.ABC):
+    """One layer over a whole segment, by torch's own kernel.
+
+    Its two matrices are linear layers of their own, not one `nn.LSTM`, so that the one from state
+    to state can have dropout.
+
+    Args:
+        width: features of the input.
+        hidden: features of the state.
+        dropped: share of the weights from state to state that is dropped in training.
+    """
+
+    gates: int
+    states: int
+
+    def __init__(self, width: int, hidden: int, dropped: float) -> None:
+        super().__init__()
+        self.hidden = hidden
+        self.input_map = nn.Linear(width, self.gates * hidden)
+        self.state_map = nn.Linear(hidden, self.gates * hidden)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -1 / math.sqrt(hidden), 1 / math.sqrt(hidden))
+        if dropped:
+            weight_dropout(self.state_map, dropped)
+
+    def forward(
+        self, x: Tensor, states: tuple[Tensor, ...] | None
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return outputs (batch, time, hidden) and the states (batch, hidden) at the end.
+
+        Args:
+            x: (batch, time, width).
+            states: at the end of the segment before; None for zeros.
+        """
+        if states is None:
+            states = (x.new_zeros(len(x), self.hidden),) * self.states
+        maps = self.input_map, self.state_map
+        weights = [m.weight for m in maps] + [m.bias for m in maps]
+        output, *after = self.run(x, [state.to(x.dtype)[None] for state in states], weights)
+        return output, tuple(state[0] for state in after)
+
+    @abc.abstractmethod
+    def run(self, x: Tensor, states: list[Tensor], weights: list[Tensor]) -> tuple[Tensor, ...]:
+        """Call torch's kernel: outputs, then states (1, batch, hidden)."""
+
+
+class LSTMLayer(RecurrentLayer):
+    """i, f, g, o = W x_t + U h_(t-1) + b; c_t = s(f) c_(t-1) + s(i) tanh(g); h_t = s(o) tanh(c_t).
+
+    s is the logistic function.
+    """
+
+    gates, states = 4, 2
+
+    @override
+    def run(self, x: Tensor, states: list[Tensor], weights: list[Tensor]) -> tuple[Tensor, ...]:
+        return torch.lstm(x, states, weights, True, 1, 0.0, self.training, False, True)
+
+
+class GRULayer(RecurrentLayer):
+    """h_t = (1 - u) n + u h_(t-1), n = tanh(W_n x_t + b + r (U_n h_(t-1) + c)), gates r and u."""
+
+    gates, states = 3, 1
+
+    @override
+    def run(self, x: Tensor, states: list[Tensor], weights: list[Tensor]) -> tuple[Tensor, ...]:
+        return torch.gru(x, states[0], weights, True, 1, 0.0, self.training, False, True)
+
+
+class Recurrent(SequenceModel):
+    """Embedding, recurrent layers with variational dropout between them, softmax.
+
+    Tied to embeddings of another width than the state's, the softmax reads the state through one
+    matrix more. The carry has for each layer the states (batch, hidden) after the last token.
+
+    papers: Hochreiter and Schmidhuber 1997 (LSTM); Cho et al. 2014 (GRU); Gal and Ghahramani 2016
+    (masks that are shared by all times); Merity et al. 2018 (AWD-LSTM: dropout of words and of
+    weights).
+    """
+
+    def __init__(self, config: RecurrentConfig) -> None:
+        super().__init__(config, config.width, config.hidden)
+        widths = (config.width, *[config.hidden] * (config.layers - 1))
+        self.layers = nn.ModuleList(
+            config.cell(width, config.hidden, config.weight_dropout) for width in widths
+        )
+        self.hidden_dropout = VariationalDropout(config.hidden_dropout, shared=(1,))
+
+    @override
+    def forward(
+        self, x: Tensor, *, carry: tuple[tuple[Tensor, ...], ...] | None = None
+    ) -> Prediction:
+        """Return the features from which the softmax predicts the tokens that come next.
+
+        Args:
+            x: tokens (batch, time), int64.
+            carry: of the prediction on the segment before; None at a beginning.
+
+        Returns:
+            The prediction: `output` (batch, time, hidden), no solutions, and the carry.
+
+        Raises:
+            ValueError: the tokens are not (batch, time), or the carry is of another batch.
+        """
+        y = self.embed(x)
+        if carry is not None and carry[0][0].shape[0] != len(x):
+            raise ValueError(
+                f"the carry is of {carry[0][0].shape[0]} samples and there are {len(x)}"
+            )
+        after = []
+        for i, layer in enumerate(self.layers):
+            y, states = layer(self.hidden_dropout(y) if i else y, carry[i] if carry else None)
+            after.append(tuple(state.detach() for state in states))
+        return Prediction(self.output_dropout(y), (), tuple(after))

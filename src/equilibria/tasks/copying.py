@@ -1,0 +1,72 @@
+"""Copy memory: repeat ten symbols after a long wait."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from torch import Tensor
+from typing_extensions import override
+
+from equilibria.data import copy_memory
+from equilibria.data.dataset import digest
+from equilibria.models import Model, ModelConfig
+from equilibria.tasks.base import TaskConfig
+from equilibria.tasks.language import Predicts, mean_loss, with_vocabulary
+from equilibria.tasks.samples import SampleTask
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyMemory(TaskConfig):
+    """Repeat ten symbols that were shown T steps ago. Trained with cross-entropy, at all positions.
+
+    papers: Bai et al. 2019, appendix F.
+
+    Args:
+        delay: T, the steps that the symbols are to be remembered for.
+        train: samples to learn from.
+        test: samples to be judged by.
+        data_seed: of the samples.
+    """
+
+    delay: int = 400
+    train: int = 20_000
+    test: int = 2_000
+    data_seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("delay", "train", "test"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}")
+
+    @override
+    def load(self, data_dir: Path | None = None) -> CopyTask:
+        return CopyTask(self)
+
+
+class CopyTask(SampleTask):
+    """Sequences (n, T + 20) with targets of the same shape."""
+
+    def __init__(self, config: CopyMemory) -> None:
+        self.config = config
+        seeds = {"train": 2 * config.data_seed, "test": 2 * config.data_seed + 1}
+        samples = {
+            name: copy_memory.split(config.delay, getattr(config, name), seed=seed)
+            for name, seed in seeds.items()
+        }
+        super().__init__(samples, digest(*samples.values()))
+
+    @override
+    def complete(self, config: ModelConfig) -> ModelConfig:
+        return with_vocabulary(config, copy_memory.VOCABULARY, "copy memory")
+
+    @override
+    def loss(self, model: Model, output: Tensor, targets: Tensor) -> Tensor:
+        return mean_loss(model, output, targets)
+
+    @override
+    def correct(self, model: Model, output: Tensor, targets: Tensor) -> Tensor:
+        """Return (batch, 10): which of the symbols are remembered."""
+        output, asked = (x[:, -copy_memory.RECALLED :] for x in (output, targets))
+        return cast(Predicts, model).log_probs(output).argmax(-1) == asked

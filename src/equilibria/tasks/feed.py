@@ -1,0 +1,161 @@
+"""Feeds: the batch of each training step, as a function of the step alone."""
+
+from __future__ import annotations
+
+import abc
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from equilibria.data import Split
+
+
+class Batch(NamedTuple):
+    """What a model is given at once, and what it should answer."""
+
+    inputs: Tensor
+    """(batch, ...)"""
+    targets: Tensor
+    """(batch, ...); below 0 where nothing is asked."""
+    begins: bool = True
+    """Whether this is a beginning. Otherwise each row goes on where that of the batch before ended,
+    whose carry the model is given."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """The part of all work that one process does: the share `index` of `count` equal ones."""
+
+    index: int = 0
+    count: int = 1
+
+    def of(self, length: int) -> slice:
+        """Return which of `length` rows are this process's; sizes differ by one at most."""
+        size, rest = divmod(length, self.count)
+        start = self.index * size + min(self.index, rest)
+        return slice(start, start + size + (self.index < rest))
+
+
+WHOLE = Part()
+"""The part of a single process: everything."""
+
+
+class Feed(abc.ABC):
+    """Batches of training samples.
+
+    Attributes:
+        steps: batches of a pass over the data.
+    """
+
+    steps: int
+
+    @abc.abstractmethod
+    def batch(self, step: int, part: Part = WHOLE) -> Batch:
+        """Return the batch of `step`, counted from 0 over all passes: this process's part of it."""
+
+
+class Shuffled(Feed):
+    """Samples in an order of their own in each pass.
+
+    The order is a function of the seed and the pass alone; what is left over after the last full
+    batch waits for another pass.
+
+    Args:
+        samples: what to learn from.
+        batch_size: samples a batch, of all processes together.
+        seed: of the orders.
+
+    Raises:
+        ValueError: the samples do not fill one batch.
+    """
+
+    def __init__(self, samples: Split, batch_size: int, seed: int) -> None:
+        self.samples, self.batch_size, self.seed = samples, batch_size, seed
+        self.steps = len(samples) // batch_size
+        if self.steps == 0:
+            raise ValueError(
+                f"batch_size is {batch_size} but there are only {len(samples)} samples"
+            )
+        self._order = (-1, torch.empty(0))
+
+    def order(self, number: int) -> Tensor:
+        """Return the order of the samples in pass `number`."""
+        if self._order[0] != number:
+            generator = torch.Generator().manual_seed(1_000_003 * self.seed + number)
+            self._order = (number, torch.randperm(len(self.samples), generator=generator))
+        return self._order[1]
+
+    @override
+    def batch(self, step: int, part: Part = WHOLE) -> Batch:
+        number, position = divmod(step, self.steps)
+        index = self.order(number)[position * self.batch_size :][: self.batch_size]
+        return Batch(*self.samples[index[part.of(self.batch_size)]])
+
+
+class Tokens(Protocol):
+    """A long row of token ids, of which a slice is a tensor (n,) of int64."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: slice, /) -> Tensor: ...
+
+
+class Streams(Feed):
+    """A text cut into `streams` that are read side by side, a segment a step.
+
+    Row b of the batch of step k + 1 goes on where row b of the batch of step k ended; at the
+    beginning of a pass each stream begins anew. What is left over moves the place at which a pass
+    begins, at random, so that segments are cut differently in each.
+
+    Args:
+        tokens: the text.
+        streams: rows of a batch, of all processes together.
+        length: tokens of a segment.
+        seed: of the places at which passes begin.
+
+    Raises:
+        ValueError: the text is too short.
+    """
+
+    def __init__(self, tokens: Tokens, streams: int, length: int, seed: int) -> None:
+        self.tokens, self.streams, self.length, self.seed = tokens, streams, length, seed
+        self.steps = (len(tokens) - length) // (streams * length)
+        if self.steps <= 0:
+            raise ValueError(
+                f"{streams} streams in segments of {length} tokens need a text of at least "
+                f"{(streams + 1) * length} tokens to learn from, and this one has {len(tokens)}: "
+                "lower batch_size or task.length"
+            )
+
+    def begin(self, number: int) -> int:
+        """Return the token at which pass `number` begins."""
+        spare = len(self.tokens) - 1 - self.streams * self.steps * self.length
+        return random.Random(f"pass {self.seed} {number}").randint(0, spare)
+
+    @override
+    def batch(self, step: int, part: Part = WHOLE) -> Batch:
+        number, position = divmod(step, self.steps)
+        rows = range(self.streams)[part.of(self.streams)]
+        first = self.begin(number) + position * self.length
+        starts = [first + row * self.steps * self.length for row in rows]
+        return segment(self.tokens, starts, [self.length] * len(starts), position == 0)
+
+
+def segment(tokens: Tokens, starts: Sequence[int], lengths: Sequence[int], begins: bool) -> Batch:
+    """Return inputs and targets (rows, longest), each target the token after its input.
+
+    A row that is shorter than the longest is filled up with token 0, of which nothing is asked.
+    """
+    longest = max(lengths)
+    inputs = torch.zeros(len(starts), longest, dtype=torch.int64)
+    targets = torch.full((len(starts), longest), -1, dtype=torch.int64)
+    for row, (start, length) in enumerate(zip(starts, lengths, strict=True)):
+        if length:
+            text = tokens[start : start + length + 1]
+            inputs[row, :length], targets[row, :length] = text[:-1], text[1:]
+    return Batch(inputs, targets, begins)

@@ -1,0 +1,212 @@
+"""Language modelling: which token comes next?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+
+from torch import Tensor
+from typing_extensions import override
+
+from equilibria.models import Model, ModelConfig
+from equilibria.tasks.base import Task, TaskConfig, known
+from equilibria.tasks.feed import WHOLE, Batch, Part, Streams, segment
+
+if TYPE_CHECKING:
+    from equilibria.data.text import Corpus
+
+
+class Predicts(Protocol):
+    """What a model of sequences has beside its forward."""
+
+    def losses(self, output: Tensor, targets: Tensor) -> Tensor:
+        """Return (batch, time): -ln p of each target, 0 of those below 0."""
+        ...
+
+    def log_probs(self, output: Tensor) -> Tensor:
+        """Return (batch, time, vocabulary): ln p of every token."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageModelling(TaskConfig):
+    """Which word or character comes next? Trained with the mean of -ln p over the tokens of a text.
+
+    A batch is `batch_size` streams of the text in segments of `length` tokens; what the model
+    carries over from a segment goes into the next, and is forgotten after each pass. Evaluation
+    reads each token of a split once, in `eval_batch_size` streams of all processes together: the
+    fewer, the fewer tokens stand at a beginning.
+
+    Args:
+        data: name of a corpus, such as ptb; null where `file` names a text.
+        file: path of a text in UTF-8 to learn from; null where `data` names a corpus.
+        unit: what a token is, words or characters; null for words in a corpus with a name, and
+            characters in a file.
+        length: tokens of a segment in training.
+        eval_length: the same in evaluation; null for `length`.
+        valid_share: share of a file, before its end, that is held out to validate on.
+        test_share: share of a file, at its end, that is held out to test on.
+        min_count: how often a token must occur in the training part to be known.
+        max_size: largest vocabulary; null for no limit.
+        errors: what bytes of a file that are no UTF-8 do: strict stops with an error, replace reads
+            them as U+FFFD.
+    """
+
+    data: str | None = None
+    file: str | None = None
+    unit: Literal["words", "characters"] | None = None
+    length: int = 64
+    eval_length: int | None = None
+    valid_share: float = 0.05
+    test_share: float = 0.05
+    min_count: int = 1
+    max_size: int | None = None
+    errors: Literal["strict", "replace"] = "strict"
+
+    def __post_init__(self) -> None:
+        for name in ("length", "eval_length"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1; got {value}")
+        shares = (self.valid_share, self.test_share)
+        if not (min(shares) > 0.0 and sum(shares) < 1.0):
+            raise ValueError(
+                "valid_share and test_share must be positive and leave some text to learn from; "
+                f"got {shares[0]:g} and {shares[1]:g}"
+            )
+        if self.data is not None and self.file is not None:
+            raise ValueError(
+                f"there are two texts, the corpus '{self.data}' and the file {self.file}: set one "
+                "of task.data and task.file to null"
+            )
+
+    @override
+    def load(self, data_dir: Path | None = None) -> LanguageTask:
+        from equilibria.data import text
+
+        if self.data is None and self.file is None:
+            raise ValueError("there is no text to learn from: name a file with --task.file FILE")
+        corpus = text.load(
+            self.data,
+            file=self.file,
+            unit=self.unit,
+            data_dir=data_dir,
+            valid_share=self.valid_share,
+            test_share=self.test_share,
+            min_count=self.min_count,
+            max_size=self.max_size,
+            errors=self.errors,
+        )
+        return LanguageTask(self, corpus)
+
+
+class LanguageTask(Task):
+    """A text, in three parts one after the other.
+
+    Args:
+        config: what the recipe says.
+        corpus: the text.
+    """
+
+    splits = ("train", "valid", "test")
+    judged = "valid"
+    unit = "tokens"
+    streams = True
+
+    def __init__(self, config: LanguageModelling, corpus: Corpus) -> None:
+        self.config, self.corpus = config, corpus
+        self.checksum = corpus.checksum
+
+    @override
+    def complete(self, config: ModelConfig) -> ModelConfig:
+        return with_vocabulary(config, self.corpus.vocabulary.size, f"'{self.corpus.name}'")
+
+    @override
+    def feed(self, batch_size: int, seed: int) -> Streams:
+        return Streams(self.corpus.splits["train"], batch_size, self.config.length, seed)
+
+    @override
+    def batches(self, split: str, batch_size: int, part: Part = WHOLE) -> Iterator[Batch]:
+        tokens = self.corpus.splits[known(self, split)]
+        asked = len(tokens) - 1
+        if asked < 1:
+            raise ValueError(
+                f"the {split} part of '{self.corpus.name}' has {len(tokens)} tokens: nothing can "
+                "be asked of a model there"
+            )
+        rows = min(batch_size, asked)
+        mine = [Part(row, rows).of(asked) for row in range(rows)[part.of(rows)]]
+        if not mine:
+            return
+        length = self.config.eval_length or self.config.length
+        longest = max(stream.stop - stream.start for stream in mine)
+        for begin in range(0, longest, length):
+            starts = [stream.start + begin for stream in mine]
+            sizes = [max(0, min(length, s.stop - at)) for s, at in zip(mine, starts, strict=True)]
+            yield segment(tokens, starts, sizes, begin == 0)
+
+    @override
+    def sample(self, split: str, count: int) -> Batch:
+        tokens = self.corpus.splits[known(self, split)]
+        length = min(self.config.length, len(tokens) - 1)
+        rows = min(count, (len(tokens) - 1) // length)
+        spread = (len(tokens) - 1) // rows  # from all over the text
+        return segment(tokens, [row * spread for row in range(rows)], [length] * rows, True)
+
+    @override
+    def loss(self, model: Model, output: Tensor, targets: Tensor) -> Tensor:
+        return mean_loss(model, output, targets)
+
+    @override
+    def units(self, targets: Tensor) -> int:
+        return int((targets >= 0).sum())
+
+    @override
+    def figures(self, loss: float) -> dict[str, float]:
+        """Return the perplexity e^loss, and bits a token (of characters: bits a character)."""
+        return {"perplexity": perplexity(loss), "bits": loss / math.log(2.0)}
+
+    def per_character(self, split: str, bits: float) -> dict[str, float]:
+        """Return bits a character of a split's text, given bits a token."""
+        return {"bits_per_character": bits / self.corpus.statistics[split].characters_per_token}
+
+    @override
+    def save(self, folder: Path) -> None:
+        self.corpus.vocabulary.save(folder / VOCABULARY)
+
+
+VOCABULARY = "vocabulary.json"
+"""The file of a run folder that tells which token is which word or character."""
+
+
+def with_vocabulary(config: ModelConfig, size: int, name: str) -> ModelConfig:
+    """Return the config of a sequence model for a vocabulary of `size` tokens.
+
+    Raises:
+        ValueError: it is of no sequence model, or of one for another vocabulary.
+    """
+    if not hasattr(config, "vocabulary"):
+        raise ValueError(f"{type(config).__name__} describes no model of sequences of tokens")
+    given = cast(Any, config).vocabulary
+    if given is None:
+        return replace(cast(Any, config), vocabulary=size)
+    if given != size:
+        raise ValueError(
+            f"{name} has {size} tokens and model.vocabulary is {given}: leave it out or set it to "
+            f"{size}"
+        )
+    return config
+
+
+def mean_loss(model: Model, output: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean of -ln p over the targets that are not below 0, a scalar."""
+    asked = (targets >= 0).sum().clamp_min(1)
+    return cast(Predicts, model).losses(output, targets).sum() / asked
+
+
+def perplexity(loss: float) -> float:
+    """Return e^loss; infinity where that is more than a float holds."""
+    return math.exp(loss) if loss < 700.0 else math.inf

@@ -1,0 +1,138 @@
+"""The doctor's visit to a run: which batch is examined, and what is asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from equilibria.models import EquilibriumModel, Model
+from equilibria.models.sequence.base import SequenceModel
+from equilibria.models.sequence.equilibrium import EquilibriumSequence
+from equilibria.stability import Examination, Training, doctor
+from equilibria.tasks import Batch, Task
+from equilibria.train.recipe import Recipe
+from equilibria.train.run import Run, RunError
+
+SAMPLES = 256
+"""Samples that are examined."""
+
+SEQUENCES = 8
+"""The same where a sample is a sequence, whose state has many more entries."""
+
+
+def examine(
+    loaded: Run,
+    *,
+    samples: int | None = None,
+    starts: int = 4,
+    seed: int = 0,
+    split: str = "test",
+) -> Examination:
+    """Examine a run on the first samples of a split.
+
+    Of a text, a sample is a segment of a stream, and other segments precede it: what the model
+    carries over is there. Of a model that solves a segment in pieces, the first piece is examined.
+
+    Args:
+        loaded: the run, with its data.
+        samples: how many; None for `SAMPLES`, or `SEQUENCES`. All, if there are fewer.
+        starts: other starts to solve from.
+        seed: of starts, probes and projections.
+        split: one of the task's.
+
+    Raises:
+        RunError: the run is of an explicit network, in which there is nothing to examine.
+    """
+    task, model = loaded.data, loaded.model
+    check_implicit(loaded)
+    assert isinstance(model, EquilibriumModel)
+    count = samples or (SEQUENCES if isinstance(model, SequenceModel) else SAMPLES)
+    batch, carry = _batch(model, task, split, count)
+    judges = task.correct(model, model(batch.inputs[:1]).output, batch.targets[:1]) is not None
+    examination = doctor(
+        _Judged(model, lambda *given: _answer(task, *given)),
+        batch.inputs,
+        batch.targets,
+        carry,
+        loss=lambda answer: answer.loss,
+        correct=(lambda answer: answer.right) if judges else None,
+        starts=starts,
+        seed=seed,
+        training=_training(loaded.recipe),
+    )
+    return replace(examination, layer=examination.layer.removeprefix("model."))
+
+
+def check_implicit(loaded: Run) -> None:
+    """Raise RunError if a run is of an explicit network."""
+    if not isinstance(loaded.model, EquilibriumModel):
+        raise RunError(
+            f"{loaded.folder} holds an explicit network ({type(loaded.model).__name__}): it solves "
+            "for no fixed point, so there is nothing to examine"
+        )
+
+
+class _Answer(NamedTuple):
+    """What the doctor looks at."""
+
+    loss: Tensor
+    right: Tensor | None
+
+
+class _Judged(nn.Module):
+    """A model with its loss behind it, so that a copy in float64 has both in float64.
+
+    Args:
+        model: the model.
+        answer: (model, output, targets) -> `_Answer`; a plain function, which is not copied.
+    """
+
+    def __init__(self, model: Model, answer: Callable[[Model, Tensor, Tensor], _Answer]) -> None:
+        super().__init__()
+        self.model, self.answer = model, answer
+
+    def forward(self, inputs: Tensor, targets: Tensor, carry: Any) -> _Answer:
+        """Return the loss of the model's answer, and which of it is right."""
+        return self.answer(self.model, self.model(inputs, carry=carry).output, targets)
+
+
+def _answer(task: Task, model: Model, output: Tensor, targets: Tensor) -> _Answer:
+    return _Answer(task.loss(model, output, targets), task.correct(model, output.detach(), targets))
+
+
+def _batch(model: EquilibriumModel, task: Task, split: str, count: int) -> tuple[Batch, Any]:
+    """Return the batch to examine, and what the model carries over into it."""
+    carry = None
+    if task.streams:
+        segments = task.batches(split, count)
+        first = next(segments)
+        batch = next(segments, first)
+        if bool((batch.targets >= 0).all()) and not batch.begins:
+            with torch.no_grad():
+                carry = model(first.inputs).carry
+        else:  # the text is too short
+            batch = first
+    else:
+        batch = task.sample(split, count)
+    piece = model.subsequence if isinstance(model, EquilibriumSequence) else None
+    if piece is not None:
+        batch = batch._replace(inputs=batch.inputs[:, :piece], targets=batch.targets[:, :piece])
+    return batch, carry
+
+
+def _training(recipe: Recipe) -> Training:
+    """What the recipe says about stability, as it was at the end of the training."""
+    penalty = recipe.regulariser
+    if penalty is None:
+        return Training()
+    gamma, probability = penalty.at(1, 1)
+    controller = penalty.controller
+    return Training(
+        gamma=gamma,
+        probability=probability,
+        budget=None if controller is None else controller.evals,
+    )

@@ -1,0 +1,114 @@
+"""What a run tells about its model: after each epoch, and at its end."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from torch import nn
+
+from equilibria.models import EquilibriumModel
+from equilibria.models.sequence.base import SequenceModel
+from equilibria.train import checkpoint, evaluation, files, memory
+from equilibria.train.run import Folder, environment
+from equilibria.train.step import Step
+
+
+class Judge:
+    """Evaluates the model that a run trains, as it is after a number of steps.
+
+    Args:
+        stepper: model, task and recipe of the run.
+    """
+
+    def __init__(self, stepper: Step) -> None:
+        self.stepper = stepper
+        self.model, self.task = stepper.model, stepper.task
+        self.recipe, self.accelerator = stepper.recipe, stepper.accelerator
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the result depends on beside the recipe."""
+        count = _parameters(self.model)
+        counts = {"parameters": count}
+        if isinstance(self.model, SequenceModel):
+            counts["parameters_without_lexicon"] = count - _parameters(self.model.lexicon)
+        return {
+            **environment(),
+            "processes": self.accelerator.num_processes,
+            "device": self.accelerator.device.type,
+            **counts,
+            "data": self.task.checksum,
+        }
+
+    def evaluate(self, split: str, step: int, depths: tuple[int, ...] = ()) -> dict[str, Any]:
+        """Return the model's figures on a split; see `evaluation.evaluate`.
+
+        In the shallow beginning of a run, the shallow network is evaluated.
+
+        Args:
+            split: one of the task's.
+            step: steps that were taken.
+            depths: evaluations after which the accuracy is taken too.
+        """
+        shallow = self.stepper.shallow(step - 1)
+        with self.stepper.phase(step - 1):
+            return evaluation.evaluate(
+                self.model,
+                self.task,
+                self.accelerator,
+                split=split,
+                batch_size=self.recipe.eval_batch_size,
+                depths=() if shallow else depths,
+                count_solves=not shallow,
+            )
+
+    def radius(self, step: int) -> dict[str, float] | None:
+        """Return the spectral radius at the first samples that training is judged by.
+
+        None of a network that solves nothing; see `evaluation.radius`.
+
+        Args:
+            step: steps that were taken.
+        """
+        if not isinstance(self.model, EquilibriumModel) or self.stepper.shallow(step - 1):
+            return None
+        probes = evaluation.probes(self.task, self.recipe.probes, self.accelerator)
+        return evaluation.radius(self.model, probes.inputs)
+
+    def conclude(self, folder: Folder, console: Console, step: int) -> None:
+        """Write the weights and evaluation.json; say so if samples missed their fixed point.
+
+        Args:
+            folder: of the run.
+            console: where to say it.
+            step: steps that were taken.
+        """
+        depths = () if self.task.streams else evaluation.DEPTHS
+        result = self.evaluate("test", step, depths)
+        if (radius := self.radius(step)) is not None:
+            result["spectral_radius"] = radius
+        if self.accelerator.is_main_process:
+            checkpoint.save_weights(folder.weights, self.model)
+            files.write_json(folder.evaluation, result)
+        statuses = result["forward"]["status"]
+        if statuses is not None and statuses["CONVERGED"] < 0.99:
+            ended = ", ".join(
+                f"{100 * share:.1f} % {name}" for name, share in statuses.items() if share
+            )
+            console.print(
+                f"Not all test samples reached their fixed point: {ended}. "
+                f"See: equilibria doctor {folder.path}",
+                style="yellow",
+                markup=False,
+            )
+
+    def measure(self, folder: Folder) -> None:
+        """Write memory.json: the memory of a training step on the CPU, against depth."""
+        batch = self.task.feed(self.recipe.batch_size, self.recipe.seed).batch(0)
+        points = memory.measure(self.model.cpu(), self.task, batch)
+        files.write_json(folder.memory, [asdict(point) for point in points])
+
+
+def _parameters(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())

@@ -1,0 +1,52 @@
+"""Training that begins with a shallow network, as a recipe names it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from equilibria.models import EquilibriumModel, Model
+from equilibria.solve import Picard, Unrolled
+
+__all__ = ["ShallowStart"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShallowStart:
+    """Trains the cell unrolled a few times in the first steps, and solves for its fixed point then.
+
+        z_(i+1) = f(z_i; x),    z_0 = 0,    i < layers,
+
+    is an ordinary weight-tied network, with ordinary gradients through all its layers. An
+    evaluation that falls into these steps reads the same shallow network. The regulariser and the
+    correction begin with the solves.
+
+    Args:
+        layers: evaluations of the cell.
+        steps: steps of the optimiser before the first solve.
+
+    papers: Bai et al. 2019, sec. 4 and appendix E.
+    """
+
+    layers: int = 2
+    steps: int = 1000
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}")
+
+    @contextmanager
+    def applied(self, model: Model) -> Iterator[None]:
+        """Make `model` the shallow network for a while."""
+        assert isinstance(model, EquilibriumModel)
+        deq = model.deq
+        before = deq.solver, deq.eval_solver, deq.adjoint
+        # The iterate that was evaluated last is the answer: `layers` steps take one more.
+        deq.solver = Picard(rtol=0.0, atol=0.0, max_evals=self.layers + 1, patience=None)
+        deq.eval_solver, deq.adjoint = None, Unrolled()
+        try:
+            yield
+        finally:
+            deq.solver, deq.eval_solver, deq.adjoint = before

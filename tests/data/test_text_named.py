@@ -1,0 +1,212 @@
+"""Penn Treebank and WikiText: found or downloaded, checked, and the counts that others publish."""
+
+import hashlib
+import io
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from file_server import FileServer, serving
+
+from equilibria.data import DataError, text
+from equilibria.data.text import ptb, wikitext
+
+TEXTS = {
+    "train": " the cat sat on the <unk> \n the dog N \n" * 20,
+    "valid": " the cat \n a bird \n",
+    "test": " the dog sat \n",
+}
+
+
+def md5(content: bytes) -> str:
+    return hashlib.md5(content).hexdigest()
+
+
+def check(corpus: text.Corpus, name: str) -> None:
+    assert (corpus.name, corpus.unit) == (name, "words")
+    assert corpus.vocabulary.tokens[:2] == ("the", "<eos>")
+    assert [len(corpus.splits[split]) for split in TEXTS] == [220, 6, 4]
+    assert corpus.vocabulary.decode(corpus.splits["valid"][:]) == "the cat\n<unk> <unk>\n"
+    assert corpus.statistics["valid"].characters == len(TEXTS["valid"])
+
+
+# --- Penn Treebank -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
+    """A server with a small text in place of Penn Treebank."""
+    with serving() as server:
+        files = {}
+        for split, content in TEXTS.items():
+            server.files[f"ptb.{split}.txt"] = content.encode()
+            files[split] = (f"ptb.{split}.txt", md5(content.encode()))
+        monkeypatch.setattr(ptb, "FILES", files)
+        monkeypatch.setattr(ptb, "ADDRESSES", (server.url("gone/"), server.url("")))
+        yield server
+
+
+def test_ptb_is_downloaded_once(small: FileServer, tmp_path: Path) -> None:
+    check(text.load("ptb", data_dir=tmp_path / "mine"), "ptb")
+    asked = [name for name, _ in small.requests]
+    assert asked == [f"/{folder}ptb.{s}.txt" for s in TEXTS for folder in ("gone/", "")]
+    assert (tmp_path / "mine" / "ptb" / "ptb.test.txt").is_file()
+    # The encoded text is enough from now on.
+    check(text.load("ptb", data_dir=tmp_path / "empty", download=False), "ptb")
+    # By characters the files are read again, and are there.
+    assert text.load("ptb", unit="characters", data_dir=tmp_path / "mine").vocabulary.size == 18
+    assert len(small.requests) == 6
+
+
+def test_ptb_goes_on_where_a_transfer_broke_off(small: FileServer) -> None:
+    small.break_next, small.broken_at = 1, 100
+    check(text.load("ptb"), "ptb")
+    assert ("/ptb.train.txt", "bytes=100-") in small.requests
+
+
+@pytest.mark.parametrize("folder", ["ptb", "."])
+def test_ptb_is_found(
+    small: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    (tmp_path / "data" / folder).mkdir(parents=True)
+    for name, content in small.files.items():
+        (tmp_path / "data" / folder / name).write_bytes(content)
+    monkeypatch.setenv("EQUILIBRIA_DATA", str(tmp_path / "data"))
+    check(text.load("ptb", download=False), "ptb")
+    assert small.requests == []
+
+
+def test_ptb_missing(small: FileServer, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"ptb\.train\.txt is in none of .*--data-dir"):
+        text.load("ptb", data_dir=tmp_path, download=False)
+    small.files.clear()
+    with pytest.raises(DataError, match=r"could not download ptb\.train\.txt.*HTTP 404"):
+        text.load("ptb")
+
+
+def test_ptb_with_another_content(small: FileServer, tmp_path: Path) -> None:
+    (tmp_path / "ptb.train.txt").write_text("something else\n")
+    with pytest.raises(DataError, match=r"ptb\.train\.txt is damaged or another file.*--data-dir"):
+        text.load("ptb", data_dir=tmp_path)
+
+
+def test_the_real_ptb(real: Path) -> None:
+    if not all((real / "ptb" / name).is_file() for name, _ in ptb.FILES.values()):
+        pytest.skip("EQUILIBRIA_DATA names no folder with Penn Treebank")
+    corpus = text.load("ptb", download=False)
+    assert corpus.vocabulary.size == 10_000
+    assert corpus.vocabulary.tokens[:3] == ("the", "<unk>", "<eos>")
+    assert [len(corpus.splits[split]) for split in TEXTS] == [929_589, 73_760, 82_430]
+    assert corpus.vocabulary.counts[corpus.vocabulary.end] == 42_068
+    assert corpus.vocabulary.decode(corpus.splits["test"][:7]) == "no it was n't black monday\n"
+    # Interpolated trigrams are well known to reach about 160 here (Good-Turing: 165).
+    assert 145 < text.Trigram.fit(corpus).perplexity(corpus.splits["test"]) < 165
+
+
+# --- WikiText ------------------------------------------------------------------------------------
+
+
+def archive(folder: str = "wikitext-2") -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as file:
+        for split, part in TEXTS.items():
+            file.writestr(zipfile.ZipInfo(f"{folder}/wiki.{split}.tokens"), part)
+        file.writestr(zipfile.ZipInfo("../../escaped.txt"), "nobody asked for this one")
+    return content.getvalue()
+
+
+def served(monkeypatch: pytest.MonkeyPatch, server: FileServer, content: bytes) -> None:
+    """Let the server have `content` for WikiText-2."""
+    server.files["wikitext-2-v1.zip"] = content
+    release = replace(
+        wikitext.WIKITEXT2,
+        md5=md5(content),
+        sha1={split: hashlib.sha1(part.encode()).hexdigest() for split, part in TEXTS.items()},
+    )
+    monkeypatch.setitem(text._SOURCES, "wikitext2", release.source)
+    monkeypatch.setattr(wikitext, "ADDRESSES", (server.url(""),))
+
+
+@pytest.fixture
+def wiki(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
+    """A server with a small archive in place of WikiText-2's."""
+    with serving() as server:
+        served(monkeypatch, server, archive())
+        yield server
+
+
+def test_wikitext_is_downloaded_once(wiki: FileServer, tmp_path: Path) -> None:
+    wiki.break_next, wiki.broken_at = 1, 50
+    check(text.load("wikitext2", data_dir=tmp_path / "mine"), "wikitext2")
+    assert [wanted for _, wanted in wiki.requests] == [None, "bytes=50-"]
+    text.load("wikitext2", data_dir=tmp_path / "mine", unit="characters")
+    assert len(wiki.requests) == 2
+    # The archive is read where it lies; nothing of it is unpacked anywhere.
+    assert {path.name for path in (tmp_path / "mine").rglob("*") if path.is_file()} == {
+        *("wikitext-2-v1.zip", ".wikitext-2-v1.zip.lock")
+    }
+    assert not list(tmp_path.rglob("escaped.txt"))
+
+
+@pytest.mark.parametrize("folder", ["wikitext2", "wikitext-2", "wikitext2/wikitext-2"])
+@pytest.mark.parametrize("name", ["wiki.{}.tokens", "{}.txt"])
+def test_wikitext_unpacked_by_somebody_else(
+    wiki: FileServer, tmp_path: Path, folder: str, name: str
+) -> None:
+    (tmp_path / folder).mkdir(parents=True)
+    for split, content in TEXTS.items():
+        (tmp_path / folder / name.format(split)).write_text(content)
+    check(text.load("wikitext2", data_dir=tmp_path, download=False), "wikitext2")
+    assert wiki.requests == []
+
+
+def test_files_of_the_same_name_elsewhere(wiki: FileServer, tmp_path: Path) -> None:
+    for split in TEXTS:
+        (tmp_path / f"{split}.txt").write_text("of another data set\n")
+    check(text.load("wikitext2", data_dir=tmp_path), "wikitext2")
+
+
+def test_a_damaged_split(wiki: FileServer, tmp_path: Path) -> None:
+    (tmp_path / "wikitext2").mkdir()
+    for split, content in TEXTS.items():
+        (tmp_path / "wikitext2" / f"{split}.txt").write_text(content + "." * (split == "valid"))
+    with pytest.raises(DataError, match=r"valid\.txt is damaged or another file: its sha1 is"):
+        text.load("wikitext2", data_dir=tmp_path)
+
+
+def test_wikitext_missing(wiki: FileServer, tmp_path: Path) -> None:
+    (tmp_path / "wikitext2").mkdir()
+    (tmp_path / "wikitext2" / "valid.txt").write_text(TEXTS["valid"])
+    with pytest.raises(DataError, match=r"missing: wiki\.train\.tokens, wiki\.test\.tokens\)"):
+        text.load("wikitext2", data_dir=tmp_path, download=False)
+
+
+def test_a_damaged_archive(wiki: FileServer, tmp_path: Path) -> None:
+    (tmp_path / "wikitext-2-v1.zip").write_bytes(archive()[:-9])
+    with pytest.raises(DataError, match=r"wikitext-2-v1\.zip is damaged or another file"):
+        text.load("wikitext2", data_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        archive()[:-9],
+        archive("wikitext-3"),
+        archive()[:80] + bytes(20) + archive()[100:],
+        b"<html>",
+    ],
+    ids=["cut off", "another folder", "overwritten", "no archive"],
+)
+def test_an_archive_that_cannot_be_read(
+    wiki: FileServer, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    served(monkeypatch, wiki, content)
+    with pytest.raises(DataError, match=r"wikitext-2-v1\.zip is damaged"):
+        text.load("wikitext2")
+
+
+def test_names() -> None:
+    assert text.available() == ["ptb", "wikitext103", "wikitext2"]
+    assert wikitext.WIKITEXT103.folder == "wikitext-103"
