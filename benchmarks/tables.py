@@ -26,6 +26,20 @@ TABLES = (
     ("solvers", "Solvers beside torchdeq and SciPy", "equilibria bench solvers", False),
     ("adjoints", "Gradients", "equilibria bench adjoints", False),
     ("training", "Training steps", "equilibria bench training", False),
+    *(
+        (f"reproduce/{name.replace('/', '-')}", title, f"equilibria reproduce {name}", False)
+        for name, title in (
+            ("deq/tables", "Sequence models: Tables 1 to 4 of Bai et al. 2019"),
+            ("deq/convergence", "Weight-tied stacks converge with depth"),
+            ("deq/growth", "Evaluations grow in training"),
+            ("deq/solvers", "Solving beside unrolling"),
+            ("deq/tolerance", "Perplexity against tolerance"),
+            ("deq/memory", "Memory of a step against length and depth"),
+            ("deq/imbalance", "Unequal evaluations within a batch"),
+            ("jacobian/stability", "LayerNorm, weight norm, weight decay, Jacobian penalty"),
+            ("jacobian/language", "Perplexity with and without the Jacobian penalty"),
+        )
+    ),
 )
 
 # Tables of a file that other pages show by themselves.

@@ -88,7 +88,7 @@ class LanguageModelling(TaskConfig):
         from equilibria.data import text
 
         if self.data is None and self.file is None:
-            raise ValueError("there is no text to learn from: name a file with --task.file FILE")
+            raise ValueError("there is no text to learn from: name a file with --data FILE")
         corpus = text.load(
             self.data,
             file=self.file,
