@@ -75,7 +75,7 @@ def test_resuming_names_the_same_text(place, capsys, monkeypatch):
     assert main([*words, "--data=text.txt"]) == 0
     assert "is finished" in " ".join(capsys.readouterr().out.split())
     assert main(words) == 1
-    assert "name a file with --task.file" in capsys.readouterr().err
+    assert "name a file with --data FILE" in capsys.readouterr().err
     assert main([*words, "--data"]) == 1
     assert "unknown option '--data'; did you mean 'task.data'?" in capsys.readouterr().err
 

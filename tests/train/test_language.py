@@ -221,7 +221,7 @@ def test_what_cannot_be_is_refused(language, options, message):
 
 def test_a_recipe_without_a_text_says_what_is_missing(language):
     language["task"].pop("file")
-    with pytest.raises(ValueError, match=r"name a file with --task\.file FILE"):
+    with pytest.raises(ValueError, match=r"name a file with --data FILE"):
         recipes.parse(language).task.load()
 
 
