@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("recipe", help="its name or a file, such as lm-ptb-paper")
+    parser.add_argument("recipe", help="its name or a file, such as lm-ptb-trellisnet-paper")
     parser.add_argument("--budget", type=float, default=9.0, help="minutes of this call (9)")
     parser.add_argument("--out", type=Path, default=ROOT / "results", help="folder for the results")
     parser.add_argument("--data-dir", type=Path, help="folder to look for data sets in")

@@ -4,10 +4,13 @@
 the same line goes on. The text has WikiText-103's 267,735 words, drawn by Zipf's law: what a word
 costs depends on how frequent it is (adaptive embedding and softmax), and on nothing else. Nothing
 is downloaded. The weights are new ones, whose solves are shorter than those of a trained network,
-so steps are measured with solves of a fixed number of evaluations too.
+so steps are measured with solves of a fixed number of evaluations too. Each network's steps are
+timed in turns with those of one stack, so that the ratio of the two does not depend on what else
+the machine did meanwhile.
 """
 
 import argparse
+import gc
 import sys
 import time
 import warnings
@@ -19,7 +22,7 @@ from typing import Any, cast
 import torch
 from rich.console import Console
 
-from equilibria.bench.clock import median, seconds
+from equilibria.bench.clock import interleaved
 from equilibria.bench.record import Table
 from equilibria.cli.bench import print_table
 from equilibria.experiments import counterpart
@@ -38,6 +41,8 @@ VOCABULARY = 267_735
 TOKENS = 1_000_000
 TURNS = 10
 WARM = 3
+STACK = 18
+"""Layers of the stack that every network is timed in turns with, as many as in the paper."""
 GIB = 2**30
 
 
@@ -107,49 +112,99 @@ def quietly(
     return run
 
 
-def measured(recipe: Recipe, vocabulary: int, tokens: int) -> Callable[[Place], dict[str, Any]]:
-    """The case's work: steps of training and segments read, timed one by one."""
+def warm(recipe: Recipe, task: LanguageTask) -> Trainer:
+    """A trainer that has taken its first steps."""
+    trainer = Trainer(recipe, task, evaluation.accelerator(recipe.precision))
+    for _ in range(WARM):
+        trainer.train_step()
+    return trainer
+
+
+def peak(trainer: Trainer) -> int | None:
+    """The allocator's peak in a few steps less what was there before; None without a GPU."""
+    if not torch.cuda.is_available():
+        return None
+    torch.cuda.synchronize()
+    held = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    for _ in range(WARM):
+        trainer.train_step()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - held
+
+
+def reader(trainer: Trainer) -> Callable[[], object]:
+    """Reads one segment, again and again, without gradients."""
+    batch = evaluation.to_device(trainer.batch(), trainer.accelerator)
+    carry = trainer.carry
+
+    def read() -> None:
+        with (
+            evaluation.evaluating(trainer.model),
+            torch.no_grad(),
+            trainer.accelerator.autocast(),
+        ):
+            trainer.model(batch.inputs, carry=carry)
+
+    for _ in range(WARM):
+        read()
+    return read
+
+
+def in_turns(
+    recipe: Recipe, stack: Recipe, task: LanguageTask, *, paired: bool = True
+) -> dict[str, Any]:
+    """Memory of the network alone, then its times and those of the stack, step by step in turns.
+
+    Args:
+        recipe: of the network.
+        stack: of what it is compared with.
+        task: on which text.
+        paired: also time the stack.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    trainer = warm(recipe, task)
+    bytes_of_a_step = peak(trainer)
+    trainers = {"own": trainer} | ({"stack": warm(stack, task)} if paired else {})
+    training = interleaved(
+        {name: each.train_step for name, each in trainers.items()}, device, turns=TURNS
+    )
+    reading = interleaved(
+        {name: reader(each) for name, each in trainers.items()}, device, turns=TURNS
+    )
+    size = trainer.batch().inputs.numel()
+    forward = trainer.tally.summary(task.figures)["forward"]
+    return {
+        "parameters": sum(p.numel() for p in trainer.model.parameters()),
+        "training": size / training["own"],
+        "reading": size / reading["own"],
+        "step_ms": 1e3 * training["own"],
+        "training_ratio": training["own"] / training["stack"] if paired else None,
+        "reading_ratio": reading["own"] / reading["stack"] if paired else None,
+        "peak": bytes_of_a_step,
+        "evals": None if forward["evals"] is None else forward["evals"]["mean"],
+    }
+
+
+def measured(
+    recipe: Recipe, stack: Recipe, vocabulary: int, tokens: int
+) -> Callable[[Place], dict[str, Any]]:
+    """The case's work: steps of training and segments read, in turns with the stack's."""
 
     def run(place: Place) -> dict[str, Any]:
         task = LanguageTask(
             cast(LanguageModelling, recipe.task), cast(Any, Corpus.of(vocabulary, tokens))
         )
-        cuda = torch.cuda.is_available()
-        device = torch.device("cuda" if cuda else "cpu")
-        try:
-            if cuda:
+        lacking = ""
+        for paired in (True, False):  # where there is no room for both, alone
+            if torch.cuda.is_available():
+                gc.collect()
                 torch.cuda.empty_cache()
-            trainer = Trainer(recipe, task, evaluation.accelerator(recipe.precision))
-            for _ in range(WARM):
-                trainer.train_step()
-            held = 0
-            if cuda:
-                held = torch.cuda.memory_allocated()
-                torch.cuda.reset_peak_memory_stats()
-            training = [seconds(trainer.train_step, device) for _ in range(TURNS)]
-            peak = torch.cuda.max_memory_allocated() - held if cuda else None
-            batch = evaluation.to_device(trainer.batch(), trainer.accelerator)
-
-            def read() -> None:
-                with torch.no_grad(), trainer.accelerator.autocast():
-                    trainer.model(batch.inputs, carry=trainer.carry)
-
-            with evaluation.evaluating(trainer.model):
-                for _ in range(WARM):
-                    read()
-                reading = [seconds(read, device) for _ in range(TURNS)]
-        except torch.cuda.OutOfMemoryError as error:
-            return {"lacking": str(error).splitlines()[0]}
-        size = batch.inputs.numel()
-        forward = trainer.tally.summary(task.figures)["forward"]
-        return {
-            "parameters": sum(p.numel() for p in trainer.model.parameters()),
-            "training": size / median(training),
-            "reading": size / median(reading),
-            "step_ms": 1e3 * median(training),
-            "peak": peak,
-            "evals": None if forward["evals"] is None else forward["evals"]["mean"],
-        }
+            try:
+                return in_turns(recipe, stack, task, paired=paired)
+            except torch.cuda.OutOfMemoryError as error:
+                lacking = str(error).splitlines()[0]
+        return {"lacking": lacking}
 
     return run
 
@@ -159,19 +214,21 @@ def experiment(
 ) -> Experiment:
     """All networks of a recipe as cases of one experiment."""
     base = recipes.load(name, [*options, "--precision", precision])
+    stack = networks(base)[f"tied-{STACK}"]
 
     def cases(_: str) -> list[Case]:
         return [
             Case(
                 key=key,
-                description=f"{TURNS} steps of {key}",
-                minutes=1.0,
-                run=quietly(measured(recipe, vocabulary, tokens)),
+                description=f"{TURNS} steps of {key}, in turns with {STACK} layers",
+                minutes=1.5,
+                run=quietly(measured(recipe, stack, vocabulary, tokens)),
                 settings={
                     "recipe": recipes.dump(recipe),
                     "vocabulary": vocabulary,
                     "tokens": tokens,
                     "turns": TURNS,
+                    "stack": STACK,
                 },
             )
             for key, recipe in networks(base).items()
@@ -182,32 +239,37 @@ def experiment(
         for key in networks(base):
             found = done.get(key)
             if found is None:
-                rows.append([key, "not run", *[None] * 5])
+                rows.append([key, "not run", *[None] * 7])
                 continue
             value = found.value
             if "lacking" in value:
-                rows.append([key, "out of memory", *[None] * 5])
+                rows.append([key, "out of memory", *[None] * 7])
                 continue
-            peak = value["peak"]
+            most = value["peak"]
             rows.append(
                 [
                     key,
                     value["training"],
                     value["reading"],
                     value["step_ms"],
-                    None if peak is None else peak / GIB,
+                    value["training_ratio"],
+                    value["reading_ratio"],
+                    None if most is None else most / GIB,
                     value["evals"],
                     value["parameters"] / 1e6,
                 ]
             )
         columns = [
             *("network", "tokens a second, training", "reading", "ms a step"),
-            *("GiB of a step", "evaluations, mean", "parameters, millions"),
+            *(f"a step, tied-{STACK} being 1", "reading, likewise"),
+            *("GiB of a step, all of it", "evaluations, mean", "parameters, millions"),
         ]
         note = (
             f"Made-up text of {vocabulary} words, batch {base.batch_size}, {base.precision}; "
-            f"medians of {TURNS}. GiB: the allocator's peak in a step less what was there before, "
-            "gradients included."
+            f"medians of {TURNS}, each network in turns with {STACK} weight-tied layers of the "
+            "cell; no ratio where there is no room for both. GiB: the allocator's peak in a step "
+            "less what was there before, of the whole network: embedding, softmax and gradients "
+            "included, which the papers' figures and those of equilibria's runs leave out."
         )
         return Page([Table(title="Throughput", columns=columns, rows=rows, note=note)])
 

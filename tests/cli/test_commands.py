@@ -65,6 +65,14 @@ def test_evaluate_prints_and_writes_the_same_figures(folder, capsys):
         assert f"{100 * accuracy:.2f} %" in out
 
 
+@pytest.mark.parametrize("words", [["--budgets", "4"], ["--budgets"], ["--no-trigram"]])
+def test_what_is_for_language_models_is_refused_for_others(folder, capsys, words):
+    before = (folder / "evaluation.json").read_text()
+    message = fails(capsys, "evaluate", str(folder), *words)
+    assert f"{words[0]} is for language models" in message and "ImageClassification" in message
+    assert (folder / "evaluation.json").read_text() == before
+
+
 def test_a_second_start_is_refused_and_names_the_folder(folder, capsys):
     recipe = str(folder.parent / "tiny.yaml")
     message = fails(capsys, "train", recipe, "--out", str(folder), "--seed", "3")

@@ -142,7 +142,8 @@ def test_another_split_and_another_memory_have_files_of_their_own(deq):
     ("words", "message"),
     [
         (["--split", "tset"], "--split must be one of train, valid, test; got tset"),
-        (["--budgets", "0"], "--budgets must be 1 or more"),
+        (["--budgets", "4", "0"], "--budgets must be 1 or more each; got 4 0"),
+        (["--memory", "-1"], "--memory must be 0 or more; got -1"),
     ],
 )
 def test_a_mistake_is_one_message(deq, words, message, capsys):
@@ -185,6 +186,8 @@ def test_an_explicit_network_is_evaluated_and_has_no_doctor(explicit, capsys):
     assert main(["evaluate", str(explicit)]) == 0
     shown = capsys.readouterr().out
     assert "perplexity" in shown and "CONVERGED" not in shown and "spectral" not in shown
+    assert main(["evaluate", str(explicit), "--budgets", "4"]) == 1
+    assert "describes an explicit network, which solves nothing" in capsys.readouterr().err
     assert main(["doctor", str(explicit)]) == 1
     message = capsys.readouterr().err
     assert "holds an explicit network (TiedStack)" in message and "nothing to examine" in message

@@ -10,6 +10,7 @@ from equilibria.experiments import counterpart, measure, trainings
 from equilibria.models import EquilibriumModel
 from equilibria.train import recipe as recipes
 from equilibria.train.pretrain import ShallowStart
+from equilibria.train.recipe import IMPLICIT
 from equilibria.train.regulariser import JacobianPenalty
 
 NETWORKS = sorted(CELLS)
@@ -26,8 +27,8 @@ def test_everything_but_the_fixed_point_is_the_same(small, cell, tied):
     stack = counterpart.explicit(recipe, layers=5, tied=tied)
     ours, theirs = recipes.dump(recipe), recipes.dump(stack)
     assert stack.model.layers == 5 and stack.model.tied is tied and not stack.model.implicit
-    assert all(theirs[key] in (None, False) for key in counterpart.SOLVED)
-    for key in set(ours) - {"model", "description", *counterpart.SOLVED}:
+    assert all(theirs[key] in (None, False) for key in IMPLICIT)
+    for key in set(ours) - {"model", "description", *IMPLICIT}:
         assert theirs[key] == ours[key], key
     differ = {k for k, v in ours["model"].items() if theirs["model"].get(k, "missing") != v}
     assert differ == {"name", "subsequence"}

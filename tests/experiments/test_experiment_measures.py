@@ -1,17 +1,20 @@
 """What the experiments measure is right, and leaves the network as it was."""
 
 import copy
+import dataclasses
 import warnings
 
 import pytest
 import torch
 from rich.console import Console
 
-from equilibria.experiments import measure, trainings, variants
-from equilibria.solve import Anderson, Picard, SolveWarning
+from equilibria.experiments import counterpart, measure, trainings, variants
+from equilibria.experiments.deq import quality
+from equilibria.solve import Anderson, Picard, SolveWarning, Status
 from equilibria.solve.tree import Shared
 from equilibria.train import evaluation, memory
-from equilibria.train.step import TrainingError
+from equilibria.train.regulariser import JacobianPenalty
+from equilibria.train.step import Diverged, TrainingError
 from equilibria.train.trainer import Trainer
 
 
@@ -117,7 +120,7 @@ def test_a_training_that_runs_away_is_a_result_and_another_error_is_none(small, 
         path.mkdir(parents=True)
         (path / "recipe.yaml").write_text("")
         (path / "run.json").write_text('{"parameters": 7}')
-        raise TrainingError(said)
+        raise Diverged(said)
 
     monkeypatch.setattr(training, "train", lost)
     monkeypatch.setattr(training, "_lexicon", lambda recipe: 0)
@@ -139,3 +142,49 @@ def test_a_step_with_the_penalty_holds_more_than_one_without(network):
     plain = memory.measure(model, task, batch, depths=(12,))[0]
     assert plain.kind == "deq" and measure.penalised_bytes(model, batch) > plain.bytes
     assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_both_kinds_of_step_are_timed_and_weighed_as_they_are_drawn(small, monkeypatch, share):
+    recipe = trainings.named(trainings.CELLS["transformer"], "cpu")
+    penalty = JacobianPenalty(gamma=0.1, probability=share)
+    recipe = dataclasses.replace(recipe, pretrain=None, regulariser=penalty)
+    stack = counterpart.explicit(recipe, layers=2)
+    trainers = {
+        name: Trainer(each, each.task.load(), evaluation.accelerator("float32"))
+        for name, each in {"deq": recipe, "tied": stack}.items()
+    }
+    drawn = trainers["deq"].stabiliser.counts
+    found = quality.stepped(trainers)
+    steps = quality.TURNS + quality.WARM
+    assert drawn.applied == (steps if share else 0) and drawn.steps - drawn.applied == steps
+    assert trainers["deq"].stabiliser.recipe.regulariser.gamma == 0.1
+    plain, penalised = found["deq"]["plain"], found["deq"]["penalised"]
+    assert (penalised is None) == (share == 0) and found["deq"]["probability"] == share
+    whole = (1 - share) * plain + share * (penalised or 0)
+    assert found["deq"]["step"] == pytest.approx(whole)
+    tied = found["tied"]
+    assert tied["step"] == tied["plain"] and tied["penalised"] is None
+
+
+def test_a_row_has_converged_where_all_of_its_pieces_have():
+    good, bad = int(Status.CONVERGED), int(Status.MAX_EVALS)
+    statuses = [
+        torch.tensor([[good, good, bad], [good, bad, bad]], dtype=torch.int8),
+        torch.tensor([[good, good, good]], dtype=torch.int8),
+    ]
+    asked = [torch.tensor([True, True, True]), torch.tensor([True, False, False])]
+    assert quality.converged_rows(statuses, asked) == pytest.approx(2 / 4)
+
+
+@pytest.mark.parametrize("piece", [None, 3])
+def test_what_a_model_says_of_its_pieces_is_heard(small, piece):
+    recipe = trainings.named(trainings.CELLS["transformer"], "cpu")
+    task = recipe.task.load()
+    config = dataclasses.replace(recipe.model, subsequence=piece)
+    model = task.model(config, **recipe.layer()).eval()
+    with quality._listened(model) as heard, torch.no_grad():
+        model(measure.segments(task, 8, 5).inputs)
+    assert [status.shape for status in heard] == [(1 if piece is None else 3, 5)]
+    model(measure.segments(task, 8, 5).inputs)
+    assert len(heard) == 1

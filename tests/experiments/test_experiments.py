@@ -90,13 +90,13 @@ def test_a_result_from_before_a_recipe_had_a_field_is_still_read(small, reproduc
     case = EXPERIMENTS["deq/memory"].cases("cpu")[0]
     folder = case.folder(small / "out", "deq/memory")
     folder.mkdir(parents=True)
-    case.write(folder, {"points": []}, 1.0, "typed")
+    case.write(folder, {"points": []}, 1.0, "typed", {})
     file = folder / "result.json"
     old = json.loads(file.read_text())
     del old["settings"]["recipe"]["clip"], old["settings"]["recipe"]["model"]["pre_norm"]
     file.write_text(json.dumps(old))
-    assert case.read(folder).value == {"points": []}
+    assert case.read(folder, {}).value == {"points": []}
     old["settings"]["recipe"]["clip"] = 3.0
     file.write_text(json.dumps(old))
     with pytest.raises(CaseError, match=r"recipe\.clip: 3\.0 there, None here"):
-        case.read(folder)
+        case.read(folder, {})

@@ -53,7 +53,9 @@ def test_throughput_measures_every_network(recipe, tmp_path, monkeypatch):
     names = [row[0] for row in table["rows"]]
     assert len(names) == 7 and {"deq", "deq-30", "tied-18-checkpointed"} <= set(names)
     assert all(isinstance(row[1], float) and row[1] > 0 and row[2] > 0 for row in table["rows"])
-    evals = {row[0]: row[5] for row in table["rows"]}
+    assert all(row[4] > 0 and row[5] > 0 for row in table["rows"])  # the stack being 1
+    place = table["columns"].index("evaluations, mean")
+    evals = {row[0]: row[place] for row in table["rows"]}
     assert evals["deq-12"] == 12 and evals["tied-12"] is None
 
 

@@ -1,5 +1,6 @@
 """Cases are run once, in order, while the budget lasts; what is done is kept."""
 
+import hashlib
 import json
 import time
 
@@ -124,6 +125,45 @@ def test_a_result_of_other_settings_is_refused_and_left_alone(tmp_path):
     with pytest.raises(CaseError, match=r"other settings \(scale: cpu there, gpu here\).*--out"):
         run(Toy(), tmp_path, scale="gpu")
     assert (tmp_path / SHARED / "n1/result.json").read_bytes() == before
+
+
+def retrained(tmp_path):
+    """Both cases measured, then the shared one measured anew with another result."""
+    run(Toy(), tmp_path)
+    (tmp_path / SHARED / "n1/result.json").unlink()
+    run(Toy(n1={"run": lambda place: {"square": -1}}), tmp_path, only=lambda key: key == "n1")
+
+
+def test_what_was_measured_on_another_training_is_refused_and_left_alone(tmp_path):
+    retrained(tmp_path)
+    path = tmp_path / "cases/toy/squares/n2/result.json"
+    before = path.read_bytes()
+    toy = Toy()
+    outcome = run(toy, tmp_path)
+    assert list(outcome.done) == ["n1", "n3"] and not toy.calls and not outcome.failed
+    assert outcome.missing["n2"].startswith(f"refused: {path} was not measured on the n1 that is")
+    assert path.read_bytes() == before
+    path.unlink()
+    assert list(run(toy, tmp_path).done) == ["n1", "n2", "n3"] and toy.calls == [2]
+
+
+def test_without_its_training_a_result_is_not_shown(tmp_path):
+    run(Toy(), tmp_path)
+    (tmp_path / SHARED / "n1/result.json").unlink()
+    outcome = run(Toy(), tmp_path, deadline=left(0))
+    assert list(outcome.done) == ["n3"] and outcome.missing["n2"] == "needs n1"
+
+
+def test_a_result_that_names_no_training_is_refused(tmp_path):
+    run(Toy(), tmp_path)
+    path = tmp_path / "cases/toy/squares/n2/result.json"
+    whole = json.loads(path.read_text())
+    digest = hashlib.sha256((tmp_path / SHARED / "n1/result.json").read_bytes()).hexdigest()
+    assert whole.pop("needs") == {"n1": digest}
+    path.write_text(json.dumps(whole))
+    assert "refused" in run(Toy(), tmp_path).missing["n2"]
+    alone = json.loads((tmp_path / SHARED / "n1/result.json").read_text())
+    assert "needs" not in alone, "the record of a training stays as it was"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"value": 1}', "\x00"])

@@ -152,6 +152,8 @@ def frequencies(**options):
         ({"top_p": 1.0}, [0.1, 0.4, 0.05, 0.25, 0.2]),
         ({"temperature": 0.5}, [p**2 / 0.275 for p in (0.1, 0.4, 0.05, 0.25, 0.2)]),
         ({"temperature": 0.0}, [0, 1, 0, 0, 0]),
+        ({"temperature": 1e-310}, [0, 1, 0, 0, 0]),
+        ({"temperature": 5e-324, "top_p": 0.9, "excluded": (1,)}, [0, 0, 0, 1, 0]),
         ({"temperature": 0.0, "excluded": (1,)}, [0, 0, 0, 1, 0]),
         ({"excluded": (1, 3)}, [0.1 / 0.35, 0, 0.05 / 0.35, 0, 0.2 / 0.35]),
         ({"temperature": 2.0, "top_k": 2, "top_p": 0.5}, [0, 1, 0, 0, 0]),

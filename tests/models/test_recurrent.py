@@ -130,5 +130,5 @@ def test_a_solver_or_a_foreign_carry_is_refused(kind):
     assert not kind[0](vocabulary=4).implicit
     model = build(kind)
     carry = model(tokens(3, 4)).carry
-    with pytest.raises(ValueError, match="of 3 samples and there are 2"):
+    with pytest.raises(ValueError, match="of a batch of 3 and the tokens of 2"):
         model(tokens(2, 4), carry=carry)

@@ -1,5 +1,6 @@
 """Language modelling: what is asked, what is counted, what is carried over."""
 
+import dataclasses
 import json
 import math
 
@@ -103,21 +104,34 @@ def test_the_beginning_is_shallow_and_counts_no_solves(make, language, quiet):
     assert second["train"]["forward"]["evals"]["mean"] > 1
 
 
-def test_the_carry_counts(finished):
-    """A stream read with what was carried over is read better than, or at least not as, without."""
-    trainer, _ = finished
-    model, accelerator = trainer.model, trainer.accelerator
-    with_ = evaluation.evaluate(model, trainer.task, accelerator, batch_size=1)
-    trainer.task.config = LanguageModelling(file="x", length=12, eval_length=10_000)
-    whole = evaluation.evaluate(model, trainer.task, accelerator, batch_size=1)
-    assert with_["tokens"] == whole["tokens"]
-    assert with_["loss"] != whole["loss"]
-    forget = model.forward
-    model.forward = lambda x, carry=None, **options: forget(x, **options)
-    trainer.task.config = LanguageModelling(file="x", length=12)
-    without = evaluation.evaluate(model, trainer.task, accelerator, batch_size=1)
-    del model.forward
-    assert without["loss"] != with_["loss"]
+@pytest.mark.parametrize("name", ["deq-transformer", "deq-trellisnet"])
+def test_segments_with_a_carry_are_read_as_one_long_segment(make, language, name):
+    """The memory being as long as the text, the equilibrium of the whole is that of its parts."""
+    language.pop("pretrain")
+    language["solver"] = {"name": "Anderson", "rtol": 1e-5, "max_evals": 200}
+    if name == "deq-trellisnet":
+        language["model"] = {"name": name, "width": 8, "hidden": 6, "scale": 0.3}
+        language["model"]["embedding_initial"] = 0.5
+    else:
+        language["model"] |= {"eval_memory": 10_000, "injection_scale": 1.0}
+        language["model"] |= {"embedding_initial": 0.2, "initial": "orthogonal", "scale": 0.5}
+    trainer, _ = make(tree=language)
+    model = trainer.model
+    for bias in model.lexicon.biases:
+        bias.data.normal_()
+    losses = {}
+    for length, forgets in ((12, False), (7, False), (10_000, False), (12, True)):
+        trainer.task.config = LanguageModelling(file="x", length=12, eval_length=length)
+        read = model.forward
+        if forgets:
+            model.forward = lambda x, carry=None, **options: read(x, **options)  # noqa: B023
+        found = evaluation.evaluate(model, trainer.task, trainer.accelerator, batch_size=1)
+        assert found["tokens"] == len(trainer.task.corpus.splits["test"]) - 1
+        assert found["forward"]["status"]["CONVERGED"] == 1.0
+        losses[length, forgets] = found["loss"]
+    whole = losses[10_000, False]
+    assert [losses[n, False] for n in (12, 7)] == [pytest.approx(whole, rel=1e-4)] * 2
+    assert losses[12, True] != pytest.approx(whole, rel=1e-3)
 
 
 @pytest.mark.filterwarnings("ignore::equilibria.SolveWarning")
@@ -182,6 +196,16 @@ def test_a_budget_stops_solves_and_leaves_the_solver_as_it_was(finished):
     usual = evaluation.evaluate(trainer.model, trainer.task, Accelerator(cpu=True), batch_size=5)
     assert rows[2]["loss"] == usual["loss"]
     assert trainer.model.deq.eval_solver == before and trainer.model.training
+
+
+def test_a_budget_above_the_limit_of_the_solver_changes_nothing(finished):
+    trainer, _ = finished
+    trainer.model.deq.eval_solver = dataclasses.replace(trainer.model.deq.solver, max_evals=3)
+    options = (trainer.model, trainer.task, Accelerator(cpu=True))
+    (above,) = evaluation.budgets(*options, batch_size=5, limits=(100,))
+    usual = evaluation.evaluate(*options, batch_size=5)
+    assert above["max_evals"] == 100 and {key: above[key] for key in usual} == usual
+    assert usual["forward"]["evals"]["max"] == 3 and usual["forward"]["status"]["MAX_EVALS"] > 0
 
 
 def test_pieces_are_all_counted_and_penalised(make, language, quiet):
@@ -275,3 +299,34 @@ def test_copy_memory_counts_the_symbols_that_are_remembered(make, quiet):
     assert list(evaluated["accuracy_at"]) == ["1", "2", "3", "5", "8", "12"]
     assert evaluated["samples"] == 20
     assert evaluated["accuracy_at"]["12"] == pytest.approx(evaluated["accuracy"], abs=0.1)
+
+
+@pytest.mark.parametrize("size", [5, 30])
+def test_a_sequence_that_is_solved_in_pieces_is_judged_at_each_depth(make, quiet, size):
+    options = (
+        "--model.subsequence",
+        str(size),
+        "--solver.rtol",
+        "1e-5",
+        "--solver.max_evals",
+        "60",
+    )
+    trainer, folder = make(f"pieces-{size}", *options, "--epochs", "1", tree=COPYING)
+    trainer.fit(folder, quiet)
+    evaluated = json.loads(folder.evaluation.read_text())
+    assert list(evaluated["accuracy_at"]) == ["1", "2", "3", "5", "8", "12"]
+    pieces = -(-25 // size)
+    assert len(trainer.model(trainer.task.test[:3][0]).solutions) == pieces
+    late = evaluation.evaluate(trainer.model, trainer.task, trainer.accelerator, depths=(1, 60))
+    assert late["accuracy_at"]["60"] == late["accuracy"] == evaluated["accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("unit", "unknown", "known"), [("words", 0, True), ("words", 1, False), ("characters", 1, True)]
+)
+def test_bits_a_character_are_told_where_all_words_are_known(task, unit, unknown, known):
+    statistics = dataclasses.replace(
+        task.corpus.statistics["test"], tokens=100, characters=400, unknown=unknown
+    )
+    task.corpus = dataclasses.replace(task.corpus, unit=unit, statistics={"test": statistics})
+    assert task.per_character("test", 8.0) == ({"bits_per_character": 2.0} if known else {})

@@ -1,13 +1,19 @@
 """Memory of a training step: what is measured, and that a DEQ's does not grow with depth."""
 
+import itertools
+import json
+
 import pytest
 import torch
 
 from equilibria import models
-from equilibria.solve import GMRES, Anderson, Implicit
+from equilibria.solve import GMRES, Anderson, Broyden, Implicit
 from equilibria.tasks import Batch, ImageClassification
+from equilibria.train import memory
 from equilibria.train import recipe as recipes
-from equilibria.train.memory import measure, peak_bytes
+from equilibria.train.memory import DEPTHS, measure, measure_within, peak_bytes, settings
+from equilibria.train.run import Folder
+from equilibria.train.trainer import Interrupted, train
 
 
 def test_the_peak_is_counted_not_the_sum():
@@ -58,7 +64,7 @@ def test_of_a_language_model_the_body_is_measured(language):
     task = recipes.parse(language).task.load()
     batch = task.feed(4, 0).batch(0)
     sizes = {}
-    for vocabulary, memory in ((20, 8), (5000, 8), (20, 0)):
+    for vocabulary, kept in ((20, 8), (5000, 8), (20, 0)):
         torch.manual_seed(0)
         model = models.create(
             "deq-transformer",
@@ -66,16 +72,115 @@ def test_of_a_language_model_the_body_is_measured(language):
             width=16,
             heads=2,
             inner=24,
-            memory=memory,
+            memory=kept,
             subsequence=7,
             solver=Anderson(history=3),
             adjoint=Implicit(linear=GMRES(rtol=0.0, max_evals=4, restart=4)),
         )
         points = measure(model, task, batch, depths=(3, 9))
-        sizes[vocabulary, memory] = {(p.kind, p.evals): p.bytes for p in points}
+        sizes[vocabulary, kept] = {(p.kind, p.evals): p.bytes for p in points}
         assert next(p for p in points if p.kind == "deq").history_bytes == 12 * 4 * 7 * 16 * 4
     plain, wide, forgetful = sizes.values()
     assert wide == pytest.approx(plain, rel=0.01)
     assert forgetful["deq", 9] < plain["deq", 9]
     assert plain["unrolled", 9] > 2 * plain["unrolled", 3] > plain["deq", 3]
     assert plain["deq", 9] == pytest.approx(plain["deq", 3], rel=0.1)
+
+
+@pytest.fixture
+def dense():
+    """A model, its task and a batch: build(solver)."""
+
+    def build(solver):
+        torch.manual_seed(0)
+        adjoint = Implicit(linear=GMRES(rtol=0.0, max_evals=4, restart=4))
+        model = models.create("dense", width=64, solver=solver, adjoint=adjoint)
+        task = ImageClassification(data="digits").load()
+        return model, task, task.feed(32, 0).batch(0)
+
+    return build
+
+
+def keys(points):
+    return [(point.kind, point.evals) for point in points]
+
+
+@pytest.mark.parametrize(
+    ("solver", "wanted"),
+    [
+        (Anderson(history=3, max_evals=50), DEPTHS),
+        (Anderson(history=None, max_evals=50), (5, 10, 20, 40, 50, 80)),
+        (Broyden(memory=None, max_evals=100), (*DEPTHS, 100)),
+        (Broyden(memory=8, max_evals=100), DEPTHS),
+    ],
+    ids=repr,
+)
+def test_a_history_that_grows_to_the_end_is_measured_at_the_end(dense, solver, wanted):
+    model, task, batch = dense(solver)
+    kinds = ("deq", "unrolled", "checkpointed")
+    assert [each.key for each in settings(model)] == [(k, n) for k in kinds for n in wanted]
+    if wanted[-1] == 100:
+        point, *_ = measure(model, task, batch, depths=(100,))
+        assert point.history_bytes == 101 * 32 * 64 * 4 < point.bytes
+
+
+def test_point_by_point_is_the_same_and_goes_on_where_it_stopped(dense, monkeypatch):
+    monkeypatch.setattr(memory, "DEPTHS", (6, 12))
+    model, task, batch = dense(Anderson(history=3))
+    whole = measure(model, task, batch)
+    begun = list(itertools.islice(measure_within(model, task, batch), 3))
+    rest = list(measure_within(model, task, batch, known=begun))
+    assert keys(begun + rest) == keys(whole)
+    for got, wanted in zip(begun + rest, whole, strict=True):
+        assert got.bytes == pytest.approx(wanted.bytes, rel=0.05)
+        assert got.history_bytes == wanted.history_bytes
+    assert list(measure_within(model, task, batch, known=begun + rest, most_bytes=0)) == []
+
+
+def test_what_the_machine_is_too_small_for_is_left_out_and_said(dense, monkeypatch):
+    monkeypatch.setattr(memory, "DEPTHS", (10, 20, 80))
+    model, task, batch = dense(Anderson(history=3))
+    size = {point.key: point.bytes for point in measure(model, task, batch)}
+    most = 1.75 * size["unrolled", 10]
+    said: list[str] = []
+    found = list(measure_within(model, task, batch, most_bytes=most, skipped=said.append))
+    left = [key for key in size if key not in keys(found)]
+    assert [key for key in left if key[0] != "checkpointed"] == [("unrolled", 20), ("unrolled", 80)]
+    assert len(said) == len(left) and all("GiB are needed" in reason for reason in said)
+    assert said[0].startswith("Memory of a step, unrolled at depth 20, is not measured: about")
+    said.clear()
+    found = measure_within(model, task, batch, most_seconds=0.0, skipped=said.append)
+    assert not list(found) and len(said) == 9 and "on this cpu" in said[0]
+
+
+def test_a_run_that_is_stopped_while_memory_is_measured_goes_on_there(
+    tree, tmp_path, quiet, monkeypatch
+):
+    monkeypatch.setattr(memory, "DEPTHS", (5, 10))
+    recipe = recipes.parse(tree, ["--epochs", "1", "--epoch_steps", "1"])
+    folder = Folder(tmp_path / "run")
+    asked = []
+
+    def stop():
+        asked.append(folder.memory.exists())
+        return sum(asked) == 3  # before the first point, and after the first two
+
+    with pytest.raises(Interrupted, match="the model is trained: go on with"):
+        train(recipe, folder.path, console=quiet, stop=stop)
+    begun = json.loads(folder.memory.read_text())
+    assert [(p["kind"], p["evals"]) for p in begun] == [("deq", 5), ("deq", 10)]
+    weights = folder.weights.read_bytes()
+    train(recipe, folder.path, console=quiet, resume=True)
+    points = json.loads(folder.memory.read_text())
+    assert points[:2] == begun and len(points) == 6
+    assert folder.weights.read_bytes() == weights
+    train(recipe, folder.path, console=quiet, resume=True)
+    assert json.loads(folder.memory.read_text()) == points
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_on_a_gpu_its_own_memory_is_measured(dense):
+    model, task, batch = dense(Anderson(history=3))
+    on_cpu = {point.key: point.bytes for point in measure(model, task, batch)}
+    for point in measure_within(model.cuda(), task, batch):
+        assert point.bytes == pytest.approx(on_cpu[point.key], rel=0.5, abs=1 << 20)

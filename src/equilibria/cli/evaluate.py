@@ -8,7 +8,6 @@ evaluation.json in the run folder too.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,13 @@ from accelerate import Accelerator
 from rich.console import Console
 from rich.table import Table
 
+from equilibria.cli.memory import looking_back
 from equilibria.cli.parser import Parser, UserError
 from equilibria.models import EquilibriumModel
 from equilibria.solve import Status
-from equilibria.tasks.language import LanguageTask
+from equilibria.tasks.language import LanguageModelling, LanguageTask
 from equilibria.train import baseline, evaluation, files, run
+from equilibria.train.recipe import Recipe
 
 
 def main(argv: Sequence[str]) -> None:
@@ -36,7 +37,8 @@ def main(argv: Sequence[str]) -> None:
         nargs="*",
         metavar="EVALS",
         help="limits of evaluations for a language model (default: "
-        f"{' '.join(map(str, evaluation.BUDGETS))}); none at all for no other limit than its own",
+        f"{' '.join(map(str, evaluation.BUDGETS))}); none at all for no other limit than its own, "
+        "above which a limit changes nothing",
     )
     parser.add_argument(
         "--memory", type=int, help="times before a segment that a Transformer is to see"
@@ -52,11 +54,17 @@ def main(argv: Sequence[str]) -> None:
         help="folder to look for data sets in, before $EQUILIBRIA_DATA and a download",
     )
     arguments = parser.parse_args(list(argv))
-    if any(limit < 1 for limit in arguments.budgets or ()):
-        raise UserError(f"--budgets must be 1 or more each; got {arguments.budgets}")
     data_dir = Path(arguments.data_dir) if arguments.data_dir else None
     folder = run.Folder(Path(arguments.run))
-    changes = {} if arguments.memory is None else _memory(folder, arguments.memory)
+    if not folder.path.is_dir():
+        raise run.RunError(f"there is no run folder {folder.path}")
+    recipe = folder.read_recipe()
+    if arguments.budgets is not None:
+        _check_budgets(recipe, arguments.budgets)
+    if arguments.no_trigram and not isinstance(recipe.task, LanguageModelling):
+        raise UserError(f"--no-trigram is for language models: {_other(recipe)}")
+    memory = arguments.memory
+    changes = {} if memory is None else looking_back(recipe, memory, fewest=0)
     loaded = run.load(folder.path, data_dir=data_dir, changes=changes)
     if arguments.split not in loaded.data.splits:
         raise UserError(
@@ -114,11 +122,24 @@ def measure(
     return result
 
 
-def _memory(folder: run.Folder, times: int) -> dict[str, int]:
-    config = folder.read_recipe().model
-    if "eval_memory" not in {field.name for field in fields(config)}:
-        raise UserError(f"--memory is for Transformers, and {type(config).__name__} is none")
-    return {"eval_memory": times}
+def _check_budgets(recipe: Recipe, limits: Sequence[int]) -> None:
+    """Refuse limits of evaluations that can limit nothing.
+
+    Raises:
+        UserError: one is below 1, or the run is of no equilibrium language model.
+    """
+    if any(limit < 1 for limit in limits):
+        raise UserError(f"--budgets must be 1 or more each; got {' '.join(map(str, limits))}")
+    what = "--budgets is for language models with an equilibrium"
+    if not isinstance(recipe.task, LanguageModelling):
+        raise UserError(f"{what}: {_other(recipe)}")
+    if not recipe.model.implicit:
+        name = type(recipe.model).__name__
+        raise UserError(f"{what}: {name} describes an explicit network, which solves nothing")
+
+
+def _other(recipe: Recipe) -> str:
+    return f"the task of this run is {type(recipe.task).__name__}"
 
 
 def show(result: Mapping[str, Any], loaded: run.Run, console: Console) -> None:
@@ -169,7 +190,8 @@ def _language(result: Mapping[str, Any], task: Any) -> list[tuple[str, str]]:
     rows = [("perplexity", f"{result['perplexity']:.2f}")]
     if task.corpus.unit == "words":
         rows.append(("bits a word", f"{result['bits']:.3f}"))
-    rows.append(("bits a character", f"{result['bits_per_character']:.3f}"))
+    if "bits_per_character" in result:
+        rows.append(("bits a character", f"{result['bits_per_character']:.3f}"))
     return rows
 
 

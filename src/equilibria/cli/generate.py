@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import torch
 
+from equilibria.cli.memory import has_memory, looking_back
 from equilibria.cli.parser import Parser, UserError
 from equilibria.data.text import Vocabulary
 from equilibria.data.text.vocabulary import split_words
@@ -96,7 +97,7 @@ def load(path: Path, memory: int | None) -> run.Run:
     """Return the run in a folder, without its data, looking back as far as it is told."""
     if not path.is_dir():
         raise run.RunError(f"there is no run folder {path}")
-    changes = looking_back(run.Folder(path).read_recipe(), memory)
+    changes = seen(run.Folder(path).read_recipe(), memory)
     return run.load(path, data=False, changes=changes)
 
 
@@ -121,7 +122,7 @@ def vocabulary_of(loaded: run.Run) -> Vocabulary:
     return vocabulary
 
 
-def looking_back(recipe: Recipe, memory: int | None) -> dict[str, int]:
+def seen(recipe: Recipe, memory: int | None) -> dict[str, int]:
     """Return how far a Transformer looks back, as a change of its config; nothing of others.
 
     Args:
@@ -132,18 +133,13 @@ def looking_back(recipe: Recipe, memory: int | None) -> dict[str, int]:
     Raises:
         UserError: `memory` is below 1, or given for a model that has none to set.
     """
-    config: Any = recipe.model
-    if not hasattr(config, "eval_memory"):
-        if memory is not None:
-            raise UserError(
-                f"--memory is for Transformers, and {type(config).__name__} is none: its state is "
-                "what it remembers"
-            )
+    if memory is None and not has_memory(recipe):
         return {}
-    if memory is not None and memory < 1:
-        raise UserError(f"--memory must be 1 or more; got {memory}")
-    length = getattr(recipe.task, "length", 1)
-    return {"eval_memory": memory or config.eval_memory or max(1, config.memory + length - 1)}
+    config: Any = recipe.model
+    if memory is None:
+        length = getattr(recipe.task, "length", 1)
+        memory = config.eval_memory or max(1, config.memory + length - 1)
+    return looking_back(recipe, cast(int, memory), fewest=1)
 
 
 def read(vocabulary: Vocabulary, prompt: str) -> list[int]:

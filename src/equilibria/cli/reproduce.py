@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> None:
         choices=["cpu", "gpu"],
         default="cpu",
         help="size of the recipes: minutes on two CPU cores (default), or one GPU; gpu has a "
-        f"folder of its own ({OUT}-gpu)",
+        f"folder of its own ({OUT}-gpu), and takes the CPU's recipe where there is no -gpu one",
     )
     parser.add_argument(
         "--cases", type=str, nargs="+", metavar="CASE", help="only these, or patterns: ptb-*-0"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ from equilibria.train import files
 from equilibria.train import recipe as recipes
 from equilibria.train.config import ConfigError
 
-__all__ = ["SHARED", "Case", "CaseError", "Done", "Place", "Results"]
+__all__ = ["SHARED", "Case", "CaseError", "Done", "Place", "Results", "StaleError"]
 
 SHARED = "runs"
 """Folder of the cases that several experiments share, beside those of the experiments."""
@@ -27,6 +28,10 @@ RESULT = "result.json"
 
 class CaseError(RuntimeError):
     """A case that cannot be run or read; the message says why and what to do."""
+
+
+class StaleError(CaseError):
+    """A result that was measured on another run of a shared case than the one that is there."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,7 @@ class Case:
         run: measures, and returns what JSON can hold.
         settings: what decides the result, as JSON; a result that was measured with others is not
             taken for this case's.
-        needs: keys of shared cases that must have been run.
+        needs: keys of shared cases that must have been run; a result is of these runs alone.
         shared: its result serves several experiments.
         resumable: stops at the deadline by raising an error of `PAUSES` and goes on the next time.
     """
@@ -110,10 +115,28 @@ class Case:
         """
         return out / SHARED / self.key if self.shared else out / "cases" / experiment / self.key
 
-    def read(self, folder: Path) -> Done | None:
+    def needed(self, out: Path) -> dict[str, str]:
+        """Return the SHA-256 of the result of each shared case that it needs and that is there.
+
+        Args:
+            out: folder of all experiments.
+        """
+        paths = {key: out / SHARED / key / RESULT for key in self.needs}
+        return {
+            key: hashlib.sha256(path.read_bytes()).hexdigest()
+            for key, path in paths.items()
+            if path.exists()
+        }
+
+    def read(self, folder: Path, needed: Mapping[str, str]) -> Done | None:
         """Return what the case has left in its folder; None where it has not been run.
 
+        Args:
+            folder: its own.
+            needed: as `needed` gives it.
+
         Raises:
+            StaleError: it was measured on other runs of what it needs.
             CaseError: the file is damaged, or was measured with other settings.
         """
         path = folder / RESULT
@@ -125,6 +148,13 @@ class Case:
         except (ValueError, KeyError, TypeError) as error:
             reason = " ".join(str(error).split())
             raise CaseError(f"{path} is damaged ({reason}): remove it to measure it anew") from None
+        runs = whole.get("needs") or {}
+        stale = [key for key in self.needs if runs.get(key) != needed.get(key)]
+        if stale:
+            raise StaleError(
+                f"{path} was not measured on the {', '.join(stale)} that is there now: remove it "
+                "to measure it anew"
+            )
         now = _plain(self.settings)
         if "recipe" in settings:
             settings = {**settings, "recipe": _current(settings["recipe"])}
@@ -135,13 +165,29 @@ class Case:
             )
         return Done(value, whole)
 
-    def write(self, folder: Path, value: Mapping[str, Any], seconds: float, command: str) -> Done:
-        """Keep what the case has measured, whole or not at all."""
+    def write(
+        self,
+        folder: Path,
+        value: Mapping[str, Any],
+        seconds: float,
+        command: str,
+        needed: Mapping[str, str],
+    ) -> Done:
+        """Keep what the case has measured, whole or not at all.
+
+        Args:
+            folder: its own.
+            value: what it measured.
+            seconds: that it took.
+            command: what was typed.
+            needed: as `needed` gave it before the case was run.
+        """
         whole = record.finite(
             {
                 "key": self.key,
                 "description": self.description,
                 "settings": self.settings,
+                **({"needs": needed} if self.needs else {}),
                 "value": value,
                 "seconds": round(seconds, 1),
                 "threads": torch.get_num_threads(),

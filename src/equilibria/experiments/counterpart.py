@@ -10,18 +10,12 @@ import torch
 
 from equilibria.models import ModelConfig
 from equilibria.train import recipe as recipes
-from equilibria.train.recipe import CHOICES, Recipe
+from equilibria.train.recipe import CHOICES, IMPLICIT, Recipe
 
 __all__ = ["explicit", "implicit", "parameters", "recurrent"]
 
 STACKS = {"deq-transformer": "transformer-xl", "deq-trellisnet": "trellisnet"}
 """The explicit stack of the same cell, by the name of the equilibrium network."""
-
-SOLVED = (
-    *("solver", "eval_solver", "adjoint", "per_sample"),
-    *("regulariser", "correction", "pretrain"),
-)
-"""Keys of a recipe that speak of a fixed point."""
 
 OF_THE_SOLVE = {"subsequence"}
 """Fields of an equilibrium network that do not describe its cell."""
@@ -121,5 +115,5 @@ def parameters(config: ModelConfig, vocabulary: int | None = None) -> int:
 
 
 def _with_model(tree: Mapping[str, Any], model: dict[str, Any], description: str) -> Recipe:
-    rest = {key: value for key, value in tree.items() if key not in SOLVED}
+    rest = {key: value for key, value in tree.items() if key not in IMPLICIT}
     return recipes.parse({**rest, "model": model, "description": description}, source=description)

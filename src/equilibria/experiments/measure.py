@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, cast
 
 import torch
@@ -24,6 +24,7 @@ from equilibria.train.run import Run
 __all__ = [
     "as_equilibrium",
     "course",
+    "described",
     "equilibrium_of",
     "penalised_bytes",
     "quantiles",
@@ -69,6 +70,11 @@ def equilibrium_of(stack: ModelConfig, task: Task, state: Mapping[str, Tensor]) 
         {f"deq.{key}" if key.startswith("cell.") else key: value for key, value in state.items()}
     )
     return cast(EquilibriumModel, model.eval())
+
+
+def described(solver: Solver) -> dict[str, Any]:
+    """Return a solver as the settings of a case name it: class and all fields."""
+    return {"name": type(solver).__name__, **asdict(cast(Any, solver))}
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from equilibria.bench import record
 from equilibria.bench.record import Table
-from equilibria.experiments.case import Case, CaseError, Done, Place, Results
+from equilibria.experiments.case import Case, CaseError, Done, Place, Results, StaleError
 from equilibria.experiments.draw import draw
 from equilibria.experiments.experiment import Experiment, Scale
 from equilibria.train.trainer import Interrupted
@@ -68,6 +68,9 @@ def execute(
         deadline: time by `time.monotonic` after which nothing begins; None for no limit.
         only: tells by its key whether a case is to be run.
 
+    A result that was measured on another run of what it needs is not taken, and not overwritten:
+    its case is missing, and the reason says what to remove.
+
     Raises:
         CaseError: a result is damaged or of other settings.
     """
@@ -78,7 +81,13 @@ def execute(
     stopped = False
     for number, case in enumerate(cases, start=1):
         folder = case.folder(out, experiment.name)
-        finished = case.read(folder)
+        try:
+            # What stands on a case that is gone cannot be told from what is out of date.
+            there = all(key in done for key in case.needs)
+            finished = case.read(folder, case.needed(out)) if there else None
+        except StaleError as error:
+            missing[case.key] = f"refused: {error}"
+            continue
         if finished is not None:
             done[case.key] = finished
             continue
@@ -144,13 +153,14 @@ def _run(case: Case, place: Place, command: str) -> Done:
     if not ignore.exists():
         ignore.write_text("*\n!*/\n!.gitignore\n!result.json\n")
     with FileLock(place.folder / ".lock", timeout=0):
-        finished = case.read(place.folder)  # by another process, since we looked
+        needed = case.needed(place.out)
+        finished = case.read(place.folder, needed)  # by another process, since we looked
         if finished is not None:
             return finished
         (place.folder / "error.txt").unlink(missing_ok=True)
         start = time.perf_counter()
         value = case.run(place)
-        return case.write(place.folder, value, time.perf_counter() - start, command)
+        return case.write(place.folder, value, time.perf_counter() - start, command, needed)
 
 
 def check(cases: Sequence[Case]) -> Sequence[Case]:

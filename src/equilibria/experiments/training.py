@@ -16,7 +16,8 @@ from equilibria.train import recipe as recipes
 from equilibria.train import run as runs
 from equilibria.train.recipe import Recipe
 from equilibria.train.run import Folder, Run
-from equilibria.train.trainer import Probe, TrainingError, train
+from equilibria.train.step import Diverged
+from equilibria.train.trainer import Probe, train
 
 __all__ = ["load", "training"]
 
@@ -54,9 +55,7 @@ def training(
                 probe=probe,
                 stop=lambda: place.late,
             )
-        except TrainingError as error:
-            if " at step " not in str(error):  # it could not begin
-                raise
+        except Diverged as error:
             diverged = str(error)  # a result too: the papers' tables have such rows
         return {
             **_summary(folder, diverged),

@@ -112,7 +112,7 @@ def recipe_of(name: str, scale: Scale) -> Recipe:
         pretrain=base.pretrain and replace(base.pretrain, steps=min(base.pretrain.steps, steps)),
     )
     if not variant.limit:
-        return replace(counterpart.explicit(short, layers=trainings.LAYERS))
+        return counterpart.explicit(short, layers=trainings.LAYERS)
     task = cast(LanguageModelling, base.task)
     adjoint = base.adjoint
     if not isinstance(adjoint, Implicit):

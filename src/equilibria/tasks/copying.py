@@ -13,8 +13,8 @@ from equilibria.data import copy_memory
 from equilibria.data.dataset import digest
 from equilibria.models import Model, ModelConfig
 from equilibria.tasks.base import TaskConfig
-from equilibria.tasks.language import Predicts, mean_loss, with_vocabulary
 from equilibria.tasks.samples import SampleTask
+from equilibria.tasks.tokens import Predicts, mean_loss, with_vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 from typing_extensions import override
@@ -14,21 +14,10 @@ from typing_extensions import override
 from equilibria.models import Model, ModelConfig
 from equilibria.tasks.base import Task, TaskConfig, known
 from equilibria.tasks.feed import WHOLE, Batch, Part, Streams, segment
+from equilibria.tasks.tokens import mean_loss, with_vocabulary
 
 if TYPE_CHECKING:
     from equilibria.data.text import Corpus
-
-
-class Predicts(Protocol):
-    """What a model of sequences has beside its forward."""
-
-    def losses(self, output: Tensor, targets: Tensor) -> Tensor:
-        """Return (batch, time): -ln p of each target, 0 of those below 0."""
-        ...
-
-    def log_probs(self, output: Tensor) -> Tensor:
-        """Return (batch, time, vocabulary): ln p of every token."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,8 +159,15 @@ class LanguageTask(Task):
         return {"perplexity": perplexity(loss), "bits": loss / math.log(2.0)}
 
     def per_character(self, split: str, bits: float) -> dict[str, float]:
-        """Return bits a character of a split's text, given bits a token."""
-        return {"bits_per_character": bits / self.corpus.statistics[split].characters_per_token}
+        """Return bits a character of a split's text, given bits a token; nothing if unknown.
+
+        Where words of the split are not in the vocabulary, the bits are of reading <unk> and not
+        of the characters that stand there: what a character costs is then not known.
+        """
+        statistics = self.corpus.statistics[split]
+        if self.corpus.unit == "words" and statistics.unknown:
+            return {}
+        return {"bits_per_character": bits / statistics.characters_per_token}
 
     @override
     def save(self, folder: Path) -> None:
@@ -180,31 +176,6 @@ class LanguageTask(Task):
 
 VOCABULARY = "vocabulary.json"
 """The file of a run folder that tells which token is which word or character."""
-
-
-def with_vocabulary(config: ModelConfig, size: int, name: str) -> ModelConfig:
-    """Return the config of a sequence model for a vocabulary of `size` tokens.
-
-    Raises:
-        ValueError: it is of no sequence model, or of one for another vocabulary.
-    """
-    if not hasattr(config, "vocabulary"):
-        raise ValueError(f"{type(config).__name__} describes no model of sequences of tokens")
-    given = cast(Any, config).vocabulary
-    if given is None:
-        return replace(cast(Any, config), vocabulary=size)
-    if given != size:
-        raise ValueError(
-            f"{name} has {size} tokens and model.vocabulary is {given}: leave it out or set it to "
-            f"{size}"
-        )
-    return config
-
-
-def mean_loss(model: Model, output: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean of -ln p over the targets that are not below 0, a scalar."""
-    asked = (targets >= 0).sum().clamp_min(1)
-    return cast(Predicts, model).losses(output, targets).sum() / asked
 
 
 def perplexity(loss: float) -> float:

@@ -14,6 +14,8 @@ from equilibria.train.run import Folder
 def trigram(task: LanguageTask, folder: Folder, split: str) -> dict[str, Any]:
     """Return perplexity and bits a token of an interpolated trigram model on a split.
 
+    Bits a character too, where `LanguageTask.per_character` knows them.
+
     It is fitted to the training part of the same text, its weights to the validation part. The
     figures are kept in the run folder, and found there the next time.
 
@@ -32,10 +34,7 @@ def trigram(task: LanguageTask, folder: Folder, split: str) -> dict[str, Any]:
         known = {"data": task.checksum, "splits": {}}
     if split not in known["splits"]:
         bits = Trigram.fit(task.corpus).bits(task.corpus.splits[split])
-        known["splits"][split] = {
-            "perplexity": 2.0**bits,
-            "bits": bits,
-            **task.per_character(split, bits),
-        }
+        known["splits"][split] = {"perplexity": 2.0**bits, "bits": bits}
         files.write_json(folder.trigram, known)
-    return known["splits"][split]
+    found = {name: known["splits"][split][name] for name in ("perplexity", "bits")}
+    return {**found, **task.per_character(split, found["bits"])}

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from typing import Any, TypeVar
 
 import torch
@@ -65,6 +66,18 @@ def loss_of(
         return task.loss(model, prediction.output.float(), targets)
 
 
+def output_at(model: EquilibriumModel, states: Sequence[Any]) -> Tensor:
+    """Return what is read from states on the way to the solutions of a prediction.
+
+    Args:
+        model: whose solutions they are.
+        states: one of each solve, in order: pieces of a sequence, which are solved one after the
+            other, are read as one, (batch, time, ...).
+    """
+    outputs = [model.readout(state) for state in states]
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
+
+
 @contextmanager
 def evaluating(model: Model, solver: Solver | None = None) -> Iterator[None]:
     """Put a model into evaluation mode for a while.
@@ -109,13 +122,13 @@ def evaluate(
         accelerator: tells the device and the processes.
         split: one of the task's.
         batch_size: as `Task.batches` takes it.
-        depths: evaluations after which the accuracy is taken too, under "accuracy_at". A sample
-            that has converged earlier counts with its solution.
+        depths: evaluations of each solve after which the accuracy is taken too, under
+            "accuracy_at". A sample that has converged earlier counts with its solution.
         solver: solves in place of the model's own.
         count_solves: whether solves are counted: not while training begins with a shallow network.
 
     Raises:
-        ValueError: there is no such split; or `depths` of a model that does not solve once.
+        ValueError: there is no such split.
     """
     tally, at = Tally(), Counter[int]()
     carry = None
@@ -126,8 +139,9 @@ def evaluate(
             with accelerator.autocast():
                 if depths and isinstance(model, EquilibriumModel):
                     prediction = model(inputs, carry=carry, states=tuple(depths))
-                    for depth, state in zip(depths, prediction.solution.states, strict=True):
-                        right = task.correct(model, model.readout(state), targets)
+                    of_each = [solution.states for solution in prediction.solutions]
+                    for depth, states in zip(depths, zip(*of_each, strict=True), strict=True):
+                        right = task.correct(model, output_at(model, states).float(), targets)
                         at[depth] += 0 if right is None else int(right.sum())
                 else:
                     prediction = model(inputs, carry=carry)
@@ -166,7 +180,9 @@ def budgets(
 ) -> list[dict[str, Any]]:
     """Return what `evaluate` says under several limits of evaluations, each with its time.
 
-    What a model carries over from one segment of a text to the next is found under the same limit.
+    A limit above the one that the solver has itself changes nothing: its row says what the model
+    does without it. What a model carries over from one segment of a text to the next is found under
+    the same limit.
 
     Args:
         model: the model itself, on the accelerator's device.
@@ -174,13 +190,12 @@ def budgets(
         accelerator: tells the device and the processes.
         split: one of the task's.
         batch_size: as `Task.batches` takes it.
-        limits: numbers of evaluations; above the one that the solver has itself they change
-            nothing.
+        limits: numbers of evaluations, kept under "max_evals" as they are given.
     """
     usual = model.deq.eval_solver or model.deq.solver
     found = []
     for limit in limits:
-        solver = replace(usual, max_evals=limit)
+        solver = replace(usual, max_evals=min(limit, usual.max_evals))
         result, seconds = timed(
             model, task, accelerator, split=split, batch_size=batch_size, solver=solver
         )
@@ -191,12 +206,41 @@ def budgets(
 def timed(
     model: Model, task: Task, accelerator: Accelerator, **options: Any
 ) -> tuple[dict[str, Any], float]:
-    """Return what `evaluate` says and how many seconds a unit of the task took."""
+    """Return what `evaluate` says and how many seconds a unit of the task took.
+
+    The first batch is read once before the clock starts: what is set up only once is not counted.
+
+    Args:
+        model: the model itself, on the accelerator's device.
+        task: gives data, loss and figures.
+        accelerator: tells the device and the processes.
+        **options: of `evaluate`.
+    """
+    _warm_up(model, task, accelerator, **options)
     begin = time.perf_counter()
     result = evaluate(model, task, accelerator, **options)
     if accelerator.device.type == "cuda":
         torch.cuda.synchronize()
     return result, (time.perf_counter() - begin) / max(1, result[task.unit])
+
+
+@torch.no_grad()
+def _warm_up(
+    model: Model,
+    task: Task,
+    accelerator: Accelerator,
+    *,
+    split: str = "test",
+    batch_size: int = 500,
+    solver: Solver | None = None,
+    **_: Any,
+) -> None:
+    """Read the first batch, on this process, and forget it."""
+    for batch in islice(task.batches(split, batch_size, part_of(accelerator)), 1):
+        with evaluating(model, solver), accelerator.autocast():
+            model(to_device(batch.inputs, accelerator))
+    if accelerator.device.type == "cuda":
+        torch.cuda.synchronize()
 
 
 @torch.no_grad()

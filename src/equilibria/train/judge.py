@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -103,11 +105,52 @@ class Judge:
                 markup=False,
             )
 
-    def measure(self, folder: Folder) -> None:
-        """Write memory.json: the memory of a training step on the CPU, against depth."""
-        batch = self.task.feed(self.recipe.batch_size, self.recipe.seed).batch(0)
-        points = memory.measure(self.model.cpu(), self.task, batch)
-        files.write_json(folder.memory, [asdict(point) for point in points])
+    def measure(self, folder: Folder, console: Console, stop: Callable[[], bool]) -> bool:
+        """Write memory.json, the memory of a training step against depth, point by point.
+
+        Points that are there already are kept. Those that the machine is too small for are left
+        out; see `memory.measure_within`.
+
+        Args:
+            folder: of the run.
+            console: where to say what is left out.
+            stop: asked after each point whether to stop there.
+
+        Returns:
+            Whether nothing is left to measure.
+        """
+        order = [each.key for each in memory.settings(self.model)]
+        known = [point for point in _points(folder) if point.key in order]
+        missing = memory.missing(self.model, known)
+        if not folder.memory.exists():
+            files.write_json(folder.memory, [])
+        if not missing:
+            return True
+        if stop():
+            return False
+        found = memory.measure_within(
+            self.model,
+            self.task,
+            self.task.feed(self.recipe.batch_size, self.recipe.seed).batch(0),
+            known=known,
+            skipped=lambda reason: console.print(reason, style="yellow", markup=False),
+        )
+        for point in found:
+            known = [*known, point]
+            known.sort(key=lambda each: order.index(each.key))
+            files.write_json(folder.memory, [asdict(each) for each in known])
+            if point.key != missing[-1].key and stop():
+                return False
+        return True
+
+
+def _points(folder: Folder) -> list[memory.MemoryPoint]:
+    """Return what memory.json has; nothing where there is none, or one of another version."""
+    try:
+        content = json.loads(folder.memory.read_text("utf-8"))
+        return [memory.MemoryPoint(**point) for point in content]
+    except (OSError, ValueError, TypeError):
+        return []
 
 
 def _parameters(module: nn.Module) -> int:

@@ -1,15 +1,18 @@
-"""Memory of one training step against depth, measured with torch's profiler on the CPU."""
+"""Memory of one training step against depth."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
 import gc
+import math
+import re
+import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate
+from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 import torch
@@ -44,6 +47,11 @@ DEPTHS = (5, 10, 20, 40, 80)
 LONG = (6, 12, 24)
 """The same where one evaluation reads whole segments of a text."""
 
+LONGEST = 60.0
+"""Seconds that `measure_within` lets a point take."""
+
+CPU = torch.device("cpu")
+
 Kind = Literal["deq", "unrolled", "checkpointed", "explicit"]
 
 
@@ -60,6 +68,11 @@ class MemoryPoint:
     history_bytes: int
     """Share of `bytes` that the solvers' histories take: the larger of forward and backward."""
 
+    @property
+    def key(self) -> tuple[Kind, int]:
+        """What tells this point from the others of a model."""
+        return self.kind, self.evals
+
 
 def measure(
     model: Model, task: Task, batch: Batch, depths: Sequence[int] | None = None
@@ -67,47 +80,228 @@ def measure(
     """Measure the memory of a training step: of a DEQ and of its cell unrolled, or of a network.
 
     Every solve is made to take the full number of evaluations (its tolerance is 0). Parameters,
-    gradients and optimiser state are there before the measurement and are not part of it.
+    gradients and optimiser state are there before the measurement and are not part of it. It is
+    made in float32, on the device of the model: with torch's profiler on the CPU, with
+    `torch.cuda.max_memory_allocated` on a GPU.
 
     Of a model of sequences the body is measured, without embedding and softmax: tokens are embedded
     before, and the loss is the mean square of the features. A batch that follows another is
     measured: there is a carry.
 
     Args:
-        model: the model, on the CPU; it is copied.
+        model: the model; it is copied.
         task: gives the loss.
         batch: one batch.
-        depths: numbers of evaluations; None for `DEPTHS`, or `LONG` of sequences.
+        depths: numbers of evaluations; None for `DEPTHS`, or `LONG` of sequences, and beside them
+            the solver's `max_evals` where its history grows to the end.
     """
-    loss: Loss = lambda model, output: task.loss(model, output, batch.targets)  # noqa: E731
-    usual: Sequence[int] = DEPTHS
-    if isinstance(model, SequenceModel):
-        model, loss, usual = body(model, batch.inputs), _mean_square, LONG
-    carry = _carry(model, batch.inputs) if task.streams else None
-    step = partial(_step, inputs=batch.inputs, carry=carry, loss=loss)
+    subject = _subject(model, task, batch)
+    return [_point(subject, each)[0] for each in settings(model, depths)]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is measured of one point.
+
+    Attributes:
+        kind: of the point.
+        evals: of the point.
+        solver: takes so many evaluations; None of an explicit network.
+        adjoint: gives the gradient; None of an explicit network.
+    """
+
+    kind: Kind
+    evals: int
+    solver: Solver | None = None
+    adjoint: Adjoint | None = None
+
+    @property
+    def key(self) -> tuple[Kind, int]:
+        """What tells this point from the others of a model."""
+        return self.kind, self.evals
+
+
+def settings(model: Model, depths: Sequence[int] | None = None) -> list[Setting]:
+    """Return what `measure` measures of a model, kind by kind, each from the shallowest on."""
     if not isinstance(model, EquilibriumModel):
-        layers = getattr(getattr(model, "config", None), "layers", 0)
-        return [MemoryPoint("explicit", layers, step(copy.deepcopy(model).train())[0], 0)]
-    points: list[MemoryPoint] = []
-    solver, adjoint = model.deq.solver, model.deq.adjoint
+        return [Setting("explicit", getattr(getattr(model, "config", None), "layers", 0))]
+    solver = model.deq.solver
+    if depths is None:
+        depths = LONG if isinstance(model, SequenceModel) else DEPTHS
+        if _history(solver, solver.max_evals + 1) > _history(solver, solver.max_evals):
+            depths = sorted({*depths, solver.max_evals})
     kinds: list[tuple[Kind, Solver, Adjoint]] = [
-        ("deq", solver, adjoint),
+        ("deq", solver, model.deq.adjoint),
         ("unrolled", Picard(), Unrolled()),
         ("checkpointed", Picard(), Unrolled(checkpoint=True)),
     ]
-    for kind, method, derivative in kinds:
-        for depth in usual if depths is None else depths:
-            twin = copy.deepcopy(model).train()
-            twin.deq.adjoint = derivative
-            twin.deq.solver = dataclasses.replace(
-                method, rtol=0.0, atol=0.0, max_evals=depth, patience=None
+    return [
+        Setting(
+            kind,
+            depth,
+            dataclasses.replace(method, rtol=0.0, atol=0.0, max_evals=depth, patience=None),
+            derivative,
+        )
+        for kind, method, derivative in kinds
+        for depth in depths
+    ]
+
+
+def missing(model: Model, known: Sequence[MemoryPoint]) -> list[Setting]:
+    """Return what of the `settings` of a model has not been measured yet."""
+    done = {point.key for point in known}
+    return [each for each in settings(model) if each.key not in done]
+
+
+def measure_within(
+    model: Model,
+    task: Task,
+    batch: Batch,
+    *,
+    known: Sequence[MemoryPoint] = (),
+    skipped: Callable[[str], None] = lambda reason: None,
+    most_bytes: float | None = None,
+    most_seconds: float = LONGEST,
+) -> Iterator[MemoryPoint]:
+    """Measure point by point what `measure` does, but for what the machine is too small for.
+
+    Before a point is measured, its memory and its time are estimated: from the point before it, or
+    from steps on one and two rows of the batch; both grow at most in proportion to the evaluations.
+
+    Args:
+        model: the model; it is copied.
+        task: gives the loss.
+        batch: one batch.
+        known: points that were measured before; they are not measured again.
+        skipped: told in a sentence why a point is left out.
+        most_bytes: that a step may take; None for four fifths of what the device has free.
+        most_seconds: that the two steps of a point may take.
+
+    Yields:
+        A point as soon as it is measured.
+    """
+    wanted = missing(model, known)
+    if not wanted:
+        return
+    device = _device(model)
+    # A fifth is left to copies of the weights, their gradients and what else runs there.
+    most = 0.8 * free_bytes(device) if most_bytes is None else most_bytes
+    subject = _subject(model, task, batch)
+    latest: tuple[Setting, _Need] | None = None
+    shallow: _Need | None = None
+    for each in wanted:
+        if latest is None or latest[0].kind != each.kind:
+            first = next(s for s in settings(model) if s.kind == each.kind)
+            # Unrolled, a few evaluations are kept, and a DEQ differentiates one at least: where
+            # that many times its memory is there, an estimate would only take time.
+            bound = shallow and _Need(shallow.bytes * first.evals, shallow.size, shallow.seconds)
+            if bound is None or bound.bytes > most or bound.seconds > most_seconds:
+                bound = _estimate(model, task, batch, first)
+            latest = first, bound
+        before, need = latest
+        likely = need.at(before, each)
+        what = f"Memory of a step, {each.kind} at depth {each.evals}, is not measured: "
+        if likely.bytes > most:
+            skipped(
+                f"{what}about {likely.bytes / 2**30:.1f} GiB are needed and there are "
+                f"{most / 2**30:.1f} GiB"
             )
-            peak, size, products = step(twin)
-            vectors = _history(twin.deq.solver, depth)
-            if isinstance(derivative, Implicit):
-                vectors = max(vectors, _history(derivative.linear, products))
-            points.append(MemoryPoint(kind, depth, peak, size * vectors))
-    return points
+        elif likely.seconds > most_seconds:
+            skipped(
+                f"{what}it would take about {likely.seconds:.0f} s on this {device.type} and "
+                f"{most_seconds:.0f} s are allowed"
+            )
+        else:
+            try:
+                point, need = _point(subject, each)
+            except torch.OutOfMemoryError:
+                skipped(f"{what}the {device.type} has no memory left")
+                continue
+            latest = each, need
+            shallow = shallow or need
+            yield point
+
+
+@dataclass(frozen=True)
+class _Need:
+    """What a point took: bytes of a step, bytes of the state, seconds of two steps."""
+
+    bytes: float
+    size: float
+    seconds: float
+
+    def at(self, here: Setting, there: Setting) -> _Need:
+        """Return at most what another point of the kind will take."""
+        ratio = there.evals / here.evals if here.evals else 1.0
+        if there.kind == "deq":
+            more = _history(there.solver, there.evals) - _history(here.solver, here.evals)
+            return _Need(self.bytes + more * self.size, self.size, self.seconds * ratio)
+        return _Need(self.bytes * ratio, self.size, self.seconds * ratio)
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """What is measured: a model and one batch for it."""
+
+    model: Model
+    inputs: Tensor
+    carry: Any
+    loss: Loss
+
+
+def _subject(model: Model, task: Task, batch: Batch) -> _Subject:
+    """Return the model, or its body, with a batch on its device."""
+    inputs, targets = batch.inputs.to(_device(model)), batch.targets.to(_device(model))
+    loss: Loss = lambda model, output: task.loss(model, output, targets)  # noqa: E731
+    if isinstance(model, SequenceModel):
+        model, loss = body(model, inputs), _mean_square
+    return _Subject(model, inputs, _carry(model, inputs) if task.streams else None, loss)
+
+
+def _point(subject: _Subject, setting: Setting) -> tuple[MemoryPoint, _Need]:
+    """Measure one point."""
+    twin = copy.deepcopy(subject.model).train()
+    if setting.solver is not None and setting.adjoint is not None:
+        layer = cast(EquilibriumModel, twin).deq
+        layer.solver, layer.adjoint = setting.solver, setting.adjoint
+    peak, size, products, seconds = _step(twin, subject.inputs, subject.carry, subject.loss)
+    vectors = _history(setting.solver, setting.evals)
+    if isinstance(setting.adjoint, Implicit):
+        vectors = max(vectors, _history(setting.adjoint.linear, products))
+    point = MemoryPoint(setting.kind, setting.evals, peak, size * vectors)
+    return point, _Need(peak, size, 2 * seconds)
+
+
+def _estimate(model: Model, task: Task, batch: Batch, setting: Setting) -> _Need:
+    """Return what a point will take, from steps on the first row and the first two."""
+    rows = len(batch.inputs)
+    one, two = (
+        _point(_subject(model, task, Batch(batch.inputs[:n], batch.targets[:n])), setting)[1]
+        for n in (1, min(2, rows))
+    )
+    return _Need(
+        *(
+            getattr(one, name) + max(0.0, getattr(two, name) - getattr(one, name)) * (rows - 1)
+            for name in ("bytes", "size", "seconds")
+        )
+    )
+
+
+def free_bytes(device: torch.device) -> float:
+    """Return how many bytes can still be allocated on a device; infinity where nobody says."""
+    if device.type == "cuda":
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + cached
+    try:
+        text = Path("/proc/meminfo").read_text("ascii")
+    except OSError:  # not on Linux
+        return math.inf
+    found = re.search(r"^MemAvailable: +(\d+) kB$", text, re.MULTILINE)
+    return 1024.0 * int(found[1]) if found else math.inf
+
+
+def _device(model: Model) -> torch.device:
+    return next(model.parameters()).device
 
 
 _Sequences = TypeVar("_Sequences", bound=SequenceModel)
@@ -149,9 +343,16 @@ def _carry(model: Model, inputs: Tensor) -> Any:
         return model(inputs).carry
 
 
-def peak_bytes(step: Callable[[], object]) -> int:
-    """Return the largest number of bytes that `step` has allocated at one time, on the CPU."""
+def peak_bytes(step: Callable[[], object], device: torch.device = CPU) -> int:
+    """Return the largest number of bytes that `step` has allocated at one time on a device."""
     gc.collect()  # what is freed meanwhile but allocated before cannot be counted
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        step()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step()
     # kineto_results has no underscore but no documentation either. The documented way to the same
@@ -162,8 +363,9 @@ def peak_bytes(step: Callable[[], object]) -> int:
     return max(accumulate((size for _, size in changes), initial=0))
 
 
-def _step(model: Model, inputs: Tensor, carry: Any, loss: Loss) -> tuple[int, int, int]:
-    """Return the peak of forward and backward, the largest state's bytes, the adjoint's products.
+def _step(model: Model, inputs: Tensor, carry: Any, loss: Loss) -> tuple[int, int, int, float]:
+    """Return what a step needs: the peak of forward and backward, the largest state's bytes, the
+    adjoint's products, and seconds.
 
     Of several solves one after the other the histories do not add up: the state is the largest.
     """
@@ -182,8 +384,10 @@ def _step(model: Model, inputs: Tensor, carry: Any, loss: Loss) -> tuple[int, in
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a solve that was stopped early is what is asked for here
+        begin = time.perf_counter()
         step()  # allocates the gradients
-        return peak_bytes(step), size, products
+        seconds = time.perf_counter() - begin  # the profiler would take most of the time
+        return peak_bytes(step, inputs.device), size, products, seconds
 
 
 def _history(solver: object, evals: int) -> int:

@@ -16,7 +16,7 @@ from torch import Tensor
 from equilibria.models import EquilibriumModel, Model, Prediction
 from equilibria.tasks import Batch, Task
 from equilibria.train import checkpoint
-from equilibria.train.evaluation import loss_of, to_device
+from equilibria.train.evaluation import loss_of, output_at, to_device
 from equilibria.train.recipe import Recipe
 from equilibria.train.stabiliser import Stabiliser
 from equilibria.train.tally import Tally
@@ -24,6 +24,10 @@ from equilibria.train.tally import Tally
 
 class TrainingError(RuntimeError):
     """Training cannot go on; the message says why."""
+
+
+class Diverged(TrainingError):
+    """The loss or the gradient is not finite; the recipe is why, and not where it is trained."""
 
 
 class Step:
@@ -69,7 +73,7 @@ class Step:
             tally: gets loss and solves.
 
         Raises:
-            TrainingError: the loss or the gradient is not finite.
+            Diverged: the loss or the gradient is not finite.
         """
         factor = self.recipe.schedule.factor(step, self.steps)
         for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
@@ -128,21 +132,16 @@ class Step:
         return cast(Prediction, self.wrapped(inputs, carry=carry, **options))
 
     def _early(self, prediction: Prediction, states: Sequence[Any], targets: Tensor) -> Tensor:
-        """Return the loss of what is read from earlier states, one of each solve.
-
-        Pieces of a sequence are solved one after the other and read as one.
-        """
-        model = cast(EquilibriumModel, self.model)
+        """Return the loss of what is read from earlier states, one of each solve."""
         with self.accelerator.autocast():
-            outputs = [model.readout(state) for state in states]
-        output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
+            output = output_at(cast(EquilibriumModel, self.model), states)
         early = prediction._replace(output=output)
         return loss_of(self.model, self.task, early, targets, self.accelerator)
 
 
-def lost(what: str, step: int) -> TrainingError:
+def lost(what: str, step: int) -> Diverged:
     """Return the error that ends training before a step that would ruin the weights."""
-    return TrainingError(
+    return Diverged(
         f"{what} at step {step + 1}. The weights and the checkpoint saved are from "
         "before; a lower optimiser.lr or a clip may help, in a new run (--out)"
     )

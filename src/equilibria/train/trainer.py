@@ -33,7 +33,8 @@ Probe = Callable[["Trainer"], dict[str, Any]]
 """Measures something after each epoch; what it returns is in the epoch's metrics, under "probe"."""
 
 Stop = Callable[[], bool]
-"""Tells after each step whether to save and stop there, as a signal would."""
+"""Tells after each step, and after each depth at which memory is measured, whether to save and stop
+there, as a signal would."""
 
 
 def train(
@@ -80,14 +81,20 @@ def train(
     if accelerator.is_main_process and not resume:
         folder.create(trainer.recipe)
     trainer.fit(folder, console, resume=resume)
-    if accelerator.is_main_process and not folder.memory.exists():
+    measured = True
+    if accelerator.is_main_process:
         with console.status("Measuring the memory of a training step ..."):
-            trainer.judge.measure(folder)
+            measured = trainer.judge.measure(folder, console, stop or (lambda: False))
+    accelerator.wait_for_everyone()
+    accelerator.end_training()
+    if not measured:
+        raise Interrupted(
+            f"stopped before the memory of a training step was measured at all depths; the model "
+            f"is trained: go on with: equilibria train {folder.recipe} --out {path} --resume"
+        )
     console.print(
         f"The run is in {path}. Next: equilibria report {path}", soft_wrap=True, markup=False
     )
-    accelerator.wait_for_everyone()
-    accelerator.end_training()
 
 
 def completed(recipe: Recipe, task: Task) -> Recipe:

@@ -75,7 +75,9 @@ class Trigram:
     has probability 0.
 
     Of a long text with more than 16 million distinct n-grams of one order the rarest are not
-    kept, as is usual; this bounds the memory to about two gigabytes.
+    kept, as is usual; this bounds the memory to about two gigabytes. The text is counted in
+    blocks, so that one that occurs once in many of them can be lost too, and f_k is the share
+    among those that are kept.
 
     Source: Jelinek and Mercer 1980; buckets by mean count: Chen and Goodman 1998, section 4.1.1.
 
@@ -233,7 +235,12 @@ def _grams(tokens: np.ndarray, order: int, size: int) -> Iterator[np.ndarray]:
 
 
 def _pruned(keys: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Drop what occurred once, then what occurred twice and so on, until `_MOST` are left."""
+    """Drop what occurred once, then what occurred twice and so on, until `_MOST` are left.
+
+    Blocks of the text are pruned before the next are merged with them, so an n-gram that occurs
+    once in each of many blocks can be lost, although the whole text has it often. Totals of
+    contexts are of what survived: shares are those among the n-grams that are kept.
+    """
     fewest = 1
     while len(keys) > _MOST:
         kept = counts > fewest

@@ -21,6 +21,7 @@ CELLS = ("transformer", "trellisnet")
 LENGTHS = (100, 200, 400, 800)
 DEPTH = 120
 ACCELERATED = 40
+LAYERS, SOLVER = Picard(), Anderson()
 SEGMENTS = 4
 SHOWN = (12, 30, 60, 120)
 
@@ -41,6 +42,7 @@ def cases(scale: Scale) -> Sequence[Case]:
                     "accelerated": ACCELERATED,
                     "segments": SEGMENTS,
                     "length": length,
+                    "solvers": [measure.described(each) for each in (LAYERS, SOLVER)],
                 },
                 needs=(trainings.tied_key(cell, 0),),
             )
@@ -57,8 +59,8 @@ def _course(cell: str, length: int) -> Any:
         batch = measure.segments(task, length, SEGMENTS)
         model = measure.as_equilibrium(stack)
         return {
-            "layers": measure.course(model, batch.inputs, Picard(), DEPTH),
-            "anderson": measure.course(model, batch.inputs, Anderson(), ACCELERATED),
+            "layers": measure.course(model, batch.inputs, LAYERS, DEPTH),
+            "anderson": measure.course(model, batch.inputs, SOLVER, ACCELERATED),
         }
 
     return run

@@ -44,7 +44,11 @@ def cases(scale: Scale) -> Sequence[Case]:
                 description=f"solves the {words} with {len(SOLVERS)} solvers",
                 minutes=1,
                 run=_courses(keys[network]),
-                settings={"evals": EVALS, "segments": SEGMENTS, "solvers": list(SOLVERS)},
+                settings={
+                    "evals": EVALS,
+                    "segments": SEGMENTS,
+                    "solvers": {name: measure.described(each) for name, each in SOLVERS.items()},
+                },
                 needs=(keys[network],),
             )
             for network, words in NETWORKS.items()

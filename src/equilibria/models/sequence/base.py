@@ -4,13 +4,14 @@ import abc
 from typing import Any
 
 from torch import Tensor
+from torch.utils import _pytree as pytree
 from typing_extensions import override
 
 from equilibria.models.base import Model, Prediction
 from equilibria.models.sequence.config import SequenceConfig
 from equilibria.nn import VariationalDropout
 
-__all__ = ["SequenceModel"]
+__all__ = ["SequenceModel", "require_batch"]
 
 
 class SequenceModel(Model):
@@ -67,3 +68,21 @@ class SequenceModel(Model):
     def log_probs(self, output: Tensor) -> Tensor:
         """Return log p of every token, (..., vocabulary), from features (..., features)."""
         return self.lexicon.log_probs(output)
+
+
+def require_batch(carry: Any, tokens: Tensor) -> None:
+    """Refuse a carry of another batch than that of the tokens.
+
+    Args:
+        carry: a tree of tensors whose first axis is the batch; None at a beginning.
+        tokens: (batch, time).
+
+    Raises:
+        ValueError: it is of another batch.
+    """
+    for leaf in pytree.tree_leaves(carry) if carry is not None else ():
+        if leaf.shape[0] != tokens.shape[0]:
+            raise ValueError(
+                f"the carry is of a batch of {leaf.shape[0]} and the tokens of "
+                f"{tokens.shape[0]}: a segment continues the batch before it, or begins with None"
+            )

@@ -47,8 +47,8 @@ def generate(
 
     The prompt is read in segments and each new token is a segment of its own; what came before is
     in the carry. So a Transformer sees as many tokens back as its `eval_memory`. The equilibrium of
-    a new token is sought from that of the token before; it is the same from any start, to the
-    tolerance.
+    a token is sought from that of the same token where it last stood, else from that of the token
+    before it; where the cell has one equilibrium, it is the same from any start, to the tolerance.
 
     The model is put in eval mode. Texts of one seed are equal on one machine.
 
@@ -111,7 +111,9 @@ def choose(
     if temperature == 0 or top_k == 1:
         return int(scores.argmax())
     ranked, tokens = scores.sort(descending=True, stable=True)
-    probabilities = torch.softmax(ranked[:top_k] / temperature, 0)
+    # The largest is 0 before the division: however small the temperature, the most probable token
+    # has e^0, and none overflows.
+    probabilities = torch.softmax((ranked[:top_k] - ranked[0]) / temperature, 0)
     if top_p is not None:
         # A token stays if those before it do not reach the sum yet: the first one always does.
         before = probabilities.cumsum(0) - probabilities

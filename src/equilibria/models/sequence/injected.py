@@ -6,10 +6,10 @@ from typing import Any
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from equilibria.models.sequence.base import SequenceModel
+from equilibria.models.sequence.base import SequenceModel, require_batch
 from equilibria.models.sequence.cell import CellConfig, SequenceCell
 
-__all__ = ["InjectedModel", "detached", "require_batch"]
+__all__ = ["InjectedModel", "detached"]
 
 
 class InjectedModel(SequenceModel):
@@ -66,17 +66,3 @@ class InjectedModel(SequenceModel):
 def detached(tree: Any) -> Any:
     """A tree of tensors cut off the graph, each in a storage of its own size."""
     return pytree.tree_map(lambda x: x.detach().clone(), tree)
-
-
-def require_batch(carry: Any, tokens: Tensor) -> None:
-    """Refuse a carry of another batch than that of the tokens.
-
-    Raises:
-        ValueError: it is of another batch.
-    """
-    for leaf in pytree.tree_leaves(carry):
-        if leaf.shape[0] != tokens.shape[0]:
-            raise ValueError(
-                f"the carry is of a batch of {leaf.shape[0]} and the tokens of "
-                f"{tokens.shape[0]}: a segment continues the batch before it, or begins with None"
-            )

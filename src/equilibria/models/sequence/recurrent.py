@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from equilibria.models.base import Prediction
-from equilibria.models.sequence.base import SequenceModel
+from equilibria.models.sequence.base import SequenceModel, require_batch
 from equilibria.models.sequence.config import SequenceConfig, check_positive, check_share
 from equilibria.nn import VariationalDropout, weight_dropout
 
@@ -204,10 +204,7 @@ class Recurrent(SequenceModel):
             ValueError: the tokens are not (batch, time), or the carry is of another batch.
         """
         y = self.embed(x)
-        if carry is not None and carry[0][0].shape[0] != len(x):
-            raise ValueError(
-                f"the carry is of {carry[0][0].shape[0]} samples and there are {len(x)}"
-            )
+        require_batch(carry, x)
         after = []
         for i, layer in enumerate(self.layers):
             y, states = layer(self.hidden_dropout(y) if i else y, carry[i] if carry else None)

@@ -8,9 +8,9 @@ from torch.utils.checkpoint import checkpoint
 from typing_extensions import override
 
 from equilibria.models.base import Prediction
-from equilibria.models.sequence.base import SequenceModel
+from equilibria.models.sequence.base import SequenceModel, require_batch
 from equilibria.models.sequence.cell import CellConfig, SequenceCell
-from equilibria.models.sequence.injected import InjectedModel, detached, require_batch
+from equilibria.models.sequence.injected import InjectedModel, detached
 from equilibria.nn.frozen import Frozen
 from equilibria.solve.tree import Shared
 
