@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.utils import parametrize
 
+from equilibria.nn.weighted import weighted_layers
+
 __all__ = ["spectral_norm", "weight_norm"]
 
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -148,23 +150,10 @@ def _log_norm(matrix: Tensor, squarings: int) -> Tensor:
 
 def _targets(module: nn.Module) -> list[tuple[str, nn.Linear | _ConvNd]]:
     """Path and module of each linear and convolutional layer, after checking all of them."""
-    targets = [
-        (path, m) for path, m in module.named_modules() if isinstance(m, nn.Linear | _ConvNd)
-    ]
-    if not targets:
-        raise ValueError(f"{type(module).__name__} contains no linear or convolutional layer")
-    owners: dict[Tensor, str] = {}
+    targets = weighted_layers(module, "normalising would part them")
     for path, layer in targets:
         if parametrize.is_parametrized(layer, "weight"):
             raise ValueError(f"the weight of '{path}' is already parametrised")
-        if isinstance(layer.weight, nn.UninitializedParameter):
-            raise ValueError(f"'{path}' is lazy: run the module once before normalising it")
-        if layer.weight in owners:
-            raise ValueError(
-                f"'{owners[layer.weight]}' and '{path}' share one weight, and normalising would "
-                "part them: share the layer instead"
-            )
-        owners[layer.weight] = path
     return targets
 
 

@@ -8,6 +8,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils import parametrize
 
 from equilibria.nn.normalisation import _LengthAndDirection
+from equilibria.nn.weighted import weighted_layers
 
 __all__ = ["weight_dropout"]
 
@@ -95,28 +96,17 @@ class _DroppedDirection(_DroppedEntries):
 
 def _targets(module: nn.Module) -> list[nn.Linear | _ConvNd]:
     """The linear and convolutional layers, after checking all of them."""
-    layers = [(path, m) for path, m in module.named_modules() if isinstance(m, nn.Linear | _ConvNd)]
-    if not layers:
-        raise ValueError(f"{type(module).__name__} contains no linear or convolutional layer")
-    owners: dict[Tensor, str] = {}
+    layers = weighted_layers(module, "each would get a mask of its own")
     for path, layer in layers:
-        if parametrize.is_parametrized(layer, "weight"):
-            steps = _steps(layer)
-            if len(steps) > 1 or type(steps[0]) is not _LengthAndDirection:
-                name = type(steps[-1]).__name__.lstrip("_")
-                raise ValueError(
-                    f"the weight of '{path}' is parametrised already ({name}): dropout goes on a "
-                    "plain weight or on one under weight_norm"
-                )
+        if not parametrize.is_parametrized(layer, "weight"):
             continue
-        if isinstance(layer.weight, nn.UninitializedParameter):
-            raise ValueError(f"'{path}' is lazy: run the module once before")
-        if layer.weight in owners:
+        steps = _steps(layer)
+        if len(steps) > 1 or type(steps[0]) is not _LengthAndDirection:
+            name = type(steps[-1]).__name__.lstrip("_")
             raise ValueError(
-                f"'{owners[layer.weight]}' and '{path}' share one weight, and each would get a "
-                "mask of its own: share the layer instead"
+                f"the weight of '{path}' is parametrised already ({name}): dropout goes on a "
+                "plain weight or on one under weight_norm"
             )
-        owners[layer.weight] = path
     return [layer for _, layer in layers]
 
 
