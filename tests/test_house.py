@@ -192,14 +192,16 @@ def test_public_names_say_what_they_are(module: str) -> None:
 
 def test_recipes_are_shipped() -> None:
     shipped = sorted(path.stem for path in (SOURCE / "recipes").glob("*.yaml"))
-    words = [name for name in shipped if name.startswith("lm-")]
-    assert [name for name in shipped if name not in words] == [
+    families = [name for name in shipped if name.startswith(("lm-", "mdeq-"))]
+    assert [name for name in shipped if name not in families] == [
         "copy-memory",
         "digits",
         "digits-jr",
         "mnist",
     ]
-    assert {"lm-ptb", "lm-ptb-gpu", "lm-ptb-trellisnet-paper", "lm-text", "lm-wt103"} <= {*words}
+    words = {"lm-ptb", "lm-ptb-gpu", "lm-ptb-trellisnet-paper", "lm-text", "lm-wt103"}
+    pictures = {"mdeq-cifar10-16", "mdeq-mnist-16", "mdeq-cifar10-gpu", "mdeq-cifar10-tiny-paper"}
+    assert words | pictures <= {*families}
 
 
 def test_no_file_names_the_folder_it_was_written_in() -> None:

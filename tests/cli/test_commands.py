@@ -44,7 +44,7 @@ def test_a_trained_run_is_complete(folder):
     names = {path.name for path in folder.iterdir()}
     assert names == {
         *("recipe.yaml", "run.json", "metrics.jsonl", "events", "model.safetensors"),
-        *("checkpoint.pt", "evaluation.json", "memory.json"),
+        *("checkpoint.pt", "evaluation.json", "images.json", "memory.json"),
     }
     assert yaml.safe_load((folder / "recipe.yaml").read_text())["seed"] == 3
     kinds = {point["kind"] for point in json.loads((folder / "memory.json").read_text())}

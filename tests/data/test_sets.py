@@ -54,7 +54,7 @@ def test_a_target_a_sample() -> None:
 
 
 def test_an_unknown_name_gets_the_nearest() -> None:
-    assert data.available() == ["digits", "mnist"]
+    assert data.available() == ["cifar10", "cifar100", "digits", "mnist"]
     with pytest.raises(ValueError, match="'minst': did you mean 'mnist'"):
         data.load("minst")
 

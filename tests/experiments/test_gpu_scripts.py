@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ FOLDER = Path(__file__).parents[2] / "benchmarks" / "gpu"
 
 
 def script(name):
+    if str(FOLDER) not in sys.path:  # as Python has it where the file is run
+        sys.path.append(str(FOLDER))
     spec = importlib.util.spec_from_file_location(f"gpu_{name}", FOLDER / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -40,6 +43,26 @@ def test_a_training_goes_on_call_by_call(recipe, tmp_path, capsys):
     *epochs, last = file["tables"][0]["rows"]
     assert [row[1] for row in epochs] == [1, 2] and last[1] == "test"
     assert all(row[6] > 0 for row in epochs) and last[3] > 1
+
+
+def test_a_training_on_images_goes_on_call_by_call(tmp_path, capsys):
+    task = {"name": "image_classification", "data": "digits", "samples": 20, "valid": 20}
+    model = {"name": "mdeq", "channels": [4, 4], "head_channels": [2, 2], "final": 8, "groups": 2}
+    recipe = tiny.recipe(tmp_path, "images", task, model, eval_batch_size=500)
+    vision = script("vision")
+    vision.main([recipe, "--budget", "0.00001", "--out", str(tmp_path / "o")])
+    assert "The same command goes on." in capsys.readouterr().out
+    vision.main([recipe, "--budget", "9", "--out", str(tmp_path / "o")])
+    (table,) = json.loads((tmp_path / "o" / "gpu-images.json").read_text())["tables"]
+    *epochs, last = table["rows"]
+    assert [row[1] for row in epochs] == [1, 2] and last[1] == "test"
+    assert all(0 <= row[3] <= 100 and row[6] > 0 for row in epochs)
+
+
+def test_the_scripts_print_the_published_figures():
+    vision = script("vision")
+    shipped = vision.PUBLISHED
+    assert shipped["mdeq-cifar10-small-gpu"] == 87.1 and shipped["mdeq-cifar10-gpu"] == 93.8
 
 
 def test_throughput_measures_every_network(recipe, tmp_path, monkeypatch):

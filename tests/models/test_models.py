@@ -13,7 +13,21 @@ SMALL = {
     "dense": {"shape": (1, 4, 4), "classes": 3, "width": 8},
     "conv": {"shape": (1, 8, 8), "classes": 3, "channels": 8, "groups": 2, "stride": 2},
 }
-INPUT = {"dense": (5, 1, 4, 4), "conv": (5, 1, 8, 8)}
+SMALL |= {
+    "mdeq": {
+        **{"shape": (1, 8, 8), "classes": 3, "channels": (4, 4), "head_channels": (2, 2)},
+        **{"final": 4, "expansion": 2, "groups": 2, "norm": "none", "initial": 0.1},
+    },
+    "monotone": {"shape": (1, 8, 8), "classes": 3},
+    "monotone-dense": {"shape": (1, 4, 4), "classes": 3},
+}
+EXPLICIT = {
+    "mdeq-unrolled": {**SMALL["mdeq"], "layers": 3},
+    "resnet": {"shape": (1, 8, 8), "classes": 3, "widths": (4, 8), "blocks": (1, 1)},
+    "neural-ode": {"shape": (1, 8, 8), "classes": 3, "filters": 4},
+    "augmented-neural-ode": {"shape": (1, 8, 8), "classes": 3, "filters": 4, "augment": 2},
+}
+INPUT = {name: (5, *fields["shape"]) for name, fields in {**SMALL, **EXPLICIT}.items()}
 
 
 @pytest.fixture(params=SMALL)
@@ -33,7 +47,7 @@ def x(name):
 
 
 def test_every_model_has_a_small_version_here():
-    assert models.available() == sorted({**SMALL, **SEQUENCES})
+    assert models.available() == sorted({**SMALL, **EXPLICIT, **SEQUENCES})
 
 
 def test_every_parameter_gets_a_gradient(model, x):
@@ -82,6 +96,25 @@ def test_double_precision_agrees(model, x):
     single = model.eval()(x).output
     double = copy.deepcopy(model).double()(x.double()).output
     torch.testing.assert_close(double.float(), single, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("explicit", EXPLICIT)
+def test_an_explicit_network_answers_and_learns(explicit):
+    torch.manual_seed(0)
+    model = models.create(explicit, **EXPLICIT[explicit])
+    x = torch.randn(INPUT[explicit], generator=torch.Generator().manual_seed(1))
+    prediction = model(x)
+    assert prediction.output.shape == (5, 3) and prediction.solutions == ()
+    prediction.output.square().sum().backward()
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, key
+    other = models.create(explicit, **EXPLICIT[explicit]).eval()
+    other.load_state_dict(model.state_dict())
+    expected = model.eval()(x).output
+    assert torch.equal(copy.deepcopy(model)(x).output, expected)
+    assert torch.equal(other(x).output, expected)
+    with pytest.raises(TypeError, match="no equilibrium layer to take solver"):
+        models.create(explicit, **EXPLICIT[explicit], solver=Picard())
 
 
 def test_options_of_the_layer_arrive(name):

@@ -10,6 +10,7 @@ import torch
 from accelerate import Accelerator
 
 from equilibria.models.sequence.config import SequenceConfig
+from equilibria.models.vision.config import VisionConfig
 from equilibria.tasks import LanguageModelling
 from equilibria.train import recipe as recipes
 from equilibria.train.trainer import Trainer
@@ -18,30 +19,39 @@ DOWNLOADED = {"mnist"}
 CORPORA = {"ptb": 10_000, "wikitext2": 33_278, "wikitext103": 267_735}
 """Tokens of the vocabularies, for recipes whose data are not read here."""
 
-SMALL = 4e6
-"""Parameters of a model that takes steps here."""
+SMALL = {SequenceConfig: 4e6, VisionConfig: 1e5}
+"""Parameters of a model that takes steps here, by what its config is; others all do."""
 
 
 @functools.cache
 def described(name):
-    """A recipe, and how many parameters its model has; sequence models are built on no device."""
+    """A recipe, and how many parameters its model has; large models are built on no device."""
     recipe = recipes.load(name)
     config = recipe.model
     if isinstance(config, SequenceConfig) and config.vocabulary is None:
         data = getattr(recipe.task, "data", None)
         config = dataclasses.replace(config, vocabulary=CORPORA.get(data, 100))
-    with torch.device("meta" if isinstance(config, SequenceConfig) else "cpu"):
+    if isinstance(config, VisionConfig) and config.shape is None:
+        config = dataclasses.replace(config, shape=(3, 64, 64), classes=10)
+    with torch.device("meta" if isinstance(config, tuple(SMALL)) else "cpu"):
         model = config.build(**recipe.layer())
     return recipe, sum(p.numel() for p in model.parameters())
 
 
-def small(sequences):
-    """The recipes whose first steps take seconds: of sequences, or of pictures."""
+def small(kind):
+    """The recipes of a kind of config whose first steps take seconds; of no kind in `SMALL`: None.
+
+    The checks that read no data are the only ones of the larger ones.
+    """
     found = ((name, *described(name)) for name in recipes.available())
     return [
         name
         for name, recipe, size in found
-        if isinstance(recipe.model, SequenceConfig) == sequences and size < SMALL
+        if (
+            not isinstance(recipe.model, tuple(SMALL))
+            if kind is None
+            else isinstance(recipe.model, kind) and size < SMALL[kind]
+        )
     ]
 
 
@@ -66,7 +76,7 @@ def test_a_shipped_recipe_builds_its_model(name):
     assert recipe.description and size > 0
 
 
-@pytest.mark.parametrize("name", small(sequences=False))
+@pytest.mark.parametrize("name", small(None))
 def test_a_shipped_recipe_starts(name):
     needs(name in DOWNLOADED)
     recipe = recipes.load(name, ["--schedule.name", "Constant", "--schedule.warmup", "0"])
@@ -79,7 +89,7 @@ def test_a_shipped_recipe_starts(name):
     assert 0.3 < trainer.judge.radius(trainer.step)["mean"] < 1.0
 
 
-@pytest.mark.parametrize("name", small(sequences=True))
+@pytest.mark.parametrize("name", small(SequenceConfig))
 def test_a_shipped_recipe_of_sequences_starts(name, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     task = recipes.load(name).task
@@ -97,3 +107,15 @@ def test_a_shipped_recipe_of_sequences_starts(name, tmp_path, monkeypatch):
         summary = trainer.tally.summary()
         assert summary["forward"]["status"]["CONVERGED"] > 0.9
         assert summary["adjoint"]["status"]["CONVERGED"] > 0.9
+
+
+@pytest.mark.parametrize("name", small(VisionConfig))
+def test_a_shipped_recipe_of_pictures_starts(name):
+    needs(True)
+    options = ["--schedule.name", "Constant", "--schedule.warmup", "0", "--task.samples", "200"]
+    recipe = dataclasses.replace(recipes.load(name, options), pretrain=None)
+    trainer = Trainer(recipe, recipe.task.load(), Accelerator(cpu=True))
+    found = losses(trainer, 16)
+    assert min(found[8:]) < 0.95 * found[0]
+    for solves in ("forward", "adjoint"):
+        assert trainer.tally.summary()[solves]["status"]["CONVERGED"] > 0.5

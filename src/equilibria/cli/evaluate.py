@@ -146,7 +146,7 @@ def show(result: Mapping[str, Any], loaded: run.Run, console: Console) -> None:
     """Print the figures."""
     unit, probes = loaded.data.unit, loaded.recipe.probes
     where = "segments" if loaded.data.streams else "of them"
-    title = f"{loaded.folder}, {result[unit]} {result['split']} {unit}"
+    title = f"{loaded.folder}, {result[unit]} {result['split']} {unit} of {loaded.data.source}"
     table = Table("figure", "value", title=title)
     if "accuracy" in result:
         table.add_row("accuracy", f"{100 * result['accuracy']:.2f} %")

@@ -1,8 +1,9 @@
 """Train a recipe and leave a run folder: the resolved recipe, metrics, weights and a checkpoint.
 
 Every key of the recipe is an option as well, for example --seed 1, --epochs 3, --solver.history 8
-or --solver.name Broyden; `equilibria train RECIPE --help` lists them. A text of your own is named
-with --data FILE, which is short for --task.file FILE. With several processes:
+or --solver.name Broyden; `equilibria train RECIPE --help` lists them. Data of your own are named
+with --data: a text FILE (--task.file) for a recipe of a language model, and for one of images a
+FOLDER (--task.data) that has a folder of images for each class. With several processes:
 torchrun --nproc-per-node 2 -m equilibria train RECIPE.
 """
 
@@ -14,6 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from equilibria.cli.parser import Parser
+from equilibria.tasks import TaskConfig
 from equilibria.train import config
 from equilibria.train import recipe as recipes
 from equilibria.train.trainer import train
@@ -21,13 +23,17 @@ from equilibria.train.trainer import train
 
 def main(argv: Sequence[str]) -> None:
     """Run `equilibria train` with the words `argv`."""
-    own, overrides = _split(_named(argv))
+    own, overrides = _split(argv)
     parser = Parser("train", __doc__, usage="equilibria train RECIPE [--KEY VALUE ...]")
     parser.add_argument(
         "recipe", type=str, help="name of a recipe (see `equilibria recipes`), or a YAML file"
     )
     parser.add_argument("--out", type=str, help="run folder (default: runs/RECIPE)")
-    parser.add_argument("--data", type=str, help="text file to learn from: --task.file")
+    parser.add_argument(
+        "--data",
+        type=str,
+        help="text file or folder of images to learn from, or name of a data set",
+    )
     parser.add_argument(
         "--data-dir",
         type=str,
@@ -44,26 +50,31 @@ def main(argv: Sequence[str]) -> None:
         config.add_arguments(group, recipes.Recipe, tree, recipes.CHOICES, default=recipe)
     arguments = parser.parse_args(own)
     recipe = recipes.load(arguments.recipe, overrides)
+    if arguments.data is not None:
+        recipe = recipes.load(arguments.recipe, [*overrides, _named(arguments.data, recipe.task)])
     folder = Path(arguments.out or Path("runs") / Path(arguments.recipe).stem)
     data_dir = Path(arguments.data_dir) if arguments.data_dir else None
     train(recipe, folder, data_dir=data_dir, resume=arguments.resume, console=Console())
 
 
-def _named(argv: Sequence[str]) -> list[str]:
-    """Return the words with --task.file for --data, and the file's absolute path.
+def _named(value: str, task: TaskConfig) -> str:
+    """Return the option of the recipe that names data of the user's.
 
-    The run folder holds it, and the run may be evaluated from another working directory.
+    The path of a file or a folder becomes absolute: the run folder holds it, and the run may be
+    evaluated from another working directory.
+
+    Raises:
+        ConfigError: the task makes its data itself.
     """
-    words: list[str] = []
-    given = iter(argv)
-    for word in given:
-        name, equals, value = word.partition("=")
-        if name != "--data":
-            words.append(word)
-            continue
-        value = value if equals else next(given, "")
-        words.append(f"--task.file={Path(value).expanduser().absolute()}" if value else word)
-    return words
+    path = Path(value).expanduser().absolute()
+    if hasattr(task, "file"):
+        return f"--task.file={path}"
+    if hasattr(task, "data"):
+        return f"--task.data={path if path.is_dir() or Path(value).name != value else value}"
+    raise config.ConfigError(
+        f"--data names a text or images, and {type(task).__name__} makes its data itself: "
+        "leave it out"
+    )
 
 
 def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -74,7 +85,7 @@ def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     for word in argv:
         if word.startswith("--"):
             name, equals, _ = word.partition("=")
-            mine = name in ("--out", "--data-dir", "--resume", "--help")
+            mine = name in ("--out", "--data", "--data-dir", "--resume", "--help")
             (own if mine else overrides).append(word)
             takes_value = not equals and name not in ("--resume", "--help")
             target = (own if mine else overrides) if takes_value else own

@@ -8,10 +8,13 @@ from equilibria.data import copy_memory, digits, mnist, text
 from equilibria.data.dataset import Dataset, Split
 from equilibria.data.errors import DataError
 from equilibria.data.fetch import fetch
+from equilibria.data.images.cifar import CIFAR10, CIFAR100
 
 __all__ = ["DataError", "Dataset", "Split", "available", "copy_memory", "fetch", "load", "text"]
 
 _LOADERS: dict[str, Callable[[str | os.PathLike[str] | None, bool], Dataset]] = {
+    "cifar10": CIFAR10.load,
+    "cifar100": CIFAR100.load,
     "digits": digits.load,
     "mnist": mnist.load,
 }

@@ -3,9 +3,29 @@
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
+
+
+class Samples(Protocol):
+    """Samples and their targets, in memory or read when they are asked for."""
+
+    @property
+    def targets(self) -> Tensor:
+        """One target a sample, ``(count, ...)``."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: slice | Tensor, /) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of the samples that a slice or a tensor of positions names."""
+        ...
+
+    def select(self, index: Tensor) -> Self:
+        """The samples at some positions, in that order."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -13,7 +33,7 @@ class Split:
     """Samples and their targets, in an order that never changes.
 
     Attributes:
-        inputs: Samples, ``(count, ...)``.
+        inputs: Samples, ``(count, ...)``; pixels of images may be uint8 to save memory.
         targets: One target a sample, ``(count, ...)``.
     """
 
@@ -31,8 +51,16 @@ class Split:
         return len(self.targets)
 
     def __getitem__(self, index: slice | Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of the samples that a slice or a tensor of positions names."""
-        return self.inputs[index], self.targets[index]
+        """Inputs and targets of the samples that a slice or a tensor of positions names.
+
+        Inputs of uint8 are pixels, and are given as float32 in [0, 1].
+        """
+        inputs = self.inputs[index]
+        return inputs / 255 if inputs.dtype == torch.uint8 else inputs, self.targets[index]
+
+    def select(self, index: Tensor) -> "Split":
+        """The samples at some positions, in that order."""
+        return Split(self.inputs[index], self.targets[index])
 
     def batches(self, size: int, *, seed: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Go through all samples once, `size` at a time; the last batch may be smaller.
@@ -64,6 +92,7 @@ class Dataset:
 
     Attributes:
         name: The name by which `load` knows it.
+        title: What tables call it.
         train: Samples to learn from.
         test: Samples to be judged by.
         validation: Samples to choose by; None where the source names none.
@@ -76,6 +105,7 @@ class Dataset:
     """
 
     name: str
+    title: str
     train: Split
     test: Split
     validation: Split | None = None

@@ -33,6 +33,7 @@ def load(data_dir: str | os.PathLike[str] | None = None, download: bool = True) 
     splits = [Split(*whole[torch.tensor(index)]) for index in (train, test)]
     return Dataset(
         name="digits",
+        title="Digits",
         train=splits[0],
         test=splits[1],
         classes=10,

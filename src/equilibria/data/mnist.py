@@ -81,6 +81,7 @@ def load(data_dir: str | os.PathLike[str] | None = None, download: bool = True) 
     train, test = _split(train_images, train_labels), _split(test_images, test_labels)
     return Dataset(
         name="mnist",
+        title="MNIST",
         train=train,
         test=test,
         classes=10,

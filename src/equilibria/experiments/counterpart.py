@@ -12,7 +12,7 @@ from equilibria.models import ModelConfig
 from equilibria.train import recipe as recipes
 from equilibria.train.recipe import CHOICES, IMPLICIT, Recipe
 
-__all__ = ["explicit", "implicit", "parameters", "recurrent"]
+__all__ = ["explicit", "implicit", "parameters", "recurrent", "with_model"]
 
 STACKS = {"deq-transformer": "transformer-xl", "deq-trellisnet": "trellisnet"}
 """The explicit stack of the same cell, by the name of the equilibrium network."""
@@ -112,6 +112,27 @@ def parameters(config: ModelConfig, vocabulary: int | None = None) -> int:
     with torch.device("meta"):
         model = config.build()
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def with_model(recipe: Recipe, model: ModelConfig) -> Recipe:
+    """Return the recipe with another model in place of its own, everything else alike.
+
+    What speaks of a fixed point falls away where the model is explicit, and the loss on parts of
+    the state where it has no heads for them.
+
+    Args:
+        recipe: of any network.
+        model: of the same data.
+    """
+    if not getattr(model, "auxiliary", False) and getattr(recipe.task, "auxiliary", 0.0):
+        recipe = dataclasses.replace(
+            recipe, task=dataclasses.replace(cast(Any, recipe.task), auxiliary=0.0)
+        )
+    if model.implicit:
+        return dataclasses.replace(recipe, model=model)
+    name = next(name for name, config in CHOICES.items() if config is type(model))
+    tree = recipes.dump(recipe)
+    return _with_model(tree, {"name": name, **dataclasses.asdict(model)}, recipe.description)
 
 
 def _with_model(tree: Mapping[str, Any], model: dict[str, Any], description: str) -> Recipe:

@@ -1,4 +1,4 @@
-"""The figure of an experiment: panels of lines and points, for light and dark pages alike."""
+"""The figure of an experiment: panels of lines, points, bars, for light and dark pages alike."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from equilibria.bench.draw import INK, STYLE
+from equilibria.experiments.relief import Relief, relief
 from equilibria.train import files
 
 __all__ = ["COLOURS", "Panel", "Series", "draw"]
@@ -36,7 +37,8 @@ class Series:
         low: lower edge of a band around the line; empty for none.
         high: its upper edge.
         colour: index into `COLOURS`; None for the next one.
-        style: a line, a line with points, dashes, or points alone.
+        style: a line, a line with points, dashes, points alone, or bars, which stand beside those
+            of the panel's other series.
     """
 
     label: str
@@ -45,7 +47,7 @@ class Series:
     low: Numbers = ()
     high: Numbers = ()
     colour: int | None = None
-    style: Literal["line", "marked", "dashed", "points"] = "line"
+    style: Literal["line", "marked", "dashed", "points", "bars"] = "line"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +64,9 @@ class Panel:
         whole_x: x counts something.
         zero: the vertical axis begins at 0.
         levels: heights of horizontal rules, such as a published figure, by what they are.
+        names: what stands at x = 0, 1, 2, ..., in place of these numbers.
+        span_x: ends of the horizontal axis; None for what the series reach.
+        span_y: ends of the vertical axis.
     """
 
     title: str
@@ -73,9 +78,12 @@ class Panel:
     whole_x: bool = False
     zero: bool = False
     levels: Sequence[tuple[str, float]] = ()
+    names: Sequence[str] = ()
+    span_x: tuple[float, float] | None = None
+    span_y: tuple[float, float] | None = None
 
 
-def draw(panels: Sequence[Panel], path: Path) -> None:
+def draw(panels: Sequence[Panel | Relief], path: Path) -> None:
     """Write the panels as one SVG, the same to the last byte for the same figures.
 
     Args:
@@ -86,10 +94,12 @@ def draw(panels: Sequence[Panel], path: Path) -> None:
     rows = math.ceil(len(panels) / columns)
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(4.3 * columns, 3.6 * rows), layout="constrained")
-        for axes, panel in zip(figure.subplots(rows, columns, squeeze=False).flat, panels):  # noqa: B905
-            _panel(axes, panel)
-        for axes in figure.axes[len(panels) :]:
-            axes.set_axis_off()
+        for place, panel in enumerate(panels, start=1):
+            if isinstance(panel, Relief):
+                axes = figure.add_subplot(rows, columns, place, projection="3d")
+                relief(axes, panel, COLOURS, INK)
+            else:
+                _panel(figure.add_subplot(rows, columns, place), panel)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     files.write_bytes(path, buffer.getvalue())
@@ -106,10 +116,17 @@ def _panel(axes: Any, panel: Panel) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if panel.log_y:
         axes.set_yscale("log")
+    if panel.names:
+        axes.set_xticks(range(len(panel.names)), panel.names)
+    bars = [series for series in panel.series if series.style == "bars"]
     drawn = 0
     for place, series in enumerate(panel.series):
         index = place if series.colour is None else series.colour
-        drawn += _series(axes, series, COLOURS[index % len(COLOURS)], panel)
+        colour = COLOURS[index % len(COLOURS)]
+        if series.style == "bars":
+            drawn += _bars(axes, series, colour, panel, bars.index(series), len(bars))
+        else:
+            drawn += _series(axes, series, colour, panel)
     if not drawn:
         axes.text(0.5, 0.5, "not run", transform=axes.transAxes, ha="center", color=INK)
         return
@@ -127,6 +144,10 @@ def _panel(axes: Any, panel: Panel) -> None:
             axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
     if panel.zero and not panel.log_y:
         axes.set_ylim(bottom=0)
+    if panel.span_x:
+        axes.set_xlim(*panel.span_x)
+    if panel.span_y:
+        axes.set_ylim(*panel.span_y)
     if any(series.label for series in panel.series):
         axes.legend(frameon=False, fontsize=7.5)
 
@@ -162,6 +183,25 @@ def _series(axes: Any, series: Series, colour: str, panel: Panel) -> int:
             a, b, c = zip(*edges, strict=True)
             assert all(one <= other for one, other in pairwise(a)), "a band runs to the right"
             axes.fill_between(a, b, c, color=colour, alpha=0.15, lw=0)
+    return len(shown)
+
+
+def _bars(axes: Any, series: Series, colour: str, panel: Panel, place: int, count: int) -> int:
+    """Draw the bars of one of `count` series side by side and return how many there are."""
+    points = zip(series.x, series.y, strict=True)
+    shown = [(x, y) for x, y in points if x is not None and _fits(y, panel.log_y)]
+    if not shown:
+        return 0
+    width = 0.8 / count
+    shift = (place - (count - 1) / 2) * width
+    found = axes.bar(
+        [x + shift for x, _ in shown],
+        [y for _, y in shown],
+        0.92 * width,
+        color=colour,
+        label=series.label or None,
+    )
+    axes.bar_label(found, fmt="%.3g", fontsize=7, padding=1)
     return len(shown)
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 from equilibria.bench.record import Table
 from equilibria.experiments.case import Case, Results
 from equilibria.experiments.draw import Panel
+from equilibria.experiments.relief import Relief
 
 __all__ = ["NOT_RUN", "Experiment", "Page", "Scale"]
 
@@ -24,7 +25,7 @@ class Page:
     """What an experiment shows: tables for the terminal and the JSON, panels for the figure."""
 
     tables: Sequence[Table]
-    panels: Sequence[Panel] = ()
+    panels: Sequence[Panel | Relief] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

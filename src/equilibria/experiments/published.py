@@ -1,7 +1,8 @@
 """What the papers print, table by table; figures whose values are lost are not made up.
 
 papers: Bai et al. 2019 (Deep Equilibrium Models), Bai et al. 2021 (Stabilizing Equilibrium Models
-by Jacobian Regularization).
+by Jacobian Regularization), Bai 2022 (thesis; its chapter 3 is Bai et al. 2020, Multiscale Deep
+Equilibrium Models).
 """
 
 from __future__ import annotations
@@ -11,19 +12,31 @@ from dataclasses import dataclass
 __all__ = [
     "BAI_2019",
     "BAI_2021",
+    "BAI_2022",
+    "CIFAR",
     "COPY_MEMORY",
+    "COST",
+    "IMAGENET",
+    "IMAGES",
     "JACOBIAN",
     "PTB",
     "RUNTIME",
+    "SIZES",
+    "STOPPED",
     "WIKITEXT",
+    "Classified",
     "Copied",
+    "Cost",
+    "Hastened",
     "Language",
+    "Recognised",
     "Regularised",
     "Runtime",
 ]
 
 BAI_2019 = "Bai et al. 2019"
 BAI_2021 = "Bai et al. 2021"
+BAI_2022 = "Bai 2022 (thesis)"
 
 
 @dataclass(frozen=True)
@@ -86,6 +99,73 @@ class Regularised:
     memory: float | None
 
 
+@dataclass(frozen=True)
+class Classified:
+    """A row of Table 3.1 of the thesis: CIFAR-10, test accuracy over five runs.
+
+    Attributes:
+        model: as the thesis names it.
+        size: parameters.
+        accuracy: in percent.
+        deviation: standard deviation over the runs, in points.
+        augmented: whether training images were changed at random.
+    """
+
+    model: str
+    size: str
+    accuracy: float
+    deviation: float
+    augmented: bool
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """A row of Table 3.2 of the thesis: ImageNet, accuracy in percent."""
+
+    model: str
+    size: str
+    top1: float
+    top5: float
+
+
+@dataclass(frozen=True)
+class Hastened:
+    """A row of Table 2 of Bai et al. 2021, Table 4.2 of the thesis: images with the penalty.
+
+    Attributes:
+        data: CIFAR-10 or ImageNet.
+        model: as the paper names it.
+        size: parameters.
+        accuracy: in percent; of ImageNet top-1.
+        deviation: standard deviation over five runs, in points; None where there is one run.
+        evals: evaluations at inference; None of an explicit network.
+    """
+
+    data: str
+    model: str
+    size: str
+    accuracy: float
+    deviation: float | None
+    evals: int | None
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A group of bars of Figure 6 of Bai et al. 2021, whose numbers stand above them: CIFAR-10.
+
+    Attributes:
+        model: as the paper names it.
+        error: in percent.
+        memory: GB of training.
+        time: run time, that of ResNet-101 being 1.
+    """
+
+    model: str
+    error: float
+    memory: float
+    time: float
+
+
 # Table 1
 COPY_MEMORY = (
     Copied("DEQ-Transformer", "14K", 3.5e-6),
@@ -144,4 +224,78 @@ JACOBIAN = (
     Regularised("DEQ, pre-LN, regularised", "98M", 24.5, 1.5, 14, 14, 4.8),
     Regularised("DEQ, post-LN, regularised", "98M", 24.9, 1.4, 13, 12, 4.8),
     Regularised("DEQ, post-LN, regularised, length 300", "98M", 23.8, 2.2, 13, 13, 6.5),
+)
+
+# Table 3.1 of the thesis, in its order
+CIFAR = (
+    Classified("Neural ODE", "172K", 53.7, 0.2, False),
+    Classified("augmented Neural ODE", "172K", 60.6, 0.4, False),
+    Classified("single-stream DEQ", "170K", 82.2, 0.3, False),
+    Classified("ResNet-18", "170K", 81.6, 0.3, False),
+    Classified("MDEQ-small", "170K", 87.1, 0.4, False),
+    Classified("ResNet-18", "10M", 92.9, 0.2, True),
+    Classified("MDEQ", "10M", 93.8, 0.3, True),
+)
+
+# Table 3.2 of the thesis
+IMAGENET = (
+    Recognised("AlexNet", "238M", 57.0, 80.3),
+    Recognised("ResNet-18", "13M", 70.2, 89.9),
+    Recognised("ResNet-34", "21M", 74.8, 91.1),
+    Recognised("Inception-V2", "12M", 74.8, 92.2),
+    Recognised("ResNet-50", "26M", 75.1, 92.5),
+    Recognised("HRNet-W18-C", "21M", 76.8, 93.4),
+    Recognised("single-stream DEQ, global pooling", "18M", 72.9, 91.0),
+    Recognised("MDEQ-small", "18M", 75.5, 92.7),
+    Recognised("ResNet-101", "52M", 77.1, 93.5),
+    Recognised("W-ResNet-50", "69M", 78.1, 93.9),
+    Recognised("DenseNet-264", "74M", 79.7, 94.8),
+    Recognised("MDEQ-large", "63M", 77.5, 93.6),
+    Recognised("MDEQ-large, 5 layers unrolled", "63M", 75.9, 93.0),
+    Recognised("MDEQ-XL", "81M", 79.2, 94.5),
+)
+
+SIZES = {
+    "mdeq-cifar10-tiny-paper": "170K",
+    "mdeq-cifar10-large-paper": "10M",
+    "mdeq-imagenet-small-paper": "18M",
+    "mdeq-imagenet-large-paper": "63M",
+    "mdeq-imagenet-xl-paper": "81M",
+}
+"""Size in Tables 3.1 and 3.2 of the thesis of the model that a recipe describes."""
+
+# Table 2 of Bai et al. 2021, Table 4.2 of the thesis
+IMAGES = (
+    Hastened("CIFAR-10", "ResNet-18", "10M", 93.0, 0.1, None),
+    Hastened("CIFAR-10", "ResNet-101", "40M", 93.8, 0.3, None),
+    Hastened("CIFAR-10", "DenseNet-121", "8M", 95.0, 0.1, None),
+    Hastened("CIFAR-10", "monotone DEQ", "1M", 89.4, 0.2, 24),
+    Hastened("CIFAR-10", "MDEQ", "10M", 93.6, 0.2, 17),
+    Hastened("CIFAR-10", "MDEQ, stopped early", "10M", 89.1, None, 6),
+    Hastened("CIFAR-10", "MDEQ, regularised", "10M", 93.1, 0.3, 6),
+    Hastened("ImageNet", "ResNet-18", "13M", 70.2, None, None),
+    Hastened("ImageNet", "Inception-V2", "12M", 74.8, None, None),
+    Hastened("ImageNet", "ResNet-50", "26M", 75.1, None, None),
+    Hastened("ImageNet", "ResNet-101", "52M", 77.1, None, None),
+    Hastened("ImageNet", "DenseNet-264", "74M", 79.7, None, None),
+    Hastened("ImageNet", "MDEQ-small", "18M", 75.4, None, 27),
+    Hastened("ImageNet", "MDEQ-large", "63M", 77.5, None, 30),
+    Hastened("ImageNet", "MDEQ-small, regularised", "17M", 74.5, None, 14),
+    Hastened("ImageNet", "MDEQ-large, regularised", "62M", 76.8, None, 15),
+)
+
+STOPPED = {
+    0.1: (82.4, 89.7, 91.9, 92.3, 92.7, 92.9),
+    0.6: (85.8, 91.5, 92.7, 93.0, 93.0, 93.1),
+    1.2: (84.4, 89.6, 92.2, 92.6, 92.7, 92.7),
+}
+"""Table 3 of Bai et al. 2021: accuracy on CIFAR-10 in percent, stopped after 1 to 6 evaluations, by
+gamma."""
+
+# Figure 6 of Bai et al. 2021
+COST = (
+    Cost("ResNet-101", 6.2, 2.3, 1.0),
+    Cost("DenseNet-121", 5.0, 2.5, 1.4),
+    Cost("MDEQ", 6.4, 0.7, 2.8),
+    Cost("MDEQ, regularised", 6.9, 1.1, 1.1),
 )

@@ -12,7 +12,13 @@ from equilibria.experiments.deq import (
     tolerance,
 )
 from equilibria.experiments.experiment import Experiment
-from equilibria.experiments.jacobian import language, stability
+from equilibria.experiments.jacobian import growth as jacobian_growth
+from equilibria.experiments.jacobian import language, slope, stability, toy
+from equilibria.experiments.jacobian import tables as jacobian_tables
+from equilibria.experiments.mdeq import convergence as mdeq_convergence
+from equilibria.experiments.mdeq import memory as mdeq_memory
+from equilibria.experiments.mdeq import receptive as mdeq_receptive
+from equilibria.experiments.mdeq import tables as mdeq_tables
 
 __all__ = ["EXPERIMENTS"]
 
@@ -28,6 +34,14 @@ EXPERIMENTS: dict[str, Experiment] = {
         imbalance,
         stability,
         language,
+        toy,
+        slope,
+        jacobian_growth,
+        jacobian_tables,
+        mdeq_tables,
+        mdeq_convergence,
+        mdeq_receptive,
+        mdeq_memory,
     )
 }
 """In the order in which `equilibria reproduce` lists them."""

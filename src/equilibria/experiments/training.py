@@ -12,6 +12,7 @@ from equilibria.experiments.case import Case, CaseError, Place
 from equilibria.experiments.measure import penalised_bytes
 from equilibria.models import EquilibriumModel
 from equilibria.models.sequence.base import SequenceModel
+from equilibria.models.vision.ode import ODEError
 from equilibria.train import recipe as recipes
 from equilibria.train import run as runs
 from equilibria.train.recipe import Recipe
@@ -29,10 +30,11 @@ def training(
 ) -> Case:
     """Return the case that trains `recipe`.
 
-    Its value: `parameters` and, of them, those of the `lexicon`; `seconds` of all steps; `metrics`,
-    the record of each epoch; `evaluation` on the test set; `memory` of a step, and
-    `penalised_bytes` of one with the Jacobian penalty; `diverged`, None or, where the loss ran
-    away, the message, and then evaluation and memory are None.
+    Its value: `parameters` and, of them, those of the `lexicon`; `source`, what the data are, in
+    words, or None; `seconds` of all steps; `metrics`, the record of each epoch; `evaluation` on the
+    test set; `memory` of a step, and `penalised_bytes` of one with the Jacobian penalty;
+    `diverged`, None or, where the loss ran away or an ODE could not be integrated any more, the
+    message, and then evaluation and memory are None.
 
     Args:
         key: name of the case, and of the run's folder.
@@ -55,7 +57,7 @@ def training(
                 probe=probe,
                 stop=lambda: place.late,
             )
-        except Diverged as error:
+        except (Diverged, ODEError) as error:
             diverged = str(error)  # a result too: the papers' tables have such rows
         return {
             **_summary(folder, diverged),
@@ -80,6 +82,7 @@ def _summary(folder: Folder, diverged: str | None) -> dict[str, Any]:
     return {
         "parameters": info["parameters"],
         "lexicon": _lexicon(folder.read_recipe()),
+        "source": info.get("source"),
         "seconds": sum(epoch["seconds"] for epoch in metrics),
         "evaluation": json.loads(folder.evaluation.read_text("utf-8")) if finished else None,
         "diverged": diverged,

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-import torch
-
 from equilibria.experiments import counterpart, trainings
 from equilibria.experiments.case import Case
 from equilibria.experiments.experiment import Scale
+from equilibria.experiments.probing import probing
 from equilibria.experiments.training import training
-from equilibria.models import EquilibriumModel
 from equilibria.solve import Implicit
-from equilibria.stability import jacobian_norm
 from equilibria.tasks.language import LanguageModelling
-from equilibria.train import evaluation
 from equilibria.train.recipe import Recipe
 from equilibria.train.regulariser import JacobianPenalty
-from equilibria.train.trainer import Trainer
 
 __all__ = ["PROBED", "VARIANTS", "Variant", "case", "key", "probe", "recipe_of"]
 
@@ -30,6 +24,8 @@ MINUTES: Mapping[Scale, float] = {"cpu": 5, "gpu": 15}
 
 PROBED = 16
 """Evaluations, and products of the adjoint, after which the residuals are measured."""
+
+probe = probing(PROBED, PROBED)
 
 PENALTY = JacobianPenalty(gamma=1.6, final_gamma=2.5, probability=0.35)
 """Table 4 of Bai et al. 2021, WikiText-103."""
@@ -129,35 +125,3 @@ def recipe_of(name: str, scale: Scale) -> Recipe:
         ),
         regulariser=PENALTY if variant.penalised else None,
     )
-
-
-def probe(trainer: Trainer) -> dict[str, Any]:
-    """Return how well both equations can be solved now, and how strong the feedback is.
-
-    On the first segments that the training is judged by, without dropout: `forward` and `adjoint`,
-    relative residuals after `PROBED` evaluations and products, means over the segments, and
-    `norm`, ||J||_F^2 / d at the state found, d its entries.
-    """
-    model = cast(EquilibriumModel, trainer.model)
-    batch = evaluation.probes(trainer.task, trainer.recipe.probes, trainer.accelerator)
-    exact, adjoint = {"rtol": 0.0, "max_evals": PROBED}, cast(Implicit, model.deq.adjoint)
-    solver = dataclasses.replace(cast(Any, model.deq.solver), **exact, patience=None)
-    with evaluation.evaluating(model, solver):
-        model.deq.adjoint = replace(adjoint, linear=replace(cast(Any, adjoint.linear), **exact))
-        try:
-            with torch.enable_grad():
-                operands = model.inject(batch.inputs)
-                solution = model.deq(*operands)
-                output = model.readout(solution.value)
-                trainer.task.loss(model, output, batch.targets).backward()
-            norms = jacobian_norm(model.deq.cell, solution.value, *operands, samples=4)
-        finally:
-            model.deq.adjoint = adjoint
-            model.zero_grad(set_to_none=True)
-    entries = solution.value.numel() / len(batch.inputs)
-    backward = solution.adjoint
-    return {
-        "forward": float(solution.stats.residual.mean()),
-        "adjoint": None if backward is None else float(backward.stats.residual.mean()),
-        "norm": float(norms.double().square().mean()) / entries,
-    }

@@ -1,7 +1,7 @@
 """What every model is; and what an equilibrium model is: injection, fixed point, readout."""
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,6 +23,9 @@ class Prediction(NamedTuple):
     carry: Any = None
     """What the forward on the segment that follows is to be given, detached; None of a model
     without memory."""
+    auxiliary: tuple[Tensor, ...] = ()
+    """In training, answers of the same shape that are read from parts of the state, where the model
+    has heads for such: each is to have a loss of its own."""
 
     @property
     def solution(self) -> Solution:
@@ -54,17 +57,31 @@ class ModelConfig(abc.ABC):
         return True
 
 
+def refuse_layer(layer: Mapping[str, Any]) -> None:
+    """Refuse the keywords of a `DEQ` layer for a network that has none.
+
+    Raises:
+        TypeError: there is one.
+    """
+    if layer:
+        raise TypeError(
+            f"an explicit network has no equilibrium layer to take {', '.join(layer)}: leave "
+            "solver and adjoint out, or take the equilibrium model of the same cell"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClassifierConfig(ModelConfig):
     """The architecture of a model that tells classes apart.
 
     Args:
-        shape: shape of one input, without the batch.
-        classes: number of outputs.
+        shape: shape of one input, without the batch; None, where a model allows that, for that of
+            the data.
+        classes: number of outputs; None likewise.
     """
 
-    shape: tuple[int, ...]
-    classes: int
+    shape: tuple[int, ...] | None
+    classes: int | None
 
 
 class Model(nn.Module, abc.ABC):
@@ -101,6 +118,11 @@ class EquilibriumModel(Model):
     def readout(self, z: Any) -> Tensor:
         """Return the prediction at the state `z`, z* or an iterate on the way to it."""
 
+    def read_parts(self, z: Any) -> tuple[Tensor, ...]:
+        """Return the predictions from parts of the state `z`, for losses of their own in training;
+        none of a model without heads for such."""
+        return ()
+
     def forward(
         self,
         x: Any,
@@ -127,4 +149,5 @@ class EquilibriumModel(Model):
         if carry is not None:
             raise ValueError(f"{type(self).__name__} has no memory and takes no carry")
         solution = self.deq(*self.inject(x), z0=z0, warm=warm, states=states, trace=trace)
-        return Prediction(self.readout(solution.value), (solution,))
+        parts = self.read_parts(solution.value) if self.training else ()
+        return Prediction(self.readout(solution.value), (solution,), auxiliary=parts)

@@ -14,14 +14,25 @@ from equilibria.models.sequence.architectures import (
     TrellisNetConfig,
 )
 from equilibria.models.sequence.recurrent import GRUConfig, LSTMConfig
+from equilibria.models.vision.mdeq import MDEQConfig, MDEQUnrolledConfig
+from equilibria.models.vision.monotone import MonotoneConvConfig, MonotoneDenseConfig
+from equilibria.models.vision.ode import AugmentedNeuralODEConfig, NeuralODEConfig
+from equilibria.models.vision.resnet import ResNetConfig
 
 CONFIGS: dict[str, type[ModelConfig]] = {
+    "augmented-neural-ode": AugmentedNeuralODEConfig,
     "conv": ConvConfig,
     "dense": DenseConfig,
     "deq-transformer": DEQTransformerConfig,
     "deq-trellisnet": DEQTrellisNetConfig,
     "gru": GRUConfig,
     "lstm": LSTMConfig,
+    "mdeq": MDEQConfig,
+    "mdeq-unrolled": MDEQUnrolledConfig,
+    "monotone": MonotoneConvConfig,
+    "monotone-dense": MonotoneDenseConfig,
+    "neural-ode": NeuralODEConfig,
+    "resnet": ResNetConfig,
     "transformer-xl": TransformerXLConfig,
     "trellisnet": TrellisNetConfig,
 }

@@ -140,12 +140,13 @@ class DEQ(nn.Module):
             with frozen.evaluation(present):
                 return self.cell(z, *cell_inputs)
 
+        solver = self.solver if self.training else self.eval_solver or self.solver
         return fixed_point(
             f,
             z0,
             *inputs,
             *(() if rows is None else (rows,)),
-            solver=self.solver if self.training else self.eval_solver or self.solver,
+            solver=solver.bound_to(self.cell),
             adjoint=self.adjoint,
             throw=throw,
             per_sample=self.per_sample,

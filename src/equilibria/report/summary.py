@@ -27,9 +27,12 @@ def tiles(run: Run) -> list[Tile]:
     mine, unrolled = _memory(run)
     last = _last(run)
     radius = number(last, "spectral_radius", "mean")
+    of = "" if _source(run) == UNKNOWN else f"of {_source(run)} "
     found = [
         Tile(
-            "Test accuracy", percent(_metric(run, "accuracy")), "on samples never seen in training"
+            "Test accuracy",
+            percent(_metric(run, "accuracy")),
+            f"on samples {of}never seen in training",
         ),
         Tile("Test perplexity", decimal(_metric(run, "perplexity")), _language(run)),
         Tile(
@@ -78,6 +81,7 @@ def tiles(run: Run) -> list[Tile]:
 def comparison(runs: Sequence[Run]) -> Table:
     """Key figures of several runs, a row each."""
     columns: list[tuple[str, Callable[[Run], str]]] = [
+        ("data", _source),
         ("test accuracy", lambda run: percent(_metric(run, "accuracy"), 2)),
         ("test perplexity", lambda run: decimal(_metric(run, "perplexity"), 2)),
         ("converged", lambda run: percent(_test(run, "status", "CONVERGED"))),
@@ -127,6 +131,11 @@ def verdicts(runs: Sequence[Run]) -> list[tuple[str, list[str | None]]]:
     ]
     topics = dict.fromkeys(topic for severities in found for topic in severities)
     return [(topic, [severities.get(topic) for severities in found]) for topic in topics]
+
+
+def _source(run: Run) -> str:
+    """What the data of a run are."""
+    return str((run.get("about") or {}).get("source") or UNKNOWN)
 
 
 def _last(run: Run) -> Mapping[str, Any]:

@@ -19,19 +19,24 @@ class Task(abc.ABC):
 
     Attributes:
         checksum: of all the data, to tell runs on the same data from others.
+        source: what the data are, as tables name them: "CIFAR-10 (JPEG copy)".
         splits: what the model can be evaluated on, "test" among them.
         judged: the one that tells how good it is after each epoch of training: "valid" where there
             is one, so that the test data stay unseen.
         unit: what is counted, in the plural: "samples", or "tokens" of a text.
         streams: whether a batch goes on where the one before ended, so that what a model carries
             over matters.
+        auxiliary: weight of the mean loss of what a model reads from parts of its state, in
+            training.
     """
 
     checksum: str
+    source: str = ""
     splits: tuple[str, ...] = ("train", "test")
     judged: str = "test"
     unit: str = "samples"
     streams: bool = False
+    auxiliary: float = 0.0
 
     @abc.abstractmethod
     def complete(self, config: ModelConfig) -> ModelConfig:

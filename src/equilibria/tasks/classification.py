@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import dataclasses
+import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
-from equilibria import data
 from equilibria.models import ClassifierConfig, Model, ModelConfig
+from equilibria.tasks.augmentation import cropped, flipped, shifted
 from equilibria.tasks.base import TaskConfig
+from equilibria.tasks.feed import Feed
+from equilibria.tasks.images import Choice, read
+from equilibria.tasks.normalisation import READ, Normalised, Statistics
+from equilibria.tasks.photographs import Photographs
 from equilibria.tasks.samples import SampleTask
 
 
@@ -21,20 +26,53 @@ class ImageClassification(TaskConfig):
     """Which of several classes does an image show? Trained with cross-entropy.
 
     Args:
-        data: name of the data set.
-        label_smoothing: share of a target's weight that is spread over all classes, in [0, 1).
+        data: name of a data set (cifar10, cifar100, digits, imagenet or mnist), or path of a folder
+            of images that has a folder for each class; also `--data FOLDER`.
+        size: pixels of each side that images are brought to, in a folder the middle square of each;
+            null for images as they are, which must all have one size.
+        channels: 3 or 1, to have the images of a folder converted to RGB or grey; null for images
+            that are all RGB or all grey.
+        samples: training images to learn from, as many of each class; null for all.
+        valid: training images that are set aside, and judge the model after each epoch in place of
+            the test images; null for none.
+        flip: mirror training images left to right at random.
         shift: pixels by which training images are moved at random, at most, along each side.
+        crop: least share of a training image's area that is shown, chosen at random; null for
+            whole images. In a folder, images are then decoded each time they are shown, and those
+            to be judged by are shown without an eighth of their shorter side.
+        normalise: give each channel mean 0 and deviation 1 over the images that are learned from.
+        label_smoothing: share of a target's weight that is spread over all classes, in [0, 1).
+        auxiliary: weight of the mean loss of what a model reads from single resolutions, for a
+            model that has such heads.
     """
 
     data: str = "digits"
-    label_smoothing: float = 0.0
+    size: int | None = None
+    channels: int | None = None
+    samples: int | None = None
+    valid: int | None = None
+    flip: bool = False
     shift: int = 0
+    crop: float | None = None
+    normalise: bool = False
+    label_smoothing: float = 0.0
+    auxiliary: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.label_smoothing < 1.0:
             raise ValueError(f"label_smoothing must lie in [0, 1); got {self.label_smoothing}")
         if self.shift < 0:
             raise ValueError(f"shift must not be negative; got {self.shift}")
+        if self.crop is not None and not 0.0 < self.crop <= 1.0:
+            raise ValueError(f"crop must lie in (0, 1], or be null; got {self.crop}")
+        if not 0.0 <= self.auxiliary < float("inf"):
+            raise ValueError(f"auxiliary must not be negative; got {self.auxiliary}")
+        if self.channels not in (None, 1, 3):
+            raise ValueError(f"channels must be 1, 3 or null; got {self.channels}")
+        for name in ("size", "samples", "valid"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, or null; got {value}")
 
     @override
     def load(self, data_dir: Path | None = None) -> ClassificationTask:
@@ -46,27 +84,87 @@ class ClassificationTask(SampleTask):
 
     def __init__(self, config: ImageClassification, data_dir: Path | None) -> None:
         self.config = config
-        images = data.load(config.data, data_dir)
-        super().__init__({"train": images.train, "test": images.test}, images.checksum)
-        self.classes = images.classes
+        choice = Choice(
+            data=config.data,
+            size=config.size,
+            channels=config.channels,
+            samples=config.samples,
+            valid=config.valid,
+            crop=config.crop,
+        )
+        found = read(choice, data_dir)
+        samples, self.statistics = found.samples, None
+        if config.normalise:
+            most = None if found.files is None else READ
+            self.statistics = Statistics.of(samples["train"], most)
+            samples = {name: Normalised(s, self.statistics) for name, s in samples.items()}
+        super().__init__(samples, found.checksum)
+        self.images = found
+        self.source, self.shape, self.classes = found.title, found.shape, len(found.labels)
+        self.auxiliary = config.auxiliary
 
     @override
     def complete(self, config: ModelConfig) -> ModelConfig:
         if not isinstance(config, ClassifierConfig):
             raise ValueError(f"{type(config).__name__} describes no classifier of images")
-        given = (tuple(config.shape), config.classes)
-        needed = (tuple(self.train.inputs.shape[1:]), self.classes)
-        if given != needed:
+        self._check_size(config)
+        shape, classes = config.shape, config.classes
+        if shape is None or classes is None:
+            shape, classes = shape or self.shape, classes or self.classes
+            config = replace(config, shape=shape, classes=classes)
+        if (tuple(shape), classes) != (self.shape, self.classes):
             raise ValueError(
-                f"the images of '{self.config.data}' have shape {needed[0]} and {needed[1]} "
-                f"classes; set model.shape and model.classes to that (they are {given[0]} and "
-                f"{given[1]})"
+                f"the images of '{self.config.data}' have shape {self.shape} and {self.classes} "
+                f"classes; set model.shape and model.classes to that (they are {tuple(shape)} and "
+                f"{classes})"
+            )
+        heads = bool(getattr(config, "auxiliary", False))
+        if heads and not self.auxiliary:
+            raise ValueError(
+                "model.auxiliary is true, and nothing would train these heads: give their loss a "
+                "weight with task.auxiliary, or set model.auxiliary to false"
+            )
+        if self.auxiliary and not heads:
+            raise ValueError(
+                f"task.auxiliary is {self.auxiliary:g}, and the model has no heads for such a "
+                "loss: set task.auxiliary to 0, or model.auxiliary to true in a model that has it"
             )
         return config
 
+    def _check_size(self, config: ClassifierConfig) -> None:
+        """Raise ValueError if images are smaller than the model can take."""
+        least = int(getattr(config, "least", 1))
+        _, height, width = self.shape
+        if min(height, width) >= least:
+            return
+        what = f"the images of '{self.config.data}'"
+        if self.images.smallest is not None:
+            what = self.images.smallest
+        elif self.config.size is not None:
+            what = f"what task.size makes of the images, {height} x {width} pixels,"
+        remedy = getattr(config, "remedy", "take larger images")
+        raise ValueError(
+            f"{what}: too small for a {type(config).__name__.removesuffix('Config')} of this "
+            f"shape, which needs {least} x {least} pixels; {remedy}, or have images enlarged with "
+            "task.size"
+        )
+
+    @override
+    def feed(self, batch_size: int, seed: int) -> Feed:
+        files = self.images.files
+        if files is None:
+            return super().feed(batch_size, seed)
+        return Photographs(
+            files, batch_size, seed, crop=self.config.crop, statistics=self.statistics
+        )
+
     @override
     def augment(self, inputs: Tensor) -> Tensor:
-        return shifted(inputs, self.config.shift) if self.config.shift else inputs
+        if self.config.crop is not None and self.images.files is None:
+            inputs = cropped(inputs, self.config.crop)
+        if self.config.shift:
+            inputs = shifted(inputs, self.config.shift)
+        return flipped(inputs) if self.config.flip else inputs
 
     @override
     def loss(self, model: Model, output: Tensor, targets: Tensor) -> Tensor:
@@ -78,21 +176,18 @@ class ClassificationTask(SampleTask):
     def correct(self, model: Model, output: Tensor, targets: Tensor) -> Tensor:
         return output.argmax(1) == targets
 
+    @override
+    def save(self, folder: Path) -> None:
+        """Write images.json: names of the classes, and what was done to pixels in [0, 1]."""
+        content = {
+            "source": self.source,
+            "labels": self.images.labels,
+            "shape": self.shape,
+            "normalise": None if self.statistics is None else dataclasses.asdict(self.statistics),
+        }
+        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        (folder / IMAGES).write_text(text, "utf-8")
 
-def shifted(images: Tensor, most: int) -> Tensor:
-    """Return images (n, channels, height, width), each moved by its own random number of pixels.
 
-    Both numbers, down and right, are uniform from -`most` to `most`; the edge is repeated where
-    nothing is left to show.
-    """
-    count, channels, height, width = images.shape
-    padded = functional.pad(images, (most, most, most, most), mode="replicate")
-    corner = torch.randint(0, 2 * most + 1, (count, 2))
-    rows = corner[:, :1] + torch.arange(height)
-    columns = corner[:, 1:] + torch.arange(width)
-    return padded[
-        torch.arange(count)[:, None, None, None],
-        torch.arange(channels)[:, None, None],
-        rows[:, None, :, None],
-        columns[:, None, None, :],
-    ]
+IMAGES = "images.json"
+"""The file of a run folder that tells what classes are called and how images were normalised."""

@@ -56,6 +56,7 @@ class CopyTask(SampleTask):
             for name, seed in seeds.items()
         }
         super().__init__(samples, digest(*samples.values()))
+        self.source = f"copy memory, T = {config.delay}"
 
     @override
     def complete(self, config: ModelConfig) -> ModelConfig:

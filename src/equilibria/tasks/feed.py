@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from equilibria.data import Split
+from equilibria.data.dataset import Samples
 
 
 class Batch(NamedTuple):
@@ -74,7 +74,7 @@ class Shuffled(Feed):
         ValueError: the samples do not fill one batch.
     """
 
-    def __init__(self, samples: Split, batch_size: int, seed: int) -> None:
+    def __init__(self, samples: Samples, batch_size: int, seed: int) -> None:
         self.samples, self.batch_size, self.seed = samples, batch_size, seed
         self.steps = len(samples) // batch_size
         if self.steps == 0:
@@ -90,11 +90,15 @@ class Shuffled(Feed):
             self._order = (number, torch.randperm(len(self.samples), generator=generator))
         return self._order[1]
 
-    @override
-    def batch(self, step: int, part: Part = WHOLE) -> Batch:
+    def places(self, step: int, part: Part = WHOLE) -> Tensor:
+        """Return which samples are in the batch of `step`: this process's part of them."""
         number, position = divmod(step, self.steps)
         index = self.order(number)[position * self.batch_size :][: self.batch_size]
-        return Batch(*self.samples[index[part.of(self.batch_size)]])
+        return index[part.of(self.batch_size)]
+
+    @override
+    def batch(self, step: int, part: Part = WHOLE) -> Batch:
+        return Batch(*self.samples[self.places(step, part)])
 
 
 class Tokens(Protocol):

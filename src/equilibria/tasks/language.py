@@ -107,7 +107,7 @@ class LanguageTask(Task):
 
     def __init__(self, config: LanguageModelling, corpus: Corpus) -> None:
         self.config, self.corpus = config, corpus
-        self.checksum = corpus.checksum
+        self.checksum, self.source = corpus.checksum, corpus.name
 
     @override
     def complete(self, config: ModelConfig) -> ModelConfig:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 
 from typing_extensions import override
 
-from equilibria.data import Split
+from equilibria.data.dataset import Samples
 from equilibria.tasks.base import Task, known
-from equilibria.tasks.feed import WHOLE, Batch, Part, Shuffled
+from equilibria.tasks.feed import WHOLE, Batch, Feed, Part, Shuffled
 
 
 class SampleTask(Task):
@@ -19,24 +19,24 @@ class SampleTask(Task):
         checksum: of all of them.
     """
 
-    def __init__(self, samples: Mapping[str, Split], checksum: str) -> None:
+    def __init__(self, samples: Mapping[str, Samples], checksum: str) -> None:
         self.samples = dict(samples)
         self.splits = tuple(self.samples)
         self.judged = "valid" if "valid" in self.splits else "test"
         self.checksum = checksum
 
     @property
-    def train(self) -> Split:
+    def train(self) -> Samples:
         """Samples to learn from."""
         return self.samples["train"]
 
     @property
-    def test(self) -> Split:
+    def test(self) -> Samples:
         """Samples to be judged by in the end."""
         return self.samples["test"]
 
     @override
-    def feed(self, batch_size: int, seed: int) -> Shuffled:
+    def feed(self, batch_size: int, seed: int) -> Feed:
         return Shuffled(self.train, batch_size, seed)
 
     @override

@@ -61,9 +61,16 @@ def to_device(tree: _Tree, accelerator: Accelerator) -> _Tree:
 def loss_of(
     model: Model, task: Task, prediction: Prediction, targets: Tensor, accelerator: Accelerator
 ) -> Tensor:
-    """Return the loss of a prediction, a scalar, in the precision of the run."""
+    """Return the loss of a prediction, a scalar, in the precision of the run.
+
+    What is read from parts of the state in training adds its mean loss times `task.auxiliary`.
+    """
     with accelerator.autocast():
-        return task.loss(model, prediction.output.float(), targets)
+        loss = task.loss(model, prediction.output.float(), targets)
+        if not prediction.auxiliary:
+            return loss
+        parts = [task.loss(model, part.float(), targets) for part in prediction.auxiliary]
+        return loss + task.auxiliary * torch.stack(parts).mean()
 
 
 def output_at(model: EquilibriumModel, states: Sequence[Any]) -> Tensor:

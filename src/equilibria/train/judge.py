@@ -40,6 +40,7 @@ class Judge:
             "processes": self.accelerator.num_processes,
             "device": self.accelerator.device.type,
             **counts,
+            "source": self.task.source,
             "data": self.task.checksum,
         }
 

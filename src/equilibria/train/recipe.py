@@ -12,7 +12,7 @@ from typing import Any, Literal
 import yaml
 
 from equilibria import solve
-from equilibria.models import ModelConfig
+from equilibria.models import ForwardBackward, ModelConfig, PeacemanRachford
 from equilibria.models.registry import CONFIGS, LAYER
 from equilibria.solve import Adjoint, Anderson, Implicit, Solver
 from equilibria.stability import FixedPointCorrection
@@ -28,6 +28,7 @@ CHOICES: dict[str, type] = {
     **CONFIGS,
     **TASKS,
     **{cls.__name__: cls for cls in (Adam, AdamW, SGD, Constant, Cosine, ShallowStart)},
+    **{cls.__name__: cls for cls in (ForwardBackward, PeacemanRachford)},
     **{cls.__name__: cls for cls in (JacobianPenalty, EvaluationBudget, FixedPointCorrection)},
     **{
         name: getattr(solve, name)

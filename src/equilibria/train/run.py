@@ -75,6 +75,11 @@ class Folder:
         return self.path / "vocabulary.json"
 
     @property
+    def images(self) -> Path:
+        """Names of the classes and how images were normalised, as JSON, of a run on images."""
+        return self.path / "images.json"
+
+    @property
     def trigram(self) -> Path:
         """What a trigram model makes of the same text, as JSON."""
         return self.path / "trigram.json"

@@ -135,7 +135,7 @@ class Step:
         """Return the loss of what is read from earlier states, one of each solve."""
         with self.accelerator.autocast():
             output = output_at(cast(EquilibriumModel, self.model), states)
-        early = prediction._replace(output=output)
+        early = prediction._replace(output=output, auxiliary=())
         return loss_of(self.model, self.task, early, targets, self.accelerator)
 
 

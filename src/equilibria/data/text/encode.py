@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
-from equilibria.data import locate
+from equilibria.data import checksums, locate
 from equilibria.data.errors import DataError
 from equilibria.data.text import counting, reading
 from equilibria.data.text.corpus import Corpus, Statistics, Tokens
@@ -106,7 +106,7 @@ def _read(folder: Path, source: Source) -> Corpus | None:
     try:
         info = json.loads((folder / _INFO).read_text(encoding="utf-8"))
         for name, checksum in info["files"].items():
-            if reading.digest(folder / name) != checksum:
+            if checksums.digest(folder / name) != checksum:
                 return None
         vocabulary = Vocabulary.load(folder / _VOCABULARY)
         splits = {
@@ -163,7 +163,7 @@ def _make(folder: Path, source: Source, options: Options) -> None:
             "vocabulary": vocabulary.size,
             "dtype": dtype.str,
             "statistics": {split: asdict(found) for split, found in statistics.items()},
-            "files": {name: reading.digest(part / name) for name in names},
+            "files": {name: checksums.digest(part / name) for name in names},
         }
         (part / _INFO).write_text(json.dumps(info, indent=1), encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)  # damaged, else nobody would make it anew

@@ -3,10 +3,9 @@
 import os
 from pathlib import Path
 
-from equilibria.data import locate
+from equilibria.data import checksums, locate
 from equilibria.data.errors import DataError
 from equilibria.data.fetch import fetch
-from equilibria.data.text import reading
 from equilibria.data.text.encode import Source
 from equilibria.data.text.reading import Piece
 
@@ -44,7 +43,7 @@ def _file(split: str, data_dir: str | os.PathLike[str] | None, download: bool) -
     places = locate.folders("ptb", data_dir)
     path = locate.find((name,), places)
     if path is not None:
-        reading.check(path, f"md5:{md5}")
+        checksums.check(path, f"md5:{md5}")
         return path
     if not download:
         raise DataError(

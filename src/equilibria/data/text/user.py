@@ -6,8 +6,9 @@ import os
 import stat
 from pathlib import Path
 
+from equilibria.data import checksums
 from equilibria.data.errors import DataError
-from equilibria.data.text import reading, splitting
+from equilibria.data.text import splitting
 from equilibria.data.text.encode import Source
 from equilibria.data.text.vocabulary import Unit
 
@@ -47,10 +48,10 @@ def source(
             "shares with a sum below 1"
         )
     _check_file(path)
-    checksum = reading.digest(path)
+    checksum = checksums.digest(path)
 
     def check() -> None:
-        if reading.digest(path) != checksum:
+        if checksums.digest(path) != checksum:
             raise DataError(f"{path} changed while it was read: run again when it is complete")
 
     return Source(

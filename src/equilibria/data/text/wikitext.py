@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from equilibria.data import locate
+from equilibria.data import checksums, locate
 from equilibria.data.errors import DataError
 from equilibria.data.fetch import fetch
-from equilibria.data.text import reading
 from equilibria.data.text.encode import SPLITS, Source
 from equilibria.data.text.reading import Piece
 
@@ -65,7 +64,7 @@ class Release:
         pieces = {split: Piece(path) for split, path in found.items() if path is not None}
         if len(pieces) == len(SPLITS):
             for split, piece in pieces.items():
-                reading.check(piece.path, f"sha1:{self.sha1[split]}")
+                checksums.check(piece.path, f"sha1:{self.sha1[split]}")
             return pieces
         archive = self._archive(places, download, [s for s in SPLITS if s not in pieces])
         return {
@@ -86,7 +85,7 @@ class Release:
         name = f"{self.folder}-v1.zip"
         path = locate.find((name,), places)
         if path is not None:
-            reading.check(path, f"md5:{self.md5}")
+            checksums.check(path, f"md5:{self.md5}")
             return path
         if not download:
             raise DataError(

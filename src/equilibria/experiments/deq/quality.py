@@ -132,10 +132,10 @@ def times(cell: str) -> Case:
         trainers: dict[str, Trainer] = {}
         for stage in ("begin", "end"):
             for name, key in keys.items():
-                trainers[name] = _trainer(place, key, trained=stage == "end")
+                trainers[name] = trainer_of(place, key, trained=stage == "end")
             result[stage] = stepped(trainers)
         readers = {name: _reader(each.model, each.task, each) for name, each in trainers.items()}
-        result["read"] = _in_turns(readers)
+        result["read"] = in_turns(readers)
         return result
 
     return Case(
@@ -161,7 +161,7 @@ def stepped(trainers: Mapping[str, Trainer]) -> dict[str, dict[str, float | None
         calls[f"{name} plain"] = _step(trainer, penalised=False)
         if shares[name]:
             calls[f"{name} penalised"] = _step(trainer, penalised=True)
-    taken = _in_turns(calls)
+    taken = in_turns(calls)
     found: dict[str, dict[str, float | None]] = {}
     for name, share in shares.items():
         plain, penalised = taken[f"{name} plain"], taken.get(f"{name} penalised")
@@ -189,7 +189,7 @@ def _step(trainer: Trainer, *, penalised: bool) -> Callable[[], object]:
     return step
 
 
-def _in_turns(calls: Mapping[str, Callable[[], object]]) -> dict[str, float]:
+def in_turns(calls: Mapping[str, Callable[[], object]]) -> dict[str, float]:
     """Median milliseconds of each, after a few that warm up."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with warnings.catch_warnings():
@@ -200,7 +200,7 @@ def _in_turns(calls: Mapping[str, Callable[[], object]]) -> dict[str, float]:
         return {name: 1e3 * s for name, s in interleaved(calls, device, turns=TURNS).items()}
 
 
-def _trainer(place: Place, key: str, *, trained: bool) -> Trainer:
+def trainer_of(place: Place, key: str, *, trained: bool) -> Trainer:
     """A trainer of the run, new or as it ended, some steps before its end."""
     folder = Folder(place.shared(key) / FOLDER)
     recipe = folder.read_recipe()

@@ -5,6 +5,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from equilibria.models.base import refuse_layer
 from equilibria.models.sequence.base import SequenceModel
 from equilibria.models.sequence.cell import CellConfig
 from equilibria.models.sequence.config import check_positive
@@ -68,11 +69,7 @@ class StackConfig(CellConfig):
 
     @override
     def build(self, **layer: Any) -> SequenceModel:
-        if layer:
-            raise TypeError(
-                f"an explicit network has no equilibrium layer to take {', '.join(layer)}: leave "
-                "solver and adjoint out, or take the equilibrium model of the same cell"
-            )
+        refuse_layer(layer)
         kind = TiedStack if self.tied else UntiedStack
         return kind(self, self.layers, self.checkpoint)
 

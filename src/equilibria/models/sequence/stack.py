@@ -1,18 +1,15 @@
 """Explicit networks of the same cells: one cell applied again and again, or a cell a layer."""
 
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from typing_extensions import override
 
 from equilibria.models.base import Prediction
 from equilibria.models.sequence.base import SequenceModel, require_batch
 from equilibria.models.sequence.cell import CellConfig, SequenceCell
 from equilibria.models.sequence.injected import InjectedModel, detached
-from equilibria.nn.frozen import Frozen
-from equilibria.solve.tree import Shared
+from equilibria.models.unrolled import frozen_layer
 
 __all__ = ["TiedStack", "UntiedStack"]
 
@@ -105,20 +102,3 @@ class UntiedStack(SequenceModel):
         if history is not None and history.shape[1]:
             carry["history"] = history
         return Prediction(self.output_dropout(cells[-1].read(z)), (), detached(carry) or None)
-
-
-def frozen_layer(
-    cell: SequenceCell, operands: tuple[Any, ...], checkpointed: bool
-) -> Callable[[Any], Any]:
-    """Return z -> f(z) with one set of weights and dropout masks, in backward too."""
-    plain = [x.value if isinstance(x, Shared) else x for x in operands]
-    frozen = Frozen(cell)
-
-    def layer(z: Any) -> Any:
-        with frozen.evaluation():
-            return cell(z, *plain)
-
-    if not checkpointed:
-        return layer
-    # No random number is drawn again: the masks are those that `frozen` holds.
-    return lambda z: checkpoint(layer, z, use_reentrant=False, preserve_rng_state=False)

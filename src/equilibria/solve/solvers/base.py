@@ -72,6 +72,11 @@ class Solver(Limits, abc.ABC):
         """Does the method want to be told more than the newest evaluation; see `Point`?"""
         return False
 
+    def bound_to(self, cell: object) -> Solver:
+        """This method for the cell of a layer, of which some need to know more than f's values."""
+        del cell
+        return self
+
     @abc.abstractmethod
     def start(self, tracked: bool, jacobian: Jacobian | None) -> Stepper:
         """The method's memory for one solve, empty.

@@ -1,0 +1,168 @@
+"""Images from their files: pixels, or an error that names the file."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
+
+import numpy as np
+
+from equilibria.data.errors import DataError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_From = TypeVar("_From")
+_To = TypeVar("_To")
+
+Box = tuple[float, float, float, float]
+"""Top, left, height and width of a part of an image, in its pixels."""
+
+_ORIENTATION = 0x0112  # the tag of Exif
+
+# What makes an image upright, by its orientation.
+_UPRIGHT = {
+    2: "FLIP_LEFT_RIGHT",
+    3: "ROTATE_180",
+    4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
+}
+
+
+def identified(file: BinaryIO, name: str | Path) -> Image:
+    """Open an image without decoding it.
+
+    Raises:
+        DataError: If it is none; the message names the file.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        return Image.open(file)
+    except UnidentifiedImageError:
+        raise DataError(
+            f"{name} is no image that Pillow can read, or its beginning is damaged: remove or "
+            "replace it"
+        ) from None
+    except Exception as error:  # a damaged header can raise anything
+        raise DataError(f"{name} is damaged ({error}): remove or replace it") from None
+
+
+def orientation(image: Image) -> int:
+    """How the image is stored, by Exif before its pixels: 1 is upright, 5 to 8 on its side."""
+    from PIL import Image
+
+    try:
+        # The method of PNG images would decode them, in case Exif stands after the pixels.
+        found = Image.Image.getexif(image).get(_ORIENTATION)
+    except Exception:  # Exif that is damaged says nothing
+        return 1
+    return found if found in range(1, 9) else 1
+
+
+def turned(image: Image) -> bool:
+    """Whether the image is stored on its side."""
+    return orientation(image) in (5, 6, 7, 8)
+
+
+def pixels(
+    content: bytes,
+    name: str | Path,
+    mode: str,
+    size: tuple[int, int],
+    part: Callable[[int, int], Box] | None = None,
+) -> np.ndarray:
+    """Decode an image, upright, and bring a part of it to a size.
+
+    Args:
+        content: Of its file.
+        name: Of its file, for messages.
+        mode: ``"RGB"`` or ``"L"``; another is converted, and an alpha channel left out.
+        size: Height and width of the result.
+        part: Given height and width of the image, the part that is shown. It is interpolated
+            linearly, over as many pixels as one of the result covers. None: the image has the size
+            already.
+
+    Returns:
+        uint8, ``(channels, height, width)``.
+
+    Raises:
+        DataError: If it is damaged, or `part` is None and it has another size.
+    """
+    from PIL import Image
+
+    image = identified(io.BytesIO(content), name)
+    try:
+        width, height = image.size[::-1] if turned(image) else image.size
+        box = None if part is None else part(height, width)
+        if box is not None:
+            # A JPEG can be decoded at a half, a quarter or an eighth of its size; twice the
+            # size that is needed leaves the smoothing to the interpolation below.
+            shrink = max(size[0] / box[2], size[1] / box[3])
+            least = (math.ceil(2 * shrink * image.width), math.ceil(2 * shrink * image.height))
+            image.draft(None, least)
+        stored = orientation(image)
+        image.load()
+        if stored in _UPRIGHT:
+            image = image.transpose(Image.Transpose[_UPRIGHT[stored]])
+        image = image if image.mode == mode else image.convert(mode)
+        if box is not None:
+            top, left, high, wide = box
+            x, y = image.width / width, image.height / height
+            right, bottom = (left + wide) * x, (top + high) * y
+            # Rounding must not lead out of the image.
+            corners = (left * x, top * y, min(right, image.width), min(bottom, image.height))
+            image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR, box=corners)
+        found = np.array(image)
+    except Exception as error:  # what a damaged file raises depends on its format
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise DataError(f"{name} is damaged ({reason}): remove or replace it") from None
+    if found.shape[:2] != size:
+        raise DataError(
+            f"{name} has {found.shape[0]} x {found.shape[1]} pixels: expected {size[0]} x {size[1]}"
+        )
+    return found.reshape(*size, -1).transpose(2, 0, 1)
+
+
+def in_threads(
+    function: Callable[[_From], _To], items: Iterable[_From], threads: int | None = None
+) -> Iterator[_To]:
+    """Call a function for each item, several at once, and give the answers in order.
+
+    Pillow decodes without Python's lock, so that threads are enough. No more than a few answers
+    wait to be taken.
+
+    Args:
+        function: What to call.
+        items: What it is called with.
+        threads: How many at once; None for one a core, 16 at most.
+    """
+    threads = threads or min(16, _cores())
+    with ThreadPoolExecutor(threads) as pool:
+        waiting: deque[Future[_To]] = deque()
+        try:
+            for item in items:
+                waiting.append(pool.submit(function, item))
+                if len(waiting) >= 8 * threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for each in waiting:
+                each.cancel()
+
+
+def _cores() -> int:
+    if sys.platform == "linux":  # a container may be given fewer than the machine has
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,112 @@
+"""A folder of the user's images, a folder a class."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from equilibria.data.images import headers, layout
+from equilibria.data.images.files import ImageFiles
+from equilibria.data.images.headers import Header
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageFolder:
+    """Images of a folder, on disk until they are asked for.
+
+    Attributes:
+        title: What tables call it: the name of the folder.
+        train: Images to learn from.
+        test: Images to be judged by.
+        valid: Images to choose by; None where the folder names none.
+        labels: Names of the classes, in the order of their numbers.
+        shape: Channels, height and width of an image.
+        smallest: Name of the smallest file, with its height and width in pixels.
+        checksum: ``sha256:...`` over the names of all files and, up to 20,000 files, all that is
+            in them; of more, over their lengths.
+    """
+
+    title: str
+    train: ImageFiles
+    test: ImageFiles
+    valid: ImageFiles | None
+    labels: tuple[str, ...]
+    shape: tuple[int, int, int]
+    smallest: str
+    checksum: str
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+        return len(self.labels)
+
+
+def load(
+    root: str | os.PathLike[str],
+    *,
+    size: int | None = None,
+    channels: int | None = None,
+    share: float = 1.0,
+    title: str | None = None,
+) -> ImageFolder:
+    """Find the images of a folder and see from their headers that they go together.
+
+    `layout.read` says what the folder must be. Images are shown upright, as Exif says.
+
+    Args:
+        root: The folder.
+        size: Pixels of each side to which the middle square of an image is brought; None for
+            images that all have one size, and are left as they are.
+        channels: 3 or 1, to have all images converted to RGB or grey; None for images that are
+            all RGB or all grey.
+        share: The part of the shorter side that the middle square has.
+        title: What tables call it; None for the folder's name.
+
+    Raises:
+        DataError: If the folder has no classes, a class has no images, a file is no image, or
+            images differ in size or colours; the message names the file.
+        ValueError: If `size` is below 1 or `channels` neither 3 nor 1.
+    """
+    if size is not None and size < 1:
+        raise ValueError(f"size is {size}: images have a side of at least 1 pixel")
+    if channels not in (None, 1, 3):
+        raise ValueError(f"channels is {channels}: expected 3 (RGB), 1 (grey), or None")
+    found = layout.read(Path(root).expanduser())
+    names = [name for part in found.names.values() for name in part]
+    scanned, checksum = headers.scan(found.root, names)
+    if channels is None:
+        channels = headers.channels_of(found.root, names, scanned)
+    else:
+        headers.check_depth(found.root, names, scanned)
+    high, wide = (size, size) if size else headers.size_of(found.root, names, scanned)
+    parts = {
+        part: ImageFiles(
+            root=found.root,
+            names=found.names[part],
+            targets=torch.tensor(found.targets[part], dtype=torch.int64),
+            shape=(channels, high, wide),
+            fits=size is None,
+            share=share,
+        )
+        for part in found.names
+    }
+    return ImageFolder(
+        title=title or found.root.resolve().name,
+        train=parts[layout.TRAIN],
+        test=parts[layout.TEST],
+        valid=parts.get("valid"),
+        labels=found.labels,
+        shape=(channels, high, wide),
+        smallest=_smallest(found.root, names, scanned),
+        checksum=checksum,
+    )
+
+
+def _smallest(root: Path, names: Sequence[str], scanned: Sequence[Header]) -> str:
+    place = min(range(len(names)), key=lambda k: min(scanned[k].height, scanned[k].width))
+    header = scanned[place]
+    return f"{root / names[place]} ({header.height} x {header.width} pixels)"

@@ -1,0 +1,138 @@
+"""CIFAR-10 as JPEG files in a tar archive: a lossy copy, decoded once."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from filelock import FileLock
+from torch import Tensor
+
+from equilibria.data import checksums, locate
+from equilibria.data.dataset import Split, digest
+from equilibria.data.errors import DataError
+from equilibria.data.images import archive, decode
+from equilibria.data.progress import told
+
+ARCHIVE = "cifar10_jpg.tar.xz"
+COUNTS = {"train": 5_000, "test": 1_000}
+SIZE = (32, 32)
+
+# A part of the name of every file in the cache: another layout must not meet this one.
+_FORMAT = 1
+
+
+def find(data_dir: str | os.PathLike[str] | None) -> Path | None:
+    """The archive in the folders that are looked in; None where there is none."""
+    places = [*locate.folders("cifar10_jpeg", data_dir), *locate.folders("cifar10", data_dir)]
+    return locate.find((ARCHIVE,), places)
+
+
+def read(path: Path, labels: tuple[str, ...]) -> dict[str, Split]:
+    """The images of the archive, ``SPLIT/CLASS/NAME.jpg``, decoded by Pillow.
+
+    In the archive each class follows the one before; here the first image of each class comes
+    first, then the second of each, so that every part of a split shows all classes. The pixels
+    are kept in the user's cache, under the checksum of the archive.
+
+    Args:
+        path: The archive.
+        labels: Names of the classes.
+
+    Returns:
+        "train" and "test", images as uint8, ``(count, 3, 32, 32)``.
+
+    Raises:
+        DataError: If the archive is damaged or holds other images.
+    """
+    key = checksums.digest(path).partition(":")[2][:24]
+    cached = locate.cache() / "images" / f"cifar10-jpeg-{_FORMAT}-{key}.safetensors"
+    if (found := _restored(cached)) is not None:
+        return found
+    try:
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(cached.with_suffix(".lock")):
+            if (found := _restored(cached)) is not None:  # another process was faster
+                return found
+            splits = _decoded(path, labels)
+            _keep(splits, cached)
+    except OSError as error:
+        raise DataError(
+            f"{cached} cannot be written ({error.strerror or error}): free some space, or name "
+            "another folder for caches with XDG_CACHE_HOME"
+        ) from error
+    return splits
+
+
+def _decoded(path: Path, labels: tuple[str, ...]) -> dict[str, Split]:
+    files: dict[tuple[str, str], list[tuple[str, bytes]]] = {
+        (split, label): [] for split in COUNTS for label in labels
+    }
+    for name, content in archive.members(path, lambda name: name.endswith(".jpg")):
+        split, _, rest = name.partition("/")
+        place = (split, rest.partition("/")[0])
+        if place not in files:
+            raise DataError(
+                f"{name} in {path} is in no known class: expected train/CLASS/NAME.jpg and "
+                f"test/CLASS/NAME.jpg, CLASS one of {', '.join(labels)}"
+            )
+        files[place].append((name, content))
+    for (split, label), found in files.items():
+        if len(found) != COUNTS[split]:
+            raise DataError(
+                f"{path} has {len(found)} images in {split}/{label}: expected {COUNTS[split]}"
+            )
+        found.sort()
+    return {split: _split([files[split, label] for label in labels], path) for split in COUNTS}
+
+
+def _split(classes: list[list[tuple[str, bytes]]], path: Path) -> Split:
+    """Images of all classes in turns: the first of each, the second of each, ..."""
+    turns = [file for turn in zip(*classes, strict=True) for file in turn]
+    images = np.empty((len(turns), 3, *SIZE), np.uint8)
+    decoded = decode.in_threads(
+        lambda file: decode.pixels(file[1], f"{file[0]} in {path}", "RGB", SIZE), turns
+    )
+    for place, image in enumerate(told(decoded, len(turns), "Decoding CIFAR-10 once")):
+        images[place] = image
+    targets = torch.arange(len(classes)).repeat(len(turns) // len(classes))
+    return Split(torch.from_numpy(images), targets)
+
+
+def _keep(splits: dict[str, Split], path: Path) -> None:
+    from safetensors.torch import save_file
+
+    tensors = {
+        f"{name}.{part}": tensor
+        for name, split in splits.items()
+        for part, tensor in (("inputs", split.inputs), ("targets", split.targets))
+    }
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(descriptor)
+    try:
+        save_file(tensors, name, {"checksum": digest(*splits.values())})
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _restored(path: Path) -> dict[str, Split] | None:
+    """What is in the cache; None where nothing is, or something else than was written."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, "pt") as file:
+            tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+            checksum = (file.metadata() or {}).get("checksum")
+        splits = {
+            name: Split(tensors[f"{name}.inputs"], tensors[f"{name}.targets"]) for name in COUNTS
+        }
+    except (SafetensorError, OSError, KeyError, ValueError):
+        return None
+    return splits if digest(*splits.values()) == checksum else None

@@ -1,0 +1,168 @@
+"""A folder of images: which file shows which class, and which part it belongs to."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from equilibria.data.errors import DataError
+
+TRAIN, TEST = "train", "test"
+VALID = ("val", "valid", "validation")
+
+# What systems put beside files without being asked.
+_STRAY = {"thumbs.db", "desktop.ini", "__macosx"}
+
+# Of the choice of test images: the same names are the same choice on every machine.
+_SEED = 0
+_TEST_SHARE = 0.1
+
+EXPECTED = (
+    "expected FOLDER/CLASS/IMAGE with two classes or more, or FOLDER/train/CLASS/IMAGE and "
+    "FOLDER/test/CLASS/IMAGE"
+)
+
+Group = dict[str, list[str]]
+"""Names of the images of each class, below the root, both sorted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """The images of a folder.
+
+    Attributes:
+        root: The folder.
+        labels: Names of the classes, sorted.
+        names: For "train", "test" and sometimes "valid", the files below the root. The first of
+            each class come first, then the second of each, and so on.
+        targets: The class of each, a number below the count of `labels`.
+    """
+
+    root: Path
+    labels: tuple[str, ...]
+    names: dict[str, list[str]]
+    targets: dict[str, list[int]]
+
+
+def read(root: Path) -> Layout:
+    """Find the images of a folder, by the names of its folders alone.
+
+    Where there is a folder ``train`` with class folders in it, ``test`` has the test images, and
+    ``val``, ``valid`` or ``validation`` those to validate on; without ``test``, they are the test
+    images. Otherwise the class folders are in `root`, and a tenth of each class, at least one
+    image, is the test part: chosen by a fixed seed, so that the same names are always the same
+    parts. Hidden files are left out.
+
+    Raises:
+        DataError: If that is not what the folder is; the message names what is wrong.
+    """
+    if not root.is_dir():
+        raise DataError(f"{root} is no folder: {EXPECTED}")
+    if set(_folders(root)) <= {TRAIN, TEST, *VALID} and not _folders(root / TRAIN):
+        raise DataError(f"{root} has no folders of classes: {EXPECTED}")
+    groups = _parted(root) if _folders(root / TRAIN) else _whole(root)
+    labels = tuple(groups[TRAIN])
+    if len(labels) == 1:
+        raise DataError(
+            f"{root} has a single class, {labels[0]}: there is nothing to tell apart. {EXPECTED}"
+        )
+    number = {label: place for place, label in enumerate(labels)}
+    names: dict[str, list[str]] = {}
+    targets: dict[str, list[int]] = {}
+    for part, group in groups.items():
+        turns = list(_turns(group))
+        names[part] = [name for name, _ in turns]
+        targets[part] = [number[label] for _, label in turns]
+    return Layout(root=root, labels=labels, names=names, targets=targets)
+
+
+def _parted(root: Path) -> dict[str, Group]:
+    """The parts of a folder that has ``train`` and others beside it."""
+    valid = [name for name in VALID if (root / name).is_dir()]
+    if len(valid) > 1:
+        raise DataError(f"{root} has both {valid[0]} and {valid[1]}: leave one of them")
+    parts = {TRAIN: TRAIN}
+    if (root / TEST).is_dir():
+        parts |= {TEST: TEST} | ({"valid": valid[0]} if valid else {})
+    elif valid:
+        parts[TEST] = valid[0]
+    else:
+        raise DataError(
+            f"{root} has a folder train and neither test nor val beside it: put test images into "
+            f"{root / TEST}, a folder a class; or name {root / TRAIN} itself, of which a tenth is "
+            "then set aside to test on"
+        )
+    groups = {part: _group(root, name) for part, name in parts.items()}
+    for part, group in groups.items():
+        if more := sorted(set(group) - set(groups[TRAIN])):
+            raise DataError(
+                f"{root / parts[part]} has a class {more[0]} that {root / TRAIN} has not: no model "
+                "can learn it"
+            )
+    return groups
+
+
+def _whole(root: Path) -> dict[str, Group]:
+    """The parts of a folder of classes: one image in ten is to test on."""
+    train, test = {}, {}
+    for label, names in _group(root, "").items():
+        if len(names) < 2:
+            raise DataError(
+                f"{root / label} has a single image, {names[0]}: one to learn from and one to test "
+                "on are the least"
+            )
+        generator = torch.Generator().manual_seed(_SEED)
+        order = torch.randperm(len(names), generator=generator).tolist()
+        count = max(1, round(_TEST_SHARE * len(names)))
+        test[label] = [names[place] for place in sorted(order[:count])]
+        train[label] = [names[place] for place in sorted(order[count:])]
+    return {TRAIN: train, TEST: test}
+
+
+def _group(root: Path, part: str) -> Group:
+    """The images of each class folder below ``root / part``."""
+    folder = root / part
+    labels = _folders(folder)
+    if not labels:
+        raise DataError(f"{folder} has no folders of classes: {EXPECTED}")
+    group: Group = {}
+    for label in labels:
+        entries = _entries(folder / label)
+        if inner := [entry.name for entry in entries if entry.is_dir()]:
+            raise DataError(
+                f"{folder / label} has a folder {inner[0]} in it: images stand in the folder of "
+                f"their class. {EXPECTED}"
+            )
+        if not entries:
+            raise DataError(f"{folder / label} has no images: add some, or remove the folder")
+        prefix = f"{part}/{label}" if part else label
+        group[label] = [f"{prefix}/{entry.name}" for entry in entries]
+    return group
+
+
+def _folders(folder: Path) -> list[str]:
+    """Names of the folders in a folder, sorted; none where it is not there."""
+    return [entry.name for entry in _entries(folder) if entry.is_dir()] if folder.is_dir() else []
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    """What a folder holds, sorted by name, without hidden files."""
+    try:
+        with os.scandir(folder) as found:
+            entries = [e for e in found if not (e.name.startswith(".") or e.name.lower() in _STRAY)]
+    except OSError as error:
+        raise DataError(f"{folder} cannot be read: {error.strerror or error}") from error
+    return sorted(entries, key=lambda entry: entry.name)
+
+
+def _turns(group: Group) -> Iterator[tuple[str, str]]:
+    """Names with their classes: the first of each class, the second of each, ..."""
+    for row in itertools.zip_longest(*group.values()):
+        for label, name in zip(group, row, strict=True):
+            if name is not None:
+                yield name, label

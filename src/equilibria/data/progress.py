@@ -1,0 +1,34 @@
+"""How far something long has come, told on the standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+_Item = TypeVar("_Item")
+
+# Seconds between two lines: on a terminal one line that is rewritten, elsewhere a new one each.
+_TERMINAL, _FILE = 1.0, 30.0
+
+
+def told(items: Iterable[_Item], total: int, doing: str) -> Iterator[_Item]:
+    """Give items on one by one; where that takes long, tell how many there were.
+
+    Args:
+        items: What to go through.
+        total: How many there are.
+        doing: What is being done, e.g. ``"Reading images"``.
+    """
+    terminal = sys.stderr.isatty()
+    every = _TERMINAL if terminal else _FILE
+    latest, told_any = time.monotonic(), False
+    for number, item in enumerate(items):
+        if (now := time.monotonic()) - latest > every:
+            line = f"{doing}: {number:,} of {total:,}"
+            print(line, end="\r" if terminal else "\n", file=sys.stderr, flush=True)
+            latest, told_any = now, True
+        yield item
+    if told_any and terminal:
+        print(f"{doing}: {total:,} of {total:,}", file=sys.stderr, flush=True)

@@ -1,0 +1,64 @@
+"""What the configs of all image models say: the shape of an image and the number of classes."""
+
+from dataclasses import dataclass
+
+from equilibria.models.base import ClassifierConfig
+
+__all__ = ["VisionConfig", "check_positive"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisionConfig(ClassifierConfig):
+    """The architecture of a model that tells images apart.
+
+    Args:
+        shape: channels, height and width of one image; None for that of the data, which the task
+            fills in.
+        classes: number of outputs; None for that of the data.
+    """
+
+    shape: tuple[int, int, int] | None = None
+    classes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.shape is not None:
+            check_positive(shape=self.shape)
+            if min(self.shape[1:]) < self.least:
+                _, height, width = self.shape
+                raise ValueError(
+                    f"images of {height} x {width} pixels are too small for a "
+                    f"{type(self).__name__.removesuffix('Config')} of this shape, which needs "
+                    f"{self.least} x {self.least}: {self.remedy}"
+                )
+        if self.classes is not None:
+            check_positive(classes=(self.classes,))
+
+    @property
+    def least(self) -> int:
+        """The smallest height and width, in pixels, of an image that the model can take."""
+        return 1
+
+    @property
+    def remedy(self) -> str:
+        """What to do where images are smaller than that."""
+        return "take larger images"
+
+    def required(self) -> tuple[tuple[int, int, int], int]:
+        """Return shape and classes.
+
+        Raises:
+            ValueError: one of them is None.
+        """
+        if self.shape is None or self.classes is None:
+            raise ValueError(
+                "shape or classes is None, which stands for that of the data: give both where a "
+                f"model is built without a task (they are {self.shape} and {self.classes})"
+            )
+        return self.shape, self.classes
+
+
+def check_positive(**values: tuple[int, ...]) -> None:
+    """Refuse an empty row of numbers, and one that has a number below 1."""
+    for name, row in values.items():
+        if not row or min(row) < 1:
+            raise ValueError(f"{name} must be positive; got {row if len(row) != 1 else row[0]}")

@@ -1,0 +1,76 @@
+"""Images with mean 0 and deviation 1 in each channel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from equilibria.data.dataset import Samples
+
+READ = 2_000
+"""Images that the statistics are taken from where images are read from disk: the first ones."""
+
+# Images that are added up at once.
+_BLOCK = 500
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Mean and standard deviation of each channel, over all pixels of some images."""
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    @classmethod
+    def of(cls, images: Samples, most: int | None = None) -> Statistics:
+        """Return the statistics of images; of the first `most` where that is given."""
+        count, total, squares = 0, torch.zeros(1), torch.zeros(1)
+        length = min(len(images), most or len(images))
+        for start in range(0, length, _BLOCK):
+            batch = images[slice(start, min(start + _BLOCK, length))][0].double()
+            count += batch.numel() // batch.shape[1]
+            total = total + batch.sum((0, 2, 3))
+            squares = squares + batch.square().sum((0, 2, 3))
+        mean = total / count
+        deviation = (squares / count - mean.square()).clamp(min=0).sqrt()
+        if (deviation == 0).any():
+            channel = int((deviation == 0).nonzero()[0])
+            raise ValueError(
+                f"normalise needs channels that differ among pixels; channel {channel} is "
+                f"{float(mean[channel]):g} everywhere: set task.normalise to false"
+            )
+        return cls(tuple(mean.tolist()), tuple(deviation.tolist()))
+
+    def apply(self, images: Tensor) -> Tensor:
+        """Return images (n, channels, height, width) less the mean, over the deviation."""
+        mean, deviation = (
+            torch.tensor(each, dtype=images.dtype, device=images.device)[:, None, None]
+            for each in (self.mean, self.deviation)
+        )
+        return (images - mean) / deviation
+
+
+@dataclass(frozen=True)
+class Normalised:
+    """Samples whose images are normalised as they are given out."""
+
+    images: Samples
+    statistics: Statistics
+
+    @property
+    def targets(self) -> Tensor:
+        """Their classes, (count,)."""
+        return self.images.targets
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: slice | Tensor) -> tuple[Tensor, Tensor]:
+        inputs, targets = self.images[index]
+        return self.statistics.apply(inputs), targets
+
+    def select(self, index: Tensor) -> Normalised:
+        """Return the samples at some places."""
+        return Normalised(self.images.select(index), self.statistics)

@@ -1,0 +1,95 @@
+"""Which samples are learned from and which are set aside: the same ones on every machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+# Of every choice: a recipe's own seed is of the training, not of the data.
+_SEED = 0
+
+
+def parts(
+    targets: Tensor, labels: Sequence[str], valid: int | None, samples: int | None
+) -> tuple[Tensor, Tensor | None]:
+    """Return the places of samples to learn from, and of those to be judged by in training.
+
+    Those set aside have each class as often as all have it, as nearly as whole numbers can; they
+    are chosen first, and do not depend on `samples`. Of the rest, `samples` are taken with as many
+    of each class, the first of an order that is fixed: a larger number takes the same and more.
+
+    Args:
+        targets: classes of all samples, (count,); there is one of each class.
+        labels: what the classes are called.
+        valid: how many are set aside; None for none.
+        samples: how many of the rest are learned from; None for all.
+
+    Returns:
+        Places in `targets`, ascending: to learn from, and set aside or None.
+
+    Raises:
+        ValueError: there are not so many; the message says how many there are.
+    """
+    groups = _shuffled(targets, len(labels))
+    sizes = [len(group) for group in groups]
+    aside: Tensor | None = None
+    if valid is not None:
+        most = len(targets) - len(groups)
+        if valid > most:
+            raise ValueError(
+                f"valid is {valid}, but there are {len(targets)} training images of {len(groups)} "
+                f"classes: at most {max(0, most)} can be set aside"
+            )
+        counts = shares(sizes, valid)
+        aside = _taken(groups, counts)
+        groups = [group[count:] for group, count in zip(groups, counts, strict=True)]
+    if samples is not None:
+        groups = _balanced(groups, labels, samples)
+    return _taken(groups, [len(group) for group in groups]), aside
+
+
+def shares(sizes: list[int], count: int) -> list[int]:
+    """Return how many of each class make up `count`, in proportion to the sizes of all classes.
+
+    No class is left without one of its own; the largest remainders are rounded up.
+    """
+    total = sum(sizes)
+    exact = [count * size / total for size in sizes]
+    taken = [min(int(share), size - 1) for share, size in zip(exact, sizes, strict=True)]
+    order = sorted(range(len(sizes)), key=lambda k: (taken[k] - exact[k], k))
+    while (missing := count - sum(taken)) > 0:
+        for k in [k for k in order if taken[k] < sizes[k] - 1][:missing]:
+            taken[k] += 1
+    return taken
+
+
+def _balanced(groups: list[Tensor], labels: Sequence[str], samples: int) -> list[Tensor]:
+    each, rest = divmod(samples, len(groups))
+    counts = [each + (place < rest) for place in range(len(groups))]
+    if each == 0:
+        raise ValueError(
+            f"samples is {samples}, but there are {len(groups)} classes: take at least one of each"
+        )
+    for label, group, count in zip(labels, groups, counts, strict=True):
+        if len(group) < count:
+            smallest = min(len(group) for group in groups)
+            raise ValueError(
+                f"samples is {samples}, {count} of class {label}, but there are {len(group)} of it "
+                f"to learn from: at most {smallest * len(groups)} samples of "
+                f"{len(groups)} classes can be as many of each"
+            )
+    return [group[:count] for group, count in zip(groups, counts, strict=True)]
+
+
+def _shuffled(targets: Tensor, classes: int) -> list[Tensor]:
+    """The places of each class, in an order of its own."""
+    generator = torch.Generator().manual_seed(_SEED)
+    groups = [torch.nonzero(targets == label)[:, 0] for label in range(classes)]
+    return [group[torch.randperm(len(group), generator=generator)] for group in groups]
+
+
+def _taken(groups: list[Tensor], counts: list[int]) -> Tensor:
+    """The first of each group, in ascending order."""
+    return torch.cat([g[:count] for g, count in zip(groups, counts, strict=True)]).sort().values

@@ -1,0 +1,319 @@
+"""CIFAR-10 and CIFAR-100: official versions, the JPEG copy, and what is damaged."""
+
+import gzip
+import hashlib
+import io
+import os
+import pickle
+import pickletools
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from file_server import serving
+from pictures import content, picture
+
+from equilibria import data
+from equilibria.data import DataError
+from equilibria.data.images import cifar, jpeg_copy
+from equilibria.data.images.batches import pickled, records
+from equilibria.data.images.cifar import CIFAR10, CIFAR100
+
+LABELS = CIFAR10.labels
+
+
+def images(seed: int, count: int, classes: int = 10) -> tuple[np.ndarray, np.ndarray]:
+    """Noise as images (count, 3072) and their labels, uint8."""
+    generator = np.random.default_rng(seed)
+    pixels = generator.integers(0, 256, (count, 3072)).astype(np.uint8)
+    return pixels, (np.arange(count) % classes).astype(np.uint8)
+
+
+def binary(pixels: np.ndarray, labels: np.ndarray, extra: int = 0) -> bytes:
+    columns = [np.full((len(labels), 1), 7, np.uint8)] * extra
+    return np.hstack([*columns, labels[:, None], pixels]).tobytes()
+
+
+def python(pixels: np.ndarray, labels: np.ndarray, key: str = "labels") -> bytes:
+    """A batch as Python 2 pickled it: protocol 2, names and bytes as byte strings."""
+    return pickle.dumps({"data": pixels, key: labels.tolist(), "batch_label": "x"}, protocol=2)
+
+
+def tar(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return gzip.compress(buffer.getvalue(), 1)
+
+
+BATCHES = {name: images(place, 10) for place, name in enumerate("12345t")}
+"""Ten images in each of the six files."""
+
+
+def official(release: cifar.Release, form: int) -> dict[str, bytes]:
+    """The files of a version of CIFAR-10, by their names in the archive."""
+    version = release.versions[form]
+    write = (binary, python)[form]
+    files = zip(version.names, BATCHES.values(), strict=True)
+    return {f"{version.folder}/{name}": write(*batch) for name, batch in files}
+
+
+def known(form: int, archive: bytes) -> cifar.Release:
+    """CIFAR-10 as if the small archive, and its files, were the published ones."""
+    versions = list(CIFAR10.versions)
+    files = {
+        split: {
+            name: md5
+            and hashlib.md5(official(CIFAR10, form)[f"{versions[form].folder}/{name}"]).hexdigest()
+            for name, md5 in names.items()
+        }
+        for split, names in versions[form].files.items()
+    }
+    versions[form] = replace(versions[form], md5=hashlib.md5(archive).hexdigest(), files=files)
+    return replace(CIFAR10, versions=tuple(versions))
+
+
+def check(dataset: data.Dataset) -> None:
+    pixels = np.concatenate([batch[0] for batch in BATCHES.values()]).reshape(-1, 3, 32, 32)
+    assert dataset.train.inputs.dtype == torch.uint8
+    assert np.array_equal(dataset.train.inputs.numpy(), pixels[:50])
+    assert np.array_equal(dataset.test.inputs.numpy(), pixels[50:])
+    assert dataset.train.targets.tolist() == [*range(10)] * 5
+    assert dataset.title == "CIFAR-10" and dataset.shape == (3, 32, 32)
+    inputs, _ = dataset.train[:3]
+    assert inputs.dtype == torch.float32 and torch.equal(inputs, dataset.train.inputs[:3] / 255)
+
+
+@pytest.mark.parametrize("form", [0, 1], ids=["binary", "python"])
+@pytest.mark.parametrize("packed", [True, False], ids=["archive", "unpacked"])
+@pytest.mark.parametrize("place", ["cifar10", "."], ids=["named", "root"])
+def test_official_versions_are_found(
+    tmp_path: Path,
+    cache: Path,
+    form: int,
+    packed: bool,
+    place: str,
+) -> None:
+    files = official(CIFAR10, form)
+    archive = tar(files)
+    if packed:
+        (tmp_path / place).mkdir(exist_ok=True)
+        (tmp_path / place / CIFAR10.versions[form].archive).write_bytes(archive)
+    else:
+        for name, content in files.items():
+            (tmp_path / place / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / place / name).write_bytes(content)
+    check(known(form, archive).load(tmp_path, download=False))
+
+
+def test_what_is_missing_is_downloaded_once(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = tar(official(CIFAR10, 0))
+    release = known(0, archive)
+    with serving() as server:
+        server.files = {CIFAR10.versions[0].archive: archive}
+        monkeypatch.setattr(cifar, "ADDRESS", server.url(""))
+        for _ in range(2):
+            check(release.load(tmp_path))
+        assert len(server.requests) == 1
+    assert (tmp_path / "cifar10" / CIFAR10.versions[0].archive).is_file()
+
+
+def test_missing(tmp_path: Path, cache: Path) -> None:
+    with pytest.raises(DataError, match=r"cifar-10-binary\.tar\.gz and .* are in none of .*160 MB"):
+        CIFAR10.load(tmp_path, download=False)
+
+
+def test_another_archive_of_that_name(tmp_path: Path, cache: Path) -> None:
+    (tmp_path / "cifar-10-python.tar.gz").write_bytes(tar(official(CIFAR10, 1)))
+    with pytest.raises(DataError, match=r"cifar-10-python\.tar\.gz is damaged or another file"):
+        CIFAR10.load(tmp_path, download=False)
+
+
+def test_a_cut_archive(tmp_path: Path, cache: Path) -> None:
+    archive = tar(official(CIFAR10, 0))[:-400]
+    (tmp_path / "cifar-10-binary.tar.gz").write_bytes(archive)
+    with pytest.raises(DataError, match=r"cifar-10-binary\.tar\.gz is damaged \("):
+        known(0, archive).load(tmp_path, download=False)
+
+
+def test_an_archive_without_a_batch(tmp_path: Path, cache: Path) -> None:
+    files = official(CIFAR10, 0)
+    del files["cifar-10-batches-bin/data_batch_3.bin"]
+    archive = tar(files)
+    (tmp_path / "cifar-10-binary.tar.gz").write_bytes(archive)
+    with pytest.raises(DataError, match=r"has no cifar-10-batches-bin/data_batch_3\.bin"):
+        known(0, archive).load(tmp_path, download=False)
+
+
+# --- formats -------------------------------------------------------------------------------------
+
+
+def test_the_label_of_cifar_100_is_the_fine_one() -> None:
+    pixels, labels = images(3, 20, 100)
+    found, fine = records(binary(pixels, labels, extra=1), "x", 2)
+    assert np.array_equal(found.reshape(20, -1), pixels) and np.array_equal(fine, labels)
+    found, fine = pickled(python(pixels, labels, "fine_labels"), "x", "fine_labels")
+    assert np.array_equal(found.reshape(20, -1), pixels) and np.array_equal(fine, labels)
+
+
+def test_cifar_100_has_a_hundred_classes() -> None:
+    assert len(set(CIFAR100.labels)) == 100 and list(CIFAR100.labels) == sorted(CIFAR100.labels)
+    version = CIFAR100.versions[0]
+    pixels, labels = images(3, 20, 100)
+    content = binary(pixels, labels, extra=1)
+    splits = version.splits({"train.bin": content, "test.bin": content}, 100)
+    assert splits["test"].targets.tolist() == list(range(20))
+    with pytest.raises(DataError, match="a label is 19, expected 0 to 9"):
+        version.splits({"train.bin": content, "test.bin": content}, 10)
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 3072, b"x" * 6147], ids=["none", "short", "odd"])
+def test_records_that_are_not_whole(content: bytes) -> None:
+    with pytest.raises(DataError, match=r"a\.bin has \d+ bytes, no multiple of the 3073"):
+        records(content, "a.bin", 1)
+
+
+class Evil:
+    """Runs a command when it is unpickled, if it is let."""
+
+    def __reduce__(self):
+        return os.mkdir, ("evil",)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [pickle.dumps(Evil()), pickle.dumps({"data": Evil()}), b"no pickle", pickle.dumps([1])],
+    ids=["function", "inside", "garbage", "list"],
+)
+def test_a_pickle_that_is_no_batch_does_nothing(
+    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=r"data_batch_1 is damaged or no batch of CIFAR images"):
+        pickled(content, "data_batch_1", "labels")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_test_pickles_ask_for_arrays_alone() -> None:
+    asked = [op.name for op, _, _ in pickletools.genops(python(*images(0, 2)))]
+    assert "GLOBAL" in asked  # else nothing was tried
+
+
+# --- the JPEG copy -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    """The files of a copy with two training images and a test image a class."""
+    monkeypatch.setattr(jpeg_copy, "COUNTS", {"train": 2, "test": 1})
+    counts = {"train": 2, "test": 1}
+    return {
+        f"{split}/{label}/{number:04}.jpg": content(picture(10 * place + number, (32, 32)))
+        for split, count in counts.items()
+        for place, label in enumerate(LABELS)
+        for number in range(count)
+    }
+
+
+def packed(root: Path, files: dict[str, bytes]) -> Path:
+    (root / "cifar10_jpeg").mkdir(exist_ok=True)
+    path = root / "cifar10_jpeg" / jpeg_copy.ARCHIVE
+    path.write_bytes(tar(files))
+    return path
+
+
+def test_the_copy_says_what_it_is_and_is_decoded_once(
+    tmp_path: Path, cache: Path, copy: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed(tmp_path, copy)
+    first = data.load("cifar10", tmp_path, download=False)
+    assert first.title == "CIFAR-10 (JPEG copy)" and first.source.endswith(jpeg_copy.ARCHIVE)
+    assert first.train.targets.tolist() == [*range(10)] * 2
+    monkeypatch.setattr(jpeg_copy, "_decoded", None)
+    again = data.load("cifar10", tmp_path, download=False)
+    assert again.checksum == first.checksum and again.train.inputs.dtype == torch.uint8
+
+
+def test_a_damaged_cache_is_made_anew(tmp_path: Path, cache: Path, copy: dict[str, bytes]) -> None:
+    packed(tmp_path, copy)
+    first = data.load("cifar10", tmp_path)
+    (file,) = (cache / "equilibria" / "images").glob("*.safetensors")
+    content = bytearray(file.read_bytes())
+    content[-5000] ^= 1
+    for damaged in (bytes(content), b"", bytes(content[:200])):
+        file.write_bytes(damaged)
+        assert data.load("cifar10", tmp_path).checksum == first.checksum
+
+
+def test_another_archive_is_another_cache(
+    tmp_path: Path, cache: Path, copy: dict[str, bytes]
+) -> None:
+    packed(tmp_path, copy)
+    first = data.load("cifar10", tmp_path)
+    copy["test/cat/0000.jpg"] = content(picture(999, (32, 32)))
+    packed(tmp_path, copy)
+    assert data.load("cifar10", tmp_path).checksum != first.checksum
+
+
+def test_the_official_images_come_first(
+    tmp_path: Path, cache: Path, copy: dict[str, bytes]
+) -> None:
+    packed(tmp_path, copy)
+    archive = tar(official(CIFAR10, 1))
+    (tmp_path / "cifar-10-python.tar.gz").write_bytes(archive)
+    check(known(1, archive).load(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("train/cat/0001.jpg", None, r"has 1 images in train/cat: expected 2"),
+        ("train/cow/0001.jpg", b"x", r"train/cow/0001\.jpg in .* is in no known class"),
+        ("train/cat/0001.jpg", b"x", r"train/cat/0001\.jpg in .* is no image"),
+        (
+            "train/cat/0001.jpg",
+            content(picture(0, (16, 16))),
+            r"train/cat/0001\.jpg in .* has 16 x 16 pixels: expected 32 x 32",
+        ),
+        (
+            "train/cat/0001.jpg",
+            content(picture(0, (32, 32)))[:-900],
+            r"train/cat/0001\.jpg in .* is damaged",
+        ),
+    ],
+    ids=["missing", "class", "no-image", "size", "truncated"],
+)
+def test_another_copy_is_refused(
+    tmp_path: Path,
+    cache: Path,
+    copy: dict[str, bytes],
+    name: str,
+    content: bytes | None,
+    message: str,
+) -> None:
+    copy.pop(name, None)
+    if content is not None:
+        copy[name] = content
+    packed(tmp_path, copy)
+    with pytest.raises(DataError, match=message):
+        data.load("cifar10", tmp_path)
+    assert not list((cache / "equilibria" / "images").glob("*.safetensors"))
+
+
+@pytest.mark.slow
+def test_the_real_copy(real: Path) -> None:
+    if jpeg_copy.find(None) is None:
+        pytest.skip("EQUILIBRIA_DATA names no folder with the JPEG copy of CIFAR-10")
+    found = data.load("cifar10", download=False)
+    assert (len(found.train), len(found.test)) == (50_000, 10_000)
+    if found.title == "CIFAR-10 (JPEG copy)":
+        mean = found.train.inputs.double().mean((0, 2, 3)) / 255
+        assert mean.tolist() == pytest.approx([0.4913, 0.4821, 0.4465], abs=1e-4)

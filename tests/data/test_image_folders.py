@@ -1,0 +1,372 @@
+"""Folders of images: what is read from them, and what is refused with the file's name."""
+
+import io
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pictures import content, folder, picture
+from PIL import Image
+
+from equilibria.data import DataError, images
+from equilibria.data.images import crops, decode, headers, imagenet, layout
+
+
+@pytest.fixture
+def pets(tmp_path: Path) -> Path:
+    return folder(tmp_path / "pets", {"dog": 10, "cat": 20})
+
+
+# --- what a folder is ----------------------------------------------------------------------------
+
+
+def test_a_tenth_of_each_class_is_to_test_on(pets: Path) -> None:
+    found = images.load(pets)
+    assert found.labels == ("cat", "dog") and found.title == "pets"
+    assert found.train.targets.bincount().tolist() == [18, 9]
+    assert found.test.targets.bincount().tolist() == [2, 1]
+    assert not {*found.train.names} & {*found.test.names}
+    again = images.load(pets)
+    assert (again.test.names, again.checksum) == (found.test.names, found.checksum)
+
+
+def test_all_classes_are_among_the_first(pets: Path) -> None:
+    found = images.load(pets)
+    assert found.train.targets[:4].tolist() == [0, 1, 0, 1]
+    assert [name.split("/")[0] for name in found.train.names[:4]] == ["cat", "dog", "cat", "dog"]
+
+
+@pytest.mark.parametrize(
+    ("folders", "tested", "valid"),
+    [
+        (("train", "test"), "test", False),
+        (("train", "val"), "val", False),
+        (("train", "val", "test"), "test", True),
+        (("train", "validation", "test"), "test", True),
+    ],
+)
+def test_parts_of_their_own(
+    tmp_path: Path, folders: tuple[str, ...], tested: str, valid: bool
+) -> None:
+    for part in folders:
+        folder(tmp_path / part, {"a": 2, "b": 3})
+    found = images.load(tmp_path)
+    assert (len(found.train), len(found.test)) == (5, 5)
+    assert {name.split("/")[0] for name in found.train.names} == {"train"}
+    assert {name.split("/")[0] for name in found.test.names} == {tested}
+    assert (found.valid is not None) == valid
+
+
+def test_hidden_files_are_left_out_and_a_class_may_be_called_train(tmp_path: Path) -> None:
+    folder(tmp_path, {"train": 3, "bus": 3})
+    (tmp_path / "bus" / ".DS_Store").write_bytes(b"x")
+    (tmp_path / "bus" / "Thumbs.db").write_bytes(b"x")
+    (tmp_path / "README.txt").write_text("pictures")
+    found = images.load(tmp_path)
+    assert found.labels == ("bus", "train")
+    assert len(found.train) + len(found.test) == 6
+
+
+def _empty_class(root: Path) -> str:
+    (root / "bird").mkdir()
+    return r"bird has no images"
+
+
+def _single_class(root: Path) -> str:
+    for path in (root / "dog").iterdir():
+        path.unlink()
+    (root / "dog").rmdir()
+    return r"pets has a single class, cat"
+
+
+def _no_class(root: Path) -> str:
+    for path in root.rglob("*.png"):
+        path.unlink()
+    (root / "cat").rmdir()
+    (root / "dog").rmdir()
+    return r"pets has no folders of classes: expected FOLDER/CLASS/IMAGE"
+
+
+def _nested(root: Path) -> str:
+    (root / "cat" / "more").mkdir()
+    return r"cat has a folder more in it"
+
+
+def _single_image(root: Path) -> str:
+    folder(root, {"bird": 1})
+    return r"bird has a single image, .*000\.png"
+
+
+def _no_test(root: Path) -> str:
+    folder(root / "train", {"a": 1, "b": 1})
+    return r"has a folder train and neither test nor val"
+
+
+def _flat_parts(root: Path) -> str:
+    for name in ("cat", "dog"):
+        (root / name).rename(root / {"cat": "train", "dog": "test"}[name])
+    return r"pets has no folders of classes"
+
+
+def _unknown_class(root: Path) -> str:
+    folder(root / "train", {"a": 1, "b": 1})
+    folder(root / "test", {"a": 1, "c": 1})
+    return r"test has a class c that .*train has not"
+
+
+def _no_image(root: Path) -> str:
+    (root / "cat" / "notes.txt").write_text("hello")
+    return r"cat/notes\.txt is no image"
+
+
+def _empty_file(root: Path) -> str:
+    (root / "cat" / "000.png").write_bytes(b"")
+    return r"cat/000\.png is no image"
+
+
+def _grey(root: Path) -> str:
+    picture(0, mode="L").save(root / "dog" / "007.png")
+    return r"dog/007\.png is grey \(mode L\), and 29 of 30 images are RGB.*convert\('RGB'\)"
+
+
+def _alpha(root: Path) -> str:
+    picture(0, mode="RGBA").save(root / "dog" / "007.png")
+    return r"dog/007\.png is RGB with an alpha channel \(mode RGBA\).*task\.channels"
+
+
+def _palette(root: Path) -> str:
+    picture(0).convert("P").save(root / "dog" / "007.png")
+    return r"dog/007\.png is of palette colours \(mode P\)"
+
+
+def _deep_grey(root: Path) -> str:
+    Image.fromarray(np.zeros((12, 12), np.uint16)).save(root / "dog" / "007.png")
+    return r"dog/007\.png has 16 bits a channel \(mode I\)"
+
+
+def _deep_colours(root: Path) -> str:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 12, 12, 16, 2, 0, 0, 0))
+    rows = chunk(b"IDAT", zlib.compress((b"\0" + bytes(6 * 12)) * 12))
+    (root / "dog" / "007.png").write_bytes(
+        b"\x89PNG\r\n\x1a\n" + header + rows + chunk(b"IEND", b"")
+    )
+    return r"dog/007\.png has 16 bits a channel \(mode RGB\)"
+
+
+def _sizes(root: Path) -> str:
+    picture(0, (12, 14)).save(root / "dog" / "007.png")
+    return r"12 x 12 pixels and .*dog/007\.png has 12 x 14.*--task\.size"
+
+
+BAD = [
+    *(_empty_class, _single_class, _no_class, _nested, _single_image, _no_test, _flat_parts),
+    *(_unknown_class, _no_image, _empty_file, _grey, _alpha, _palette, _deep_grey),
+    *(_deep_colours, _sizes),
+]
+
+
+@pytest.mark.parametrize("spoil", BAD, ids=lambda spoil: spoil.__name__.strip("_"))
+def test_a_bad_folder_is_refused_by_name(pets: Path, spoil: Callable[[Path], str]) -> None:
+    message = spoil(pets)
+    with pytest.raises(DataError, match=message):
+        images.load(pets)
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="nowhere is no folder"):
+        images.load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("option", [{"size": 0}, {"channels": 2}])
+def test_impossible_options(pets: Path, option: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=next(iter(option))):
+        images.load(pets, **option)
+
+
+# --- pixels --------------------------------------------------------------------------------------
+
+
+def test_images_as_they_are(pets: Path) -> None:
+    found = images.load(pets)
+    inputs, targets = found.train[torch.tensor([3, 0])]
+    assert inputs.dtype == torch.float32 and found.shape == (3, 12, 12)
+    for row, place in enumerate((3, 0)):
+        expected = np.asarray(Image.open(pets / found.train.names[place])).transpose(2, 0, 1)
+        assert np.array_equal((255 * inputs[row]).round().numpy(), expected)
+        assert targets[row] == found.train.targets[place]
+
+
+def test_grey_images_have_one_channel(tmp_path: Path) -> None:
+    found = images.load(folder(tmp_path, {"a": 3, "b": 3}, mode="L"))
+    assert found.shape == (1, 12, 12) and found.train[:2][0].shape == (2, 1, 12, 12)
+
+
+@pytest.mark.parametrize(("channels", "mode"), [(3, "RGB"), (1, "L")])
+def test_channels_convert_every_image(pets: Path, channels: int, mode: str) -> None:
+    _grey(pets)
+    (pets / "cat" / "003.png").unlink()
+    picture(1, mode="RGBA").save(pets / "cat" / "003.png")
+    found = images.load(pets, channels=channels)
+    everything = found.train.decoded().inputs
+    assert everything.shape == (27, channels, 12, 12)
+    expected = np.asarray(Image.open(pets / found.train.names[5]).convert(mode))
+    assert np.array_equal(everything[5].permute(1, 2, 0).squeeze(-1).numpy(), expected)
+
+
+def test_the_middle_square_is_shown(tmp_path: Path) -> None:
+    wide = np.zeros((10, 30, 3), np.uint8)
+    wide[:, 10:20] = 200  # the middle square; the sides are black
+    for label in "ab":
+        (tmp_path / label).mkdir()
+        for number in range(2):
+            Image.fromarray(wide).save(tmp_path / label / f"{number}.png")
+    assert (images.load(tmp_path, size=5).train.decoded().inputs[:, :, 1:-1, 1:-1] == 200).all()
+    whole = images.load(tmp_path, size=10, share=0.5).train
+    assert whole.decoded().inputs.float().mean() == 200
+
+
+@pytest.mark.parametrize("smaller", [1, 2])
+def test_a_resized_photograph_is_what_pillow_makes_of_it(smaller: int) -> None:
+    smooth = picture(0, (8, 8)).resize((256, 256), Image.Resampling.BICUBIC)
+    side = 64 // smaller
+    found = decode.pixels(
+        content(smooth), "x.jpg", "RGB", (side, side), lambda height, width: (0, 0, height, width)
+    )
+    opened = Image.open(io.BytesIO(content(smooth)))
+    expected = np.asarray(opened.resize((side, side), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+    # Decoded at a half or a quarter of its size: not the same to the last digit.
+    assert np.abs(found.astype(int) - expected).mean() < 2
+
+
+def test_photographs_are_upright(tmp_path: Path) -> None:
+    half = np.zeros((8, 16, 3), np.uint8)
+    half[:, :8] = 255
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn right to see it upright
+    for label in "ab":
+        (tmp_path / label).mkdir()
+        for number in range(2):
+            Image.fromarray(half).save(tmp_path / label / f"{number}.png", exif=exif)
+    found = images.load(tmp_path)
+    assert found.shape == (3, 16, 8)
+    inputs = found.train.decoded().inputs
+    assert (inputs[:, :, :8] == 255).all() and (inputs[:, :, 8:] == 0).all()
+    part = images.load(tmp_path, size=4, channels=3).train.decoded().inputs
+    assert part.float().mean() == pytest.approx(127.5, abs=2)
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png"])
+def test_a_truncated_image_is_found_by_decoding(tmp_path: Path, suffix: str) -> None:
+    folder(tmp_path, {"a": 4, "b": 4}, size=(64, 64), suffix=suffix)
+    bad = tmp_path / "b" / f"001.{suffix}"
+    bad.write_bytes(bad.read_bytes()[: len(bad.read_bytes()) // 2])
+    found = images.load(tmp_path)
+    train = found.train if f"b/001.{suffix}" in found.train.names else found.test
+    for read in (train.check, train.decoded, lambda: train[:]):
+        with pytest.raises(DataError, match=rf"b/001\.{suffix} is damaged"):
+            read()
+
+
+def test_a_file_that_is_gone_is_named(pets: Path) -> None:
+    found = images.load(pets)
+    (pets / found.train.names[2]).unlink()
+    with pytest.raises(DataError, match=r"\.png cannot be read: No such file"):
+        found.train[:5]
+
+
+def test_the_checksum_knows_bytes_of_few_files_and_lengths_of_many(
+    pets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = images.load(pets).checksum
+    monkeypatch.setattr(headers, "SMALL", 5)
+    many = images.load(pets).checksum
+    path = pets / "cat" / "000.png"
+    length = path.stat().st_size
+    picture(99).save(path)
+    assert path.stat().st_size == length
+    assert images.load(pets).checksum == many
+    monkeypatch.undo()
+    assert images.load(pets).checksum != few
+    monkeypatch.setattr(headers, "SMALL", 5)
+    Image.new("RGB", (12, 12)).save(path)
+    assert images.load(pets).checksum != many
+
+
+def test_long_work_is_done_in_order_and_stops_at_an_error() -> None:
+    asked: list[int] = []
+
+    def double(number: int) -> int:
+        asked.append(number)
+        if number == 50:
+            raise DataError("50")
+        return 2 * number
+
+    with pytest.raises(DataError, match="50"):
+        for place, doubled in enumerate(decode.in_threads(double, range(10_000), threads=2)):
+            assert doubled == 2 * place
+    assert len(asked) < 200
+
+
+# --- random parts --------------------------------------------------------------------------------
+
+
+def test_boxes_lie_in_the_image_and_have_their_share() -> None:
+    boxes = crops.boxes(crops.draw(4000, torch.Generator().manual_seed(0)), 0.1, 30, 40)
+    top, left, high, wide = boxes.unbind(1)
+    assert (
+        (boxes >= 0).all() and (top + high <= 30 + 1e-9).all() and (left + wide <= 40 + 1e-9).all()
+    )
+    share = high * wide / 1200
+    assert share.min() < 0.13 and 0.5 < share.mean() < 0.56
+    ratio = wide / high
+    assert ratio.max() <= 4 / 3 + 1e-9 and ratio.min() >= 3 / 4 - 1e-9
+
+
+def test_random_parts_are_a_function_of_what_was_drawn(pets: Path) -> None:
+    train = images.load(pets).train
+    places = torch.arange(6)
+    drawn = crops.draw(6, torch.Generator().manual_seed(1))
+    one, same = (train.images(places, drawn, 0.2) for _ in range(2))
+    assert torch.equal(one, same) and one.shape == (6, 3, 12, 12)
+    assert not torch.equal(one, train.images(places))
+    # All of the area, as high as it is wide, is the image itself.
+    whole = train.images(places, torch.tensor([[0.5, 0.5, 0.0, 0.0]] * 6), 1.0)
+    assert torch.equal(whole, train.images(places))
+
+
+# --- ImageNet ------------------------------------------------------------------------------------
+
+
+def test_imagenet_is_found_and_says_how_much_of_it_is_there(tmp_path: Path, cache: Path) -> None:
+    for part, count in (("train", 3), ("val", 2)):
+        folder(tmp_path / "imagenet" / part, {"n01440764": count, "n01443537": count})
+    picture(5, mode="L").save(tmp_path / "imagenet" / "val" / "n01443537" / "grey.png")
+    for place in (tmp_path, tmp_path / "imagenet"):
+        found = imagenet.folder(place, size=8)
+        assert found.title == "ImageNet (2 classes, 6 training images)"
+        assert found.shape == (3, 8, 8) and len(found.test) == 5
+
+
+def test_imagenet_missing(tmp_path: Path, cache: Path) -> None:
+    with pytest.raises(DataError, match=r"imagenet: there is no folder .*image-net\.org.*WNID"):
+        imagenet.find(tmp_path)
+    (tmp_path / "imagenet" / "train").mkdir(parents=True)
+    with pytest.raises(DataError, match=r"train and no val beside it"):
+        imagenet.find(tmp_path)
+
+
+def test_the_layout_alone_reads_no_file(tmp_path: Path) -> None:
+    for label in "ab":
+        (tmp_path / label).mkdir()
+        for number in range(3):
+            (tmp_path / label / str(number)).write_text("no image")
+    assert layout.read(tmp_path).labels == ("a", "b")

@@ -1,0 +1,358 @@
+"""The multiscale equilibrium network: its equations, its state, its gradients, its refusals."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import equilibria as eq
+from equilibria.models import create
+from equilibria.models.vision.block import ResidualBlock
+from equilibria.models.vision.cell import MultiscaleCell
+from equilibria.models.vision.fusion import Fusion
+from equilibria.models.vision.mdeq import MDEQ, MDEQConfig
+from equilibria.nn import VariationalDropout
+from equilibria.solve import Solver
+
+SMALL = {
+    "shape": (3, 8, 8),
+    "classes": 4,
+    "channels": (4, 8),
+    "head_channels": (2, 3),
+    "final": 6,
+    "expansion": 2,
+    "groups": 2,
+}
+CONTRACTION = {**SMALL, "norm": "none", "initial": 0.1, "weight_norm": False}
+"""Kernels small enough, with no norm to make them large again, for plain iteration to converge."""
+
+
+def small(**fields: object) -> MDEQ:
+    torch.manual_seed(0)
+    model = create("mdeq", **{**SMALL, **fields})
+    assert isinstance(model, MDEQ)
+    return model
+
+
+def cell_of(model: MDEQ) -> MultiscaleCell:
+    assert isinstance(model.deq.cell, MultiscaleCell)
+    return model.deq.cell
+
+
+def images(count: int = 3, shape: tuple[int, int, int] = (3, 8, 8), seed: int = 1) -> torch.Tensor:
+    return torch.randn(count, *shape, generator=torch.Generator().manual_seed(seed))
+
+
+# --- the equations -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("injected", [True, False])
+def test_block_is_equation_3_1(injected: bool) -> None:
+    torch.manual_seed(0)
+    block = ResidualBlock(4, expansion=3, groups=2, dropout=0.0, norm="group")
+    for norm in (block.norm1, block.norm2, block.norm3):
+        nn.init.normal_(norm.weight)
+        nn.init.normal_(norm.bias)
+    z, x = torch.randn(2, 4, 5, 6), torch.randn(2, 4, 5, 6)
+
+    def gn(norm: nn.GroupNorm, y: torch.Tensor) -> torch.Tensor:
+        of_group = y.reshape(y.shape[0], 2, -1)
+        mean, var = of_group.mean(2, keepdim=True), of_group.var(2, keepdim=True, correction=0)
+        plain = ((of_group - mean) / (var + norm.eps).sqrt()).reshape(y.shape)
+        return plain * norm.weight[:, None, None] + norm.bias[:, None, None]
+
+    def conv(kernel: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return functional.conv2d(y, kernel, padding=1)
+
+    first = gn(block.norm1, conv(block.conv1.weight, z))
+    second = conv(block.conv2.weight, torch.relu(first)) + (x if injected else 0)
+    expected = gn(block.norm3, torch.relu(gn(block.norm2, second) + z))
+    torch.testing.assert_close(block(z, x if injected else None), expected)
+
+
+def test_fusion_sums_what_the_other_resolutions_send() -> None:
+    torch.manual_seed(0)
+    fusion = Fusion((4, 6, 2), groups=2, norm="group")
+    states = [torch.randn(2, 4, 7, 9), torch.randn(2, 6, 4, 5), torch.randn(2, 2, 2, 3)]
+    sent = fusion.resample
+
+    def up(y: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        rows = torch.arange(like.shape[2]) * y.shape[2] // like.shape[2]
+        columns = torch.arange(like.shape[3]) * y.shape[3] // like.shape[3]
+        return y[:, :, rows][..., columns]
+
+    totals = [
+        states[0] + up(sent["1to0"](states[1]), states[0]) + up(sent["2to0"](states[2]), states[0]),
+        states[1] + sent["0to1"](states[0]) + up(sent["2to1"](states[2]), states[1]),
+        states[2] + sent["0to2"](states[0]) + sent["1to2"](states[1]),
+    ]
+    for fused, after, total in zip(fusion(states), fusion.after, totals, strict=True):
+        _, kernel, norm = after.children()
+        assert isinstance(kernel, nn.Conv2d) and isinstance(norm, nn.GroupNorm)
+        assert norm.weight is None and norm.num_groups == 1  # half as many groups, not learnt
+        expected = functional.group_norm(functional.conv2d(torch.relu(total), kernel.weight), 1)
+        torch.testing.assert_close(fused, expected)
+
+
+def test_downward_path_has_a_strided_convolution_a_level() -> None:
+    path = list(Fusion((4, 6, 2), groups=2, norm="group").resample["0to2"].children())
+    kinds = [type(layer).__name__ for layer in path]
+    assert kinds == ["Conv2d", "GroupNorm", "ReLU", "Conv2d", "GroupNorm"]
+    convolutions = [layer for layer in path if isinstance(layer, nn.Conv2d)]
+    assert [(c.in_channels, c.out_channels, c.stride) for c in convolutions] == [
+        (4, 4, (2, 2)),
+        (4, 2, (2, 2)),
+    ]
+
+
+def test_input_is_injected_at_the_highest_resolution_alone() -> None:
+    model = small().eval()
+    (u,) = model.inject(images())
+    zeros = cell_of(model).start(u)
+    blocks, fusion = cell_of(model).blocks, cell_of(model).fusion
+    assert fusion is not None
+    after = [blocks[0](zeros[0], u), blocks[1](zeros[1])]
+    for got, expected in zip(cell_of(model)(zeros, u), fusion(after), strict=True):
+        assert torch.equal(got, expected)
+
+
+def test_lower_resolutions_learn_of_the_input_at_the_equilibrium() -> None:
+    three = {**CONTRACTION, "channels": (4, 4, 4), "head_channels": (2, 2, 2)}
+    model = small(**three).eval()
+    x = images().requires_grad_()
+    for state in model.deq(*model.inject(x)).value:
+        (slope,) = torch.autograd.grad(
+            (state * torch.randn_like(state)).sum(), x, retain_graph=True
+        )
+        assert slope.abs().amax() > 1e-6
+
+
+# --- any number of resolutions, any size ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [(8, 8), (9, 13), (16, 10)], ids=["8x8", "9x13", "16x10"])
+@pytest.mark.parametrize("resolutions", [1, 2, 3, 4])
+def test_any_number_of_resolutions_and_size(resolutions: int, size: tuple[int, int]) -> None:
+    shape = (1, *size)
+    model = small(shape=shape, channels=(4,) * resolutions, head_channels=(2,) * resolutions).eval()
+    prediction = model(images(2, shape))
+    height, width = size
+    for state in prediction.solution.value:
+        assert state.shape == (2, 4, height, width)
+        height, width = (height + 1) // 2, (width + 1) // 2
+    assert prediction.output.shape == (2, 4)
+
+
+@pytest.mark.parametrize("halvings", [0, 1, 2, 3])
+def test_stem_halves(halvings: int) -> None:
+    model = small(shape=(3, 32, 20), halvings=halvings).eval()
+    (u,) = model.inject(images(2, (3, 32, 20)))
+    assert u.shape == (2, 4, -(-32 // 2**halvings), -(-20 // 2**halvings))
+
+
+def test_one_resolution_is_the_block_alone() -> None:
+    model = small(channels=(4,), head_channels=(2,)).eval()
+    (u,) = model.inject(images())
+    z = torch.randn_like(u)
+    assert torch.equal(cell_of(model)((z,), u)[0], cell_of(model).blocks[0](z, u))
+
+
+def test_other_image_sizes_than_the_config_names() -> None:
+    model = small().eval()
+    assert model(images(2, (3, 12, 20))).output.shape == (2, 4)
+
+
+# --- the solve -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [eq.Picard(), eq.Anderson(), eq.Broyden(memory=5), eq.Auto()],
+    ids=["picard", "anderson", "broyden-5", "auto"],
+)
+@pytest.mark.parametrize("last", [True, False, None])
+def test_layout_stays_through_the_solver(last: bool | None, solver: Solver) -> None:
+    model = small(solver=solver, channels_last=last)
+    layout = torch.channels_last if last else torch.contiguous_format
+    seen: list[bool] = []
+
+    def look(_: nn.Module, inputs: tuple) -> None:
+        states, u = inputs
+        assert isinstance(states, tuple) and len(states) == 2
+        seen.extend(
+            x.is_contiguous(memory_format=layout) and (x.stride(1) == 1) == bool(last)
+            for x in (*states, u)
+        )
+
+    cell_of(model).register_forward_pre_hook(look)
+    prediction = model(images())
+    prediction.output.sum().backward()
+    assert len(seen) > 9 and all(seen)
+    for state in prediction.solution.value:
+        assert state.is_contiguous(memory_format=layout)
+
+
+def test_samples_do_not_depend_on_their_batch() -> None:
+    model = small(solver=eq.Anderson(rtol=1e-6, max_evals=100)).eval().double()
+    x = images().double()
+    whole = model(x)
+    for i in range(len(x)):
+        alone = model(x[i : i + 1])
+        torch.testing.assert_close(alone.output, whole.output[i : i + 1], rtol=1e-9, atol=1e-12)
+        assert alone.solution.stats.evals == whole.solution.stats.evals[i]
+
+
+def test_gradient_is_that_of_the_unrolled_network_in_the_limit() -> None:
+    solver, linear = eq.Anderson(rtol=1e-12, max_evals=300), eq.GMRES(rtol=1e-12)
+    model = small(**CONTRACTION, solver=solver, adjoint=eq.Implicit(linear=linear)).double()
+    unrolled = create("mdeq-unrolled", **CONTRACTION, layers=80).double()
+    unrolled.load_state_dict(
+        {key.replace("deq.cell", "cell"): value for key, value in model.state_dict().items()}
+    )
+    x = images().double()
+    weights = torch.randn(3, 4, dtype=torch.float64)
+    for network in (model, unrolled):
+        (network(x).output * weights).sum().backward()
+    theirs = dict(unrolled.named_parameters())
+    for name, parameter in model.named_parameters():
+        expected = theirs[name.replace("deq.cell", "cell")].grad
+        torch.testing.assert_close(parameter.grad, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_gradient_is_that_of_finite_differences() -> None:
+    solver, linear = eq.Broyden(rtol=1e-11, max_evals=400), eq.GMRES(rtol=1e-10, max_evals=400)
+    model = small(solver=solver, adjoint=eq.Implicit(linear=linear)).double()
+    for name, parameter in cell_of(model).named_parameters():
+        if name.endswith("norm3.weight"):
+            nn.init.constant_(parameter, 0.3)  # a feedback weak enough for Broyden from zeros
+    x, weights = images(2).double(), torch.randn(2, 4, dtype=torch.float64)
+    z0 = tuple(z.detach() for z in model(x).solution.value)
+
+    def loss() -> torch.Tensor:
+        solution = model.deq(*model.inject(x), z0=z0)
+        assert bool((solution.status == eq.Status.CONVERGED).all())
+        return (model.readout(solution.value) * weights).sum()
+
+    loss().backward()
+    cell = list(model.deq.parameters())
+    direction = [p.detach() * torch.randn_like(p) for p in cell]
+    pairs = [(p.grad, v) for p, v in zip(cell, direction, strict=True) if p.grad is not None]
+    slope = sum(((g * v).sum() for g, v in pairs), torch.zeros((), dtype=torch.float64))
+    values = []
+    with torch.no_grad():
+        for step in (1e-6, -2e-6):
+            for p, v in zip(cell, direction, strict=True):
+                p += step * v
+            values.append(loss())
+    torch.testing.assert_close((values[0] - values[1]) / 2e-6, slope, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_unrolled_network_is_so_many_plain_steps(checkpoint: bool) -> None:
+    layers = 4
+    solver = eq.Picard(rtol=0.0, max_evals=layers + 1, patience=None)
+    model = small(solver=solver, adjoint=eq.Unrolled(), dropout=0.3)
+    unrolled = create("mdeq-unrolled", **SMALL, dropout=0.3, layers=layers, checkpoint=checkpoint)
+    unrolled.load_state_dict(
+        {key.replace("deq.cell", "cell"): value for key, value in model.state_dict().items()}
+    )
+    outputs = []
+    for network in (model, unrolled):
+        torch.manual_seed(5)  # of the dropout masks
+        outputs.append(network(images()).output)
+        outputs[-1].square().sum().backward()
+    assert torch.equal(*outputs)
+    theirs = dict(unrolled.named_parameters())
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(
+            parameter.grad, theirs[name.replace("deq.cell", "cell")].grad, rtol=1e-4, atol=1e-6
+        )
+
+
+def test_a_dropout_mask_holds_for_a_whole_forward() -> None:
+    model = small(**{**CONTRACTION, "dropout": 0.5}, solver=eq.Anderson(rtol=1e-5))
+    prediction = model(images())
+    assert bool((prediction.solution.status == eq.Status.CONVERGED).all())
+    z = prediction.solution.value
+    other = model(images()).solution.value
+    assert not torch.allclose(z[0], other[0], atol=1e-3)  # the next forward has another mask
+    assert sum(isinstance(m, VariationalDropout) for m in model.modules()) == 2
+
+
+def test_weights_are_normalised_in_blocks_and_after_fusion() -> None:
+    names = {
+        name.split(".parametrizations")[0]
+        for name, _ in cell_of(small()).named_parameters()
+        if "parametrizations" in name
+    }
+    assert names == {
+        *(f"blocks.{level}.conv{i}" for level in (0, 1) for i in (1, 2)),
+        *(f"fusion.after.{level}.1" for level in (0, 1)),
+    }
+    plain = cell_of(small(weight_norm=False))
+    assert not any("parametrizations" in name for name, _ in plain.named_parameters())
+
+
+# --- heads ---------------------------------------------------------------------------------------
+
+
+def test_head_reads_every_resolution() -> None:
+    model = small(channels=(4, 4, 4), head_channels=(2, 2, 2)).eval()
+    states = [s.detach().requires_grad_() for s in model(images()).solution.value]
+    slopes = torch.autograd.grad(model.readout(states).square().sum(), states)
+    assert all(slope.abs().amax() > 0 for slope in slopes)
+
+
+def test_auxiliary_heads_answer_in_training_only() -> None:
+    model = small(auxiliary=True)
+    prediction = model(images())
+    assert [part.shape for part in prediction.auxiliary] == [(3, 4), (3, 4)]
+    functional.cross_entropy(prediction.auxiliary[1], torch.tensor([0, 1, 2])).backward()
+    assert model.auxiliary is not None and model.auxiliary[0].weight.grad is None
+    # The other resolutions' blocks have a part in the joint equilibrium, hence a gradient.
+    assert cell_of(model).blocks[0].norm1.weight.grad.abs().amax() > 0
+    assert model.eval()(images()).auxiliary == ()
+    assert small()(images()).auxiliary == ()
+
+
+# --- refusals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"shape": (3, 3, 8), "channels": (4, 4, 4), "head_channels": (2, 2, 2)}, "needs 4 x 4"),
+        ({"shape": (3, 8, 8), "halvings": 3}, "needs 16 x 16"),
+        ({"head_channels": (2,)}, "got 2 and 1"),
+        ({"channels": (4, 5)}, r"2 groups of \(4, 5\)"),
+        ({"channels": ()}, "channels must be positive"),
+        ({"dropout": 1.0}, r"\[0, 1\)"),
+        ({"halvings": -1}, "halvings"),
+        ({"initial": 0.0}, "initial"),
+        ({"final": 0}, "final must be positive; got 0"),
+        ({"classes": 0}, "classes must be positive"),
+    ],
+    ids=[
+        *("small", "small-halved", "heads", "groups", "none", "dropout", "halvings", "initial"),
+        *("final", "classes"),
+    ],
+)
+def test_impossible_configs(fields: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        MDEQConfig(**{**SMALL, **fields})
+
+
+def test_shape_is_wanted_where_there_are_no_data() -> None:
+    with pytest.raises(ValueError, match="shape or classes is None"):
+        create("mdeq")
+
+
+def test_unrolled_network_takes_no_solver() -> None:
+    with pytest.raises(TypeError, match="no equilibrium layer to take solver"):
+        create("mdeq-unrolled", **SMALL, solver=eq.Anderson())
+
+
+@pytest.mark.parametrize("name", ["mdeq", "mdeq-unrolled"])
+def test_there_is_no_memory_to_carry(name: str) -> None:
+    with pytest.raises(ValueError, match="takes no carry"):
+        create(name, **SMALL)(images(), carry=())

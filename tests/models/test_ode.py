@@ -1,0 +1,155 @@
+"""Neural ODEs: right to the tolerance, forward and backward, counted, and clear where they fail."""
+
+import sys
+
+import pytest
+import torch
+
+from equilibria import models
+from equilibria.models.vision.ode import Dynamics, ODEError
+
+pytest.importorskip("torchdiffeq")
+
+SHAPE = {"shape": (2, 4, 4), "classes": 3}
+TIGHT = {"rtol": 1e-7, "atol": 1e-7}
+SIZES = [
+    # Dupont et al. 2019 name 172K for both of the first.
+    ("neural-ode", {"shape": (3, 32, 32), "filters": 125}, 173_611),
+    ("augmented-neural-ode", {"shape": (3, 32, 32), "filters": 64, "augment": 10}, 172_452),
+    ("neural-ode", {"shape": (3, 16, 16)}, 45_712),
+    ("augmented-neural-ode", {"shape": (3, 16, 16)}, 43_748),
+]
+
+
+def create(augment=0, **fields):
+    torch.manual_seed(0)
+    name = "augmented-neural-ode" if augment else "neural-ode"
+    return models.create(name, **SHAPE, **{"filters": 5, "augment": augment, **fields}).double()
+
+
+@pytest.fixture
+def x():
+    return torch.randn(3, 2, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "count"), SIZES, ids=["172K", "172K-augmented", "16x16", "16x16-augmented"]
+)
+def test_it_has_the_documented_number_of_parameters(name, config, count):
+    with torch.device("meta"):
+        model = models.create(name, classes=10, **config)
+    assert sum(p.numel() for p in model.parameters()) == count
+
+
+def test_the_time_is_a_channel_of_every_convolution(x):
+    torch.manual_seed(0)
+    dynamics = Dynamics(2, 5, limit=9).double()
+
+    def channel(z, conv):
+        z = torch.cat([torch.full_like(z[:, :1], 0.3), z], dim=1)
+        return torch.nn.functional.conv2d(z, conv.weight, conv.bias, padding=conv.padding)
+
+    inside = channel(x, dynamics.conv1).relu()
+    inside = channel(inside, dynamics.conv2).relu()
+    expected = channel(inside, dynamics.conv3)
+    torch.testing.assert_close(dynamics(torch.tensor(0.3), x), expected)
+
+
+def by_small_steps(dynamics, z, steps=12):
+    """z(1) by Runge and Kutta's method of order 4."""
+    for i in range(steps):
+        t, h = torch.tensor(i / steps), 1 / steps
+        k1 = dynamics(t, z)
+        k2 = dynamics(t + h / 2, z + h / 2 * k1)
+        k3 = dynamics(t + h / 2, z + h / 2 * k2)
+        k4 = dynamics(t + h, z + h * k3)
+        z = z + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+    return z
+
+
+@pytest.mark.parametrize("adjoint", [False, True])
+@pytest.mark.parametrize("augment", [0, 3])
+def test_answer_and_gradients_are_those_of_many_small_steps(x, augment, adjoint):
+    model = create(augment=augment, continuous_adjoint=adjoint, **TIGHT)
+    with torch.no_grad():  # far from the kinks, where methods have the order that they promise
+        for conv, bias in ((model.dynamics.conv1, 3.0), (model.dynamics.conv2, 5.0)):
+            conv.weight.mul_(0.5)
+            conv.bias.fill_(bias)
+    given = [x.requires_grad_(), *model.parameters()]
+    output = model(x).output
+    found = torch.autograd.grad(output.square().sum(), given)
+    z = torch.nn.functional.pad(x, (0, 0, 0, 0, 0, augment))
+    expected = model.head(by_small_steps(model.dynamics, z).flatten(1))
+    torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-6)
+    for one, other in zip(found, torch.autograd.grad(expected.square().sum(), given), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("adjoint", [False, True])
+def test_evaluations_are_counted_apart(x, adjoint):
+    model = create(continuous_adjoint=adjoint)
+    calls = []
+    model.dynamics.register_forward_hook(lambda *_: calls.append(1))
+    prediction = model(x)
+    forward = len(calls)
+    assert prediction.solutions == () and prediction.output.shape == (3, 3)
+    assert model.evals == forward > 0 and model.backward_evals == 0
+    prediction.output.sum().backward()
+    assert model.evals == forward
+    assert model.backward_evals == len(calls) - forward
+    assert (model.backward_evals > 0) == adjoint
+
+
+def test_a_tighter_tolerance_takes_more_evaluations(x):
+    counts = []
+    for tolerance in (1e-2, 1e-4, 1e-6):
+        model = create(rtol=tolerance, atol=tolerance)
+        model(x)
+        counts.append(model.evals)
+    assert counts == sorted(set(counts))
+
+
+@pytest.mark.parametrize("factor", [1e4, float("nan")], ids=["stiff", "nan"])
+def test_dynamics_that_cannot_be_integrated_are_an_error(x, factor):
+    model = create(max_evals=50)
+    with torch.no_grad():
+        model.dynamics.conv3.weight.mul_(factor)
+    with pytest.raises(ODEError, match="too stiff"):
+        model(x)
+
+
+def test_too_many_evaluations_in_backward_are_an_error(x):
+    model = create(continuous_adjoint=True)
+    output = model(x).output
+    model.dynamics.limit = model.evals + 2
+    with pytest.raises(ODEError, match=r"more than \d+ evaluations"):
+        output.sum().backward()
+
+
+def test_without_torchdiffeq_the_error_says_what_to_install(x, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchdiffeq", None)
+    with pytest.raises(ImportError, match=r"pip install 'equilibria\[ode\]'"):
+        create()(x)
+
+
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [
+        ("neural-ode", {"filters": 0}),
+        ("neural-ode", {"rtol": 0.0}),
+        ("neural-ode", {"max_evals": 0}),
+        ("neural-ode", {"augment": -1}),
+        ("augmented-neural-ode", {"augment": 0}),
+    ],
+    ids=str,
+)
+def test_an_impossible_field_is_refused(name, bad):
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        models.create(name, **SHAPE, **bad)
+
+
+def test_it_has_no_layer_and_no_memory(x):
+    with pytest.raises(TypeError, match="no equilibrium layer to take per_sample"):
+        create(per_sample=True)
+    with pytest.raises(ValueError, match="takes no carry"):
+        create()(x, carry=1)
