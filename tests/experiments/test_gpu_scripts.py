@@ -9,6 +9,8 @@ import pytest
 import tiny
 from tiny import CELLS
 
+from equilibria.train import memory as step_memory
+
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "gpu"
 
 
@@ -45,7 +47,8 @@ def test_a_training_goes_on_call_by_call(recipe, tmp_path, capsys):
     assert all(row[6] > 0 for row in epochs) and last[3] > 1
 
 
-def test_a_training_on_images_goes_on_call_by_call(tmp_path, capsys):
+def test_a_training_on_images_goes_on_call_by_call(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(step_memory, "DEPTHS", (3,))  # of the profiler
     task = {"name": "image_classification", "data": "digits", "samples": 20, "valid": 20}
     model = {"name": "mdeq", "channels": [4, 4], "head_channels": [2, 2], "final": 8, "groups": 2}
     recipe = tiny.recipe(tmp_path, "images", task, model, eval_batch_size=500)

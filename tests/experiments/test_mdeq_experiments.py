@@ -49,18 +49,8 @@ def run(tmp_path_factory):
         for module in (networks, tables, convergence, receptive, memory):
             patch.setattr(module, "DATA", {"cifar10": digits})
         networks.model_of.cache_clear()
-        patch.setattr(tables, "SEEDS", (0,))
         patch.setattr(step_memory, "DEPTHS", (3,))  # of the profiler
-        patch.setattr(convergence, "EVALS", 6)
-        patch.setattr(convergence, "SHOWN", (2, 6))
-        patch.setattr(convergence, "SAMPLES", 4)
-        patch.setattr(convergence, "BATCH", 2)
-        patch.setattr(convergence, "BATCHES", 2)
-        patch.setattr(convergence, "SIZES", (8, 16))
-        patch.setattr(receptive, "ROUNDS", {1: 3, 2: 2})
-        patch.setattr(receptive, "STRENGTH", (1, 2))
-        patch.setattr(receptive, "ACROSS", 2)
-        patch.setattr(memory, "DEPTHS", (2, 4))
+        tiny.multiscale(patch)
         yield run
     networks.model_of.cache_clear()
 

@@ -1,9 +1,16 @@
 """Recipes so small that an experiment takes seconds: a line of words, a layer of 8 features."""
 
+import dataclasses
+
 import yaml
 
 from equilibria.experiments import trainings, variants
 from equilibria.experiments.deq import convergence, imbalance, memory, quality, solvers, tolerance
+from equilibria.experiments.jacobian import images, slope, toy, toy_model
+from equilibria.experiments.mdeq import convergence as resolutions
+from equilibria.experiments.mdeq import memory as image_memory
+from equilibria.experiments.mdeq import networks, receptive
+from equilibria.experiments.mdeq import tables as image_tables
 from equilibria.train import memory as step_memory
 
 SOLVES = {
@@ -25,6 +32,12 @@ CELLS = {
         "dropout": 0.05,
     },
     "trellisnet": {"name": "deq-trellisnet", "width": 4, "hidden": 8, "scale": 0.2},
+}  # fmt: skip
+
+
+IMAGES = {
+    "name": "mdeq", "channels": [4, 4], "head_channels": [2, 2], "final": 8, "expansion": 2,
+    "groups": 2, "initial": None,
 }  # fmt: skip
 
 
@@ -78,3 +91,43 @@ def shrink(monkeypatch, folder):
     monkeypatch.setattr(step_memory, "LONG", (3,))  # of the profiler, a second each
     monkeypatch.setattr(quality, "TURNS", 2)
     monkeypatch.setattr(quality, "WARM", 1)
+    study(monkeypatch, folder)
+    multiscale(monkeypatch)
+
+
+def multiscale(monkeypatch):
+    """Shorten what is measured of the multiscale networks, and train each once."""
+    monkeypatch.setattr(image_tables, "SEEDS", (0,))
+    monkeypatch.setattr(resolutions, "EVALS", 6)
+    monkeypatch.setattr(resolutions, "SHOWN", (2, 6))
+    monkeypatch.setattr(resolutions, "SAMPLES", 4)
+    monkeypatch.setattr(resolutions, "BATCH", 2)
+    monkeypatch.setattr(resolutions, "BATCHES", 2)
+    monkeypatch.setattr(resolutions, "SIZES", (8, 16))
+    monkeypatch.setattr(receptive, "ROUNDS", {1: 3, 2: 2})
+    monkeypatch.setattr(receptive, "STRENGTH", (1, 2))
+    monkeypatch.setattr(receptive, "ACROSS", 2)
+    monkeypatch.setattr(image_memory, "DEPTHS", (2, 4))
+
+
+def study(monkeypatch, folder):
+    """Put digits in the place of the images of the Jacobian study, and shorten what it measures."""
+    task = {"name": "image_classification", "data": "digits", "samples": 40, "valid": 20}
+    pretrain = {"name": "ShallowStart", "layers": 2, "steps": 2}
+    path = recipe(
+        folder, "images", task, IMAGES, pretrain=pretrain, epoch_steps=2, eval_batch_size=500
+    )
+    digits = networks.Images(words="digits", recipe={"cpu": path}, channels=1, side=8)
+    monkeypatch.setattr(networks, "DATA", dict.fromkeys(networks.DATA, digits))
+    monkeypatch.setattr(networks, "model_of", networks.model_of.__wrapped__)  # without its cache
+    monkeypatch.setattr(images, "BASE", {"cpu": path})
+    monkeypatch.setattr(images, "ALL", (0,))
+    monkeypatch.setattr(images, "SEEDS", dict.fromkeys(images.NAMES, (0,)))
+    monkeypatch.setattr(images, "PROBED", (3, 3))
+    monkeypatch.setattr(step_memory, "DEPTHS", (3,))  # of the profiler
+    monkeypatch.setattr(toy_model, "TRAINING", 128)
+    monkeypatch.setattr(toy_model, "VALIDATION", 50)
+    short = {name: dataclasses.replace(each, epochs=1) for name, each in toy.SETTINGS.items()}
+    monkeypatch.setattr(toy, "SETTINGS", short)
+    monkeypatch.setattr(toy, "TILES", 5)
+    monkeypatch.setattr(slope, "EVALS", 60)

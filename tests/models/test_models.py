@@ -15,11 +15,18 @@ SMALL = {
 }
 SMALL |= {
     "mdeq": {
-        **{"shape": (1, 8, 8), "classes": 3, "channels": (4, 4), "head_channels": (2, 2)},
-        **{"final": 4, "expansion": 2, "groups": 2, "norm": "none", "initial": 0.1},
+        "shape": (1, 8, 8),
+        "classes": 3,
+        "channels": (4, 4),
+        "head_channels": (2, 2),
+        "final": 4,
+        "expansion": 2,
+        "groups": 2,
+        "norm": "none",
+        "initial": 0.1,
     },
-    "monotone": {"shape": (1, 8, 8), "classes": 3},
-    "monotone-dense": {"shape": (1, 4, 4), "classes": 3},
+    "monotone": {"shape": (1, 8, 8), "classes": 3, "channels": (4, 4), "squares": 2},
+    "monotone-dense": {"shape": (1, 4, 4), "classes": 3, "width": 8},
 }
 EXPLICIT = {
     "mdeq-unrolled": {**SMALL["mdeq"], "layers": 3},

@@ -4,13 +4,24 @@ import difflib
 import os
 from collections.abc import Callable
 
-from equilibria.data import copy_memory, digits, mnist, text
-from equilibria.data.dataset import Dataset, Split
+from equilibria.data import copy_memory, digits, images, mnist, text
+from equilibria.data.dataset import Dataset, Samples, Split
 from equilibria.data.errors import DataError
 from equilibria.data.fetch import fetch
 from equilibria.data.images.cifar import CIFAR10, CIFAR100
 
-__all__ = ["DataError", "Dataset", "Split", "available", "copy_memory", "fetch", "load", "text"]
+__all__ = [
+    "DataError",
+    "Dataset",
+    "Samples",
+    "Split",
+    "available",
+    "copy_memory",
+    "fetch",
+    "images",
+    "load",
+    "text",
+]
 
 _LOADERS: dict[str, Callable[[str | os.PathLike[str] | None, bool], Dataset]] = {
     "cifar10": CIFAR10.load,

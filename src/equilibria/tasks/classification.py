@@ -144,9 +144,8 @@ class ClassificationTask(SampleTask):
             what = f"what task.size makes of the images, {height} x {width} pixels,"
         remedy = getattr(config, "remedy", "take larger images")
         raise ValueError(
-            f"{what}: too small for a {type(config).__name__.removesuffix('Config')} of this "
-            f"shape, which needs {least} x {least} pixels; {remedy}, or have images enlarged with "
-            "task.size"
+            f"{what}: too small for this model, which needs {least} x {least} pixels; {remedy}, or "
+            "have images brought to a larger size with task.size"
         )
 
     @override

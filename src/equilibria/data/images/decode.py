@@ -64,10 +64,10 @@ def orientation(image: Image) -> int:
 
     try:
         # The method of PNG images would decode them, in case Exif stands after the pixels.
-        found = Image.Image.getexif(image).get(_ORIENTATION)
+        found = Image.Image.getexif(image).get(_ORIENTATION, 1)
     except Exception:  # Exif that is damaged says nothing
         return 1
-    return found if found in range(1, 9) else 1
+    return found if found in _UPRIGHT else 1
 
 
 def turned(image: Image) -> bool:

@@ -1,1 +1,1 @@
-"""Bai et al. 2021, Stabilizing Equilibrium Models by Jacobian Regularization: what is of text."""
+"""Bai et al. 2021, Stabilizing Equilibrium Models by Jacobian Regularization."""

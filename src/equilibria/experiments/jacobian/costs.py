@@ -29,20 +29,20 @@ __all__ = [
     "LIMITS",
     "MEMORY",
     "READERS",
-    "TIMES",
     "inference_bytes",
     "memories",
     "step_bytes",
     "stopped",
     "stopped_key",
     "times",
+    "times_key",
 ]
 
 LIMITS = (1, 2, 3, 4, 5, 6, images.LIMIT)
 """Evaluations after which solves are stopped, as in Table 3, and those of training without the
 penalty."""
 
-TIMES, MEMORY = "images-times", "images-memory"
+MEMORY = "images-memory"
 
 READERS: Mapping[str, tuple[str, int]] = {
     "plain": ("plain", images.LIMIT),
@@ -97,31 +97,36 @@ def _limited(model: EquilibriumModel, limit: int) -> Solver:
 # --- time ----------------------------------------------------------------------------------------
 
 
-def _needs() -> dict[str, str]:
+def _needs(seed: int = 0) -> dict[str, str]:
     """Keys of the trainings that are compared, by the name of who reads."""
-    keys = {reader: images.key(name, 0) for reader, (name, _) in READERS.items()}
+    keys = {reader: images.key(name, seed) for reader, (name, _) in READERS.items()}
     return {**keys, "resnet": images.resnet_key()}
 
 
-def times() -> Case:
-    """Return the case that times trained networks side by side.
+def times_key(seed: int) -> str:
+    """Return the key of the case that times the networks of a seed."""
+    return f"images-turns-{seed}"
+
+
+def times(seed: int) -> Case:
+    """Return the case that times the trained networks of a seed side by side.
 
     Its value: milliseconds of a training step (`steps`, as `quality.stepped` gives it) of the
     network without the penalty, with it and of the ResNet; and of reading a batch of test images
     (`read`), by the names of `READERS` and "resnet".
     """
     return Case(
-        key=TIMES,
-        description="times steps and readings of the networks in turns",
-        minutes=5,
-        run=_timed,
+        key=times_key(seed),
+        description=f"times steps and readings of the networks of seed {seed} in turns",
+        minutes=3,
+        run=partial(_timed, seed),
         settings={"turns": quality.TURNS, "readers": READERS},
-        needs=tuple(dict.fromkeys(_needs().values())),
+        needs=tuple(dict.fromkeys(_needs(seed).values())),
     )
 
 
-def _timed(place: Place) -> Mapping[str, Any]:
-    keys = _needs()
+def _timed(seed: int, place: Place) -> Mapping[str, Any]:
+    keys = _needs(seed)
     trainers = {
         name: quality.trainer_of(place, keys[name], trained=True)
         for name in ("plain", "regularised", "resnet")

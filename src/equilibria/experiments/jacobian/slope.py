@@ -248,10 +248,10 @@ def _cobweb(done: Results, name: str) -> Panel:
         return Panel(title=title, x="z", y="f(z)", series=[])
     states = torch.linspace(low, high, 121, dtype=torch.float64)
     plain = [z for z in found.value["plain"]["path"][:STEPS] if z is not None]
-    across, up = [plain[0]], [low]
+    across, up = [plain[0]], [plain[0]]
     for z, after in pairwise(plain):
-        across += [z, z, after]
-        up += [z, after, after]
+        across += [z, after]
+        up += [after, after]
     within = [place for place, z in enumerate(across) if abs(z) < 10]
     solved = [z for z in found.value["broyden"]["path"] if z is not None]
     return Panel(
@@ -273,7 +273,7 @@ def _cobweb(done: Results, name: str) -> Panel:
                 x=solved,
                 y=curve(torch.tensor(solved, dtype=torch.float64)).tolist(),
                 colour=2,
-                style="points",
+                style="marked",
             ),
         ],
         span_x=(low, high),

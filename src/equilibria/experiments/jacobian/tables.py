@@ -12,7 +12,7 @@ from equilibria.experiments.draw import Panel, Series
 from equilibria.experiments.duration import time_ratio
 from equilibria.experiments.experiment import NOT_RUN, Experiment, Page, Scale
 from equilibria.experiments.jacobian import costs, images
-from equilibria.experiments.jacobian.costs import MEMORY, READERS, TIMES
+from equilibria.experiments.jacobian.costs import MEMORY, READERS
 from equilibria.experiments.published import BAI_2021, COST, IMAGES, STOPPED
 
 __all__ = ["EXPERIMENT", "cases", "criterion", "epoch_seconds", "show"]
@@ -40,7 +40,7 @@ def cases(scale: Scale) -> Sequence[Case]:
         for name in NAMES:
             if seed in images.SEEDS[name]:
                 found += [images.case(name, scale, seed), costs.stopped(name, seed)]
-    return [*found, costs.times(), costs.memories()]
+    return [*found, *(costs.times(seed) for seed in images.ALL), costs.memories()]
 
 
 def show(done: Results) -> Page:
@@ -89,12 +89,22 @@ def epoch_seconds(training: Done) -> float | None:
     return statistics.median(seconds) if seconds else None
 
 
-def _epoch_ratio(plain: Done, regularised: Done) -> float | None:
+def _epoch_ratio(done: Results, seed: int) -> float | None:
     """Seconds of an epoch without the penalty over those with it, where both ran alike."""
-    seconds = epoch_seconds(plain), epoch_seconds(regularised)
-    if time_ratio(plain, regularised) is None or seconds[0] is None or seconds[1] is None:
+    plain, best = (done.get(images.key(name, seed)) for name in ("plain", BEST))
+    if plain is None or best is None or time_ratio(plain, best) is None:
         return None
-    return seconds[0] / seconds[1]
+    seconds = epoch_seconds(plain), epoch_seconds(best)
+    return None if seconds[0] is None or seconds[1] is None else seconds[0] / seconds[1]
+
+
+def _step_ratio(done: Results, seed: int) -> float | None:
+    """Time of a training step without the penalty over that with it, taken in turns."""
+    found = done.get(costs.times_key(seed))
+    if found is None:
+        return None
+    steps = found.value["steps"]
+    return steps["plain"]["step"] / steps["regularised"]["step"]
 
 
 # --- tables --------------------------------------------------------------------------------------
@@ -104,39 +114,55 @@ def criterion(done: Results) -> Table:
     """What the penalty keeps and what stopping early loses, seed by seed and as a mean."""
     rows: list[list[Any]] = []
     known: list[tuple[float, float, float]] = []
-    ratios: list[float] = []
+    turns: list[float | None] = []
+    epochs: list[float | None] = []
     for seed in images.ALL:
         full, early = (_accuracy(done, "plain", seed, limit) for limit in (LIMIT, THIRD))
         kept = _accuracy(done, BEST, seed, THIRD)
-        trainings = [done.get(images.key(name, seed)) for name in ("plain", BEST)]
-        ratio = None if None in trainings else _epoch_ratio(*trainings)  # pyright: ignore
-        ratios += [] if ratio is None else [ratio]
+        turns.append(_step_ratio(done, seed))
+        epochs.append(_epoch_ratio(done, seed))
+        times = [turns[-1], epochs[-1]]
         if full is None or early is None or kept is None:
-            rows.append([str(seed), *[NOT_RUN] * 6, ratio, None])
+            rows.append([str(seed), *[NOT_RUN] * 6, *times, None])
             continue
         known.append((full, early, kept))
-        rows.append([str(seed), *_lost(full, early, kept), ratio, _verdict(known[-1:], [ratio])])
+        rows.append([str(seed), *_lost(full, early, kept), *times, _verdict(known[-1:], *times)])
     if known:
         means = (statistics.fmean(each) for each in zip(*known, strict=True))
-        ratio = statistics.fmean(ratios) if ratios else None
-        rows.append(
-            [f"mean of {len(known)}", *_lost(*means), ratio, _verdict(known, ratios or [None])]
-        )
+        times = [_mean(turns), _mean(epochs)]
+        rows.append([f"mean of {len(known)}", *_lost(*means), *times, _verdict(known, *times)])
     return Table(
         title=f"A third of the evaluations: {THIRD} against {LIMIT}",
         columns=[
             *("seed", f"without penalty, {LIMIT}: accuracy, %", f"stopped at {THIRD}, %"),
             f"with penalty, trained and read at {THIRD}, %",
             *("lost by the penalty, points", "lost by stopping, points"),
-            *("stopping over penalty", "an epoch without over with", "as asked"),
+            *("stopping over penalty", "a training step without over with, in turns"),
+            *("an epoch without over with, as trained", "as asked"),
         ],
         rows=rows,
         note=f"Test accuracy; gamma {images.BEST:g}. As asked: the penalty costs at most {KEPT:g} "
         f"points, stopping early at least {LOST:g} and {TIMES_AS_MUCH:g} times as much as the "
-        f"penalty, and the steps of a training epoch take at least {SHORTER:g} times as long "
-        "without it. Seconds are medians over the epochs after the shallow start, of trainings "
-        "with as many threads on one machine.",
+        f"penalty, and training takes at least {SHORTER:g} times as long without it. Times are "
+        "judged by steps of the trained networks in turns, in one process, plain and penalised "
+        "ones weighed by their shares: an epoch has as many steps with the penalty as without. "
+        "Where these are missing, by the seconds of an epoch as trained: medians over the epochs "
+        "after the shallow start, of trainings with as many threads on one machine, which other "
+        f"work may have slowed. {_EVALUATED}",
     )
+
+
+# What the papers' code reads after one evaluation is not said; Table 3 shows that it is not z_0.
+_EVALUATED = (
+    "Solves return the best iterate that was evaluated: stopped at 1, ours read z = 0, which is "
+    "chance; the paper's accuracies at 1 are far above that, so ours at n compare with its at "
+    "n - 1."
+)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [each for each in values if each is not None]
+    return statistics.fmean(known) if known else None
 
 
 def _lost(full: float, early: float, kept: float) -> list[Any]:
@@ -145,15 +171,17 @@ def _lost(full: float, early: float, kept: float) -> list[Any]:
     return [full, early, kept, penalty, stopping, ratio]
 
 
-def _verdict(known: Sequence[tuple[float, float, float]], ratios: Sequence[float | None]) -> str:
+def _verdict(
+    known: Sequence[tuple[float, float, float]], turns: float | None, epochs: float | None
+) -> str:
     """Whether the means are as asked; where no times can be compared, of the accuracies alone."""
     full, early, kept = (statistics.fmean(each) for each in zip(*known, strict=True))
     penalty, stopping = full - kept, full - early
     accurate = penalty <= KEPT and stopping >= max(LOST, TIMES_AS_MUCH * penalty)
-    times = [ratio for ratio in ratios if ratio is not None]
-    if not times:
+    ratio = epochs if turns is None else turns
+    if ratio is None:
         return f"accuracy {'yes' if accurate else 'no'}, time not compared"
-    fast = statistics.fmean(times) >= SHORTER
+    fast = ratio >= SHORTER
     if accurate == fast:
         return "yes" if fast else "no"
     return f"accuracy {'yes' if accurate else 'no'}, time {'yes' if fast else 'no'}"
@@ -214,7 +242,7 @@ def _table_3(done: Results) -> Table:
         rows=rows,
         note=f"Means over the seeds. Ours with a penalty were trained with {THIRD} evaluations a "
         f"solve, the one without (gamma 0) with {LIMIT}; the penalty is in "
-        f"{images.PROBABILITY:g} of the steps (the paper's: .05, 7 evaluations).",
+        f"{images.PROBABILITY:g} of the steps (the paper's: .05, 7 evaluations). {_EVALUATED}",
     )
 
 
@@ -223,7 +251,7 @@ def _costs(done: Results) -> Table:
         [each.model, PAPER, each.error, f"{each.memory:g} GB", each.time, None, None]
         for each in COST
     ]
-    times, memory = done.get(TIMES), done.get(MEMORY)
+    times, memory = done.get(costs.times_key(0)), done.get(MEMORY)
     for name in ("resnet", *READERS):
         read = None if times is None else times.value["read"]
         steps = None if times is None else times.value["steps"]
@@ -347,7 +375,7 @@ def _bytes(done: Results) -> Panel:
 
 
 def _times(done: Results) -> Panel:
-    found = done.get(TIMES)
+    found = done.get(costs.times_key(0))
     read = {} if found is None else found.value["read"]
     values = {name: read[name] / read["resnet"] if read else None for name in SHORT}
     return _bars("Fig. 6: run time of inference", "ResNet = 1", values)

@@ -12,7 +12,6 @@ import torch
 from equilibria.experiments import counterpart, trainings
 from equilibria.experiments.case import Case
 from equilibria.experiments.experiment import Scale
-from equilibria.experiments.probing import probing
 from equilibria.experiments.training import training
 from equilibria.models import ModelConfig
 from equilibria.models.vision.mdeq import MDEQConfig
@@ -36,9 +35,6 @@ __all__ = [
 ]
 
 CLASSES = 10
-
-PROBE = probing(6, 14)
-"""What the Jacobian study sees of the multiscale networks after each epoch."""
 
 SEEDS: Sequence[int] = (0, 1, 2)
 
@@ -163,7 +159,6 @@ def training_of(data: str, kind: str, scale: Scale, seed: int) -> Case:
         key(data, kind, seed),
         recipe_of(data, kind, scale, seed),
         _minutes(scale),
-        probe=PROBE if kind == "mdeq" else None,
     )
 
 

@@ -39,7 +39,7 @@ def cases(scale: Scale) -> Sequence[Case]:
         *(
             Case(
                 key=f"reach-{resolutions}",
-                description=f"differentiates a cell of {resolutions} resolutions after 1 to "
+                description=f"differentiates a cell of {resolutions} resolution(s) after 1 to "
                 f"{rounds} evaluations",
                 minutes={1: 0.2, 2: 0.4, 3: 1, 4: 2}[resolutions],
                 run=_reach(resolutions, rounds),
@@ -176,9 +176,9 @@ def _reach_table(done: Results) -> Table:
         rows=rows,
         note="Measured: the farthest pixel, along an axis, whose gradient is not exactly zero, "
         f"over all resolutions of z_r and {DRAWS} draws of weights, in double precision. Counted: "
-        "from kernels and strides alone. The cell has no norm here: the statistics of GroupNorm make "
-        "every output depend on every pixel from the first evaluation on, though weakly (below). "
-        "Kernels of 3x3 twice see 2 pixels an evaluation at one resolution, 2^n at n.",
+        "from kernels and strides alone. The cell has no norm here: the statistics of GroupNorm "
+        "make every output depend on every pixel from the first evaluation on, though weakly "
+        "(below). Kernels of 3x3 twice see 2 pixels an evaluation at one resolution, 2^n at n.",
     )
 
 
@@ -242,8 +242,8 @@ def _reach_panel(done: Results) -> Panel:
         x="evaluations r",
         y="pixels",
         series=series,
-        log_y=True,
         whole_x=True,
+        zero=True,
     )
 
 

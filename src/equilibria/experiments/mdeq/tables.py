@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -257,7 +258,7 @@ def _curves(done: Results, data: str) -> Panel:
         )
     what = "images set aside" if judged == "valid" else "test images"
     return Panel(
-        title=f"{DATA[data].words}: accuracy on {what}, mean and range of the seeds",
+        title=f"{DATA[data].words}, {what}: mean and range",
         x="epoch",
         y="accuracy, %",
         series=series,
@@ -267,7 +268,7 @@ def _curves(done: Results, data: str) -> Panel:
 
 def _bars(found: Mapping[tuple[str, str], Summary], title: str, unit: str, figure: str) -> Panel:
     """A bar a network for each set of images."""
-    names = [network.words for network in NETWORKS.values()]
+    names = [re.sub("(-| )", r"\1\n", network.words) for network in NETWORKS.values()]
     return Panel(
         title=title,
         x="",

@@ -31,7 +31,7 @@ BORDER = 1
 class MonotoneConvConfig(VisionConfig):
     """The architecture of a convolutional monotone equilibrium network.
 
-    On 3 x 16 x 16 with 10 classes, channels (48,) have 50,508 parameters and (16, 32) 40,384.
+    On 3 x 16 x 16 with 10 classes, channels (48,) have 50,508 parameters and (16, 32) 40,432.
 
     Args:
         channels: of each resolution of the state, the highest first, each half of the one before.

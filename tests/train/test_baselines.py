@@ -1,0 +1,42 @@
+"""Recipes of the networks that multiscale equilibria are compared with."""
+
+import pytest
+
+from equilibria.models import PeacemanRachford
+from equilibria.train import recipe as recipes
+from equilibria.train.config import ConfigError
+
+
+def test_a_monotone_network_trains_by_its_splitting_method(tree, make, quiet):
+    tree |= {
+        "model": {"name": "monotone-dense", "width": 16},
+        "solver": {"name": "PeacemanRachford", "alpha": 0.5, "rtol": 1e-3},
+        "eval_solver": {"name": "ForwardBackward", "alpha": 0.5, "rtol": 1e-3},
+    }
+    trainer, folder = make(tree=tree)
+    assert trainer.recipe.solver == PeacemanRachford(alpha=0.5, rtol=1e-3)
+    assert recipes.parse(recipes.dump(trainer.recipe)) == trainer.recipe
+    trainer.fit(folder, quiet)
+    first, *_, last = folder.read_metrics()
+    assert last["train"]["loss"] < first["train"]["loss"]
+    for part in ("train", "test"):
+        assert last[part]["forward"]["status"]["CONVERGED"] == 1.0
+
+
+@pytest.mark.parametrize("name", ["neural-ode", "augmented-neural-ode"])
+def test_a_neural_ode_trains_without_anything_to_solve(tree, make, quiet, name):
+    pytest.importorskip("torchdiffeq")
+    del tree["solver"]
+    trainer, folder = make(tree=tree | {"model": {"name": name, "filters": 2}})
+    trainer.fit(folder, quiet)
+    first, *_, last = folder.read_metrics()
+    assert last["train"]["loss"] < first["train"]["loss"]
+    assert last["train"]["forward"] == {"evals": None, "status": None}
+
+
+def test_a_splitting_method_is_for_monotone_networks(tree, make, quiet):
+    trainer, folder = make(tree=tree | {"solver": {"name": "ForwardBackward"}})
+    with pytest.raises(TypeError, match="the cell DenseCell is none: take another solver"):
+        trainer.fit(folder, quiet)
+    with pytest.raises(ConfigError, match="alpha"):
+        recipes.parse(tree | {"solver": {"name": "ForwardBackward", "alpha": -1.0}})
