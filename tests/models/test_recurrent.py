@@ -125,7 +125,7 @@ def test_what_cannot_be_is_refused(kind, options, error, words):
 
 
 def test_a_solver_or_a_foreign_carry_is_refused(kind):
-    with pytest.raises(TypeError, match="takes no solver"):
+    with pytest.raises(TypeError, match="no equilibrium layer to take solver"):
         kind[0](vocabulary=4).build(solver=None)
     assert not kind[0](vocabulary=4).implicit
     model = build(kind)

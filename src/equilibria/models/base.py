@@ -1,11 +1,12 @@
 """What every model is; and what an equilibrium model is: injection, fixed point, readout."""
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from equilibria.nn import DEQ
 from equilibria.solve import Solution
@@ -57,17 +58,32 @@ class ModelConfig(abc.ABC):
         return True
 
 
-def refuse_layer(layer: Mapping[str, Any]) -> None:
-    """Refuse the keywords of a `DEQ` layer for a network that has none.
+@dataclass(frozen=True, kw_only=True)
+class ExplicitConfig(ModelConfig):
+    """The architecture of a network that solves for nothing."""
 
-    Raises:
-        TypeError: there is one.
-    """
-    if layer:
-        raise TypeError(
-            f"an explicit network has no equilibrium layer to take {', '.join(layer)}: leave "
-            "solver and adjoint out, or take the equilibrium model of the same cell"
-        )
+    @property
+    @override
+    def implicit(self) -> bool:
+        return False
+
+    @override
+    def build(self, **layer: Any) -> "Model":
+        """Return a new network.
+
+        Raises:
+            TypeError: there is a keyword of a `DEQ` layer, which it has not.
+        """
+        if layer:
+            raise TypeError(
+                f"an explicit network has no equilibrium layer to take {', '.join(layer)}: leave "
+                "solver and adjoint out, or take the equilibrium model of the same cell"
+            )
+        return self.network()
+
+    @abc.abstractmethod
+    def network(self) -> "Model":
+        """Return a new network."""
 
 
 @dataclass(frozen=True, kw_only=True)

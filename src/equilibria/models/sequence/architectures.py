@@ -5,7 +5,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from equilibria.models.base import refuse_layer
+from equilibria.models.base import ExplicitConfig
 from equilibria.models.sequence.base import SequenceModel
 from equilibria.models.sequence.cell import CellConfig
 from equilibria.models.sequence.config import check_positive
@@ -44,7 +44,7 @@ class EquilibriumConfig(CellConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StackConfig(CellConfig):
+class StackConfig(CellConfig, ExplicitConfig):
     """What the configs of explicit networks add to those of their cells.
 
     Args:
@@ -62,14 +62,8 @@ class StackConfig(CellConfig):
         super().__post_init__()
         check_positive(layers=self.layers)
 
-    @property
     @override
-    def implicit(self) -> bool:
-        return False
-
-    @override
-    def build(self, **layer: Any) -> SequenceModel:
-        refuse_layer(layer)
+    def network(self) -> SequenceModel:
         kind = TiedStack if self.tied else UntiedStack
         return kind(self, self.layers, self.checkpoint)
 

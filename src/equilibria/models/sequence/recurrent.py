@@ -3,13 +3,12 @@
 import abc
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from equilibria.models.base import Prediction
+from equilibria.models.base import ExplicitConfig, Prediction
 from equilibria.models.sequence.base import SequenceModel, require_batch
 from equilibria.models.sequence.config import SequenceConfig, check_positive, check_share
 from equilibria.nn import VariationalDropout, weight_dropout
@@ -18,7 +17,7 @@ __all__ = ["GRUConfig", "LSTMConfig", "Recurrent"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecurrentConfig(SequenceConfig):
+class RecurrentConfig(SequenceConfig, ExplicitConfig):
     """The architecture of a recurrent language model.
 
     Args:
@@ -59,18 +58,8 @@ class RecurrentConfig(SequenceConfig):
                 "layers is 1: use output_dropout"
             )
 
-    @property
     @override
-    def implicit(self) -> bool:
-        return False
-
-    @override
-    def build(self, **layer: Any) -> "Recurrent":
-        if layer:
-            raise TypeError(
-                "a recurrent network has no equilibrium layer and takes no "
-                f"{' or '.join(sorted(layer))}"
-            )
+    def network(self) -> "Recurrent":
         return Recurrent(self)
 
     @property

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from equilibria.models.base import EquilibriumModel, Model, Prediction, refuse_layer
+from equilibria.models.base import EquilibriumModel, ExplicitConfig, Model, Prediction
 from equilibria.models.unrolled import frozen_layer
 from equilibria.models.vision.block import Norm
 from equilibria.models.vision.cell import MultiscaleCell
@@ -158,7 +158,7 @@ class MDEQConfig(MDEQCellConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MDEQUnrolledConfig(MDEQCellConfig):
+class MDEQUnrolledConfig(MDEQCellConfig, ExplicitConfig):
     """The architecture of a network that applies an MDEQ's cell a fixed number of times.
 
     Its fields are those of `MDEQCellConfig`, `layers` and `checkpoint`.
@@ -176,14 +176,8 @@ class MDEQUnrolledConfig(MDEQCellConfig):
         super().__post_init__()
         check_positive(layers=(self.layers,))
 
-    @property
     @override
-    def implicit(self) -> bool:
-        return False
-
-    @override
-    def build(self, **layer: Any) -> "MDEQUnrolled":
-        refuse_layer(layer)
+    def network(self) -> "MDEQUnrolled":
         return MDEQUnrolled(self)
 
 

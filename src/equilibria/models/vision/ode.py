@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from equilibria.models.base import Model, Prediction, refuse_layer
+from equilibria.models.base import ExplicitConfig, Model, Prediction
 from equilibria.models.vision.config import VisionConfig, check_positive
 
 __all__ = [
@@ -28,7 +28,7 @@ class ODEError(RuntimeError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NeuralODEConfig(VisionConfig):
+class NeuralODEConfig(VisionConfig, ExplicitConfig):
     """The architecture of a convolutional neural ODE.
 
     Dormand and Prince's method of order 5 integrates, by torchdiffeq, which comes with the
@@ -67,14 +67,8 @@ class NeuralODEConfig(VisionConfig):
             raise ValueError(f"rtol and atol must be positive; got {self.rtol} and {self.atol}")
         super().__post_init__()
 
-    @property
     @override
-    def implicit(self) -> bool:
-        return False
-
-    @override
-    def build(self, **layer: Any) -> "NeuralODE":
-        refuse_layer(layer)
+    def network(self) -> "NeuralODE":
         return NeuralODE(self)
 
 

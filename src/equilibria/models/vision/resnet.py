@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from equilibria.models.base import Model, Prediction, refuse_layer
+from equilibria.models.base import ExplicitConfig, Model, Prediction
 from equilibria.models.vision.config import VisionConfig, check_positive
 
 __all__ = ["BasicBlock", "ResNet", "ResNetConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResNetConfig(VisionConfig):
+class ResNetConfig(VisionConfig, ExplicitConfig):
     """The architecture of a residual network of basic blocks.
 
     The defaults are ResNet-18 for small images: 11,173,962 parameters with 10 classes, and
@@ -45,14 +45,8 @@ class ResNetConfig(VisionConfig):
             raise ValueError(f"stem must be 'cifar' or 'imagenet'; got {self.stem!r}")
         super().__post_init__()
 
-    @property
     @override
-    def implicit(self) -> bool:
-        return False
-
-    @override
-    def build(self, **layer: Any) -> "ResNet":
-        refuse_layer(layer)
+    def network(self) -> "ResNet":
         return ResNet(self)
 
 
