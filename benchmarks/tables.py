@@ -38,6 +38,14 @@ TABLES = (
             ("deq/imbalance", "Unequal evaluations within a batch"),
             ("jacobian/stability", "LayerNorm, weight norm, weight decay, Jacobian penalty"),
             ("jacobian/language", "Perplexity with and without the Jacobian penalty"),
+            ("jacobian/toy", "The one-dimensional toy, with and without the Jacobian penalty"),
+            ("jacobian/slope", "Slopes below and above one"),
+            ("jacobian/growth", "Residuals and Jacobian norm grow in training, on images"),
+            ("jacobian/tables", "A third of the evaluations, on images"),
+            ("mdeq/tables", "Images: Table 3.1 of the thesis"),
+            ("mdeq/convergence", "Residuals of each resolution, and larger images"),
+            ("mdeq/receptive", "How far an output sees"),
+            ("mdeq/memory", "Memory of a step on images"),
         )
     ),
 )

@@ -30,6 +30,12 @@ PUBLISHED = {
     "mdeq-imagenet-small-paper": next(r.top1 for r in IMAGENET if r.model == "MDEQ-small"),
     "mdeq-imagenet-large-paper": next(r.top1 for r in IMAGENET if r.model == "MDEQ-large"),
     "mdeq-imagenet-xl-paper": next(r.top1 for r in IMAGENET if r.model == "MDEQ-XL"),
+    "mdeq-imagenet-small-jr-paper": next(
+        r.accuracy for r in IMAGES if r.model == "MDEQ-small, regularised"
+    ),
+    "mdeq-imagenet-large-jr-paper": next(
+        r.accuracy for r in IMAGES if r.model == "MDEQ-large, regularised"
+    ),
 }
 """Accuracy in percent that the papers print of what a recipe describes."""
 

@@ -1,6 +1,7 @@
 """The commands, as a user meets them: what they print, what they refuse, how they end."""
 
 import json
+import sys
 
 import pytest
 import yaml
@@ -125,6 +126,28 @@ def test_a_mistake_is_one_message_and_a_failure(argv, what, capsys, tmp_path, mo
     monkeypatch.chdir(tmp_path)
     assert what in fails(capsys, *argv)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def ode(tmp_path):
+    """A recipe of a neural ODE that three evaluations will not do for."""
+    model = {"name": "neural-ode", "filters": 2, "max_evals": 3}
+    recipe = {name: value for name, value in RECIPE.items() if name != "solver"}
+    (tmp_path / "ode.yaml").write_text(yaml.safe_dump(recipe | {"model": model}))
+    return str(tmp_path / "ode.yaml"), "--out", str(tmp_path / "run")
+
+
+def test_dynamics_that_are_too_stiff_are_no_defect(ode, capsys):
+    pytest.importorskip("torchdiffeq")
+    message = fails(capsys, "train", *ode)
+    assert "takes more than 3 evaluations" in message and "defect" not in message
+
+
+def test_a_missing_package_is_no_defect_and_leaves_no_run(ode, capsys, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchdiffeq", None)
+    message = fails(capsys, "train", *ode)
+    assert "pip install 'equilibria[ode]'" in message and "defect" not in message
+    assert not (tmp_path / "run").exists()
 
 
 def test_missing_data_is_one_message(capsys, tmp_path, monkeypatch):

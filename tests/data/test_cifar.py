@@ -75,7 +75,12 @@ def known(form: int, archive: bytes) -> cifar.Release:
         }
         for split, names in versions[form].files.items()
     }
-    versions[form] = replace(versions[form], md5=hashlib.md5(archive).hexdigest(), files=files)
+    versions[form] = replace(
+        versions[form],
+        md5=hashlib.md5(archive).hexdigest(),
+        files=files,
+        counts={"train": 50, "test": 10},
+    )
     return replace(CIFAR10, versions=tuple(versions))
 
 
@@ -166,13 +171,38 @@ def test_the_label_of_cifar_100_is_the_fine_one() -> None:
 
 def test_cifar_100_has_a_hundred_classes() -> None:
     assert len(set(CIFAR100.labels)) == 100 and list(CIFAR100.labels) == sorted(CIFAR100.labels)
-    version = CIFAR100.versions[0]
+    version = replace(CIFAR100.versions[0], counts={"train": 20, "test": 20})
     pixels, labels = images(3, 20, 100)
     content = binary(pixels, labels, extra=1)
     splits = version.splits({"train.bin": content, "test.bin": content}, 100)
     assert splits["test"].targets.tolist() == list(range(20))
-    with pytest.raises(DataError, match="a label is 19, expected 0 to 9"):
+    with pytest.raises(DataError, match="a label is 10, expected 0 to 9"):
         version.splits({"train.bin": content, "test.bin": content}, 10)
+
+
+def test_a_label_below_zero_is_named() -> None:
+    version = replace(CIFAR100.versions[1], counts={"train": 20, "test": 20})
+    pixels, labels = images(3, 20)
+    content = python(pixels, labels.astype(np.int64) - 1, "fine_labels")
+    with pytest.raises(DataError, match="a label is -1, expected 0 to 99"):
+        version.splits({"train": content, "test": content}, 100)
+
+
+@pytest.mark.parametrize("release", [CIFAR10, CIFAR100], ids=lambda release: release.name)
+def test_unpacked_files_with_too_few_images_are_refused(
+    tmp_path: Path, cache: Path, release: cifar.Release
+) -> None:
+    """Of the binary version nobody published what the checksums of its files are."""
+    version = release.versions[0]
+    (tmp_path / version.folder).mkdir()
+    record = images(3, 10)
+    for name in version.names:
+        content = binary(*record, extra=int(release is CIFAR100))
+        (tmp_path / version.folder / name).write_bytes(content)
+    expected = "10,000" if release is CIFAR10 else "50,000"
+    match = rf"{version.folder}/{version.names[0]} has 10 images, expected {expected}"
+    with pytest.raises(DataError, match=match):
+        release.load(tmp_path, download=False)
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 3072, b"x" * 6147], ids=["none", "short", "odd"])

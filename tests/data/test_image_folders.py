@@ -148,17 +148,21 @@ def _deep_grey(root: Path) -> str:
     return r"dog/007\.png has 16 bits a channel \(mode I\)"
 
 
-def _deep_colours(root: Path) -> str:
-    def chunk(kind: bytes, data: bytes) -> bytes:
+def deep(kind: int, channels: int) -> bytes:
+    """A PNG image of 12 x 12 pixels, with 16 bits a channel, of one of the format's kinds."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
         return (
-            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+            struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
         )
 
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 12, 12, 16, 2, 0, 0, 0))
-    rows = chunk(b"IDAT", zlib.compress((b"\0" + bytes(6 * 12)) * 12))
-    (root / "dog" / "007.png").write_bytes(
-        b"\x89PNG\r\n\x1a\n" + header + rows + chunk(b"IEND", b"")
-    )
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 12, 12, 16, kind, 0, 0, 0))
+    rows = chunk(b"IDAT", zlib.compress((b"\0" + bytes(2 * channels * 12)) * 12))
+    return b"\x89PNG\r\n\x1a\n" + header + rows + chunk(b"IEND", b"")
+
+
+def _deep_colours(root: Path) -> str:
+    (root / "dog" / "007.png").write_bytes(deep(2, 3))
     return r"dog/007\.png has 16 bits a channel \(mode RGB\)"
 
 
@@ -208,6 +212,20 @@ def test_images_as_they_are(pets: Path) -> None:
 def test_grey_images_have_one_channel(tmp_path: Path) -> None:
     found = images.load(folder(tmp_path, {"a": 3, "b": 3}, mode="L"))
     assert found.shape == (1, 12, 12) and found.train[:2][0].shape == (2, 1, 12, 12)
+
+
+@pytest.mark.parametrize(
+    ("kind", "channels"),
+    [(0, 1), (2, 3), (4, 2), (6, 4)],
+    ids=["grey", "rgb", "grey-alpha", "rgb-alpha"],
+)
+def test_sixteen_bits_are_refused_where_images_are_converted(
+    pets: Path, kind: int, channels: int
+) -> None:
+    (pets / "dog" / "007.png").write_bytes(deep(kind, channels))
+    for wanted in (3, 1):
+        with pytest.raises(DataError, match=r"dog/007\.png has 16 bits a channel"):
+            images.load(pets, channels=wanted)
 
 
 @pytest.mark.parametrize(("channels", "mode"), [(3, "RGB"), (1, "L")])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from equilibria.experiments import counterpart, measure, trainings, variants
+from equilibria.experiments import counterpart, measure, trainings, turns, variants
 from equilibria.experiments.deq import quality
 from equilibria.solve import Anderson, Picard, SolveWarning, Status
 from equilibria.solve.tree import Shared
@@ -155,8 +155,8 @@ def test_both_kinds_of_step_are_timed_and_weighed_as_they_are_drawn(small, monke
         for name, each in {"deq": recipe, "tied": stack}.items()
     }
     drawn = trainers["deq"].stabiliser.counts
-    found = quality.stepped(trainers)
-    steps = quality.TURNS + quality.WARM
+    found = turns.stepped(trainers)
+    steps = turns.TURNS + turns.WARM
     assert drawn.applied == (steps if share else 0) and drawn.steps - drawn.applied == steps
     assert trainers["deq"].stabiliser.recipe.regulariser.gamma == 0.1
     plain, penalised = found["deq"]["plain"], found["deq"]["penalised"]

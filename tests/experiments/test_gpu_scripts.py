@@ -10,6 +10,7 @@ import tiny
 from tiny import CELLS
 
 from equilibria.train import memory as step_memory
+from equilibria.train import recipe as recipes
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "gpu"
 
@@ -66,6 +67,9 @@ def test_the_scripts_print_the_published_figures():
     vision = script("vision")
     shipped = vision.PUBLISHED
     assert shipped["mdeq-cifar10-small-gpu"] == 87.1 and shipped["mdeq-cifar10-gpu"] == 93.8
+    assert shipped["mdeq-imagenet-small-jr-paper"] == 74.5
+    assert shipped["mdeq-imagenet-large-jr-paper"] == 76.8
+    assert shipped.keys() <= set(recipes.available())
 
 
 def test_throughput_measures_every_network(recipe, tmp_path, monkeypatch):

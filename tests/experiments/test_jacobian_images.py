@@ -4,10 +4,11 @@ import json
 
 import pytest
 import torch
+from rich.console import Console
 
 from equilibria.bench import record
 from equilibria.experiments import draw
-from equilibria.experiments.case import Done
+from equilibria.experiments.case import Done, Place
 from equilibria.experiments.experiment import NOT_RUN
 from equilibria.experiments.jacobian import costs, growth, images, tables
 from equilibria.experiments.registry import EXPERIMENTS
@@ -15,6 +16,7 @@ from equilibria.experiments.runner import publish
 from equilibria.solve import Anderson
 from equilibria.train import recipe as recipes
 
+QUIET = Console(quiet=True)
 MACHINE = {"threads": 1, "machine": "one core"}
 
 
@@ -203,7 +205,7 @@ def test_steps_in_turns_go_before_epochs_and_two_machines_are_not_compared(done)
     assert rows[0]["as asked"] == "accuracy yes, time no"
     assert rows[1]["an epoch without over with, as trained"] is None
     assert rows[1]["as asked"] == "accuracy yes, time not compared"
-    assert rows[-1]["a training step without over with, in turns"] == pytest.approx(1.5)
+    assert rows[-1]["a training step without over with, in turns"] is None  # nor of two of three
     for seed in (0, 2):
         del done[costs.times_key(seed)]
     assert judged(done)[0]["as asked"] == "yes"
@@ -234,10 +236,38 @@ def test_the_tables_stand_whole_in_part_and_diverged(done, tmp_path):
     assert judged(done)[2]["as asked"] is None and judged(done)[3]["seed"] == "mean of 2"
 
 
+def test_a_training_that_diverged_enters_no_mean(done, tmp_path):
+    best = images.regularised(images.BEST)
+    done[images.key("plain", 1)] = trained(20.0, diverged="the loss is nan")
+    rows = judged(done)
+    assert rows[1]["without penalty, 18: accuracy, %"] == "diverged" and rows[1]["as asked"] is None
+    assert rows[-1]["seed"] == "mean of 2"
+    for seed in images.ALL:
+        done[images.key(best, seed)] = trained(10.0, diverged="the loss is nan")
+        del done[costs.stopped_key(images.key(best, seed))]
+    found = shown(tables.show, done, tmp_path)
+    rows = {row[1]: row for row in found["Table 2"].rows if row[2] == tables.OURS}
+    assert rows[tables.READ_AS["plain"]][-1] == "2 of 3"
+    assert rows[tables.READ_AS["regularised"]][4] == "diverged"
+    stopped = {row[1]: row for row in found["Table 3"].rows if row[0] == tables.OURS}
+    assert set(stopped[images.BEST][3:]) == {"diverged"}
+    errors = {row[0]: row[2] for row in found["Figure 6"].rows if row[1] == tables.OURS}
+    assert errors[tables.READ_AS["regularised"]] == "diverged"
+
+
+def test_a_training_that_diverged_is_not_read(tmp_path):
+    place = Place(folder=tmp_path, out=tmp_path, console=QUIET)
+    folder = place.shared(images.key("plain", 0))
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text('{"value": {"diverged": "the loss is nan"}}')
+    assert costs.stopped("plain", 0).run(place) == {"diverged": "the loss is nan"}
+
+
 def test_growth_shows_means_over_the_seeds(done, tmp_path):
     (table,) = shown(growth.show, done, tmp_path).values()
     assert len(table.rows) == sum(len(images.SEEDS[name]) for name in growth.NAMES)
     assert table.rows[0][2:6] == [40, 9, 0.01, 0.03]
+    assert table.columns[2] == "validation accuracy, %"
     early = trained(1.0, diverged="at step 3")
     done[images.key("decay", 0)] = Done({**early.value, "metrics": []}, early.record)
     del done[images.key("plain", 2)]

@@ -3,9 +3,11 @@
 import dataclasses
 import itertools
 import json
+from types import SimpleNamespace
 
 import pytest
 import tiny
+import torch
 from rich.console import Console
 
 from equilibria.bench import record
@@ -13,6 +15,7 @@ from equilibria.experiments import draw
 from equilibria.experiments.experiment import NOT_RUN
 from equilibria.experiments.mdeq import convergence, memory, networks, receptive, tables
 from equilibria.experiments.runner import execute
+from equilibria.tasks.classification import ImageClassification
 from equilibria.train import memory as step_memory
 
 QUIET = Console(quiet=True)
@@ -65,6 +68,11 @@ def test_networks_of_one_size_are_trained_alike(run):
     assert {recipe.batch_size for recipe in recipes.values()} == {base.batch_size}
     assert {recipe.epochs for recipe in recipes.values()} == {base.epochs}
     assert {recipe.task for recipe in recipes.values()} == {base.task}
+    assert {recipe.schedule for recipe in recipes.values()} == {base.schedule}
+    assert {recipe.clip for recipe in recipes.values()} == {base.clip}
+    for kind, recipe in recipes.items():  # but for its rate
+        rate = networks.NETWORKS[kind].rate * base.optimiser.lr
+        assert recipe.optimiser == dataclasses.replace(base.optimiser, lr=rate)
     assert recipes["single"].solver == base.solver and recipes["resnet"].solver is None
     counts = {
         kind: networks.parameters("cifar10", recipe.model, base) for kind, recipe in recipes.items()
@@ -108,14 +116,29 @@ def test_the_course_of_each_resolution_and_size(run):
     assert all("±" in row["after 2"] for row in sizes)
 
 
-def test_mosaics_are_images_side_by_side():
-    from torch import arange, equal
+@pytest.mark.parametrize("kind", convergence.KINDS)
+def test_images_of_each_size_are_normalised_as_in_the_training(monkeypatch, kind):
+    monkeypatch.setattr(convergence, "BATCHES", 2)
+    monkeypatch.setattr(convergence, "BATCH", 4)
+    task = ImageClassification(data="digits", size=4, samples=20, normalise=True).load()
+    trained = SimpleNamespace(data=task)
+    images = convergence._images(trained, kind, 4, None)
+    torch.testing.assert_close(images, task.sample("test", 8).inputs)
+    own = ImageClassification(data="digits").load().sample("test", 8).inputs  # 8 x 8 pixels
+    larger = convergence._images(trained, kind, 8, None)
+    assert larger.shape == own.shape
+    if kind == "enlarged":
+        torch.testing.assert_close(larger, task.statistics.apply(own))
 
-    images = arange(8 * 3 * 2 * 2).float().reshape(8, 3, 2, 2)
+
+def test_mosaics_are_images_side_by_side():
+    images = torch.arange(8 * 3 * 2 * 2).float().reshape(8, 3, 2, 2)
     whole = convergence.mosaics(images, 2)
     assert whole.shape == (2, 3, 4, 4)
-    assert equal(whole[0, :, :2, :2], images[0]) and equal(whole[0, :, :2, 2:], images[1])
-    assert equal(whole[1, :, 2:, :2], images[6])
+    assert torch.equal(whole[0, :, :2, :2], images[0]) and torch.equal(
+        whole[0, :, :2, 2:], images[1]
+    )
+    assert torch.equal(whole[1, :, 2:, :2], images[6])
 
 
 def test_measured_reach_is_the_counted_one(run):
@@ -125,7 +148,8 @@ def test_measured_reach_is_the_counted_one(run):
     assert len(rows) == 5 and {row["nothing beyond"] for row in rows} == {"yes"}
     for row in rows:
         assert row["measured"] == row["counted"]
-        assert row["measured"] <= row["r times the receptive field, and the stem"]
+        assert row["measured"] <= row["r 2^n"] == row["r"] * 2 ** row["resolutions"]
+        assert row["one evaluation sees of z"] == {1: 2, 2: 5}[row["resolutions"]]
         assert (
             row["resolutions where both agree"] == f"{row['resolutions']} of {row['resolutions']}"
         )

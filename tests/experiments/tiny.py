@@ -4,8 +4,8 @@ import dataclasses
 
 import yaml
 
-from equilibria.experiments import trainings, variants
-from equilibria.experiments.deq import convergence, imbalance, memory, quality, solvers, tolerance
+from equilibria.experiments import trainings, turns, variants
+from equilibria.experiments.deq import convergence, imbalance, memory, solvers, tolerance
 from equilibria.experiments.jacobian import images, slope, toy, toy_model
 from equilibria.experiments.mdeq import convergence as resolutions
 from equilibria.experiments.mdeq import memory as image_memory
@@ -89,8 +89,8 @@ def shrink(monkeypatch, folder):
     monkeypatch.setattr(memory, "BATCH", 2)
     monkeypatch.setattr(imbalance, "BATCHES", 2)
     monkeypatch.setattr(step_memory, "LONG", (3,))  # of the profiler, a second each
-    monkeypatch.setattr(quality, "TURNS", 2)
-    monkeypatch.setattr(quality, "WARM", 1)
+    monkeypatch.setattr(turns, "TURNS", 2)
+    monkeypatch.setattr(turns, "WARM", 1)
     study(monkeypatch, folder)
     multiscale(monkeypatch)
 

@@ -172,3 +172,21 @@ def test_the_dense_cell_contracts_whatever_its_weights():
         for weight in model.deq.cell.parameters():
             weight.mul_(100.0)
     assert torch.linalg.matrix_norm(model.deq.cell.linear.weight, 2) <= 0.9 + 1e-5
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [torch.zeros(2, 4, 8, 8), torch.zeros(3, 8, 8), torch.zeros(2, 3, 8, 8, dtype=torch.uint8)],
+    ids=["channels", "one-image", "bytes"],
+)
+@pytest.mark.parametrize("name", ["mdeq", "mdeq-unrolled", "resnet"])
+def test_what_is_no_batch_of_images_is_refused(name, wrong):
+    model = models.create(name, **{**{**SMALL, **EXPLICIT}[name], "shape": (3, 8, 8)})
+    with pytest.raises(ValueError, match=r"expected images \(batch, 3, height, width\)"):
+        model(wrong)
+
+
+def test_an_explicit_network_has_no_solution():
+    prediction = models.create("resnet", **EXPLICIT["resnet"])(torch.zeros(2, 1, 8, 8))
+    with pytest.raises(ValueError, match="solves for nothing"):
+        _ = prediction.solution

@@ -1,7 +1,8 @@
 """Monotone networks: the operator is as promised, and every solver finds the one fixed point."""
 
 import copy
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from equilibria.solve import (
     Anderson,
     Broyden,
     Implicit,
+    Solver,
     Status,
     Unrolled,
     fixed_point,
@@ -288,12 +290,21 @@ def test_another_cell_is_refused(solver):
     name = type(solver).__name__
     x = torch.zeros(2, 3)
     with pytest.raises(TypeError, match=f"{name} splits .* the cell Linear is none: take another"):
-        DEQ(torch.nn.Linear(3, 3), solver=solver)(z0=x)
+        DEQ(torch.nn.Linear(3, 3), eval_solver=solver)
+    with pytest.raises(TypeError, match=f"{name} splits .* the cell Linear is none: take another"):
+        DEQ(torch.nn.Linear(3, 3), solver=solver)
     with pytest.raises(TypeError, match=f"{name} splits .* this equation is none: take another"):
         fixed_point(lambda z: 0.5 * z, x, solver=solver)
     model = create("dense", adjoint=Implicit(linear=solver))
     with pytest.raises(TypeError, match=f"{name} splits .* this equation is none"):
         model(images(model)).output.sum().backward()
+
+
+@pytest.mark.parametrize("cls", [ForwardBackward, PeacemanRachford])
+def test_all_limits_hold_where_the_cell_is_known(cls):
+    others = {field.name: cast(Any, field.default) + 1 for field in fields(Solver)}
+    bound = cls(**others).bound_to(create("dense").deq.cell)
+    assert {name: getattr(bound, name) for name in others} == others
 
 
 @pytest.mark.parametrize("cls", [ForwardBackward, PeacemanRachford])

@@ -126,10 +126,16 @@ def test_too_many_evaluations_in_backward_are_an_error(x):
         output.sum().backward()
 
 
-def test_without_torchdiffeq_the_error_says_what_to_install(x, monkeypatch):
+def test_a_backward_integration_that_cannot_be_finished_is_an_error(x):
+    output = create(continuous_adjoint=True)(x).output
+    with pytest.raises(ODEError, match="ended before its time"):
+        output.backward(torch.full_like(output, float("nan")))
+
+
+def test_without_torchdiffeq_no_model_is_built_and_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchdiffeq", None)
     with pytest.raises(ImportError, match=r"pip install 'equilibria\[ode\]'"):
-        create()(x)
+        create()
 
 
 @pytest.mark.parametrize(

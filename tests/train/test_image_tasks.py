@@ -176,9 +176,21 @@ def test_normalised_images(tmp_path: Path) -> None:
     assert Statistics(**{k: tuple(v) for k, v in saved["normalise"].items()}) == task.statistics
 
 
-def test_constant_images_have_no_deviation() -> None:
-    with pytest.raises(ValueError, match=r"channel 0 is 1 everywhere: set task\.normalise"):
-        Statistics.of(data.Split(torch.ones(3, 1, 2, 2), torch.zeros(3)))
+@pytest.mark.parametrize("level", [0, 51, 100, 128, 254, 255])
+def test_constant_images_have_no_deviation(level: int) -> None:
+    images = torch.randint(0, 256, (300, 2, 8, 8), dtype=torch.uint8)
+    images[:, 1] = level
+    message = rf"channel 1 is {level / 255:g} everywhere: set task\.normalise"
+    with pytest.raises(ValueError, match=message):
+        Statistics.of(data.Split(images, torch.zeros(300)))
+
+
+def test_a_part_of_the_images_stands_for_all_classes() -> None:
+    """Images lie class by class: here each is of one level, 0 to 99, in no noise."""
+    levels = torch.arange(100, dtype=torch.float64)
+    found = Statistics.of(data.Split(levels.reshape(-1, 1, 1, 1), levels), most=20)
+    assert found.mean[0] == pytest.approx(float(levels.mean()), abs=3)
+    assert found.deviation[0] == pytest.approx(float(levels.std()), rel=0.05)
 
 
 # --- a folder ------------------------------------------------------------------------------------

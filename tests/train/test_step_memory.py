@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from equilibria import models
+from equilibria.models.vision.mdeq import MDEQConfig
 from equilibria.solve import GMRES, Anderson, Broyden, Implicit
 from equilibria.tasks import Batch, ImageClassification
 from equilibria.train import memory
@@ -151,6 +152,34 @@ def test_what_the_machine_is_too_small_for_is_left_out_and_said(dense, monkeypat
     said.clear()
     found = measure_within(model, task, batch, most_seconds=0.0, skipped=said.append)
     assert not list(found) and len(said) == 9 and "on this cpu" in said[0]
+
+
+def test_the_smallest_images_that_a_model_takes_will_do(monkeypatch):
+    """There its head has a single place, and a BatchNorm needs more than one row of those."""
+    monkeypatch.setattr(memory, "DEPTHS", (2,))
+    task = ImageClassification(data="digits").load()
+    config = MDEQConfig(
+        channels=(2, 2, 2, 2), head_channels=(1, 1, 1, 1), final=2, expansion=1, groups=2
+    )
+    assert config.least == 8
+    model = task.complete(config).build(solver=Anderson(history=2))
+    found = list(measure_within(model, task, task.feed(6, 0).batch(0)))
+    assert keys(found) == [("deq", 2), ("unrolled", 2), ("checkpointed", 2)]
+
+
+def test_an_estimate_is_of_the_whole_batch(dense, monkeypatch):
+    """`_point` is replaced by one that needs 100 bytes, and 7 for each row."""
+
+    def point(subject, setting):
+        need = 100.0 + 7.0 * len(subject.inputs)
+        return None, memory._Need(need, need, need)
+
+    monkeypatch.setattr(memory, "_point", point)
+    model, task, batch = dense(Anderson())
+    for rows in (1, 2, 3, 4, 32):
+        part = Batch(batch.inputs[:rows], batch.targets[:rows])
+        found = memory._estimate(model, task, part, settings(model)[0])
+        assert found.bytes == pytest.approx(100 + 7 * rows)
 
 
 def test_a_run_that_is_stopped_while_memory_is_measured_goes_on_there(

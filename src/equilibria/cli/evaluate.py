@@ -144,8 +144,8 @@ def _other(recipe: Recipe) -> str:
 
 def show(result: Mapping[str, Any], loaded: run.Run, console: Console) -> None:
     """Print the figures."""
-    unit, probes = loaded.data.unit, loaded.recipe.probes
-    where = "segments" if loaded.data.streams else "of them"
+    unit = loaded.data.unit
+    judged = loaded.data.judged
     title = f"{loaded.folder}, {result[unit]} {result['split']} {unit} of {loaded.data.source}"
     table = Table("figure", "value", title=title)
     if "accuracy" in result:
@@ -159,8 +159,10 @@ def show(result: Mapping[str, Any], loaded: run.Run, console: Console) -> None:
         for name, value in _solves(result["forward"]):
             table.add_row(name, value)
     if "spectral_radius" in result:
+        count = len(loaded.data.sample(judged, loaded.recipe.probes).inputs)
+        where = f"{count} {judged} {'segments' if loaded.data.streams else unit}"
         table.add_row(
-            f"spectral radius at {probes} {where}: mean, largest",
+            f"spectral radius at {where}: mean, largest",
             "{mean:.2f}, {max:.2f}".format(**result["spectral_radius"]),
         )
     for depth, accuracy in result.get("accuracy_at", {}).items():

@@ -74,13 +74,17 @@ def _message(error: Exception) -> str:
     from equilibria.bench.contestants import MissingPeer
     from equilibria.cli.parser import UserError
     from equilibria.data import DataError
+    from equilibria.models.vision.ode import MissingPackage, ODEError
     from equilibria.solve import SolveError
     from equilibria.train.checkpoint import CheckpointError
     from equilibria.train.run import RunError
     from equilibria.train.trainer import Interrupted, TrainingError
 
-    known = (UserError, DataError, SolveError, CheckpointError, RunError, TrainingError)
-    if isinstance(error, (*known, Interrupted, MissingPeer, ValueError, TypeError)):
+    known = (
+        *(UserError, DataError, SolveError, CheckpointError, RunError, TrainingError, Interrupted),
+        *(ODEError, MissingPackage, MissingPeer, ValueError, TypeError),
+    )
+    if isinstance(error, known):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror

@@ -18,12 +18,13 @@ from equilibria.train import files
 from equilibria.train import recipe as recipes
 from equilibria.train.config import ConfigError
 
-__all__ = ["SHARED", "Case", "CaseError", "Done", "Place", "Results", "StaleError"]
+__all__ = ["RESULT", "SHARED", "Case", "CaseError", "Done", "Place", "Results", "StaleError"]
 
 SHARED = "runs"
 """Folder of the cases that several experiments share, beside those of the experiments."""
 
 RESULT = "result.json"
+"""The file that a case leaves in its folder."""
 
 
 class CaseError(RuntimeError):

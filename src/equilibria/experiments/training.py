@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from equilibria.experiments.case import Case, CaseError, Place
+from equilibria.experiments.case import RESULT, Case, CaseError, Place
 from equilibria.experiments.measure import penalised_bytes
 from equilibria.models import EquilibriumModel
 from equilibria.models.sequence.base import SequenceModel
@@ -20,7 +20,7 @@ from equilibria.train.run import Folder, Run
 from equilibria.train.step import Diverged
 from equilibria.train.trainer import Probe, train
 
-__all__ = ["load", "training"]
+__all__ = ["diverged", "load", "training"]
 
 FOLDER = "run"
 
@@ -46,7 +46,7 @@ def training(
 
     def run(place: Place) -> Mapping[str, Any]:
         folder = Folder(place.folder / FOLDER)
-        diverged = None
+        message = None
         try:
             train(
                 recipe,
@@ -58,10 +58,10 @@ def training(
                 stop=lambda: place.late,
             )
         except (Diverged, ODEError) as error:
-            diverged = str(error)  # a result too: the papers' tables have such rows
+            message = str(error)  # a result too: the papers' tables have such rows
         return {
-            **_summary(folder, diverged),
-            "penalised_bytes": _penalised(place, folder, diverged),
+            **_summary(folder, message),
+            "penalised_bytes": _penalised(place, folder, message),
         }
 
     return Case(
@@ -75,25 +75,25 @@ def training(
     )
 
 
-def _summary(folder: Folder, diverged: str | None) -> dict[str, Any]:
+def _summary(folder: Folder, message: str | None) -> dict[str, Any]:
     metrics = folder.read_metrics()
     info = json.loads(folder.info.read_text("utf-8"))
-    finished = diverged is None
+    finished = message is None
     return {
         "parameters": info["parameters"],
         "lexicon": _lexicon(folder.read_recipe()),
         "source": info.get("source"),
         "seconds": sum(epoch["seconds"] for epoch in metrics),
         "evaluation": json.loads(folder.evaluation.read_text("utf-8")) if finished else None,
-        "diverged": diverged,
+        "diverged": message,
         "metrics": metrics,
         "memory": json.loads(folder.memory.read_text("utf-8")) if finished else None,
     }
 
 
-def _penalised(place: Place, folder: Folder, diverged: str | None) -> int | None:
+def _penalised(place: Place, folder: Folder, message: str | None) -> int | None:
     """Bytes of a step with the Jacobian penalty; None where the recipe has none, or no words."""
-    recipe = folder.read_recipe() if diverged is None else None
+    recipe = folder.read_recipe() if message is None else None
     if recipe is None or recipe.regulariser is None:
         return None
     trained = runs.load(folder.path, data_dir=place.data_dir)
@@ -111,6 +111,12 @@ def _lexicon(recipe: Recipe) -> int | None:
     if not isinstance(model, SequenceModel):
         return None
     return sum(parameter.numel() for parameter in model.lexicon.parameters())
+
+
+def diverged(place: Place, key: str) -> str | None:
+    """Return the message of a shared training that diverged; None of one that has not."""
+    whole = json.loads((place.shared(key) / RESULT).read_text("utf-8"))
+    return whole["value"]["diverged"]
 
 
 def load(place: Place, key: str) -> Run:

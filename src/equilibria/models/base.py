@@ -35,7 +35,9 @@ class Prediction(NamedTuple):
         Raises:
             ValueError: there is none, or more than one.
         """
-        if len(self.solutions) != 1:
+        if not self.solutions:
+            raise ValueError("this network solves for nothing, and its answer has no solution")
+        if len(self.solutions) > 1:
             raise ValueError(f"the model made {len(self.solutions)} solves: see `solutions`")
         return self.solutions[0]
 

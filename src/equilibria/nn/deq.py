@@ -38,7 +38,8 @@ class DEQ(nn.Module):
         coupled: the cell mixes the samples, which are solved as one; see `fixed_point`.
 
     Raises:
-        TypeError: cell or init cannot be called; solver or adjoint is none.
+        TypeError: cell or init cannot be called; solver or adjoint is none, or a solver is made
+            for other cells.
         ValueError: both `per_sample` and `coupled`.
 
     Warns:
@@ -85,6 +86,8 @@ class DEQ(nn.Module):
         ):
             if given is not None and not isinstance(given, kind):
                 raise TypeError(f"{name}: expected one such as {example}, got {given!r}")
+            if isinstance(given, Solver):
+                given.bound_to(cell)  # raises where the method is made for other cells
         self.cell = cell
         self.solver = Anderson() if solver is None else solver
         self.adjoint = Implicit() if adjoint is None else adjoint

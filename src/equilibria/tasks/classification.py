@@ -39,8 +39,9 @@ class ImageClassification(TaskConfig):
         shift: pixels by which training images are moved at random, at most, along each side.
         crop: least share of a training image's area that is shown, chosen at random; null for
             whole images. In a folder, images are then decoded each time they are shown, and those
-            to be judged by are shown without an eighth of their shorter side.
-        normalise: give each channel mean 0 and deviation 1 over the images that are learned from.
+            to be judged by are shown without an eighth of their shorter side where `size` is given.
+        normalise: give each channel mean 0 and deviation 1 over the images that are learned from;
+            where they are decoded each time they are shown, over 2,000 of them, spread evenly.
         label_smoothing: share of a target's weight that is spread over all classes, in [0, 1).
         auxiliary: weight of the mean loss of what a model reads from single resolutions, for a
             model that has such heads.

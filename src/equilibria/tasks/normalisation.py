@@ -10,7 +10,8 @@ from torch import Tensor
 from equilibria.data.dataset import Samples
 
 READ = 2_000
-"""Images that the statistics are taken from where images are read from disk: the first ones."""
+"""Images that the statistics are taken from where images are read from disk: spread evenly over all
+of them, which lie there class by class."""
 
 # Images that are added up at once.
 _BLOCK = 500
@@ -25,16 +26,24 @@ class Statistics:
 
     @classmethod
     def of(cls, images: Samples, most: int | None = None) -> Statistics:
-        """Return the statistics of images; of the first `most` where that is given."""
-        count, total, squares = 0, torch.zeros(1), torch.zeros(1)
+        """Return the statistics of images; of `most`, spread evenly, where that is given and less.
+
+        Raises:
+            ValueError: all pixels of a channel are the same.
+        """
         length = min(len(images), most or len(images))
-        for start in range(0, length, _BLOCK):
-            batch = images[slice(start, min(start + _BLOCK, length))][0].double()
+        places = torch.arange(length) * len(images) // length
+        # Sums of differences from one pixel: they are exactly 0 where all pixels are the same.
+        first = images[:1][0][:, :, :1, :1].double()
+        count, total, squares = 0, torch.zeros(1), torch.zeros(1)
+        for block in places.split(_BLOCK):
+            batch = images[block][0].double() - first
             count += batch.numel() // batch.shape[1]
             total = total + batch.sum((0, 2, 3))
             squares = squares + batch.square().sum((0, 2, 3))
         mean = total / count
         deviation = (squares / count - mean.square()).clamp(min=0).sqrt()
+        mean = mean + first.flatten()
         if (deviation == 0).any():
             channel = int((deviation == 0).nonzero()[0])
             raise ValueError(

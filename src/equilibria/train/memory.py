@@ -166,7 +166,8 @@ def measure_within(
     """Measure point by point what `measure` does, but for what the machine is too small for.
 
     Before a point is measured, its memory and its time are estimated: from the point before it, or
-    from steps on one and two rows of the batch; both grow at most in proportion to the evaluations.
+    from steps on two and four rows of the batch. Both grow at most in proportion to the
+    evaluations.
 
     Args:
         model: the model; it is copied.
@@ -273,15 +274,20 @@ def _point(subject: _Subject, setting: Setting) -> tuple[MemoryPoint, _Need]:
 
 
 def _estimate(model: Model, task: Task, batch: Batch, setting: Setting) -> _Need:
-    """Return what a point will take, from steps on the first row and the first two."""
+    """Return what a point will take, from steps on the first two rows and the first four.
+
+    One row would not do: a BatchNorm cannot train on a single value in each channel.
+    """
     rows = len(batch.inputs)
+    few, more = min(2, rows), min(4, rows)
     one, two = (
         _point(_subject(model, task, Batch(batch.inputs[:n], batch.targets[:n])), setting)[1]
-        for n in (1, min(2, rows))
+        for n in (few, more)
     )
+    ratio = (rows - few) / max(1, more - few)
     return _Need(
         *(
-            getattr(one, name) + max(0.0, getattr(two, name) - getattr(one, name)) * (rows - 1)
+            getattr(one, name) + max(0.0, getattr(two, name) - getattr(one, name)) * ratio
             for name in ("bytes", "size", "seconds")
         )
     )

@@ -64,6 +64,7 @@ def train(
         RunError: the folder exists, or cannot be resumed with this recipe.
         CheckpointError: the checkpoint is damaged, or of another run.
         TrainingError: the loss is not finite any more.
+        ODEError: a neural ODE cannot be integrated any more.
         Interrupted: a signal or `stop` ended the run; it was saved.
     """
     folder = Folder(path)
@@ -142,6 +143,11 @@ class Trainer:
             )
         if recipe.precision == "fp16" and accelerator.device.type == "cpu":
             raise TrainingError("precision fp16 needs a GPU; on a CPU there is bf16")
+        if recipe.pretrain is not None and recipe.pretrain.steps >= self.steps:
+            raise TrainingError(
+                f"pretrain.steps is {recipe.pretrain.steps} and the run has {self.steps} steps: it "
+                "would never solve for a fixed point; lower pretrain.steps or raise epochs"
+            )
         self.part = evaluation.part_of(accelerator)
         self.stepper = Step(self.recipe, task, accelerator, self.steps)
         self.model, self.stabiliser = self.stepper.model, self.stepper.stabiliser

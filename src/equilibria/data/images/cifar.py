@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -34,6 +34,7 @@ class Version:
         files: For each split its files in order, each with its md5 (torchvision,
             ``datasets/cifar.py``) or None where nobody published one.
         read: Decodes the content of a file.
+        counts: Images of each split, as many in each of its files.
     """
 
     archive: str
@@ -41,6 +42,7 @@ class Version:
     folder: str
     files: Mapping[str, Mapping[str, str | None]]
     read: Reader
+    counts: Mapping[str, int] = field(default_factory=lambda: {"train": 50_000, "test": 10_000})
 
     @property
     def names(self) -> list[str]:
@@ -69,15 +71,27 @@ class Version:
         return found
 
     def splits(self, contents: dict[str, bytes], classes: int) -> dict[str, Split]:
-        """The images of each split in their original order."""
+        """The images of each split in their original order.
+
+        Raises:
+            DataError: If a file is damaged, has another number of images, or an unknown label.
+        """
         splits: dict[str, Split] = {}
         for split, files in self.files.items():
             parts = [self.read(contents[name], f"{self.folder}/{name}") for name in files]
+            expected = self.counts[split] // len(files)
+            for name, (found, _) in zip(files, parts, strict=True):
+                if len(found) != expected:
+                    raise DataError(
+                        f"{self.folder}/{name} has {len(found):,} images, expected {expected:,}: "
+                        "it is truncated or another file"
+                    )
             images = np.concatenate([part[0] for part in parts])
             targets = np.concatenate([part[1] for part in parts]).astype(np.int64)
-            if targets.min() < 0 or targets.max() >= classes:
+            unknown = targets[(targets < 0) | (targets >= classes)]
+            if len(unknown):
                 raise DataError(
-                    f"{', '.join(files)} of {self.folder}: a label is {targets.max()}, expected "
+                    f"{', '.join(files)} of {self.folder}: a label is {unknown[0]}, expected "
                     f"0 to {classes - 1}"
                 )
             splits[split] = Split(torch.from_numpy(images), torch.from_numpy(targets))

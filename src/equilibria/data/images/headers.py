@@ -149,8 +149,6 @@ def _described(image: Image) -> Header:
     width, height = image.size
     if decode.turned(image):
         width, height = height, width
-    # Pillow reads RGB of 16 bits as RGB of 8 without a word; the decoder's arguments tell.
-    deep = image.mode in CHANNELS and any(
-        ";16" in str(tile[3]) for tile in getattr(image, "tile", ())
-    )
+    # Pillow reads colours of 16 bits as those of 8 without a word; the decoder's arguments tell.
+    deep = any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))
     return Header(height, width, f"{image.mode};16" if deep else image.mode)

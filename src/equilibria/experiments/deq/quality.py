@@ -12,24 +12,19 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from equilibria.bench.clock import interleaved
-from equilibria.experiments import trainings
+from equilibria.experiments import trainings, turns
 from equilibria.experiments.case import Case, Place
-from equilibria.experiments.training import FOLDER, load
+from equilibria.experiments.training import load
 from equilibria.models import EquilibriumModel, Model
 from equilibria.solve import Solver, SolveWarning, Status
 from equilibria.tasks import Task
 from equilibria.train import evaluation
-from equilibria.train.checkpoint import load_checkpoint
 from equilibria.train.examination import examine
-from equilibria.train.run import Folder
 from equilibria.train.trainer import Trainer
 
 __all__ = ["TOLERANCE", "quality", "quality_key", "time_key", "times"]
 
 TOLERANCE = 1e-2
-TURNS = 15
-WARM = 2
 
 
 def quality_key(key: str) -> str:
@@ -128,92 +123,24 @@ def times(cell: str) -> Case:
     keys = {"deq": trainings.deq_key(cell, 0), "tied": trainings.tied_key(cell, 0)}
 
     def run(place: Place) -> Mapping[str, Any]:
-        result: dict[str, Any] = {"threads": torch.get_num_threads(), "turns": TURNS}
+        result: dict[str, Any] = {"threads": torch.get_num_threads(), "turns": turns.TURNS}
         trainers: dict[str, Trainer] = {}
         for stage in ("begin", "end"):
             for name, key in keys.items():
-                trainers[name] = trainer_of(place, key, trained=stage == "end")
-            result[stage] = stepped(trainers)
+                trainers[name] = turns.trainer_of(place, key, trained=stage == "end")
+            result[stage] = turns.stepped(trainers)
         readers = {name: _reader(each.model, each.task, each) for name, each in trainers.items()}
-        result["read"] = in_turns(readers)
+        result["read"] = turns.in_turns(readers)
         return result
 
     return Case(
         key=time_key(cell),
-        description=f"times both {cell} networks, {TURNS} steps each in turns",
+        description=f"times both {cell} networks, {turns.TURNS} steps each in turns",
         minutes=3,
         run=run,
-        settings={"turns": TURNS, "kinds": ["plain", "penalised"]},
+        settings={"turns": turns.TURNS, "kinds": ["plain", "penalised"]},
         needs=tuple(keys.values()),
     )
-
-
-def stepped(trainers: Mapping[str, Trainer]) -> dict[str, dict[str, float | None]]:
-    """Return what a step of each trainer takes, kind by kind, all kinds of all of them in turns.
-
-    The median of the steps as they are drawn would leave out whichever kind is the rarer.
-    """
-    calls: dict[str, Callable[[], object]] = {}
-    shares: dict[str, float] = {}
-    for name, trainer in trainers.items():
-        penalty, at = trainer.recipe.regulariser, (trainer.step, trainer.steps)
-        shares[name] = 0.0 if penalty is None else penalty.at(*at)[1]
-        calls[f"{name} plain"] = _step(trainer, penalised=False)
-        if shares[name]:
-            calls[f"{name} penalised"] = _step(trainer, penalised=True)
-    taken = in_turns(calls)
-    found: dict[str, dict[str, float | None]] = {}
-    for name, share in shares.items():
-        plain, penalised = taken[f"{name} plain"], taken.get(f"{name} penalised")
-        found[name] = {
-            "plain": plain,
-            "penalised": penalised,
-            "probability": share,
-            "step": (1 - share) * plain + share * (penalised or 0.0),
-        }
-    return found
-
-
-def _step(trainer: Trainer, *, penalised: bool) -> Callable[[], object]:
-    """A training step for which the penalty is drawn, or is not; as it is where there is none."""
-    regulariser = trainer.recipe.regulariser
-    if regulariser is None:
-        return trainer.train_step
-    drawn = replace(regulariser, probability=float(penalised), final_probability=None)
-    recipe = replace(trainer.recipe, regulariser=drawn)
-
-    def step() -> None:
-        trainer.stabiliser.recipe = recipe
-        trainer.train_step()
-
-    return step
-
-
-def in_turns(calls: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-    """Median milliseconds of each, after a few that warm up."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SolveWarning)  # as in training, where shares are logged
-        for call in calls.values():
-            for _ in range(WARM):
-                call()
-        return {name: 1e3 * s for name, s in interleaved(calls, device, turns=TURNS).items()}
-
-
-def trainer_of(place: Place, key: str, *, trained: bool) -> Trainer:
-    """A trainer of the run, new or as it ended, some steps before its end."""
-    folder = Folder(place.shared(key) / FOLDER)
-    recipe = folder.read_recipe()
-    trainer = Trainer(
-        recipe, recipe.task.load(place.data_dir), evaluation.accelerator(recipe.precision)
-    )
-    if trained:
-        trainer.restore(load_checkpoint(folder.checkpoint), folder.checkpoint)
-        trainer.step = max(0, trainer.steps - 2 * (TURNS + WARM) - 1)  # of either kind
-    if recipe.pretrain is not None:
-        trainer.step = max(trainer.step, recipe.pretrain.steps)
-    trainer.carry = None
-    return trainer
 
 
 def _reader(model: Model, task: Task, trainer: Trainer) -> Callable[[], object]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from equilibria.bench.record import Table
-from equilibria.experiments import trainings
+from equilibria.experiments import trainings, turns
 from equilibria.experiments.case import Case, Results
 from equilibria.experiments.deq import quality
 from equilibria.experiments.deq.comparison import (
@@ -171,7 +171,7 @@ def table_4(done: Results) -> Table:
             "all steps of the training",
         ],
         rows=rows,
-        note=f"Ours: medians of {quality.TURNS} steps of trained networks, in turns, in one "
+        note=f"Ours: medians of {turns.TURNS} steps of trained networks, in turns, in one "
         "process. Steps with the Jacobian penalty and without are timed apart; a training step is "
         "(1 - p) of the one and p of the other, p the recipe's share of steps with the penalty. "
         "All steps: as the trainings took, one after the other, median over the seeds whose two "

@@ -13,11 +13,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from equilibria.experiments import measure
+from equilibria.experiments import measure, turns
 from equilibria.experiments.case import Case, Place
-from equilibria.experiments.deq import quality
 from equilibria.experiments.jacobian import images
-from equilibria.experiments.training import load
+from equilibria.experiments.training import diverged, load
 from equilibria.models import EquilibriumModel, Model
 from equilibria.solve import Broyden, Picard, Solver, SolveWarning
 from equilibria.stability import jacobian_penalty
@@ -60,7 +59,8 @@ def stopped_key(key: str) -> str:
 def stopped(name: str, seed: int) -> Case:
     """Return the case that takes the accuracy of a training at each of `LIMITS`.
 
-    Its value: what `evaluation.evaluate` says of the test images, and seconds a sample, by limit.
+    Its value: what `evaluation.evaluate` says of the test images, and seconds a sample, by limit;
+    of a training that diverged only the message, `diverged`.
     """
     key = images.key(name, seed)
     return Case(
@@ -74,6 +74,8 @@ def stopped(name: str, seed: int) -> Case:
 
 
 def _stopped(key: str, place: Place) -> Mapping[str, Any]:
+    if (message := diverged(place, key)) is not None:
+        return {"diverged": message}
     trained = load(place, key)
     accelerator = evaluation.accelerator(trained.recipe.precision)
     model = cast(EquilibriumModel, trained.model.to(accelerator.device))
@@ -111,7 +113,7 @@ def times_key(seed: int) -> str:
 def times(seed: int) -> Case:
     """Return the case that times the trained networks of a seed side by side.
 
-    Its value: milliseconds of a training step (`steps`, as `quality.stepped` gives it) of the
+    Its value: milliseconds of a training step (`steps`, as `turns.stepped` gives it) of the
     network without the penalty, with it and of the ResNet; and of reading a batch of test images
     (`read`), by the names of `READERS` and "resnet".
     """
@@ -120,7 +122,7 @@ def times(seed: int) -> Case:
         description=f"times steps and readings of the networks of seed {seed} in turns",
         minutes=3,
         run=partial(_timed, seed),
-        settings={"turns": quality.TURNS, "readers": READERS},
+        settings={"turns": turns.TURNS, "readers": READERS},
         needs=tuple(dict.fromkeys(_needs(seed).values())),
     )
 
@@ -128,10 +130,10 @@ def times(seed: int) -> Case:
 def _timed(seed: int, place: Place) -> Mapping[str, Any]:
     keys = _needs(seed)
     trainers = {
-        name: quality.trainer_of(place, keys[name], trained=True)
+        name: turns.trainer_of(place, keys[name], trained=True)
         for name in ("plain", "regularised", "resnet")
     }
-    steps = quality.stepped(trainers)
+    steps = turns.stepped(trainers)
     readers: dict[str, Callable[[], object]] = {}
     for reader in (*READERS, "resnet"):
         trainer = trainers["plain" if reader == "stopped" else reader]
@@ -140,7 +142,7 @@ def _timed(seed: int, place: Place) -> Mapping[str, Any]:
     return {
         "threads": torch.get_num_threads(),
         "steps": steps,
-        "read": quality.in_turns(readers),
+        "read": turns.in_turns(readers),
         "batch": trainers["plain"].recipe.eval_batch_size,
     }
 
@@ -174,6 +176,7 @@ def memories() -> Case:
     (`regularised`, and `penalised` where the penalty is drawn) and of the ResNet; of inference
     (`inference`) by the names of `READERS` and, in each, by solver: `recipe`, its own; `broyden`,
     all of whose steps are kept, the papers'; and `none`, plain iteration, which has no history.
+    All in float32, whatever precision the trainings have.
     """
     return Case(
         key=MEMORY,
@@ -212,7 +215,8 @@ def _measured(place: Place) -> Mapping[str, Any]:
 def step_bytes(model: Model, task: Task, batch: Batch, *, penalised: bool = False) -> int:
     """Return the peak of forward and backward less parameters and gradients, in bytes.
 
-    The solves are the model's own, with the limits and tolerances of its training.
+    In float32, without autocast. The solves are the model's own, with the limits and tolerances
+    of its training.
 
     Args:
         model: it is copied.
@@ -240,6 +244,8 @@ def step_bytes(model: Model, task: Task, batch: Batch, *, penalised: bool = Fals
 @torch.no_grad()
 def inference_bytes(model: EquilibriumModel, inputs: Tensor, limit: int) -> dict[str, int]:
     """Return the peak of a forward without gradients, by solver, in bytes.
+
+    In float32, without autocast.
 
     Args:
         model: read with each solver in place of its own.

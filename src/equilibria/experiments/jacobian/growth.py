@@ -76,6 +76,12 @@ def _runs(done: Results, name: str) -> list[Sequence[Epoch]]:
     return [each.value["metrics"] for each in found if each is not None and each.value["metrics"]]
 
 
+def _judged(done: Results) -> str:
+    """The images of which epochs are judged: those set aside, or the test images without any."""
+    epochs = [epoch for name in NAMES for run in _runs(done, name) for epoch in run]
+    return "test" if epochs and "valid" not in epochs[0] else "validation"
+
+
 def _course(runs: Sequence[Sequence[Epoch]], figure: Figure) -> list[list[float]]:
     """The figure of all seeds that have it, epoch by epoch."""
     longest = max((len(run) for run in runs), default=0)
@@ -147,7 +153,8 @@ def _table(done: Results) -> Table:
     return Table(
         title="Residuals and Jacobian over the training of an MDEQ on images",
         columns=[
-            *("network", "seed", "validation accuracy, %", "evaluations in training, last epoch"),
+            *("network", "seed", f"{_judged(done)} accuracy, %"),
+            "evaluations in training, last epoch",
             *(f"{name}, {when} epoch" for name in FIGURES for when in ("first", "last")),
         ],
         rows=rows,

@@ -22,7 +22,8 @@ from equilibria.experiments.published import BAI_2022
 from equilibria.experiments.training import load
 from equilibria.models import EquilibriumModel
 from equilibria.solve import Anderson, Broyden, Picard, Solver
-from equilibria.tasks.classification import ImageClassification
+from equilibria.tasks.classification import ClassificationTask
+from equilibria.train.run import Run
 
 __all__ = ["EXPERIMENT", "cases", "mosaics", "show", "traces"]
 
@@ -140,8 +141,7 @@ def _resolutions(kind: str) -> Any:
 def _enlarged(kind: str, size: int) -> Any:
     def run(place: Place) -> Mapping[str, Any]:
         trained = load(place, key(IMAGES, "mdeq", 0))
-        task = cast(ImageClassification, trained.recipe.task)
-        images = _images(task, kind, size, place.data_dir)
+        images = _images(trained, kind, size, place.data_dir)
         found: dict[str, Any] = {}
         for name, solver in SOLVERS.items():
             model = cast(EquilibriumModel, trained.model)
@@ -159,20 +159,16 @@ def _enlarged(kind: str, size: int) -> Any:
     return run
 
 
-def _images(task: ImageClassification, kind: str, size: int, data_dir: Path | None) -> Tensor:
-    """Test images of a size: of their own size, or enlarged from it; or many side by side.
-
-    The training's size is the smallest, and taken as the training has it.
-    """
-    count = BATCHES * BATCH
+def _images(trained: Run, kind: str, size: int, data_dir: Path | None) -> Tensor:
+    """Test images of a size, normalised as in the training: resized from their own; or mosaics."""
+    task, count = cast(ClassificationTask, trained.data), BATCHES * BATCH
     if kind == "mosaic":
-        small = task.load(data_dir)
-        across = max(1, size // small.shape[-1])
-        return mosaics(small.sample("test", count * across**2).inputs, across)
-    if size == task.size:
-        return task.load(data_dir).sample("test", count).inputs
-    own = replace(task, size=None).load(data_dir)
-    return resized(own.sample("test", count).inputs, size)
+        across = max(1, size // task.shape[-1])
+        return mosaics(task.sample("test", count * across**2).inputs, across)
+    own = replace(task.config, size=None, normalise=False).load(data_dir)
+    images = resized(own.sample("test", count).inputs, size)
+    # The training's mean and deviation: those of the images in their own size are others.
+    return images if task.statistics is None else task.statistics.apply(images)
 
 
 def show(done: Results) -> Page:

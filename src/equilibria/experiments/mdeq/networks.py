@@ -22,6 +22,7 @@ from equilibria.train.recipe import Recipe
 
 __all__ = [
     "DATA",
+    "LOOSE",
     "NETWORKS",
     "SEEDS",
     "Images",

@@ -148,12 +148,10 @@ def _reach_table(done: Results) -> Table:
         case = done.get(f"reach-{resolutions}")
         for evals in range(1, rounds + 1):
             if case is None:
-                rows.append([resolutions, evals, None, NOT_RUN, *[None] * 3])
+                rows.append([resolutions, evals, None, NOT_RUN, *[None] * 4])
                 continue
             value = case.value
             counted, seen = value["counted"][evals - 1], value["measured"][evals - 1]
-            # The stem's two 3x3 convolutions see 2 pixels on each side of a place.
-            simple = evals * value["field"] + 2
             same = sum(one == other for one, other in zip(counted, seen, strict=True))
             rows.append(
                 [
@@ -161,7 +159,8 @@ def _reach_table(done: Results) -> Table:
                     evals,
                     _most(seen),
                     _most(counted),
-                    simple,
+                    _bound(resolutions, evals),
+                    value["field"],
                     f"{same} of {resolutions}",
                     "yes" if all(map(_within, seen, counted)) else "NO",
                 ]
@@ -170,7 +169,7 @@ def _reach_table(done: Results) -> Table:
         title="How far an output sees after r plain evaluations, in pixels",
         columns=[
             *("resolutions", "r", "measured", "counted"),
-            *("r times the receptive field, and the stem", "resolutions where both agree"),
+            *("r 2^n", "one evaluation sees of z", "resolutions where both agree"),
             "nothing beyond",
         ],
         rows=rows,
@@ -178,8 +177,15 @@ def _reach_table(done: Results) -> Table:
         f"over all resolutions of z_r and {DRAWS} draws of weights, in double precision. Counted: "
         "from kernels and strides alone. The cell has no norm here: the statistics of GroupNorm "
         "make every output depend on every pixel from the first evaluation on, though weakly "
-        "(below). Kernels of 3x3 twice see 2 pixels an evaluation at one resolution, 2^n at n.",
+        "(below). No output of n resolutions sees beyond r 2^n, the stem counted; from the second "
+        "evaluation on some see as far. One evaluation sees more of z, which already stands at all "
+        "resolutions, than it adds to what is seen of the image, which enters at the highest.",
     )
+
+
+def _bound(resolutions: int, evals: int) -> int:
+    """Pixels beyond which no output sees, the two 3x3 convolutions of the stem counted."""
+    return evals * 2**resolutions
 
 
 def _most(extents: Sequence[Mapping[str, int] | None]) -> int | None:
@@ -232,13 +238,13 @@ def _reach_panel(done: Results) -> Panel:
             Series(
                 label="",
                 x=evals,
-                y=[each * case.value["field"] + 2 for each in evals],
+                y=[_bound(resolutions, each) for each in evals],
                 colour=colour,
                 style="dashed",
             ),
         ]
     return Panel(
-        title="reach, measured; dashed: r times the receptive field",
+        title="reach, measured; dashed: r 2^n at n resolutions",
         x="evaluations r",
         y="pixels",
         series=series,

@@ -16,6 +16,7 @@ from equilibria.experiments.draw import Panel, Series
 from equilibria.experiments.experiment import NOT_RUN, Experiment, Page, Scale
 from equilibria.experiments.mdeq.networks import (
     DATA,
+    LOOSE,
     NETWORKS,
     SEEDS,
     key,
@@ -145,8 +146,13 @@ def table(found: Mapping[tuple[str, str], Summary]) -> Table:
         rows=rows,
         note="Mean ± standard deviation over the seeds. Ours: the recipe's images, resized and as "
         "many as it says, without augmentation; all networks with the same data in the same order, "
-        "optimiser, schedule, batches and epochs, each of the width whose number of parameters is "
-        "the nearest to the multiscale network's. Minutes: all training steps of a seed, median. "
+        "optimiser but for its rate, schedule, batches and epochs, each of the width whose number "
+        "of parameters is the nearest to the multiscale network's. Learning rates: the multiscale "
+        "network's and the ResNet's, which is "
+        f"{NETWORKS['resnet'].rate:g} of it, were found with a few throwaway trainings of seed 0 "
+        "each at CPU scale (.003 to .005 and .003, .005); the others have the multiscale "
+        "network's, and for the ODEs none was sought. The ODEs are integrated to tolerances of "
+        f"{LOOSE:g}. Minutes: all training steps of a seed, median. "
         "Memory: of an equilibrium network the most at any measured depth, with the solver's "
         "history.",
     )

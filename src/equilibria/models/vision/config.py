@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from equilibria.models.base import ClassifierConfig
 
-__all__ = ["VisionConfig", "check_positive"]
+__all__ = ["VisionConfig", "check_images", "check_positive"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +57,15 @@ class VisionConfig(ClassifierConfig):
                 f"model is built without a task (they are {self.shape} and {self.classes})"
             )
         return self.shape, self.classes
+
+
+def check_images(x: Tensor, channels: int) -> None:
+    """Refuse what is no batch of images (batch, channels, height, width)."""
+    if x.ndim != 4 or x.shape[1] != channels or not x.is_floating_point():
+        raise ValueError(
+            f"expected images (batch, {channels}, height, width) of floating-point numbers; got "
+            f"{tuple(x.shape)} of {x.dtype}"
+        )
 
 
 def check_positive(**values: tuple[int, ...]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -51,14 +51,8 @@ class Splitting(Solver, abc.ABC):
     def bound_to(self, cell: object) -> Solver:
         if not isinstance(cell, MonotoneCell):
             raise self._misplaced(f"the cell {type(cell).__name__}")
-        return _Bound(
-            rtol=self.rtol,
-            atol=self.atol,
-            max_evals=self.max_evals,
-            patience=self.patience,
-            splitting=self,
-            cell=cell,
-        )
+        limits = {field.name: getattr(self, field.name) for field in fields(Solver)}
+        return _Bound(**limits, splitting=self, cell=cell)
 
     @override
     def start(self, tracked: bool, jacobian: Jacobian | None) -> Stepper:
@@ -92,7 +86,7 @@ class ForwardBackward(Splitting):
 
 @dataclass(frozen=True, kw_only=True)
 class PeacemanRachford(Splitting):
-    """u <- R_relu(R_W(u)), z = relu(u): Peaceman-Rachford splitting.
+    """u <- R_W(R_relu(u)), z = relu(u): Peaceman-Rachford splitting.
 
     R_W = 2 (I + alpha (I - W))^-1 (. + alpha b) - I reflects at the linear part, whose inverse is
     computed once per solve, and R_relu = 2 relu - I at the other. Converges for every alpha > 0.

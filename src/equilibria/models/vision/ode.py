@@ -16,6 +16,7 @@ from equilibria.models.vision.config import VisionConfig, check_positive
 __all__ = [
     "AugmentedNeuralODEConfig",
     "Dynamics",
+    "MissingPackage",
     "NeuralODE",
     "NeuralODEConfig",
     "ODEError",
@@ -25,6 +26,10 @@ __all__ = [
 
 class ODEError(RuntimeError):
     """The initial value problem could not be integrated as asked."""
+
+
+class MissingPackage(ImportError):
+    """A package of an extra is not installed; the message says how to get it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +160,24 @@ class Dynamics(nn.Module):
         inside = torch.relu(self.conv2(inside, t))
         return self.conv3(inside, t).to(z.dtype)
 
+    def callback_step(self, t: Tensor, state: Tensor, dt: Tensor) -> None:
+        """Look at a step of length `dt` before torchdiffeq takes it; it calls this by its name.
+
+        Raises:
+            ODEError: the step is too short to lead anywhere, or the state is not finite.
+        """
+        if not (t + dt > t and torch.isfinite(state).all()):
+            raise ODEError(
+                f"the integration ended before its time, at a step of {float(dt):g}: the dynamics "
+                "have become too stiff, or are not finite. Lower the learning rate, or loosen "
+                "rtol and atol"
+            )
+
+    def callback_step_adjoint(self, t: Tensor, state: tuple[Tensor, ...], dt: Tensor) -> None:
+        """Look at a step backward in time, of z, its gradient and those of t and the weights."""
+        for part in state:
+            self.callback_step(-t, part, dt)
+
 
 class NeuralODE(Model):
     """dz/dt = g(z, t), z(0) the image and zeros; logits = V z(1) + c.
@@ -162,11 +185,15 @@ class NeuralODE(Model):
     Attributes:
         evals: evaluations of the dynamics in the latest forward.
 
+    Raises:
+        MissingPackage: torchdiffeq is not installed.
+
     papers: Chen et al. 2018; Dupont et al. 2019, for added channels and for images.
     """
 
     def __init__(self, config: NeuralODEConfig) -> None:
         super().__init__()
+        _torchdiffeq()  # that it is missing is said before anything is trained
         (channels, height, width), classes = config.required()
         self.config = config
         self.evals = 0
@@ -178,9 +205,8 @@ class NeuralODE(Model):
         """Return logits (batch, classes) of images (batch, channels, height, width).
 
         Raises:
-            ODEError: the integration takes more than `max_evals` evaluations, or its steps become
-                too short. In backward, `continuous_adjoint` raises the latter as an AssertionError.
-            ImportError: torchdiffeq is missing.
+            ODEError: the integration takes more than `max_evals` evaluations, its steps become too
+                short, or its state is not finite; in backward too, with `continuous_adjoint`.
         """
         if carry is not None:
             raise ValueError(f"{type(self).__name__} has no memory and takes no carry")
@@ -198,20 +224,7 @@ class NeuralODE(Model):
         self.dynamics.evals = self.evals = 0
         odeint = solvers.odeint_adjoint if config.continuous_adjoint else solvers.odeint
         times = torch.tensor([0.0, 1.0], dtype=z.dtype, device=z.device)
-        try:
-            path = odeint(
-                self.dynamics,
-                z,
-                times,
-                rtol=config.rtol,
-                atol=config.atol,
-                method="dopri5",
-            )
-        except AssertionError as error:
-            raise ODEError(
-                f"the integration ended before its time: {error}. The dynamics have become too "
-                "stiff, or are not finite: lower the learning rate, or loosen rtol and atol"
-            ) from error
+        path = odeint(self.dynamics, z, times, rtol=config.rtol, atol=config.atol, method="dopri5")
         self.evals = self.dynamics.evals
         return path[-1]
 
@@ -220,7 +233,7 @@ def _torchdiffeq() -> ModuleType:
     try:
         return importlib.import_module("torchdiffeq")
     except ImportError as error:
-        raise ImportError(
+        raise MissingPackage(
             "neural ODEs are integrated by torchdiffeq, which is not installed: "
             "pip install 'equilibria[ode]'"
         ) from error

@@ -73,7 +73,11 @@ class Solver(Limits, abc.ABC):
         return False
 
     def bound_to(self, cell: object) -> Solver:
-        """This method for the cell of a layer, of which some need to know more than f's values."""
+        """This method for the cell of a layer, of which some need to know more than f's values.
+
+        Raises:
+            TypeError: the method is not made for such a cell.
+        """
         del cell
         return self
 
