@@ -10,7 +10,7 @@ from equilibria.bench import record
 from equilibria.experiments import draw
 from equilibria.experiments.case import Done, Place
 from equilibria.experiments.experiment import NOT_RUN
-from equilibria.experiments.jacobian import costs, growth, images, tables
+from equilibria.experiments.jacobian import costs, criterion, growth, images, tables
 from equilibria.experiments.registry import EXPERIMENTS
 from equilibria.experiments.runner import publish
 from equilibria.solve import Anderson
@@ -163,7 +163,7 @@ def done():
 
 
 def judged(done):
-    table = tables.criterion(done)
+    table = criterion.criterion(done)
     return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
 
 
@@ -212,10 +212,10 @@ def test_steps_in_turns_go_before_epochs_and_two_machines_are_not_compared(done)
 
 
 def test_the_shallow_epochs_are_no_epochs_of_solves(done):
-    assert tables.epoch_seconds(trained(20.0)) == 20.0
+    assert criterion.epoch_seconds(trained(20.0)) == 20.0
     only_shallow = trained(20.0)
     only_shallow.record["settings"]["recipe"]["pretrain"]["steps"] = 10_000
-    assert tables.epoch_seconds(only_shallow) is None
+    assert criterion.epoch_seconds(only_shallow) is None
 
 
 def test_the_tables_stand_whole_in_part_and_diverged(done, tmp_path):

@@ -186,7 +186,7 @@ def test_constant_images_have_no_deviation(level: int) -> None:
 
 
 def test_a_part_of_the_images_stands_for_all_classes() -> None:
-    """Images lie class by class: here each is of one level, 0 to 99, in no noise."""
+    """Images lie class by class: the first ones are of few classes."""
     levels = torch.arange(100, dtype=torch.float64)
     found = Statistics.of(data.Split(levels.reshape(-1, 1, 1, 1), levels), most=20)
     assert found.mean[0] == pytest.approx(float(levels.mean()), abs=3)
