@@ -10,7 +10,15 @@ from equilibria.bench import record
 from equilibria.experiments import draw
 from equilibria.experiments.case import Done, Place
 from equilibria.experiments.experiment import NOT_RUN
-from equilibria.experiments.jacobian import costs, criterion, growth, images, tables
+from equilibria.experiments.jacobian import (
+    accuracies,
+    costs,
+    criterion,
+    expenses,
+    growth,
+    images,
+    tables,
+)
 from equilibria.experiments.registry import EXPERIMENTS
 from equilibria.experiments.runner import publish
 from equilibria.solve import Anderson
@@ -87,7 +95,8 @@ def test_a_solver_that_keeps_more_steps_needs_more_memory(small):
     inputs = task.sample("test", 8).inputs
     few, many = (costs.inference_bytes(model, inputs, limit) for limit in (4, 16))
     state = sum(leaf.numel() * 4 for leaf in model(inputs).solution.value)
-    assert many["broyden"] - few["broyden"] >= 10 * state  # a state an evaluation
+    # A state an evaluation, in a buffer that doubles: 16 against 8.
+    assert many["broyden"] - few["broyden"] >= 8 * state
     assert abs(many["none"] - few["none"]) < state
     assert abs(many["recipe"] - few["recipe"]) < 2 * state  # two of them are kept
     assert (model.deq.solver, model.deq.eval_solver) == before and model.training
@@ -221,18 +230,18 @@ def test_the_shallow_epochs_are_no_epochs_of_solves(done):
 def test_the_tables_stand_whole_in_part_and_diverged(done, tmp_path):
     found = shown(tables.show, done, tmp_path)
     share = {(row[0], row[1]): row[2:] for row in found["Section 3.4"].rows}
-    regularised = share[tables.READ_AS["regularised"], tables.SOLVERS["broyden"]]
+    regularised = share[accuracies.READ_AS["regularised"], expenses.SOLVERS["broyden"]]
     assert regularised[2:] == [pytest.approx(37.5), 2.5]
-    ours = [row for row in found["Table 3"].rows if row[0] == tables.OURS]
+    ours = [row for row in found["Table 3"].rows if row[0] == accuracies.OURS]
     assert [row[1] for row in ours] == [0.0, *images.GAMMAS]
     assert ours[0][3:] == [*[pytest.approx(48)] * 6, pytest.approx(50)]
     done[images.resnet_key()] = trained(1.0, diverged="the loss is nan")
     del done[costs.times_key(0)], done[costs.MEMORY]
     del done[costs.stopped_key(images.key("plain", 2))]
     found = shown(tables.show, done, tmp_path)
-    rows = {row[1]: row for row in found["Table 2"].rows if row[2] == tables.OURS}
+    rows = {row[1]: row for row in found["Table 2"].rows if row[2] == accuracies.OURS}
     assert rows["ResNet"][4] == "diverged"
-    assert rows[tables.READ_AS["plain"]][-1] == "2 of 3"
+    assert rows[accuracies.READ_AS["plain"]][-1] == "2 of 3"
     assert judged(done)[2]["as asked"] is None and judged(done)[3]["seed"] == "mean of 2"
 
 
@@ -246,13 +255,13 @@ def test_a_training_that_diverged_enters_no_mean(done, tmp_path):
         done[images.key(best, seed)] = trained(10.0, diverged="the loss is nan")
         del done[costs.stopped_key(images.key(best, seed))]
     found = shown(tables.show, done, tmp_path)
-    rows = {row[1]: row for row in found["Table 2"].rows if row[2] == tables.OURS}
-    assert rows[tables.READ_AS["plain"]][-1] == "2 of 3"
-    assert rows[tables.READ_AS["regularised"]][4] == "diverged"
-    stopped = {row[1]: row for row in found["Table 3"].rows if row[0] == tables.OURS}
+    rows = {row[1]: row for row in found["Table 2"].rows if row[2] == accuracies.OURS}
+    assert rows[accuracies.READ_AS["plain"]][-1] == "2 of 3"
+    assert rows[accuracies.READ_AS["regularised"]][4] == "diverged"
+    stopped = {row[1]: row for row in found["Table 3"].rows if row[0] == accuracies.OURS}
     assert set(stopped[images.BEST][3:]) == {"diverged"}
-    errors = {row[0]: row[2] for row in found["Figure 6"].rows if row[1] == tables.OURS}
-    assert errors[tables.READ_AS["regularised"]] == "diverged"
+    errors = {row[0]: row[2] for row in found["Figure 6"].rows if row[1] == accuracies.OURS}
+    assert errors[accuracies.READ_AS["regularised"]] == "diverged"
 
 
 def test_a_training_that_diverged_is_not_read(tmp_path):

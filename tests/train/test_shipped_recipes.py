@@ -112,10 +112,10 @@ def test_a_shipped_recipe_of_sequences_starts(name, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", small(VisionConfig))
 def test_a_shipped_recipe_of_pictures_starts(name):
     needs(True)
-    options = ["--schedule.name", "Constant", "--schedule.warmup", "0", "--task.samples", "200"]
+    options = ["--schedule.name", "Constant", "--schedule.warmup", "0", "--task.samples", "40"]
     recipe = dataclasses.replace(recipes.load(name, options), pretrain=None)
     trainer = Trainer(recipe, recipe.task.load(), Accelerator(cpu=True))
-    found = losses(trainer, 16)
-    assert min(found[8:]) < 0.95 * found[0]
+    found = losses(trainer, 30)  # a batch of 32 of the same 40 pictures each time
+    assert min(found[20:]) < 0.9 * found[0]
     for solves in ("forward", "adjoint"):
         assert trainer.tally.summary()[solves]["status"]["CONVERGED"] > 0.5

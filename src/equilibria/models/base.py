@@ -35,10 +35,10 @@ class Prediction(NamedTuple):
         Raises:
             ValueError: there is none, or more than one.
         """
-        if not self.solutions:
+        if (solves := len(self.solutions)) == 0:
             raise ValueError("this network solves for nothing, and its answer has no solution")
-        if len(self.solutions) > 1:
-            raise ValueError(f"the model made {len(self.solutions)} solves: see `solutions`")
+        if solves > 1:
+            raise ValueError(f"the model made {solves} solves: see `solutions`")
         return self.solutions[0]
 
 
