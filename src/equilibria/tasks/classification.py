@@ -142,7 +142,7 @@ class ClassificationTask(SampleTask):
         if self.images.smallest is not None:
             what = self.images.smallest
         elif self.config.size is not None:
-            what = f"what task.size makes of the images, {height} x {width} pixels,"
+            what = f"images that task.size makes {height} x {width} pixels of"
         remedy = getattr(config, "remedy", "take larger images")
         raise ValueError(
             f"{what}: too small for this model, which needs {least} x {least} pixels; {remedy}, or "
