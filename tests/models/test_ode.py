@@ -1,5 +1,6 @@
 """Neural ODEs: right to the tolerance, forward and backward, counted, and clear where they fail."""
 
+import subprocess
 import sys
 
 import pytest
@@ -159,3 +160,15 @@ def test_it_has_no_layer_and_no_memory(x):
         create(per_sample=True)
     with pytest.raises(ValueError, match="takes no carry"):
         create()(x, carry=1)
+
+
+def test_counting_parameters_first_leaves_the_solver_its_coefficients() -> None:
+    code = (
+        "import torch\nfrom equilibria import models\n"
+        "options = {'shape': (1, 8, 8), 'classes': 3, 'filters': 4}\n"
+        "with torch.device('meta'):\n    models.create('neural-ode', **options)\n"
+        "print(models.create('neural-ode', **options)(torch.zeros(2, 1, 8, 8)).output.shape)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip() == "torch.Size([2, 3])"

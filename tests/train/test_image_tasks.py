@@ -289,7 +289,9 @@ def test_shape_and_classes_are_filled_in(folder: Path) -> None:
 def test_images_that_are_too_small_for_a_model(folder: Path, tmp_path: Path) -> None:
     small = MDEQConfig(channels=(8, 8, 8), groups=4, head_channels=(8, 8, 8))
     assert small.least > 2
-    with pytest.raises(ValueError, match=r"images that task\.size makes 2 x 2 pixels of: too small"):
+    with pytest.raises(
+        ValueError, match=r"images that task\.size makes 2 x 2 pixels of: too small"
+    ):
         ImageClassification(data=str(folder), size=2).load().complete(small)
     for label in "ab":
         (tmp_path / "tiny" / label).mkdir(parents=True)

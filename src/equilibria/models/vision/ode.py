@@ -231,7 +231,10 @@ class NeuralODE(Model):
 
 def _torchdiffeq() -> ModuleType:
     try:
-        return importlib.import_module("torchdiffeq")
+        # Its tables of coefficients are tensors, made as it is first imported: on the meta device,
+        # where models are built to be counted, they would have no values for the whole process.
+        with torch.device("cpu"):
+            return importlib.import_module("torchdiffeq")
     except ImportError as error:
         raise MissingPackage(
             "neural ODEs are integrated by torchdiffeq, which is not installed: "
