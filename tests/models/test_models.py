@@ -179,7 +179,7 @@ def test_the_dense_cell_contracts_whatever_its_weights():
     [torch.zeros(2, 4, 8, 8), torch.zeros(3, 8, 8), torch.zeros(2, 3, 8, 8, dtype=torch.uint8)],
     ids=["channels", "one-image", "bytes"],
 )
-@pytest.mark.parametrize("name", ["mdeq", "mdeq-unrolled", "resnet"])
+@pytest.mark.parametrize("name", ["mdeq", *EXPLICIT, "monotone", "monotone-dense"])
 def test_what_is_no_batch_of_images_is_refused(name, wrong):
     model = models.create(name, **{**{**SMALL, **EXPLICIT}[name], "shape": (3, 8, 8)})
     with pytest.raises(ValueError, match=r"expected images \(batch, 3, height, width\)"):

@@ -115,6 +115,15 @@ class Model(nn.Module, abc.ABC):
                 model without memory.
         """
 
+    def refuse_carry(self, carry: Any) -> None:
+        """Refuse what a model without memory cannot use.
+
+        Raises:
+            ValueError: there is a carry.
+        """
+        if carry is not None:
+            raise ValueError(f"{type(self).__name__} has no memory and takes no carry")
+
 
 class EquilibriumModel(Model):
     """A network with one implicit layer: z* = f(z*; inject(x)), output = readout(z*).
@@ -164,8 +173,7 @@ class EquilibriumModel(Model):
         Raises:
             ValueError: there is a carry.
         """
-        if carry is not None:
-            raise ValueError(f"{type(self).__name__} has no memory and takes no carry")
+        self.refuse_carry(carry)
         solution = self.deq(*self.inject(x), z0=z0, warm=warm, states=states, trace=trace)
         parts = self.read_parts(solution.value) if self.training else ()
         return Prediction(self.readout(solution.value), (solution,), auxiliary=parts)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from equilibria.models.base import ClassifierConfig
 
-__all__ = ["VisionConfig", "check_images", "check_positive"]
+__all__ = ["VisionConfig", "check_positive"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,14 +58,21 @@ class VisionConfig(ClassifierConfig):
             )
         return self.shape, self.classes
 
+    def check(self, x: Tensor) -> None:
+        """Refuse what is no batch of images for the model.
 
-def check_images(x: Tensor, channels: int) -> None:
-    """Refuse what is no batch of images (batch, channels, height, width)."""
-    if x.ndim != 4 or x.shape[1] != channels or not x.is_floating_point():
-        raise ValueError(
-            f"expected images (batch, {channels}, height, width) of floating-point numbers; got "
-            f"{tuple(x.shape)} of {x.dtype}"
-        )
+        Args:
+            x: (batch, channels, height, width); height and width need not be those of `shape`.
+
+        Raises:
+            ValueError: it has another shape, or no floating-point numbers.
+        """
+        (channels, _, _), _ = self.required()
+        if x.ndim != 4 or x.shape[1] != channels or not x.is_floating_point():
+            raise ValueError(
+                f"expected images (batch, {channels}, height, width) of floating-point numbers; "
+                f"got {tuple(x.shape)} of {x.dtype}"
+            )
 
 
 def check_positive(**values: tuple[int, ...]) -> None:

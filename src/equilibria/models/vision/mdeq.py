@@ -12,7 +12,7 @@ from equilibria.models.base import EquilibriumModel, ExplicitConfig, Model, Pred
 from equilibria.models.unrolled import frozen_layer
 from equilibria.models.vision.block import Norm
 from equilibria.models.vision.cell import MultiscaleCell
-from equilibria.models.vision.config import VisionConfig, check_images, check_positive
+from equilibria.models.vision.config import VisionConfig, check_positive
 from equilibria.models.vision.head import AuxiliaryHeads, ClassificationHead
 from equilibria.models.vision.stem import Stem
 from equilibria.nn import DEQ
@@ -237,8 +237,7 @@ class MDEQUnrolled(Model):
 
     @override
     def forward(self, x: Tensor, *, carry: Any = None) -> Prediction:
-        if carry is not None:
-            raise ValueError(f"{type(self).__name__} has no memory and takes no carry")
+        self.refuse_carry(carry)
         features = _features(self.stem, x, self.config)
         z = self.cell.start(features)
         layer = frozen_layer(self.cell, (features,), self.config.checkpoint)
@@ -250,8 +249,7 @@ class MDEQUnrolled(Model):
 
 def _features(stem: Stem, x: Tensor, config: MDEQCellConfig) -> Tensor:
     """What the stem makes of images; its layout in memory is that of all that follows."""
-    (channels, _, _), _ = config.required()
-    check_images(x, channels)
+    config.check(x)
     last = x.is_cuda if config.channels_last is None else config.channels_last
     layout = torch.channels_last if last else torch.contiguous_format
     return stem(x.contiguous(memory_format=layout)).contiguous(memory_format=layout)

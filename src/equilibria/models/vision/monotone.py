@@ -174,14 +174,15 @@ class MonotoneConv(EquilibriumModel):
         ]
         linear = MonotoneMap(config.channels, places, kernel=3, m=config.m)
         self.deq = DEQ(MonotoneCell(linear, inner), **layer)
-        self.inner = inner
+        self.inner, self.shapes = inner, linear.shapes
         self.head = nn.Linear(sum(config.channels) * config.squares**2, classes)
 
     @override
     def inject(self, x: Tensor) -> tuple[tuple[Tensor, ...]]:
         """Return U x + b at every resolution, for images (batch, channels, height, width)."""
+        self.config.check(x)
         first = functional.pad(self.embed(x), self.margins).contiguous()
-        _, *lower = self.deq.cell.linear.shapes  # type: ignore[union-attr]
+        _, *lower = self.shapes
         rest = (
             bias[:, None, None].expand(len(x), *shape).contiguous()
             for bias, shape in zip(self.bias, lower, strict=True)
@@ -219,6 +220,7 @@ class MonotoneDense(EquilibriumModel):
     @override
     def inject(self, x: Tensor) -> tuple[tuple[Tensor]]:
         """Return U x + b, (batch, width, 1, 1), for images (batch, channels, height, width)."""
+        self.config.check(x)
         return ((self.embed(x.flatten(1))[:, :, None, None],),)
 
     @override

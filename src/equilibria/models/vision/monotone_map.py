@@ -94,10 +94,10 @@ class Coupling(nn.Module):
         return out
 
     def _same(self) -> list[Tensor]:
-        return [module.weight for module in self.same]  # type: ignore[misc]
+        return _weights(self.same)
 
     def _down(self) -> list[Tensor]:
-        return [module.weight for module in self.down]  # type: ignore[misc]
+        return _weights(self.down)
 
 
 class Resolvent:
@@ -160,6 +160,10 @@ def _kernel(inputs: int, outputs: int, kernel: int) -> nn.Module:
     conv = nn.Conv2d(inputs, outputs, kernel, bias=False)
     register_parametrization(conv, "weight", _Length())
     return conv
+
+
+def _weights(modules: nn.ModuleList) -> list[Tensor]:
+    return [module.weight for module in modules if isinstance(module, nn.Conv2d)]
 
 
 def _circular(x: Tensor, kernel: Tensor, stride: int = 1) -> Tensor:

@@ -208,8 +208,8 @@ class NeuralODE(Model):
             ODEError: the integration takes more than `max_evals` evaluations, its steps become too
                 short, or its state is not finite; in backward too, with `continuous_adjoint`.
         """
-        if carry is not None:
-            raise ValueError(f"{type(self).__name__} has no memory and takes no carry")
+        self.refuse_carry(carry)
+        self.config.check(x)
         z = self.integrate(functional.pad(x, (0, 0, 0, 0, 0, self.config.augment)))
         return Prediction(self.head(z.flatten(1)), ())
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from equilibria.models.base import ExplicitConfig, Model, Prediction
-from equilibria.models.vision.config import VisionConfig, check_images, check_positive
+from equilibria.models.vision.config import VisionConfig, check_positive
 
 __all__ = ["BasicBlock", "ResNet", "ResNetConfig"]
 
@@ -112,10 +112,8 @@ class ResNet(Model):
     @override
     def forward(self, x: Tensor, *, carry: Any = None) -> Prediction:
         """Return logits (batch, classes) of images (batch, channels, height, width)."""
-        if carry is not None:
-            raise ValueError(f"{type(self).__name__} has no memory and takes no carry")
-        (channels, _, _), _ = self.config.required()
-        check_images(x, channels)
+        self.refuse_carry(carry)
+        self.config.check(x)
         features = self.body(self.stem(x.contiguous(memory_format=torch.channels_last)))
         return Prediction(self.head(features.mean((2, 3))), ())
 
