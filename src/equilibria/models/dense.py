@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,22 +14,24 @@ from equilibria.nn import DEQ, init, spectral_norm
 
 @dataclass(frozen=True, kw_only=True)
 class DenseConfig(ClassifierConfig):
-    """One tanh layer as wide as the state, its recurrent weight bounded in spectral norm.
+    """One tanh layer as wide as the state.
 
     Args:
         shape: shape of one input, without the batch; it is flattened.
         classes: number of outputs.
         width: entries of the state.
         bound: largest singular value that the recurrent weight may have. Below 1 there is one
-            fixed point and every start leads to it.
+            fixed point and every start leads to it; None for no bound.
         scale: singular values of the recurrent weight at the start, which is Haar-orthogonal.
+        injection: where the input is added: "inside" the tanh, or "outside", behind it.
     """
 
     shape: tuple[int, ...] = (1, 8, 8)
     classes: int = 10
     width: int = 128
-    bound: float = 0.95
+    bound: float | None = 0.95
     scale: float = 0.5
+    injection: Literal["inside", "outside"] = "inside"
 
     def __post_init__(self) -> None:
         if min(*self.shape, self.classes, self.width) < 1:
@@ -37,7 +39,7 @@ class DenseConfig(ClassifierConfig):
                 "shape, classes and width must be positive; "
                 f"got {self.shape}, {self.classes} and {self.width}"
             )
-        if not (self.bound > 0.0 and self.scale >= 0.0):
+        if not ((self.bound is None or self.bound > 0.0) and self.scale >= 0.0):
             raise ValueError(
                 f"bound must be positive and scale not negative; got {self.bound} and {self.scale}"
             )
@@ -48,24 +50,27 @@ class DenseConfig(ClassifierConfig):
 
 
 class DenseCell(nn.Module):
-    """f(z; u) = tanh(W z + u) with ||W||_2 <= bound, on states (batch, width)."""
+    """f(z; u) = tanh(W z + u), or tanh(W z) + u, on states (batch, width)."""
 
     def __init__(self, config: DenseConfig) -> None:
         super().__init__()
         self.linear = nn.Linear(config.width, config.width, bias=False)
         init.orthogonal_(self.linear.weight, config.scale)
-        spectral_norm(self.linear, bound=config.bound)
+        self.outside = config.injection == "outside"
+        if config.bound is not None:
+            spectral_norm(self.linear, bound=config.bound)
 
     def forward(self, z: Tensor, u: Tensor) -> Tensor:
         """Evaluate f once; `u` is the injection, (batch, width)."""
-        return torch.tanh(self.linear(z) + u)
+        h = self.linear(z)
+        return torch.tanh(h) + u if self.outside else torch.tanh(h + u)
 
 
 class Dense(EquilibriumModel):
-    """z* = tanh(W z* + U x + b), logits = V z* + c.
+    """z* = tanh(W z* + u), or tanh(W z*) + u, with u = U x + b; logits = V z* + c.
 
-    papers: Bai et al. 2019, sec. 3, with one dense layer; a bound on W
-    below 1 makes f a contraction.
+    papers: Bai et al. 2019, sec. 3, with one dense layer; a bound on W below 1 makes f a
+    contraction. Agarwala and Schoenholz 2022, eq. 21, for what is added outside.
     """
 
     def __init__(self, config: DenseConfig, **layer: Any) -> None:

@@ -19,6 +19,7 @@ from equilibria.stability import FixedPointCorrection
 from equilibria.tasks import TASKS, TaskConfig
 from equilibria.train import config
 from equilibria.train.config import ConfigError, nearest
+from equilibria.train.initialisation import Initialisation
 from equilibria.train.optimiser import SGD, Adam, AdamW, Optimiser
 from equilibria.train.pretrain import ShallowStart
 from equilibria.train.regulariser import EvaluationBudget, JacobianPenalty
@@ -28,7 +29,7 @@ CHOICES: dict[str, type] = {
     **CONFIGS,
     **TASKS,
     **{cls.__name__: cls for cls in (Adam, AdamW, SGD, Constant, Cosine, ShallowStart)},
-    **{cls.__name__: cls for cls in (ForwardBackward, PeacemanRachford)},
+    **{cls.__name__: cls for cls in (ForwardBackward, PeacemanRachford, Initialisation)},
     **{cls.__name__: cls for cls in (JacobianPenalty, EvaluationBudget, FixedPointCorrection)},
     **{
         name: getattr(solve, name)
@@ -41,7 +42,7 @@ CHOICES: dict[str, type] = {
 }
 """Every class that a recipe may name."""
 
-IMPLICIT = (*LAYER, "regulariser", "correction", "pretrain")
+IMPLICIT = (*LAYER, "initialisation", "regulariser", "correction", "pretrain")
 """Keys of a recipe that only an equilibrium network has."""
 
 
@@ -54,10 +55,11 @@ class Recipe:
         task: data, loss and metric.
         model: architecture.
         solver: solver of the fixed point; null for an explicit network, as all that follows up to
-            `per_sample`, and `regulariser`, `correction` and `pretrain`.
+            `initialisation`, `regulariser`, `correction` and `pretrain`.
         eval_solver: solver in evaluation; null for the same one.
         adjoint: what stands for the derivative of the fixed point.
         per_sample: let samples that have converged leave the batch.
+        initialisation: ensemble of the cell's recurrent weights; null for the model's own.
         optimiser: optimiser and its highest learning rate.
         schedule: course of the learning rate.
         regulariser: penalty on the Jacobian at the solution, which keeps solves short; null for
@@ -84,6 +86,7 @@ class Recipe:
     eval_solver: Solver | None = None
     adjoint: Adjoint | None = field(default_factory=Implicit)
     per_sample: bool = False
+    initialisation: Initialisation | None = None
     optimiser: Optimiser = field(default_factory=AdamW)
     schedule: Schedule = field(default_factory=Cosine)
     regulariser: JacobianPenalty | None = None

@@ -44,6 +44,8 @@ class Step:
         self.recipe, self.task, self.accelerator, self.steps = recipe, task, accelerator, steps
         seed_all(recipe.seed)
         self.model: Model = task.model(recipe.model, **recipe.layer())
+        if recipe.initialisation is not None:
+            recipe.initialisation.apply(self.model)
         optimiser = recipe.optimiser.build(self.model)
         self.rates = [group["lr"] for group in optimiser.param_groups]
         self.wrapped, self.optimiser = accelerator.prepare(self.model, optimiser)

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equilibria.nn import VariationalDropout
+from equilibria.nn.init import Maps
 
 __all__ = ["RelativeAttention"]
 
@@ -55,6 +56,7 @@ class RelativeAttention(nn.Module):
         self.qkv = nn.Linear(width, 3 * inner, bias=False)
         self.positions = nn.Linear(width, inner, bias=False)
         self.out = nn.Linear(inner, width)
+        self.maps = {"qkv": Maps(rows=(inner,) * 3), "positions": None}
         self.content_bias = nn.Parameter(torch.empty(heads, head_width).normal_(0.0, 0.01))
         self.position_bias = nn.Parameter(torch.empty(heads, head_width).normal_(0.0, 0.01))
         self.dropout = VariationalDropout(dropout)

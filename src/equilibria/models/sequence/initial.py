@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from equilibria.nn import init
+from equilibria.nn.init import Maps, fill
 
 __all__ = ["Ensemble", "initialise", "scale_of"]
 
@@ -55,15 +55,4 @@ def initialise(
     if initial == "normal":
         linear.weight.normal_(0.0, scale)
         return
-    for row in linear.weight.detach().split([linear.out_features] if rows is None else list(rows)):
-        for tile in row.chunk(columns, 1):
-            _fill(tile, initial, scale)
-
-
-def _fill(tile: Tensor, initial: Ensemble, scale: float) -> None:
-    if initial == "orthogonal":
-        init.orthogonal_(tile, scale)
-    elif initial == "goe" and tile.shape[0] == tile.shape[1]:
-        init.goe_(tile, scale)
-    else:
-        init.gaussian_(tile, scale)
+    fill(linear.weight.detach(), initial, scale, Maps(rows=tuple(rows or ()), columns=columns))

@@ -17,6 +17,7 @@ from equilibria.models.sequence.cell import (
 from equilibria.models.sequence.config import check_positive, check_share
 from equilibria.models.sequence.initial import Ensemble, initialise, scale_of
 from equilibria.nn import VariationalDropout, weight_norm
+from equilibria.nn.init import Maps
 from equilibria.nn.weight_dropout import weight_dropout
 
 __all__ = ["TrellisCell", "TrellisConfig"]
@@ -122,6 +123,7 @@ class TrellisCell(SequenceCell):
         self.kernel, self.dilation = config.kernel, config.dilation
         self.span = (config.kernel - 1) * config.dilation
         self.gates = nn.Linear(config.kernel * config.state_width, self.units, bias=False)
+        self.maps = {"gates": Maps(rows=(config.state_width,) * 4, columns=config.kernel)}
         self.dropout = VariationalDropout(config.hidden_dropout, shared=(1,))
         config._prepare(self.gates, config.scale)
 

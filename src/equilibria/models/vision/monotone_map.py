@@ -43,6 +43,7 @@ class MonotoneMap(nn.Module):
         super().__init__()
         self.shapes = tuple((c, *hw) for c, hw in zip(channels, places, strict=True))
         self.m = m
+        self.maps = {"a": None, "b": None}  # W is made of them: no ensemble of matrices is W
         self.a = Coupling(channels, kernel)
         self.b = Coupling(channels, kernel)
 

@@ -1,4 +1,4 @@
-"""Weight ensembles: Gaussian, Haar-orthogonal and Gaussian orthogonal (GOE).
+"""Weight ensembles as functions that fill a tensor in place.
 
 Two ensembles with the same variance give deep equilibrium networks that behave differently, because
 the same matrix is applied again and again (Agarwala and Schoenholz 2022). Each function fills a

@@ -1,0 +1,27 @@
+"""How the weights of a cell begin: ensembles of matrices, and models filled with them.
+
+Two ensembles with the same variance give deep equilibrium networks that behave differently, because
+the same matrix is applied again and again.
+
+papers: Agarwala and Schoenholz 2022.
+"""
+
+from equilibria.nn.init.ensembles import gaussian_, goe_, orthogonal_
+from equilibria.nn.init.fill import ENSEMBLES, Maps, check_ensemble, fill
+from equilibria.nn.init.fill import Ensemble as Ensemble
+from equilibria.nn.init.initialize import Begun, initialize
+from equilibria.nn.init.recurrent import RecurrentWeight, recurrent_weights
+
+__all__ = [
+    "ENSEMBLES",
+    "Begun",
+    "Maps",
+    "RecurrentWeight",
+    "check_ensemble",
+    "fill",
+    "gaussian_",
+    "goe_",
+    "initialize",
+    "orthogonal_",
+    "recurrent_weights",
+]

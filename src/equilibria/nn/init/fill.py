@@ -1,0 +1,112 @@
+"""Ensembles by name, and weights that hold several maps."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from equilibria.nn.init.ensembles import gaussian_, goe_, orthogonal_
+
+__all__ = ["ENSEMBLES", "Ensemble", "Maps", "check_ensemble", "fill"]
+
+Ensemble = Literal["gaussian", "orthogonal", "goe"]
+"""A family of random matrices by name; see `equilibria.nn.init.ensembles`."""
+
+ENSEMBLES: Mapping[Ensemble, Callable[..., Tensor]] = {
+    "gaussian": gaussian_,
+    "orthogonal": orthogonal_,
+    "goe": goe_,
+}
+"""The function of each ensemble, (weight, scale, generator) -> weight."""
+
+SQUARE: frozenset[str] = frozenset({"goe"})
+"""Ensembles whose members are square: symmetry needs as many outputs as inputs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Maps:
+    """How a weight of shape (outputs, inputs, ...) is made up of linear maps.
+
+    A module that owns layers whose weights hold several maps, such as query, key and value, says so
+    in an attribute `maps`, a mapping from the path of a layer below it to a `Maps`, or to None for
+    a layer that is not applied to the state.
+
+    Args:
+        rows: outputs of each of the maps that stand one below the other; empty for one map.
+        columns: maps that stand side by side, such as the taps of a convolution over time.
+    """
+
+    rows: tuple[int, ...] = ()
+    columns: int = 1
+
+    def tiles(self, weight: Tensor) -> list[Tensor]:
+        """Return the maps of a weight, views of it.
+
+        Raises:
+            ValueError: its shape is not that of these maps.
+        """
+        outputs, inputs = weight.shape[:2]
+        if (self.rows and sum(self.rows) != outputs) or inputs % self.columns:
+            raise ValueError(
+                f"a weight of shape {tuple(weight.shape)} cannot be made of maps with "
+                f"{self.rows} outputs, {self.columns} side by side"
+            )
+        below = weight.split(list(self.rows)) if self.rows else [weight]
+        return [tile for row in below for tile in row.chunk(self.columns, 1)]
+
+
+def check_ensemble(ensemble: str) -> Ensemble:
+    """Return the name of an ensemble.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    if ensemble not in get_args(Ensemble):
+        near = difflib.get_close_matches(ensemble, ENSEMBLES, n=1, cutoff=0.5)
+        hint = f"; did you mean '{near[0]}'?" if near else ""
+        raise ValueError(f"ensemble must be one of {', '.join(ENSEMBLES)}; got '{ensemble}'{hint}")
+    return ensemble  # type: ignore[return-value]
+
+
+@torch.no_grad()
+def fill(
+    weight: Tensor,
+    ensemble: Ensemble,
+    scale: float = 1.0,
+    maps: Maps | None = None,
+    generator: torch.Generator | None = None,
+    **options: Any,
+) -> tuple[Ensemble, ...]:
+    """Fill a weight in place, each of its maps with a member of an ensemble.
+
+    A map that is not square is Gaussian of the same scale where the ensemble's members are square.
+
+    Args:
+        weight: shape (outputs, inputs, ...).
+        ensemble: one of `ENSEMBLES`.
+        scale: sqrt(V), not negative.
+        maps: what it is made of; None for one map.
+        generator: source of randomness; torch's global one by default.
+        **options: of the ensemble's function.
+
+    Returns:
+        The ensemble of each map.
+
+    Raises:
+        TypeError: the weight is not a real floating-point one.
+        ValueError: there is no such ensemble, the weight is none, or not made of these maps.
+    """
+    check_ensemble(ensemble)
+    used: list[Ensemble] = []
+    for tile in (maps or Maps()).tiles(weight):
+        square = tile.shape[0] == tile.shape[1]
+        chosen: Ensemble = "gaussian" if ensemble in SQUARE and not square else ensemble
+        extra = options if chosen == ensemble else {}
+        ENSEMBLES[chosen](tile, scale, generator=generator, **extra)
+        used.append(chosen)
+    return tuple(used)

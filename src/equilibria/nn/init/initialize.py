@@ -1,0 +1,113 @@
+"""A model whose recurrent weights begin as members of an ensemble."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from equilibria.nn.init.fill import Ensemble, fill
+from equilibria.nn.init.recurrent import RecurrentWeight, recurrent_weights
+
+__all__ = ["Begun", "chosen", "initialize"]
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What a weight was set to.
+
+    Attributes:
+        path: of the weight in the model.
+        shape: of the weight.
+        ensembles: of each map that it is made of.
+        scale: sqrt(V) that was asked for.
+        gain: of the weight as f uses it, sqrt(tr(W W^T) / outputs), the root mean square of W x for
+            independent entries x of mean square 1. Other than `scale` by chance, where an
+            orthogonal map has more outputs than inputs, and where a normalisation bounds W.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    ensembles: tuple[Ensemble, ...]
+    scale: float
+    gain: float
+
+    def __str__(self) -> str:
+        kinds = " and ".join(dict.fromkeys(self.ensembles))
+        count = len(self.ensembles)
+        maps = f"{count} maps, " if count > 1 else ""
+        size = " x ".join(map(str, self.shape))
+        return f"{self.path} ({size}): {maps}{kinds}, scale {self.scale:g}, gain {self.gain:.3g}"
+
+
+@torch.no_grad()
+def initialize(
+    model: nn.Module,
+    ensemble: Ensemble,
+    scale: float = 1.0,
+    *,
+    layers: Sequence[str] | None = None,
+    generator: torch.Generator | None = None,
+    **options: Any,
+) -> list[Begun]:
+    """Fill the recurrent weights of a model with members of an ensemble, in place.
+
+    Each linear map that f applies to its state is one member: a weight that holds several, such as
+    query, key and value, is several. A map that is not square is Gaussian of the same scale where
+    the ensemble's members are square. Biases, and weights that are not applied to the state, stay.
+
+    Args:
+        model: a model with `DEQ` layers, or a cell itself.
+        ensemble: one of `ENSEMBLES`.
+        scale: sqrt(V), the root mean square of the singular values; not negative.
+        layers: only weights whose path matches one of these patterns, such as `*expand*`; None for
+            all.
+        generator: source of randomness; torch's global one by default.
+        **options: of the ensemble's function.
+
+    Returns:
+        What was set, a row for each weight; `print(*rows, sep="\\n")` tells it.
+
+    Raises:
+        ValueError: there is no such ensemble, no recurrent weight, or none that a pattern matches;
+            nothing has been changed then.
+
+    papers: Agarwala and Schoenholz 2022, sec. 4 and appendix D.
+    """
+    rows: list[Begun] = []
+    drawn = []
+    for weight in chosen(model, layers):
+        value = torch.empty_like(weight.value(), memory_format=torch.contiguous_format)
+        ensembles = fill(value, ensemble, scale, weight.maps, generator, **options)
+        drawn.append((weight, value, ensembles))
+    for weight, value, ensembles in drawn:
+        weight.set(value)
+        rows.append(Begun(weight.path, tuple(value.shape), ensembles, scale, _gain(weight)))
+    return rows
+
+
+def chosen(model: nn.Module, layers: Sequence[str] | None) -> list[RecurrentWeight]:
+    """Return the recurrent weights whose path matches one of the patterns.
+
+    Raises:
+        ValueError: there is none; or a pattern matches nothing, and the message names all.
+    """
+    weights = recurrent_weights(model)
+    if layers is None:
+        return weights
+    for pattern in layers:
+        if not any(fnmatch.fnmatchcase(weight.path, pattern) for weight in weights):
+            names = ", ".join(weight.path for weight in weights)
+            raise ValueError(f"no recurrent weight matches '{pattern}'; there are: {names}")
+    return [w for w in weights if any(fnmatch.fnmatchcase(w.path, p) for p in layers)]
+
+
+def _gain(weight: RecurrentWeight) -> float:
+    """The root mean square output of all maps of a weight."""
+    tiles = [tile.flatten(1) for tile in weight.maps.tiles(weight.value())]
+    total = sum(float(tile.double().square().sum()) for tile in tiles)
+    return (total / sum(len(tile) for tile in tiles)) ** 0.5
