@@ -200,6 +200,8 @@ def _chosen(
         example = next(iter(options))
         raise ConfigError(f"{key}: expected a mapping such as {{name: {example}}}, got {branch!r}")
     chosen = branch.get("name", fallback)
+    if chosen is None and len(options) == 1:
+        (chosen,) = options
     if chosen is None:
         raise ConfigError(f"{key}: needs a name, one of {', '.join(options)}")
     if chosen not in options:
@@ -213,9 +215,10 @@ def switch(
     """Return `tree` with the classes that `--….name` options choose.
 
     What the old and the new class have in common keeps its value: a switch from Anderson to
-    Broyden keeps the tolerance. `null` takes a class away where there may be none.
+    Broyden keeps the tolerance. `null` takes a class away where there may be none. Where there is
+    but one class, an option of it chooses it.
     """
-    result: dict[str, Any] = dict(tree)
+    result: dict[str, Any] = {**tree, **_implied(tree, argv, cls, choices)}
     words = list(argv)
     for index, word in enumerate(words):
         match = re.fullmatch(r"--([\w.]+)\.name(?:=(.*))?", word)
@@ -240,6 +243,19 @@ def switch(
                 del node[key]
         node["name"] = name
     return result
+
+
+def _implied(
+    tree: Mapping[str, Any], argv: Sequence[str], cls: type, choices: Choices
+) -> dict[str, Any]:
+    """The classes that are the only ones of their field and of which there is an option."""
+    asked = {word.removeprefix("--").partition(".")[0] for word in argv if word.startswith("--")}
+    found: dict[str, Any] = {}
+    for name, hint in typing.get_type_hints(cls).items():
+        options = _options(hint, choices)
+        if name in asked and len(options) == 1 and not tree.get(name):
+            found[name] = {"name": next(iter(options))}
+    return found
 
 
 def _flatten(
