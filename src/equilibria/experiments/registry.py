@@ -12,6 +12,7 @@ from equilibria.experiments.deq import (
     tolerance,
 )
 from equilibria.experiments.experiment import Experiment
+from equilibria.experiments.initialisation import mnist
 from equilibria.experiments.jacobian import growth as jacobian_growth
 from equilibria.experiments.jacobian import language, slope, stability, toy
 from equilibria.experiments.jacobian import tables as jacobian_tables
@@ -42,6 +43,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         mdeq_convergence,
         mdeq_receptive,
         mdeq_memory,
+        mnist,
     )
 }
 """In the order in which `equilibria reproduce` lists them."""

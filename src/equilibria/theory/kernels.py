@@ -1,0 +1,315 @@
+"""Kernels of a wide network: of its outputs (NNGP), and of its gradients (NTK)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from equilibria.nn.init import Ensemble
+from equilibria.theory import families
+from equilibria.theory.activations import Activation
+from equilibria.theory.meanfield import Injection, MeanField, NoMeanFieldError, mean_field
+from equilibria.theory.quadrature import REACH, normal_density, piecewise, root
+
+__all__ = ["Pair", "linear_nngp", "linear_ntk", "nngp", "ntk"]
+
+PIECES = 24
+"""Pieces of the inner integral, beside those that kinks make."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Two inputs, by what a wide network sees of them.
+
+    Args:
+        first: x.x / N.
+        second: x'.x' / N.
+        product: x.x' / N.
+        means: of the entries of x and of x'.
+    """
+
+    first: float = 1.0
+    second: float = 1.0
+    product: float = 0.0
+    means: tuple[float, float] = (0.0, 0.0)
+
+    def __post_init__(self) -> None:
+        left, right = self.variances
+        if left < -1e-12 or right < -1e-12:
+            raise ValueError(
+                f"a mean square is below the square of its mean: {self.first}, {self.second} with "
+                f"means {self.means}"
+            )
+        if abs(self.covariance) > math.sqrt(max(0.0, left * right)) * (1 + 1e-9) + 1e-12:
+            raise ValueError(
+                f"no two inputs have the products {self.first}, {self.second}, {self.product} and "
+                f"the means {self.means}: the Gram matrix is not positive"
+            )
+
+    @property
+    def variances(self) -> tuple[float, float]:
+        """Of the entries of x and of x'."""
+        return self.first - self.means[0] ** 2, self.second - self.means[1] ** 2
+
+    @property
+    def covariance(self) -> float:
+        """Of the entries of x with those of x'."""
+        return self.product - self.means[0] * self.means[1]
+
+
+def nngp(
+    activation: str | Activation | Callable[[Tensor], Tensor],
+    ensemble: Ensemble,
+    V: float,
+    pair: Pair,
+    *,
+    injection: Injection = "outside",
+) -> float:
+    """Return the kernel K(x, x') = E z*(x).z*(x') / N of a wide network with tied weights.
+
+    A readout v^T z* with entries of variance 1/N is a Gaussian process of this covariance. K solves
+    K = E (phi(h) + x) (phi(h') + x') with Gaussian fields of covariance V K under h and h' ("inside"
+    K = E phi(h) phi(h')), and for "goe" and "antisymmetric" the reaction of each, as in
+    `mean_field`.
+
+    Args:
+        activation, ensemble, V, injection: as for `mean_field`; inputs are Gaussian where they are
+            there.
+        pair: the inputs.
+
+    Raises:
+        NoMeanFieldError: a ValueError. One of the inputs has no mean field at this V.
+        ValueError: as for `mean_field`.
+
+    papers: Agarwala and Schoenholz 2022, eq. 90-91.
+    """
+    return _pair(activation, ensemble, V, pair, injection).overlap
+
+
+def ntk(
+    activation: str | Activation | Callable[[Tensor], Tensor],
+    ensemble: Ensemble,
+    V: float,
+    pair: Pair,
+    *,
+    injection: Injection = "outside",
+) -> float:
+    """Return the neural tangent kernel Theta(x, x') / N with respect to W.
+
+    For f = v^T z* with entries of v of variance 1/N, df/dW = D (I - W^T D)^-1 v z*^T, D = diag of
+    phi'(h*), and Theta = E <df/dW, df'/dW> = tr[(I - D W)^-1 D D' (I - W^T D')^-1] z*.z'*, tr the
+    normalised trace. With a = phi' / (1 - tau V chi phi') the trace is
+    E a a' / (1 - S E a a'), S = V but for "normal".
+
+    That is with respect to the entries of W itself. In W = sqrt(V / N) G with G the parameter the
+    kernel is V times what this returns.
+
+    Args:
+        activation, ensemble, V, pair, injection: as for `nngp`.
+
+    Raises:
+        NoMeanFieldError: a ValueError. An input has no mean field at this V, or the kernel is
+            infinite (S E a a' >= 1).
+        ValueError: as for `nngp`.
+
+    papers: Agarwala and Schoenholz 2022, eq. 92-95; there D stands at z* instead of h* and on z*
+        instead of the Jacobian.
+    """
+    found = _pair(activation, ensemble, V, pair, injection)
+    alignment = found.mean(
+        lambda h: found.first_response(h), lambda h: found.second_response(h)
+    )
+    S = families.carried(ensemble, V, found.first.response * found.second.response)
+    if S * alignment >= 1:
+        raise NoMeanFieldError(
+            f"the tangent kernel of {found.first.activation.name} is infinite at V = {V:g}, "
+            f"ensemble '{ensemble}': the Jacobian of the fixed point diverges; a smaller V has one"
+        )
+    return alignment / (1 - S * alignment) * found.overlap
+
+
+def linear_nngp(ensemble: Ensemble, V: float, product: float) -> float:
+    """Return K(x, x') = m x.x' / N of the linear network z = W z + x, m = E z.z / (x.x).
+
+    Args:
+        ensemble: of W.
+        V: mean square of its singular values.
+        product: x.x' / N.
+
+    Raises:
+        ValueError: V is at its critical value or above.
+
+    papers: Agarwala and Schoenholz 2022, eq. 8, 66 (corrected), 91.
+    """
+    return _second_moment(ensemble, V) * product
+
+
+def linear_ntk(ensemble: Ensemble, V: float, product: float) -> float:
+    """Return Theta(x, x') / N = m^2 x.x' / N of the linear network, m = E z.z / (x.x).
+
+    Args:
+        ensemble, V, product: as for `linear_nngp`.
+
+    Raises:
+        ValueError: V is at its critical value or above.
+
+    papers: Agarwala and Schoenholz 2022, section 2.1.2.
+    """
+    return _second_moment(ensemble, V) ** 2 * product
+
+
+def _second_moment(ensemble: Ensemble, V: float) -> float:
+    return mean_field("identity", ensemble, V).output
+
+
+# --- two inputs at once --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pair:
+    """The mean fields of two inputs, and what they have in common.
+
+    Attributes:
+        first, second: the mean field of each.
+        common: covariance of the Gaussian sides u and u' of h and h'.
+        overlap: E z z'.
+    """
+
+    first: MeanField
+    second: MeanField
+    common: float
+    overlap: float
+
+    def first_response(self, h: Tensor) -> Tensor:
+        """dz/dxi for the first input."""
+        slope = self.first.activation.slope(h)
+        return slope / (1 - self.first.coupling * slope)
+
+    def second_response(self, h: Tensor) -> Tensor:
+        """dz/dxi for the second input."""
+        slope = self.second.activation.slope(h)
+        return slope / (1 - self.second.coupling * slope)
+
+    def mean(self, left: Callable[[Tensor], Tensor], right: Callable[[Tensor], Tensor]) -> float:
+        """E left(h) right(h')."""
+        return _product(self.first, self.second, self.common, left, right)
+
+
+def _pair(
+    activation: str | Activation | Callable[[Tensor], Tensor],
+    ensemble: Ensemble,
+    V: float,
+    pair: Pair,
+    injection: Injection,
+) -> _Pair:
+    first, second = (
+        mean_field(
+            activation,
+            ensemble,
+            V,
+            input_variance=max(0.0, variance),
+            input_mean=mean,
+            injection=injection,
+        )
+        for variance, mean in zip(pair.variances, pair.means, strict=True)
+    )
+    phi = first.activation
+    S = families.carried(ensemble, V, first.response * second.response)
+    inside = injection == "inside"
+    shares = 1.0 if inside else first.coupling * second.coupling
+    from_inputs = shares * pair.covariance
+    crossed = 0.0
+    if not inside:
+        # phi(h) sees x' through u alone, in which x' is c x of the reaction: E[x' | u] is linear.
+        for one, other in ((0, 1), (1, 0)):
+            mine, theirs = (first, second)[one], pair.means[other]
+            law = mine.law
+            h, value = law.values, phi(law.values)
+            expected = torch.full_like(h, theirs)
+            if mine.coupling and mine.spread > 0:
+                u = h - mine.coupling * value
+                expected += mine.coupling * pair.covariance / mine.spread * (u - mine.centre)
+            crossed += float((law.weights * value * expected).sum())
+        crossed += pair.product
+
+    def overlap(common: float) -> float:
+        return _product(first, second, common, phi, phi) + crossed
+
+    bound = math.sqrt(first.noise * second.noise)
+    ends = tuple(S * overlap(end + from_inputs) - end for end in (-bound, bound))
+    # At correlation 1 the equation holds by itself where the inputs are the same.
+    if bound == 0:
+        noise = 0.0
+    elif abs(ends[1]) <= 1e-9 * bound:
+        noise = bound
+    else:
+        noise = root(
+            lambda c: S * overlap(c + from_inputs) - c, -bound, bound, ends=(ends[0], ends[1])
+        )
+    common = noise + from_inputs
+    return _Pair(first=first, second=second, common=common, overlap=overlap(common))
+
+
+def _product(
+    first: MeanField,
+    second: MeanField,
+    common: float,
+    left: Callable[[Tensor], Tensor],
+    right: Callable[[Tensor], Tensor],
+) -> float:
+    """E left(h) right(h'), u and u' Gaussian with a covariance.
+
+    The outer integral stands in h. The inner is over u' given u, a Gaussian narrower than u', on
+    pieces of its own width between the kinks; h' is looked up from u'.
+    """
+    h, weights = first.law.values, first.law.weights
+    keep = weights > 1e-18 * float(weights.max())
+    h, weights = h[keep], weights[keep]
+    u = h - first.coupling * first.activation(h)
+    slope = common / first.spread if first.spread > 0 else 0.0
+    centre = second.centre + slope * (u - first.centre)
+    width = math.sqrt(max(0.0, second.spread - slope * common))
+    if width <= 1e-7 * math.sqrt(max(second.spread, 1e-300)):
+        return float((weights * left(h) * right(_invert(second, centre))).sum())
+    reach = 0.8 * REACH
+    kinks = torch.tensor(second.activation.kinks, dtype=torch.float64)
+    kinks = kinks - second.coupling * second.activation(kinks)
+    pieces = max(PIECES, min(160, math.ceil(4 * reach * width)))
+    even = torch.linspace(-reach, reach, pieces + 1, dtype=torch.float64)
+    bends = ((kinks - centre[:, None]) / width).clamp(-reach, reach)
+    edges = torch.cat([even.expand(len(centre), -1), bends], 1).sort(1).values
+    t, inner = piecewise(edges, order=8)
+    values = right(_invert(second, centre[:, None] + width * t))
+    means = (inner * normal_density(t, 0.0, 1.0) * values).sum(1)
+    return float((weights * left(h) * means).sum())
+
+
+def _invert(found: MeanField, u: Tensor) -> Tensor:
+    """The h with h - coupling * phi(h) = u, for each entry of u."""
+    if found.coupling == 0:
+        return u
+    phi, c = found.activation, found.coupling
+    ends = found.law.values
+    # A table of the ascending h -> u, then Newton's steps, kept between the table's neighbours.
+    low, high = float(ends[0]), float(ends[-1])
+    table = torch.cat(
+        [
+            torch.linspace(low, high, 4001, dtype=torch.float64),
+            torch.linspace(max(low, -12), min(high, 12), 4001, dtype=torch.float64),
+            torch.tensor([k for k in phi.kinks if low < k < high], dtype=torch.float64),
+        ]
+    ).sort().values
+    heights = table - c * phi(table)
+    place = torch.searchsorted(heights, u.contiguous()).clamp(1, len(table) - 1)
+    below, above = table[place - 1], table[place]
+    h_low, h_high = heights[place - 1], heights[place]
+    share = ((u - h_low) / (h_high - h_low).clamp(min=1e-300)).clamp(0, 1)
+    h = below + share * (above - below)
+    for _ in range(3):
+        step = (h - c * phi(h) - u) / (1 - c * phi.slope(h))
+        h = torch.minimum(torch.maximum(h - step, below), above)
+    return h

@@ -1,0 +1,117 @@
+"""What a linear network with untied weights sees of their ensemble: five normalised traces."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from equilibria.nn.init import Ensemble
+from equilibria.theory.families import check
+
+__all__ = ["Traces", "critical_V", "eigenvalues", "traces"]
+
+Spectrum = ArrayLike
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traces:
+    """Normalised traces tr = Tr / N of a wide random matrix W.
+
+    Attributes:
+        first: tr W.
+        square: tr W^2.
+        V: tr W^T W, the average squared singular value.
+        third: tr W^T W W.
+        fourth: tr (W^T W)^2.
+    """
+
+    V: float
+    first: float = 0.0
+    square: float = 0.0
+    third: float = 0.0
+    fourth: float
+
+
+def eigenvalues(spectrum: Spectrum, V: float) -> np.ndarray:
+    """Return a spectrum scaled so that the mean of |lambda|^2 is V: (count,) complex.
+
+    Args:
+        spectrum: eigenvalues up to a common factor; of a real matrix, so with their conjugates.
+        V: average squared singular value.
+
+    Raises:
+        ValueError: it is empty, not finite, or all zero.
+    """
+    values = np.asarray(spectrum, dtype=np.complex128).ravel()
+    square = float(np.mean(np.abs(values) ** 2)) if values.size else 0.0
+    if not (math.isfinite(square) and square > 0):
+        raise ValueError("a spectrum is one or more finite eigenvalues that are not all zero")
+    return values * math.sqrt(V / square)
+
+
+def traces(ensemble: Ensemble, V: float, spectrum: Spectrum | None = None) -> Traces:
+    """Return the traces of an ensemble in the limit of many units.
+
+    Args:
+        ensemble: its name.
+        V: average squared singular value, not negative.
+        spectrum: of "normal", as `eigenvalues` takes it; None for the disk of radius sqrt(2 V).
+
+    Raises:
+        ValueError: there is no such ensemble, V is negative or not finite, or a spectrum is given
+            to an ensemble that has its own.
+    """
+    check_spectrum(ensemble, V, spectrum)
+    if spectrum is not None:
+        values = eigenvalues(spectrum, V)
+        return Traces(
+            V=V,
+            first=float(np.real(values).mean()),
+            square=float(np.real(values**2).mean()),
+            third=float(np.real(np.abs(values) ** 2 * values).mean()),
+            fourth=float((np.abs(values) ** 4).mean()),
+        )
+    if ensemble == "orthogonal":
+        return Traces(V=V, fourth=V**2)
+    if ensemble == "normal":  # |lambda|^2 is uniform on [0, 2V]
+        return Traces(V=V, fourth=4 * V**2 / 3)
+    # The singular values of the others follow the quarter circle: 2 is its Catalan number.
+    square = {"goe": V, "antisymmetric": -V}.get(ensemble, 0.0)
+    return Traces(V=V, square=square, fourth=2 * V**2)
+
+
+def critical_V(ensemble: Ensemble, *, tied: bool = True, spectrum: Spectrum | None = None) -> float:
+    """Return V_c, from which on plain iteration z <- W z + x no longer converges.
+
+    Tied weights: the spectral radius of W is 1. That is V = 1 for Gaussian and orthogonal W, 1/4
+    for GOE and antisymmetric W, whose radius is 2 sqrt(V), and mean |lambda|^2 / max |lambda|^2
+    for a normal W, 1/2 for the disk. The solution (I - W)^-1 x of an antisymmetric or orthogonal W
+    is well behaved beyond; a solver that is not plain iteration finds it.
+    Untied weights: mean squares no longer settle, V = 1 for all.
+
+    Args:
+        ensemble: its name.
+        tied: one W for all steps, or a new one each.
+        spectrum: of "normal", as for `traces`.
+
+    Raises:
+        ValueError: as for `traces`.
+
+    papers: Agarwala and Schoenholz 2022, sections 2.1.2 and A.3.
+    """
+    check_spectrum(ensemble, 1.0, spectrum)
+    if not tied:
+        return 1.0
+    if spectrum is not None:
+        return float(1 / np.max(np.abs(eigenvalues(spectrum, 1.0))) ** 2)
+    return {"goe": 0.25, "antisymmetric": 0.25, "normal": 0.5}.get(ensemble, 1.0)
+
+
+def check_spectrum(ensemble: Ensemble, V: float, spectrum: Spectrum | None) -> None:
+    """Raise ValueError for an unknown ensemble, an impossible V, or a spectrum out of place."""
+    check(ensemble, V)
+    if spectrum is not None and ensemble != "normal":
+        raise ValueError(f"{ensemble} matrices have a spectrum of their own: leave `spectrum` out")
