@@ -12,7 +12,7 @@ from equilibria.experiments.deq import (
     tolerance,
 )
 from equilibria.experiments.experiment import Experiment
-from equilibria.experiments.initialisation import mnist
+from equilibria.experiments.initialisation import mnist, transformer
 from equilibria.experiments.jacobian import growth as jacobian_growth
 from equilibria.experiments.jacobian import language, slope, stability, toy
 from equilibria.experiments.jacobian import tables as jacobian_tables
@@ -44,6 +44,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         mdeq_receptive,
         mdeq_memory,
         mnist,
+        transformer,
     )
 }
 """In the order in which `equilibria reproduce` lists them."""
