@@ -6,6 +6,8 @@ import yaml
 
 from equilibria.experiments import trainings, turns, variants
 from equilibria.experiments.deq import convergence, imbalance, memory, solvers, tolerance
+from equilibria.experiments.initialisation import mnist as learnt
+from equilibria.experiments.initialisation import transformer
 from equilibria.experiments.jacobian import images, slope, toy, toy_model
 from equilibria.experiments.mdeq import convergence as resolutions
 from equilibria.experiments.mdeq import memory as image_memory
@@ -93,6 +95,7 @@ def shrink(monkeypatch, folder):
     monkeypatch.setattr(turns, "WARM", 1)
     study(monkeypatch, folder)
     multiscale(monkeypatch)
+    beginnings(monkeypatch, folder)
 
 
 def multiscale(monkeypatch):
@@ -131,3 +134,27 @@ def study(monkeypatch, folder):
     monkeypatch.setattr(toy, "SETTINGS", short)
     monkeypatch.setattr(toy, "TILES", 5)
     monkeypatch.setattr(slope, "EVALS", 60)
+
+
+def beginnings(monkeypatch, folder):
+    """Train from two seeds and one scale of each ensemble."""
+    start = {"ensemble": "orthogonal", "scale": 1.0}
+    task = {"name": "image_classification", "data": "digits", "samples": 40, "valid": 20}
+    model = {"name": "dense", "width": 8, "bound": None, "injection": "outside"}
+    images_ = recipe(
+        folder, "dense", task, model, initialisation=start, epoch_steps=2, eval_batch_size=500
+    )
+    monkeypatch.setattr(learnt, "RECIPE", images_)
+    monkeypatch.setattr(learnt, "SEEDS", 2)
+    monkeypatch.setattr(learnt, "SCALES", (1.0,))
+    task = {
+        "name": "language_modelling", "file": str(text(folder)), "unit": "characters", "length": 8,
+    }  # fmt: skip
+    layers = {**start, "layers": ["*expand*", "*contract*"]}
+    cell = {"name": "deq-transformer", "width": 8, "heads": 2, "inner": 16, "weight_norm": False}
+    words = recipe(folder, "layers", task, cell, initialisation=layers)
+    monkeypatch.setattr(transformer, "RECIPE", words)
+    monkeypatch.setattr(transformer, "SEEDS", 2)
+    monkeypatch.setattr(transformer, "SCALES", (1.0,))
+    monkeypatch.setattr(transformer, "POINT", 3)
+    monkeypatch.setattr(transformer, "SEGMENTS", 4)

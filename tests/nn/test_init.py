@@ -103,16 +103,16 @@ def test_convolutions():
     conv = nn.Conv2d(16, 32, 3)
     gaussian_(conv.weight, 1.0, torch.Generator().manual_seed(0))
     assert conv.weight.var().item() == pytest.approx(1 / (16 * 9), rel=0.05)
-    square = nn.Conv2d(8, 8, 1)
-    goe_(square.weight)
-    assert torch.equal(square.weight, square.weight.transpose(0, 1))
+    place = nn.Conv2d(8, 8, 1)
+    goe_(place.weight)
+    assert torch.equal(place.weight, place.weight.transpose(0, 1))
 
 
 @pytest.mark.parametrize(
     ("fill", "weight", "scale", "error", "words"),
     [
         (goe_, torch.empty(3, 4), 1.0, ValueError, r"\(3, 4\)"),
-        (goe_, torch.empty(4, 4, 3, 3), 1.0, ValueError, "4 x 36"),
+        (goe_, torch.empty(4, 4, 2, 2), 1.0, ValueError, r"\(4, 4, 2, 2\)"),
         (gaussian_, torch.empty(3), 1.0, ValueError, "bias"),
         (orthogonal_, torch.empty(0, 3), 1.0, ValueError, r"\(0, 3\)"),
         (orthogonal_, torch.empty(3, 3), -1.0, ValueError, "-1.0"),

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 COMMANDS = {
     "train": "train a recipe and leave a run folder",
+    "initialise": "say which weights to start from: ensemble and scale, predicted and measured",
     "evaluate": "accuracy or perplexity, evaluations and statuses of a run on its test data",
     "doctor": "examine a run: does it converge, to one answer, with the right gradient?",
     "generate": "write on from a prompt with a trained language model",
@@ -37,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in words or os.environ.get("EQUILIBRIA_DEBUG", "") not in ("", "0")
     words = [word for word in words if word != "--debug"]
     if not words or words[0] in ("-h", "--help"):
-        listing = "\n".join(f"  {name:10}{text}" for name, text in COMMANDS.items())
+        listing = "\n".join(f"  {name:11}{text}" for name, text in COMMANDS.items())
         print(HELP.format(commands=listing))
         return 0
     command, *rest = words

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Never
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Never
 
 from jsonargparse import ArgumentParser
 
-from equilibria.train.config import nearest
+from equilibria.train.config import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from equilibria.tasks import TaskConfig
 
 
 class UserError(Exception):
@@ -39,3 +44,49 @@ class Parser(ArgumentParser):
             known = [option[2:] for option in options if option.startswith("--")]
             text = f"unknown option '--{unknown[1]}'" + nearest(unknown[1], known)
         raise UserError(f"{text} (see `{self.prog} --help`)")
+
+
+def split(argv: Sequence[str], own: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Return the words for a command itself and those that override keys of its recipe.
+
+    Args:
+        argv: all words.
+        own: options of the command; "" for one without a value, "1" for one value, "+" for all
+            words up to the next option. Any other option is a key of the recipe, with one value.
+    """
+    mine: list[str] = []
+    overrides: list[str] = []
+    target, values = mine, "+"
+    for word in argv:
+        if word.startswith("--"):
+            name, equals, _ = word.partition("=")
+            target = mine if name in own else overrides
+            values = "" if equals else own.get(name, "1")
+            target.append(word)
+        elif values:
+            target.append(word)
+        else:
+            mine.append(word)
+        if not word.startswith("--") and values == "1":
+            values = ""
+    return mine, overrides
+
+
+def named_data(value: str, task: TaskConfig) -> str:
+    """Return the option of the recipe that names data of the user's.
+
+    The path of a file or a folder becomes absolute: the run folder holds it, and the run may be
+    evaluated from another working directory.
+
+    Raises:
+        ConfigError: the task makes its data itself.
+    """
+    path = Path(value).expanduser().absolute()
+    if hasattr(task, "file"):
+        return f"--task.file={path}"
+    if hasattr(task, "data"):
+        return f"--task.data={path if path.is_dir() or Path(value).name != value else value}"
+    raise ConfigError(
+        f"--data names a text or images, and {type(task).__name__} makes its data itself: "
+        "leave it out"
+    )

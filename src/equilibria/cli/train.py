@@ -14,16 +14,18 @@ from pathlib import Path
 
 from rich.console import Console
 
-from equilibria.cli.parser import Parser
-from equilibria.tasks import TaskConfig
+from equilibria.cli.parser import Parser, named_data, split
 from equilibria.train import config
 from equilibria.train import recipe as recipes
 from equilibria.train.trainer import train
 
+OPTIONS = {"--out": "1", "--data": "1", "--data-dir": "1", "--resume": "", "--help": ""}
+"""Those that are no keys of the recipe; see `split`."""
+
 
 def main(argv: Sequence[str]) -> None:
     """Run `equilibria train` with the words `argv`."""
-    own, overrides = _split(argv)
+    own, overrides = split(argv, OPTIONS)
     parser = Parser("train", __doc__, usage="equilibria train RECIPE [--KEY VALUE ...]")
     parser.add_argument(
         "recipe", type=str, help="name of a recipe (see `equilibria recipes`), or a YAML file"
@@ -51,45 +53,8 @@ def main(argv: Sequence[str]) -> None:
     arguments = parser.parse_args(own)
     recipe = recipes.load(arguments.recipe, overrides)
     if arguments.data is not None:
-        recipe = recipes.load(arguments.recipe, [*overrides, _named(arguments.data, recipe.task)])
+        named = named_data(arguments.data, recipe.task)
+        recipe = recipes.load(arguments.recipe, [*overrides, named])
     folder = Path(arguments.out or Path("runs") / Path(arguments.recipe).stem)
     data_dir = Path(arguments.data_dir) if arguments.data_dir else None
     train(recipe, folder, data_dir=data_dir, resume=arguments.resume, console=Console())
-
-
-def _named(value: str, task: TaskConfig) -> str:
-    """Return the option of the recipe that names data of the user's.
-
-    The path of a file or a folder becomes absolute: the run folder holds it, and the run may be
-    evaluated from another working directory.
-
-    Raises:
-        ConfigError: the task makes its data itself.
-    """
-    path = Path(value).expanduser().absolute()
-    if hasattr(task, "file"):
-        return f"--task.file={path}"
-    if hasattr(task, "data"):
-        return f"--task.data={path if path.is_dir() or Path(value).name != value else value}"
-    raise config.ConfigError(
-        f"--data names a text or images, and {type(task).__name__} makes its data itself: "
-        "leave it out"
-    )
-
-
-def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the words for the command itself and those that override keys of the recipe."""
-    own: list[str] = []
-    overrides: list[str] = []
-    target = own
-    for word in argv:
-        if word.startswith("--"):
-            name, equals, _ = word.partition("=")
-            mine = name in ("--out", "--data", "--data-dir", "--resume", "--help")
-            (own if mine else overrides).append(word)
-            takes_value = not equals and name not in ("--resume", "--help")
-            target = (own if mine else overrides) if takes_value else own
-        else:
-            target.append(word)
-            target = own
-    return own, overrides

@@ -64,6 +64,7 @@ class Panel:
         whole_x: x counts something.
         zero: the vertical axis begins at 0.
         levels: heights of horizontal rules, such as a published figure, by what they are.
+        bands: lower and upper ends of heights that are shaded.
         names: what stands at x = 0, 1, 2, ..., in place of these numbers.
         span_x: ends of the horizontal axis; None for what the series reach.
         span_y: ends of the vertical axis.
@@ -78,6 +79,7 @@ class Panel:
     whole_x: bool = False
     zero: bool = False
     levels: Sequence[tuple[str, float]] = ()
+    bands: Sequence[tuple[float, float]] = ()
     names: Sequence[str] = ()
     span_x: tuple[float, float] | None = None
     span_y: tuple[float, float] | None = None
@@ -130,6 +132,8 @@ def _panel(axes: Any, panel: Panel) -> None:
     if not drawn:
         axes.text(0.5, 0.5, "not run", transform=axes.transAxes, ha="center", color=INK)
         return
+    for low, high in panel.bands:
+        axes.axhspan(low, high, color=INK, alpha=0.12, lw=0)
     for label, height in panel.levels:
         axes.axhline(height, color=INK, lw=1, ls=":")
         axes.annotate(

@@ -70,6 +70,8 @@ class ConvCell(nn.Module):
         self.conv = nn.Conv2d(config.channels, config.channels, 3, padding=1, bias=False)
         init.orthogonal_(self.conv.weight, config.scale)
         spectral_norm(self.conv, bound=config.bound)
+        # Away from the border it is as wide a dense layer as the kernel has weights for an output.
+        self.theory = init.Elementwise(activation="relu")
 
     def forward(self, z: Tensor, u: Tensor) -> Tensor:
         """Evaluate f once; `u` is the injection, of the state's shape."""

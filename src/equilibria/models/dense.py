@@ -57,6 +57,7 @@ class DenseCell(nn.Module):
         self.linear = nn.Linear(config.width, config.width, bias=False)
         init.orthogonal_(self.linear.weight, config.scale)
         self.outside = config.injection == "outside"
+        self.theory = init.Elementwise(activation="tanh", injection=config.injection)
         if config.bound is not None:
             spectral_norm(self.linear, bound=config.bound)
 

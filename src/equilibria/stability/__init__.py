@@ -1,18 +1,33 @@
 """Stability: how a fixed point behaves, measured, put in words, and trained for."""
 
+from equilibria.stability.applied import Mapped
 from equilibria.stability.correction import FixedPointCorrection
+from equilibria.stability.estimate import Estimate
 from equilibria.stability.examination import Examination, Finding, Training
 from equilibria.stability.examine import doctor
 from equilibria.stability.jacobian import jacobian_norm, spectral_radius
 from equilibria.stability.penalty import jacobian_penalty
+from equilibria.stability.probes import Spread, StartProbe, StepResidual, over_draws, probe_start
+from equilibria.stability.rescale import Measured, Rescaled, UnreachableRadiusError, set_radius
 
 __all__ = [
+    "Estimate",
     "Examination",
     "Finding",
     "FixedPointCorrection",
+    "Mapped",
+    "Measured",
+    "Rescaled",
+    "Spread",
+    "StartProbe",
+    "StepResidual",
     "Training",
+    "UnreachableRadiusError",
     "doctor",
     "jacobian_norm",
     "jacobian_penalty",
+    "over_draws",
+    "probe_start",
+    "set_radius",
     "spectral_radius",
 ]

@@ -250,7 +250,7 @@ class Examination:
     def json(self) -> dict[str, Any]:
         """Everything as dictionaries, lists, text and numbers; a number that is not finite is
         None, since JSON has no word for it."""
-        return _plain(asdict(self))
+        return plain(asdict(self))
 
     def __str__(self) -> str:
         """The findings, in lines of at most 100 characters."""
@@ -266,11 +266,12 @@ class Examination:
         return "\n".join(lines)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return `value` as JSON can hold it: None for numbers that are not finite."""
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

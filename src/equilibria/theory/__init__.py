@@ -6,7 +6,17 @@ squared singular value of W, the square of the `scale` that `equilibria.nn.init`
 papers: Agarwala and Schoenholz 2022.
 """
 
+from equilibria.theory.activations import (
+    ACTIVATIONS,
+    Activation,
+    Moments,
+    as_activation,
+    hard_tanh_moments,
+    relu_moments,
+)
+from equilibria.theory.critical import critical_scale
 from equilibria.theory.errata import ERRATA, Erratum, errata_table
+from equilibria.theory.kernels import Pair, linear_nngp, linear_ntk, nngp, ntk
 from equilibria.theory.length import exponent, length_variance
 from equilibria.theory.linear import (
     gaussian_limit,
@@ -14,22 +24,42 @@ from equilibria.theory.linear import (
     second_moment_after,
     second_moment_exponent,
 )
+from equilibria.theory.meanfield import MeanField, NoMeanFieldError, mean_field
 from equilibria.theory.resolvent import (
     resolvent_density,
     resolvent_edges,
     resolvent_moments,
     resolvent_transform,
 )
+from equilibria.theory.spectrum import goe_density, goe_radius, radius_at, spectral_radius
 from equilibria.theory.traces import critical_V
 
 __all__ = [
+    "ACTIVATIONS",
     "ERRATA",
+    "Activation",
     "Erratum",
+    "MeanField",
+    "Moments",
+    "NoMeanFieldError",
+    "Pair",
+    "as_activation",
     "critical_V",
+    "critical_scale",
     "errata_table",
     "exponent",
     "gaussian_limit",
+    "goe_density",
+    "goe_radius",
+    "hard_tanh_moments",
     "length_variance",
+    "linear_nngp",
+    "linear_ntk",
+    "mean_field",
+    "nngp",
+    "ntk",
+    "radius_at",
+    "relu_moments",
     "resolvent_density",
     "resolvent_edges",
     "resolvent_moments",
@@ -37,4 +67,5 @@ __all__ = [
     "second_moment",
     "second_moment_after",
     "second_moment_exponent",
+    "spectral_radius",
 ]

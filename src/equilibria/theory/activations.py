@@ -86,9 +86,7 @@ class Activation:
             return self.closed(mean, variance)
         h, weights = gaussian_rule(mean, variance, self.kinks)
         value, slope = self(h), self.slope(h)
-        return Moments(
-            *(float((weights * f).sum()) for f in (value, value**2, slope, slope**2))
-        )
+        return Moments(*(float((weights * f).sum()) for f in (value, value**2, slope, slope**2)))
 
     @cached_property
     def steepest(self) -> float:
@@ -170,9 +168,7 @@ def _identity_moments(mean: float, variance: float) -> Moments:
 ACTIVATIONS: Mapping[str, Activation] = {
     each.name: each
     for each in (
-        Activation(
-            "identity", lambda h: h, torch.ones_like, closed=_identity_moments
-        ),
+        Activation("identity", lambda h: h, torch.ones_like, closed=_identity_moments),
         Activation("tanh", torch.tanh, lambda h: torch.cosh(h.clamp(-300, 300)).pow(-2)),
         Activation(
             "hard-tanh",
@@ -181,12 +177,8 @@ ACTIVATIONS: Mapping[str, Activation] = {
             kinks=(-1.0, 1.0),
             closed=hard_tanh_moments,
         ),
-        Activation(
-            "relu", torch.relu, lambda h: (h > 0).to(h), kinks=(0.0,), closed=relu_moments
-        ),
-        Activation(
-            "erf", torch.erf, lambda h: 2 / math.sqrt(math.pi) * h.square().neg().exp()
-        ),
+        Activation("relu", torch.relu, lambda h: (h > 0).to(h), kinks=(0.0,), closed=relu_moments),
+        Activation("erf", torch.erf, lambda h: 2 / math.sqrt(math.pi) * h.square().neg().exp()),
         Activation("sigmoid", torch.sigmoid),
         Activation("softplus", torch.nn.functional.softplus, torch.sigmoid),
         Activation("gelu", torch.nn.functional.gelu),

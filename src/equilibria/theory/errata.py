@@ -182,6 +182,21 @@ ERRATA: tuple[Erratum, ...] = (
         why="From eq. 93 as it should be.",
     ),
     Erratum(
+        equation="108, 109, 115, 116",
+        printed="M_W^-1(z) = √(z + 1/z), and (z + 1/z) in what follows",
+        right="M_W^-1(z) = √z + 1/√z, which is √(z + 2 + 1/z); S_W(z) = 1/√z",
+        why="From eq. 107, (z + 1)²/z. Eq. 117 is right.",
+        check="test_spectrum_of_goe_behind_hard_tanh",
+    ),
+    Erratum(
+        equation="122-124",
+        printed="M = -p - (z² - z √(z² - 4p))/2, G = (1 - p)/z - (z - √(z² - 4p))/2",
+        right="M = -p + (z² - z √(z² - 4p))/2, G = (1 - p)/z + (z - √(z² - 4p))/2",
+        why="From eq. 121. Far out M must vanish and G be 1/z. The spectrum that is read from it "
+        "is right.",
+        check="test_spectrum_of_goe_behind_hard_tanh",
+    ),
+    Erratum(
         equation="128",
         printed="G(Λ)_11 = tr[z + V P^-1 Q]",
         right="G(Λ)_11 = tr[(z + V P^-1 Q)^-1]",

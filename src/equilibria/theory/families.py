@@ -4,7 +4,7 @@ The pre-activation of a unit, h = W z, is a Gaussian field plus what comes back 
 output z through the others (Onsager's reaction). Of a rotationally invariant W two numbers decide:
 
 - the reaction: h = xi + tau V chi z, chi the response E dz/dxi. tau V is the normalised trace of
-  W^2: tau = 1 where W is symmetric, -1 where it is antisymmetric, 0 where powers of W are traceless;
+  W^2: tau = 1 where W is symmetric, -1 where antisymmetric, 0 where powers of W are traceless;
 - what is carried over: the field's covariance for two inputs is S(chi chi') E z z'. S = V where W
   mixes freely with its transpose. Where W commutes with it and has a round spectrum,
   S(t) = (1 - 1/M(t)) / t with M(t) = E 1 / (1 - t |lambda|^2).
@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import math
 
+from equilibria.nn.init import check_ensemble
+
 __all__ = ["carried", "check", "edge", "reaction"]
 
 _REACTION = {"goe": 1, "antisymmetric": -1}
@@ -24,9 +26,7 @@ _REACTION = {"goe": 1, "antisymmetric": -1}
 
 def check(ensemble: str, V: float) -> None:
     """Raise ValueError where there is no such ensemble or V is no variance."""
-    known = ("gaussian", "orthogonal", "goe", "antisymmetric", "normal")
-    if ensemble not in known:
-        raise ValueError(f"ensemble must be one of {', '.join(known)}; got '{ensemble}'")
+    check_ensemble(ensemble)
     if not (math.isfinite(V) and V >= 0):
         raise ValueError(f"V, the mean square of the singular values, must be >= 0, got {V}")
 
@@ -64,7 +64,9 @@ def carried(ensemble: str, V: float, product: float) -> float:
 def edge(ensemble: str, V: float, mean: float, square: float) -> float:
     """Return the spectral radius of W diag(d) with d independent of W, which is not symmetric.
 
-    It is where a perturbation of growth r no longer dies out: E[d^2] S(E[d]^2 / r^2) = r^2.
+    It is where a perturbation of growth r no longer dies out: E[d^2] S(E[d]^2 / r^2) = r^2. For
+    "normal" it is an estimate from below: eigenvalues of matrices of 100 to 1,200 units stick out
+    by some 4 %, and this shrinks slowly, if at all.
 
     Args:
         ensemble: any but "goe" and "antisymmetric".

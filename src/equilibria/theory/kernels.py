@@ -12,12 +12,19 @@ from torch import Tensor
 from equilibria.nn.init import Ensemble
 from equilibria.theory import families
 from equilibria.theory.activations import Activation
-from equilibria.theory.meanfield import Injection, MeanField, NoMeanFieldError, mean_field
+from equilibria.theory.linear import second_moment
+from equilibria.theory.meanfield import (
+    Injection,
+    MeanField,
+    NoMeanFieldError,
+    field_law,
+    mean_field,
+)
 from equilibria.theory.quadrature import REACH, normal_density, piecewise, root
 
 __all__ = ["Pair", "linear_nngp", "linear_ntk", "nngp", "ntk"]
 
-PIECES = 24
+PIECES = 14
 """Pieces of the inner integral, beside those that kinks make."""
 
 
@@ -71,9 +78,9 @@ def nngp(
 ) -> float:
     """Return the kernel K(x, x') = E z*(x).z*(x') / N of a wide network with tied weights.
 
-    A readout v^T z* with entries of variance 1/N is a Gaussian process of this covariance. K solves
-    K = E (phi(h) + x) (phi(h') + x') with Gaussian fields of covariance V K under h and h' ("inside"
-    K = E phi(h) phi(h')), and for "goe" and "antisymmetric" the reaction of each, as in
+    A readout v^T z* with entries of variance 1/N is a Gaussian process of this covariance. With
+    Gaussian fields of covariance V K in h and h', K = E (phi(h) + x) (phi(h') + x') ("inside"
+    K = E phi(h) phi(h')); for "goe" and "antisymmetric" with the reaction of each, as in
     `mean_field`.
 
     Args:
@@ -120,9 +127,7 @@ def ntk(
         instead of the Jacobian.
     """
     found = _pair(activation, ensemble, V, pair, injection)
-    alignment = found.mean(
-        lambda h: found.first_response(h), lambda h: found.second_response(h)
-    )
+    alignment = found.mean(lambda h: found.first_response(h), lambda h: found.second_response(h))
     S = families.carried(ensemble, V, found.first.response * found.second.response)
     if S * alignment >= 1:
         raise NoMeanFieldError(
@@ -145,7 +150,7 @@ def linear_nngp(ensemble: Ensemble, V: float, product: float) -> float:
 
     papers: Agarwala and Schoenholz 2022, eq. 8, 66 (corrected), 91.
     """
-    return _second_moment(ensemble, V) * product
+    return second_moment(ensemble, V) * product
 
 
 def linear_ntk(ensemble: Ensemble, V: float, product: float) -> float:
@@ -159,11 +164,7 @@ def linear_ntk(ensemble: Ensemble, V: float, product: float) -> float:
 
     papers: Agarwala and Schoenholz 2022, section 2.1.2.
     """
-    return _second_moment(ensemble, V) ** 2 * product
-
-
-def _second_moment(ensemble: Ensemble, V: float) -> float:
-    return mean_field("identity", ensemble, V).output
+    return second_moment(ensemble, V) ** 2 * product
 
 
 # --- two inputs at once --------------------------------------------------------------------------
@@ -248,7 +249,11 @@ def _pair(
         noise = bound
     else:
         noise = root(
-            lambda c: S * overlap(c + from_inputs) - c, -bound, bound, ends=(ends[0], ends[1])
+            lambda c: S * overlap(c + from_inputs) - c,
+            -bound,
+            bound,
+            ends=(ends[0], ends[1]),
+            tolerance=1e-8,
         )
     common = noise + from_inputs
     return _Pair(first=first, second=second, common=common, overlap=overlap(common))
@@ -266,23 +271,23 @@ def _product(
     The outer integral stands in h. The inner is over u' given u, a Gaussian narrower than u', on
     pieces of its own width between the kinks; h' is looked up from u'.
     """
-    h, weights = first.law.values, first.law.weights
-    keep = weights > 1e-18 * float(weights.max())
-    h, weights = h[keep], weights[keep]
+    law = field_law(first.activation, first.centre, first.spread, first.coupling, coarse=True)
+    keep = law.weights > 1e-12 * float(law.weights.max())
+    h, weights = law.values[keep], law.weights[keep]
     u = h - first.coupling * first.activation(h)
     slope = common / first.spread if first.spread > 0 else 0.0
     centre = second.centre + slope * (u - first.centre)
     width = math.sqrt(max(0.0, second.spread - slope * common))
     if width <= 1e-7 * math.sqrt(max(second.spread, 1e-300)):
         return float((weights * left(h) * right(_invert(second, centre))).sum())
-    reach = 0.8 * REACH
+    reach = 0.7 * REACH
     kinks = torch.tensor(second.activation.kinks, dtype=torch.float64)
     kinks = kinks - second.coupling * second.activation(kinks)
-    pieces = max(PIECES, min(160, math.ceil(4 * reach * width)))
+    pieces = max(PIECES, min(100, math.ceil(1.4 * reach * width)))
     even = torch.linspace(-reach, reach, pieces + 1, dtype=torch.float64)
     bends = ((kinks - centre[:, None]) / width).clamp(-reach, reach)
     edges = torch.cat([even.expand(len(centre), -1), bends], 1).sort(1).values
-    t, inner = piecewise(edges, order=8)
+    t, inner = piecewise(edges, order=6)
     values = right(_invert(second, centre[:, None] + width * t))
     means = (inner * normal_density(t, 0.0, 1.0) * values).sum(1)
     return float((weights * left(h) * means).sum())
@@ -296,13 +301,17 @@ def _invert(found: MeanField, u: Tensor) -> Tensor:
     ends = found.law.values
     # A table of the ascending h -> u, then Newton's steps, kept between the table's neighbours.
     low, high = float(ends[0]), float(ends[-1])
-    table = torch.cat(
-        [
-            torch.linspace(low, high, 4001, dtype=torch.float64),
-            torch.linspace(max(low, -12), min(high, 12), 4001, dtype=torch.float64),
-            torch.tensor([k for k in phi.kinks if low < k < high], dtype=torch.float64),
-        ]
-    ).sort().values
+    table = (
+        torch.cat(
+            [
+                torch.linspace(low, high, 1001, dtype=torch.float64),
+                torch.linspace(max(low, -12), min(high, 12), 1001, dtype=torch.float64),
+                torch.tensor([k for k in phi.kinks if low < k < high], dtype=torch.float64),
+            ]
+        )
+        .sort()
+        .values
+    )
     heights = table - c * phi(table)
     place = torch.searchsorted(heights, u.contiguous()).clamp(1, len(table) - 1)
     below, above = table[place - 1], table[place]

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["gaussian_mean", "gaussian_rule", "normal_density", "piecewise", "root"]
+__all__ = ["gaussian_mean", "gaussian_rule", "cut", "normal_density", "piecewise", "root"]
 
 REACH = 10.0
 """Standard deviations to either side that are integrated over; e^-50 is left out."""
@@ -45,12 +45,14 @@ def piecewise(edges: Tensor, order: int = 16) -> tuple[Tensor, Tensor]:
     return (low + width * nodes).flatten(-2), (width * weights).flatten(-2)
 
 
-def cut(low: float, high: float, kinks: Sequence[float]) -> Tensor:
+def cut(
+    low: float, high: float, kinks: Sequence[float], panels: int = PANELS, step: float = STEP
+) -> Tensor:
     """Return edges from low to high: equal pieces, small ones near 0, and one at each kink."""
-    near = torch.arange(-DETAIL, DETAIL + STEP, STEP, dtype=torch.float64)
+    near = torch.arange(-DETAIL, DETAIL + step, step, dtype=torch.float64)
     inner = torch.cat([near, torch.tensor(list(kinks), dtype=torch.float64)])
     inner = inner[(inner > low) & (inner < high)]
-    whole = torch.linspace(low, high, PANELS + 1, dtype=torch.float64)
+    whole = torch.linspace(low, high, panels + 1, dtype=torch.float64)
     return torch.cat([whole, inner]).sort().values
 
 
@@ -106,16 +108,24 @@ def gaussian_mean(
 
 
 def root(
-    f: Callable[[float], float], low: float, high: float, *, ends: tuple[float, float] | None = None
+    f: Callable[[float], float],
+    low: float,
+    high: float,
+    *,
+    ends: tuple[float, float] | None = None,
+    tolerance: float = 1e-13,
 ) -> float:
-    """Return x in [low, high] with f(x) = 0, where f changes its sign, to rounding.
+    """Return x in [low, high] with f(x) = 0, where f changes its sign.
 
-    False position with the weight of a stale end halved (Illinois); bisection where that is slow.
+    False position with the weight of a stale end halved (Illinois), and a bisection each fourth
+    step.
 
     Args:
         f: a continuous function.
-        low, high: f has opposite signs there.
+        low: one end.
+        high: the other, where f has the opposite sign.
         ends: f(low) and f(high) where they are known.
+        tolerance: of x, relative to the ends.
 
     Raises:
         ValueError: f has the same sign at both ends.
@@ -127,19 +137,17 @@ def root(
         return high
     if (at_low > 0) == (at_high > 0):
         raise ValueError(f"no change of sign between {low} and {high}")
-    side = 0
+    close = tolerance * (abs(low) + abs(high))
+    side, last = 0, math.inf
     for turn in range(200):
-        if abs(high - low) <= 1e-14 * (abs(low) + abs(high)) + 1e-300:
-            break
-        middle = (low + high) / 2 if turn % 4 == 3 else low - at_low * (high - low) / (at_high - at_low)
-        if not low < middle < high:
+        middle = (low * at_high - high * at_low) / (at_high - at_low)
+        if turn % 4 == 3 or not min(low, high) < middle < max(low, high):
             middle = (low + high) / 2
         value = f(middle)
-        if value == 0:
+        if value == 0 or abs(middle - last) <= close or abs(high - low) <= close:
             return middle
+        last = middle
         if (value > 0) == (at_low > 0):
-            if abs(middle - low) <= 1e-15 * abs(middle):
-                break
             low, at_low = middle, value
             at_high = at_high / 2 if side == -1 else at_high
             side = -1

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from equilibria.models import EquilibriumModel, Model
 from equilibria.models.sequence.base import SequenceModel
-from equilibria.models.sequence.equilibrium import EquilibriumSequence
 from equilibria.stability import Examination, Training, doctor
 from equilibria.tasks import Batch, Task
+from equilibria.train.initialisation import first_piece
 from equilibria.train.recipe import Recipe
 from equilibria.train.run import Run, RunError
 
@@ -118,9 +118,9 @@ def _batch(model: EquilibriumModel, task: Task, split: str, count: int) -> tuple
             batch = first
     else:
         batch = task.sample(split, count)
-    piece = model.subsequence if isinstance(model, EquilibriumSequence) else None
-    if piece is not None:
-        batch = batch._replace(inputs=batch.inputs[:, :piece], targets=batch.targets[:, :piece])
+    inputs = first_piece(model, batch.inputs)
+    if inputs.shape != batch.inputs.shape:
+        batch = batch._replace(inputs=inputs, targets=batch.targets[:, : inputs.shape[1]])
     return batch, carry
 
 

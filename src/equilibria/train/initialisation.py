@@ -2,12 +2,50 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
 
 from equilibria.models import Model
+from equilibria.models.sequence.equilibrium import EquilibriumSequence
 from equilibria.nn.init import Begun, Ensemble, initialize
+from equilibria.stability.rescale import set_radius
 
-__all__ = ["Initialisation"]
+__all__ = ["Beginning", "Initialisation", "first_piece"]
+
+
+SMALL = 0.3
+"""Scale from which a radius is sought: solves are short there, and long where it is too large."""
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What the recurrent weights of a run were set to.
+
+    Attributes:
+        rows: one for each weight.
+        radius: largest spectral radius at z* over the batch that it was set on; None where a scale
+            was given.
+    """
+
+    rows: tuple[Begun, ...]
+    radius: float | None = None
+
+    def json(self) -> dict[str, Any]:
+        """Return it as a run records it: the gain of each weight, and what it is made of."""
+        return {
+            "radius": self.radius,
+            "gain": {row.path: row.gain for row in self.rows},
+            "ensembles": {row.path: list(dict.fromkeys(row.ensembles)) for row in self.rows},
+        }
+
+    def __str__(self) -> str:
+        lines = [str(row) for row in self.rows]
+        if self.radius is not None:
+            lines.append(f"spectral radius at the first batch: {self.radius:.3f}")
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +56,11 @@ class Initialisation:
 
     Args:
         ensemble: family of random matrices.
-        scale: sqrt(V), the root mean square of the singular values.
+        scale: sqrt(V), the root mean square of the singular values; null for 1, or for what
+            `radius` asks for.
+        radius: largest spectral radius of df/dz at z* over the first batch of training, between 0
+            and 1, that the weights are scaled to by measuring; null to take `scale`. One of the two
+            may be given.
         layers: only weights whose path matches one of these patterns, such as `*expand*`; null for
             all that the cell applies to its state.
 
@@ -26,13 +68,54 @@ class Initialisation:
     """
 
     ensemble: Ensemble = "orthogonal"
-    scale: float = 1.0
+    scale: float | None = None
+    radius: float | None = None
     layers: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.scale < float("inf"):
+        if self.scale is not None and not 0.0 <= self.scale < math.inf:
             raise ValueError(f"scale is sqrt(V), finite and not negative; got {self.scale}")
+        if self.radius is not None and not 0.0 < self.radius < 1.0:
+            raise ValueError(
+                f"radius is that of df/dz at a fixed point, between 0 and 1; got {self.radius}"
+            )
+        if self.scale is not None and self.radius is not None:
+            raise ValueError(
+                f"scale ({self.scale:g}) and radius ({self.radius:g}) exclude each other: the "
+                "radius is reached by scaling; take one of them away with null"
+            )
 
-    def apply(self, model: Model) -> list[Begun]:
-        """Fill the weights of `model` and return what they were set to."""
-        return initialize(model, self.ensemble, self.scale, layers=self.layers)
+    def apply(self, model: Model, inputs: Tensor | None = None) -> Beginning:
+        """Fill the weights of `model`.
+
+        Args:
+            model: changed in place.
+            inputs: the first batch of training, which `radius` is measured on; on the device of
+                the model.
+
+        Returns:
+            What they were set to.
+
+        Raises:
+            ValueError: the model has no recurrent weight, or none that a pattern matches; or the
+                radius cannot be reached on this batch, and the message names what can.
+        """
+        if self.radius is None:
+            scale = 1.0 if self.scale is None else self.scale
+            return Beginning(tuple(initialize(model, self.ensemble, scale, layers=self.layers)))
+        if inputs is None:
+            raise ValueError("a radius is measured on a batch, and there is none")
+        rows = initialize(model, self.ensemble, SMALL, layers=self.layers)
+        inputs = first_piece(model, inputs)
+        found = set_radius(model, inputs, radius=self.radius, layers=self.layers)
+        scaled = tuple(
+            replace(row, scale=found.factor * row.scale, gain=now.after)
+            for row, now in zip(rows, found.rows, strict=True)
+        )
+        return Beginning(scaled, found.radius)
+
+
+def first_piece(model: Model, inputs: Tensor) -> Tensor:
+    """Return the part of the inputs (batch, ...) that the model solves for at once."""
+    piece = model.subsequence if isinstance(model, EquilibriumSequence) else None
+    return inputs if piece is None else inputs[:, :piece]

@@ -35,11 +35,14 @@ class Judge:
         counts = {"parameters": count}
         if isinstance(self.model, SequenceModel):
             counts["parameters_without_lexicon"] = count - _parameters(self.model.lexicon)
+        beginning = self.stepper.beginning
+        began = {} if beginning is None else {"initialisation": beginning.json()}
         return {
             **environment(),
             "processes": self.accelerator.num_processes,
             "device": self.accelerator.device.type,
             **counts,
+            **began,
             "source": self.task.source,
             "data": self.task.checksum,
         }

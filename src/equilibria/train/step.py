@@ -17,6 +17,7 @@ from equilibria.models import EquilibriumModel, Model, Prediction
 from equilibria.tasks import Batch, Task
 from equilibria.train import checkpoint
 from equilibria.train.evaluation import loss_of, output_at, to_device
+from equilibria.train.initialisation import Beginning
 from equilibria.train.recipe import Recipe
 from equilibria.train.stabiliser import Stabiliser
 from equilibria.train.tally import Tally
@@ -38,19 +39,47 @@ class Step:
         task: loss and figures.
         accelerator: device, processes and precision.
         steps: of the whole run.
+        fresh: the run begins here; otherwise `restore` brings the weights back.
+
+    Raises:
+        TrainingError: the recipe asks for a spectral radius that the cell cannot have.
     """
 
-    def __init__(self, recipe: Recipe, task: Task, accelerator: Accelerator, steps: int) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        task: Task,
+        accelerator: Accelerator,
+        steps: int,
+        *,
+        fresh: bool = True,
+    ) -> None:
         self.recipe, self.task, self.accelerator, self.steps = recipe, task, accelerator, steps
         seed_all(recipe.seed)
         self.model: Model = task.model(recipe.model, **recipe.layer())
-        if recipe.initialisation is not None:
-            recipe.initialisation.apply(self.model)
+        self.beginning = self._begin() if fresh else None
         optimiser = recipe.optimiser.build(self.model)
         self.rates = [group["lr"] for group in optimiser.param_groups]
         self.wrapped, self.optimiser = accelerator.prepare(self.model, optimiser)
         seed_all(recipe.seed + accelerator.process_index)  # own dropout masks on each process
         self.stabiliser = Stabiliser(recipe, steps, accelerator)
+
+    def _begin(self) -> Beginning | None:
+        """Fill the recurrent weights as the recipe says, and return what they were set to.
+
+        All processes do the same: they have the same weights and look at the whole first batch.
+        """
+        asked = self.recipe.initialisation
+        if asked is None:
+            return None
+        if asked.radius is None:
+            return asked.apply(self.model)
+        batch = self.task.feed(self.recipe.batch_size, self.recipe.seed).batch(0)
+        self.model.to(self.accelerator.device)
+        try:
+            return asked.apply(self.model, to_device(batch.inputs, self.accelerator))
+        except ValueError as error:
+            raise TrainingError(f"initialisation.radius {asked.radius:g}: {error}") from None
 
     def shallow(self, step: int) -> bool:
         """Return whether step `step` is of the shallow network that training begins with."""

@@ -78,7 +78,8 @@ def train(
         task = recipe.task.load(data_dir)
     if resume:
         folder.check_same(completed(recipe, task))
-    trainer = Trainer(recipe, task, accelerator, probe=probe, stop=stop)
+    fresh = not (resume and folder.checkpoint.exists())
+    trainer = Trainer(recipe, task, accelerator, probe=probe, stop=stop, fresh=fresh)
     if accelerator.is_main_process and not resume:
         folder.create(trainer.recipe)
     trainer.fit(folder, console, resume=resume)
@@ -116,9 +117,12 @@ class Trainer:
         accelerator: device, processes and precision.
         probe: measures something more after each epoch.
         stop: tells when to stop.
+        fresh: the run begins here; otherwise it is restored from a checkpoint, and the weights
+            need not begin as the recipe says.
 
     Raises:
-        TrainingError: the batches cannot be cut from the data or shared among the processes.
+        TrainingError: the batches cannot be cut from the data or shared among the processes; or
+            the recipe asks for a spectral radius that the cell cannot have.
     """
 
     def __init__(
@@ -129,6 +133,7 @@ class Trainer:
         *,
         probe: Probe | None = None,
         stop: Stop | None = None,
+        fresh: bool = True,
     ) -> None:
         self.recipe, self.task, self.accelerator = completed(recipe, task), task, accelerator
         self.probe, self.stop = probe, stop
@@ -149,7 +154,7 @@ class Trainer:
                 "would never solve for a fixed point; lower pretrain.steps or raise epochs"
             )
         self.part = evaluation.part_of(accelerator)
-        self.stepper = Step(self.recipe, task, accelerator, self.steps)
+        self.stepper = Step(self.recipe, task, accelerator, self.steps, fresh=fresh)
         self.model, self.stabiliser = self.stepper.model, self.stepper.stabiliser
         self.judge = Judge(self.stepper)
         self.step = 0
@@ -181,6 +186,8 @@ class Trainer:
                 )
                 return
         if self.step == 0 and main:
+            if self.stepper.beginning is not None:
+                console.print(f"Recurrent weights: {self.stepper.beginning}", markup=False)
             files.write_json(folder.info, self.judge.describe())
             self.task.save(folder.path)
         epochs = self.step // self.steps_per_epoch

@@ -1,1 +1,1 @@
-"""Agarwala and Schoenholz 2022, Deep equilibrium networks are sensitive to initialization statistics."""
+"""Agarwala and Schoenholz 2022: how an equilibrium network is started decides how it learns."""

@@ -36,7 +36,7 @@ ENSEMBLES: Mapping[Ensemble, str] = {
     "goe": "GOE",
 }
 RECIPE, THRESHOLD = "mnist-dense", "threshold"
-SCALES = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 9.0)
+SCALES = (0.5, 1.0, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 4.0, 6.0, 9.0)
 SEEDS = 10
 RTOL, EVALS = 1e-3, 40
 

@@ -10,11 +10,18 @@ from equilibria.nn.init import Maps, fill
 
 __all__ = ["Ensemble", "initialise", "scale_of"]
 
-Ensemble = Literal["normal", "gaussian", "orthogonal", "goe"]
+Ensemble = Literal["normal", "gaussian", "orthogonal", "goe", "antisymmetric"]
 """`normal`: independent entries of standard deviation `scale`, as in the papers. The others are the
-ensembles of `equilibria.nn.init`, where `scale` is sqrt(V)."""
+ensembles of `equilibria.nn.init`, where `scale` is sqrt(V). That of normal matrices there, which
+has the name too, is for `equilibria.nn.init.initialize` and a recipe's `initialisation`."""
 
-SCALES: dict[str, float] = {"normal": 0.01, "gaussian": 1.0, "orthogonal": 1.0, "goe": 0.5}
+SCALES: dict[str, float] = {
+    "normal": 0.01,
+    "gaussian": 1.0,
+    "orthogonal": 1.0,
+    "goe": 0.5,
+    "antisymmetric": 0.5,
+}
 
 
 def scale_of(initial: str, scale: float | None) -> float:

@@ -6,7 +6,8 @@ the same matrix is applied again and again.
 papers: Agarwala and Schoenholz 2022.
 """
 
-from equilibria.nn.init.ensembles import gaussian_, goe_, orthogonal_
+from equilibria.nn.init.elementwise import Elementwise
+from equilibria.nn.init.ensembles import antisymmetric_, gaussian_, goe_, normal_, orthogonal_
 from equilibria.nn.init.fill import ENSEMBLES, Maps, check_ensemble, fill
 from equilibria.nn.init.fill import Ensemble as Ensemble
 from equilibria.nn.init.initialize import Begun, initialize
@@ -15,13 +16,16 @@ from equilibria.nn.init.recurrent import RecurrentWeight, recurrent_weights
 __all__ = [
     "ENSEMBLES",
     "Begun",
+    "Elementwise",
     "Maps",
     "RecurrentWeight",
+    "antisymmetric_",
     "check_ensemble",
     "fill",
     "gaussian_",
     "goe_",
     "initialize",
+    "normal_",
     "orthogonal_",
     "recurrent_weights",
 ]

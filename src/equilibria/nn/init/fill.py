@@ -10,21 +10,23 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from equilibria.nn.init.ensembles import gaussian_, goe_, orthogonal_
+from equilibria.nn.init.ensembles import antisymmetric_, gaussian_, goe_, normal_, orthogonal_
 
 __all__ = ["ENSEMBLES", "Ensemble", "Maps", "check_ensemble", "fill"]
 
-Ensemble = Literal["gaussian", "orthogonal", "goe"]
+Ensemble = Literal["gaussian", "orthogonal", "goe", "antisymmetric", "normal"]
 """A family of random matrices by name; see `equilibria.nn.init.ensembles`."""
 
 ENSEMBLES: Mapping[Ensemble, Callable[..., Tensor]] = {
     "gaussian": gaussian_,
     "orthogonal": orthogonal_,
     "goe": goe_,
+    "antisymmetric": antisymmetric_,
+    "normal": normal_,
 }
 """The function of each ensemble, (weight, scale, generator) -> weight."""
 
-SQUARE: frozenset[str] = frozenset({"goe"})
+SQUARE: frozenset[str] = frozenset({"goe", "antisymmetric", "normal"})
 """Ensembles whose members are square: symmetry needs as many outputs as inputs."""
 
 
@@ -39,17 +41,22 @@ class Maps:
     Args:
         rows: outputs of each of the maps that stand one below the other; empty for one map.
         columns: maps that stand side by side, such as the taps of a convolution over time.
+        transposed: the weight's shape is (inputs, outputs, ...), as that of a transposed
+            convolution; its maps are its transpose's, and `rows` are inputs.
     """
 
     rows: tuple[int, ...] = ()
     columns: int = 1
+    transposed: bool = False
 
     def tiles(self, weight: Tensor) -> list[Tensor]:
-        """Return the maps of a weight, views of it.
+        """Return the maps of a weight (outputs, inputs, ...), views of it.
 
         Raises:
             ValueError: its shape is not that of these maps.
         """
+        if weight.ndim < 2:
+            raise ValueError(f"a tensor of shape {tuple(weight.shape)} holds no linear maps")
         outputs, inputs = weight.shape[:2]
         if (self.rows and sum(self.rows) != outputs) or inputs % self.columns:
             raise ValueError(
@@ -57,7 +64,8 @@ class Maps:
                 f"{self.rows} outputs, {self.columns} side by side"
             )
         below = weight.split(list(self.rows)) if self.rows else [weight]
-        return [tile for row in below for tile in row.chunk(self.columns, 1)]
+        tiles = [tile for row in below for tile in row.chunk(self.columns, 1)]
+        return [tile.transpose(0, 1) for tile in tiles] if self.transposed else tiles
 
 
 def check_ensemble(ensemble: str) -> Ensemble:
@@ -84,7 +92,9 @@ def fill(
 ) -> tuple[Ensemble, ...]:
     """Fill a weight in place, each of its maps with a member of an ensemble.
 
-    A map that is not square is Gaussian of the same scale where the ensemble's members are square.
+    A map that cannot be a member is Gaussian of the same scale: one that is not square where the
+    ensemble's members are, or a convolution with kernels of even size (`goe`, `antisymmetric`) or
+    larger than 1 (`normal`).
 
     Args:
         weight: shape (outputs, inputs, ...).
@@ -104,9 +114,18 @@ def fill(
     check_ensemble(ensemble)
     used: list[Ensemble] = []
     for tile in (maps or Maps()).tiles(weight):
-        square = tile.shape[0] == tile.shape[1]
-        chosen: Ensemble = "gaussian" if ensemble in SQUARE and not square else ensemble
+        chosen: Ensemble = ensemble if _fits(tile, ensemble) else "gaussian"
         extra = options if chosen == ensemble else {}
         ENSEMBLES[chosen](tile, scale, generator=generator, **extra)
         used.append(chosen)
     return tuple(used)
+
+
+def _fits(tile: Tensor, ensemble: Ensemble) -> bool:
+    """Whether a map can be a member."""
+    outputs, inputs, *kernel = tile.shape
+    if ensemble not in SQUARE:
+        return True
+    if ensemble == "normal":
+        return outputs == inputs and all(size == 1 for size in kernel)
+    return outputs == inputs and all(size % 2 for size in kernel)

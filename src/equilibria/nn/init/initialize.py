@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from equilibria.nn.init.fill import Ensemble, fill
 from equilibria.nn.init.recurrent import RecurrentWeight, recurrent_weights
 
-__all__ = ["Begun", "chosen", "initialize"]
+__all__ = ["Begun", "chosen", "gain", "initialize", "put"]
+
+_KERNELS = {
+    "goe": "have kernels of odd size",
+    "antisymmetric": "have kernels of odd size",
+    "normal": "have kernels of size 1",
+}
 
 
 @dataclass(frozen=True)
@@ -57,8 +64,9 @@ def initialize(
     """Fill the recurrent weights of a model with members of an ensemble, in place.
 
     Each linear map that f applies to its state is one member: a weight that holds several, such as
-    query, key and value, is several. A map that is not square is Gaussian of the same scale where
-    the ensemble's members are square. Biases, and weights that are not applied to the state, stay.
+    query, key and value, is several. A map that cannot be a member is Gaussian of the same scale
+    (see `fill`), and the rows that are returned say so. Biases, and weights that are not applied to
+    the state, stay; `recurrent_weights` says how a cell tells which these are.
 
     Args:
         model: a model with `DEQ` layers, or a cell itself.
@@ -73,21 +81,50 @@ def initialize(
         What was set, a row for each weight; `print(*rows, sep="\\n")` tells it.
 
     Raises:
-        ValueError: there is no such ensemble, no recurrent weight, or none that a pattern matches;
-            nothing has been changed then.
+        ValueError: there is no such ensemble, no recurrent weight, none that a pattern matches,
+            none that can be a member, or one that cannot be set; nothing has been changed then.
 
     papers: Agarwala and Schoenholz 2022, sec. 4 and appendix D.
     """
-    rows: list[Begun] = []
     drawn = []
     for weight in chosen(model, layers):
         value = torch.empty_like(weight.value(), memory_format=torch.contiguous_format)
         ensembles = fill(value, ensemble, scale, weight.maps, generator, **options)
         drawn.append((weight, value, ensembles))
-    for weight, value, ensembles in drawn:
-        weight.set(value)
-        rows.append(Begun(weight.path, tuple(value.shape), ensembles, scale, _gain(weight)))
-    return rows
+    if not any(ensemble in ensembles for _, _, ensembles in drawn):
+        shapes = ", ".join(f"{w.path} {tuple(value.shape)}" for w, value, _ in drawn)
+        raise ValueError(
+            f"no recurrent weight of {type(model).__name__} can be a member of '{ensemble}', whose "
+            f"members are square, and of convolutions {_KERNELS.get(ensemble, '')}; there are: "
+            f"{shapes}"
+        )
+    put([(weight, value) for weight, value, _ in drawn])
+    return [
+        Begun(weight.path, tuple(value.shape), ensembles, scale, gain(weight))
+        for weight, value, ensembles in drawn
+    ]
+
+
+@torch.no_grad()
+def put(values: Sequence[tuple[RecurrentWeight, Tensor]]) -> None:
+    """Set all of some weights, or none.
+
+    Raises:
+        ValueError: one cannot be set.
+    """
+    before = [(t, t.detach().clone()) for weight, _ in values for t in weight.tensors()]
+    try:
+        for weight, value in values:
+            weight.set(value)
+            if not value.is_meta and value.isfinite().all() > weight.value().isfinite().all():
+                raise ValueError(
+                    f"{weight.path} is normalised, and an output whose weights are all zero has no "
+                    "direction: take a scale above 0"
+                )
+    except Exception:
+        for tensor, old in before:
+            tensor.copy_(old)
+        raise
 
 
 def chosen(model: nn.Module, layers: Sequence[str] | None) -> list[RecurrentWeight]:
@@ -106,8 +143,10 @@ def chosen(model: nn.Module, layers: Sequence[str] | None) -> list[RecurrentWeig
     return [w for w in weights if any(fnmatch.fnmatchcase(w.path, p) for p in layers)]
 
 
-def _gain(weight: RecurrentWeight) -> float:
-    """The root mean square output of all maps of a weight."""
+def gain(weight: RecurrentWeight) -> float:
+    """The root mean square output of all maps of a weight; NaN of one without values."""
+    if weight.value().is_meta:
+        return math.nan
     tiles = [tile.flatten(1) for tile in weight.maps.tiles(weight.value())]
     total = sum(float(tile.double().square().sum()) for tile in tiles)
     return (total / sum(len(tile) for tile in tiles)) ** 0.5

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.modules.rnn import RNNCellBase
+from torch.nn.parameter import is_lazy
+from torch.nn.utils import parametrize
 
 from equilibria.nn.deq import DEQ
 from equilibria.nn.frozen import module_of
 from equilibria.nn.init.fill import Maps
 
 __all__ = ["RecurrentWeight", "recurrent_weights"]
+
+Declared = Mapping[str, Maps | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,24 +39,65 @@ class RecurrentWeight:
     maps: Maps = field(default_factory=Maps)
 
     def value(self) -> Tensor:
-        """Return the weight as f uses it: normalised, where it is; detached."""
-        return getattr(self.layer, self.name).detach()
+        """Return the weight as f uses it in eval mode: normalised, where it is; detached."""
+        if not parametrize.is_parametrized(self.layer, self.name):
+            return getattr(self.layer, self.name).detach()
+        # In training, dropout would draw a mask, and torch's spectral norm move its vectors.
+        steps = _steps(self.layer, self.name)
+        modes = [(module, module.training) for module in steps.modules()]
+        try:
+            steps.eval()
+            return getattr(self.layer, self.name).detach()
+        finally:
+            for module, training in modes:
+                module.training = training
 
     @torch.no_grad()
     def set(self, value: Tensor) -> None:
-        """Put `value` in the place of the weight, through its parametrisation where it has one."""
-        if torch.nn.utils.parametrize.is_parametrized(self.layer, self.name):
-            setattr(self.layer, self.name, value)
-        else:
-            getattr(self.layer, self.name).copy_(value)
+        """Put `value` in the place of the weight, through its parametrisation where it has one.
+
+        Raises:
+            ValueError: it is computed, and not by a parametrisation that can be inverted.
+        """
+        if not parametrize.is_parametrized(self.layer, self.name):
+            stored = self.layer._parameters.get(self.name, self.layer._buffers.get(self.name))
+            if stored is None:
+                raise ValueError(
+                    f"{self.path} is computed from other tensors, as the hooks of torch.nn.utils "
+                    "do, and what is written into it would be lost: use weight_norm or "
+                    "spectral_norm of equilibria.nn"
+                )
+            stored.copy_(value)
+            return
+        try:
+            # Torch makes the tensor that it is given its own.
+            setattr(self.layer, self.name, value.clone())
+        except RuntimeError as error:
+            raise ValueError(
+                f"{self.path} cannot be set, since its parametrisation cannot be inverted: {error}"
+            ) from error
+
+    def tensors(self) -> list[Tensor]:
+        """Return what it is stored in: itself, or what a parametrisation computes it from."""
+        if not parametrize.is_parametrized(self.layer, self.name):
+            return [getattr(self.layer, self.name)]
+        steps = _steps(self.layer, self.name)
+        return [*steps.parameters(), *steps.buffers()]
 
 
 def recurrent_weights(model: nn.Module) -> list[RecurrentWeight]:
     """Find the weights that the cell of an equilibrium model applies to its state.
 
-    They are those of all linear and convolutional layers, and the input projections of all
-    `nn.MultiheadAttention`, in the cells of the model's `DEQ` layers, less those that a module
-    declares not to be (see `Maps`). Of a convolution in groups each group is a map.
+    They are those of all linear and convolutional layers, the input projections of all
+    `nn.MultiheadAttention` and the weights `weight_hh` of all recurrent cells such as `nn.GRUCell`
+    (but not `weight_ih`, for these take their state in the first place), in the cells of the
+    model's `DEQ` layers. Of a convolution in groups each group is a map, of a recurrent cell each
+    gate. A weight that two layers share is one.
+
+    What a cell's weights are applied to cannot be seen from outside. A module says it in an
+    attribute `maps`, of paths below it: `None` for a layer or weight that is not applied to the
+    state, such as one for the input inside the cell, and `Maps` for what is: a weight that holds
+    several maps, or a tensor that is the weight of no layer.
 
     Args:
         model: a model with `DEQ` layers, or a cell itself.
@@ -59,64 +106,119 @@ def recurrent_weights(model: nn.Module) -> list[RecurrentWeight]:
         One for each, in the order of the modules.
 
     Raises:
-        ValueError: there is none; the message says where it was looked.
+        ValueError: there is none; the message says where it was looked. Or one is lazy, or `maps`
+            names what is not there.
+
+    Example:
+        >>> class Cell(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.state, self.input = nn.Linear(64, 64), nn.Linear(10, 64)
+        ...         self.maps = {"input": None}
     """
     layers = [(path, m) for path, m in model.named_modules() if isinstance(m, DEQ)]
     cells: list[tuple[str, nn.Module]] = []
     for path, layer in layers:
         if (owner := module_of(layer.cell)) is not None:
-            cells.append((f"{path}.cell" if path else "cell", owner))
+            cells.append((_join(path, "cell"), owner))
     if not layers:
         cells = [("", model)]
-    found: dict[int, RecurrentWeight] = {}
+    found: dict[tuple[int, ...], RecurrentWeight] = {}
     for prefix, cell in cells:
         for weight in _walk(cell, prefix, {}):
-            # A cell that two layers share is one.
-            found.setdefault(hash((id(weight.layer), weight.name)), weight)
+            tensors = weight.tensors()
+            if any(map(is_lazy, tensors)):
+                raise ValueError(f"{weight.path} is lazy and has no shape: run the model once")
+            # A cell that two layers share is one, and so is a weight.
+            found.setdefault(tuple(map(id, tensors)), weight)
     if not found:
         where = "the cells of its DEQ layers" if layers else "it (it has no DEQ layer)"
         raise ValueError(
             f"{type(model).__name__} has no recurrent weight: there is no linear or convolutional "
             f"layer in {where} that is applied to the state as it is. Weights that a plain "
-            "function closes over are not known: make the cell a module"
+            "function closes over are not known: make the cell a module. Of tensors that are no "
+            "layer's weights, declare what they are in its attribute `maps`"
         )
     return list(found.values())
 
 
-def _walk(
-    module: nn.Module, path: str, declared: dict[str, Maps | None]
-) -> Iterator[RecurrentWeight]:
+def _walk(module: nn.Module, path: str, declared: Declared) -> Iterator[RecurrentWeight]:
     """The weights below a module, by what the modules above have declared of paths below it."""
     if "" in declared and declared[""] is None:
         return
-    if isinstance(module, nn.Linear | _ConvNd):
-        maps = declared.get("") or _grouped(module)
-        yield RecurrentWeight(path=_join(path, "weight"), layer=module, maps=maps)
-    if isinstance(module, nn.MultiheadAttention) and module.in_proj_weight is not None:
-        yield RecurrentWeight(
-            path=_join(path, "in_proj_weight"),
-            layer=module,
-            name="in_proj_weight",
-            maps=Maps(rows=(module.embed_dim,) * 3),
-        )
-    own = {**declared, **getattr(module, "maps", {})}
+    declared = {**_own(module, path), **declared}  # who is further out knows what it is used for
+    usual = _usual(module)
+    if usual and declared.get("") is not None:
+        usual = dict.fromkeys(usual, declared[""])
+    for name, maps in {**usual, **_tensors(module, declared)}.items():
+        if maps is not None:
+            yield RecurrentWeight(path=_join(path, name), layer=module, name=name, maps=maps)
     for name, child in module.named_children():
-        if name == "parametrizations":
+        # The start of a layer inside the cell is made once, before its solve.
+        if name == "parametrizations" or (isinstance(module, DEQ) and name != "cell"):
             continue
         below = {
             key.removeprefix(name).removeprefix("."): maps
-            for key, maps in own.items()
+            for key, maps in declared.items()
             if key == name or key.startswith(f"{name}.")
         }
         yield from _walk(child, _join(path, name), below)
 
 
-def _grouped(layer: nn.Linear | _ConvNd) -> Maps:
-    if isinstance(layer, _ConvNd) and layer.groups > 1:
-        if isinstance(layer, _ConvTransposeNd):
-            return Maps(rows=(layer.in_channels // layer.groups,) * layer.groups)
-        return Maps(rows=(layer.out_channels // layer.groups,) * layer.groups)
-    return Maps()
+def _own(module: nn.Module, path: str) -> Declared:
+    """What a module declares; an attribute of that name that is something else is left alone.
+
+    Raises:
+        ValueError: it has declared the maps of what it has not.
+    """
+    maps = getattr(module, "maps", None)
+    if not isinstance(maps, Mapping) or not all(
+        isinstance(key, str) and isinstance(value, Maps | None) for key, value in maps.items()
+    ):
+        return {}
+    for key, value in maps.items():
+        parent, _, name = key.rpartition(".")
+        try:
+            there = hasattr(module.get_submodule(parent), name)
+        except AttributeError:
+            there = False
+        if value is not None and not there:
+            raise ValueError(
+                f"{type(module).__name__}{f' ({path})' if path else ''} declares maps of '{key}', "
+                "and has no such layer or weight"
+            )
+    return maps
+
+
+def _usual(module: nn.Module) -> dict[str, Maps | None]:
+    """The weights of a known layer that are taken to be applied to the state."""
+    if isinstance(module, nn.Linear):
+        return {"weight": Maps()}
+    if isinstance(module, _ConvNd):
+        transposed = isinstance(module, _ConvTransposeNd)
+        outputs = module.in_channels if transposed else module.out_channels
+        rows = (outputs // module.groups,) * module.groups if module.groups > 1 else ()
+        return {"weight": Maps(rows=rows, transposed=transposed)}
+    if isinstance(module, nn.MultiheadAttention):
+        if module.in_proj_weight is not None:
+            return {"in_proj_weight": Maps(rows=(module.embed_dim,) * 3)}
+        return {f"{kind}_proj_weight": Maps() for kind in "qkv"}
+    if isinstance(module, RNNCellBase):
+        gates = module.weight_hh.shape[0] // module.hidden_size
+        return {"weight_hh": Maps(rows=(module.hidden_size,) * gates if gates > 1 else ())}
+    return {}
+
+
+def _tensors(module: nn.Module, declared: Declared) -> dict[str, Maps | None]:
+    """What has been declared of tensors of the module itself."""
+    own = {*module._parameters, *module._buffers, *getattr(module, "parametrizations", {})}
+    return {name: maps for name, maps in declared.items() if name in own}
+
+
+def _steps(layer: nn.Module, name: str) -> nn.Module:
+    """The parametrisation of a tensor."""
+    steps: Any = layer.parametrizations
+    return steps[name]
 
 
 def _join(path: str, name: str) -> str:

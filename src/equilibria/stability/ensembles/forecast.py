@@ -1,0 +1,104 @@
+"""What the theory of wide networks predicts of a cell, where there is one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equilibria.nn.frozen import module_of
+from equilibria.nn.init import Elementwise, Ensemble, RecurrentWeight
+from equilibria.stability.ensembles.results import Forecast
+from equilibria.theory.critical import critical_scale
+from equilibria.theory.meanfield import mean_field
+from equilibria.theory.spectrum import radius_at
+
+__all__ = ["Theory"]
+
+
+@dataclass(frozen=True)
+class Theory:
+    """A cell that the theory covers, with the moments of its input; or why there is none.
+
+    Attributes:
+        cell: the form that the cell declares; None where there is no theory.
+        reason: why there is none.
+        input_mean: mean of the entries of u, over the batch.
+        input_variance: their variance.
+    """
+
+    cell: Elementwise | None
+    reason: str = ""
+    input_mean: float = math.nan
+    input_variance: float = math.nan
+
+    @classmethod
+    def of(
+        cls,
+        cell: Callable[..., Any],
+        weights: Sequence[RecurrentWeight],
+        operands: tuple[Any, ...],
+    ) -> Theory:
+        """Return what is known of a cell.
+
+        Args:
+            cell: that of the layer, which says in an attribute `theory` what form it has.
+            weights: its recurrent weights.
+            operands: what it is called with; the first is u.
+        """
+        form = getattr(module_of(cell), "theory", None)
+        name = type(module_of(cell) or cell).__name__
+        if not isinstance(form, Elementwise):
+            maps = sum(len(weight.maps.tiles(weight.value())) for weight in weights)
+            what = "one map" if maps == 1 else f"{maps} maps"
+            return cls(
+                None,
+                f"{name} applies {what} to its state, and says of no elementwise activation "
+                "(equilibria.nn.init.Elementwise): the theory is of phi(W z) with a single W",
+            )
+        if len(weights) != 1:
+            return cls(None, f"{name} has {len(weights)} recurrent weights, the theory one")
+        u = operands[0] if operands else None
+        if not (isinstance(u, Tensor) and u.is_floating_point()):
+            return cls(None, f"the first operand of {name} is no tensor: the theory takes u there")
+        variance, mean = torch.var_mean(u.detach().double(), correction=0)
+        return cls(form, "", float(mean), float(variance))
+
+    def forecast(self, ensemble: Ensemble, gain: float) -> Forecast | None:
+        """Return what is predicted at a root mean square singular value of W.
+
+        None where there is no theory, or where it has no fixed point.
+        """
+        if self.cell is None:
+            return None
+        V = gain**2
+        try:
+            found = mean_field(self.cell.activation, ensemble, V, **self._inputs())
+            radius = radius_at(found)
+        except ValueError:  # no solution at this V, or none that is known for this activation
+            return None
+        # W z is a Gaussian field and what comes back of z; E field z = noise * response (Stein).
+        response = found.noise * (1 + 2 * found.coupling * found.response)
+        response += found.coupling**2 * found.output
+        return Forecast(radius=radius, size=found.output, response=response)
+
+    def critical(self, ensemble: Ensemble) -> float:
+        """Return the scale of W at which the spectral radius is 1; NaN where that is not known."""
+        if self.cell is None:
+            return math.nan
+        try:
+            return critical_scale(self.cell.activation, ensemble, **self._inputs())
+        except ValueError:
+            return math.nan
+
+    def _inputs(self) -> dict[str, Any]:
+        assert self.cell is not None
+        return {
+            "input_variance": self.input_variance,
+            "input_mean": self.input_mean,
+            "injection": self.cell.injection,
+        }

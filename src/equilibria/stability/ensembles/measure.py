@@ -1,0 +1,262 @@
+"""A model's fixed points on one batch, with recurrent weights from ensembles at several scales."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from equilibria.nn.frozen import module_of
+from equilibria.nn.init import ENSEMBLES, Ensemble, RecurrentWeight, check_ensemble, initialize
+from equilibria.nn.init.initialize import chosen
+from equilibria.solve import Picard, SolveWarning, Status
+from equilibria.stability.applied import mapped
+from equilibria.stability.ensembles.forecast import Theory
+from equilibria.stability.ensembles.results import Start, Sweep, Trial, mean
+from equilibria.stability.jacobian import spectral_radius
+from equilibria.stability.patient import Patient, Seen
+from equilibria.stability.settled import Settled, as_it_is
+from equilibria.stability.trees import rows_of
+
+__all__ = ["DRAWS", "SCALES", "sweep"]
+
+SCALES = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0)
+"""Scales that are tried where none are given: about a factor of 1.4 apart."""
+
+DRAWS = 3
+"""Draws of the weights at each of them."""
+
+_APART = 2**31
+"""Keeps the draws' seeds from that of the model, whose first weights would be the same numbers."""
+
+_NONE = torch.tensor([math.nan])
+
+EDGES = 2
+"""How often the gap is halved between the last workable scale and the next."""
+
+
+def sweep(
+    module: nn.Module,
+    *inputs: Any,
+    ensembles: Sequence[Ensemble] = ("gaussian", "orthogonal", "goe"),
+    scales: Iterable[float] = SCALES,
+    draws: int = DRAWS,
+    layers: Sequence[str] | None = None,
+    seed: int = 0,
+    told: Callable[[int, int], None] = lambda done, of: None,
+) -> Sweep:
+    """Measures how a model would start, over ensembles and scales of its recurrent weights.
+
+    For each it solves the batch with the layer's own solver, and by plain iteration to the same
+    tolerance within as many evaluations, on a copy in evaluation mode; `module` stays as it is.
+    Draw k has the same random numbers at each scale, so that what changes with the scale is not
+    chance. Two more scales narrow down where an ensemble stops being workable.
+
+    Where the cell declares its form (`equilibria.nn.init.Elementwise`), what theory predicts stands
+    beside it, at the scale that the weights have as f uses them.
+
+    Args:
+        module: a `DEQ`, or a module that holds one and calls it once.
+        *inputs: what `module` is called with.
+        ensembles: of `equilibria.nn.init.ENSEMBLES`.
+        scales: sqrt(V) of the weights, positive.
+        draws: draws of the weights for each, at least 1.
+        layers: patterns of the weights that are drawn; None for all.
+        seed: of the draws.
+        told: called after each solve with their number and that of all.
+
+    Returns:
+        What was measured; `recommend` puts it into words.
+
+    Raises:
+        ValueError: an unknown ensemble, a scale that is not positive and finite, no draws, no
+            recurrent weight, none that can be a member of any of the ensembles, no equilibrium
+            layer or several, or a layer called more than once.
+
+    papers: Agarwala and Schoenholz 2022, sec. 3 and 4.
+    """
+    names: list[Ensemble] = [check_ensemble(name) for name in dict.fromkeys(ensembles)]
+    sizes = sorted({float(scale) for scale in scales})
+    _check(names, sizes, draws)
+    patient = Patient.admit(module, inputs)
+    layer = patient.layer
+    layer.eval_solver = None  # training begins with the other
+    weights = chosen(patient.module, layers)
+    with as_it_is(module), warnings.catch_warnings():
+        warnings.simplefilter("ignore", SolveWarning)  # the shares that converge say it
+        own, seen = _trial(patient, weights)
+        theory = Theory.of(layer.cell, weights, seen.operands)
+        names, impossible = _possible(patient.module, names, layers)
+        sweeper = _Sweeper(patient, weights, theory, layers, draws, seed)
+        total = len(names) * (len(sizes) + EDGES) * draws
+        counter = itertools.count(1)
+        rows = [
+            start
+            for name in names
+            for start in sweeper.row(name, sizes, lambda: told(next(counter), total))
+        ]
+    return Sweep(
+        layer=patient.path,
+        solver=type(layer.solver).__name__,
+        rtol=layer.solver.rtol,
+        max_evals=layer.solver.max_evals,
+        samples=seen.solution.status.numel(),
+        entries=rows_of(seen.solution.value, layer.coupled).shape[1],
+        weights=tuple(weight.path for weight in weights),
+        maps=sum(len(weight.maps.tiles(weight.value())) for weight in weights),
+        own=own,
+        starts=tuple(rows),
+        replaced=sweeper.replaced,
+        impossible=impossible,
+        normalisations=_normalisations(layer.cell),
+        theory=str(theory.cell) if theory.cell else "",
+        reason=theory.reason,
+        input_mean=theory.input_mean,
+        input_variance=theory.input_variance,
+        critical={name: theory.critical(name) for name in names} if theory.cell else None,
+    )
+
+
+def _possible(
+    module: nn.Module, names: Sequence[Ensemble], layers: Sequence[str] | None
+) -> tuple[list[Ensemble], dict[Ensemble, str]]:
+    """Which ensembles have members of the weights' shapes; and why the others have none.
+
+    Raises:
+        ValueError: none of them has.
+    """
+    found: list[Ensemble] = []
+    reasons: dict[Ensemble, str] = {}
+    for name in names:
+        try:
+            initialize(module, name, layers=layers, generator=None)
+            found.append(name)
+        except ValueError as error:
+            reasons[name] = str(error)
+    if not found:
+        raise ValueError("; ".join(reasons.values()))
+    return found, reasons
+
+
+class _Sweeper:
+    """A copy of the model whose weights are drawn again and again."""
+
+    def __init__(
+        self,
+        patient: Patient,
+        weights: Sequence[RecurrentWeight],
+        theory: Theory,
+        layers: Sequence[str] | None,
+        draws: int,
+        seed: int,
+    ) -> None:
+        self.patient, self.weights, self.theory = patient, weights, theory
+        self.layers, self.draws, self.seed = layers, draws, seed
+        self.device = weights[0].value().device
+        self.replaced: dict[Ensemble, int] = {}
+
+    def row(self, name: Ensemble, scales: Sequence[float], told: Callable[[], None]) -> list[Start]:
+        """An ensemble at each scale, and where it stops being workable."""
+        starts = [self.start(name, scale, told) for scale in scales]
+        for _ in range(EDGES):
+            if (scale := _edge(starts)) is None:
+                for _ in range(self.draws):
+                    told()  # as many as there would have been
+                continue
+            starts.append(self.start(name, scale, told))
+            starts.sort(key=lambda start: start.scale)
+        return starts
+
+    def start(self, name: Ensemble, scale: float, told: Callable[[], None]) -> Start:
+        """An ensemble at one scale."""
+        trials: list[Trial] = []
+        for draw in range(self.draws):
+            generator = torch.Generator(self.device)
+            generator.manual_seed(_APART + 1_000_003 * self.seed + draw)
+            begun = initialize(
+                self.patient.module, name, scale, layers=self.layers, generator=generator
+            )
+            self.replaced[name] = sum(used != name for row in begun for used in row.ensembles)
+            trials.append(_trial(self.patient, self.weights)[0])
+            told()
+        forecast = self.theory.forecast(name, mean(trial.gain for trial in trials))
+        return Start(ensemble=name, scale=scale, trials=tuple(trials), forecast=forecast)
+
+
+def _check(names: Sequence[str], scales: Sequence[float], draws: int) -> None:
+    if not names:
+        raise ValueError(f"name at least one ensemble: {', '.join(ENSEMBLES)}")
+    if not scales:
+        raise ValueError("name at least one scale")
+    for scale in scales:
+        if not 0 < scale < math.inf:
+            raise ValueError(f"a scale is sqrt(V), positive and finite; got {scale:g}")
+    if draws < 1:
+        raise ValueError(f"draws must be 1 or more; got {draws}")
+
+
+def _edge(starts: Sequence[Start]) -> float | None:
+    """The middle of the gap between the largest workable scale and the next; None without a gap."""
+    for start, after in reversed(list(itertools.pairwise(starts))):
+        if start.workable and not after.workable:
+            return float(f"{math.sqrt(start.scale * after.scale):.3g}")
+    return None
+
+
+def _trial(patient: Patient, weights: Sequence[RecurrentWeight]) -> tuple[Trial, Seen]:
+    """Solve the batch with the weights as they are; and the call that did.
+
+    The operands of the cell are made anew: what a model injects may depend on its recurrent
+    weights, as the memory of a Transformer does.
+    """
+    layer = patient.layer
+    own, seen = layer.solver, patient.call()
+    layer.eval_solver = Picard(rtol=own.rtol, atol=own.atol, max_evals=own.max_evals)
+    try:
+        plain = layer(*seen.operands)
+    finally:
+        layer.eval_solver = None
+    settled = Settled.of(layer, seen, seen.solution.status == Status.CONVERGED)
+    radius, size, response = _at(settled, weights) if settled.solved.any() else (_NONE,) * 3
+    trial = Trial(
+        gain=_gain(weights),
+        converged=float(settled.solved.double().mean()),
+        evals=float(seen.solution.stats.evals.double().mean()),
+        plain_converged=float((plain.status == Status.CONVERGED).double().mean()),
+        plain_evals=float(plain.stats.evals.double().mean()),
+        radius=float(radius.mean()),
+        largest=float(radius.max()),
+        size=float(size),
+        response=float(response),
+    )
+    return trial, seen
+
+
+def _at(settled: Settled, weights: Sequence[RecurrentWeight]) -> tuple[Tensor, Tensor, Tensor]:
+    """Spectral radii, mean square of z*, and of W z* where there is one W, at what was solved."""
+    layer = settled.layer
+    radii = spectral_radius(layer.cell, settled.z, *settled.operands, coupled=layer.coupled)
+    radii = radii[radii.isfinite()].double()
+    size = rows_of(settled.z, layer.coupled).square().mean()
+    response = mapped(weights, settled)[0].mean_square if len(weights) == 1 else math.nan
+    return radii if len(radii) else _NONE, size, torch.tensor(response)
+
+
+def _gain(weights: Sequence[RecurrentWeight]) -> float:
+    """The root mean square output of all maps, for entries of mean square 1."""
+    tiles = [tile for weight in weights for tile in weight.maps.tiles(weight.value())]
+    total = sum(float(tile.double().square().sum()) for tile in tiles)
+    return math.sqrt(total / sum(len(tile) for tile in tiles))
+
+
+def _normalisations(cell: Callable[..., Any]) -> tuple[str, ...]:
+    """Kinds of the modules in a cell that normalise what flows through it."""
+    owner = module_of(cell)
+    kinds = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm)
+    modules = () if owner is None else owner.modules()
+    return tuple(sorted({type(m).__name__ for m in modules if isinstance(m, kinds)}))

@@ -1,0 +1,125 @@
+"""The recurrent weights of every equilibrium model of the zoo are found and begin as is asked."""
+
+import pytest
+import torch
+from small_sequences import SMALL as SEQUENCES
+from small_sequences import VOCABULARY
+
+from equilibria import models
+from equilibria.nn.init import ENSEMBLES, initialize, recurrent_weights
+
+CLASSES = {"shape": (1, 8, 8), "classes": 3}
+MDEQ = {**CLASSES, "channels": (4, 4), "head_channels": (2, 2), "final": 4, "expansion": 2}
+QKV = "deq.cell.attention.qkv.weight"
+
+# Path of each recurrent weight, the shape of its maps and their number.
+WEIGHTS = {
+    "dense": ({**CLASSES, "width": 8}, {"deq.cell.linear.weight": ((8, 8), 1)}),
+    "conv": (
+        {**CLASSES, "channels": 8, "groups": 2, "stride": 2},
+        {"deq.cell.conv.weight": ((8, 8, 3, 3), 1)},
+    ),
+    "deq-transformer": (
+        {**SEQUENCES["deq-transformer"], "inner": 24, "dropout": 0.1},
+        {
+            QKV: ((16, 16), 3),
+            "deq.cell.attention.out.weight": ((16, 16), 1),
+            "deq.cell.expand.weight": ((24, 16), 1),
+            "deq.cell.contract.weight": ((16, 24), 1),
+        },
+    ),
+    "deq-trellisnet": (
+        {**SEQUENCES["deq-trellisnet"], "weight_dropout": 0.2},
+        {"deq.cell.gates.weight": ((10, 10), 8)},
+    ),
+    "mdeq": ({**MDEQ, "groups": 2, "norm": "none", "initial": 0.1}, None),
+}
+NONE = {"monotone": {**CLASSES, "channels": (4, 4), "squares": 2}, "monotone-dense": CLASSES}
+
+
+def build(name, **fields):
+    torch.manual_seed(0)
+    return models.create(name, **fields)
+
+
+def inputs(name):
+    if "vocabulary" in WEIGHTS[name][0]:
+        return torch.randint(VOCABULARY, (2, 7), generator=torch.Generator().manual_seed(1))
+    return torch.randn(2, *CLASSES["shape"], generator=torch.Generator().manual_seed(1))
+
+
+def test_every_equilibrium_model_is_here():
+    equilibrium = {n for n in models.available() if "deq" in n or n in {"dense", "conv"}}
+    equilibrium = {n for n in equilibrium if "unrolled" not in n}
+    assert set(WEIGHTS) == equilibrium
+    explicit = {"gru", "lstm", "mdeq-unrolled", "resnet", "transformer-xl", "trellisnet"}
+    explicit |= {"neural-ode", "augmented-neural-ode"}
+    assert equilibrium | set(NONE) | explicit == set(models.available())
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+@pytest.mark.parametrize("ensemble", ENSEMBLES)
+def test_the_rows_say_what_the_weights_are(name, ensemble):
+    fields, expected = WEIGHTS[name]
+    model = build(name, **fields).train()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    if (name, ensemble) == ("conv", "normal"):
+        with pytest.raises(ValueError, match=r"size 1; there are: deq.cell.conv.weight"):
+            initialize(model, ensemble)
+        return
+    rows = initialize(model, ensemble, 0.3)
+    weights = {weight.path: weight for weight in recurrent_weights(model)}
+    assert [row.path for row in rows] == list(weights)
+    if expected is not None:
+        assert {r.path for r in rows} == set(expected)
+    for row in rows:
+        tiles = weights[row.path].maps.tiles(weights[row.path].value())
+        assert len(tiles) == len(row.ensembles)
+        if expected is not None:
+            shape, count = expected[row.path]
+            assert [tuple(tile.shape) for tile in tiles] == [shape] * count
+        for tile, kind in zip(tiles, row.ensembles, strict=True):
+            check(tile, kind)
+        total = sum(float(tile.square().sum()) for tile in tiles)
+        assert row.gain == pytest.approx((total / sum(len(t) for t in tiles)) ** 0.5, rel=1e-5)
+    # Under a parametrisation the tensors that a weight is stored in have other names.
+    changed = [k for k, v in model.state_dict().items() if not torch.equal(v, before[k])]
+    stems = [key.replace("parametrizations.", "").split(".original")[0] for key in changed]
+    assert set(stems) == set(weights)
+    assert model.training
+    with torch.no_grad():
+        assert model.eval()(inputs(name)).output.isfinite().all()
+
+
+def check(tile, kind):
+    tile = tile.double()
+    turned = tile.transpose(0, 1).flip(list(range(2, tile.ndim)))
+    matrix = tile.flatten(1)
+    if kind == "goe":
+        torch.testing.assert_close(tile, turned, rtol=0, atol=1e-6)
+    elif kind == "antisymmetric":
+        torch.testing.assert_close(tile, -turned, rtol=0, atol=1e-6)
+    elif kind == "normal":
+        torch.testing.assert_close(matrix @ matrix.T, matrix.T @ matrix, rtol=0, atol=1e-6)
+    elif kind == "orthogonal":
+        values = torch.linalg.svdvals(matrix)
+        torch.testing.assert_close(values, torch.full_like(values, 0.3), rtol=1e-3, atol=0)
+    assert tile.square().sum() > 0
+
+
+@pytest.mark.parametrize("name", NONE)
+def test_a_map_made_of_others_is_no_member(name):
+    with pytest.raises(ValueError, match="no recurrent weight"):
+        initialize(build(name, **NONE[name]), "orthogonal")
+
+
+def test_the_positions_of_attention_are_of_no_state():
+    model = build("deq-transformer", **SEQUENCES["deq-transformer"])
+    assert not any("positions" in weight.path for weight in recurrent_weights(model))
+
+
+def test_an_antisymmetric_beginning_of_a_sequence_model():
+    model = build("deq-transformer", **{**SEQUENCES["deq-transformer"], "initial": "antisymmetric"})
+    weight = next(w for w in recurrent_weights(model) if w.path == QKV)
+    for tile in weight.maps.tiles(weight.value()):
+        check(tile, "antisymmetric")

@@ -1,0 +1,274 @@
+"""How to start a network: what is measured over ensembles and scales, and what is said of it."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from equilibria.nn import DEQ
+from equilibria.nn.init import Elementwise
+from equilibria.solve import Anderson, Picard
+from equilibria.stability.ensembles import Forecast, Start, Sweep, Trial, recommend, sweep
+
+
+class Cell(nn.Module):
+    """phi(W z + u), or phi(W z) + u, with a bias that belongs to neither."""
+
+    def __init__(self, width, activation="tanh", injection="inside", declared=True):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+        self.outside = injection == "outside"
+        self.phi = getattr(torch, activation)
+        nn.init.zeros_(self.linear.bias)
+        if declared:
+            self.theory = Elementwise(activation=activation, injection=injection)
+
+    def forward(self, z, u):
+        h = self.linear(z)
+        return self.phi(h) + u if self.outside else self.phi(h + u)
+
+
+class Maps(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down, self.round = nn.Linear(6, 9), nn.Linear(9, 6), nn.Linear(6, 6)
+        self.norm = nn.LayerNorm(6)
+
+    def forward(self, z, u):
+        return self.norm(torch.tanh(self.down(torch.relu(self.up(self.round(z))))) + u)
+
+
+def normal(*shape, seed=1):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("injection", ["inside", "outside"])
+def test_measured_is_as_predicted(injection):
+    layer = DEQ(Cell(300, injection=injection), solver=Anderson(rtol=1e-4))
+    found = sweep(layer, 0.5 + normal(8, 300), scales=[0.4], draws=1)
+    assert found.theory == ("tanh(W z) + u" if injection == "outside" else "tanh(W z + u)")
+    assert found.input_mean == pytest.approx(0.5, abs=0.1)
+    assert found.input_variance == pytest.approx(1, rel=0.1)
+    for start in found.starts:
+        for name in ("radius", "size", "response"):
+            predicted = getattr(start.forecast, name)
+            assert getattr(start, name) == pytest.approx(predicted, rel=0.08), (start, name)
+
+
+def test_the_model_stays_as_it_is_and_the_same_seed_gives_the_same():
+    layer = DEQ(Cell(12), solver=Anderson(rtol=1e-3))
+    before = {name: value.clone() for name, value in layer.state_dict().items()}
+    state = torch.random.get_rng_state()
+    options = {"ensembles": ["gaussian"], "scales": [0.5, 2.0], "draws": 2}
+    one, two = (sweep(layer, normal(3, 12), **options, seed=3) for _ in range(2))
+    assert one.json() == two.json() and layer.training and layer.eval_solver is None
+    assert one.json() != sweep(layer, normal(3, 12), **options, seed=4).json()
+    assert all(torch.equal(value, before[name]) for name, value in layer.state_dict().items())
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_each_solve_is_told():
+    told = []
+    options = {"ensembles": ["goe", "goe"], "scales": [0.2, 0.1], "draws": 2}
+    found = sweep(
+        DEQ(Cell(5)), normal(2, 5), **options, told=lambda done, of: told.append((done, of))
+    )
+    assert told == [(i, 8) for i in range(1, 9)]
+    assert [start.scale for start in found.starts] == [0.1, 0.2]
+
+
+def test_the_solver_of_training_decides_and_plain_iteration_has_as_many():
+    layer = DEQ(Cell(40), solver=Anderson(rtol=1e-3, max_evals=9), eval_solver=Picard())
+    found = sweep(layer, normal(4, 40), ensembles=["goe"], scales=[0.1, 0.5, 5.0], draws=1)
+    assert (found.solver, found.max_evals) == ("Anderson", 9)
+    assert max(start.evals for start in found.starts) <= 9
+    assert max(start.plain_evals for start in found.starts) <= 9
+    assert found.of("goe")[0].workable and not found.of("goe")[-1].workable
+    assert math.isnan(found.of("goe")[-1].radius) or found.of("goe")[-1].converged > 0
+    assert len(found.starts) == 5  # two more between the last that works and the next
+
+
+def test_a_cell_without_a_theory_says_why():
+    layer = DEQ(Maps())
+    found = sweep(layer, normal(3, 6), scales=[0.2], draws=1)
+    assert found.theory == "" and "3 maps" in found.reason and found.critical is None
+    assert found.maps == 3 and found.replaced == {"gaussian": 0, "orthogonal": 0, "goe": 2}
+    assert found.normalisations == ("LayerNorm",)
+    assert all(start.forecast is None and math.isnan(start.response) for start in found.starts)
+    text = " ".join((*recommend(found).reasons, *recommend(found).remarks))
+    assert "no prediction" in text and "Gaussian in place of goe" in text
+    del layer.cell.round  # no map is square now
+    layer.cell.round = nn.Identity()
+    found = sweep(layer, normal(3, 6), scales=[0.2], draws=1)
+    assert list(found.impossible) == ["goe"] and found.ensembles == ("gaussian", "orthogonal")
+    assert "Left out: " in " ".join(recommend(found).remarks)
+    with pytest.raises(ValueError, match="can be a member of 'goe'"):
+        sweep(layer, normal(3, 6), ensembles=["goe"], scales=[0.2], draws=1)
+    undeclared = sweep(DEQ(Cell(6, declared=False)), normal(3, 6), scales=[0.2], draws=1)
+    assert undeclared.theory == "" and "one map" in undeclared.reason
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ensembles": ["gausian"]}, "did you mean 'gaussian'"),
+        ({"ensembles": []}, "at least one ensemble"),
+        ({"scales": []}, "at least one scale"),
+        ({"scales": [0.5, 0.0]}, "positive and finite; got 0"),
+        ({"scales": [math.nan]}, "positive and finite; got nan"),
+        ({"draws": 0}, "draws must be 1 or more; got 0"),
+        ({"layers": ["*other*"]}, "no recurrent weight matches"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_swept(options, message):
+    with pytest.raises(ValueError, match=message):
+        sweep(DEQ(Cell(4)), normal(2, 4), **options)
+
+
+# --- what is said -------------------------------------------------------------------------------
+
+
+def trial(radius=0.6, converged=1.0, evals=8.0, gain=1.0):
+    radius = radius if converged else math.nan
+    return Trial(
+        gain=gain,
+        converged=converged,
+        evals=evals,
+        plain_converged=converged,
+        plain_evals=2 * evals,
+        radius=radius,
+        largest=1.1 * radius,
+    )
+
+
+def starts(name, rows, held=math.inf):
+    """Starts of an ensemble from (scale, radius, share that converges, evaluations)."""
+    return [
+        Start(ensemble=name, scale=s, trials=(trial(r, c, e, min(s, held)),) * 2)
+        for s, r, c, e in rows
+    ]
+
+
+def made_up(*rows, own=None, **changes):
+    """A sweep that found these starts."""
+    rows = tuple(itertools.chain(*rows))
+    told = {
+        "layer": "deq",
+        "solver": "Anderson",
+        "rtol": 1e-3,
+        "max_evals": 40,
+        "samples": 8,
+        "entries": 16,
+        "weights": ("deq.cell.linear.weight",),
+        "maps": 1,
+        "own": own or trial(0.1),
+        "starts": rows,
+        "replaced": {start.ensemble: 0 for start in rows},
+        "reason": "nobody has made one",
+    }
+    return Sweep(**told | changes)
+
+
+def line(name, slope, end, evals=8.0, top=4.0):
+    """Radii that grow with the scale, and nothing that converges beyond `end`."""
+    scales = [0.1, 0.2, 0.5, 1.0, 2.0, top]
+    return starts(name, [(s, slope * s, float(s <= end), evals) for s in scales])
+
+
+def words(found):
+    advice = recommend(found)
+    return " ".join((*advice.reasons, *advice.remarks))
+
+
+def test_the_widest_range_wins():
+    found = made_up(line("gaussian", 0.6, 1.0), line("orthogonal", 0.6, 2.0))
+    advice = recommend(found)
+    assert (advice.ensemble, advice.scale) == ("orthogonal", 1.0)
+    assert "the widest range" in words(found)
+    assert "gaussian 0.1 to 1; orthogonal 0.1 to 2" in words(found)
+    # the radius passes .3 at scale .5
+    assert [round(each.factor, 6) for each in advice.ranges] == [2, 4]
+
+
+def test_of_ranges_as_wide_the_fewest_evaluations_win_in_any_order():
+    rows = [line("gaussian", 0.6, 2.0, 9.0), line("goe", 1.2, 1.0, 7.0)]
+    for order in itertools.permutations(rows):
+        assert recommend(made_up(*order)).ensemble == "goe"
+        assert "about as wide as that of gaussian" in words(made_up(*order))
+
+
+def test_a_bound_on_the_weights_makes_no_range_wider():
+    """Scales that act as the same are one."""
+    scales = [0.5, 1.0, 2.0, 4.0, 8.0]
+    bounded = starts("gaussian", [(s, 0.5 * min(s, 1), 1, 8) for s in scales], held=1.0)
+    found = made_up(bounded, line("goe", 0.6, 2.0, 9.0))
+    assert recommend(found).ensemble == "goe"
+    assert "act as those of scale gaussian 1.00" in words(found)
+    assert "With gaussian weights the radius stays below 0.51" in words(found)
+
+
+@pytest.mark.parametrize("shift", [0.25, 1.0, 4.0])
+def test_the_choice_does_not_depend_on_the_unit_of_the_scale(shift):
+    def scaled(name, slope, end):
+        rows = [(shift * s, slope * s, float(s <= end), 8.0) for s in (0.1, 0.2, 0.5, 1.0, 2.0)]
+        return starts(name, rows)
+
+    advice = recommend(made_up(scaled("gaussian", 0.6, 0.5), scaled("orthogonal", 0.6, 1.0)))
+    assert (advice.ensemble, advice.scale) == ("orthogonal", shift)
+
+
+def test_one_bad_draw_makes_a_start_unworkable():
+    good = line("gaussian", 0.6, 2.0)
+    mixed = Start(ensemble="gaussian", scale=1.0, trials=(trial(0.6), trial(0.6, 0.5)))
+    found = made_up([mixed if start.scale == 1.0 else start for start in good])
+    assert recommend(found).scale != 1.0
+    assert "Chance decides whether gaussian weights converge at scale 1 (50 % to 100 %)" in (
+        words(found)
+    )
+
+
+def test_nothing_workable_is_said_plainly():
+    found = made_up(line("gaussian", 0.6, 0.0), normalisations=("GroupNorm",))
+    advice = recommend(found)
+    assert not advice.workable and advice.ranges == ()
+    assert advice.reasons[0] == "No start that was tried is workable."
+    assert "GroupNorm" in words(found) and "ShallowStart" in words(found)
+    assert "--solver.max_evals" in words(found)
+
+
+def test_a_radius_between_two_scales_is_left_to_a_search():
+    rows = [(0.1, 0.1, 1.0, 4.0), (1.0, 1.2, 1.0, 30.0)]
+    found = made_up(starts("orthogonal", rows))
+    assert "--initialisation.ensemble orthogonal --initialisation.radius 0.6" in words(found)
+
+
+def test_samples_that_run_out_of_evaluations_are_told_from_those_without_a_fixed_point():
+    def forecast(radius):
+        rows = line("gaussian", 0.6, 1.0)
+        known = Forecast(radius=radius, size=1.0, response=1.0)
+        return [
+            Start(ensemble=s.ensemble, scale=s.scale, trials=s.trials, forecast=known) for s in rows
+        ]
+
+    said = "run out of evaluations (40)"
+    critical = {"theory": "tanh(W z)", "critical": {"gaussian": 1.7}}
+    assert said in words(made_up(forecast(0.9), **critical))
+    assert said not in words(made_up(forecast(1.2), **critical))
+
+
+def test_a_good_start_is_left_alone():
+    rows = line("gaussian", 0.6, 1.0)
+    assert "a good start too" in words(made_up(rows, own=trial(0.5)))
+    assert "a good start too" not in words(made_up(rows, own=trial(0.05)))
+    assert "a good start too" not in words(made_up(rows, own=trial(0.5, 0.5)))
+
+
+def test_what_is_said_goes_into_json():
+    advice = recommend(made_up(line("goe", 0.6, 1.0)))
+    content = advice.json()
+    assert content["options"] == "--initialisation.ensemble goe --initialisation.scale 1"
+    assert content["ranges"][0]["low"] == 0.1 and not content["ranges"][0]["open"]
+    assert list(content["reasons"]) == list(advice.reasons)

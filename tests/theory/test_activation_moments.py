@@ -1,0 +1,83 @@
+"""Gaussian moments of activations: closed forms, quadrature, and how it deals with kinks."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from equilibria.theory import ACTIVATIONS, Activation, as_activation
+from equilibria.theory.quadrature import gaussian_mean, gaussian_rule, root
+
+PLACES = [(0.0, 1.0), (0.7, 0.3), (-1.4, 4.0), (3.0, 0.05), (0.2, 90.0)]
+
+
+@pytest.mark.parametrize("name", ["hard-tanh", "relu", "identity"])
+@pytest.mark.parametrize(("mean", "variance"), PLACES)
+def test_closed_forms_are_the_integrals(name: str, mean: float, variance: float) -> None:
+    phi = ACTIVATIONS[name]
+    bare = Activation(name, phi.function, phi.derivative, phi.kinks)
+    assert phi.moments(mean, variance) == pytest.approx(
+        bare.moments(mean, variance), rel=1e-11, abs=1e-12
+    )
+
+
+@pytest.mark.parametrize("name", ["tanh", "erf", "softplus", "gelu", "silu", "sigmoid"])
+def test_smooth_activations_against_gauss_hermite(name: str) -> None:
+    phi = ACTIVATIONS[name]
+    nodes, weights = np.polynomial.hermite_e.hermegauss(120)
+    h = 0.3 + 0.8 * torch.from_numpy(nodes)
+    weights = torch.from_numpy(weights) / math.sqrt(2 * math.pi)
+    expected = [float((weights * f).sum()) for f in (phi(h), phi(h) ** 2, phi.slope(h))]
+    assert phi.moments(0.3, 0.64)[:3] == pytest.approx(expected, abs=1e-8)
+
+
+def test_erf_has_the_arcsine_law() -> None:
+    found = ACTIVATIONS["erf"].moments(0.0, 3.0).square
+    assert found == pytest.approx(2 / math.pi * math.asin(6 / 7), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
+def test_derivatives_are_autograds(name: str) -> None:
+    phi = ACTIVATIONS[name]
+    h = torch.linspace(-3.05, 2.9, 41, dtype=torch.float64)
+    torch.testing.assert_close(phi.slope(h), Activation(name, phi.function).slope(h))
+
+
+def test_moments_of_no_variance_are_values() -> None:
+    value = math.tanh(0.4)
+    assert ACTIVATIONS["tanh"].moments(0.4, 0.0)[:2] == pytest.approx((value, value**2))
+
+
+def test_steepest_and_flattest() -> None:
+    assert ACTIVATIONS["tanh"].steepest == pytest.approx(1)
+    assert ACTIVATIONS["gelu"].flattest < -0.1
+    assert ACTIVATIONS["relu"].flattest == 0
+
+
+def test_a_function_is_an_activation() -> None:
+    phi = as_activation(lambda h: 2 * h)
+    assert phi.moments(0.0, 1.0) == pytest.approx((0, 4, 2, 4), abs=1e-12)
+    assert as_activation(phi) is phi
+
+
+def test_wrong_activations_are_named() -> None:
+    with pytest.raises(ValueError, match="did you mean 'tanh'"):
+        as_activation("tahn")
+    with pytest.raises(TypeError, match="a name or a function, got int"):
+        as_activation(3)
+
+
+def test_the_rule_sums_to_one_and_refuses() -> None:
+    for mean, variance in PLACES:
+        assert float(gaussian_rule(mean, variance)[1].sum()) == pytest.approx(1, abs=1e-13)
+    assert gaussian_mean(torch.abs, kinks=(0.0,)) == pytest.approx(math.sqrt(2 / math.pi))
+    with pytest.raises(ValueError, match="not negative"):
+        gaussian_mean(torch.abs, variance=-1.0)
+
+
+def test_root() -> None:
+    assert root(lambda x: x**3 - 2, 0, 2) == pytest.approx(2 ** (1 / 3), rel=1e-13)
+    assert root(lambda x: math.atan(x - 5), 1e3, -1e3) == pytest.approx(5, rel=1e-12)
+    with pytest.raises(ValueError, match="no change of sign"):
+        root(lambda x: x**2 + 1, 0, 1)

@@ -1,0 +1,156 @@
+"""Mean fields against fixed points of networks of 500 units, and their limits."""
+
+import math
+
+import pytest
+import torch
+from nonlinear_draws import samples
+
+from equilibria.theory import NoMeanFieldError, critical_scale, mean_field, second_moment
+
+# Ensemble, scale of "outside", scale of "inside": below the threshold of each.
+STABLE = [
+    ("gaussian", 1.2, 1.0),
+    ("orthogonal", 1.2, 1.0),
+    ("goe", 0.6, 0.7),
+    ("antisymmetric", 1.5, 1.5),
+    ("normal", 0.9, 0.9),
+]
+
+
+@pytest.mark.parametrize("activation", ["hard-tanh", "tanh"])
+@pytest.mark.parametrize("injection", ["outside", "inside"])
+@pytest.mark.parametrize(("ensemble", "outside", "inside"), STABLE)
+def test_theorem_3_1_and_the_reaction(activation, injection, ensemble, outside, inside) -> None:
+    scale = outside if injection == "outside" else inside
+    mean = 0.0 if injection == "outside" else 0.4
+    h, z = samples(activation, ensemble, scale, injection, mean)
+    found = mean_field(activation, ensemble, scale**2, injection=injection, input_mean=mean)
+    assert found.gain < 1
+    assert found.square == pytest.approx(float(h.square().mean()), rel=0.05)
+    assert found.output == pytest.approx(float(z.square().mean()), rel=0.025)
+    slopes = found.activation.slope(h).mean()
+    assert found.slopes().mean(lambda d: d) == pytest.approx(float(slopes), abs=0.015)
+    share = float((h.abs() < 0.5).double().mean())
+    # The indicator jumps inside pieces of the rule: two digits.
+    assert found.law.mean(lambda h: (h.abs() < 0.5).double()) == pytest.approx(share, abs=0.02)
+
+
+def test_inputs_of_a_mean_enter_outside() -> None:
+    for ensemble, scale in (("gaussian", 1.0), ("goe", 0.6), ("antisymmetric", 1.0)):
+        h, z = samples("tanh", ensemble, scale, "outside", 0.5)
+        found = mean_field("tanh", ensemble, scale**2, input_mean=0.5)
+        assert found.output == pytest.approx(float(z.square().mean()), rel=0.025)
+        assert found.mean == pytest.approx(float(h.mean()), abs=0.05)
+
+
+def test_theorem_3_1_fails_for_symmetric_weights() -> None:
+    h, _ = samples("hard-tanh", "goe", 0.6, "outside", 0.0)
+    paper = mean_field("hard-tanh", "goe", 0.36, reaction=False).square
+    assert float(h.square().mean()) > 1.8 * paper
+    assert paper == mean_field("hard-tanh", "gaussian", 0.36).square
+
+
+@pytest.mark.parametrize("ensemble", ["gaussian", "orthogonal", "goe", "antisymmetric", "normal"])
+@pytest.mark.parametrize("injection", ["outside", "inside"])
+@pytest.mark.parametrize("V", [0.05, 0.2, 0.24])
+def test_linear_networks(ensemble, injection, V) -> None:
+    found = mean_field("identity", ensemble, V, injection=injection)
+    if ensemble == "normal":
+        expected = -math.log1p(-2 * V) / (2 * V)
+    else:
+        expected = second_moment(ensemble, V)
+    assert found.output == pytest.approx(expected, rel=1e-8)
+    root = {"goe": 1 - 4 * V, "antisymmetric": 1 + 4 * V}.get(ensemble)
+    if root is not None:
+        assert found.response == pytest.approx(abs(1 - math.sqrt(root)) / (2 * V), rel=1e-9)
+    assert found.gain == pytest.approx(1 - found.response**2 / expected, rel=1e-6)
+
+
+def test_relu_has_no_finite_variance_from_two_on() -> None:
+    found = mean_field("relu", "gaussian", 1.9)
+    assert found.square == pytest.approx(1.9 / (1 - 0.95), rel=1e-9)
+    with pytest.raises(NoMeanFieldError, match="infinite for relu at V = 2"):
+        mean_field("relu", "gaussian", 2.0)
+
+
+def test_symmetric_weights_lose_their_mean_field() -> None:
+    with pytest.raises(NoMeanFieldError, match="hold it in place"):
+        mean_field("tanh", "goe", 9.0, injection="inside")
+
+
+def test_no_input_is_no_output_until_it_is() -> None:
+    assert mean_field("tanh", "gaussian", 0.8, input_variance=0.0, injection="inside").square == 0
+    lively = mean_field("tanh", "gaussian", 1.5, input_variance=0.0, injection="inside")
+    assert lively.square > 0.1
+    assert lively.square == pytest.approx(1.5 * lively.output, rel=1e-9)
+    assert mean_field("tanh", "goe", 0.0).output == 1
+
+
+def test_scaling_inputs_and_a_linear_network_alike() -> None:
+    one = mean_field("identity", "goe", 0.2)
+    nine = mean_field("identity", "goe", 0.2, input_variance=9.0)
+    assert nine.square == pytest.approx(9 * one.square, rel=1e-8)
+
+
+def test_antisymmetric_weights_never_lose_theirs() -> None:
+    gains = [mean_field("hard-tanh", "antisymmetric", V).gain for V in (1.0, 30.0, 1000.0)]
+    assert gains == sorted(gains)
+    assert gains[-1] < 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"ensemble": "gauss"}, "must be one of"),
+        ({"V": -1.0}, "must be >= 0"),
+        ({"injection": "beside"}, "'outside' or 'inside'"),
+        ({"input_variance": -1.0}, "must be finite and >= 0"),
+    ],
+)
+def test_refusals(options, words) -> None:
+    given = {"activation": "tanh", "ensemble": "gaussian", "V": 1.0} | options
+    with pytest.raises(ValueError, match=words):
+        mean_field(**given)
+
+
+@pytest.mark.parametrize(
+    ("activation", "ensemble", "injection", "scale"),
+    [
+        ("identity", "gaussian", "outside", 1.0),
+        ("identity", "goe", "outside", 0.5),
+        ("identity", "normal", "inside", math.sqrt(0.5)),
+        ("identity", "antisymmetric", "outside", 0.5),
+        ("relu", "gaussian", "outside", math.sqrt(2)),
+        ("relu", "goe", "inside", math.sqrt(0.5)),
+        ("hard-tanh", "gaussian", "outside", 1.7216),
+        ("hard-tanh", "gaussian", "inside", 1.4397),
+        ("tanh", "orthogonal", "outside", 2.5373),
+    ],
+)
+def test_critical_scales(activation, ensemble, injection, scale) -> None:
+    found = critical_scale(activation, ensemble, injection=injection, tolerance=1e-4)
+    assert found == pytest.approx(scale, rel=3e-4)
+
+
+def test_critical_scale_of_symmetric_weights_is_twice_the_papers() -> None:
+    ours = critical_scale("hard-tanh", "goe", tolerance=1e-3)
+    paper = critical_scale("hard-tanh", "goe", reaction=False, tolerance=1e-3)
+    assert ours / paper == pytest.approx(1.95, abs=0.1)
+    gain = mean_field("hard-tanh", "goe", ours**2).gain
+    assert gain == pytest.approx(1, abs=0.01)
+
+
+def test_what_never_becomes_unstable() -> None:
+    flat = critical_scale(lambda h: 0 * h, "gaussian")
+    assert math.isinf(flat)
+    assert math.isinf(critical_scale("tanh", "gaussian", limit=1.5))
+
+
+def test_laws_are_laws() -> None:
+    for ensemble in ("gaussian", "goe", "antisymmetric"):
+        law = mean_field("hard-tanh", ensemble, 0.5).law
+        assert float(law.weights.sum()) == pytest.approx(1, abs=1e-10)
+        assert law.mean(torch.square) == pytest.approx(
+            mean_field("hard-tanh", ensemble, 0.5).square
+        )
