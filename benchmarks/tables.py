@@ -46,6 +46,14 @@ TABLES = (
             ("mdeq/convergence", "Residuals of each resolution, and larger images"),
             ("mdeq/receptive", "How far an output sees"),
             ("mdeq/memory", "Memory of a step on images"),
+            ("initialisation/length", "Length variance near the threshold: Figure 1"),
+            ("initialisation/moments", "Moments of wide linear networks, and their finite size"),
+            ("initialisation/variance", "The variance of h*: Figure 2"),
+            ("initialisation/radius", "The spectral radius at the fixed point: Figure 3"),
+            ("initialisation/threshold", "Where plain iteration stops converging: Figure 4"),
+            ("initialisation/solvers", "The same under Anderson and Broyden"),
+            ("initialisation/mnist", "Which starts train: Figure 5"),
+            ("initialisation/transformer", "DEQ-Transformers: Figure 6 and Table 1"),
         )
     ),
 )

@@ -13,7 +13,9 @@ from docutils.utils.math.latex2mathml import tex2mathml
 
 DOCS = Path(__file__).parent
 GENERATED = DOCS / "_build" / "generated"
-COMMANDS = ("train", "initialise", "evaluate", "generate", "doctor", "report", "reproduce", "recipes")
+COMMANDS = (
+    *("train", "initialise", "evaluate", "generate", "doctor", "report", "reproduce", "recipes"),
+)
 
 project = "equilibria"
 author = "The equilibria authors"

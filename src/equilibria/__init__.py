@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from equilibria import data, models, nn, stability
+    from equilibria import data, models, nn, stability, theory
     from equilibria.nn import DEQ
     from equilibria.solve import (
         GMRES,
@@ -73,9 +73,10 @@ __all__ = [
     "profiles",
     "shared",
     "stability",
+    "theory",
 ]
 
-_ROOMS = ("data", "models", "nn", "stability")
+_ROOMS = ("data", "models", "nn", "stability", "theory")
 
 
 def __getattr__(name: str) -> Any:

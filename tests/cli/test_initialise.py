@@ -111,7 +111,7 @@ def test_the_terminal_has_the_table_and_the_words(place, capsys, found):
 
 def test_an_examination_is_not_overwritten_unless_asked(place, capsys):
     recipe, out = place / "narrow.yaml", place / "kept"
-    quick = ("--samples", "2", "--draws", "1", "--scales", ".5", "--ensembles", "goe")
+    quick = ("--samples", "2", "--draws", "1", "--scales", ".5", "--ensembles", "orthogonal")
     assert main(["initialise", str(recipe), "--out", str(out), *quick]) == 0
     before = (out / "initialise.json").read_text()
     assert "--fresh" in fails(capsys, recipe, "--out", out, *quick, "--seed", 9)
@@ -142,11 +142,11 @@ def test_two_scales_are_the_ends_of_a_row(place):
         (["RECIPE", "--ensembles", "gausian"], "did you mean 'gaussian'?"),
         (["RECIPE", "--scales", "0"], "--scales are positive and finite; got 0"),
         (["RECIPE", "--scales", "1", "-2"], "--scales are positive and finite; got -2"),
-        (["RECIPE", "--scales", "inf"], "got inf"),
+        (["RECIPE", "--scales", "inf"], "inf"),
         (["RECIPE", "--scales", "large"], "scales"),
         (["RECIPE", "--draws", "0"], "--draws must be 1 or more; got 0"),
         (["RECIPE", "--samples", "0"], "--samples must be 1 or more; got 0"),
-        (["RECIPE", "--samples", "100000"], "--samples"),
+        (["RECIPE", "--samples", "100000"], "samples is 100000"),
         (["RECIPE", "--solver.histroy", "3"], "did you mean 'solver.history'?"),
         (["RECIPE", "--initialisation.layers", '["*nothing*"]'], "no recurrent weight matches"),
         (["RECIPE", "--model.name", "monotone-dense"], "no recurrent weight"),

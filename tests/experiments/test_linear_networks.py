@@ -4,6 +4,7 @@ import io
 import math
 
 import pytest
+import tiny
 import torch
 from rich.console import Console
 
@@ -50,14 +51,7 @@ def test_untied_states_follow_the_theory():
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(length, "LARGE", 60)
-    monkeypatch.setattr(length, "SMALL", 40)
-    monkeypatch.setattr(length, "DRAWS", 3)
-    monkeypatch.setattr(length, "WIDTH", 20)
-    monkeypatch.setattr(length, "STATES", 3)
-    monkeypatch.setattr(length, "APART", (0.5, 0.3))
-    monkeypatch.setattr(moments, "WIDTHS", (10, 20, 40))
-    monkeypatch.setattr(moments, "DRAWS", 4)
+    tiny.linear_networks(monkeypatch)
 
 
 @pytest.mark.parametrize(

@@ -61,13 +61,18 @@ def test_a_scale_is_workable_where_nine_of_ten_trainings_end_near_the_best():
     page = mnist.show(images(errors))
     figure, ranges = page.tables
     rows = {tuple(row[:2]): row[2:] for row in ranges.rows}
-    assert rows["plain iteration", "orthogonal"] == [min(sizes), 2.0, 1.8]
-    assert rows["plain iteration", "random"] == [1.0, 1.0, 1.8]
-    assert rows["plain iteration", "GOE"][0] == NOT_RUN
+    # 1.25, 1.5 and twice the best median of 10 %; a fifth and a runaway are too many but for twice.
+    assert rows["plain iteration", "orthogonal"] == [
+        1.8,
+        *[f"{min(sizes):g} to 2"] * 2,
+        f"{min(sizes):g} to 9",
+    ]
+    assert rows["plain iteration", "random"] == [1.8, *["1 to 1"] * 2, f"{min(sizes):g} to 9"]
+    assert rows["plain iteration", "GOE"][1] == NOT_RUN
     row = next(row for row in figure.rows if row[1] == "orthogonal" and row[2] == 3)
-    mean, median, worst, above, solved = row[3:]
+    mean, median, worst, *above, solved = row[3:]
     assert (mean, median, worst) == pytest.approx((20.0, 10.0, 100.0))
-    assert above == 2 and solved == 100
+    assert above == [2, 2, 1] and solved == 100
 
 
 def test_a_family_is_judged_by_its_best_its_mean_and_its_failures():

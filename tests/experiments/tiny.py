@@ -6,8 +6,9 @@ import yaml
 
 from equilibria.experiments import trainings, turns, variants
 from equilibria.experiments.deq import convergence, imbalance, memory, solvers, tolerance
+from equilibria.experiments.initialisation import length, moments, transformer, wide
 from equilibria.experiments.initialisation import mnist as learnt
-from equilibria.experiments.initialisation import transformer
+from equilibria.experiments.initialisation import solvers as start_solvers
 from equilibria.experiments.jacobian import images, slope, toy, toy_model
 from equilibria.experiments.mdeq import convergence as resolutions
 from equilibria.experiments.mdeq import memory as image_memory
@@ -158,3 +159,20 @@ def beginnings(monkeypatch, folder):
     monkeypatch.setattr(transformer, "SCALES", (1.0,))
     monkeypatch.setattr(transformer, "POINT", 3)
     monkeypatch.setattr(transformer, "SEGMENTS", 4)
+    linear_networks(monkeypatch)
+    for module, sizes in (
+        (wide, {"WIDTH": 30, "DRAWS": 1, "STEPS": 10, "SCALES": (0.4, 1.0, 3.0)}),
+        (start_solvers, {"WIDTH": 20, "DRAWS": 1, "SCALES": (0.25, 2.0)}),
+    ):
+        for name, value in {**sizes, "INPUTS": 2}.items():
+            monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(wide, "DECOMPOSED", dict.fromkeys(wide.DECOMPOSED, 1))
+
+
+def linear_networks(monkeypatch):
+    """Narrow networks and few draws of them."""
+    sizes = {"LARGE": 60, "SMALL": 40, "DRAWS": 3, "WIDTH": 20, "STATES": 3, "APART": (0.5, 0.3)}
+    for name, value in sizes.items():
+        monkeypatch.setattr(length, name, value)
+    monkeypatch.setattr(moments, "WIDTHS", (10, 20, 40))
+    monkeypatch.setattr(moments, "DRAWS", 4)

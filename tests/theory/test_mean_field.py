@@ -56,10 +56,8 @@ def test_theorem_3_1_fails_for_symmetric_weights() -> None:
 @pytest.mark.parametrize("V", [0.05, 0.2, 0.24])
 def test_linear_networks(ensemble, injection, V) -> None:
     found = mean_field("identity", ensemble, V, injection=injection)
-    if ensemble == "normal":
-        expected = -math.log1p(-2 * V) / (2 * V)
-    else:
-        expected = second_moment(ensemble, V)
+    disk = -math.log1p(-2 * V) / (2 * V)  # mean of 1 / |1 - lambda|^2
+    expected = disk if ensemble == "normal" else second_moment(ensemble, V)
     assert found.output == pytest.approx(expected, rel=1e-8)
     root = {"goe": 1 - 4 * V, "antisymmetric": 1 + 4 * V}.get(ensemble)
     if root is not None:

@@ -18,7 +18,7 @@ from equilibria.theory import (
     second_moment,
 )
 
-WIDTH, DRAWS, PAIRS = 300, 3, 8
+WIDTH, DRAWS, PAIRS = 300, 2, 8
 
 
 def pairs(means: tuple[float, float], product: float, seed: int) -> torch.Tensor:
@@ -71,7 +71,7 @@ def test_kernels_of_wide_networks(activation, ensemble, scale, injection, means)
         means=means,
     )
     assert nngp(activation, ensemble, scale**2, pair, injection=injection) == pytest.approx(
-        K, abs=0.02
+        K, rel=0.04, abs=0.02
     )
     assert ntk(activation, ensemble, scale**2, pair, injection=injection) == pytest.approx(
         Theta, rel=0.08

@@ -12,7 +12,10 @@ from equilibria.experiments.deq import (
     tolerance,
 )
 from equilibria.experiments.experiment import Experiment
-from equilibria.experiments.initialisation import mnist, transformer
+from equilibria.experiments.initialisation import length as initialisation_length
+from equilibria.experiments.initialisation import mnist, moments, radius, threshold, transformer
+from equilibria.experiments.initialisation import solvers as initialisation_solvers
+from equilibria.experiments.initialisation import variance as initialisation_variance
 from equilibria.experiments.jacobian import growth as jacobian_growth
 from equilibria.experiments.jacobian import language, slope, stability, toy
 from equilibria.experiments.jacobian import tables as jacobian_tables
@@ -43,6 +46,12 @@ EXPERIMENTS: dict[str, Experiment] = {
         mdeq_convergence,
         mdeq_receptive,
         mdeq_memory,
+        initialisation_length,
+        moments,
+        initialisation_variance,
+        radius,
+        threshold,
+        initialisation_solvers,
         mnist,
         transformer,
     )

@@ -98,6 +98,7 @@ ERRATA: tuple[Erratum, ...] = (
         right="σ_h² = V (σ_φ² + 2C + σ_x²)",
         why="So it follows from eq. 28. Large brackets are lost in the text that we have, and may "
         "be in print.",
+        check="test_theorem_3_1_and_the_reaction",
     ),
     Erratum(
         equation="38, 39",
@@ -174,12 +175,14 @@ ERRATA: tuple[Erratum, ...] = (
         right="∂f/∂W = D (I - D W)^-T v z*^T, D = diag φ'(h*), h* = W z*",
         why="dz* = (I - D W)^-1 D dW z*: the slope stands before dW, and is taken at what φ is "
         "applied to.",
+        check="test_derivative_with_respect_to_weights_has_d_on_the_jacobian",
     ),
     Erratum(
         equation="95",
         printed="E tr((I - φ'∘W)^-T (I - φ''∘W)^-1) (φ'∘z*)·(φ''∘z'*)",
         right="E tr((I - D W)^-1 D D' (I - D' W)^-T) z*·z'*",
         why="From eq. 93 as it should be.",
+        check="test_kernels_of_wide_networks",
     ),
     Erratum(
         equation="108, 109, 115, 116",

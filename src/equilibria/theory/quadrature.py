@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["gaussian_mean", "gaussian_rule", "cut", "normal_density", "piecewise", "root"]
+__all__ = ["cut", "gaussian_mean", "gaussian_rule", "normal_density", "piecewise", "root"]
 
 REACH = 10.0
 """Standard deviations to either side that are integrated over; e^-50 is left out."""

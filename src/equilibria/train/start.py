@@ -63,7 +63,12 @@ def examine_start(
     model = task.model(recipe.model, **recipe.layer())
     count = samples or (SEQUENCES if isinstance(model, SequenceModel) else SAMPLES)
     accelerator = evaluation.accelerator("float32")
-    inputs = task.feed(count, recipe.seed).batch(0).inputs
+    try:
+        inputs = task.feed(count, recipe.seed).batch(0).inputs
+    except ValueError as error:
+        raise ValueError(
+            f"samples is {count}, and the training data do not fill such a batch: {error}"
+        ) from None
     inputs = evaluation.to_device(first_piece(model, inputs), accelerator)
     model.to(accelerator.device)
     begins = recipe.initialisation

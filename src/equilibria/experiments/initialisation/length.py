@@ -12,7 +12,7 @@ from equilibria.bench.record import Table
 from equilibria.experiments.case import Case, Place, Results
 from equilibria.experiments.draw import Panel, Series
 from equilibria.experiments.experiment import NOT_RUN, Experiment, Page, Scale
-from equilibria.experiments.initialisation.linear import NAMES, spaced, tied, untied
+from equilibria.experiments.initialisation.linear import COLOURS, NAMES, spaced, tied, untied
 from equilibria.experiments.published import AGARWALA_2022
 from equilibria.nn.init import Ensemble
 from equilibria.theory import critical_V, exponent, length_variance
@@ -20,7 +20,6 @@ from equilibria.theory import critical_V, exponent, length_variance
 __all__ = ["EXPERIMENT", "cases", "show"]
 
 FIGURE: tuple[Ensemble, ...] = ("gaussian", "orthogonal", "goe")
-COLOURS = {"gaussian": 1, "orthogonal": 0, "goe": 2}
 
 LARGE, SMALL, DRAWS = 5000, 1000, 10
 """Units of the figure's network, of those that are drawn several times, and how often."""

@@ -12,7 +12,15 @@ from equilibria.bench.record import Table
 from equilibria.experiments.case import Case, Place, Results
 from equilibria.experiments.draw import Panel, Series
 from equilibria.experiments.experiment import NOT_RUN, Experiment, Page, Scale
-from equilibria.experiments.initialisation.linear import NAMES, ORDER, Pair, spaced, tied, untied
+from equilibria.experiments.initialisation.linear import (
+    COLOURS,
+    NAMES,
+    ORDER,
+    Pair,
+    spaced,
+    tied,
+    untied,
+)
 from equilibria.experiments.published import AGARWALA_2022
 from equilibria.nn.init import Ensemble
 from equilibria.theory import critical_V, length_variance, second_moment
@@ -215,24 +223,24 @@ def _scaling(done: Results) -> Table:
 def _against_width(done: Results, moment: Moment) -> Panel:
     """Median |deviation| of a draw at the hardest distance, and the line 1 / N."""
     series: list[Series] = []
-    first: list[float] = []
+    heights: list[float] = []
     for one, ensemble in _groups():
         found = {n: _at_hardest(_relative(done, one, ensemble, n, moment)) for n in WIDTHS}
         known = {n: 100 * value for n, value in found.items() if value}
         if not known:
             continue
-        first.append(next(iter(known.values())))
+        heights += known.values()
         series.append(
             Series(
-                label=_words(one, ensemble) if moment == "second" else "",
+                label=_words(one, ensemble) if one == (moment == "second") else "",
                 x=list(known),
                 y=list(known.values()),
-                colour=ORDER.index(ensemble),
+                colour=COLOURS[ensemble],
                 style="marked" if one else "dashed",
             )
         )
     if series:
-        level = 2 * max(first)
+        level = 2 * max(heights)
         series.append(
             Series(
                 label="1 / N",
@@ -248,6 +256,7 @@ def _against_width(done: Results, moment: Moment) -> Panel:
         series=series,
         log_x=True,
         log_y=True,
+        span_y=(min(heights) / 30, 3 * max(heights)) if heights else None,  # room for the legend
     )
 
 
@@ -262,7 +271,7 @@ def _near(done: Results) -> Panel:
                     label=_words(True, ensemble),
                     x=list(found),
                     y=[1 + statistics.median(values) for values in found.values()],
-                    colour=ORDER.index(ensemble),
+                    colour=COLOURS[ensemble],
                     style="marked",
                 )
             )

@@ -67,10 +67,10 @@ def _table(done: Results) -> Table:
             "off the reaction's, %",
         ],
         rows=rows,
-        note=f"{wide.AVERAGED}; one input of a draw (GOE: of each). The paper's theory takes the law of h from "
-        "Theorem 3.1, Theorem 3.2 for random and orthogonal weights and C.1 for GOE; with the "
-        "reaction (cavity method), h of symmetric weights has another law. Beyond 1, h is no "
-        "fixed point but where the iteration stopped.",
+        note=f"{wide.AVERAGED}; one input of a draw (GOE: of each). The paper's theory takes the "
+        "law of h from Theorem 3.1; with the reaction (cavity method), h of symmetric weights has "
+        "another law. Theorem 3.2 for random and orthogonal weights, C.1 for GOE. Beyond 1, h is "
+        "no fixed point but where the iteration stopped.",
     )
 
 

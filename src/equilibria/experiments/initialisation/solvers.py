@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
@@ -183,7 +184,7 @@ def largest(rows: Sequence[Mapping[str, Any]], solver: str) -> float | None:
 def show(done: Results) -> Page:
     """Workable scales of each ensemble and solver, and why they end where they do."""
     return Page(
-        [_workable(done), _reasons(done)],
+        [_workable(done), _beyond(done), _reasons(done)],
         [_panel(done, activation, each) for activation in ACTIVATIONS for each in ENSEMBLES],
     )
 
@@ -210,6 +211,39 @@ def _workable(done: Results) -> Table:
         note=_how() + f" Scales that were tried: {', '.join(f'{s:g}' for s in SCALES)}. The "
         "prediction is of plain iteration in the limit of many units and evaluations. An "
         "evaluation of Newton-Krylov is one of f; its Jacobian products are counted as well.",
+    )
+
+
+def _beyond(done: Results) -> Table:
+    rows: list[list[Any]] = []
+    for activation in ACTIVATIONS:
+        for ensemble, words in ENSEMBLES.items():
+            predicted = _predicted(activation, ensemble)
+            known = _rows(done, activation, ensemble)
+            above = [row["solvers"] for row in known if row["scale"] > predicted]
+            row: list[Any] = [activation, words]
+            for solver in SOLVERS:
+                shares = [100 * each[solver]["converged"] for each in above]
+                radii = [each[solver]["radius"] for each in above]
+                found = [radius for radius in radii if radius is not None]
+                row += [
+                    statistics.fmean(shares) if shares else NOT_RUN,
+                    statistics.median(found) if found else None,
+                ]
+            rows.append(row)
+    return Table(
+        title="At the scales above the predicted one",
+        columns=[
+            *("activation", "ensemble"),
+            *(
+                f"{words}: {what}"
+                for words in WORDS.values()
+                for what in ("converged, %", "radius at z*")
+            ),
+        ],
+        rows=rows,
+        note=_how() + " Mean of the shares at these scales, median of the radii of what was found: "
+        "above 1, the fixed point is there and plain iteration leaves it.",
     )
 
 
@@ -271,11 +305,12 @@ def _percent(share: float | None) -> float | None:
 def _panel(done: Results, activation: str, ensemble: Ensemble) -> Panel:
     rows = _rows(done, activation, ensemble)
     title = f"{activation}, {ENSEMBLES[ensemble]}"
+    first = (activation, ensemble) == (ACTIVATIONS[0], next(iter(ENSEMBLES)))  # has the legend
     series: list[Series] = []
     if rows:
         series = [
             Series(
-                label=words,
+                label=words if first else "",
                 x=[row["scale"] for row in rows],
                 y=[100 * row["solvers"][solver]["converged"] for row in rows],
                 colour=colour,
@@ -287,7 +322,7 @@ def _panel(done: Results, activation: str, ensemble: Ensemble) -> Panel:
         if math.isfinite(predicted):
             series.append(
                 Series(
-                    label="sqrt(V*) predicted",
+                    label="sqrt(V*) predicted" if first else "",
                     x=[predicted, predicted],
                     y=[0, 100],
                     colour=7,
@@ -299,7 +334,6 @@ def _panel(done: Results, activation: str, ensemble: Ensemble) -> Panel:
         x="sqrt(V)",
         y="converged, %",
         series=series,
-        log_x=True,
         span_y=(-5, 105),
     )
 

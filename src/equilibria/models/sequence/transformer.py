@@ -47,7 +47,7 @@ class TransformerConfig(CellConfig):
         initial: ensemble of the cell's weights at the start: `normal`, of standard deviation
             `scale`, or one of `equilibria.nn.init` (see there), of which query, key, value and
             the other maps are members one by one. A map that is not square is Gaussian in place of
-            `goe`.
+            `goe` and `antisymmetric`.
         scale: see `initial`; None for 0.01, the papers', or an ensemble's critical value. With a
             small one, f(z) is nearly z / |z|: few iterations converge by the residual, though far
             from the equilibrium.

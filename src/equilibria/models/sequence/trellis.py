@@ -41,7 +41,7 @@ class TrellisConfig(CellConfig):
             normalisation) that is dropped in a training step.
         initial: ensemble of the weights at the start: `normal`, of standard deviation `scale`, or
             one of `equilibria.nn.init` (see there), of which the map from each time to each gate is
-            a member. A map that is not square is Gaussian in place of `goe`.
+            a member. A map that is not square is Gaussian in place of `goe` and `antisymmetric`.
         scale: see `initial`; None for 0.01, the papers', or an ensemble's critical value.
         injection_scale: the same for the injection; None for `scale`.
         embedding_scale: factor of the embeddings; None for the square root of their width.
