@@ -38,6 +38,8 @@ autodoc_inherit_docstrings = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
+# NumPy's are long unions of what can be made an array.
+autodoc_type_aliases = {"ArrayLike": "ArrayLike", "Spectrum": "ArrayLike"}
 autodoc_preserve_defaults = True
 autodoc_default_options = {"members": True, "show-inheritance": True}
 napoleon_custom_sections = [("Source", "notes_style"), ("Papers", "notes_style")]
@@ -83,6 +85,8 @@ def generate() -> None:
     GENERATED.mkdir(parents=True, exist_ok=True)
     tables = DOCS.parent / "benchmarks" / "tables.py"
     (GENERATED / "measured.md").write_text(printed_by(str(tables)))
+    errata = "from equilibria import theory; print(theory.errata_table())"
+    (GENERATED / "errata.md").write_text(printed_by("-c", errata))
     for name in ("solvers", "adjoints"):
         (GENERATED / f"short-{name}.md").write_text(printed_by(str(tables), "--short", name))
     bench = (["bench"], *(["bench", name] for name in ("solvers", "adjoints", "training")))

@@ -230,7 +230,6 @@ def _curves(done: Results, size: float) -> Panel:
         y="training loss, nats a character",
         series=series,
         log_y=True,
-        span_y=(1.6, 100),
     )
 
 

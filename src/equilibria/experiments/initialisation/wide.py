@@ -76,7 +76,7 @@ def sweep(ensemble: Ensemble) -> Case:
         key=f"initialisation-wide-{ensemble}",
         description=f"iterates {DRAWS} networks of {WIDTH} units, {ensemble} weights, at "
         f"{len(SCALES)} scales",
-        minutes=1.5,
+        minutes=0.7,
         run=partial(_swept, ensemble),
         settings={
             "ensemble": ensemble,

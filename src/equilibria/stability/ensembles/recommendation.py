@@ -375,12 +375,14 @@ def _short(found: Sweep, best: Start) -> Iterator[str]:
     for start, after in pairwise(starts):
         if start.scale < best.scale or not start.workable or after.workable:
             continue
-        radius = after.forecast.radius if after.forecast else after.radius
+        # What was measured is of those samples that converged, and would be too small.
+        radius = after.forecast.radius if after.forecast else math.nan
         if radius < _HELD:
             yield (
                 f"From scale {after.scale:g} on {best.ensemble} weights run out of evaluations "
-                f"({found.max_evals}), not of fixed points: the radius is {number(radius)} there, "
-                "and with a larger --solver.max_evals larger scales are workable too."
+                f"({found.max_evals}), not of fixed points: theory has a radius of "
+                f"{number(radius)} there, and with a larger --solver.max_evals larger scales "
+                "are workable too."
             )
         return
 
