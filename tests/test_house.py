@@ -199,6 +199,7 @@ def test_recipes_are_shipped() -> None:
         "digits-jr",
         "mnist",
         "mnist-dense",
+        "mnist-dense-gpu",
     ]
     words = {"lm-ptb", "lm-ptb-gpu", "lm-ptb-trellisnet-paper", "lm-text", "lm-wt103"}
     pictures = {"mdeq-cifar10-16", "mdeq-mnist-16", "mdeq-cifar10-gpu", "mdeq-cifar10-tiny-paper"}
