@@ -1,12 +1,20 @@
 """`equilibria initialise`, as a user meets it."""
 
+import contextlib
+import io
 import json
 import math
+import shlex
+from dataclasses import replace
 
 import pytest
 import yaml
 
+from equilibria.cli.initialise import _scales
+from equilibria.cli.initialise_table import table
 from equilibria.cli.main import main
+from equilibria.cli.parser import UserError
+from equilibria.stability.ensembles import Start, Sweep, Trial
 
 RECIPE = {
     "description": "a narrow layer on digits",
@@ -14,6 +22,7 @@ RECIPE = {
     "model": {"name": "dense", "width": 32, "bound": None},
     "solver": {"name": "Anderson", "rtol": 1e-3, "max_evals": 20},
 }
+QUICKEST = ("--samples", "2", "--draws", "1", "--scales", ".5", "--ensembles", "orthogonal")
 QUICK = ("--samples", "8", "--draws", "2", "--scales", ".3", ".6", "3")
 
 
@@ -25,8 +34,11 @@ def place(tmp_path_factory):
     (path / "explicit.yaml").write_text(
         yaml.safe_dump({"task": RECIPE["task"], "model": {"name": "resnet"}})
     )
-    recipe = str(path / "narrow.yaml")
-    assert main(["initialise", recipe, "--out", str(path / "found"), *QUICK, "--seed", "4"]) == 0
+    recipe, printed = str(path / "narrow.yaml"), io.StringIO()
+    words = ["initialise", recipe, "--out", str(path / "found"), *QUICK, "--seed", "4"]
+    with contextlib.redirect_stdout(printed):
+        assert main(words) == 0
+    (path / "printed.txt").write_text(printed.getvalue())
     return path
 
 
@@ -96,42 +108,120 @@ def test_figure_and_page_need_nothing_else(place):
     }
 
 
-def test_the_terminal_has_the_table_and_the_words(place, capsys, found):
-    recipe = place / "narrow.yaml"
-    words = ["initialise", recipe, "--out", place / "again", *QUICK, "--seed", "4"]
-    assert main([*map(str, words)]) == 0
-    out = " ".join(capsys.readouterr().out.split())
+def test_the_terminal_has_the_table_and_the_words(place, found):
+    out = " ".join((place / "printed.txt").read_text().split())
     for sentence in found["recommendation"]["reasons"] + found["recommendation"]["remarks"]:
         assert sentence in out
     assert f"To train: {found['recommendation']['command']}" in out
-    assert "theory" in out
-    for name in ("initialise.json", "initialise.svg"):  # the same again, to the last byte
-        assert (place / "again" / name).read_bytes() == (place / "found" / name).read_bytes()
+    assert "theory" in out and "largest" in out
+
+
+def test_the_same_again_to_the_last_byte(place):
+    words = [place / "narrow.yaml", *QUICKEST]
+    for name in ("one", "two"):
+        assert main(["initialise", *map(str, words), "--out", str(place / name)]) == 0
+    for name in ("initialise.json", "initialise.svg"):
+        assert (place / "one" / name).read_bytes() == (place / "two" / name).read_bytes()
+
+
+def test_radii_of_survivors_are_left_out_of_the_table():
+    half = Trial(
+        gain=1.0,
+        converged=0.5,
+        evals=9.0,
+        plain_converged=0.0,
+        plain_evals=20.0,
+        radius=0.7771,
+        largest=0.8882,
+    )
+    starts = (
+        Start(ensemble="goe", scale=1.0, trials=(replace(half, converged=1.0),)),
+        Start(ensemble="goe", scale=1.5, trials=(half, replace(half, converged=1.0))),
+    )
+    found = Sweep(
+        layer="deq",
+        solver="Anderson",
+        rtol=1e-3,
+        max_evals=20,
+        samples=8,
+        entries=16,
+        weights=("w",),
+        maps=1,
+        own=half,
+        starts=starts,
+        replaced={},
+    )
+    for whole in (True, False):
+        head, (good, bad) = table(found, whole=whole)
+        place = head.index("radius"), head.index("largest")
+        assert [good[i] for i in place] == ["0.777", "0.888"]
+        assert [bad[i] for i in place] == ["–", "–"] and "≥ 50" in bad[head.index("converged")]
+
+
+def test_a_radius_out_of_reach_and_all_else_there_is_to_say(place, tmp_path):
+    """What trains otherwise than it was measured, and what is asked for in vain."""
+    data = tmp_path / "data"
+    data.mkdir()
+    given = ["--model.bound", ".5", "--initialisation.radius", "0.9", "--precision=bf16"]
+    given += ["--pretrain.name", "ShallowStart", "--pretrain.steps", "3", "--seed", "1"]
+    given += ["--seed", "2", "--data-dir", str(data), "--initialisation.scale=null"]
+    words = [str(place / "narrow.yaml"), "--out", str(place / "vain"), *QUICKEST, *given]
+    assert main(["initialise", *words]) == 0
+    content = json.loads((place / "vain" / "initialise.json").read_text())
+    assert content["sweep"]["own"] is None
+    text = " ".join(content["recommendation"]["remarks"])
+    assert "cannot be reached (initialisation.radius 0.9: " in text
+    assert "trains in bf16" in text and "first 3 steps (pretrain)" in text
+    page = (place / "vain" / "initialise.html").read_text()
+    assert "trains in bf16" in page and "cannot be reached" in page
+    command = shlex.split(content["recommendation"]["command"])
+    options = [word for word in command if word.startswith("--")]
+    keys = [word.partition("=")[0] for word in options]
+    assert len(set(keys)) == len(keys) and command[command.index("--seed") + 1] == "2"
+    assert command[-2:] == ["--data-dir", str(data)]
+    assert "--initialisation.radius" not in command  # the recipe has none of its own
+
+
+def test_a_recipe_with_a_radius_is_examined_as_it_would_be_trained(place):
+    """Its radius is set on the whole first batch of training, not on what is solved for."""
+    path = place / "radius.yaml"
+    begins = {"initialisation": {"ensemble": "goe", "radius": 0.6}, "batch_size": 32}
+    path.write_text(yaml.safe_dump({**RECIPE, **begins}))
+    words = [str(path), "--out", str(place / "radius"), *QUICKEST, "--samples", "32"]
+    assert main(["initialise", *words]) == 0
+    content = json.loads((place / "radius" / "initialise.json").read_text())
+    assert content["sweep"]["own"]["largest"] == pytest.approx(0.6, abs=0.025)
+    command = content["recommendation"]["command"]
+    assert command.endswith("--initialisation.radius null")
+    assert command.count("--initialisation.scale") == 1
 
 
 def test_an_examination_is_not_overwritten_unless_asked(place, capsys):
     recipe, out = place / "narrow.yaml", place / "kept"
-    quick = ("--samples", "2", "--draws", "1", "--scales", ".5", "--ensembles", "orthogonal")
-    assert main(["initialise", str(recipe), "--out", str(out), *quick]) == 0
+    assert main(["initialise", str(recipe), "--out", str(out), *QUICKEST]) == 0
     before = (out / "initialise.json").read_text()
-    assert "--fresh" in fails(capsys, recipe, "--out", out, *quick, "--seed", 9)
+    assert "--fresh" in fails(capsys, recipe, "--out", out, *QUICKEST, "--seed", 9)
     assert (out / "initialise.json").read_text() == before
-    words = [recipe, "--out", out, *quick, "--fresh", "--seed", "9"]
+    words = [recipe, "--out", out, *QUICKEST, "--fresh", "--seed", "9"]
     assert main(["initialise", *map(str, words)]) == 0
     assert (out / "initialise.json").read_text() != before
     (out / "mine.txt").write_text("mine")
-    assert "holds other things" in fails(capsys, recipe, "--out", out, *quick, "--fresh")
+    assert "holds other things" in fails(capsys, recipe, "--out", out, *QUICKEST, "--fresh")
 
 
-def test_two_scales_are_the_ends_of_a_row(place):
-    words = [place / "narrow.yaml", "--out", place / "row", "--samples", "2", "--draws", "1"]
-    words += ["--ensembles", "antisymmetric", "--scales", ".1", "1.6"]
-    assert main(["initialise", *map(str, words)]) == 0
-    content = json.loads((place / "row" / "initialise.json").read_text())
-    scales = [start["scale"] for start in content["sweep"]["starts"]]
-    row = [0.1 * 2 ** (i / 2) for i in range(9)]
-    assert all(any(math.isclose(s, t, rel_tol=0.01) for t in scales) for s in row)
-    assert content["sweep"]["critical"]["antisymmetric"] is not None
+def test_scales_are_a_list_and_rows():
+    assert _scales([".1", "1.6"]) == [0.1, 1.6]
+    row = _scales([".1:1.6"])
+    assert len(row) == 9 and all(
+        math.isclose(scale, 0.1 * 2 ** (i / 2), rel_tol=0.01) for i, scale in enumerate(row)
+    )
+    assert _scales([".1:.4:3", "3"]) == [0.1, 0.2, 0.4, 3.0]
+
+
+@pytest.mark.parametrize("word", ["1:2:3:4", "1:2:1", "1:2:x", "1:", ":", "a:b", "1:2:2.5", ""])
+def test_what_is_no_row_of_scales(word):
+    with pytest.raises(UserError, match="LOW:HIGH:COUNT"):
+        _scales([word])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from equilibria.experiments.experiment import NOT_RUN
 from equilibria.experiments.initialisation import length, moments
-from equilibria.experiments.initialisation.linear import ORDER, spaced, tied, untied
+from equilibria.experiments.initialisation.linear import spaced, tied, untied
+from equilibria.experiments.initialisation.words import NAMES
 from equilibria.experiments.runner import execute, publish
 from equilibria.nn.init import fill
 from equilibria.nn.init.normal import disk
@@ -28,7 +29,7 @@ def weight(ensemble, seed):
     return w
 
 
-@pytest.mark.parametrize("ensemble", ORDER)
+@pytest.mark.parametrize("ensemble", list(NAMES))
 def test_traces_are_those_of_the_inverse(ensemble):
     w = weight(ensemble, 3)
     for delta, (second, fourth) in zip(DELTAS, tied(ensemble, WIDTH, DELTAS, 3), strict=True):

@@ -144,7 +144,8 @@ def test_every_map_of_a_weight_is_a_member_of_the_ensemble(initial, scale):
 
 
 def test_an_ensemble_or_scale_that_is_none_is_refused():
-    with pytest.raises(ValueError, match="one of normal, gaussian, orthogonal, goe, got 'xavier'"):
+    names = "normal, gaussian, orthogonal, goe, antisymmetric"
+    with pytest.raises(ValueError, match=f"one of {names}, got 'xavier'"):
         scale_of("xavier", None)
     with pytest.raises(ValueError, match="scale must not be negative, got -1"):
         scale_of("normal", -1.0)

@@ -128,5 +128,19 @@ def test_errors(fill, weight, scale, error, words):
 
 def test_a_computed_weight_is_an_error():
     weight = torch.ones(3, 3, requires_grad=True) * 2
-    with pytest.raises(ValueError, match="before normalising"):
-        orthogonal_(weight)
+    for computed in (weight, weight[:2], weight.T):
+        with pytest.raises(ValueError, match="before normalising"):
+            orthogonal_(computed)
+
+
+@pytest.mark.parametrize("fill", ENSEMBLES)
+def test_a_part_of_a_parameter_is_filled_as_the_whole_is(fill):
+    attention = nn.MultiheadAttention(6, 2)
+    before = attention.in_proj_weight.detach().clone()
+    _, keys, _ = attention.in_proj_weight.chunk(3)
+    for part, rows in ((attention.in_proj_weight[:6], slice(0, 6)), (keys, slice(6, 12))):
+        fill(part, 0.5, torch.Generator().manual_seed(1))
+        expected = fill(torch.empty(6, 6), 0.5, torch.Generator().manual_seed(1))
+        assert torch.equal(attention.in_proj_weight[rows], expected)
+    assert torch.equal(attention.in_proj_weight[12:], before[12:])
+    assert attention.in_proj_weight.is_leaf and attention.in_proj_weight.requires_grad

@@ -253,6 +253,57 @@ def test_an_ensemble_that_no_weight_can_be_of():
     assert same(cell, before)
 
 
-def test_an_unknown_option():
-    with pytest.raises(TypeError, match="spectrum"):
-        initialize(eq.DEQ(Cell()), "goe", spectrum=[1, 2])
+@pytest.mark.parametrize("width", [6, (6, 9)], ids=["square", "one that is Gaussian"])
+def test_an_option_of_another_ensemble(width):
+    model = eq.DEQ(Cell() if width == 6 else Cell(wide=nn.Linear(*width)))
+    before = snapshot(model)
+    with pytest.raises(TypeError, match="'goe' has no option 'spectrum'; it takes none"):
+        initialize(model, "goe", spectrum=[1, 2])
+    with pytest.raises(TypeError, match="'normal' has no option 'eigenvalues'; it takes spectrum"):
+        initialize(model, "normal", eigenvalues=[1, 2])
+    assert same(model, before)
+
+
+def test_a_spectrum_is_given_up_to_a_factor():
+    cell = Cell()
+    (row,) = initialize(cell, "normal", 0.5, spectrum=[3, 3, 3, -3, -3, -3])
+    assert row.scale == 0.5 == pytest.approx(row.gain)
+
+
+@pytest.mark.parametrize("dress", [lambda m: m, weight_norm, spectral_norm])
+@pytest.mark.parametrize("made", [False, True], ids=["set", "made and set"])
+def test_in_inference_mode(dress, made):
+    with torch.inference_mode(made):
+        torch.manual_seed(0)
+        model = eq.DEQ(Cell())
+        dress(model.cell.w)
+    with torch.inference_mode():
+        (row,) = initialize(model, "orthogonal", 0.5, generator=seeded())
+    assert row.gain == pytest.approx(0.5, rel=0.03)
+    (row,) = initialize(model, "orthogonal", 0.7, generator=seeded())
+    assert row.gain == pytest.approx(0.7, rel=0.03)
+    assert all(p.is_inference() == made for p in model.cell.w.parameters())
+    if not made:
+        model(torch.randn(2, 6)).value.sum().backward()
+        assert all(p.grad is not None for p in model.cell.w.parameters())
+
+
+@pytest.mark.parametrize(
+    ("ensemble", "near"), [("random", "gaussian"), ("GOE", "goe"), ("haar", "orthogonal")]
+)
+def test_other_names_of_an_ensemble_lead_to_it(ensemble, near):
+    with pytest.raises(ValueError, match=f"did you mean '{near}'"):
+        initialize(nn.Linear(3, 3), ensemble)
+
+
+def test_a_single_pattern_is_no_list_of_them():
+    with pytest.raises(TypeError, match=r"\['\*W\*'\]"):
+        initialize(nn.Linear(3, 3), "goe", layers="*W*")
+
+
+def test_torchs_spectral_norm_is_refused_and_nothing_changes():
+    layer = torch.nn.utils.parametrizations.spectral_norm(nn.Linear(16, 16))
+    before = {name: value.clone() for name, value in layer.state_dict().items()}
+    with pytest.raises(ValueError, match=r"spectral_norm of equilibria\.nn"):
+        initialize(layer, "orthogonal", 0.8)
+    assert all(torch.equal(before[name], value) for name, value in layer.state_dict().items())

@@ -34,6 +34,7 @@ SPECTRA = {
 def test_the_spectrum_is_the_one_given(name):
     spectrum = SPECTRA[name].to(torch.complex128)
     weight = draw(len(spectrum), 0.5, spectrum=spectrum)
+    spectrum = spectrum / spectrum.abs().square().mean().sqrt()
     torch.testing.assert_close(weight @ weight.T, weight.T @ weight, rtol=0, atol=1e-12)
     torch.testing.assert_close(
         ordered(torch.linalg.eigvals(weight)), ordered(0.5 * spectrum), rtol=0, atol=1e-8
@@ -45,6 +46,7 @@ def test_the_spectrum_is_the_one_given(name):
 
 def test_a_list_and_a_function_are_spectra_too():
     listed = draw(3, spectrum=[1, 2j, -2j])
+    assert listed.square().sum().item() / 3 == pytest.approx(1)
     assert torch.equal(listed, draw(3, spectrum=torch.tensor([1, 2j, -2j], dtype=torch.complex128)))
     asked = []
 
@@ -72,17 +74,27 @@ def test_the_usual_spectrum_is_a_disk_of_mean_square_one(n):
         assert weight.square().sum().item() / n == pytest.approx(0.25, rel=0.06)
 
 
+@pytest.mark.parametrize("factor", [1e-200, 1e-3, 40.0, 1e200])
+def test_a_spectrum_is_given_up_to_a_factor(factor):
+    spectrum = torch.tensor([1, 0.5 + 2j, 0.5 - 2j, 0], dtype=torch.complex128)
+    found = draw(4, 0.7, spectrum=factor * spectrum)
+    torch.testing.assert_close(found, draw(4, 0.7, spectrum=spectrum), rtol=1e-9, atol=0)
+    assert found.square().sum().item() / 4 == pytest.approx(0.49)
+    drawn = draw(4, 0.7, spectrum=lambda n, generator: factor * spectrum)
+    torch.testing.assert_close(drawn, found)
+
+
 def test_eigenvectors_are_haar():
-    # With the spectrum (1, -1, 0, 0) W_11 = q_1^2 - q_2^2 for a uniform unit vector q, of mean
-    # square 2 E q_1^4 - 2 E q_1^2 q_2^2 = (2 * 3 - 2) / (n (n + 2)).
+    # With the spectrum (1, -1, 0, 0), of mean square 1/2, W_11 = sqrt(2) (q_1^2 - q_2^2) for a
+    # uniform unit vector q, of mean square 4 E q_1^4 - 4 E q_1^2 q_2^2 = 4 (3 - 1) / (n (n + 2)).
     spectrum = torch.tensor([1.0, -1.0, 0.0, 0.0])
     weights = torch.stack([draw(4, seed=s, spectrum=spectrum) for s in range(800)])
     assert weights.mean(0).abs().max().item() < 0.04
-    assert weights.square().mean(0).diagonal().mean().item() == pytest.approx(4 / 24, rel=0.12)
+    assert weights.square().mean(0).diagonal().mean().item() == pytest.approx(8 / 24, rel=0.12)
     # Of a pair, the plane is Haar-distributed and so is the sense of its turn.
     turns = torch.stack([draw(4, seed=s, spectrum=[1j, -1j, 0, 0])[0, 1] for s in range(800)])
-    assert turns.mean().abs().item() < 0.04
-    assert turns.square().mean().item() == pytest.approx(2 / 12, rel=0.12)
+    assert turns.mean().abs().item() < 0.06
+    assert turns.square().mean().item() == pytest.approx(4 / 12, rel=0.12)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
@@ -110,6 +122,7 @@ def test_without_a_device_of_values():
         ((3, 3), [1, 1j, -2j], "conjugate"),
         ((4, 4), [1j, 1j, -1j, -2j], "conjugate"),
         ((3, 3), [1j, 1, 1], "conjugate"),
+        ((2, 2), [0, 0], "all eigenvalues of this one are zero"),
         ((2, 2), [1, float("nan")], "not finite"),
         ((2, 2), [1, complex(0, float("inf"))], "not finite"),
     ],

@@ -1,5 +1,7 @@
 """The weights that a cell applies to its state are found, whatever the cell is made of."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -7,7 +9,7 @@ from torch.nn.utils import parametrizations
 
 import equilibria as eq
 from equilibria.nn import weight_dropout, weight_norm
-from equilibria.nn.init import Maps, RecurrentWeight, recurrent_weights
+from equilibria.nn.init import Maps, RecurrentWeight, recurrent_weights, set_weights
 
 
 class Cell(nn.Module):
@@ -187,3 +189,37 @@ def test_a_shape_that_is_not_made_of_its_maps():
         Maps(rows=(4, 4)).tiles(torch.zeros(6, 4))
     with pytest.raises(ValueError, match="holds no linear maps"):
         Maps().tiles(torch.zeros(6))
+
+
+def test_some_by_their_paths():
+    cell = Cell(expand=nn.Linear(4, 8), contract=nn.Linear(8, 4), other=nn.Linear(4, 4))
+    assert [w.path for w in recurrent_weights(cell, ["c*", "exp*"])] == [
+        "expand.weight",
+        "contract.weight",
+    ]
+    with pytest.raises(ValueError, match=r"matches 'b\*'; there are: expand.weight, contract"):
+        recurrent_weights(cell, ["c*", "b*"])
+
+
+def test_the_gain_is_what_random_entries_are_multiplied_by():
+    torch.manual_seed(0)
+    cell = Cell(taps=nn.Linear(64, 48), maps={"taps": Maps(columns=2)})
+    (weight,) = recurrent_weights(cell)
+    squares = [
+        (torch.randn(4000, 32) @ tile.T).square().mean() for tile in weight.value().chunk(2, 1)
+    ]
+    assert weight.gain() == pytest.approx(float(sum(squares) / 2) ** 0.5, rel=0.02)
+    (empty,) = recurrent_weights(nn.Linear(4, 4, device="meta"))
+    assert math.isnan(empty.gain())
+
+
+def test_all_are_set_or_none():
+    cell = Cell(a=nn.Linear(4, 4), b=nn.Linear(4, 4))
+    weight_norm(cell.b)
+    a, b = recurrent_weights(cell)
+    before = a.value().clone()
+    with pytest.raises(ValueError, match=r"b.weight is normalised"):
+        set_weights([(a, torch.ones(4, 4)), (b, torch.zeros(4, 4))])
+    assert torch.equal(a.value(), before) and b.value().isfinite().all()
+    set_weights([(a, torch.ones(4, 4))])
+    assert (a.value() == 1).all() and cell.a.weight.is_leaf

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from equilibria.solve.tree import shared
-from equilibria.stability.jacobian import jacobian_norm, spectral_radius
+from equilibria.stability.jacobian import JacobianOperator, jacobian_norm, spectral_radius
 
 WIDTH = 60
 
@@ -167,3 +167,32 @@ def test_global_random_state_is_untouched() -> None:
 def test_misuse_is_explained(call, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call(torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("made", [False, True], ids=["given", "made there"])
+def test_inference_mode_does_not_matter(made: bool) -> None:
+    torch.manual_seed(4)
+    weight = gaussian()
+    with torch.inference_mode(made):
+        z, bias = torch.randn(3, WIDTH), torch.randn(3, WIDTH)
+
+    def f(z: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(z @ weight.T + bias) * bias
+
+    expected = spectral_radius(f, z, bias), jacobian_norm(f, z, bias)
+    assert min(map(torch.min, expected)) > 0.1
+    with torch.inference_mode():
+        assert torch.equal(spectral_radius(f, z, bias), expected[0])
+        assert torch.equal(jacobian_norm(f, z, bias), expected[1])
+        operator = JacobianOperator(f, z, (bias,), coupled=False)
+        v, u = torch.randn(2, 3, WIDTH).unbind(0)
+        product = (operator.direct(v) * u).sum(1)
+        torch.testing.assert_close(product, (v * operator.transposed(u)).sum(1))
+        assert torch.is_inference_mode_enabled()
+
+
+def test_a_weight_made_in_inference_mode_is_refused() -> None:
+    with torch.inference_mode():
+        weight = gaussian()
+    with pytest.raises(RuntimeError, match="Inference tensors cannot be saved"):
+        spectral_radius(lambda z: z @ weight.T, torch.ones(2, WIDTH))

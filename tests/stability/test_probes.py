@@ -11,7 +11,7 @@ import equilibria as eq
 from equilibria import models
 from equilibria.nn import weight_norm
 from equilibria.nn.init import ENSEMBLES, Maps, initialize
-from equilibria.stability import Spread, over_draws, probe_start
+from equilibria.stability import over_draws, probe_start
 
 
 class Linear(nn.Module):
@@ -269,18 +269,59 @@ def test_a_batch_that_is_one_sample():
     assert probe.samples == 1 and len(probe.radii) == 1 and probe.length_variance.used == 1
 
 
-def test_spread_over_draws():
-    values = [4.0, math.nan, 1.0, 2.0, 3.0, 5.0]
-    spread = over_draws(lambda seed: {"a": values[seed], "b": 1.0}, 6)["a"]
-    assert (spread.count, spread.missing, spread.median, spread.mean) == (5, 1, 3.0, 3.0)
-    assert (spread.low, spread.high) == pytest.approx((1.4, 4.6))
-    assert spread.error == pytest.approx(math.sqrt(2.5 / 5))
-    infinite = Spread.of([1.0, 2.0, math.inf])
-    assert infinite.median == 2.0 and infinite.high == math.inf
-    nothing = Spread.of([math.nan])
-    assert (nothing.count, nothing.missing) == (0, 1) and math.isnan(nothing.median)
-    assert math.isnan(Spread.of([1.0]).error)
-    some = over_draws(lambda seed: {"c": 1.0} if seed else {}, 3)["c"]
-    assert (some.count, some.missing) == (2, 1)
-    with pytest.raises(ValueError, match="draws is 0"):
-        over_draws(lambda seed: {}, 0)
+@pytest.mark.parametrize("made", [False, True], ids=["called", "made and called"])
+def test_inference_mode_does_not_matter(made):
+    expected = probe_start(layer_of(Tanh(12)), batch(2, 12), probes=2)
+    with torch.inference_mode(made):
+        layer, x = layer_of(Tanh(12)), batch(2, 12)
+    with torch.inference_mode():
+        assert probe_start(layer, x, probes=2) == expected
+        assert torch.is_inference_mode_enabled()
+    assert expected.radius > 0.1 and expected.length_variance.value > 2.01
+
+
+def test_autocast_does_not_matter():
+    cell = Tanh(12).float()
+    x = batch(2, 12, dtype=torch.float32)
+    expected = probe_start(layer_of(cell), x, probes=2)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert probe_start(layer_of(cell), x, probes=2) == expected
+        assert torch.is_autocast_enabled("cpu")
+    assert expected.solved == 2
+
+
+def test_weights_that_are_zero_are_applied_nevertheless():
+    class Deep(nn.Module):
+        """f(z; x) = A tanh(B z + U x + b), as it begins where B = 0."""
+
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            for name in "abu":
+                setattr(self, name, nn.Linear(6, 6, dtype=torch.float64))
+            nn.init.zeros_(self.b.weight)
+
+        def forward(self, z, x):
+            return self.a(torch.tanh(self.b(z) + self.u(x)))
+
+    cell, x = Deep(), batch(2, 6)
+    rows = {row.path: row.mean_square for row in probe_start(layer_of(cell), x, probes=0).weights}
+    assert set(rows) == {"cell.a.weight", "cell.b.weight"}
+    assert rows["cell.b.weight"] == 0.0 and rows["cell.a.weight"] > 0
+    assert not cell.b.weight.any()
+
+
+def test_fused_attention_in_the_cell():
+    class Attends(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, z, x):
+            gathered, _ = self.attention(z, z, z, need_weights=False)
+            return torch.tanh(gathered + x)
+
+    torch.manual_seed(0)
+    found = probe_start(eq.DEQ(Attends()), torch.randn(3, 5, 8), probes=2, steps=())
+    assert found.solved == 3
+    assert found.length_variance is not None and found.length_variance.value >= 2

@@ -266,3 +266,105 @@ def test_a_module_without_a_layer_or_with_two():
         set_radius(layers, batch(2, 4))
     with pytest.raises(ValueError, match="one equilibrium layer"):
         set_radius(nn.ModuleList([eq.DEQ(Cell()), eq.DEQ(Cell())]), batch(2, 24))
+
+
+@pytest.mark.parametrize(("needed", "limit"), [(700, 1000.0), (1 / 700, 1000.0), (1.45, 1.5)])
+def test_all_factors_up_to_the_limit_are_tried(needed, limit):
+    layer = eq.DEQ(Cell(phi=lambda h: h, scale=0.5 / needed))
+    done = set_radius(layer, batch(2, 24), radius=0.5, tolerance=0.01, limit=limit)
+    assert done.factor == pytest.approx(needed, rel=0.03)
+    factors = [m.factor for m in done.measured]
+    assert 1 / limit <= min(factors) and max(factors) <= limit
+
+
+@pytest.mark.parametrize("limit", [1.5, 7.0])
+def test_the_last_factor_is_the_limit(limit):
+    layer = eq.DEQ(Cell(phi=lambda h: h, scale=0.01))
+    with pytest.raises(UnreachableRadiusError) as caught:
+        set_radius(layer, batch(2, 24), radius=0.5, limit=limit)
+    table = caught.value.measured
+    assert (table[0].factor, table[-1].factor) == (1 / limit, limit)
+    assert "no effect" not in str(caught.value)
+
+
+class Broken(Cell):
+    """What is wrong where W is other than at the start."""
+
+    def __init__(self, wrong):
+        super().__init__(scale=0.5)
+        self.wrong, self.start = wrong, self.w.weight.detach().norm()
+
+    def forward(self, z, x):
+        out = 0.5 * torch.tanh(self.w(z) + x)
+        other = (self.w.weight.norm() - self.start).abs() > 1e-3 * self.start
+        return self.wrong(out, z) if other else out
+
+
+def test_one_measurement_does_not_tell_that_weights_have_no_effect():
+    layer = eq.DEQ(Broken(lambda out, z: out + torch.nan))
+    with pytest.raises(UnreachableRadiusError, match=r"with 22 of 25 .* 0 of 2") as caught:
+        set_radius(layer, batch(2, 24), radius=0.9, limit=4.0)
+    assert "no effect" not in str(caught.value)
+
+
+def test_a_jacobian_that_is_not_finite_is_said_to_be():
+    layer = eq.DEQ(Broken(lambda out, z: out + (z - z).square().sum(1, keepdim=True).sqrt()))
+    with pytest.raises(UnreachableRadiusError, match="df/dz is not finite there") as caught:
+        set_radius(layer, batch(2, 24), radius=0.9, limit=4.0)
+    assert "not found" not in str(caught.value) and "no effect" not in str(caught.value)
+    lost = [m for m in caught.value.measured if not m.known]
+    assert lost and all(m.solved == m.samples for m in lost)
+
+
+class Deep(Cell):
+    """f(z; x) = A tanh(W z + U x)."""
+
+    def __init__(self):
+        super().__init__(scale=0.5)
+        self.a = nn.Linear(24, 24, bias=False)
+        eq.nn.init.orthogonal_(self.a.weight, 0.5, torch.Generator().manual_seed(1))
+
+    def forward(self, z, x):
+        return self.a(super().forward(z, x))
+
+
+def test_weights_that_are_zero_are_named():
+    layer = eq.DEQ(Cell())
+    nn.init.zeros_(layer.cell.w.weight)
+    with pytest.raises(ValueError, match=r"zero: no factor changes cell.w.weight. Fill"):
+        set_radius(layer, batch(2, 24))
+    deep = eq.DEQ(Deep())
+    nn.init.zeros_(deep.cell.w.weight)
+    before = snapshot(deep)
+    words = r"of 2 recurrent weights. No factor changes cell.w.weight, zero as yet"
+    with pytest.raises(UnreachableRadiusError, match=words):
+        set_radius(deep, batch(2, 24), limit=4.0)
+    assert same(deep, before)
+    nn.init.eye_(deep.cell.w.weight)
+    nn.init.zeros_(deep.cell.u.weight)
+    assert len(set_radius(deep, batch(2, 24), radius=0.4).rows) == 2
+
+
+@pytest.mark.parametrize("made", [False, True], ids=["called", "made and called"])
+@pytest.mark.parametrize("dress", [lambda m: m, weight_norm], ids=["plain", "normalised"])
+def test_inference_mode_does_not_matter(made, dress):
+    with torch.inference_mode(made):
+        layer, x = eq.DEQ(Cell()), batch(2, 24)
+        dress(layer.cell.w)
+    expected = eq.DEQ(Cell())
+    dress(expected.cell.w)
+    done = set_radius(expected, batch(2, 24), radius=0.4)
+    with torch.inference_mode():
+        assert set_radius(layer, x, radius=0.4) == done
+    with torch.no_grad():
+        torch.testing.assert_close(layer.cell.w.weight, expected.cell.w.weight)
+    if not made:
+        layer(x).value.sum().backward()
+        assert all(p.grad is not None for p in layer.cell.w.parameters())
+
+
+def test_autocast_does_not_matter():
+    layer, twin = eq.DEQ(Cell()), eq.DEQ(Cell())
+    done = set_radius(twin, batch(2, 24), radius=0.4)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert set_radius(layer, batch(2, 24), radius=0.4) == done

@@ -8,7 +8,12 @@ import torch
 from linear_draws import WIDTH, even_disk, length, middle, second, tied, untied, weights
 
 from equilibria.nn.init import fill
-from equilibria.theory import critical_V, exponent, length_variance, second_moment
+from equilibria.theory import (
+    critical_V,
+    length_variance,
+    length_variance_exponent,
+    second_moment,
+)
 from equilibria.theory.length import untied_fourth_moment
 from equilibria.theory.traces import traces
 
@@ -69,12 +74,18 @@ def test_exponents_are_the_formulas_slopes(ensemble: str, one: bool) -> None:
     near, nearer = (
         length_variance(ensemble, critical * (1 - delta), tied=one) for delta in (1e-5, 1e-6)
     )
-    assert math.log10(near / nearer) == pytest.approx(exponent(ensemble, tied=one), abs=1e-3)
+    assert math.log10(near / nearer) == pytest.approx(
+        length_variance_exponent(ensemble, tied=one), abs=1e-3
+    )
 
 
 def test_published_exponents() -> None:
-    assert [exponent(name) for name in ("goe", "orthogonal", "gaussian")] == [-2.5, -3, -4]
-    assert exponent("orthogonal", tied=False) == -2
+    assert [length_variance_exponent(name) for name in ("goe", "orthogonal", "gaussian")] == [
+        -2.5,
+        -3,
+        -4,
+    ]
+    assert length_variance_exponent("orthogonal", tied=False) == -2
 
 
 def test_length_variance_is_the_published_formula() -> None:
@@ -185,6 +196,6 @@ def test_impossible_arguments() -> None:
     with pytest.raises(ValueError, match="spectrum of their own"):
         length_variance("gaussian", 0.1, spectrum=[1.0])
     with pytest.raises(ValueError, match="ensemble"):
-        exponent("random")
+        length_variance_exponent("random")
     with pytest.raises(ValueError, match="V"):
         length_variance("gaussian", math.inf)

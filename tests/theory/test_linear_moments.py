@@ -87,6 +87,8 @@ def test_given_spectra() -> None:
     pair = [3 + 3j, 3 - 3j]
     assert second_moment("normal", 0.5, spectrum=pair) == pytest.approx(1 / abs(0.5 - 0.5j) ** 2)
     assert second_moment("normal", 1.0, spectrum=[1.0]) == math.inf
+    near = [1j + 1e-16, 2j, -1j, -2j - 1e-16]  # conjugates but for rounding
+    assert critical_V("normal", spectrum=near) == pytest.approx(2.5 / 4)
     assert critical_V("normal", spectrum=[2.0, -2.0, 1j, -1j]) == pytest.approx(2.5 / 4)
 
 
@@ -130,6 +132,7 @@ def test_steps_end_in_the_fixed_point() -> None:
     assert second_moment_after(0, 0.5) == 0
     assert second_moment_after(1, 2.0) == 1
     assert second_moment_after(3, 1.0) == 3
+    assert second_moment_after(5000, 2.0) == math.inf
     assert second_moment_after(200, 0.5) == pytest.approx(second_moment("gaussian", 0.5))
 
 
@@ -164,6 +167,11 @@ def test_units_are_gaussian() -> None:
         (lambda: second_moment("normal", 0.1, spectrum=[]), "one or more"),
         (lambda: second_moment("normal", 0.1, spectrum=[0.0]), "not all zero"),
         (lambda: second_moment_after(-1, 0.5), "steps"),
+        (lambda: second_moment_after(1.5, 0.5), "whole number"),
+        (lambda: second_moment("normal", 0.1, spectrum=[1j]), "some without"),
+        (lambda: second_moment("normal", 0.1, spectrum=[1, 1j]), "some without"),
+        (lambda: critical_V("normal", spectrum=[1 + 1j, 1 - 2j]), "some without"),
+        (lambda: second_moment("normal", 0.1, tied=False, spectrum=[1j, 1j, -1j]), "some without"),
         (lambda: gaussian_limit([1.0], 1.0), "no such limit"),
         (lambda: gaussian_limit([[1.0]], 0.5), "one vector"),
         (lambda: critical_V("random"), "ensemble"),

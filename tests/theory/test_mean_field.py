@@ -6,7 +6,13 @@ import pytest
 import torch
 from nonlinear_draws import samples
 
-from equilibria.theory import NoMeanFieldError, critical_scale, mean_field, second_moment
+from equilibria.theory import (
+    Activation,
+    NoMeanFieldError,
+    critical_scale,
+    mean_field,
+    second_moment,
+)
 
 # Ensemble, scale of "outside", scale of "inside": below the threshold of each.
 STABLE = [
@@ -91,6 +97,65 @@ def test_scaling_inputs_and_a_linear_network_alike() -> None:
     assert nine.square == pytest.approx(9 * one.square, rel=1e-8)
 
 
+def test_inputs_of_any_size() -> None:
+    for ensemble in ("gaussian", "goe", "antisymmetric"):
+        one = mean_field("identity", ensemble, 0.2).output
+        for variance in (1e-12, 1e12, 1e20):
+            found = mean_field("identity", ensemble, 0.2, input_variance=variance)
+            assert found.output == pytest.approx(variance * one, rel=1e-8)
+    assert mean_field("identity", "gaussian", 0.9, input_variance=1e12).square == pytest.approx(
+        9e12
+    )
+    for variance in (1e-20, 1e-4):  # what the network makes by itself is of size 1
+        found = mean_field("tanh", "gaussian", 4.0, input_variance=variance, injection="inside")
+        assert found.output == pytest.approx(0.53037, rel=1e-3)
+
+
+def leaky(slope: float) -> Activation:
+    return Activation(
+        "leaky",
+        lambda h: torch.where(h > 0, h, slope * h),
+        lambda h: (h > 0) + slope * (h <= 0),
+        (0,),
+    )
+
+
+@pytest.mark.parametrize(("slope", "scale"), [(0.3, 0.6532006), (0.5, 0.6146585)])
+def test_leaky_relu_with_symmetric_weights(slope: float, scale: float) -> None:
+    """V* is where c = V chi(c) and V E (dz/dxi)^2 = 1 together, both known for two slopes."""
+    a, b = 1.0, 1 / slope  # 1 / phi'
+    low, high, double = 0.0, 1.0, 0.0
+    for _ in range(60):
+        c = (low + high) / 2
+        single, double = (0.5 * ((a - c) ** -p + (b - c) ** -p) for p in (1, 2))
+        low, high = (c, high) if single > c * double else (low, c)
+    exact = double**-0.5
+    assert exact == pytest.approx(scale, rel=1e-6)
+    near = mean_field(leaky(slope), "goe", 0.999 * exact**2)
+    assert near.coupling == pytest.approx(0.999 * exact**2 * near.response, rel=1e-7)
+    assert 0.9 < near.gain < 1
+    for V in (1.0002 * exact**2, 2.5):
+        with pytest.raises(NoMeanFieldError, match="infinite"):
+            mean_field(leaky(slope), "goe", V)
+    if slope == 0.5:
+        found = critical_scale(leaky(slope), "goe", tolerance=1e-3)
+        assert found == pytest.approx(exact, rel=1e-3)
+
+
+def test_antisymmetric_weights_keep_the_variance_finite() -> None:
+    for V in (1.0, 2.0, 30.0):
+        found = mean_field("identity", "antisymmetric", V)
+        assert found.output == pytest.approx(second_moment("antisymmetric", V), rel=1e-8)
+
+
+def test_a_falling_activation_is_the_rising_one_with_the_weights_turned() -> None:
+    for ensemble, V in (("goe", 0.2), ("antisymmetric", 4.0)):
+        rising = mean_field("tanh", ensemble, V)
+        falling = mean_field(lambda h: -torch.tanh(h), ensemble, V)
+        assert falling.output == pytest.approx(rising.output, rel=1e-9)
+        assert falling.response == pytest.approx(-rising.response, rel=1e-9)
+
+
 def test_antisymmetric_weights_never_lose_theirs() -> None:
     gains = [mean_field("hard-tanh", "antisymmetric", V).gain for V in (1.0, 30.0, 1000.0)]
     assert gains == sorted(gains)
@@ -143,6 +208,18 @@ def test_what_never_becomes_unstable() -> None:
     flat = critical_scale(lambda h: 0 * h, "gaussian")
     assert math.isinf(flat)
     assert math.isinf(critical_scale("tanh", "gaussian", limit=1.5))
+
+
+def test_a_critical_scale_is_no_end_of_the_search() -> None:
+    for steep in (1e-4, 1e5):
+        found = critical_scale(lambda h, a=steep: a * h, "gaussian", limit=1e5, tolerance=1e-4)
+        assert found == pytest.approx(1 / steep, rel=1e-3)
+    assert critical_scale("identity", "gaussian", tolerance=0.0) == pytest.approx(1, rel=1e-9)
+    for options in ({"limit": -1.0}, {"limit": math.inf}, {"tolerance": -1.0}, {"tolerance": 2.0}):
+        with pytest.raises(ValueError, match="must be"):
+            critical_scale("tanh", "gaussian", **options)
+    with pytest.raises(ValueError, match="is not finite everywhere"):
+        critical_scale(lambda h: h.exp().exp(), "gaussian")
 
 
 def test_laws_are_laws() -> None:

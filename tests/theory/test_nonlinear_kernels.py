@@ -125,6 +125,42 @@ def test_an_input_with_itself(ensemble: str) -> None:
     assert almost == pytest.approx(field.output, rel=1e-5)
 
 
+@pytest.mark.parametrize("ensemble", ["gaussian", "orthogonal", "goe", "antisymmetric", "normal"])
+@pytest.mark.parametrize("injection", ["outside", "inside"])
+def test_an_input_with_itself_and_its_opposite(ensemble: str, injection: str) -> None:
+    """At any V, where that is not the stable solution too: the network and the input are one."""
+    met = 0
+    for activation, V, products in (
+        ("tanh", 0.2, [1.0]),
+        ("tanh", 9.0, [1.0, -1.0]),
+        ("erf", 9.0, [1.0]),
+    ):
+        try:
+            q = mean_field(activation, ensemble, V, injection=injection).output
+        except NoMeanFieldError:
+            continue
+        for product in products:
+            found = nngp(activation, ensemble, V, Pair(product=product), injection=injection)
+            assert found == pytest.approx(product * q, rel=1e-5)
+        met += 1
+    assert met == 3 or ensemble == "goe"
+    moved = Pair(first=2.0, second=2.0, product=2.0, means=(1.0, 1.0))
+    field = mean_field("tanh", ensemble, 0.5, input_mean=1.0, injection=injection)
+    found = nngp("tanh", ensemble, 0.5, moved, injection=injection)
+    assert found == pytest.approx(field.output, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("ensemble", "V"), [("gaussian", 1.0), ("goe", 0.25), ("goe", 0.3), ("normal", 0.6)]
+)
+@pytest.mark.parametrize("kernel", [linear_nngp, linear_ntk])
+def test_linear_kernels_end_at_the_critical_scale(kernel, ensemble: str, V: float) -> None:
+    with pytest.raises(ValueError, match="has no kernel at V"):
+        kernel(ensemble, V, 0.0)
+    assert linear_nngp("orthogonal", 3.0, 1.0) == 0.5
+    assert linear_nngp("antisymmetric", 2.0, 1.0) == 0.5
+
+
 def test_order_of_inputs() -> None:
     pair = Pair(first=2.0, second=0.7, product=0.5, means=(0.2, 0.1))
     turned = Pair(first=0.7, second=2.0, product=0.5, means=(0.1, 0.2))
@@ -135,6 +171,9 @@ def test_order_of_inputs() -> None:
 def test_refusals() -> None:
     with pytest.raises(ValueError, match="no two inputs"):
         Pair(product=1.5)
+    for given in ({"first": math.nan}, {"product": math.inf}, {"means": (0.0, math.nan)}):
+        with pytest.raises(ValueError, match="must be finite"):
+            Pair(**given)
     with pytest.raises(ValueError, match="below the square of its mean"):
         Pair(means=(2.0, 0.0))
     with pytest.raises(NoMeanFieldError, match="tangent kernel of tanh is infinite"):

@@ -114,6 +114,25 @@ def test_a_bad_option_is_named(tree, options, what):
     assert what in str(caught.value)
 
 
+def test_an_option_switches_on_what_can_be_but_one_thing(tree):
+    for off in ({}, {"regulariser": None}):
+        found = recipes.parse({**tree, **off}, ["--regulariser.gamma", ".1"])
+        assert found.regulariser is not None and found.regulariser.gamma == 0.1
+        assert recipes.parse({**tree, **off}).regulariser is None
+    with pytest.raises(ConfigError, match=r"regulariser\.gamma"):
+        recipes.parse(tree, ["--regulariser.gama", ".1"])
+
+
+@pytest.mark.parametrize("key", ["initialisation", "regulariser", "solver"])
+def test_what_has_keys_of_its_own_is_taken_away_by_its_name(tree, key):
+    tree["initialisation"] = {"scale": 0.5}
+    with pytest.raises(ConfigError) as error:
+        recipes.parse(tree, [f"--{key}", "null"])
+    assert f"--{key}.name null" in str(error.value)
+    gone = ["--initialisation.name", "null"]
+    assert recipes.parse(tree, gone).initialisation is None
+
+
 def test_an_unknown_recipe_names_the_nearest():
     with pytest.raises(ConfigError, match="no recipe 'digts'; did you mean 'digits'"):
         recipes.load("digts")

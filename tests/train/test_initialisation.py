@@ -2,14 +2,20 @@
 
 import io
 import json
+import random
+import subprocess
+import sys
 
+import numpy
 import pytest
 import torch
+import yaml
 from rich.console import Console
 
 from equilibria.stability import spectral_radius
 from equilibria.train import recipe as recipes
 from equilibria.train.config import ConfigError
+from equilibria.train.start import examine_start
 from equilibria.train.trainer import Interrupted, TrainingError, train
 
 RADIUS = {"ensemble": "goe", "radius": 0.6}
@@ -38,6 +44,27 @@ def test_the_first_batch_has_the_radius_that_was_asked_for(tree, make, ensemble)
     assert radius_of(trainer) == pytest.approx(0.6, abs=0.025)
     assert trainer.stepper.beginning.radius == pytest.approx(0.6, abs=0.02)
     assert torch.equal(weight_of(trainer), weight_of(make("again")[0]))
+
+
+def test_a_radius_scales_what_a_scale_would_draw(tree, make):
+    """Also where it is measured on another device: the weights are drawn before they move."""
+    tree["model"]["bound"] = None
+    tree["initialisation"] = {"ensemble": "gaussian", "radius": 0.6}
+    one = weight_of(make("one")[0])
+    tree["initialisation"] = {"ensemble": "gaussian", "scale": 1.0}
+    other = weight_of(make("other")[0])
+    torch.testing.assert_close(one / one.norm(), other / other.norm())
+
+
+def test_an_examination_leaves_all_random_generators(tree):
+    recipe = recipes.parse({**tree, "initialisation": RADIUS})
+    task = recipe.task.load()
+    states = random.getstate(), numpy.random.get_state()[1].copy(), torch.get_rng_state()
+    found = examine_start(recipe, task, ensembles=["goe"], scales=[0.3], draws=1, samples=4)
+    assert random.getstate() == states[0]
+    assert (numpy.random.get_state()[1] == states[1]).all()
+    assert torch.equal(torch.get_rng_state(), states[2])
+    assert found.own is not None and found.refused == ""
 
 
 def test_the_rest_of_the_model_and_of_the_run_is_as_without(tree, make, weights):
@@ -148,3 +175,45 @@ def test_a_text_is_measured_as_far_as_it_is_solved_at_once(language, make, monke
     with pytest.raises(TrainingError, match=r"initialisation\.radius 0\.7: seen"):
         make(tree=language)
     assert seen == [(4, 3)]
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+import torch
+from accelerate import Accelerator
+from equilibria.train import recipe as recipes
+from equilibria.train.trainer import Trainer
+
+recipe = recipes.load("tiny.yaml")
+accelerator = Accelerator(cpu=True)
+assert accelerator.num_processes == 2
+trainer = Trainer(recipe, recipe.task.load(), accelerator)
+weight = trainer.model.deq.cell.linear.weight.detach()
+torch.save(weight, f"weight-{accelerator.process_index}.pt")
+accelerator.end_training()
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_begin_as_one(tree, make, tmp_path):
+    """Each measures the radius on the whole first batch, not on its own part of it."""
+    tree["initialisation"] = RADIUS
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(tree))
+    (tmp_path / "program.py").write_text(PROGRAM)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command += ["--master-port", "0", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+    done = subprocess.run([*command, "program.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    one = weight_of(make()[0])
+    for process in (0, 1):
+        torch.testing.assert_close(torch.load(tmp_path / f"weight-{process}.pt"), one)
+
+
+def test_a_search_is_announced(tree, tmp_path):
+    out = io.StringIO()
+    tree |= {"initialisation": {"ensemble": "gaussian", "radius": 0.8}}
+    tree["model"]["bound"] = 0.3
+    with pytest.raises(TrainingError):
+        train(recipes.parse(tree), tmp_path / "run", console=Console(file=out, width=200))
+    assert "Looking for the scale" in out.getvalue() and "radius of 0.8" in out.getvalue()

@@ -3,30 +3,28 @@
 The recurrent weights of the recipe's own model are drawn from each ensemble at each scale, and a
 batch of its training data is solved: how many samples converge by the recipe's solver and by plain
 iteration, in how many evaluations, and with which spectral radius at z*; beside it what the theory
-of wide networks predicts, where it covers the cell. Table, recommendation, figure and page go into
+of wide networks predicts, where it covers the cell. The largest radius of the samples counts, as it
+does for the key `initialisation.radius`. Table, recommendation, figure and page go into
 a folder. Nothing is trained. Every key of the recipe is an option as well, as of `train`.
 """
 
 from __future__ import annotations
 
-import math
 import shlex
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from equilibria.cli.initialise_figure import panels
+from equilibria.cli.initialise_table import show, subject, table
 from equilibria.cli.parser import Parser, UserError, named_data, split
 from equilibria.experiments.draw import draw
 from equilibria.nn.init import ENSEMBLES
 from equilibria.report import start_page
-from equilibria.stability.ensembles import Recommendation, Start, Sweep, recommend
+from equilibria.stability.ensembles import Recommendation, Sweep, recommend
 from equilibria.stability.ensembles.measure import DRAWS, SCALES
 from equilibria.train import files, start
 from equilibria.train import recipe as recipes
@@ -35,7 +33,7 @@ from equilibria.train.run import environment
 OUT = Path("results") / "initialise"
 JSON, FIGURE, PAGE = "initialise.json", "initialise.svg", "initialise.html"
 STEPS = 9
-"""Scales between two ends."""
+"""Scales between two ends where no other count is asked for, the ends among them."""
 
 OPTIONS = {
     **dict.fromkeys(("--ensembles", "--scales"), "+"),
@@ -85,20 +83,9 @@ def main(argv: Sequence[str]) -> None:
             told=lambda done, of: progress.update(ticket, completed=done, total=of),
         )
     advice = recommend(found)
-    if recipe.pretrain is not None:
-        shallow = (
-            f"The recipe trains a shallow network in its first {recipe.pretrain.steps} steps "
-            "(pretrain): its solves begin from what these have made of the weights."
-        )
-        advice = replace(advice, remarks=(*advice.remarks, shallow))
-    command = _command(name, recipe, overrides, advice) if advice.workable else None
+    command = _command(name, overrides, advice, arguments.data_dir) if advice.workable else None
     where = write(folder, recipe, found, advice, command=command, source=task.source)
     show(console, found, advice, command)
-    if recipe.precision != "float32":
-        console.print(
-            f"The recipe trains in {recipe.precision}, and this was measured in float32.",
-            style="yellow",
-        )
     named = " and ".join(map(str, where))
     console.print(f"Written to {named}.", soft_wrap=True, markup=False, highlight=False)
 
@@ -120,12 +107,13 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "--scales",
-        type=float,
+        type=str,
         nargs="+",
-        default=list(SCALES),
+        default=[f"{scale:g}" for scale in SCALES],
         metavar="SCALE",
-        help="sqrt(V), root mean square of the singular values: the scales to try, or two ends, "
-        f"between which {STEPS} are tried (default: {' '.join(f'{s:g}' for s in SCALES)})",
+        help="sqrt(V), root mean square of the singular values: the scales to try, each a number "
+        f"or a row in equal ratios, LOW:HIGH of {STEPS} or LOW:HIGH:COUNT "
+        f"(default: {' '.join(f'{s:g}' for s in SCALES)})",
     )
     parser.add_argument(
         "--draws", type=int, default=DRAWS, help=f"draws of the weights at each (default: {DRAWS})"
@@ -150,19 +138,33 @@ def _parser() -> Parser:
     return parser
 
 
-def _scales(given: Sequence[float]) -> list[float]:
-    """The scales themselves, or a row in equal ratios between two ends.
+def _scales(words: Sequence[str]) -> list[float]:
+    """The scales that words such as `.5`, `.1:2` and `.1:2:5` name.
 
     Raises:
-        UserError: one is not positive and finite.
+        UserError: one is neither a number nor a row, or not positive and finite.
     """
-    for scale in given:
+    return [scale for word in words for scale in _row(word)]
+
+
+def _row(word: str) -> list[float]:
+    parts = word.split(":")
+    try:
+        low, high = float(parts[0]), float(parts[min(1, len(parts) - 1)])
+        count = int(parts[2]) if len(parts) > 2 else STEPS
+        if len(parts) > 3 or count < 2:
+            raise ValueError
+    except ValueError:
+        raise UserError(
+            f"--scales are numbers, or rows LOW:HIGH or LOW:HIGH:COUNT of 2 or more; got '{word}'"
+        ) from None
+    for scale in (low, high):
         if not 0 < scale < float("inf"):
             raise UserError(f"--scales are positive and finite; got {scale:g}")
-    if len(given) != 2 or given[0] == given[1]:
-        return list(given)
-    low, high = given
-    return [float(f"{low * (high / low) ** (i / (STEPS - 1)):.3g}") for i in range(STEPS)]
+    if len(parts) == 1:
+        return [low]
+    ratio = (high / low) ** (1 / (count - 1))
+    return [float(f"{low * ratio**i:.3g}") for i in range(count)]
 
 
 def _check_free(folder: Path, fresh: bool) -> None:
@@ -186,12 +188,25 @@ def _check_free(folder: Path, fresh: bool) -> None:
 
 
 def _command(
-    name: str, recipe: recipes.Recipe, overrides: Sequence[str], advice: Recommendation
+    name: str, overrides: Sequence[str], advice: Recommendation, data_dir: str | None
 ) -> str:
-    """The command that trains as recommended."""
-    words = ["equilibria", "train", name, *overrides, *advice.options.split()]
-    if recipe.initialisation is not None and recipe.initialisation.radius is not None:
+    """The command that trains as recommended, each key in it once."""
+    options: dict[str, list[str]] = {}
+    key = ""
+    for word in overrides:
+        if word.startswith("--"):
+            key = word.removeprefix("--").partition("=")[0]
+            options.pop(key, None)  # the last one counts
+        options.setdefault(key, []).append(word)
+    for replaced in ("name", "ensemble", "scale", "radius"):
+        options.pop(f"initialisation.{replaced}", None)
+    kept = [word for words in options.values() for word in words]
+    begins = recipes.load(name, kept).initialisation
+    words = ["equilibria", "train", name, *kept, *advice.options.split()]
+    if begins is not None and begins.radius is not None:
         words += ["--initialisation.radius", "null"]
+    if data_dir is not None:
+        words += ["--data-dir", data_dir]
     return shlex.join(words)
 
 
@@ -231,7 +246,7 @@ def write(
         start_page(
             name=folder.name,
             description=recipe.description,
-            about=_subject(found),
+            about=subject(found),
             reasons=advice.reasons,
             remarks=advice.remarks,
             command=command,
@@ -242,79 +257,3 @@ def write(
     )
     files.write_json(folder / JSON, record)
     return [folder / PAGE, folder / FIGURE, folder / JSON]
-
-
-def show(console: Console, found: Sweep, advice: Recommendation, command: str | None) -> None:
-    """Print the table and the recommendation."""
-    head, rows = table(found, whole=False)
-    grid = Table(title=_subject(found), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for place, column in enumerate(head):
-        grid.add_column(column, justify="right" if place else "left")
-    chosen = (advice.ensemble, f"{advice.scale:g}")
-    for row, after in zip(rows, [*rows[1:], None], strict=True):
-        best = advice.workable and (row[0], row[1]) == chosen
-        ends = after is not None and after[0] != row[0]
-        grid.add_row(*row, style="bold green" if best else None, end_section=ends)
-    console.print(grid)
-    style = "bold" if advice.workable else "bold yellow"
-    console.print(advice.reasons[0], style=style, markup=False, highlight=False)
-    console.print(" ".join(advice.reasons[1:]), markup=False, highlight=False)
-    for remark in advice.remarks:
-        console.print(f"- {remark}", markup=False, highlight=False)
-    if command is not None:
-        console.print(f"To train: {command}", soft_wrap=True, markup=False, highlight=False)
-
-
-def _subject(found: Sweep) -> str:
-    maps = "one map" if found.maps == 1 else f"{found.maps} maps"
-    return (
-        f"{found.samples} samples of {found.entries} entries, {maps}; {found.solver} and plain "
-        f"iteration to {found.rtol:g} within {found.max_evals} evaluations"
-    )
-
-
-def table(found: Sweep, *, whole: bool = True) -> tuple[list[str], list[list[str]]]:
-    """Heads and rows of the table: a row for each ensemble and scale.
-
-    Args:
-        found: what was measured.
-        whole: all columns, or as many as a terminal has room for.
-    """
-    columns: list[tuple[str, Callable[[Start], str]]] = [
-        ("ensemble", lambda start: start.ensemble),
-        ("scale", lambda start: f"{start.scale:g}"),
-    ]
-    if any(abs(start.gain - start.scale) > 0.05 * start.scale for start in found.starts):
-        columns += [("acts as", lambda start: _number(start.gain))]
-    columns += [
-        ("converged", lambda start: _share(start.converged, start.worst)),
-        ("evals", lambda start: f"{start.evals:.1f}"),
-        ("plain", lambda start: _share(start.plain_converged)),
-        ("evals", lambda start: f"{start.plain_evals:.1f}"),
-        ("radius", lambda start: _number(start.radius)),
-    ]
-    if whole:
-        columns += [
-            ("its range", lambda start: "–".join(map(_number, start.radii))),
-            ("largest", lambda start: _number(start.largest)),
-        ]
-    if found.theory:
-        columns += [("theory", lambda start: _number(start.forecast and start.forecast.radius))]
-    if whole and any(math.isfinite(start.response) for start in found.starts):
-        columns += [("h*.h*/N", lambda start: _number(start.response))]
-        if found.theory:
-            columns += [
-                ("theory", lambda start: _number(start.forecast and start.forecast.response))
-            ]
-    rows = [[text(start) for _, text in columns] for start in found.starts]
-    return [head for head, _ in columns], rows
-
-
-def _share(mean: float, worst: float | None = None) -> str:
-    said = f"{100 * mean:.0f} %"
-    return said if worst is None or worst == mean else f"{said} (≥ {100 * worst:.0f})"
-
-
-def _number(value: float | None) -> str:
-    """Three digits; a dash for none."""
-    return "–" if value is None or math.isnan(value) else f"{value:.3g}"

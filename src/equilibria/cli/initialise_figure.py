@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from equilibria.experiments.draw import Panel, Series
-from equilibria.nn.init import Ensemble
 from equilibria.stability.ensembles import Start, Sweep
-from equilibria.stability.ensembles.recommendation import AIM
+from equilibria.stability.ensembles.choice import AIM
 
 __all__ = ["panels"]
 
@@ -16,6 +15,9 @@ _AXIS = "scale sqrt(V)"
 
 def panels(found: Sweep) -> list[Panel]:
     """Three panels: the spectral radius over its prediction, the shares, the evaluations.
+
+    A radius has a band from the mean to the largest, and is left out where so few samples converge
+    that it is of the survivors.
 
     Args:
         found: what a sweep has measured.
@@ -60,9 +62,9 @@ def _radii(found: Sweep) -> Iterator[Series]:
         yield Series(
             label=name,
             x=scales,
-            y=[start.radius for start in starts],
-            low=[start.radii[0] for start in starts],
-            high=[start.radii[1] for start in starts],
+            y=[start.radius if start.workable else None for start in starts],
+            low=[start.radius if start.workable else None for start in starts],
+            high=[start.largest if start.workable else None for start in starts],
             colour=colour,
             style="marked",
         )
@@ -75,19 +77,8 @@ def _pairs(
 ) -> Iterator[Series]:
     for colour, name in enumerate(found.ensembles):
         starts = found.of(name)
-        yield _line(name, starts, own, colour)
         scales = [start.scale for start in starts]
+        reached = [own(start) for start in starts]
+        yield Series(label=name, x=scales, y=reached, colour=colour, style="marked")
         heights = [plain(start) for start in starts]
         yield Series(label="", x=scales, y=heights, colour=colour, style="dashed")
-
-
-def _line(
-    name: Ensemble, starts: Sequence[Start], height: Callable[[Start], float], colour: int
-) -> Series:
-    return Series(
-        label=name,
-        x=[start.scale for start in starts],
-        y=[height(start) for start in starts],
-        colour=colour,
-        style="marked",
-    )

@@ -9,6 +9,7 @@ Deep Equilibrium Models).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 __all__ = [
     "AGARWALA_2022",
@@ -49,13 +50,13 @@ class Drawn:
     """A cell of Table 1 of Agarwala and Schoenholz 2022: WikiText-103, 10 seeds.
 
     Attributes:
-        ensemble: by our name.
+        ensemble: by our name, "gaussian" for what the paper calls random.
         scale: sqrt(V).
         least: test perplexity of the best seed.
         mean: of all seeds.
     """
 
-    ensemble: str
+    ensemble: Literal["gaussian", "orthogonal", "goe"]
     scale: float
     least: float
     mean: float

@@ -2,12 +2,13 @@
 
 from equilibria.stability.applied import Mapped
 from equilibria.stability.correction import FixedPointCorrection
+from equilibria.stability.draws import Spread, over_draws
 from equilibria.stability.estimate import Estimate
 from equilibria.stability.examination import Examination, Finding, Training
 from equilibria.stability.examine import doctor
 from equilibria.stability.jacobian import jacobian_norm, spectral_radius
 from equilibria.stability.penalty import jacobian_penalty
-from equilibria.stability.probes import Spread, StartProbe, StepResidual, over_draws, probe_start
+from equilibria.stability.probes import StartProbe, StepResidual, probe_start
 from equilibria.stability.rescale import Measured, Rescaled, UnreachableRadiusError, set_radius
 
 __all__ = [

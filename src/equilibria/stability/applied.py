@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from typing_extensions import override
 
 from equilibria.nn.frozen import Frozen
-from equilibria.nn.init import RecurrentWeight
+from equilibria.nn.init import RecurrentWeight, set_weights
 from equilibria.stability.settled import Settled
 
 __all__ = ["Mapped", "applied", "mapped"]
@@ -55,11 +56,12 @@ def applied(weights: Sequence[RecurrentWeight], settled: Settled) -> list[bool]:
     """Tell which weights are applied to the state, and not to the input alone.
 
     The cell is evaluated at two states: what gives the same is applied to the input alone. A weight
-    whose products cannot be seen counts as applied to the state.
+    whose products cannot be seen, or are zero at both, counts as applied to the state. Weights that
+    are zero let nothing through to those behind them, and have other values meanwhile.
 
     Args:
-        weights: of `recurrent_weights`.
-        settled: the one state; it need not be a fixed point.
+        weights: of `recurrent_weights`, of a copy of the model.
+        settled: the one state, of the copy; it need not be a fixed point.
     """
     generator = torch.Generator().manual_seed(0)
 
@@ -67,12 +69,30 @@ def applied(weights: Sequence[RecurrentWeight], settled: Settled) -> list[bool]:
         noise = torch.randn(z.shape, dtype=z.dtype, generator=generator).to(z.device)
         return z + noise * (0.1 * z.square().mean().sqrt() + 0.01)
 
-    at = _products(weights, settled, settled.z)
-    beside = _products(weights, settled, pytree.tree_map(moved, settled.z))
+    with _open(weights, generator):
+        at = _products(weights, settled, settled.z)
+        beside = _products(weights, settled, pytree.tree_map(moved, settled.z))
     return [
-        not (a and len(a) == len(b) and all(map(torch.equal, a, b)))
+        not (len(a) == len(b) and all(map(torch.equal, a, b)) and any(h.any() for h in a))
         for a, b in zip(at, beside, strict=True)
     ]
+
+
+@contextlib.contextmanager
+def _open(weights: Sequence[RecurrentWeight], generator: torch.Generator) -> Iterator[None]:
+    """Gives the weights that are zero random values, and takes these back."""
+    closed = [(w, value) for w in weights if not (value := w.value()).any()]
+    kept = [(tensor, tensor.detach().clone()) for w, _ in closed for tensor in w.tensors()]
+    try:
+        for weight, value in closed:
+            noise = torch.randn(value.shape, dtype=value.dtype, generator=generator)
+            with contextlib.suppress(ValueError):  # one that cannot be set stays
+                set_weights([(weight, noise.to(value.device) / value[0].numel() ** 0.5)])
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, value in kept:
+                tensor.copy_(value)
 
 
 @torch.enable_grad()  # without gradients, torch's attention would be one fused operation

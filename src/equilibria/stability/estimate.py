@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from equilibria.solve import GMRES, Status
 from equilibria.stability.jacobian import JacobianOperator
@@ -46,7 +47,9 @@ def resolvent_traces(
     papers: Agarwala and Schoenholz 2022, eq. 10, 13 and 16; Hutchinson 1989.
     """
     layer = settled.layer
-    jacobian = JacobianOperator(layer.cell, settled.z, settled.operands, layer.coupled)
+    # Torch's fused attention has no second derivatives, which products with J need.
+    with sdpa_kernel(SDPBackend.MATH):
+        jacobian = JacobianOperator(layer.cell, settled.z, settled.operands, layer.coupled)
     samples, width = jacobian.shape
     solver = GMRES(rtol=rtol, max_evals=1500, restart=100)
     good = torch.ones(samples, dtype=torch.bool)

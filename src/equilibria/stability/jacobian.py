@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from equilibria.solve.equation import followable
 from equilibria.solve.tree import Shared
 
 __all__ = ["jacobian_norm", "spectral_radius"]
@@ -57,6 +58,8 @@ def spectral_radius(
 
     Raises:
         ValueError: fewer than 4 iterations, or f returns another tree or shape than z.
+        RuntimeError: f closes over a tensor that was made in inference mode: torch differentiates
+            nothing that needs such a one. State and operands may be such.
 
     papers: Bai 2022 (thesis), fig. 4.8 (power method on J at z*).
     """
@@ -121,9 +124,11 @@ class JacobianOperator:
         self, f: Callable[..., Any], z: Any, operands: tuple[Any, ...], coupled: bool
     ) -> None:
         leaves, spec = pytree.tree_flatten(z)
-        self.inputs = [leaf.detach().requires_grad_() for leaf in leaves]
-        with torch.enable_grad():
+        # In inference mode nothing has a graph, and f would seem constant.
+        with torch.inference_mode(False), torch.enable_grad():
+            self.inputs = [followable(leaf).detach().requires_grad_() for leaf in leaves]
             plain = [o.value if isinstance(o, Shared) else o for o in operands]
+            plain = pytree.tree_map_only(Tensor, followable, plain)
             out = f(pytree.tree_unflatten(self.inputs, spec), *plain)
         self.outputs, out_spec = pytree.tree_flatten(out)
         shapes = [tuple(leaf.shape) for leaf in self.inputs]
@@ -151,15 +156,20 @@ class JacobianOperator:
         if self.constant:
             return torch.zeros_like(rows)
         if self._doubled is None:
-            with torch.enable_grad():
+            with torch.inference_mode(False), torch.enable_grad():
                 u = torch.zeros_like(rows).requires_grad_()
                 self._doubled = u, self._pull(u, create_graph=True)
         u, product = self._doubled
-        return torch.autograd.grad(product, u, rows, retain_graph=True)[0]
+        with torch.inference_mode(False):
+            return torch.autograd.grad(product, u, rows, retain_graph=True)[0]
 
     def _pull(self, rows: Tensor, *, create_graph: bool) -> Tensor:
         if self.constant:
             return torch.zeros_like(rows)
+        with torch.inference_mode(False), torch.set_grad_enabled(create_graph):
+            return self._pulled(rows, create_graph)
+
+    def _pulled(self, rows: Tensor, create_graph: bool) -> Tensor:
         pieces = rows.split(self.widths, dim=1)
         cotangents = [
             piece.reshape(leaf.shape).to(out.dtype)

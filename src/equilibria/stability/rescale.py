@@ -9,8 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from equilibria.nn.init import RecurrentWeight
-from equilibria.nn.init.initialize import chosen, gain, put
+from equilibria.nn.init import RecurrentWeight, recurrent_weights, set_weights
 from equilibria.stability.applied import applied
 from equilibria.stability.jacobian import spectral_radius
 from equilibria.stability.patient import Patient
@@ -24,6 +23,8 @@ STEPS = 40
 """Measurements inside a bracket, at most."""
 NARROW = 1e-3
 """Relative width of a bracket within which the radius jumps rather than passes the target."""
+APART = 1.4
+"""Ratio of two factors, at least, between which a radius that depends on them would differ."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class Measured:
 
     Attributes:
         factor: of the weights as they were found.
-        radius: the largest over the samples of the batch; infinite where some were not solved.
+        radius: the largest over the samples of the batch; infinite where some were not solved, or
+            where df/dz is not finite.
         solved: samples whose fixed point was found.
         samples: of the batch.
     """
@@ -44,7 +46,7 @@ class Measured:
 
     @property
     def known(self) -> bool:
-        """Whether all samples were solved, so that the radius is a measurement."""
+        """Whether the radius is a measurement."""
         return math.isfinite(self.radius)
 
 
@@ -110,7 +112,8 @@ def set_radius(
 
     measured and not predicted: for each factor that is tried the fixed points are solved for, by
     the layer's own solver and where that fails by Broyden's, and `spectral_radius` is taken there.
-    The factors are tried on a copy in eval mode. The model's weights alone are changed, at the end,
+    The factors are tried on a copy in eval mode, in the weights' own precision where autocast is
+    on, and in inference mode as without. The model's weights alone are changed, at the end,
     through their parametrisation where they have one; modes, gradients and torch's random state
     stay.
 
@@ -126,7 +129,7 @@ def set_radius(
         layers: only weights whose path matches one of these patterns, such as `*expand*`; None for
             all that `recurrent_weights` finds.
         tolerance: largest |difference| from `radius`.
-        limit: the factor stays between 1 / limit and limit.
+        limit: the factor stays between 1 / limit and limit, which are tried last.
         rtol: relative residual at which a sample counts as solved.
 
     Returns:
@@ -134,7 +137,7 @@ def set_radius(
 
     Raises:
         ValueError: `radius` is outside (0, 1), `tolerance` not positive or `limit` not above 1;
-            there is no recurrent weight, or no equilibrium layer or several.
+            there is no recurrent weight, or all are zero; no equilibrium layer, or several.
         UnreachableRadiusError: (a ValueError) no factor gives the radius: the weights have no
             effect on it, or what they can give ends below or above it, as with normalised states or
             bounded weights. The message names the range that was measured; the weights are as they
@@ -155,24 +158,29 @@ def set_radius(
         raise ValueError(f"tolerance must be positive, got {tolerance}")
     if not 1.0 < limit < math.inf:
         raise ValueError(f"limit must be finite and above 1, got {limit}")
-    weights = chosen(model, layers)
+    weights = recurrent_weights(model, layers)
     with as_it_is(model):
         patient = copied(model, inputs)
-        twins = chosen(patient.module, layers)
+        twins = recurrent_weights(patient.module, layers)
         used = applied(twins, unsettled(patient))
         if not any(used):
-            paths = ", ".join(weight.path for weight in weights)
             raise ValueError(
-                f"none of {paths} is applied to the state, so no factor changes the spectral radius"
+                f"none of {_paths(weights)} is applied to the state, so no factor changes the "
+                "spectral radius"
             )
         weights = [weight for weight, use in zip(weights, used, strict=True) if use]
         twins = [twin for twin, use in zip(twins, used, strict=True) if use]
+        if not any(twin.value().any() for twin in twins):
+            raise ValueError(
+                f"the weights are zero: no factor changes {_paths(twins)}. Fill them first, as "
+                "equilibria.nn.init.initialize does"
+            )
         search = _Search(patient, twins, radius, tolerance, limit, rtol)
         best = search.run()
-        before = [gain(weight) for weight in weights]
-        put([(weight, best.factor * weight.value()) for weight in weights])
+        before = [weight.gain() for weight in weights]
+        set_weights([(weight, best.factor * weight.value()) for weight in weights])
         rows = [
-            RescaledWeight(weight.path, tuple(weight.value().shape), size, gain(weight))
+            RescaledWeight(weight.path, tuple(weight.value().shape), size, weight.gain())
             for weight, size in zip(weights, before, strict=True)
         ]
     return Rescaled(radius, best.radius, best.factor, tuple(search.table()), tuple(rows))
@@ -210,13 +218,10 @@ class _Search:
     def walk(self, up: bool) -> Measured | None:
         """Go from a factor of 1 to the limit; where the radius passes the target, look closer."""
         before = self.measure(1.0)
-        exponent = 0
-        while True:
-            exponent += 1
-            factor = GRID**exponent if up else GRID**-exponent
-            if not 1 / self.limit <= factor <= self.limit:
-                return None
-            here = self.measure(factor)
+        size = 1.0
+        while size < self.limit:
+            size = min(GRID * size, self.limit)
+            here = self.measure(size if up else 1 / size)
             if self.met(here):
                 return here
             if (here.radius < self.target) != (before.radius < self.target) and (
@@ -224,6 +229,7 @@ class _Search:
             ):
                 return found
             before = here
+        return None
 
     def between(self, a: Measured, b: Measured) -> Measured | None:
         """A factor between two whose radii lie on both sides of the target.
@@ -255,7 +261,9 @@ class _Search:
 
     def measure(self, factor: float) -> Measured:
         if factor not in self.seen:
-            put([(w, factor * base) for w, base in zip(self.weights, self.base, strict=True)])
+            set_weights(
+                [(w, factor * base) for w, base in zip(self.weights, self.base, strict=True)]
+            )
             settled = settle(self.patient, self.rtol)
             solved, samples = int(settled.solved.sum()), settled.solved.numel()
             radius = math.inf
@@ -275,32 +283,58 @@ class _Search:
     def explain(self) -> str:
         table = self.table()
         known = [m for m in table if m.known]
-        asked = f"no factor gives a spectral radius of {self.target:g} +- {self.tolerance:g}"
-        if not known:
-            return (
-                f"{asked}: with factors from {table[0].factor:.3g} to {table[-1].factor:.3g} no "
-                "fixed point was found for the whole batch, so nothing could be measured. The "
-                "weights are as they were"
-            )
-        low, high = min(known, key=_radius), max(known, key=_radius)
-        text = (
-            f"{asked}: measured were {low.radius:.3g} (factor {low.factor:.3g}) to "
-            f"{high.radius:.3g} (factor {high.factor:.3g}), with factors from "
-            f"{table[0].factor:.3g} to {table[-1].factor:.3g} of {len(self.weights)} recurrent "
-            "weights"
-        )
-        if lost := [m for m in table if not m.known]:
-            worst = max(lost, key=lambda m: m.solved)
+        text = f"no factor gives a spectral radius of {self.target:g} +- {self.tolerance:g}: "
+        if known:
+            low, high = min(known, key=_radius), max(known, key=_radius)
             text += (
-                f"; for {len(lost)} of {len(table)} factors, between {lost[0].factor:.3g} and "
-                f"{lost[-1].factor:.3g}, fixed points were not found (at best "
-                f"{worst.solved} of {worst.samples} samples)"
+                f"measured were {low.radius:.3g} (factor {low.factor:.3g}) to {high.radius:.3g} "
+                f"(factor {high.factor:.3g}), with "
             )
-        if high.radius - low.radius < 1e-3 * max(high.radius, 1e-30):
-            text += ". The weights have no effect on it, as where what they give is normalised"
-        elif low.radius < self.target < high.radius and not lost:
-            text += ". Between two neighbouring factors it jumps"
+        else:
+            text += "nothing could be measured with "
+        text += (
+            f"factors from {table[0].factor:.3g} to {table[-1].factor:.3g} of "
+            f"{len(self.weights)} recurrent weights"
+        )
+        unsolved = [m for m in table if m.solved < m.samples]
+        if unsolved:
+            best = max(m.solved for m in unsolved)
+            text += (
+                f"; {_some(unsolved, table)}, fixed points were not found (at best {best} of "
+                f"{table[0].samples} samples)"
+            )
+        if broken := [m for m in table if m.solved == m.samples and not m.known]:
+            text += (
+                f"; {_some(broken, table)}, fixed points were found, but df/dz is not finite there"
+            )
+        if zero := [w for w, base in zip(self.weights, self.base, strict=True) if not base.any()]:
+            text += f". No factor changes {_paths(zero)}, zero as yet"
+        else:
+            text += _reason(known, self.target, jumps=len(known) == len(table))
         return f"{text}. The weights are as they were"
+
+
+def _reason(known: Sequence[Measured], target: float, *, jumps: bool) -> str:
+    """Why no factor gives the target, as far as what is known tells; `jumps` where all is."""
+    if len(known) < 2:
+        return ""
+    low, high = min(map(_radius, known)), max(map(_radius, known))
+    if known[-1].factor >= APART * known[0].factor and high - low <= 1e-3 * high:
+        return ". The weights have no effect on it, as where what they give is normalised"
+    if jumps and low < target < high:
+        return ". Between two neighbouring factors it jumps"
+    return ""
+
+
+def _some(rows: Sequence[Measured], table: Sequence[Measured]) -> str:
+    return (
+        f"with {len(rows)} of {len(table)} factors, between {rows[0].factor:.3g} and "
+        f"{rows[-1].factor:.3g}"
+    )
+
+
+def _paths(weights: Sequence[RecurrentWeight]) -> str:
+    return ", ".join(weight.path for weight in weights)
 
 
 def _radius(measured: Measured) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from equilibria.nn import DEQ
 from equilibria.solve import Broyden, Implicit, Picard, Shared, Status
+from equilibria.solve.equation import followable
 from equilibria.stability.patient import Patient, Seen
 
 __all__ = ["Settled", "as_it_is", "copied", "settle", "unsettled"]
@@ -65,8 +66,8 @@ class Settled:
 
 
 def copied(model: nn.Module, inputs: tuple[Any, ...]) -> Patient:
-    """A copy in eval mode to measure on; see `Patient`."""
-    patient = Patient.admit(model, inputs)
+    """A copy in eval mode to measure on, made within `as_it_is`; see `Patient`."""
+    patient = Patient.admit(model, pytree.tree_map_only(Tensor, followable, inputs))
     patient.layer.adjoint = Implicit()  # others answer with another iterate
     return patient
 
@@ -117,9 +118,20 @@ def unsettled(patient: Patient) -> Settled:
 
 @contextmanager
 def as_it_is(model: nn.Module) -> Iterator[None]:
-    """Leaves torch's random generators as they were; nothing inside has a gradient."""
+    """Leaves torch's random generators as they were; nothing inside has a gradient.
+
+    Whatever mode the caller is in: inference mode, in which nothing can be differentiated, and
+    autocast, whose bfloat16 has no residual as small as is asked for, end inside.
+    """
     devices = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
-    with torch.no_grad(), torch.random.fork_rng(devices=sorted(devices)):
+    kinds = {"cpu"} | {p.device.type for p in model.parameters()}
+    with ExitStack() as stack:
+        for kind in sorted(kinds):
+            if torch.amp.is_autocast_available(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.no_grad())  # which the end of inference mode would undo
+        stack.enter_context(torch.random.fork_rng(devices=sorted(devices)))
         yield
 
 

@@ -17,7 +17,7 @@ from equilibria.theory.activations import (
 from equilibria.theory.critical import critical_scale
 from equilibria.theory.errata import ERRATA, Erratum, errata_table
 from equilibria.theory.kernels import Pair, linear_nngp, linear_ntk, nngp, ntk
-from equilibria.theory.length import exponent, length_variance
+from equilibria.theory.length import length_variance, length_variance_exponent
 from equilibria.theory.linear import (
     gaussian_limit,
     second_moment,
@@ -47,12 +47,12 @@ __all__ = [
     "critical_V",
     "critical_scale",
     "errata_table",
-    "exponent",
     "gaussian_limit",
     "goe_density",
     "goe_radius",
     "hard_tanh_moments",
     "length_variance",
+    "length_variance_exponent",
     "linear_nngp",
     "linear_ntk",
     "mean_field",

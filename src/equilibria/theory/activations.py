@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import math
 from collections.abc import Callable, Mapping
@@ -10,7 +11,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from equilibria.theory.quadrature import gaussian_rule
 
@@ -61,19 +62,31 @@ class Activation:
     closed: Callable[[float, float], Moments] | None = None
 
     def __call__(self, h: Tensor) -> Tensor:
-        """Return phi(h)."""
-        return self.function(h)
+        """Return phi(h); h stays as it is, in place though phi may work."""
+        return self.function(h.clone())
 
     def slope(self, h: Tensor) -> Tensor:
-        """Return phi'(h), of the shape of h."""
+        """Return phi'(h), of the shape of h.
+
+        Raises:
+            ValueError: autograd finds no derivative, and phi is not a constant.
+        """
         if self.derivative is not None:
             return self.derivative(h)
-        with torch.enable_grad():
-            at = h.detach().requires_grad_()
-            out = self.function(at)
-            if not out.requires_grad:  # a constant
-                return torch.zeros_like(h)
-            return torch.autograd.grad(out.sum(), at)[0]
+        # Whatever mode the caller is in; and a copy, since tensors of inference mode keep no graph.
+        with torch.inference_mode(False), torch.enable_grad():
+            at = h.clone().detach().requires_grad_()
+            out = self(at)
+            if out.requires_grad:
+                return torch.autograd.grad(out.sum(), at)[0]
+            places = torch.cat([h.flatten(), _everywhere(self.kinks).to(h)])
+            values = self(places)
+            if not bool((values == values[0]).all()):
+                raise ValueError(
+                    f"autograd finds no derivative of {self.name}: give it as `derivative` of an "
+                    "`Activation`, or a function that keeps the graph"
+                )
+            return torch.zeros_like(h)
 
     def moments(self, mean: float, variance: float) -> Moments:
         """Return E phi, E phi^2, E phi', E phi'^2 for h ~ N(mean, variance).
@@ -193,7 +206,7 @@ def as_activation(activation: str | Activation | Callable[[Tensor], Tensor]) -> 
 
     Args:
         activation: a name in `ACTIVATIONS`; an `Activation`; or a function of a tensor, taken as
-            one without kinks.
+            one without kinks. Of a module a copy is used, in float64 and in `eval` mode.
 
     Raises:
         ValueError: there is none of that name.
@@ -210,6 +223,10 @@ def as_activation(activation: str | Activation | Callable[[Tensor], Tensor]) -> 
                 f"'{activation}'{hint}"
             )
         return ACTIVATIONS[activation]
+    if isinstance(activation, nn.Module):
+        with torch.inference_mode(False):
+            function = copy.deepcopy(activation).double().eval().requires_grad_(False)
+        return Activation(type(activation).__name__, function)
     if callable(activation):
         return Activation(getattr(activation, "__name__", type(activation).__name__), activation)
     raise TypeError(f"activation must be a name or a function, got {type(activation).__name__}")

@@ -17,8 +17,8 @@ __all__ = ["critical_scale"]
 LIMIT = 100.0
 """A radius that is below 1 up to this scale is taken to stay there."""
 
-LEAST = 1e-3
-"""Smallest scale that is looked at."""
+LEAST = 1e-6
+"""Of the scale from which on a Jacobian may have radius 1: the smallest that is looked at."""
 
 RATIO = 1.25
 """Of the scales at which the curve is looked at for the first crossing."""
@@ -43,17 +43,22 @@ def critical_scale(
 
     Args:
         activation, ensemble, input_variance, input_mean, injection, reaction: as for `mean_field`.
-        limit: largest scale looked at.
-        tolerance: relative, of the scale.
+        limit: largest scale looked at, positive and finite.
+        tolerance: relative, of the scale; 0 for all digits.
 
     Returns:
         The scale; infinity where the radius stays below 1 up to `limit`.
 
     Raises:
-        ValueError: as for `spectral_radius`.
+        ValueError: as for `spectral_radius`; the limit or the tolerance is out of range; phi' is
+            not finite somewhere between -50 and 50; or no scale is stable, however small.
 
     papers: Agarwala and Schoenholz 2022, section 3.2, fig. 4.
     """
+    if not (math.isfinite(limit) and limit > 0):
+        raise ValueError(f"limit must be positive and finite, got {limit}")
+    if not 0 <= tolerance < 1:
+        raise ValueError(f"tolerance must be at least 0 and below 1, got {tolerance}")
     phi = as_activation(activation)
 
     def stable(scale: float) -> bool:
@@ -71,22 +76,28 @@ def critical_scale(
             return False
         return radius < 1
 
-    # r <= sqrt(V) max |phi'| for a Gaussian W, twice that for a symmetric one: no need to look
-    # below what makes this 1.
     steepest = max(phi.steepest, -phi.flattest)
-    low = LEAST if steepest == 0 else max(LEAST, min(0.49 / steepest, limit))
-    if not stable(low):
-        low = LEAST
-        if not stable(low):
-            return low
-    high = low
-    while True:
+    if not math.isfinite(steepest):
+        raise ValueError(f"the slope of {phi.name} is not finite everywhere between -50 and 50")
+    # r <= sqrt(V) max |phi'| for a Gaussian W, twice that for a symmetric one: no need to look
+    # below what makes this 1, unless phi is steeper far out.
+    low = high = min(0.49 / steepest, limit) if steepest > 0 else limit
+    least = LEAST * low
+    while not stable(low):
+        low, high = low / 2, low
+        if low < least:
+            raise ValueError(
+                f"{phi.name} with '{ensemble}' weights is unstable at all scales looked at, down "
+                f"to {least:g}"
+            )
+    while low == high:  # the first crossing is still ahead
         if high >= limit:
             return math.inf
-        low, high = high, min(RATIO * high, limit)
-        if not stable(high):
-            break
+        following = min(RATIO * high, limit)
+        low, high = (following, following) if stable(following) else (high, following)
     while high - low > tolerance * high:
         middle = (low + high) / 2
+        if not low < middle < high:
+            break
         low, high = (middle, high) if stable(middle) else (low, middle)
     return (low + high) / 2

@@ -101,18 +101,30 @@ ERRATA: tuple[Erratum, ...] = (
         check="test_theorem_3_1_and_the_reaction",
     ),
     Erratum(
-        equation="38, 39",
+        equation="38",
         printed="the largest eigenvalue of (W^n)^T W^n is bounded by n V^n",
         right="it goes to V^n (n+1)^(n+1)/n^n, which is about e (n + 1/2) V^n",
-        why="The edge of the Fuss-Catalan law; n = 1 gives 4V. The proof stands, with another "
-        "constant.",
+        why="The edge of the Fuss-Catalan law; n = 1 gives 4V. By itself it changes a constant.",
         check="test_largest_singular_value_of_powers",
     ),
     Erratum(
-        equation="44",
-        printed="P(z*_i < z) ≥ (1 - δ)(P((z_t)_i < z) + Bε)",
-        right="P(z*_i < z) ≥ (1 - δ)(P((z_t)_i < z) - Bε)",
-        why="From eq. 42, whose bound is at z - ε. The conclusion stands.",
+        equation="39, 40, Lemma A.1",
+        printed="|z*_i - (z_t)_i|² ≤ ||z* - z_t||², about t V^t x·x, and t_c without N",
+        right="in probability, |z*_i - (z_t)_i|² is at most of the order t V^t (x_i² + x·x/N)",
+        why="One unit is bounded by the sum over all: with x·x of order N, the t_c that eq. 40 "
+        "gives grows like log N, while Theorem A.2 keeps t and lets N grow. As we read it the "
+        "lemma holds, by another step: rotations that fix x leave the law of W alone, so that the "
+        "part of z* - z_t across x has the same mean square, ||z* - z_t||²/(N-1) or less, in every "
+        "direction; the part along x brings the term x_i²; then Markov's inequality.",
+        check="test_one_unit_has_its_share_of_the_error",
+    ),
+    Erratum(
+        equation="42-46",
+        printed="P(z*_i < z) ≥ (1 - δ) (P((z_t)_i < z) + Bε), and ≤ (P((z_t)_i < z) + Bε)/(1 - δ)",
+        right="P((z_t)_i < z) - Bε - δ ≤ P(z*_i < z) ≤ P((z_t)_i < z) + Bε + δ",
+        why="That the two are close with probability 1 - δ says nothing of how probable it is "
+        "given that (z_t)_i < z - ε: δ is to be subtracted, the factors 1 - δ do not follow. Eq. "
+        "44 has also the sign of Bε wrong. Eq. 46 stands, with δ + Bε.",
     ),
     Erratum(
         equation="47, 48",

@@ -12,20 +12,17 @@ from torch import Tensor
 from equilibria.nn.init import Ensemble
 from equilibria.theory import families
 from equilibria.theory.activations import Activation
+from equilibria.theory.cavity import Injection, NoMeanFieldError
+from equilibria.theory.field import mean_product
 from equilibria.theory.linear import second_moment
-from equilibria.theory.meanfield import (
-    Injection,
-    MeanField,
-    NoMeanFieldError,
-    field_law,
-    mean_field,
-)
-from equilibria.theory.quadrature import REACH, normal_density, piecewise, root
+from equilibria.theory.meanfield import MeanField, mean_field
+from equilibria.theory.quadrature import root
+from equilibria.theory.traces import critical_V
 
 __all__ = ["Pair", "linear_nngp", "linear_ntk", "nngp", "ntk"]
 
-PIECES = 14
-"""Pieces of the inner integral, beside those that kinks make."""
+CLOSE = 1e-6
+"""Error of `mean_product`: a correlation that is this close to 1 is 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +42,9 @@ class Pair:
     means: tuple[float, float] = (0.0, 0.0)
 
     def __post_init__(self) -> None:
+        given = (self.first, self.second, self.product, *self.means)
+        if not all(math.isfinite(number) for number in given):
+            raise ValueError(f"the products and means of two inputs must be finite, got {given}")
         left, right = self.variances
         if left < -1e-12 or right < -1e-12:
             raise ValueError(
@@ -127,7 +127,7 @@ def ntk(
         instead of the Jacobian.
     """
     found = _pair(activation, ensemble, V, pair, injection)
-    alignment = found.mean(lambda h: found.first_response(h), lambda h: found.second_response(h))
+    alignment = found.alignment()
     S = families.carried(ensemble, V, found.first.response * found.second.response)
     if S * alignment >= 1:
         raise NoMeanFieldError(
@@ -146,11 +146,12 @@ def linear_nngp(ensemble: Ensemble, V: float, product: float) -> float:
         product: x.x' / N.
 
     Raises:
-        ValueError: V is at its critical value or above.
+        ValueError: m is infinite: V is at its critical value, or above it for another ensemble than
+            "orthogonal" and "antisymmetric".
 
     papers: Agarwala and Schoenholz 2022, eq. 8, 66 (corrected), 91.
     """
-    return second_moment(ensemble, V) * product
+    return _finite_moment(ensemble, V) * product
 
 
 def linear_ntk(ensemble: Ensemble, V: float, product: float) -> float:
@@ -160,11 +161,21 @@ def linear_ntk(ensemble: Ensemble, V: float, product: float) -> float:
         ensemble, V, product: as for `linear_nngp`.
 
     Raises:
-        ValueError: V is at its critical value or above.
+        ValueError: as for `linear_nngp`.
 
     papers: Agarwala and Schoenholz 2022, section 2.1.2.
     """
-    return second_moment(ensemble, V) ** 2 * product
+    return _finite_moment(ensemble, V) ** 2 * product
+
+
+def _finite_moment(ensemble: Ensemble, V: float) -> float:
+    moment = second_moment(ensemble, V)
+    if moment == math.inf:
+        raise ValueError(
+            f"a linear network with '{ensemble}' weights has no kernel at V = {V:g}: its second "
+            f"moment diverges at V = {critical_V(ensemble):g}"
+        )
+    return moment
 
 
 # --- two inputs at once --------------------------------------------------------------------------
@@ -185,19 +196,10 @@ class _Pair:
     common: float
     overlap: float
 
-    def first_response(self, h: Tensor) -> Tensor:
-        """dz/dxi for the first input."""
-        slope = self.first.activation.slope(h)
-        return slope / (1 - self.first.coupling * slope)
-
-    def second_response(self, h: Tensor) -> Tensor:
-        """dz/dxi for the second input."""
-        slope = self.second.activation.slope(h)
-        return slope / (1 - self.second.coupling * slope)
-
-    def mean(self, left: Callable[[Tensor], Tensor], right: Callable[[Tensor], Tensor]) -> float:
-        """E left(h) right(h')."""
-        return _product(self.first, self.second, self.common, left, right)
+    def alignment(self) -> float:
+        """E a a', a = dz/dxi."""
+        first, second = self.first.field, self.second.field
+        return mean_product(first, second, self.common, first.response, second.response)
 
 
 def _pair(
@@ -238,15 +240,18 @@ def _pair(
         crossed += pair.product
 
     def overlap(common: float) -> float:
-        return _product(first, second, common, phi, phi) + crossed
+        return mean_product(first.field, second.field, common, phi, phi) + crossed
 
     bound = math.sqrt(first.noise * second.noise)
     ends = tuple(S * overlap(end + from_inputs) - end for end in (-bound, bound))
-    # At correlation 1 the equation holds by itself where the inputs are the same.
+    # Where the inputs are the same correlation 1 is a solution, and -1 may be where they are
+    # opposite. It is the one that is meant, stable or not, but f is 0 there to its error only.
     if bound == 0:
         noise = 0.0
-    elif abs(ends[1]) <= 1e-9 * bound:
+    elif ends[1] >= -CLOSE * bound:
         noise = bound
+    elif ends[0] <= CLOSE * bound:
+        noise = -bound
     else:
         noise = root(
             lambda c: S * overlap(c + from_inputs) - c,
@@ -257,68 +262,3 @@ def _pair(
         )
     common = noise + from_inputs
     return _Pair(first=first, second=second, common=common, overlap=overlap(common))
-
-
-def _product(
-    first: MeanField,
-    second: MeanField,
-    common: float,
-    left: Callable[[Tensor], Tensor],
-    right: Callable[[Tensor], Tensor],
-) -> float:
-    """E left(h) right(h'), u and u' Gaussian with a covariance.
-
-    The outer integral stands in h. The inner is over u' given u, a Gaussian narrower than u', on
-    pieces of its own width between the kinks; h' is looked up from u'.
-    """
-    law = field_law(first.activation, first.centre, first.spread, first.coupling, coarse=True)
-    keep = law.weights > 1e-12 * float(law.weights.max())
-    h, weights = law.values[keep], law.weights[keep]
-    u = h - first.coupling * first.activation(h)
-    slope = common / first.spread if first.spread > 0 else 0.0
-    centre = second.centre + slope * (u - first.centre)
-    width = math.sqrt(max(0.0, second.spread - slope * common))
-    if width <= 1e-7 * math.sqrt(max(second.spread, 1e-300)):
-        return float((weights * left(h) * right(_invert(second, centre))).sum())
-    reach = 0.7 * REACH
-    kinks = torch.tensor(second.activation.kinks, dtype=torch.float64)
-    kinks = kinks - second.coupling * second.activation(kinks)
-    pieces = max(PIECES, min(100, math.ceil(1.4 * reach * width)))
-    even = torch.linspace(-reach, reach, pieces + 1, dtype=torch.float64)
-    bends = ((kinks - centre[:, None]) / width).clamp(-reach, reach)
-    edges = torch.cat([even.expand(len(centre), -1), bends], 1).sort(1).values
-    t, inner = piecewise(edges, order=6)
-    values = right(_invert(second, centre[:, None] + width * t))
-    means = (inner * normal_density(t, 0.0, 1.0) * values).sum(1)
-    return float((weights * left(h) * means).sum())
-
-
-def _invert(found: MeanField, u: Tensor) -> Tensor:
-    """The h with h - coupling * phi(h) = u, for each entry of u."""
-    if found.coupling == 0:
-        return u
-    phi, c = found.activation, found.coupling
-    ends = found.law.values
-    # A table of the ascending h -> u, then Newton's steps, kept between the table's neighbours.
-    low, high = float(ends[0]), float(ends[-1])
-    table = (
-        torch.cat(
-            [
-                torch.linspace(low, high, 1001, dtype=torch.float64),
-                torch.linspace(max(low, -12), min(high, 12), 1001, dtype=torch.float64),
-                torch.tensor([k for k in phi.kinks if low < k < high], dtype=torch.float64),
-            ]
-        )
-        .sort()
-        .values
-    )
-    heights = table - c * phi(table)
-    place = torch.searchsorted(heights, u.contiguous()).clamp(1, len(table) - 1)
-    below, above = table[place - 1], table[place]
-    h_low, h_high = heights[place - 1], heights[place]
-    share = ((u - h_low) / (h_high - h_low).clamp(min=1e-300)).clamp(0, 1)
-    h = below + share * (above - below)
-    for _ in range(3):
-        step = (h - c * phi(h) - u) / (1 - c * phi.slope(h))
-        h = torch.minimum(torch.maximum(h - step, below), above)
-    return h

@@ -13,7 +13,7 @@ from equilibria.nn.init import Ensemble
 from equilibria.theory.linear import mean_power
 from equilibria.theory.traces import Spectrum, Traces, check_spectrum, traces
 
-__all__ = ["exponent", "length_variance"]
+__all__ = ["length_variance", "length_variance_exponent"]
 
 
 def length_variance(
@@ -95,7 +95,7 @@ def untied_fourth_moment(w: Traces) -> float:
     return (sides + (w.fourth - w.V**2) * b**2) / (1 - w.V**2)
 
 
-def exponent(ensemble: Ensemble, *, tied: bool = True) -> float:
+def length_variance_exponent(ensemble: Ensemble, *, tied: bool = True) -> float:
     """Return p of the length variance's divergence delta^p, delta = 1 - V / V_c.
 
     Tied: -4 for gaussian, -3 for orthogonal, -5/2 for goe, -2 for the normal matrices of the disk,

@@ -88,6 +88,8 @@ def mean_power(spectrum: Spectrum, V: float, power: int) -> float:
 def second_moment_after(steps: int, V: float) -> float:
     """Return E[z_t . z_t] / (x . x) after t steps from z_0 = 0: (1 - V^t) / (1 - V).
 
+    Infinite where it is larger than a float64 can be.
+
     For Gaussian W, tied or untied, and any untied ensemble of trace zero.
 
     Args:
@@ -95,15 +97,20 @@ def second_moment_after(steps: int, V: float) -> float:
         V: average squared singular value of W, not negative; may be above 1.
 
     Raises:
-        ValueError: an argument is negative, or V not finite.
+        ValueError: an argument is negative, V not finite, or t no whole number.
 
     papers: Agarwala and Schoenholz 2022, eq. 48, and 7, corrected: the variance is the sum of V^k
     over k = 1, ..., t - 1.
     """
     check_spectrum("gaussian", V, None)
-    if steps < 0:
-        raise ValueError(f"steps is {steps}: expected 0 or more")
-    return float(steps) if V == 1 else (1 - V**steps) / (1 - V)
+    if not (math.isfinite(steps) and steps >= 0 and steps == math.floor(steps)):
+        raise ValueError(f"steps is {steps}: expected a whole number, 0 or more")
+    if V == 1:
+        return float(steps)
+    try:
+        return (1 - float(V) ** int(steps)) / (1 - V)
+    except OverflowError:
+        return math.inf
 
 
 def second_moment_exponent(ensemble: Ensemble, *, tied: bool = True) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["cut", "gaussian_mean", "gaussian_rule", "normal_density", "piecewise", "root"]
+__all__ = ["cut", "gaussian_rule", "normal_density", "piecewise", "root"]
 
 REACH = 10.0
 """Standard deviations to either side that are integrated over; e^-50 is left out."""
@@ -82,29 +82,6 @@ def gaussian_rule(
     reach = REACH * math.sqrt(variance)
     nodes, weights = piecewise(cut(mean - reach, mean + reach, kinks))
     return nodes, weights * normal_density(nodes, mean, variance)
-
-
-def gaussian_mean(
-    function: Callable[[Tensor], Tensor],
-    mean: float = 0.0,
-    variance: float = 1.0,
-    kinks: Sequence[float] = (),
-) -> float:
-    """Return E f(h) for h ~ N(mean, variance).
-
-    Args:
-        function: f, elementwise on a float64 tensor.
-        mean: of h.
-        variance: of h, not negative.
-        kinks: places where f or its derivative jumps.
-
-    Raises:
-        ValueError: the variance is negative or not finite.
-    """
-    if not (math.isfinite(variance) and variance >= 0):
-        raise ValueError(f"variance must be finite and not negative, got {variance}")
-    nodes, weights = gaussian_rule(mean, variance, kinks)
-    return float((weights * function(nodes)).sum())
 
 
 def root(

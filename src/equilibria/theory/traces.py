@@ -43,13 +43,34 @@ def eigenvalues(spectrum: Spectrum, V: float) -> np.ndarray:
         V: average squared singular value.
 
     Raises:
-        ValueError: it is empty, not finite, or all zero.
+        ValueError: it is empty, not finite, all zero, or has one without its conjugate.
     """
     values = np.asarray(spectrum, dtype=np.complex128).ravel()
     square = float(np.mean(np.abs(values) ** 2)) if values.size else 0.0
     if not (math.isfinite(square) and square > 0):
         raise ValueError("a spectrum is one or more finite eigenvalues that are not all zero")
+    if not _closed(values):
+        raise ValueError(
+            "a real matrix has with each eigenvalue a + ib its conjugate a - ib, and this "
+            "spectrum has some without"
+        )
     return values * math.sqrt(V / square)
+
+
+def _closed(values: np.ndarray) -> bool:
+    """Whether eigenvalues are those of a real matrix, to rounding."""
+    slack = 1e-7 * float(np.abs(values).max())
+    height = np.imag(values)
+    upper, lower = values[height > slack], np.conj(values[height < -slack])
+    if upper.size != lower.size:
+        return False
+    # In the order of their real parts, in which rounding must not part two that are equal: in steps
+    # that begin off the round numbers.
+    upper, lower = (
+        part[np.lexsort([np.imag(part), np.floor(np.real(part) / slack + 0.123)])]
+        for part in (upper, lower)
+    )
+    return bool((np.abs(upper - lower) <= 2 * slack).all())
 
 
 def traces(ensemble: Ensemble, V: float, spectrum: Spectrum | None = None) -> Traces:

@@ -66,6 +66,11 @@ def build(
             raise ConfigError(f"{source} has an unknown key '{key}'" + nearest(key, types_))
     for option in argv:
         key = option.removeprefix("--").partition("=")[0]
+        if option.startswith("--") and f"{key}.name" in types_:
+            raise ConfigError(
+                f"'--{key}' has keys of its own: choose it with --{key}.name, or take it away with "
+                f"--{key}.name null where a recipe may be without"
+            )
         if option.startswith("--") and key not in types_:
             raise ConfigError(f"unknown option '--{key}'" + nearest(key, types_))
     try:
@@ -248,7 +253,12 @@ def switch(
 def _implied(
     tree: Mapping[str, Any], argv: Sequence[str], cls: type, choices: Choices
 ) -> dict[str, Any]:
-    """The classes that are the only ones of their field and of which there is an option."""
+    """The classes that are the only ones of their field and of which there is an option.
+
+    `--regulariser.gamma .1` and `--initialisation.scale 2` can mean but one thing, so they switch
+    on what the recipe leaves out or has as null; of a field with several classes an option cannot
+    say which, and a name is asked for. An option `--regulariser.name null` beside it wins.
+    """
     asked = {word.removeprefix("--").partition(".")[0] for word in argv if word.startswith("--")}
     found: dict[str, Any] = {}
     for name, hint in typing.get_type_hints(cls).items():

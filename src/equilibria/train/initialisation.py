@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from accelerate import Accelerator
 from torch import Tensor
 
 from equilibria.models import Model
 from equilibria.models.sequence.equilibrium import EquilibriumSequence
 from equilibria.nn.init import Begun, Ensemble, initialize
 from equilibria.stability.rescale import set_radius
+from equilibria.tasks import Task
+from equilibria.train.evaluation import to_device
 
-__all__ = ["Beginning", "Initialisation", "first_piece"]
+if TYPE_CHECKING:
+    from equilibria.train.recipe import Recipe
+
+__all__ = ["Beginning", "Initialisation", "begin", "first_piece"]
 
 
 SMALL = 0.3
@@ -90,8 +96,9 @@ class Initialisation:
 
         Args:
             model: changed in place.
-            inputs: the first batch of training, which `radius` is measured on; on the device of
-                the model.
+            inputs: the first batch of training, which `radius` is measured on. The weights are
+                drawn where they are, and the model then goes to the device of the inputs: a seed
+                gives the same weights with a radius as with a scale, wherever it is measured.
 
         Returns:
             What they were set to.
@@ -106,6 +113,7 @@ class Initialisation:
         if inputs is None:
             raise ValueError("a radius is measured on a batch, and there is none")
         rows = initialize(model, self.ensemble, SMALL, layers=self.layers)
+        model.to(inputs.device)
         inputs = first_piece(model, inputs)
         found = set_radius(model, inputs, radius=self.radius, layers=self.layers)
         scaled = tuple(
@@ -113,6 +121,32 @@ class Initialisation:
             for row, now in zip(rows, found.rows, strict=True)
         )
         return Beginning(scaled, found.radius)
+
+
+def begin(recipe: Recipe, task: Task, model: Model, accelerator: Accelerator) -> Beginning | None:
+    """Fill the recurrent weights of a new model as its recipe says, before training.
+
+    All processes do the same: they have the same weights and look at the whole first batch.
+
+    Args:
+        recipe: whose `initialisation` it is.
+        task: that of the recipe, whose first batch a radius is measured on.
+        model: changed in place; a radius takes it to the accelerator's device.
+        accelerator: of the training.
+
+    Returns:
+        What they were set to; None where the recipe says nothing.
+
+    Raises:
+        ValueError: see `Initialisation.apply`.
+    """
+    asked = recipe.initialisation
+    if asked is None:
+        return None
+    if asked.radius is None:
+        return asked.apply(model)
+    batch = task.feed(recipe.batch_size, recipe.seed).batch(0)
+    return asked.apply(model, to_device(batch.inputs, accelerator))
 
 
 def first_piece(model: Model, inputs: Tensor) -> Tensor:

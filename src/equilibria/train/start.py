@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy
+import torch
 
 from equilibria.models.sequence.base import SequenceModel
 from equilibria.nn.init import Ensemble
 from equilibria.stability.ensembles import Sweep, sweep
 from equilibria.stability.ensembles.measure import DRAWS, SCALES
+from equilibria.stability.rescale import UnreachableRadiusError
 from equilibria.tasks import Task
 from equilibria.train import evaluation
-from equilibria.train.initialisation import first_piece
+from equilibria.train.initialisation import begin, first_piece
 from equilibria.train.recipe import Recipe
 from equilibria.train.step import seed_all
 
@@ -38,9 +45,11 @@ def examine_start(
 ) -> Sweep:
     """Measure how the model of a recipe would start, on the first samples that training meets.
 
-    The model is the one that training would begin with, its other weights included. Of a text, a
-    sample is the first segment of a stream, which nothing precedes; of a model that solves a
-    segment in pieces, the first piece is taken. All is measured in float32.
+    The model is the one that training would begin with, its other weights included; a radius that
+    the recipe asks for is set as training does, on its whole first batch, and where it cannot be
+    reached the sweep says so. Of a text, a sample is the first segment of a stream, which nothing
+    precedes; of a model that solves a segment in pieces, the first piece is taken. All is measured
+    in float32. Random generators stay as they were.
 
     Args:
         recipe: its seed is that of the draws too, its `initialisation.layers` says which weights
@@ -59,6 +68,19 @@ def examine_start(
             f"{kind} describes an explicit network: it solves for no fixed point, so there are no "
             "recurrent weights whose start could be unstable"
         )
+    with _kept():
+        return _examine(recipe, task, ensembles, scales, draws, samples, told)
+
+
+def _examine(
+    recipe: Recipe,
+    task: Task,
+    ensembles: Sequence[Ensemble],
+    scales: Iterable[float],
+    draws: int,
+    samples: int | None,
+    told: Callable[[int, int], None],
+) -> Sweep:
     seed_all(recipe.seed)
     model = task.model(recipe.model, **recipe.layer())
     count = samples or (SEQUENCES if isinstance(model, SequenceModel) else SAMPLES)
@@ -70,17 +92,45 @@ def examine_start(
             f"samples is {count}, and the training data do not fill such a batch: {error}"
         ) from None
     inputs = evaluation.to_device(first_piece(model, inputs), accelerator)
+    refused = ""
+    try:
+        begin(recipe, task, model, accelerator)
+    except UnreachableRadiusError as error:
+        assert recipe.initialisation is not None
+        refused = f"initialisation.radius {recipe.initialisation.radius:g}: {error}"
     model.to(accelerator.device)
-    begins = recipe.initialisation
-    if begins is not None:
-        begins.apply(model, inputs)
-    return sweep(
+    found = sweep(
         model,
         inputs,
         ensembles=ensembles,
         scales=scales,
         draws=draws,
-        layers=None if begins is None else begins.layers,
+        layers=None if recipe.initialisation is None else recipe.initialisation.layers,
         seed=recipe.seed,
         told=told,
     )
+    own = None if refused else found.own
+    return replace(found, own=own, refused=refused, notes=tuple(_notes(recipe)))
+
+
+def _notes(recipe: Recipe) -> Iterator[str]:
+    """In what training differs from what is measured."""
+    if recipe.pretrain is not None:
+        yield (
+            f"The recipe trains a shallow network in its first {recipe.pretrain.steps} steps "
+            "(pretrain): its solves begin from what these have made of the weights."
+        )
+    if recipe.precision != "float32":
+        yield f"The recipe trains in {recipe.precision}, and this was measured in float32."
+
+
+@contextmanager
+def _kept() -> Iterator[None]:
+    """Leaves all global random generators as they were."""
+    python, arrays = random.getstate(), numpy.random.get_state()
+    with torch.random.fork_rng():
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            numpy.random.set_state(arrays)

@@ -17,7 +17,7 @@ from equilibria.models import EquilibriumModel, Model, Prediction
 from equilibria.tasks import Batch, Task
 from equilibria.train import checkpoint
 from equilibria.train.evaluation import loss_of, output_at, to_device
-from equilibria.train.initialisation import Beginning
+from equilibria.train.initialisation import Beginning, begin
 from equilibria.train.recipe import Recipe
 from equilibria.train.stabiliser import Stabiliser
 from equilibria.train.tally import Tally
@@ -65,20 +65,13 @@ class Step:
         self.stabiliser = Stabiliser(recipe, steps, accelerator)
 
     def _begin(self) -> Beginning | None:
-        """Fill the recurrent weights as the recipe says, and return what they were set to.
-
-        All processes do the same: they have the same weights and look at the whole first batch.
-        """
-        asked = self.recipe.initialisation
-        if asked is None:
-            return None
-        if asked.radius is None:
-            return asked.apply(self.model)
-        batch = self.task.feed(self.recipe.batch_size, self.recipe.seed).batch(0)
-        self.model.to(self.accelerator.device)
+        """Fill the recurrent weights as the recipe says, and return what they were set to."""
         try:
-            return asked.apply(self.model, to_device(batch.inputs, self.accelerator))
+            return begin(self.recipe, self.task, self.model, self.accelerator)
         except ValueError as error:
+            asked = self.recipe.initialisation
+            if asked is None or asked.radius is None:
+                raise
             raise TrainingError(f"initialisation.radius {asked.radius:g}: {error}") from None
 
     def shallow(self, step: int) -> bool:

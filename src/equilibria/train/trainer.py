@@ -79,6 +79,13 @@ def train(
     if resume:
         folder.check_same(completed(recipe, task))
     fresh = not (resume and folder.checkpoint.exists())
+    begins = recipe.initialisation
+    if fresh and begins is not None and begins.radius is not None:
+        console.print(
+            f"Looking for the scale of the recurrent weights that gives a spectral radius of "
+            f"{begins.radius:g} on the first batch ...",
+            markup=False,
+        )
     trainer = Trainer(recipe, task, accelerator, probe=probe, stop=stop, fresh=fresh)
     if accelerator.is_main_process and not resume:
         folder.create(trainer.recipe)

@@ -12,14 +12,13 @@ from equilibria.bench.record import Table
 from equilibria.experiments.case import Case, Place, Results
 from equilibria.experiments.draw import Panel, Series
 from equilibria.experiments.experiment import NOT_RUN, Experiment, Page, Scale
-from equilibria.experiments.initialisation.linear import COLOURS, NAMES, spaced, tied, untied
+from equilibria.experiments.initialisation.linear import spaced, tied, untied
+from equilibria.experiments.initialisation.words import COLOURS, NAMES, PAPER
 from equilibria.experiments.published import AGARWALA_2022
 from equilibria.nn.init import Ensemble
-from equilibria.theory import critical_V, exponent, length_variance
+from equilibria.theory import critical_V, length_variance, length_variance_exponent
 
 __all__ = ["EXPERIMENT", "cases", "show"]
-
-FIGURE: tuple[Ensemble, ...] = ("gaussian", "orthogonal", "goe")
 
 LARGE, SMALL, DRAWS = 5000, 1000, 10
 """Units of the figure's network, of those that are drawn several times, and how often."""
@@ -43,12 +42,12 @@ where delta comes near N^(-1/2) for a Gaussian W, N^(-2/3) for the GOE and 1/N f
 def cases(scale: Scale) -> Sequence[Case]:
     """One W of 5,000 units an ensemble, several of 1,000, and networks with untied weights."""
     return [
-        *(_tied(ensemble, LARGE, 1) for ensemble in FIGURE),
-        *(_tied(ensemble, SMALL, DRAWS) for ensemble in FIGURE),
+        *(_tied(ensemble, LARGE, 1) for ensemble in PAPER),
+        *(_tied(ensemble, SMALL, DRAWS) for ensemble in PAPER),
         *(
             Case(
                 key=f"untied-{ensemble}",
-                description=f"{STATES} states of untied weights, {NAMES.get(ensemble, ensemble)}, "
+                description=f"{STATES} states of untied weights, {NAMES[ensemble]}, "
                 f"at {len(APART)} distances",
                 minutes=0.2,
                 run=partial(_run_untied, ensemble),
@@ -60,7 +59,7 @@ def cases(scale: Scale) -> Sequence[Case]:
                     "spacing": [spaced(delta) for delta in APART],
                 },
             )
-            for ensemble in FIGURE
+            for ensemble in PAPER
         ),
     ]
 
@@ -69,8 +68,7 @@ def _tied(ensemble: Ensemble, width: int, draws: int) -> Case:
     deltas = COARSE if ensemble == "gaussian" else FINE
     return Case(
         key=f"{ensemble}-{width}",
-        description=f"{draws} W of {width} units, {NAMES.get(ensemble, ensemble)}, at "
-        f"{len(deltas)} distances",
+        description=f"{draws} W of {width} units, {NAMES[ensemble]}, at {len(deltas)} distances",
         minutes=1.0 if width == LARGE else 0.1,
         run=partial(_run_tied, ensemble, width, deltas, draws),
         settings={"ensemble": ensemble, "width": width, "deltas": deltas, "draws": draws},
@@ -119,7 +117,7 @@ def _printed(delta: float) -> float:
 def _figure(done: Results) -> Panel:
     """One W an ensemble over the theory's lines: the paper's figure."""
     series: list[Series] = []
-    for ensemble in FIGURE:
+    for ensemble in PAPER:
         found = done.get(f"{ensemble}-{LARGE}")
         if found is not None:
             series.append(_line(ensemble, FINE))
@@ -130,7 +128,7 @@ def _figure(done: Results) -> Panel:
 def _draws(done: Results) -> Panel:
     """The middle of several draws and their whole range."""
     series: list[Series] = []
-    for ensemble in FIGURE:
+    for ensemble in PAPER:
         found = done.get(f"{ensemble}-{SMALL}")
         if found is not None:
             series.append(_line(ensemble, FINE, dashed=True))
@@ -143,7 +141,7 @@ def _untied(done: Results) -> Panel:
     """Untied weights: our formulas, eq. 14 as printed, and what is measured."""
     series: list[Series] = []
     deltas = [delta for delta in FINE if delta >= 0.01]
-    for ensemble in FIGURE:
+    for ensemble in PAPER:
         found = done.get(f"untied-{ensemble}")
         if found is not None:
             middles = [statistics.median(states) for states in found.value["length"]]
@@ -187,7 +185,7 @@ def _line(
 
 def _points(ensemble: Ensemble, deltas: Sequence[float], values: Sequence[float]) -> Series:
     return Series(
-        label=NAMES.get(ensemble, ensemble),
+        label=NAMES[ensemble],
         x=deltas,
         y=values,
         colour=COLOURS[ensemble],
@@ -200,7 +198,7 @@ def _range(
 ) -> Series:
     deltas, values = deltas[::-1], values[::-1]  # a band runs to the right
     return Series(
-        label=NAMES.get(ensemble, ensemble),
+        label=NAMES[ensemble],
         x=deltas,
         y=[statistics.median(each) for each in values],
         low=[min(each) for each in values],
@@ -223,14 +221,14 @@ def _slope(deltas: Sequence[float], values: Sequence[float]) -> float:
 def _exponents(done: Results) -> Table:
     rows: list[list[Any]] = []
     for one in (True, False):
-        for ensemble in FIGURE:
+        for ensemble in PAPER:
             found = done.get(f"{ensemble}-{LARGE}" if one else f"untied-{ensemble}")
             published = PUBLISHED[ensemble] if one else UNTIED
             row: list[Any] = [
-                NAMES.get(ensemble, ensemble),
+                NAMES[ensemble],
                 "tied" if one else "untied",
                 published,
-                exponent(ensemble, tied=one),
+                length_variance_exponent(ensemble, tied=one),
             ]
             if found is None:
                 rows.append([*row, NOT_RUN, None, None, None])
@@ -267,11 +265,11 @@ def _exponents(done: Results) -> Table:
 
 def _numbers(done: Results) -> Table:
     rows: list[list[Any]] = []
-    for ensemble in FIGURE:
+    for ensemble in PAPER:
         large, small = done.get(f"{ensemble}-{LARGE}"), done.get(f"{ensemble}-{SMALL}")
         deltas = [delta for delta in FINE if delta in COARSE]
         for delta in deltas:
-            row: list[Any] = [NAMES.get(ensemble, ensemble), f"{delta:.3g}"]
+            row: list[Any] = [NAMES[ensemble], f"{delta:.3g}"]
             row.append(f"{_theory(ensemble, [delta])[0]:.4g}")
             if large is None:
                 row.append(NOT_RUN)

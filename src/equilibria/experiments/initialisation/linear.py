@@ -15,14 +15,7 @@ from equilibria.nn.init import Ensemble, fill
 from equilibria.nn.init.normal import disk
 from equilibria.theory import critical_V
 
-__all__ = ["COLOURS", "NAMES", "ORDER", "Pair", "spaced", "tied", "untied"]
-
-ORDER: tuple[Ensemble, ...] = ("gaussian", "orthogonal", "goe", "antisymmetric", "normal")
-NAMES = {"gaussian": "Gaussian", "goe": "GOE"}
-"""What an ensemble is called in words, where that is not its name."""
-
-COLOURS = {"gaussian": 0, "orthogonal": 1, "goe": 2, "antisymmetric": 3, "normal": 4}
-"""Of each ensemble, in all figures."""
+__all__ = ["Pair", "spaced", "tied", "untied"]
 
 Pair = tuple[float, float]
 """E[z* . z*] / (x . x) and N sigma^2, the length variance at input variance 1."""

@@ -13,14 +13,12 @@ from equilibria.experiments.case import Case, Place, Results
 from equilibria.experiments.draw import Panel, Series
 from equilibria.experiments.experiment import NOT_RUN, Experiment, Page, Scale
 from equilibria.experiments.initialisation.linear import (
-    COLOURS,
-    NAMES,
-    ORDER,
     Pair,
     spaced,
     tied,
     untied,
 )
+from equilibria.experiments.initialisation.words import COLOURS, NAMES
 from equilibria.experiments.published import AGARWALA_2022
 from equilibria.nn.init import Ensemble
 from equilibria.theory import critical_V, length_variance, second_moment
@@ -50,7 +48,7 @@ MINUTES = {True: 0.9, False: 1.7}
 def cases(scale: Scale) -> Sequence[Case]:
     """Each width with tied weights and each ensemble, then with untied weights."""
     return [
-        *(_case(True, ensemble, width) for width in WIDTHS for ensemble in ORDER),
+        *(_case(True, ensemble, width) for width in WIDTHS for ensemble in NAMES),
         *(_case(False, ensemble, width) for width in WIDTHS for ensemble in UNTIED),
     ]
 
@@ -60,7 +58,7 @@ def _key(one: bool, ensemble: Ensemble, width: int) -> str:
 
 
 def _words(one: bool, ensemble: Ensemble) -> str:
-    return f"{NAMES.get(ensemble, ensemble)}, {'tied' if one else 'untied'}"
+    return f"{NAMES[ensemble]}, {'tied' if one else 'untied'}"
 
 
 def _case(one: bool, ensemble: Ensemble, width: int) -> Case:
@@ -120,7 +118,7 @@ def show(done: Results) -> Page:
 
 
 def _groups() -> Iterator[tuple[bool, Ensemble]]:
-    for ensemble in ORDER:
+    for ensemble in NAMES:
         yield True, ensemble
     for ensemble in UNTIED:
         yield False, ensemble
@@ -145,7 +143,7 @@ def _criteria(done: Results) -> Table:
     width = max(WIDTHS)
     rows: list[list[Any]] = []
     for one, ensemble in _groups():
-        row: list[Any] = [NAMES.get(ensemble, ensemble), "tied" if one else "untied"]
+        row: list[Any] = [NAMES[ensemble], "tied" if one else "untied"]
         held: list[bool] = []
         for moment in MOMENTS:
             found = _relative(done, one, ensemble, width, moment)
@@ -199,7 +197,7 @@ def _scaling(done: Results) -> Table:
         for one, ensemble in _groups():
             found = [_at_hardest(_relative(done, one, ensemble, n, moment)) for n in WIDTHS]
             whole = [_typical(_relative(done, one, ensemble, n, moment)) for n in WIDTHS]
-            row: list[Any] = [words, NAMES.get(ensemble, ensemble), "tied" if one else "untied"]
+            row: list[Any] = [words, NAMES[ensemble], "tied" if one else "untied"]
             row += [NOT_RUN if value is None else f"{100 * value:.3f}" for value in found]
             for values in (found, whole):
                 known = [(n, v) for n, v in zip(WIDTHS, values, strict=True) if v is not None]
@@ -263,7 +261,7 @@ def _against_width(done: Results, moment: Moment) -> Panel:
 def _near(done: Results) -> Panel:
     """Where networks of the largest width leave the theory: their median over the theory."""
     series: list[Series] = []
-    for ensemble in ORDER:
+    for ensemble in NAMES:
         found = _relative(done, True, ensemble, max(WIDTHS), "length")
         if found:
             series.append(

@@ -10,6 +10,7 @@ from equilibria.experiments.case import Case, Results
 from equilibria.experiments.draw import Panel, Series
 from equilibria.experiments.experiment import NOT_RUN, Experiment, Page, Scale
 from equilibria.experiments.initialisation import wide
+from equilibria.experiments.initialisation.words import PAPER
 from equilibria.experiments.published import AGARWALA_2022
 from equilibria.nn.init import Ensemble
 from equilibria.theory import radius_at
@@ -19,14 +20,14 @@ __all__ = ["EXPERIMENT", "cases", "show"]
 
 def cases(scale: Scale) -> Sequence[Case]:
     """A sweep of each ensemble over scales, shared with Figures 2 and 4."""
-    return [wide.sweep(ensemble) for ensemble in wide.FAMILIES]
+    return [wide.sweep(ensemble) for ensemble in PAPER]
 
 
 def show(done: Results) -> Page:
     """Measured against predicted as in the paper, and both against the scale."""
     return Page(
         [_table(done)],
-        [_against_theory(done), *(_against_scale(done, each) for each in wide.FAMILIES)],
+        [_against_theory(done), *(_against_scale(done, each) for each in PAPER)],
     )
 
 
@@ -37,7 +38,7 @@ def _predicted(ensemble: Ensemble, scale: float, *, reaction: bool = True) -> fl
 
 def _table(done: Results) -> Table:
     rows: list[list[Any]] = []
-    for ensemble, words in wide.FAMILIES.items():
+    for ensemble, words in PAPER.items():
         found = {row["scale"]: row for row in wide.measured(done, ensemble)}
         for scale in wide.SCALES:
             row = found.get(scale)
@@ -69,14 +70,14 @@ def _table(done: Results) -> Table:
         rows=rows,
         note=f"{wide.AVERAGED}; one input of a draw (GOE: of each). The paper's theory takes the "
         "law of h from Theorem 3.1; with the reaction (cavity method), h of symmetric weights has "
-        "another law. Theorem 3.2 for random and orthogonal weights, C.1 for GOE. Beyond 1, h is "
+        "another law. Theorem 3.2 for Gaussian and orthogonal weights, C.1 for GOE. Beyond 1, h is "
         "no fixed point but where the iteration stopped.",
     )
 
 
 def _against_theory(done: Results) -> Panel:
     series: list[Series] = []
-    for colour, (ensemble, words) in enumerate(wide.FAMILIES.items()):
+    for colour, (ensemble, words) in enumerate(PAPER.items()):
         rows = wide.measured(done, ensemble)
         if rows:
             series.append(
@@ -103,7 +104,7 @@ def _against_theory(done: Results) -> Panel:
 
 
 def _against_scale(done: Results, ensemble: Ensemble) -> Panel:
-    rows, words = wide.measured(done, ensemble), wide.FAMILIES[ensemble]
+    rows, words = wide.measured(done, ensemble), PAPER[ensemble]
     title = f"{words}: against the scale"
     if not rows:
         return Panel(title=title, x="sqrt(V)", y="largest |eigenvalue|", series=[])
@@ -113,7 +114,7 @@ def _against_scale(done: Results, ensemble: Ensemble) -> Panel:
             label="each draw",
             x=[row["scale"] for row in rows for _ in row["radius"]],
             y=[value for row in rows for value in row["radius"]],
-            colour=list(wide.FAMILIES).index(ensemble),
+            colour=list(PAPER).index(ensemble),
             style="points",
         ),
         Series(

@@ -18,6 +18,7 @@ from equilibria.experiments.case import Case, Place, Results
 from equilibria.experiments.draw import Panel, Series
 from equilibria.experiments.experiment import NOT_RUN, Experiment, Page, Scale
 from equilibria.experiments.initialisation.wide import weight
+from equilibria.experiments.initialisation.words import NAMES, PAPER
 from equilibria.experiments.published import AGARWALA_2022
 from equilibria.nn.init import Ensemble
 from equilibria.solve import (
@@ -49,12 +50,7 @@ WORDS = {
     "broyden": "Broyden",
     "newton": "Newton-Krylov",
 }
-ENSEMBLES: Mapping[Ensemble, str] = {
-    "gaussian": "random",
-    "orthogonal": "orthogonal",
-    "goe": "GOE",
-    "antisymmetric": "antisymmetric",
-}
+ENSEMBLES: Mapping[Ensemble, str] = {**PAPER, "antisymmetric": NAMES["antisymmetric"]}
 ACTIVATIONS = ("hard-tanh", "tanh")
 
 WIDTH, DRAWS, INPUTS = 500, 5, 16

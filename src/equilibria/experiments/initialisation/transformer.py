@@ -1,4 +1,4 @@
-"""Figure 6 and Table 1: DEQ-Transformers whose dense layers begin random, orthogonal or GOE."""
+"""Figure 6 and Table 1: DEQ-Transformers whose dense layers begin Gaussian, orthogonal or GOE."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from equilibria.experiments.case import Case, Place, Results
 from equilibria.experiments.draw import Panel, Series
 from equilibria.experiments.experiment import NOT_RUN, Experiment, Page, Scale
 from equilibria.experiments.initialisation.learning import learn
+from equilibria.experiments.initialisation.words import NAMES
 from equilibria.experiments.published import AGARWALA_2022, ENSEMBLES
 from equilibria.models.sequence.transformer import TransformerConfig
 from equilibria.nn.init import Ensemble
@@ -59,9 +60,9 @@ class Arm:
 ARMS: Mapping[str, Arm] = {
     "goe": Arm(words="GOE", ensemble="goe", square=True),
     "orthogonal": Arm(words="orthogonal", ensemble="orthogonal", square=False),
-    "random": Arm(words="random", ensemble="gaussian", square=False),
+    "random": Arm(words="Gaussian", ensemble="gaussian", square=False),
     "orthogonal-square": Arm(words="orthogonal, GOE's size", ensemble="orthogonal", square=True),
-    "random-square": Arm(words="random, GOE's size", ensemble="gaussian", square=True),
+    "random-square": Arm(words="Gaussian, GOE's size", ensemble="gaussian", square=True),
 }
 """The paper's three, whose GOE network is smaller than the others, and two of its size."""
 
@@ -190,7 +191,9 @@ def _table(done: Results) -> Table:
         f"the recipe {RECIPE}: a pre-LN DEQ-Transformer, Broyden with at most 20 evaluations. "
         f"Failed: above {FAILED:g} times the best of all, or diverged; means are of those that did "
         "not diverge. Solves: of the last 20 steps. The paper's GOE network has dense layers of a "
-        "quarter of the others' size, for they must be square: the last two arms have its size.",
+        "quarter of the others' size, for they must be square: the last two arms have its size. Of "
+        "the larger ones the orthogonal layer with four times as many outputs as inputs gives "
+        "entries half as large as the Gaussian one of the same scale; square layers have one gain.",
     )
 
 
@@ -201,11 +204,10 @@ def _solves(runs: Sequence[Mapping[str, Any]], which: str) -> float | None:
 
 
 def _published() -> Table:
-    words = {"goe": "GOE", "orthogonal": "orthogonal", "gaussian": "random"}
     return Table(
         title="Table 1 as published",
         columns=["dense layers", "sqrt V", "least", "mean"],
-        rows=[[words[row.ensemble], row.scale, row.least, row.mean] for row in ENSEMBLES],
+        rows=[[NAMES[row.ensemble], row.scale, row.least, row.mean] for row in ENSEMBLES],
         note="WikiText-103, test perplexity of sentence pieces, 10 seeds, a state of 700 with "
         "dense layers of 2,800 (GOE: 700).",
     )

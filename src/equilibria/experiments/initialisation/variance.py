@@ -11,6 +11,7 @@ from equilibria.experiments.case import Case, Results
 from equilibria.experiments.draw import Panel, Series
 from equilibria.experiments.experiment import NOT_RUN, Experiment, Page, Scale
 from equilibria.experiments.initialisation import wide
+from equilibria.experiments.initialisation.words import PAPER
 from equilibria.experiments.published import AGARWALA_2022
 from equilibria.nn.init import Ensemble
 from equilibria.theory import NoMeanFieldError, mean_field
@@ -20,7 +21,7 @@ __all__ = ["EXPERIMENT", "cases", "show"]
 
 def cases(scale: Scale) -> Sequence[Case]:
     """A sweep of each ensemble over scales, shared with Figures 3 and 4."""
-    return [wide.sweep(ensemble) for ensemble in wide.FAMILIES]
+    return [wide.sweep(ensemble) for ensemble in PAPER]
 
 
 def show(done: Results) -> Page:
@@ -44,7 +45,7 @@ def _cavity(scale: float) -> float | None:
 
 def _table(done: Results) -> Table:
     rows: list[list[Any]] = []
-    for ensemble, words in wide.FAMILIES.items():
+    for ensemble, words in PAPER.items():
         found = {row["scale"]: row for row in wide.measured(done, ensemble)}
         for scale in wide.SCALES:
             row, plain = found.get(scale), _plain(ensemble, scale)
@@ -84,7 +85,7 @@ def _table(done: Results) -> Table:
 def _against_theory(done: Results) -> Panel:
     series: list[Series] = []
     top = max(_plain("goe", scale) for scale in wide.SCALES)
-    for colour, (ensemble, words) in enumerate(wide.FAMILIES.items()):
+    for colour, (ensemble, words) in enumerate(PAPER.items()):
         rows = wide.measured(done, ensemble)
         if rows:
             series.append(
@@ -117,7 +118,7 @@ def _against_theory(done: Results) -> Panel:
 
 def _against_scale(done: Results) -> Panel:
     series: list[Series] = []
-    for colour, (ensemble, words) in enumerate(wide.FAMILIES.items()):
+    for colour, (ensemble, words) in enumerate(PAPER.items()):
         rows = wide.measured(done, ensemble)
         if rows:
             series.append(
@@ -155,7 +156,7 @@ EXPERIMENT = Experiment(
     name="initialisation/variance",
     paper=AGARWALA_2022,
     subject="Figure 2",
-    description="How long h* is: Theorem 3.1 fits random and orthogonal weights; GOE needs more.",
+    description="How long h* is: Theorem 3.1 fits Gaussian and orthogonal weights; GOE needs more.",
     cases=cases,
     show=show,
 )

@@ -25,7 +25,6 @@ from equilibria.theory import (
 __all__ = [
     "ACTIVATION",
     "AVERAGED",
-    "FAMILIES",
     "LINES",
     "mean_radius",
     "measured",
@@ -37,9 +36,6 @@ __all__ = [
 ]
 
 ACTIVATION = "hard-tanh"
-
-FAMILIES: Mapping[Ensemble, str] = {"gaussian": "random", "orthogonal": "orthogonal", "goe": "GOE"}
-"""Ensembles by what the paper calls them, in the order of its legends."""
 
 WIDTH, DRAWS, INPUTS, STEPS = 1000, 3, 8, 200
 SCALES = (

@@ -11,7 +11,8 @@ from equilibria.nn.init.ensembles import antisymmetric_, gaussian_, goe_, normal
 from equilibria.nn.init.fill import ENSEMBLES, Maps, check_ensemble, fill
 from equilibria.nn.init.fill import Ensemble as Ensemble
 from equilibria.nn.init.initialize import Begun, initialize
-from equilibria.nn.init.recurrent import RecurrentWeight, recurrent_weights
+from equilibria.nn.init.recurrent import recurrent_weights
+from equilibria.nn.init.weight import RecurrentWeight, set_weights
 
 __all__ = [
     "ENSEMBLES",
@@ -28,4 +29,5 @@ __all__ = [
     "normal_",
     "orthogonal_",
     "recurrent_weights",
+    "set_weights",
 ]

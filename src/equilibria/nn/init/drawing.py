@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["gaussian", "haar", "matrix_shape", "put"]
+__all__ = ["gaussian", "haar", "matrix_shape", "write"]
 
 
 def matrix_shape(tensor: Tensor, scale: float) -> tuple[int, int]:
@@ -24,7 +24,9 @@ def matrix_shape(tensor: Tensor, scale: float) -> tuple[int, int]:
             "expected a weight of shape (outputs, inputs, ...) with entries, got shape "
             f"{tuple(tensor.shape)}; a bias is not a member of a matrix ensemble"
         )
-    if tensor.grad_fn is not None:
+    # A part of a parameter, such as the queries of an attention, is no copy.
+    part = tensor._base is not None and tensor._base.is_leaf
+    if not part and tensor.grad_fn is not None:
         raise ValueError(
             "this weight is computed from other tensors, as a normalised weight is, and what is "
             "written into it would be lost: initialise before normalising"
@@ -54,6 +56,6 @@ def haar(like: Tensor, generator: torch.Generator | None, rows: int, columns: in
     return q if rows >= columns else q.mT
 
 
-def put(tensor: Tensor, values: Tensor) -> Tensor:
+def write(tensor: Tensor, values: Tensor) -> Tensor:
     """Copy values into a tensor, by its shape and dtype."""
     return tensor.copy_(values.reshape(tensor.shape))

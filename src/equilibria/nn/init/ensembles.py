@@ -14,7 +14,8 @@ iteration, a linear network z = W z + x has a stable fixed point below the criti
 | `normal_`        | eigenvalues uniform on a disk, eigenvectors Haar      | sqrt(2) scale | 1/2 |
 
 The eigenvalues of an antisymmetric W are imaginary: none is near 1, and at every V there is a fixed
-point that other methods than plain iteration may find. Those of `normal_` can be given.
+point that other methods than plain iteration may find. Those of `normal_` can be given, up to a
+factor. What is filled is a parameter, or a part of one such as `attention.in_proj_weight[:64]`.
 
 A weight of more than two axes, as a convolution has, is taken as the matrix of shape
 (outputs, fan-in) that `weight.flatten(1)` is, by `gaussian_` and `orthogonal_`; `goe_` and
@@ -26,7 +27,7 @@ import math
 import torch
 from torch import Tensor
 
-from equilibria.nn.init.drawing import gaussian, haar, matrix_shape, put
+from equilibria.nn.init.drawing import gaussian, haar, matrix_shape, write
 from equilibria.nn.init.normal import normal_
 from equilibria.nn.init.symmetric import antisymmetric_, goe_
 
@@ -57,7 +58,7 @@ def gaussian_(
         Agarwala and Schoenholz 2022, section 2.1.1.
     """
     rows, columns = matrix_shape(tensor, scale)
-    return put(tensor, scale / math.sqrt(columns) * gaussian(tensor, generator, rows, columns))
+    return write(tensor, scale / math.sqrt(columns) * gaussian(tensor, generator, rows, columns))
 
 
 @torch.no_grad()
@@ -87,4 +88,4 @@ def orthogonal_(
         Agarwala and Schoenholz 2022, section 2.1.2.
     """
     rows, columns = matrix_shape(tensor, scale)
-    return put(tensor, scale * haar(tensor, generator, rows, columns))
+    return write(tensor, scale * haar(tensor, generator, rows, columns))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -75,7 +76,9 @@ def check_ensemble(ensemble: str) -> Ensemble:
         ValueError: there is none of that name.
     """
     if ensemble not in get_args(Ensemble):
-        near = difflib.get_close_matches(ensemble, ENSEMBLES, n=1, cutoff=0.5)
+        known = {**{name: name for name in ENSEMBLES}, "random": "gaussian", "haar": "orthogonal"}
+        close = difflib.get_close_matches(str(ensemble).lower(), known, n=1, cutoff=0.5)
+        near = [known[word] for word in close]
         hint = f"; did you mean '{near[0]}'?" if near else ""
         raise ValueError(f"ensemble must be one of {', '.join(ENSEMBLES)}; got '{ensemble}'{hint}")
     return ensemble  # type: ignore[return-value]
@@ -102,16 +105,16 @@ def fill(
         scale: sqrt(V), not negative.
         maps: what it is made of; None for one map.
         generator: source of randomness; torch's global one by default.
-        **options: of the ensemble's function.
+        **options: of the ensemble's function, such as the `spectrum` of `normal_`.
 
     Returns:
         The ensemble of each map.
 
     Raises:
-        TypeError: the weight is not a real floating-point one.
+        TypeError: the weight is not a real floating-point one, or the ensemble has no such option.
         ValueError: there is no such ensemble, the weight is none, or not made of these maps.
     """
-    check_ensemble(ensemble)
+    _check_options(check_ensemble(ensemble), options)
     used: list[Ensemble] = []
     for tile in (maps or Maps()).tiles(weight):
         chosen: Ensemble = ensemble if _fits(tile, ensemble) else "gaussian"
@@ -119,6 +122,19 @@ def fill(
         ENSEMBLES[chosen](tile, scale, generator=generator, **extra)
         used.append(chosen)
     return tuple(used)
+
+
+def _check_options(ensemble: Ensemble, options: Mapping[str, Any]) -> None:
+    """What the function of an ensemble takes beside what all take.
+
+    Raises:
+        TypeError: it does not take one of these.
+    """
+    known = list(inspect.signature(ENSEMBLES[ensemble]).parameters)[3:]
+    for name in options:
+        if name not in known:
+            takes = f"takes {', '.join(known)}" if known else "takes none"
+            raise TypeError(f"the ensemble '{ensemble}' has no option '{name}'; it {takes}")
 
 
 def _fits(tile: Tensor, ensemble: Ensemble) -> bool:

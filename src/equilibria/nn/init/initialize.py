@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import fnmatch
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from equilibria.nn.init.fill import Ensemble, fill
-from equilibria.nn.init.recurrent import RecurrentWeight, recurrent_weights
+from equilibria.nn.init.recurrent import recurrent_weights
+from equilibria.nn.init.weight import set_weights
 
-__all__ = ["Begun", "chosen", "gain", "initialize", "put"]
+__all__ = ["Begun", "initialize"]
 
 _KERNELS = {
     "goe": "have kernels of odd size",
@@ -75,19 +74,20 @@ def initialize(
         layers: only weights whose path matches one of these patterns, such as `*expand*`; None for
             all.
         generator: source of randomness; torch's global one by default.
-        **options: of the ensemble's function.
+        **options: of the ensemble's function, such as the `spectrum` of `normal_`.
 
     Returns:
         What was set, a row for each weight; `print(*rows, sep="\\n")` tells it.
 
     Raises:
+        TypeError: the ensemble has no such option, or a weight is not real and floating-point.
         ValueError: there is no such ensemble, no recurrent weight, none that a pattern matches,
             none that can be a member, or one that cannot be set; nothing has been changed then.
 
     papers: Agarwala and Schoenholz 2022, sec. 4 and appendix D.
     """
     drawn = []
-    for weight in chosen(model, layers):
+    for weight in recurrent_weights(model, layers):
         value = torch.empty_like(weight.value(), memory_format=torch.contiguous_format)
         ensembles = fill(value, ensemble, scale, weight.maps, generator, **options)
         drawn.append((weight, value, ensembles))
@@ -98,55 +98,8 @@ def initialize(
             f"members are square, and of convolutions {_KERNELS.get(ensemble, '')}; there are: "
             f"{shapes}"
         )
-    put([(weight, value) for weight, value, _ in drawn])
+    set_weights([(weight, value) for weight, value, _ in drawn])
     return [
-        Begun(weight.path, tuple(value.shape), ensembles, scale, gain(weight))
+        Begun(weight.path, tuple(value.shape), ensembles, scale, weight.gain())
         for weight, value, ensembles in drawn
     ]
-
-
-@torch.no_grad()
-def put(values: Sequence[tuple[RecurrentWeight, Tensor]]) -> None:
-    """Set all of some weights, or none.
-
-    Raises:
-        ValueError: one cannot be set.
-    """
-    before = [(t, t.detach().clone()) for weight, _ in values for t in weight.tensors()]
-    try:
-        for weight, value in values:
-            weight.set(value)
-            if not value.is_meta and value.isfinite().all() > weight.value().isfinite().all():
-                raise ValueError(
-                    f"{weight.path} is normalised, and an output whose weights are all zero has no "
-                    "direction: take a scale above 0"
-                )
-    except Exception:
-        for tensor, old in before:
-            tensor.copy_(old)
-        raise
-
-
-def chosen(model: nn.Module, layers: Sequence[str] | None) -> list[RecurrentWeight]:
-    """Return the recurrent weights whose path matches one of the patterns.
-
-    Raises:
-        ValueError: there is none; or a pattern matches nothing, and the message names all.
-    """
-    weights = recurrent_weights(model)
-    if layers is None:
-        return weights
-    for pattern in layers:
-        if not any(fnmatch.fnmatchcase(weight.path, pattern) for weight in weights):
-            names = ", ".join(weight.path for weight in weights)
-            raise ValueError(f"no recurrent weight matches '{pattern}'; there are: {names}")
-    return [w for w in weights if any(fnmatch.fnmatchcase(w.path, p) for p in layers)]
-
-
-def gain(weight: RecurrentWeight) -> float:
-    """The root mean square output of all maps of a weight; NaN of one without values."""
-    if weight.value().is_meta:
-        return math.nan
-    tiles = [tile.flatten(1) for tile in weight.maps.tiles(weight.value())]
-    total = sum(float(tile.double().square().sum()) for tile in tiles)
-    return (total / sum(len(tile) for tile in tiles)) ** 0.5

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equilibria.nn.init.drawing import haar, matrix_shape, put
+from equilibria.nn.init.drawing import haar, matrix_shape, write
 
 __all__ = ["Spectrum", "disk", "normal_"]
 
@@ -32,12 +32,12 @@ def normal_(
 
     Args:
         tensor: weight of shape (N, N), or (N, N, 1, ...) as of a 1x1 convolution, changed in place.
-        scale: factor of the spectrum, not negative: V is scale^2 times the mean of the
-            |eigenvalues|^2, so that scale is sqrt(V) where that is 1.
+        scale: sqrt(V), the root mean square of the |eigenvalues|, not negative.
         generator: source of randomness; torch's global one by default.
-        spectrum: the N eigenvalues, each with its conjugate, or a function (N, generator) that
-            returns them; None for uniform on the disk of radius sqrt(2), whose mean square is 1:
-            the shape of a Gaussian matrix's spectrum.
+        spectrum: the N eigenvalues up to a common factor, each with its conjugate, or a function
+            (N, generator) that returns them: they are divided by their root mean square, as
+            `equilibria.theory` does. None for independent draws from the disk of radius sqrt(2),
+            the shape of a Gaussian matrix's spectrum, of mean square 1 on average.
 
     Returns:
         The same tensor.
@@ -45,7 +45,7 @@ def normal_(
     Raises:
         TypeError: the tensor is not a real floating-point one.
         ValueError: it is not square, or is computed; scale is negative; there are not N
-            eigenvalues, one is not finite, or some lack their conjugates.
+            eigenvalues, one is not finite, all are zero, or some lack their conjugates.
 
     papers: Agarwala and Schoenholz 2022, sec. 5, where other ensembles are future work.
     """
@@ -60,12 +60,32 @@ def normal_(
     if not isinstance(drawn, Tensor):
         drawn = torch.tensor(drawn, dtype=torch.complex128)
     real, pairs = _parted(drawn, rows)
+    if spectrum is not None:
+        size = _size(real, pairs)
+        real, pairs = real / size, pairs / size
     q = haar(tensor, generator, rows, rows)
     real, a, b = (part.to(q) for part in (real, pairs.real, pairs.imag))
     x, y = q[:, : 2 * len(a)].unflatten(1, (-1, 2)).unbind(2)
     turned = torch.stack([a * x + b * y, a * y - b * x], 2).flatten(1)  # Q B, pair by pair
     product = torch.cat([turned, real * q[:, 2 * len(a) :]], 1) @ q.mT
-    return put(tensor, scale * product)
+    return write(tensor, scale * product)
+
+
+def _size(real: Tensor, pairs: Tensor) -> float:
+    """The root mean square modulus of eigenvalues, of which one of each pair is given.
+
+    Raises:
+        ValueError: all are zero.
+    """
+    # In parts of the largest, for squares may underflow.
+    moduli = torch.cat([real.abs(), pairs.abs(), pairs.abs()])
+    largest = moduli.max()
+    if largest == 0:
+        raise ValueError(
+            "a spectrum is given up to a common factor, and all eigenvalues of this one are zero; "
+            "scale 0 makes a weight of zeros"
+        )
+    return float(largest * (moduli / largest).square().mean().sqrt())
 
 
 def disk(count: int, generator: torch.Generator | None = None) -> Tensor:

@@ -2,90 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+import fnmatch
+from collections.abc import Iterator, Mapping, Sequence
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.modules.rnn import RNNCellBase
 from torch.nn.parameter import is_lazy
-from torch.nn.utils import parametrize
 
 from equilibria.nn.deq import DEQ
 from equilibria.nn.frozen import module_of
 from equilibria.nn.init.fill import Maps
+from equilibria.nn.init.weight import RecurrentWeight
 
-__all__ = ["RecurrentWeight", "recurrent_weights"]
+__all__ = ["recurrent_weights"]
 
 Declared = Mapping[str, Maps | None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecurrentWeight:
-    """A weight that f applies to its state.
-
-    Attributes:
-        path: of the weight in the model, such as `deq.cell.linear.weight`.
-        layer: the module that has it.
-        name: of the weight in that module.
-        maps: the linear maps that it is made of.
-    """
-
-    path: str
-    layer: nn.Module
-    name: str = "weight"
-    maps: Maps = field(default_factory=Maps)
-
-    def value(self) -> Tensor:
-        """Return the weight as f uses it in eval mode: normalised, where it is; detached."""
-        if not parametrize.is_parametrized(self.layer, self.name):
-            return getattr(self.layer, self.name).detach()
-        # In training, dropout would draw a mask, and torch's spectral norm move its vectors.
-        steps = _steps(self.layer, self.name)
-        modes = [(module, module.training) for module in steps.modules()]
-        try:
-            steps.eval()
-            return getattr(self.layer, self.name).detach()
-        finally:
-            for module, training in modes:
-                module.training = training
-
-    @torch.no_grad()
-    def set(self, value: Tensor) -> None:
-        """Put `value` in the place of the weight, through its parametrisation where it has one.
-
-        Raises:
-            ValueError: it is computed, and not by a parametrisation that can be inverted.
-        """
-        if not parametrize.is_parametrized(self.layer, self.name):
-            stored = self.layer._parameters.get(self.name, self.layer._buffers.get(self.name))
-            if stored is None:
-                raise ValueError(
-                    f"{self.path} is computed from other tensors, as the hooks of torch.nn.utils "
-                    "do, and what is written into it would be lost: use weight_norm or "
-                    "spectral_norm of equilibria.nn"
-                )
-            stored.copy_(value)
-            return
-        try:
-            # Torch makes the tensor that it is given its own.
-            setattr(self.layer, self.name, value.clone())
-        except RuntimeError as error:
-            raise ValueError(
-                f"{self.path} cannot be set, since its parametrisation cannot be inverted: {error}"
-            ) from error
-
-    def tensors(self) -> list[Tensor]:
-        """Return what it is stored in: itself, or what a parametrisation computes it from."""
-        if not parametrize.is_parametrized(self.layer, self.name):
-            return [getattr(self.layer, self.name)]
-        steps = _steps(self.layer, self.name)
-        return [*steps.parameters(), *steps.buffers()]
-
-
-def recurrent_weights(model: nn.Module) -> list[RecurrentWeight]:
+def recurrent_weights(
+    model: nn.Module, layers: Sequence[str] | None = None
+) -> list[RecurrentWeight]:
     """Find the weights that the cell of an equilibrium model applies to its state.
 
     They are those of all linear and convolutional layers, the input projections of all
@@ -101,13 +38,15 @@ def recurrent_weights(model: nn.Module) -> list[RecurrentWeight]:
 
     Args:
         model: a model with `DEQ` layers, or a cell itself.
+        layers: only weights whose path matches one of these patterns, such as `*expand*`; None for
+            all.
 
     Returns:
         One for each, in the order of the modules.
 
     Raises:
-        ValueError: there is none; the message says where it was looked. Or one is lazy, or `maps`
-            names what is not there.
+        ValueError: there is none; the message says where it was looked. Or a pattern matches none,
+            and the message names all. Or one is lazy, or `maps` names what is not there.
 
     Example:
         >>> class Cell(nn.Module):
@@ -116,12 +55,12 @@ def recurrent_weights(model: nn.Module) -> list[RecurrentWeight]:
         ...         self.state, self.input = nn.Linear(64, 64), nn.Linear(10, 64)
         ...         self.maps = {"input": None}
     """
-    layers = [(path, m) for path, m in model.named_modules() if isinstance(m, DEQ)]
+    owners = [(path, m) for path, m in model.named_modules() if isinstance(m, DEQ)]
     cells: list[tuple[str, nn.Module]] = []
-    for path, layer in layers:
-        if (owner := module_of(layer.cell)) is not None:
-            cells.append((_join(path, "cell"), owner))
-    if not layers:
+    for path, layer in owners:
+        if (module := module_of(layer.cell)) is not None:
+            cells.append((_join(path, "cell"), module))
+    if not owners:
         cells = [("", model)]
     found: dict[tuple[int, ...], RecurrentWeight] = {}
     for prefix, cell in cells:
@@ -132,14 +71,29 @@ def recurrent_weights(model: nn.Module) -> list[RecurrentWeight]:
             # A cell that two layers share is one, and so is a weight.
             found.setdefault(tuple(map(id, tensors)), weight)
     if not found:
-        where = "the cells of its DEQ layers" if layers else "it (it has no DEQ layer)"
+        where = "the cells of its DEQ layers" if owners else "it (it has no DEQ layer)"
         raise ValueError(
             f"{type(model).__name__} has no recurrent weight: there is no linear or convolutional "
             f"layer in {where} that is applied to the state as it is. Weights that a plain "
             "function closes over are not known: make the cell a module. Of tensors that are no "
             "layer's weights, declare what they are in its attribute `maps`"
         )
-    return list(found.values())
+    return _matching(list(found.values()), layers)
+
+
+def _matching(
+    weights: list[RecurrentWeight], layers: Sequence[str] | None
+) -> list[RecurrentWeight]:
+    """Those whose path matches one of the patterns, of which each must match something."""
+    if layers is None:
+        return weights
+    if isinstance(layers, str):
+        raise TypeError(f"layers is a list of patterns, such as ['{layers}'], got '{layers}'")
+    for pattern in layers:
+        if not any(fnmatch.fnmatchcase(weight.path, pattern) for weight in weights):
+            names = ", ".join(weight.path for weight in weights)
+            raise ValueError(f"no recurrent weight matches '{pattern}'; there are: {names}")
+    return [w for w in weights if any(fnmatch.fnmatchcase(w.path, p) for p in layers)]
 
 
 def _walk(module: nn.Module, path: str, declared: Declared) -> Iterator[RecurrentWeight]:
@@ -213,12 +167,6 @@ def _tensors(module: nn.Module, declared: Declared) -> dict[str, Maps | None]:
     """What has been declared of tensors of the module itself."""
     own = {*module._parameters, *module._buffers, *getattr(module, "parametrizations", {})}
     return {name: maps for name, maps in declared.items() if name in own}
-
-
-def _steps(layer: nn.Module, name: str) -> nn.Module:
-    """The parametrisation of a tensor."""
-    steps: Any = layer.parametrizations
-    return steps[name]
 
 
 def _join(path: str, name: str) -> str:

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from equilibria.nn.init.drawing import gaussian, matrix_shape, put
+from equilibria.nn.init.drawing import gaussian, matrix_shape, write
 
 __all__ = ["antisymmetric_", "goe_"]
 
@@ -92,4 +92,4 @@ def _mirrored(
     g = gaussian(tensor, generator, *shape)
     # Seen from the output, what lies at d is at -d seen from the input.
     mirrored = g.transpose(0, 1).flip(list(range(2, len(shape))))
-    return put(tensor, scale / math.sqrt(2 * columns) * (g + sign * mirrored))
+    return write(tensor, scale / math.sqrt(2 * columns) * (g + sign * mirrored))

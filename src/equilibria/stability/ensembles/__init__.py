@@ -3,8 +3,9 @@
 papers: Agarwala and Schoenholz 2022.
 """
 
+from equilibria.stability.ensembles.choice import Range
 from equilibria.stability.ensembles.measure import sweep
-from equilibria.stability.ensembles.recommendation import Range, Recommendation, recommend
+from equilibria.stability.ensembles.recommendation import Recommendation, recommend
 from equilibria.stability.ensembles.results import Forecast, Start, Sweep, Trial
 
 __all__ = [

@@ -28,7 +28,8 @@ class Theory:
         cell: the form that the cell declares; None where there is no theory.
         reason: why there is none.
         input_mean: mean of the entries of u, over the batch.
-        input_variance: their variance.
+        input_variance: their variance within a sample, which is what theory takes of one input,
+            mean over the samples.
     """
 
     cell: Elementwise | None
@@ -65,8 +66,9 @@ class Theory:
         u = operands[0] if operands else None
         if not (isinstance(u, Tensor) and u.is_floating_point()):
             return cls(None, f"the first operand of {name} is no tensor: the theory takes u there")
-        variance, mean = torch.var_mean(u.detach().double(), correction=0)
-        return cls(form, "", float(mean), float(variance))
+        rows = u.detach().double().reshape(len(u) if u.dim() > 1 else 1, -1)
+        variance, mean = torch.var_mean(rows, 1, correction=0)
+        return cls(form, "", float(mean.mean()), float(variance.mean()))
 
     def forecast(self, ensemble: Ensemble, gain: float) -> Forecast | None:
         """Return what is predicted at a root mean square singular value of W.
@@ -84,7 +86,7 @@ class Theory:
         # W z is a Gaussian field and what comes back of z; E field z = noise * response (Stein).
         response = found.noise * (1 + 2 * found.coupling * found.response)
         response += found.coupling**2 * found.output
-        return Forecast(radius=radius, size=found.output, response=response)
+        return Forecast(radius=radius, response=response)
 
     def critical(self, ensemble: Ensemble) -> float:
         """Return the scale of W at which the spectral radius is 1; NaN where that is not known."""

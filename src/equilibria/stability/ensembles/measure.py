@@ -12,8 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from equilibria.nn.frozen import module_of
-from equilibria.nn.init import ENSEMBLES, Ensemble, RecurrentWeight, check_ensemble, initialize
-from equilibria.nn.init.initialize import chosen
+from equilibria.nn.init import (
+    ENSEMBLES,
+    Ensemble,
+    RecurrentWeight,
+    check_ensemble,
+    initialize,
+    recurrent_weights,
+)
 from equilibria.solve import Picard, SolveWarning, Status
 from equilibria.stability.applied import mapped
 from equilibria.stability.ensembles.forecast import Theory
@@ -83,12 +89,12 @@ def sweep(
     names: list[Ensemble] = [check_ensemble(name) for name in dict.fromkeys(ensembles)]
     sizes = sorted({float(scale) for scale in scales})
     _check(names, sizes, draws)
-    patient = Patient.admit(module, inputs)
-    layer = patient.layer
-    layer.eval_solver = None  # training begins with the other
-    weights = chosen(patient.module, layers)
     with as_it_is(module), warnings.catch_warnings():
         warnings.simplefilter("ignore", SolveWarning)  # the shares that converge say it
+        patient = Patient.admit(module, inputs)
+        layer = patient.layer
+        layer.eval_solver = None  # training begins with the other
+        weights = recurrent_weights(patient.module, layers)
         own, seen = _trial(patient, weights)
         theory = Theory.of(layer.cell, weights, seen.operands)
         names, impossible = _possible(patient.module, names, layers)
@@ -222,7 +228,7 @@ def _trial(patient: Patient, weights: Sequence[RecurrentWeight]) -> tuple[Trial,
     finally:
         layer.eval_solver = None
     settled = Settled.of(layer, seen, seen.solution.status == Status.CONVERGED)
-    radius, size, response = _at(settled, weights) if settled.solved.any() else (_NONE,) * 3
+    radius, response = _at(settled, weights) if settled.solved.any() else (_NONE, math.nan)
     trial = Trial(
         gain=_gain(weights),
         converged=float(settled.solved.double().mean()),
@@ -231,20 +237,18 @@ def _trial(patient: Patient, weights: Sequence[RecurrentWeight]) -> tuple[Trial,
         plain_evals=float(plain.stats.evals.double().mean()),
         radius=float(radius.mean()),
         largest=float(radius.max()),
-        size=float(size),
-        response=float(response),
+        response=response,
     )
     return trial, seen
 
 
-def _at(settled: Settled, weights: Sequence[RecurrentWeight]) -> tuple[Tensor, Tensor, Tensor]:
-    """Spectral radii, mean square of z*, and of W z* where there is one W, at what was solved."""
+def _at(settled: Settled, weights: Sequence[RecurrentWeight]) -> tuple[Tensor, float]:
+    """Spectral radii, and the mean square of W z* where there is one W, at what was solved."""
     layer = settled.layer
     radii = spectral_radius(layer.cell, settled.z, *settled.operands, coupled=layer.coupled)
     radii = radii[radii.isfinite()].double()
-    size = rows_of(settled.z, layer.coupled).square().mean()
     response = mapped(weights, settled)[0].mean_square if len(weights) == 1 else math.nan
-    return radii if len(radii) else _NONE, size, torch.tensor(response)
+    return radii if len(radii) else _NONE, response
 
 
 def _gain(weights: Sequence[RecurrentWeight]) -> float:

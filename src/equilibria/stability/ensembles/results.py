@@ -31,8 +31,8 @@ class Trial:
         radius: spectral radius of J = df/dz at z*, mean over the samples that have converged; NaN
             where none has.
         largest: the largest of them.
-        size: mean square of the entries of z*, over the same samples.
-        response: mean square of those of h* = W z*; NaN where W is not one weight.
+        response: mean square of the entries of h* = W z*, over the same samples; NaN where W is not
+            one weight.
     """
 
     gain: float
@@ -42,7 +42,6 @@ class Trial:
     plain_evals: float
     radius: float
     largest: float
-    size: float = math.nan
     response: float = math.nan
 
 
@@ -52,12 +51,10 @@ class Forecast:
 
     Attributes:
         radius: spectral radius of J at z*.
-        size: mean square of the entries of z*.
-        response: mean square of those of h* = W z*.
+        response: mean square of the entries of h* = W z*.
     """
 
     radius: float
-    size: float
     response: float
 
 
@@ -114,7 +111,11 @@ class Start:
 
     @property
     def radius(self) -> float:
-        """The spectral radius, mean over the draws in which there is one; NaN if in none."""
+        """The spectral radius, mean over the draws in which there is one; NaN if in none.
+
+        Where the start is not workable, this and the next two are of the samples that converge,
+        and too small.
+        """
         return mean(trial.radius for trial in self.trials)
 
     @property
@@ -128,11 +129,6 @@ class Start:
         """The largest spectral radius of all samples and draws; NaN if there is none."""
         found = [trial.largest for trial in self.trials if math.isfinite(trial.largest)]
         return max(found, default=math.nan)
-
-    @property
-    def size(self) -> float:
-        """The mean square of z*, mean over the draws."""
-        return mean(trial.size for trial in self.trials)
 
     @property
     def response(self) -> float:
@@ -157,14 +153,16 @@ class Sweep:
             Gaussian in its place.
         impossible: ensembles that were left out, since no weight can be a member, and why.
         normalisations: kinds of layers in the cell that normalise the state or the weights.
-        own: the model as it was given.
+        own: the model as it was given; None where it could not be had.
         starts: what was tried, ensemble by ensemble, the smallest scale first.
         theory: the cell's form as far as there is a theory of it, "" where there is none.
         reason: why there is none.
         input_mean: mean of the entries of u, where there is a theory.
-        input_variance: their variance.
+        input_variance: their variance within a sample, mean over the samples.
         critical: of each ensemble the scale sqrt(V*) of W at which the theory has a spectral radius
             of 1, infinite where it stays below.
+        refused: why the model as it was asked for could not be had.
+        notes: sentences on what was measured, for the remarks of a recommendation.
     """
 
     layer: str
@@ -175,7 +173,7 @@ class Sweep:
     entries: int
     weights: tuple[str, ...]
     maps: int
-    own: Trial
+    own: Trial | None
     starts: tuple[Start, ...]
     replaced: Mapping[Ensemble, int]
     impossible: Mapping[Ensemble, str] = field(default_factory=dict)
@@ -185,6 +183,8 @@ class Sweep:
     input_mean: float = math.nan
     input_variance: float = math.nan
     critical: Mapping[Ensemble, float] | None = None
+    refused: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def ensembles(self) -> tuple[Ensemble, ...]:
