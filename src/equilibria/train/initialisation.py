@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from accelerate import Accelerator
 from torch import Tensor
 
 from equilibria.models import Model
 from equilibria.models.sequence.equilibrium import EquilibriumSequence
 from equilibria.nn.init import Begun, Ensemble, initialize
 from equilibria.stability.rescale import set_radius
-from equilibria.tasks import Task
-from equilibria.train.evaluation import to_device
 
-if TYPE_CHECKING:
-    from equilibria.train.recipe import Recipe
-
-__all__ = ["Beginning", "Initialisation", "begin", "first_piece"]
-
+__all__ = ["Beginning", "Initialisation", "first_piece"]
 
 SMALL = 0.3
 """Scale from which a radius is sought: solves are short there, and long where it is too large."""
@@ -121,32 +114,6 @@ class Initialisation:
             for row, now in zip(rows, found.rows, strict=True)
         )
         return Beginning(scaled, found.radius)
-
-
-def begin(recipe: Recipe, task: Task, model: Model, accelerator: Accelerator) -> Beginning | None:
-    """Fill the recurrent weights of a new model as its recipe says, before training.
-
-    All processes do the same: they have the same weights and look at the whole first batch.
-
-    Args:
-        recipe: whose `initialisation` it is.
-        task: that of the recipe, whose first batch a radius is measured on.
-        model: changed in place; a radius takes it to the accelerator's device.
-        accelerator: of the training.
-
-    Returns:
-        What they were set to; None where the recipe says nothing.
-
-    Raises:
-        ValueError: see `Initialisation.apply`.
-    """
-    asked = recipe.initialisation
-    if asked is None:
-        return None
-    if asked.radius is None:
-        return asked.apply(model)
-    batch = task.feed(recipe.batch_size, recipe.seed).batch(0)
-    return asked.apply(model, to_device(batch.inputs, accelerator))
 
 
 def first_piece(model: Model, inputs: Tensor) -> Tensor:

@@ -17,7 +17,8 @@ from equilibria.stability.ensembles.measure import DRAWS, SCALES
 from equilibria.stability.rescale import UnreachableRadiusError
 from equilibria.tasks import Task
 from equilibria.train import evaluation
-from equilibria.train.initialisation import begin, first_piece
+from equilibria.train.beginning import begin
+from equilibria.train.initialisation import first_piece
 from equilibria.train.recipe import Recipe
 from equilibria.train.step import seed_all
 

@@ -16,8 +16,9 @@ from torch import Tensor
 from equilibria.models import EquilibriumModel, Model, Prediction
 from equilibria.tasks import Batch, Task
 from equilibria.train import checkpoint
+from equilibria.train.beginning import begin
 from equilibria.train.evaluation import loss_of, output_at, to_device
-from equilibria.train.initialisation import Beginning, begin
+from equilibria.train.initialisation import Beginning
 from equilibria.train.recipe import Recipe
 from equilibria.train.stabiliser import Stabiliser
 from equilibria.train.tally import Tally
