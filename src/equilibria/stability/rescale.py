@@ -294,7 +294,7 @@ class _Search:
             text += "nothing could be measured with "
         text += (
             f"factors from {table[0].factor:.3g} to {table[-1].factor:.3g} of "
-            f"{len(self.weights)} recurrent weights"
+            f"{len(self.weights)} recurrent weight{'s' * (len(self.weights) != 1)}"
         )
         unsolved = [m for m in table if m.solved < m.samples]
         if unsolved:
