@@ -218,12 +218,13 @@ def _beyond(done: Results) -> Table:
             known = _rows(done, activation, ensemble)
             above = [row["solvers"] for row in known if row["scale"] > predicted]
             row: list[Any] = [activation, words]
+            none = None if known else NOT_RUN  # measured, at no scale above the predicted one
             for solver in SOLVERS:
                 shares = [100 * each[solver]["converged"] for each in above]
                 radii = [each[solver]["radius"] for each in above]
                 found = [radius for radius in radii if radius is not None]
                 row += [
-                    statistics.fmean(shares) if shares else NOT_RUN,
+                    statistics.fmean(shares) if shares else none,
                     statistics.median(found) if found else None,
                 ]
             rows.append(row)
