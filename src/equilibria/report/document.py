@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import yaml
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from equilibria.report.canvas import SERIES
 from equilibria.report.plots import Run, pick
+from equilibria.report.rendering import render
 from equilibria.report.sections import sections
 from equilibria.report.summary import comparison, differences, sorted_findings, tiles, verdicts
 from equilibria.report.words import flat
@@ -43,17 +42,8 @@ def page(runs: Sequence[Run]) -> str:
     if not runs:
         raise ValueError("a report needs at least one run")
     runs = [_judged(run) for run in runs]
-    environment = Environment(
-        loader=PackageLoader("equilibria.report", "template"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["drawing"] = lambda drawing: Markup(drawing.svg)
-    style, _, _ = environment.loader.get_source(environment, "page.css")  # type: ignore[union-attr]
-    return environment.get_template("page.html").render(
-        style=Markup(style),
+    return render(
+        "page.html",
         runs=runs,
         colours=SERIES,
         single=len(runs) == 1,

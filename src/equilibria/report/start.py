@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from equilibria.report.rendering import render
 from equilibria.report.words import Table
 
 __all__ = ["start_page"]
@@ -37,16 +37,8 @@ def start_page(
         head: heads of the table's columns.
         rows: its cells as text.
     """
-    environment = Environment(
-        loader=PackageLoader("equilibria.report", "template"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    style, _, _ = environment.loader.get_source(environment, "page.css")  # type: ignore[union-attr]
-    return environment.get_template("start.html").render(
-        style=Markup(style),
+    return render(
+        "start.html",
         name=name,
         description=description,
         about=about,

@@ -76,19 +76,11 @@ def _table(done: Results) -> Table:
 
 
 def _against_theory(done: Results) -> Panel:
-    series: list[Series] = []
-    for colour, (ensemble, words) in enumerate(PAPER.items()):
-        rows = wide.measured(done, ensemble)
-        if rows:
-            series.append(
-                Series(
-                    label=words,
-                    x=[_predicted(ensemble, row["scale"], reaction=False) for row in rows],
-                    y=[wide.mean_radius(row) for row in rows],
-                    colour=colour,
-                    style="marked",
-                )
-            )
+    series = wide.curves(
+        done,
+        lambda ensemble, row: _predicted(ensemble, row["scale"], reaction=False),
+        wide.mean_radius,
+    )
     if series:
         series.append(
             Series(label="as predicted", x=[0, 2.5], y=[0, 2.5], colour=7, style="dashed")

@@ -19,13 +19,10 @@ from equilibria.experiments.draw import Panel, Series
 from equilibria.experiments.experiment import NOT_RUN, Experiment, Page, Scale
 from equilibria.experiments.initialisation.wide import weight
 from equilibria.experiments.initialisation.words import NAMES, PAPER
+from equilibria.experiments.methods import WORDS, methods
 from equilibria.experiments.published import AGARWALA_2022
 from equilibria.nn.init import Ensemble
 from equilibria.solve import (
-    Anderson,
-    Broyden,
-    NewtonKrylov,
-    Picard,
     Solution,
     Solver,
     SolveWarning,
@@ -38,18 +35,7 @@ from equilibria.theory import as_activation, critical_scale
 __all__ = ["EXPERIMENT", "cases", "largest", "show"]
 
 RTOL, EVALS = 1e-4, 100
-SOLVERS: Mapping[str, Solver] = {
-    "plain": Picard(rtol=RTOL, max_evals=EVALS),
-    "anderson": Anderson(rtol=RTOL, max_evals=EVALS),
-    "broyden": Broyden(rtol=RTOL, max_evals=EVALS),
-    "newton": NewtonKrylov(rtol=RTOL, max_evals=EVALS),
-}
-WORDS = {
-    "plain": "plain iteration",
-    "anderson": "Anderson",
-    "broyden": "Broyden",
-    "newton": "Newton-Krylov",
-}
+SOLVERS = methods(RTOL, EVALS)
 ENSEMBLES: Mapping[Ensemble, str] = {**PAPER, "antisymmetric": NAMES["antisymmetric"]}
 ACTIVATIONS = ("hard-tanh", "tanh")
 

@@ -87,21 +87,7 @@ def _table(done: Results) -> Table:
 
 
 def _residuals(done: Results) -> Panel:
-    series: list[Series] = []
-    for colour, (ensemble, words) in enumerate(PAPER.items()):
-        rows = wide.measured(done, ensemble)
-        if not rows:
-            continue
-        x = [row["scale"] for row in rows]
-        series.append(
-            Series(
-                label=words,
-                x=x,
-                y=[max(row["residual"], 1e-10) for row in rows],
-                colour=colour,
-                style="marked",
-            )
-        )
+    series = wide.curves(done, lambda _, row: row["scale"], lambda row: max(row["residual"], 1e-10))
     if series:
         series += _rules(1e-10, 1e2)
     return Panel(
@@ -128,19 +114,7 @@ def _rules(low: float, high: float) -> list[Series]:
 
 
 def _shares(done: Results) -> Panel:
-    series: list[Series] = []
-    for colour, (ensemble, words) in enumerate(PAPER.items()):
-        rows = wide.measured(done, ensemble)
-        if rows:
-            series.append(
-                Series(
-                    label=words,
-                    x=[row["scale"] for row in rows],
-                    y=[100 * row["settled"] for row in rows],
-                    colour=colour,
-                    style="marked",
-                )
-            )
+    series = wide.curves(done, lambda _, row: row["scale"], lambda row: 100 * row["settled"])
     if series:
         series += [
             Series(label="", x=each.x, y=each.y, colour=each.colour, style="dashed")

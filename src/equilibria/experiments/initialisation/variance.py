@@ -83,20 +83,10 @@ def _table(done: Results) -> Table:
 
 
 def _against_theory(done: Results) -> Panel:
-    series: list[Series] = []
+    series = wide.curves(
+        done, lambda ensemble, row: _plain(ensemble, row["scale"]), lambda row: row["length"]
+    )
     top = max(_plain("goe", scale) for scale in wide.SCALES)
-    for colour, (ensemble, words) in enumerate(PAPER.items()):
-        rows = wide.measured(done, ensemble)
-        if rows:
-            series.append(
-                Series(
-                    label=words,
-                    x=[_plain(ensemble, row["scale"]) for row in rows],
-                    y=[row["length"] for row in rows],
-                    colour=colour,
-                    style="marked",
-                )
-            )
     if series:
         series.append(Series(label="Theorem 3.1", x=[0, top], y=[0, top], colour=7, style="dashed"))
         series.append(
@@ -117,19 +107,9 @@ def _against_theory(done: Results) -> Panel:
 
 
 def _against_scale(done: Results) -> Panel:
-    series: list[Series] = []
-    for colour, (ensemble, words) in enumerate(PAPER.items()):
-        rows = wide.measured(done, ensemble)
-        if rows:
-            series.append(
-                Series(
-                    label=words,
-                    x=[row["scale"] for row in rows],
-                    y=[row["length"] for row in rows],
-                    colour=colour,
-                    style="points",
-                )
-            )
+    series = wide.curves(
+        done, lambda _, row: row["scale"], lambda row: row["length"], style="points"
+    )
     if series:
         x = list(wide.LINES)
         series += [

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from equilibria.experiments.case import Case, Place, Results
+from equilibria.experiments.draw import Series
+from equilibria.experiments.initialisation.words import COLOURS, PAPER
 from equilibria.nn.init import Ensemble, fill
 from equilibria.theory import (
     MeanField,
@@ -26,6 +28,7 @@ __all__ = [
     "ACTIVATION",
     "AVERAGED",
     "LINES",
+    "curves",
     "mean_radius",
     "measured",
     "predicted_scale",
@@ -34,6 +37,9 @@ __all__ = [
     "sweep",
     "weight",
 ]
+
+Row = Mapping[str, Any]
+"""What was measured of an ensemble at a scale."""
 
 ACTIVATION = "hard-tanh"
 
@@ -197,6 +203,32 @@ def measured(done: Results, ensemble: Ensemble) -> list[dict[str, Any]]:
     """The rows of an ensemble's sweep; none where it was not run."""
     found = done.get(f"initialisation-wide-{ensemble}")
     return [] if found is None else list(found.value["rows"])
+
+
+def curves(
+    done: Results,
+    x: Callable[[Ensemble, Row], float | None],
+    y: Callable[[Row], float],
+    style: Literal["marked", "points"] = "marked",
+) -> list[Series]:
+    """A series for each ensemble whose sweep was run.
+
+    Args:
+        done: finished cases.
+        x, y: where a row of a sweep stands.
+        style: of the series.
+    """
+    return [
+        Series(
+            label=words,
+            x=[x(ensemble, row) for row in rows],
+            y=[y(row) for row in rows],
+            colour=COLOURS[ensemble],
+            style=style,
+        )
+        for ensemble, words in PAPER.items()
+        if (rows := measured(done, ensemble))
+    ]
 
 
 def mean_radius(row: Mapping[str, Any]) -> float:

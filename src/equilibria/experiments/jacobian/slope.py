@@ -17,14 +17,10 @@ from equilibria.experiments import measure
 from equilibria.experiments.case import Case, Place, Results
 from equilibria.experiments.draw import Panel, Series
 from equilibria.experiments.experiment import NOT_RUN, Experiment, Page, Scale
+from equilibria.experiments.methods import WORDS, methods
 from equilibria.experiments.published import BAI_2021
 from equilibria.solve import (
-    Anderson,
-    Broyden,
-    NewtonKrylov,
-    Picard,
     Solution,
-    Solver,
     Status,
     fixed_point,
 )
@@ -32,18 +28,7 @@ from equilibria.solve import (
 __all__ = ["CURVES", "EXPERIMENT", "Curve", "cases", "show", "symmetric"]
 
 RTOL, EVALS = 1e-6, 200
-SOLVERS: Mapping[str, Solver] = {
-    "plain": Picard(rtol=RTOL, max_evals=EVALS),
-    "anderson": Anderson(rtol=RTOL, max_evals=EVALS),
-    "broyden": Broyden(rtol=RTOL, max_evals=EVALS),
-    "newton": NewtonKrylov(rtol=RTOL, max_evals=EVALS),
-}
-WORDS = {
-    "plain": "plain iteration",
-    "anderson": "Anderson",
-    "broyden": "Broyden",
-    "newton": "Newton-Krylov",
-}
+SOLVERS = methods(RTOL, EVALS)
 DRAWN = ("plain", "broyden")
 STEPS = 14
 """Evaluations of plain iteration that are drawn."""

@@ -6,7 +6,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor
@@ -81,7 +81,7 @@ def check_ensemble(ensemble: str) -> Ensemble:
         near = [known[word] for word in close]
         hint = f"; did you mean '{near[0]}'?" if near else ""
         raise ValueError(f"ensemble must be one of {', '.join(ENSEMBLES)}; got '{ensemble}'{hint}")
-    return ensemble  # type: ignore[return-value]
+    return cast(Ensemble, ensemble)
 
 
 @torch.no_grad()

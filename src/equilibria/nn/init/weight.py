@@ -14,7 +14,7 @@ from torch.nn.utils.parametrizations import _SpectralNorm
 
 from equilibria.nn.init.fill import Maps
 
-__all__ = ["RecurrentWeight", "set_weights"]
+__all__ = ["RecurrentWeight", "joint_gain", "set_weights"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,12 +88,7 @@ class RecurrentWeight:
         over the outputs of all maps that the weight is made of, as f uses it; NaN of a weight
         without values. Of a square member of an ensemble it is sqrt(V).
         """
-        value = self.value()
-        if value.is_meta:
-            return math.nan
-        tiles = [tile.flatten(1) for tile in self.maps.tiles(value)]
-        total = sum(float(tile.double().square().sum()) for tile in tiles)
-        return (total / sum(len(tile) for tile in tiles)) ** 0.5
+        return joint_gain([self])
 
     def tensors(self) -> list[Tensor]:
         """Return what it is stored in: itself, or what a parametrisation computes it from."""
@@ -101,6 +96,15 @@ class RecurrentWeight:
             return [getattr(self.layer, self.name)]
         steps = _steps(self.layer, self.name)
         return [*steps.parameters(), *steps.buffers()]
+
+
+def joint_gain(weights: Sequence[RecurrentWeight]) -> float:
+    """Return the gain of several weights together, the mean being over the outputs of all."""
+    tiles = [tile for weight in weights for tile in weight.maps.tiles(weight.value())]
+    if any(tile.is_meta for tile in tiles):
+        return math.nan
+    total = sum(float(tile.double().square().sum()) for tile in tiles)
+    return math.sqrt(total / sum(len(tile) for tile in tiles))
 
 
 def set_weights(values: Sequence[tuple[RecurrentWeight, Tensor]]) -> None:

@@ -20,6 +20,7 @@ from equilibria.nn.init import (
     initialize,
     recurrent_weights,
 )
+from equilibria.nn.init.weight import joint_gain
 from equilibria.solve import Picard, SolveWarning, Status
 from equilibria.stability.applied import mapped
 from equilibria.stability.ensembles.forecast import Theory
@@ -230,7 +231,7 @@ def _trial(patient: Patient, weights: Sequence[RecurrentWeight]) -> tuple[Trial,
     settled = Settled.of(layer, seen, seen.solution.status == Status.CONVERGED)
     radius, response = _at(settled, weights) if settled.solved.any() else (_NONE, math.nan)
     trial = Trial(
-        gain=_gain(weights),
+        gain=joint_gain(weights),
         converged=float(settled.solved.double().mean()),
         evals=float(seen.solution.stats.evals.double().mean()),
         plain_converged=float((plain.status == Status.CONVERGED).double().mean()),
@@ -249,13 +250,6 @@ def _at(settled: Settled, weights: Sequence[RecurrentWeight]) -> tuple[Tensor, f
     radii = radii[radii.isfinite()].double()
     response = mapped(weights, settled)[0].mean_square if len(weights) == 1 else math.nan
     return radii if len(radii) else _NONE, response
-
-
-def _gain(weights: Sequence[RecurrentWeight]) -> float:
-    """The root mean square output of all maps, for entries of mean square 1."""
-    tiles = [tile for weight in weights for tile in weight.maps.tiles(weight.value())]
-    total = sum(float(tile.double().square().sum()) for tile in tiles)
-    return math.sqrt(total / sum(len(tile) for tile in tiles))
 
 
 def _normalisations(cell: Callable[..., Any]) -> tuple[str, ...]:

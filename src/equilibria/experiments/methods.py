@@ -1,0 +1,24 @@
+"""The solvers that experiments compare, by one name each, and what tables call them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from equilibria.solve import Anderson, Broyden, NewtonKrylov, Picard, Solver
+
+__all__ = ["WORDS", "methods"]
+
+WORDS: Mapping[str, str] = {
+    "plain": "plain iteration",
+    "anderson": "Anderson",
+    "broyden": "Broyden",
+    "newton": "Newton-Krylov",
+}
+
+
+def methods(rtol: float, max_evals: int) -> Mapping[str, Solver]:
+    """Return the solvers of `WORDS` at one tolerance and one limit of evaluations."""
+    kinds = (Picard, Anderson, Broyden, NewtonKrylov)
+    return {
+        name: kind(rtol=rtol, max_evals=max_evals) for name, kind in zip(WORDS, kinds, strict=True)
+    }
