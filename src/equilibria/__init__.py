@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from equilibria.nn import DEQ
     from equilibria.solve import (
         GMRES,
+        AlternatingAnderson,
         Anderson,
         Auto,
         BiCGSTAB,
@@ -46,6 +47,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DEQ",
     "GMRES",
+    "AlternatingAnderson",
     "Anderson",
     "Auto",
     "BiCGSTAB",

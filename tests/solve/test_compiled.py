@@ -18,7 +18,7 @@ def f(z, x):
 
 @pytest.mark.parametrize(
     "solver",
-    [eq.Picard(), eq.Picard(damping=0.5), eq.Anderson(period=1), eq.Anderson(), eq.Broyden()],
+    [eq.Picard(), eq.Picard(damping=0.5), eq.Anderson(), eq.AlternatingAnderson(), eq.Broyden()],
     ids=repr,
 )
 @torch.no_grad()

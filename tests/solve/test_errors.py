@@ -172,6 +172,8 @@ def test_shared_is_given_as_it_is() -> None:
         (eq.Anderson, {"history": -1}),
         (eq.Anderson, {"ridge": -1e-9}),
         (eq.Anderson, {"period": 0}),
+        (eq.AlternatingAnderson, {"period": 0}),
+        (eq.AlternatingAnderson, {"history": 0}),
         (eq.Anderson, {"damping": 2.5}),
         (eq.Broyden, {"memory": 0}),
         (eq.GMRES, {"restart": 0}),

@@ -80,7 +80,7 @@ ADJOINTS = [
 
 @pytest.mark.filterwarnings("ignore::equilibria.solve.SolveWarning")
 @pytest.mark.parametrize("adjoint", ADJOINTS, ids=lambda adjoint: type(adjoint).__name__)
-@pytest.mark.parametrize("solver", [eq.Picard, eq.Anderson])
+@pytest.mark.parametrize("solver", [eq.Picard, eq.Anderson, eq.AlternatingAnderson])
 def test_saved_bytes_do_not_grow(solver, adjoint) -> None:
     sizes = [saved_bytes(fixed(solver, n), adjoint) for n in EVALS]
     assert max(sizes) <= 1.05 * min(sizes)
@@ -92,7 +92,7 @@ def test_saved_bytes_do_not_grow(solver, adjoint) -> None:
     "solver",
     [
         lambda n: fixed(eq.Picard, n),
-        lambda n: fixed(eq.Anderson, n, history=3, period=1),
+        lambda n: fixed(eq.Anderson, n, history=3),
         lambda n: fixed(eq.Broyden, n, memory=3),
     ],
     ids=["Picard", "Anderson", "Broyden"],

@@ -20,9 +20,9 @@ LIMITS = {"rtol": 1e-6, "max_evals": 200}
 SOLVERS = {
     "Picard": eq.Picard(**LIMITS),
     "Picard, damped": eq.Picard(**LIMITS, damping=0.7),
-    "Anderson, period 1": eq.Anderson(**LIMITS, period=1),
     "Anderson": eq.Anderson(**LIMITS),
-    "Anderson, damped": eq.Anderson(**LIMITS, period=1, damping=0.7),
+    "AlternatingAnderson": eq.AlternatingAnderson(**LIMITS),
+    "Anderson, damped": eq.Anderson(**LIMITS, damping=0.7),
     "Broyden": eq.Broyden(**LIMITS),
     "Broyden, memory 5": eq.Broyden(**LIMITS, memory=5),
     "NewtonKrylov": eq.NewtonKrylov(**LIMITS),
@@ -32,8 +32,8 @@ SOLVERS = {
 MOST = {
     "Picard": 10,
     "Picard, damped": 10,
-    "Anderson, period 1": 24,
     "Anderson": 24,
+    "AlternatingAnderson": 24,
     "Anderson, damped": 24,
     "Broyden": 26,
     "Broyden, memory 5": 26,
@@ -215,7 +215,9 @@ def test_an_image_costs_no_operation_more_than_a_vector(name: str) -> None:
 # --- compiled ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["Picard", "Anderson", "Broyden", "NewtonKrylov", "Auto"])
+@pytest.mark.parametrize(
+    "name", ["Picard", "Anderson", "AlternatingAnderson", "Broyden", "NewtonKrylov", "Auto"]
+)
 def test_a_cell_compiled_as_one_graph(name: str) -> None:
     """Operands keep their gradients; values are those of the uncompiled cell."""
     torch.compiler.reset()

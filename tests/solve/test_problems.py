@@ -14,8 +14,8 @@ RTOL = {torch.float32: 1e-4, torch.float64: 1e-8}
 
 SOLVERS = {
     "Picard": eq.Picard,
+    "AlternatingAnderson": eq.AlternatingAnderson,
     "Anderson": eq.Anderson,
-    "Anderson(1)": lambda **options: eq.Anderson(period=1, **options),
     "Broyden": eq.Broyden,
     "Broyden(10)": lambda **options: eq.Broyden(memory=10, **options),
     "NewtonKrylov": eq.NewtonKrylov,
@@ -45,8 +45,8 @@ KNOWN_FAILURES: dict[str, dict[str, Outcome | tuple[Outcome, ...]]] = {
     "linear/symmetric_2": {"Picard": DIVERGED},
     "linear/symmetric_2_wide": {
         "Picard": DIVERGED,
-        "Anderson": MAX_EVALS,
-        "Anderson(1)": STALLED,
+        "AlternatingAnderson": MAX_EVALS,
+        "Anderson": STALLED,
         "Broyden(10)": STALLED,
     },
     "linear/negative_3": {"Picard": DIVERGED},
@@ -64,24 +64,24 @@ KNOWN_FAILURES: dict[str, dict[str, Outcome | tuple[Outcome, ...]]] = {
     # Stiffness: plain iterations lead astray, those between two extrapolations too.
     "stiff/decay": {
         "Picard": DIVERGED,
-        "Anderson": DIVERGED,
-        "Anderson(1)": STALLED,
+        "AlternatingAnderson": DIVERGED,
+        "Anderson": STALLED,
         "Broyden(10)": STALLED,
     },
-    "stiff/relaxation": {"Picard": DIVERGED, "Anderson": DIVERGED},
-    "stiff/robertson": {"Picard": DIVERGED, "Anderson": DIVERGED},
+    "stiff/relaxation": {"Picard": DIVERGED, "AlternatingAnderson": DIVERGED},
+    "stiff/robertson": {"Picard": DIVERGED, "AlternatingAnderson": DIVERGED},
     # The answer is zero, and the relative residual 1 until the iterate is zero to the last bit.
     "scalar/halving": {
         "Picard": STALLED,
+        "AlternatingAnderson": EITHER,
         "Anderson": EITHER,
-        "Anderson(1)": EITHER,
         "Broyden": EITHER,
         "Broyden(10)": EITHER,
     },
     # No fixed point.
     "scalar/exponential": dict.fromkeys(SOLVERS, FAILS) | {"Picard": (NONFINITE, FAILS, NONFINITE)},
     "scalar/hyperbola": dict.fromkeys(SOLVERS, STALLED)
-    | {"Picard": DIVERGED, "Anderson": FAILS, "Anderson(1)": FAILS, "Auto": FAILS},
+    | {"Picard": DIVERGED, "AlternatingAnderson": FAILS, "Anderson": FAILS, "Auto": FAILS},
     "scalar/flip": dict.fromkeys(SOLVERS, STALLED),
     # No fixed point, but far out z + 1 is z to rounding: a solver may jump there.
     "scalar/translation": dict.fromkeys(SOLVERS, JUMPS)

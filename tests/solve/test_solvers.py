@@ -1,5 +1,7 @@
 """What each forward solver promises beyond the answer: its counts, and what its options do."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from problems import BY_NAME, normal, spread, with_spectrum
@@ -8,6 +10,7 @@ from references import iterate
 import equilibria as eq
 
 CONVERGED = eq.Status.CONVERGED
+SOLVERS = [eq.Picard(), eq.Anderson(), eq.AlternatingAnderson(), eq.Broyden()]
 
 
 def linear(values: torch.Tensor, batch: int = 3):
@@ -16,7 +19,7 @@ def linear(values: torch.Tensor, batch: int = 3):
     return (lambda z, x: z @ a.T + x), torch.zeros_like(x), x
 
 
-@pytest.mark.parametrize("solver", [eq.Picard(), eq.Anderson(), eq.Broyden()])
+@pytest.mark.parametrize("solver", SOLVERS)
 def test_identity_ends_at_the_first_evaluation(solver) -> None:
     z0 = normal(3, 4, seed=1)
     sol = eq.fixed_point(lambda z: z.clone(), z0, solver=solver)
@@ -24,7 +27,7 @@ def test_identity_ends_at_the_first_evaluation(solver) -> None:
     assert sol.stats.evals.tolist() == [1, 1, 1] and sol.stats.residual.tolist() == [0, 0, 0]
 
 
-@pytest.mark.parametrize("solver", [eq.Picard(), eq.Anderson(), eq.Broyden()])
+@pytest.mark.parametrize("solver", SOLVERS)
 def test_constant_ends_at_the_second_evaluation(solver) -> None:
     x = normal(3, 4, seed=1)
     sol = eq.fixed_point(lambda z, x: x + 0 * z, torch.zeros_like(x), x, solver=solver)
@@ -32,7 +35,7 @@ def test_constant_ends_at_the_second_evaluation(solver) -> None:
     assert sol.stats.evals.tolist() == [2, 2, 2]
 
 
-@pytest.mark.parametrize("solver", [eq.Picard(), eq.Anderson(), eq.Broyden()])
+@pytest.mark.parametrize("solver", SOLVERS)
 def test_one_evaluation_returns_the_start(solver) -> None:
     """The value is an iterate that was evaluated: after one evaluation only z0 is one."""
     f, z0, x = linear(spread(-0.9, 0.9, 10))
@@ -70,24 +73,21 @@ def test_picard_counts_follow_the_contraction() -> None:
 
 @pytest.mark.parametrize("radius", [0.9, 0.99])
 def test_acceleration_accelerates(radius: float) -> None:
-    """Anderson and Broyden need a fraction of Picard's evaluations on a symmetric spectrum."""
+    """They need a fraction of Picard's evaluations on a symmetric spectrum."""
     f, z0, x = linear(spread(-radius, radius, 100))
     options = {"rtol": 1e-5, "max_evals": 1000}
-    picard, anderson, broyden = (
-        eq.fixed_point(f, z0, x, solver=solver(**options)).stats.evals
-        for solver in (eq.Picard, eq.Anderson, eq.Broyden)
+    picard, *others = (
+        eq.fixed_point(f, z0, x, solver=type(solver)(**options)).stats.evals for solver in SOLVERS
     )
-    assert (broyden.double() < 0.7 * picard).all()
-    assert (anderson.double() < 0.7 * picard).all()
+    for evals in others:
+        assert (evals.double() < 0.7 * picard).all()
 
 
 @pytest.mark.parametrize("d", [3, 5, 8])
 def test_anderson_ends_on_a_linear_problem(d: int) -> None:
     """With a history of d and more it ends after d + 2 evaluations (Walker and Ni 2011)."""
     f, z0, x = linear(spread(-0.9, 0.8, d))
-    sol = eq.fixed_point(
-        f, z0, x, solver=eq.Anderson(history=d + 1, period=1, ridge=1e-16, rtol=1e-8)
-    )
+    sol = eq.fixed_point(f, z0, x, solver=eq.Anderson(history=d + 1, ridge=1e-16, rtol=1e-8))
     assert (sol.status == CONVERGED).all()
     assert (sol.stats.evals <= d + 3).all()
 
@@ -104,28 +104,65 @@ def test_anderson_beats_picard_on_an_easy_problem() -> None:
                 *map(eq.shared, problem.weights),
                 solver=solver(rtol=rtol),
             ).stats.evals
-            for solver in (eq.Picard, eq.Anderson)
+            for solver in (eq.Picard, eq.Anderson, eq.AlternatingAnderson)
         ]
-        assert (counts[1] <= counts[0]).all()
+        assert (counts[1] <= counts[0]).all() and (counts[2] <= counts[0]).all()
 
 
-def test_anderson_damping_and_period_change_the_path_and_not_the_answer() -> None:
+def test_options_of_anderson_change_the_path_and_not_the_answer() -> None:
     f, z0, x = linear(spread(-0.9, 0.9, 20))
-    plain = eq.fixed_point(f, z0, x, solver=eq.Anderson(rtol=1e-10, max_evals=500))
-    counts = {tuple(plain.stats.evals.tolist())}
+    limits = {"rtol": 1e-10, "max_evals": 500}
+    plain = eq.fixed_point(f, z0, x, solver=eq.Anderson(**limits), trace=True)
     for options in ({"damping": 0.5}, {"period": 3}, {"history": 2}, {"ridge": 1e-2}):
-        sol = eq.fixed_point(f, z0, x, solver=eq.Anderson(rtol=1e-10, max_evals=500, **options))
+        sol = eq.fixed_point(f, z0, x, solver=eq.Anderson(**limits, **options), trace=True)
         assert (sol.status == CONVERGED).all()
         torch.testing.assert_close(sol.value, plain.value, rtol=1e-7, atol=1e-7)
-        counts.add(tuple(sol.stats.evals.tolist()))
-    assert len(counts) > 2
+        assert not torch.equal(sol.stats.trace[:20], plain.stats.trace[:20])
+
+
+@pytest.mark.parametrize("damping", [1.0, 0.5])
+def test_the_alternating_method_is_anderson_with_a_period(damping: float) -> None:
+    f, z0, x = linear(spread(-0.9, 0.9, 20))
+    limits = {"rtol": 1e-8, "max_evals": 500, "damping": damping}
+    for alternating, anderson in (
+        (eq.AlternatingAnderson(**limits), eq.Anderson(**limits, period=3)),
+        (eq.AlternatingAnderson(**limits, period=1), eq.Anderson(**limits)),
+    ):
+        first, second = (
+            eq.fixed_point(f, z0, x, solver=solver, trace=True)
+            for solver in (alternating, anderson)
+        )
+        assert torch.equal(first.value, second.value)
+        assert torch.equal(first.stats.trace.nan_to_num(), second.stats.trace.nan_to_num())
+
+
+def test_anderson_extrapolates_at_every_evaluation_and_the_default_at_every_third() -> None:
+    """Between extrapolations an iterate is f of the one before; the first one has no history."""
+    f, z0, x = linear(spread(-0.9, 0.9, 20), batch=1)
+    plain = {}
+    for name, options in (("anderson", {"solver": eq.Anderson()}), ("default", {})):
+        states = eq.fixed_point(f, z0, x, states=range(12), **options).states
+        plain[name] = [
+            k for k, (z, after) in enumerate(pairwise(states), 1) if torch.equal(after, f(z, x))
+        ]
+    assert plain["anderson"] == [1]
+    assert plain["default"] == [1, 2, 3, 4, 5, 7, 8, 10, 11]
+
+
+def test_the_default_is_the_alternating_method() -> None:
+    f, z0, x = linear(spread(-0.9, 0.9, 20))
+    default, named = (
+        eq.fixed_point(f, z0, x, **options) for options in ({}, {"solver": SOLVERS[2]})
+    )
+    assert torch.equal(default.value, named.value)
+    assert eq.DEQ(f).solver == SOLVERS[2]
 
 
 def test_period_is_plain_iteration_in_between() -> None:
-    """With a period longer than the solve Anderson is Picard."""
+    """With a period longer than the solve it is Picard."""
     f, z0, x = linear(spread(-0.5, 0.5, 20))
     picard = eq.fixed_point(f, z0, x, solver=eq.Picard())
-    rare = eq.fixed_point(f, z0, x, solver=eq.Anderson(period=100))
+    rare = eq.fixed_point(f, z0, x, solver=eq.AlternatingAnderson(period=100))
     assert torch.equal(rare.value, picard.value)
     assert torch.equal(rare.stats.evals, picard.stats.evals)
 

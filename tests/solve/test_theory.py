@@ -71,9 +71,7 @@ def products_of_gmres(a: Tensor, b: Tensor, rtol: float) -> tuple[int, int]:
 def test_anderson_needs_what_gmres_needs_and_two(name: str, radius: float, rtol: float) -> None:
     """Where ||A|| > 1, exact arithmetic itself may ask for one more: z_{k+1} is worse than x_k."""
     a, b = MAPS[name](radius), normal(SAMPLES, WIDTH, seed=5)
-    solver = eq.Anderson(
-        history=None, period=1, ridge=0.0, rtol=rtol, max_evals=2 * WIDTH, patience=None
-    )
+    solver = eq.Anderson(history=None, ridge=0.0, rtol=rtol, max_evals=2 * WIDTH, patience=None)
     sol = eq.fixed_point(lambda z, b: z @ a.T + b, torch.zeros_like(b), b, solver=solver)
     assert (sol.status == CONVERGED).all()
     for evals, (products, theory) in zip(
@@ -108,9 +106,9 @@ SOLVERS = [
     eq.Picard(**LIMITS),
     eq.Picard(**LIMITS, damping=0.75),
     eq.Anderson(**LIMITS),
-    eq.Anderson(**LIMITS, period=1),
-    eq.Anderson(**LIMITS, history=None, period=1, ridge=0.0),
-    eq.Anderson(**LIMITS, history=2, period=2, damping=0.75, ridge=1e-3),
+    eq.AlternatingAnderson(**LIMITS),
+    eq.Anderson(**LIMITS, history=None, ridge=0.0),
+    eq.AlternatingAnderson(**LIMITS, history=2, period=2, damping=0.75, ridge=1e-3),
     eq.Broyden(**LIMITS),
     eq.Broyden(**LIMITS, memory=4),
     eq.NewtonKrylov(**LIMITS),

@@ -26,7 +26,7 @@ def test_every_shipped_recipe_is_read_back_from_its_resolved_form(name):
 def test_the_resolved_form_spells_out_every_default(tree):
     resolved = recipes.dump(recipes.parse(tree))
     assert resolved["solver"]["name"] == "Anderson"
-    assert resolved["solver"]["history"] == Anderson().history
+    assert resolved["solver"]["period"] == Anderson().period == 1
     linear = resolved["adjoint"]["linear"]
     assert (resolved["adjoint"]["name"], linear["name"]) == ("Implicit", "Relay")
     assert linear["last"] == {
@@ -50,6 +50,25 @@ def test_a_switch_of_class_keeps_what_both_have(tree):
     tree["solver"]["history"] = 3
     recipe = recipes.parse(tree, ["--solver.name", "Broyden", "--solver.memory", "7"])
     assert recipe.solver == Broyden(rtol=1e-3, max_evals=30, memory=7)
+
+
+def test_a_switch_of_class_does_not_keep_a_default_of_the_old_one(tree):
+    del tree["solver"]
+    resolved = recipes.dump(recipes.parse(tree))
+    assert resolved["solver"]["period"] == 3
+    recipe = recipes.parse(resolved, ["--solver.name", "Anderson"])
+    assert recipe.solver == Anderson()
+    resolved["solver"] |= {"period": 4, "history": 8}
+    recipe = recipes.parse(resolved, ["--solver.name", "Anderson"])
+    assert recipe.solver == Anderson(period=4, history=8)
+
+
+def test_recipes_are_compared_by_method():
+    """Before the default had a name of its own, records called it Anderson with its period."""
+    old = {"name": "Anderson", "history": 6, "period": 3}
+    new = {**old, "name": "AlternatingAnderson"}
+    assert recipes.renamed({"solver": old, "all": [old]}) == {"solver": new, "all": [new]}
+    assert recipes.renamed({"solver": {**old, "period": 1}})["solver"]["name"] == "Anderson"
 
 
 def test_a_forward_solver_may_stand_in_for_the_linear_one(tree):

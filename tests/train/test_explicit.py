@@ -57,7 +57,7 @@ def test_a_recipe_of_one_has_nothing_of_an_equilibrium(explicit):
     ("key", "value"),
     [
         ("solver", {"name": "Broyden"}),
-        ("solver", {"name": "Anderson"}),  # the default, but written down
+        ("solver", {"name": "AlternatingAnderson"}),  # the default, but written down
         ("adjoint", {"name": "JacobianFree"}),
         ("per_sample", True),
         ("regulariser", {"name": "JacobianPenalty"}),

@@ -8,7 +8,7 @@ import torch
 
 from equilibria import models
 from equilibria.models.vision.mdeq import MDEQConfig
-from equilibria.solve import GMRES, Anderson, Broyden, Implicit
+from equilibria.solve import GMRES, AlternatingAnderson, Anderson, Broyden, Implicit
 from equilibria.tasks import Batch, ImageClassification
 from equilibria.train import memory
 from equilibria.train import recipe as recipes
@@ -28,12 +28,15 @@ def test_the_peak_is_counted_not_the_sum():
     assert peak_bytes(step) == pytest.approx(4 * 1200, abs=256)
 
 
-def test_a_deq_does_not_grow_and_the_unrolled_cell_does():
+@pytest.mark.parametrize(
+    "solver", [Anderson(history=5), AlternatingAnderson(history=3)], ids=lambda s: type(s).__name__
+)
+def test_a_deq_does_not_grow_and_the_unrolled_cell_does(solver):
     torch.manual_seed(0)
     model = models.create(
         "dense",
         width=64,
-        solver=Anderson(history=3),
+        solver=solver,
         adjoint=Implicit(linear=GMRES(rtol=0.0, max_evals=10, restart=10)),
     )
     inputs, targets = torch.randn(32, 1, 8, 8), torch.zeros(32, dtype=torch.int64)
@@ -75,7 +78,7 @@ def test_of_a_language_model_the_body_is_measured(language):
             inner=24,
             memory=kept,
             subsequence=7,
-            solver=Anderson(history=3),
+            solver=AlternatingAnderson(history=3),
             adjoint=Implicit(linear=GMRES(rtol=0.0, max_evals=4, restart=4)),
         )
         points = measure(model, task, batch, depths=(3, 9))
@@ -110,7 +113,7 @@ def keys(points):
     ("solver", "wanted"),
     [
         (Anderson(history=3, max_evals=50), DEPTHS),
-        (Anderson(history=None, max_evals=50), (5, 10, 20, 40, 50, 80)),
+        (AlternatingAnderson(history=None, max_evals=50), (5, 10, 20, 40, 50, 80)),
         (Broyden(memory=None, max_evals=100), (*DEPTHS, 100)),
         (Broyden(memory=8, max_evals=100), DEPTHS),
     ],

@@ -97,7 +97,7 @@ def _equilibria() -> list[Contestant]:
     named: dict[str, Callable[[], Solver]] = {
         "Picard": eq.Picard,
         # As torchdeq has it: six iterates, and an extrapolation every time.
-        "Anderson": lambda: eq.Anderson(history=5, period=1),
+        "Anderson": lambda: eq.Anderson(history=5),
         "Broyden": eq.Broyden,
         "NewtonKrylov": eq.NewtonKrylov,
         "Auto": eq.Auto,

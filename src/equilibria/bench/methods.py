@@ -174,7 +174,8 @@ def adjoints() -> list[Method]:
     """Every adjoint there is. All iterate plainly forward and so find the same solution, except
     those with Shine, which live on what Broyden's method has stored.
     """
-    linear = ("Relay", "GMRES", "BiCGSTAB", "Neumann", "Dense", "Picard", "Anderson", "Broyden")
+    linear = ("Relay", "GMRES", "BiCGSTAB", "Neumann", "Dense")
+    linear += ("Picard", "Anderson", "AlternatingAnderson", "Broyden")
     methods = [
         _method(f"Implicit({name})", _implicit(name), exact=True, solver=eq.Picard)
         for name in linear

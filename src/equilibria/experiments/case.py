@@ -156,9 +156,10 @@ class Case:
                 f"{path} was not measured on the {', '.join(stale)} that is there now: remove it "
                 "to measure it anew"
             )
-        now = _plain(self.settings)
+        now = recipes.renamed(_plain(self.settings))
         if "recipe" in settings:
             settings = {**settings, "recipe": _current(settings["recipe"])}
+        settings = recipes.renamed(settings)
         if settings != now:
             raise CaseError(
                 f"{path} was measured with other settings ({_difference(settings, now)}): name "

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from equilibria.solve import Anderson, Broyden, NewtonKrylov, Picard, Solver
+from equilibria.solve import AlternatingAnderson, Broyden, NewtonKrylov, Picard, Solver
 
 __all__ = ["WORDS", "methods"]
 
 WORDS: Mapping[str, str] = {
     "plain": "plain iteration",
-    "anderson": "Anderson",
+    "anderson": "alternating Anderson (period 3)",
     "broyden": "Broyden",
     "newton": "Newton-Krylov",
 }
@@ -18,7 +18,7 @@ WORDS: Mapping[str, str] = {
 
 def methods(rtol: float, max_evals: int) -> Mapping[str, Solver]:
     """Return the solvers of `WORDS` at one tolerance and one limit of evaluations."""
-    kinds = (Picard, Anderson, Broyden, NewtonKrylov)
+    kinds = (Picard, AlternatingAnderson, Broyden, NewtonKrylov)
     return {
         name: kind(rtol=rtol, max_evals=max_evals) for name, kind in zip(WORDS, kinds, strict=True)
     }

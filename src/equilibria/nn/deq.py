@@ -10,7 +10,15 @@ from torch import Tensor, nn
 from equilibria.nn.checks import warn_of_unsteady
 from equilibria.nn.dropout import VariationalDropout
 from equilibria.nn.frozen import Frozen, module_of
-from equilibria.solve import Adjoint, Anderson, Implicit, Solution, Solver, Unrolled, fixed_point
+from equilibria.solve import (
+    Adjoint,
+    AlternatingAnderson,
+    Implicit,
+    Solution,
+    Solver,
+    Unrolled,
+    fixed_point,
+)
 from equilibria.solve.tree import Shared, flatten, unflatten
 
 __all__ = ["DEQ"]
@@ -27,7 +35,7 @@ class DEQ(nn.Module):
 
     Args:
         cell: module or callable, cell(z, *inputs) -> z.
-        solver: solver of the forward, `Anderson()` by default.
+        solver: solver of the forward, `AlternatingAnderson()` by default.
         adjoint: how gradients are found, `Implicit()` by default.
         eval_solver: solver of the forward in eval mode; None for the same one.
         init: the start z0: None for zeros like the first input, or a callable of the inputs, such
@@ -89,7 +97,7 @@ class DEQ(nn.Module):
             if isinstance(given, Solver):
                 given.bound_to(cell)  # raises where the method is made for other cells
         self.cell = cell
-        self.solver = Anderson() if solver is None else solver
+        self.solver = AlternatingAnderson() if solver is None else solver
         self.adjoint = Implicit() if adjoint is None else adjoint
         self.eval_solver = eval_solver
         self.init = init

@@ -17,7 +17,7 @@ from equilibria.solve.api import fixed_point
 from equilibria.solve.equation import AdjointInfo
 from equilibria.solve.linear import GMRES, BiCGSTAB, Dense, LinearSolver, Neumann, Relay
 from equilibria.solve.solution import Solution
-from equilibria.solve.solvers import Anderson, Broyden, Picard, Solver
+from equilibria.solve.solvers import AlternatingAnderson, Anderson, Broyden, Picard, Solver
 from equilibria.solve.solvers.auto import Auto
 from equilibria.solve.solvers.newton import NewtonKrylov
 from equilibria.solve.status import SolveError, SolveWarning, Stats, Status
@@ -27,6 +27,7 @@ __all__ = [
     "GMRES",
     "Adjoint",
     "AdjointInfo",
+    "AlternatingAnderson",
     "Anderson",
     "Auto",
     "BiCGSTAB",

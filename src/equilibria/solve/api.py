@@ -14,7 +14,7 @@ from equilibria.solve.binding import bind
 from equilibria.solve.equation import Record
 from equilibria.solve.nonlinear import Nonlinear
 from equilibria.solve.solution import Solution
-from equilibria.solve.solvers import Anderson, Solver
+from equilibria.solve.solvers import AlternatingAnderson, Solver
 from equilibria.solve.status import Stats
 from equilibria.solve.tree import (
     Leaves,
@@ -54,7 +54,7 @@ def fixed_point(
             float32 or float64. It gets a gradient only under `Unrolled`.
         operands: tensors `(batch, ...)` or trees of them; `eq.shared(x)` for one that has no batch
             axis.
-        solver: default `Anderson()`.
+        solver: default `AlternatingAnderson()`.
         adjoint: default `Implicit()`.
         throw: raise where a sample does not converge, forward or backward.
         per_sample: f closes over nothing that has a batch axis, so finished samples may leave the
@@ -78,7 +78,7 @@ def fixed_point(
 
     Source: Bai et al. 2019, sec. 3 and Theorem 1.
     """
-    solver = Anderson() if solver is None else solver
+    solver = AlternatingAnderson() if solver is None else solver
     adjoint = Implicit() if adjoint is None else adjoint
     _check_options(f, solver, adjoint, per_sample, coupled, states, warm)
     leaves, spec = flatten_state(z0)

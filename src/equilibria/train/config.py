@@ -179,6 +179,10 @@ def _options(hint: Any, choices: Choices) -> dict[str, type]:
     return {name: cls for name, cls in choices.items() if bases and issubclass(cls, bases)}
 
 
+def _defaults(cls: type) -> dict[str, Any]:
+    return {field.name: _default(field) for field in dataclasses.fields(cls)}
+
+
 def _default(field: dataclasses.Field[Any]) -> Any:
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
@@ -220,8 +224,9 @@ def switch(
     """Return `tree` with the classes that `--….name` options choose.
 
     What the old and the new class have in common keeps its value: a switch from Anderson to
-    Broyden keeps the tolerance. `null` takes a class away where there may be none. Where there is
-    but one class, an option of it chooses it.
+    Broyden keeps the tolerance. A default of the old class gives way to that of the new one: a
+    switch from AlternatingAnderson to Anderson does not keep the period. `null` takes a class away
+    where there may be none. Where there is but one class, an option of it chooses it.
     """
     result: dict[str, Any] = {**tree, **_implied(tree, argv, cls, choices)}
     words = list(argv)
@@ -243,9 +248,11 @@ def switch(
             node[part] = dict(inner) if isinstance(inner, Mapping) else {}
             node = node[part]
         if name in choices and node.get("name") not in (None, name):
-            known = {field.name for field in dataclasses.fields(choices[name])}
-            for key in [key for key in node if key not in known]:
-                del node[key]
+            before = _defaults(choices[node["name"]]) if node["name"] in choices else {}
+            now = _defaults(choices[name])
+            for key, value in [*node.items()]:
+                if key not in now or (key in before and value == before[key] != now[key]):
+                    del node[key]
         node["name"] = name
     return result
 

@@ -25,6 +25,7 @@ from equilibria.models.sequence.base import SequenceModel
 from equilibria.solve import (
     GMRES,
     Adjoint,
+    AlternatingAnderson,
     Anderson,
     Auto,
     BiCGSTAB,
@@ -399,7 +400,10 @@ def _step(model: Model, inputs: Tensor, carry: Any, loss: Loss) -> tuple[int, in
 def _history(solver: object, evals: int) -> int:
     """Return the size of a solver's history, as its docstring states it, after `evals`."""
     match solver:
-        case Anderson(history=history, period=period):
+        case (
+            Anderson(history=history, period=period)
+            | AlternatingAnderson(history=history, period=period)
+        ):
             kept = min(history or evals, evals)
             return 2 * kept + 2 + (0 if period == 1 else kept + 1)
         case Broyden(memory=memory):

@@ -14,7 +14,7 @@ import yaml
 from equilibria import solve
 from equilibria.models import ForwardBackward, ModelConfig, PeacemanRachford
 from equilibria.models.registry import CONFIGS, LAYER
-from equilibria.solve import Adjoint, Anderson, Implicit, Solver
+from equilibria.solve import Adjoint, AlternatingAnderson, Implicit, Solver
 from equilibria.stability import FixedPointCorrection
 from equilibria.tasks import TASKS, TaskConfig
 from equilibria.train import config
@@ -34,7 +34,7 @@ CHOICES: dict[str, type] = {
     **{
         name: getattr(solve, name)
         for name in (
-            *("Picard", "Anderson", "Broyden", "NewtonKrylov", "Auto"),
+            *("Picard", "Anderson", "AlternatingAnderson", "Broyden", "NewtonKrylov", "Auto"),
             *("GMRES", "BiCGSTAB", "Neumann", "Dense", "Relay"),
             *("Implicit", "Phantom", "NeumannPhantom", "JacobianFree", "Shine", "Unrolled"),
         )
@@ -82,7 +82,7 @@ class Recipe:
     description: str = ""
     task: TaskConfig
     model: ModelConfig
-    solver: Solver | None = field(default_factory=Anderson)
+    solver: Solver | None = field(default_factory=AlternatingAnderson)
     eval_solver: Solver | None = None
     adjoint: Adjoint | None = field(default_factory=Implicit)
     per_sample: bool = False
@@ -130,7 +130,7 @@ class Recipe:
             )
 
     def _check_explicit(self) -> None:
-        for name, default in (("solver", Anderson()), ("adjoint", Implicit())):
+        for name, default in (("solver", AlternatingAnderson()), ("adjoint", Implicit())):
             if getattr(self, name) == default:  # nobody has asked for it
                 object.__setattr__(self, name, None)
         given = [name for name in IMPLICIT if getattr(self, name)]
@@ -210,6 +210,19 @@ def parse(tree: Mapping[str, Any], argv: Sequence[str] = (), *, source: str = "r
 def dump(recipe: Recipe) -> dict[str, Any]:
     """Return the recipe as a nested mapping with every default spelt out."""
     return config.dump(recipe, CHOICES)
+
+
+def renamed(tree: Any) -> Any:
+    """Return a resolved recipe, or any part of one, with one name for each method, to compare it.
+
+    `Anderson` with a period above 1 is `AlternatingAnderson`, a name that older records lack.
+    """
+    if isinstance(tree, Mapping):
+        found = {key: renamed(value) for key, value in tree.items()}
+        if found.get("name") == "Anderson" and found.get("period", 1) != 1:
+            found["name"] = "AlternatingAnderson"
+        return found
+    return [renamed(each) for each in tree] if isinstance(tree, list | tuple) else tree
 
 
 def to_yaml(recipe: Recipe) -> str:

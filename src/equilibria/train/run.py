@@ -161,7 +161,9 @@ class Folder:
 
     def check_same(self, recipe: Recipe) -> None:
         """Raise RunError if the run was started with another recipe."""
-        lines = config.differences(recipes.dump(self.read_recipe()), recipes.dump(recipe))
+        lines = config.differences(
+            *(recipes.renamed(recipes.dump(each)) for each in (self.read_recipe(), recipe))
+        )
         if lines:
             raise RunError(
                 f"{self.path} was started with another recipe and cannot be resumed with this one "

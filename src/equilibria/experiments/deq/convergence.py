@@ -12,7 +12,7 @@ from equilibria.experiments.draw import Panel, Series
 from equilibria.experiments.experiment import Experiment, Page, Scale
 from equilibria.experiments.published import BAI_2019
 from equilibria.experiments.training import load
-from equilibria.solve import Anderson, Picard
+from equilibria.solve import AlternatingAnderson, Picard
 from equilibria.tasks.language import LanguageTask
 
 __all__ = ["EXPERIMENT", "cases", "show"]
@@ -21,7 +21,7 @@ CELLS = ("transformer", "trellisnet")
 LENGTHS = (100, 200, 400, 800)
 DEPTH = 120
 ACCELERATED = 40
-LAYERS, SOLVER = Picard(), Anderson()
+LAYERS, SOLVER = Picard(), AlternatingAnderson()
 SEGMENTS = 4
 SHOWN = (12, 30, 60, 120)
 
@@ -108,7 +108,7 @@ def show(done: Results) -> Page:
             )
         panels.append(
             Panel(
-                title=f"tied {cell}: layers (solid), Anderson (dashed)",
+                title=f"tied {cell}: layers (solid), alternating Anderson (dashed)",
                 x="layers, or evaluations",
                 y="relative residual",
                 series=series,
@@ -120,7 +120,7 @@ def show(done: Results) -> Page:
         columns=[
             *("cell", "length"),
             *(f"after {depth} layers" for depth in SHOWN),
-            f"Anderson, best of {ACCELERATED} evaluations",
+            f"alternating Anderson (period 3), best of {ACCELERATED} evaluations",
         ],
         rows=rows,
         note=f"||f(z) - z|| / ||f(z)|| of the layer that was trained {trainings.LAYERS} deep, "

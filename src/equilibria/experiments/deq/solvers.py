@@ -13,7 +13,7 @@ from equilibria.experiments.experiment import Experiment, Page, Scale
 from equilibria.experiments.published import BAI_2019
 from equilibria.experiments.training import load
 from equilibria.models import EquilibriumModel
-from equilibria.solve import Anderson, Broyden, Picard, Solver
+from equilibria.solve import AlternatingAnderson, Broyden, Picard, Solver
 from equilibria.tasks.language import LanguageTask
 
 __all__ = ["EXPERIMENT", "cases", "show"]
@@ -24,9 +24,11 @@ SHOWN = (5, 10, 20, 40, 60)
 NETWORKS = {"deq": "DEQ-Transformer", "tied": "weight-tied transformer"}
 SOLVERS: Mapping[str, Solver] = {
     "unrolling": Picard(),
-    "Anderson": Anderson(),
+    "Anderson": AlternatingAnderson(),
     "Broyden": Broyden(),
 }
+WORDS = {"Anderson": "alternating Anderson (period 3)"}
+"""What tables call a solver, where not by the name that results keep it under."""
 
 
 def cases(scale: Scale) -> Sequence[Case]:
@@ -79,14 +81,21 @@ def show(done: Results) -> Page:
         found = done.get(network)
         series: list[Series] = []
         for solver in SOLVERS:
+            label = WORDS.get(solver, solver)
             if found is None:
-                rows.append([words, solver, *[None] * len(SHOWN)])
+                rows.append([words, label, *[None] * len(SHOWN)])
                 continue
             line = found.value[solver]
             evals = list(range(1, len(line["median"]) + 1))
-            rows.append([words, solver, *(line["median"][at - 1] for at in SHOWN)])
+            rows.append([words, label, *(line["median"][at - 1] for at in SHOWN)])
             series.append(
-                Series(label=solver, x=evals, y=line["median"], low=line["low"], high=line["high"])
+                Series(
+                    label=label,
+                    x=evals,
+                    y=line["median"],
+                    low=line["low"],
+                    high=line["high"],
+                )
             )
         panels.append(
             Panel(title=words, x="evaluations", y="relative residual", series=series, log_y=True)

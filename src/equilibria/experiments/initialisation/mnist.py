@@ -14,7 +14,7 @@ import torch
 
 from equilibria import theory
 from equilibria.bench.record import Table
-from equilibria.experiments import trainings
+from equilibria.experiments import methods, trainings
 from equilibria.experiments.case import Case, Place, Results
 from equilibria.experiments.draw import Panel, Series
 from equilibria.experiments.experiment import NOT_RUN, Experiment, Page, Scale
@@ -23,7 +23,15 @@ from equilibria.experiments.initialisation.words import PAPER
 from equilibria.experiments.published import AGARWALA_2022
 from equilibria.models import EquilibriumModel
 from equilibria.nn.init import Ensemble
-from equilibria.solve import Adjoint, Anderson, Broyden, Implicit, Neumann, Picard, Solver
+from equilibria.solve import (
+    Adjoint,
+    AlternatingAnderson,
+    Broyden,
+    Implicit,
+    Neumann,
+    Picard,
+    Solver,
+)
 from equilibria.train import recipe as recipes
 from equilibria.train.evaluation import accelerator
 from equilibria.train.initialisation import Initialisation
@@ -43,8 +51,8 @@ METHODS: Mapping[str, tuple[Solver, Adjoint]] = {
         Implicit(linear=Neumann(rtol=RTOL, max_evals=EVALS)),
     ),
     "anderson": (
-        Anderson(rtol=RTOL, max_evals=EVALS),
-        Implicit(linear=Anderson(rtol=RTOL, max_evals=EVALS)),
+        AlternatingAnderson(rtol=RTOL, max_evals=EVALS),
+        Implicit(linear=AlternatingAnderson(rtol=RTOL, max_evals=EVALS)),
     ),
     "broyden": (
         Broyden(rtol=RTOL, max_evals=EVALS),
@@ -52,7 +60,7 @@ METHODS: Mapping[str, tuple[Solver, Adjoint]] = {
     ),
 }
 """Solver of the fixed point and of the adjoint."""
-WORDS = {"plain": "plain iteration", "anderson": "Anderson", "broyden": "Broyden"}
+WORDS = {name: words for name, words in methods.WORDS.items() if name in METHODS}
 
 WORKABLE = (1.25, 1.5, 2.0)
 """A training works if its test error is at most so many times the best median of all: strict to

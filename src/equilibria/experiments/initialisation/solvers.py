@@ -325,7 +325,7 @@ EXPERIMENT = Experiment(
     name="initialisation/solvers",
     paper=AGARWALA_2022,
     subject="open question of section 5",
-    description="Plain iteration, Anderson, Broyden and Newton on four ensembles over scales.",
+    description="Plain iteration, alternating Anderson, Broyden and Newton on four ensembles.",
     cases=cases,
     show=show,
 )

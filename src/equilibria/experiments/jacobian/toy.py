@@ -18,7 +18,7 @@ from equilibria.experiments.jacobian import toy_model
 from equilibria.experiments.jacobian.toy_model import Setting, ToyCell
 from equilibria.experiments.published import BAI_2021
 from equilibria.experiments.relief import Curve, Relief, Surface
-from equilibria.solve import Anderson
+from equilibria.solve import AlternatingAnderson
 
 __all__ = ["EXPERIMENT", "cases", "key", "show"]
 
@@ -40,7 +40,7 @@ DRAWN = "ours"
 SLICES = (-1.0, 0.5, 1.5)
 HEIGHTS = (-6.0, 6.0)
 TILES = 18
-FIXED = Anderson(rtol=1e-6, max_evals=200)
+FIXED = AlternatingAnderson(rtol=1e-6, max_evals=200)
 
 # What issue and paper ask for: MSE within, slope and evaluations of plain iteration lower by.
 WITHIN, FLATTER, FEWER = 1.5, 10.0, 3.0
@@ -102,7 +102,7 @@ COLUMNS = {
     "slope": "mean |df/dz|",
     "plain": "evaluations, plain iteration",
     "plain_converged": "of these converged, %",
-    "anderson": "evaluations, Anderson",
+    "anderson": "evaluations, alternating Anderson (period 3)",
     "anderson_converged": "of these converged, %",
 }
 
@@ -135,7 +135,8 @@ def _table(done: Results) -> Table:
         f"{ours.initial:g}^2), U and b from N(0, 1), Adam at {ours.rate:g}, {ours.epochs} epochs, "
         f"at most {ours.limit} evaluations, gradients clipped at {ours.clip:g}. Both: batches of "
         f"{toy_model.BATCH}, cosine, the penalty in {toy_model.PROBABILITY:g} of the steps, "
-        "Anderson to 1e-3, GMRES to 1e-4. x ~ U(-2, 2), whose ends the paper does not print.",
+        "alternating Anderson to 1e-3, GMRES to 1e-4. x ~ U(-2, 2), whose ends the paper does not "
+        "print.",
     )
 
 
@@ -303,7 +304,7 @@ def _steepness(done: Results) -> Panel:
 
 
 def _bars(done: Results) -> Panel:
-    """Mean evaluations of plain iteration and Anderson, a bar for each gamma."""
+    """Mean evaluations of plain iteration and alternating Anderson, a bar for each gamma."""
     known = [gamma for gamma in GAMMAS if key(DRAWN, gamma) in done]
     series = [
         Series(
@@ -315,7 +316,7 @@ def _bars(done: Results) -> Panel:
             ],
             style="bars",
         )
-        for name, label in (("plain", "plain iteration"), ("anderson", "Anderson"))
+        for name, label in (("plain", "plain iteration"), ("anderson", "alternating Anderson"))
     ]
     return Panel(
         title="evaluations to 1e-3, mean of three seeds",

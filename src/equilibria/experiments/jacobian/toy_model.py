@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from equilibria.nn import DEQ
 from equilibria.solve import (
     GMRES,
-    Anderson,
+    AlternatingAnderson,
     Implicit,
     Picard,
     Solution,
@@ -170,7 +170,7 @@ def train(
     cell.initialise(setting, generators)
     layer = DEQ(
         cell,
-        solver=Anderson(rtol=TOLERANCE, max_evals=setting.limit),
+        solver=AlternatingAnderson(rtol=TOLERANCE, max_evals=setting.limit),
         adjoint=Implicit(linear=GMRES(rtol=ADJOINT_TOLERANCE, max_evals=setting.limit)),
     )
     optimiser = torch.optim.Adam(cell.parameters(), lr=setting.rate)
@@ -233,12 +233,12 @@ def judged(cell: ToyCell, samples: Samples, limit: int) -> list[dict[str, Any]]:
 
     `mse` of the states after at most `limit` evaluations, as in training; `mse_solved` of the fixed
     points, found to 1e-6; `slope`, the mean |df/dz| at these; evaluations to 1e-3 of `plain`
-    iteration and of `anderson`, means over the samples, and the share of samples that got there,
-    `plain_converged` and `anderson_converged`.
+    iteration and of `anderson`, the alternating method, means over the samples; and the share of
+    samples that got there, `plain_converged` and `anderson_converged`.
     """
     x = samples.x.reshape(-1, 1)
-    usual = solve(cell, x, Anderson(rtol=TOLERANCE, max_evals=limit))
-    exact = solve(cell, x, Anderson(rtol=1e-6, max_evals=200))
+    usual = solve(cell, x, AlternatingAnderson(rtol=TOLERANCE, max_evals=limit))
+    exact = solve(cell, x, AlternatingAnderson(rtol=1e-6, max_evals=200))
     figures = {
         "mse": (usual.value.view_as(samples.y) - samples.y).square(),
         "mse_solved": (exact.value.view_as(samples.y) - samples.y).square(),
@@ -246,7 +246,7 @@ def judged(cell: ToyCell, samples: Samples, limit: int) -> list[dict[str, Any]]:
     }
     for name, solver in (
         ("plain", Picard(rtol=TOLERANCE, max_evals=500)),
-        ("anderson", Anderson(rtol=TOLERANCE, max_evals=500)),
+        ("anderson", AlternatingAnderson(rtol=TOLERANCE, max_evals=500)),
     ):
         found = solve(cell, x, solver)
         figures[name] = found.stats.evals

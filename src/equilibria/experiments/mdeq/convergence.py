@@ -21,7 +21,7 @@ from equilibria.experiments.mdeq.networks import DATA, key, training_of
 from equilibria.experiments.published import BAI_2022
 from equilibria.experiments.training import load
 from equilibria.models import EquilibriumModel
-from equilibria.solve import Anderson, Broyden, Picard, Solver
+from equilibria.solve import AlternatingAnderson, Broyden, Picard, Solver
 from equilibria.tasks.classification import ClassificationTask
 from equilibria.train.run import Run
 
@@ -32,12 +32,16 @@ NETWORKS = {"mdeq": "MDEQ", "single": "single-stream DEQ"}
 
 SOLVERS: Mapping[str, Solver] = {
     "picard": Picard(),
-    "anderson": Anderson(),
+    "anderson": AlternatingAnderson(),
     "broyden": Broyden(memory=8),
 }
 """Plain iteration, and ours: Broyden's method keeps eight steps."""
 
-NAMES = {"picard": "plain iteration", "anderson": "Anderson", "broyden": "Broyden, 8 steps"}
+NAMES = {
+    "picard": "plain iteration",
+    "anderson": "alternating Anderson (period 3)",
+    "broyden": "Broyden, 8 steps",
+}
 
 EVALS = 60
 SAMPLES = 32

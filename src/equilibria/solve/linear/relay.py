@@ -16,13 +16,13 @@ from equilibria.solve.linear.gmres import GMRES
 from equilibria.solve.linear.neumann import affine
 from equilibria.solve.loop import Run, iterate
 from equilibria.solve.rows import Rows, choose
-from equilibria.solve.solvers.anderson import Anderson
+from equilibria.solve.solvers.anderson import AlternatingAnderson
 from equilibria.solve.solvers.base import Solver
 from equilibria.solve.status import Status
 
 
 def _first() -> Solver:
-    return Anderson(period=3, patience=10)
+    return AlternatingAnderson(patience=10)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +52,8 @@ class Relay(LinearSolver):
         last: Any = self.last
         if not isinstance(first, Solver):
             raise TypeError(
-                "Relay(first=...): expected a forward solver, such as eq.Anderson(period=3), got "
-                f"{first!r}"
+                "Relay(first=...): expected a forward solver, such as eq.AlternatingAnderson(), "
+                f"got {first!r}"
             )
         for name, nested in (("first", first), ("last", last)):
             for limit in ("rtol", "atol", "max_evals"):

@@ -1,8 +1,9 @@
-"""Anderson acceleration."""
+"""Anderson acceleration, at every evaluation or between plain steps."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import final
 
 import torch
 from torch import Tensor
@@ -23,7 +24,28 @@ ROOM = 2  # the slots in front of the differences: the newest residual and the o
 
 
 @dataclass(frozen=True, kw_only=True)
-class Anderson(Solver):
+class Acceleration(Solver):
+    """What the two methods have in common: the mixing, and how often. Abstract."""
+
+    history: int | None = 6
+    damping: float = 1.0
+    ridge: float | None = None
+    period: int
+
+    @override
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.history is not None:
+            check_whole(self, "history", 1)
+        check_damping(self)
+        if self.ridge is not None:
+            check_at_least(self, "ridge", 0.0)
+        check_whole(self, "period", 1)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Anderson(Acceleration):
     """Anderson acceleration (type II), in difference form.
 
     With g_k = f(z_k) - z_k and the differences dz_j, dg_j of successive iterates and residuals,
@@ -39,32 +61,46 @@ class Anderson(Solver):
     extrapolates, up to `history` + 1 more.
 
     Attributes:
-        history: differences kept, the m of the papers, best a multiple of `period`; None keeps all.
+        history: differences kept, the m of the papers; None keeps all.
         damping: beta, between 0 and 2, exclusive; 1 is undamped.
         ridge: Tikhonov term, each difference's relative to its own squared length, so that scaling
             a problem changes nothing. None: 8 times the rounding of the state's dtype.
-        period: extrapolate at every `period`-th evaluation, from 2 x `period` on, and iterate
-            plainly in between. 1 is the method as it is known. 3 takes about as many evaluations
-            and a third of the work; on stiff maps, where plain iterations lead astray, it converges
-            less often.
+        period: extrapolate at every `period`-th evaluation. 1 is the method of the papers; a longer
+            period makes it `AlternatingAnderson`.
 
-    Source: Anderson 1965; Walker and Ni 2011; for the period Pratapa, Suryanarayana and Pask 2016.
+    Source: Anderson 1965; Walker and Ni 2011.
     """
 
-    history: int | None = 6
-    damping: float = 1.0
-    ridge: float | None = None
-    period: int = 3
+    period: int = 1
 
     @override
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.history is not None:
-            check_whole(self, "history", 1)
-        check_damping(self)
-        if self.ridge is not None:
-            check_at_least(self, "ridge", 0.0)
-        check_whole(self, "period", 1)
+    def start(self, tracked: bool, jacobian: object = None) -> Stepper:
+        return AndersonStepper(self, tracked)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AlternatingAnderson(Acceleration):
+    """Alternating Anderson-Picard iteration: plain steps, and an extrapolation of `Anderson` at
+    every `period`-th evaluation, from 2 x `period` on. The default of `fixed_point` and `DEQ`.
+
+    It takes about as many evaluations as `Anderson` and, with a period of 3, a third of the work
+    beside them. Where plain steps lead astray, as on stiff maps, it converges less often.
+
+    History: 2 x `history` + 2 vectors of the size of z, and as it extrapolates up to `history` + 1
+    more.
+
+    Attributes:
+        history: differences kept, best a multiple of `period`; None keeps all.
+        damping: beta, of the plain steps too, between 0 and 2, exclusive; 1 is undamped.
+        ridge: as in `Anderson`.
+        period: evaluations from one extrapolation to the next, >= 1.
+
+    Source: Pratapa, Suryanarayana and Pask 2016 (alternating Anderson-Jacobi); Banerjee,
+        Suryanarayana and Pask 2016 (periodic Pulay).
+    """
+
+    period: int = 3
 
     @override
     def start(self, tracked: bool, jacobian: object = None) -> Stepper:
@@ -74,7 +110,7 @@ class Anderson(Solver):
 class AndersonStepper(Stepper):
     """The differences, and the step that they give. `Auto` drives its two halves by itself."""
 
-    def __init__(self, solver: Anderson, tracked: bool) -> None:
+    def __init__(self, solver: Acceleration, tracked: bool) -> None:
         self.solver = solver
         self.tracked = tracked
         capacity = None if solver.history is None else solver.history + ROOM
