@@ -1,12 +1,16 @@
 """What one forward of a layer holds fixed: parameters, normalised weights, dropout masks.
 
 A fixed point exists only of one function. The function that a layer solves is evaluated many times,
-and again inside backward, after anything may have happened to the layer: it was called again, its
-mode changed, `torch.func.functional_call` put its own parameters back. A `Frozen` is made at the
-start of a forward and entered around every evaluation of the cell that belongs to it.
+and again inside backward, after anything may have happened to the layer: it was called again, in
+another thread perhaps, its mode changed, `torch.func.functional_call` put its own parameters back.
+A `Frozen` is made at the start of a forward and entered around every evaluation of the cell that
+belongs to it. Which one is entered is known to the running thread alone.
 """
 
-from collections.abc import Callable, Hashable, Iterator
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -15,9 +19,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from equilibria.solve.boundary import as_around
+
 __all__ = ["Frozen"]
 
-_active: ContextVar["Frozen | None"] = ContextVar("equilibria_frozen", default=None)
+_active: ContextVar[Frozen | None] = ContextVar("equilibria_frozen", default=None)
+
+# A parametrisation may write to its buffers in train mode, as torch's spectral_norm does.
+_writing = threading.RLock()
 
 
 class Frozen:
@@ -30,27 +39,51 @@ class Frozen:
         cell: a module, a method of one, or a function; of a function nothing is known and nothing
             is held but masks.
         batch: number of samples of this forward, where evaluations name their rows; None otherwise.
+
+    Attributes:
+        parameters: of the cell as they are used: where a weight is parametrised, the weight.
     """
 
     def __init__(self, cell: Callable[..., Any], batch: int | None = None) -> None:
         outer = _active.get()
         self.rows: Tensor | None = None
         self.batch = batch if outer is None or outer.batch is None else outer.batch
+        self.parameters: list[Tensor] = []
+        self._outer = outer
         self._masks: dict[Hashable, Tensor | None] = {} if outer is None else outer._masks
         self._tensors: list[tuple[dict[str, Any], str, Tensor]] = []
-        self._weights: list[tuple[nn.Module, Tensor]] = []
+        self._weights: dict[nn.Module, Tensor] = {}
         owner = module_of(cell)
         for module in owner.modules() if owner is not None else ():
             for store in (module._parameters, module._buffers):
                 self._tensors += [(store, k, t) for k, t in store.items() if t is not None]
             if parametrize.is_parametrized(module):
-                for name, origin in module.parametrizations.items():  # type: ignore[union-attr]
-                    self._weights.append((origin, getattr(module, name)))
+                self._hold(module)
+        if isinstance(cell, nn.Module):
+            inner = {id(x) for origin in self._weights for x in origin.parameters()}
+            own = (x for x in cell.parameters() if id(x) not in inner)
+            self.parameters = [*own, *self._weights.values()]
+
+    def _hold(self, module: nn.Module) -> None:
+        origins: Any = module.parametrizations
+        _make_readable(type(module), list(origins))
+        for name, origin in origins.items():
+            if module.training:
+                with _writing:
+                    self._weights[origin] = getattr(module, name)
+            else:
+                self._weights[origin] = getattr(module, name)
 
     @staticmethod
-    def active() -> "Frozen | None":
+    def active() -> Frozen | None:
         """The one whose evaluation is running in this thread, if any."""
         return _active.get()
+
+    def weight(self, origin: nn.Module) -> Tensor | None:
+        """What the forward has computed of a parametrised weight, by its list of parametrisations;
+        None where the weight is none of the cell's."""
+        held = self._weights.get(origin)
+        return held if held is not None or self._outer is None else self._outer.weight(origin)
 
     def once(self, key: Hashable, make: Callable[[], Tensor | None]) -> Tensor | None:
         """Return the constant that `make` gave when this forward first asked for `key`."""
@@ -67,18 +100,46 @@ class Frozen:
                 if all take part in order.
         """
         # functional_call lends a module other parameters until it returns; backward comes later.
+        # To lend them is to write to the module, which no other thread may use meanwhile.
         lent = [(store, k, store[k], t) for store, k, t in self._tensors if store[k] is not t]
         for store, name, _, tensor in lent:
             store[name] = tensor
         self.rows = rows
         token = _active.set(self)
         try:
-            with _held(self._weights):
-                yield
+            yield
         finally:
             _active.reset(token)
             for store, name, before, _ in lent:
                 store[name] = before
+
+
+class Evaluation:
+    """A cell as the function that one forward solves: `Frozen` is entered whenever it is called.
+
+    Args:
+        cell: cell(z, *inputs) -> z.
+        rows: number the samples (batch,), where masks must follow them. The last operand is then
+            the rows of the samples that take part.
+
+    Attributes:
+        closes_over: the cell's parameters; `fixed_point` counts all of them, whether the evaluation
+            at the start uses them or, as in a mixture of experts, only a later one.
+    """
+
+    def __init__(self, cell: Callable[..., Any], rows: Tensor | None) -> None:
+        self.cell = as_around(cell)
+        self.follows_rows = rows is not None
+        self.frozen = Frozen(cell, batch=None if rows is None else rows.shape[0])
+        self.closes_over = self.frozen.parameters
+
+    def __call__(self, z: Any, *operands: Any) -> Any:
+        if not self.follows_rows:
+            with self.frozen.evaluation():
+                return self.cell(z, *operands)
+        *inputs, rows = operands
+        with self.frozen.evaluation(rows):
+            return self.cell(z, *inputs)
 
 
 def module_of(cell: Callable[..., Any]) -> nn.Module | None:
@@ -99,33 +160,32 @@ def _plain(constant: Tensor | None) -> Tensor | None:
     return constant
 
 
-@contextmanager
-def _held(weights: list[tuple[nn.Module, Tensor]]) -> Iterator[None]:
-    """Let parametrised modules find these weights instead of computing them.
+class _Readable(property):
+    """A parametrised weight as an attribute: what the forward holds, else what torch computes."""
 
-    A parametrised attribute is what its `ParametrizationList` returns when called; here it returns
-    the weight that was computed. Torch's own cache is switched off meanwhile, a private name of
-    torch, `_cache_enabled`: it goes by the identity of the module that was parametrised first, and
-    hands a deep copy the weight of another one.
+
+def _make_readable(kind: type[nn.Module], names: Sequence[str]) -> None:
+    """Let these parametrised weights of a class of modules be read from the active `Frozen`.
+
+    Torch gives every parametrised module a class of its own, which its copies share, with a
+    property for each weight. Each is replaced once and for good by one that looks for the running
+    thread's `Frozen` first: nothing is swapped while a layer runs. It looks before torch's own
+    cache, which goes by the identity of the module that was parametrised first and would hand a
+    copy the weight of another one.
     """
-    if not weights:
-        yield
-        return
-    before = [(origin, origin.__dict__.get("forward")) for origin, _ in weights]
-    enabled = parametrize._cache_enabled
-    parametrize._cache_enabled = 0
-    for origin, weight in weights:
-        origin.__dict__["forward"] = _returning(weight)
-    try:
-        yield
-    finally:
-        parametrize._cache_enabled = enabled
-        for origin, forward in before:
-            if forward is None:
-                del origin.__dict__["forward"]
-            else:
-                origin.__dict__["forward"] = forward
+    for name in names:
+        attribute = vars(kind).get(name)
+        if isinstance(attribute, property) and not isinstance(attribute, _Readable):
+            setattr(kind, name, _readable(name, attribute))
 
 
-def _returning(weight: Tensor) -> Callable[[], Tensor]:
-    return lambda: weight
+def _readable(name: str, computed: property) -> _Readable:
+    assert computed.fget is not None
+    compute = computed.fget
+
+    def read(self: Any) -> Any:
+        frozen = _active.get()
+        held = None if frozen is None else frozen.weight(self.parametrizations[name])
+        return compute(self) if held is None else held
+
+    return _Readable(read, computed.fset, computed.fdel, computed.__doc__)

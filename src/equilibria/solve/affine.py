@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -20,6 +19,7 @@ from equilibria.solve.equation import (
     Record,
     fold_all,
     raise_if_failed,
+    warn,
 )
 from equilibria.solve.jacobian import KnownProduct
 from equilibria.solve.linear import LinearSolver, affine, report_singular
@@ -27,7 +27,7 @@ from equilibria.solve.loop import Run, iterate
 from equilibria.solve.preconditioned import solve_preconditioned
 from equilibria.solve.rows import Layout, Rows, choose, norm
 from equilibria.solve.solvers import Solver
-from equilibria.solve.status import SolveWarning, Stats, describe_failure
+from equilibria.solve.status import Stats, describe_failure
 from equilibria.solve.tree import Leaves
 
 Map = Callable[[Rows], Rows]
@@ -86,7 +86,9 @@ class Affine(Equation):
         at, parameters, constant = self._split(p)
 
         def of_state(*state: Tensor) -> tuple[Tensor, ...]:
-            return tuple(self.parent.evaluate(list(state), parameters))
+            value = self.parent.evaluate(list(state), parameters)
+            self.parent.require_same(list(state), value)
+            return tuple(value)
 
         if self.transposed:
             product = pullback(of_state, at, z)
@@ -98,6 +100,7 @@ class Affine(Equation):
     def solve(self, z: Leaves, first: Leaves, p: Leaves) -> tuple[Layout, Run]:
         at, parameters, constant = self._split(p)
         jacobian = self.parent.linearise(at, parameters, [False] * len(parameters))
+        self.parent.require_same(at, jacobian.value)
         return self.solve_with(jacobian, constant)
 
     def solve_with(self, jacobian: Linearisation, constant: Leaves) -> tuple[Layout, Run]:
@@ -137,14 +140,7 @@ class Affine(Equation):
         raise_if_failed(self.throw, what, run)
         problem = describe_failure(what, run.status, run.residual)
         if problem is not None:
-            # With a registry of its own, for Python shows a text once only and then no more.
-            warnings.warn_explicit(
-                f"{problem}\nThe derivatives of these samples are inexact.",
-                SolveWarning,
-                filename="equilibria",
-                lineno=0,
-                registry={},
-            )
+            warn(f"{problem}\nThe derivatives of these samples are inexact.")
         return layout, run
 
     def _start(self, layout: Layout, g: Rows) -> Rows | None:
@@ -170,8 +166,12 @@ class Affine(Equation):
         return folded, start, [], [*at, *parameters, *constant]
 
     @override
-    def require_same(self, z: Leaves, value: Leaves, residual: Tensor) -> None:
-        """Left to the parent, whose value at the solution is compared."""
+    def require_same(self, z: Leaves, value: Leaves, residual: Tensor | None = None) -> None:
+        """Nothing to say: the parent is asked whenever it is evaluated."""
+
+    @override
+    def report_unsolved(self, status: Tensor, residual: Tensor) -> None:
+        """Nothing to say: its solve has warned."""
 
     @override
     def require_substitutable(self) -> None:

@@ -7,12 +7,34 @@ anew, as a loop does to its variable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import CellType, FunctionType, MethodType
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
+
+from equilibria.solve.boundary import as_around
+
+
+@runtime_checkable
+class Declared(Protocol):
+    """A function that knows what it closes over, and keeps that as it is for its later evaluations.
+
+    Attributes:
+        closes_over: the tensors, of which an evaluation may use some.
+    """
+
+    closes_over: Sequence[Tensor]
+
+    def __call__(self, *arguments: Any) -> Any: ...
+
+
+def closed_over(f: Callable[..., Any]) -> Sequence[Tensor]:
+    """The tensors that f is known to close over: what it declares, or a module's parameters."""
+    if isinstance(f, nn.Module):
+        return list(f.parameters())
+    return f.closes_over if isinstance(f, Declared) else ()
 
 
 def bind(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -21,11 +43,14 @@ def bind(f: Callable[..., Any]) -> Callable[..., Any]:
     Modules are looked for in f itself, in the object that it is a method of, and in what functions
     close over.
     """
+    if isinstance(f, Declared):
+        return f
     parts = list(_parts(f, set()))
     lent = [entry for part in parts if isinstance(part, nn.Module) for entry in _lent(part)]
     cells = [entry for part in parts if isinstance(part, FunctionType) for entry in _cells(part)]
+    evaluate = as_around(f)
     if not lent and not cells:
-        return f
+        return evaluate
 
     def bound(*arguments: Any) -> Any:
         for name, cell, content in cells:
@@ -40,7 +65,7 @@ def bind(f: Callable[..., Any]) -> Callable[..., Any]:
         for store, name, tensor in lent:
             store[name] = tensor
         try:
-            return f(*arguments)
+            return evaluate(*arguments)
         finally:
             for store, name, tensor in before:
                 store[name] = tensor

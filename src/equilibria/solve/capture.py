@@ -2,15 +2,18 @@
 
 An implicit function must have every tensor that f depends on as an input. Operands are given; what
 f closes over is found by watching its first evaluation: a torch-function mode sees the tensors that
-f hands to torch, and a walk through the graph that autograd recorded confirms that nothing was
-missed.
+f hands to torch, and a walk through the graph that autograd recorded confirms that none was missed.
+
+Whether a tensor was there before the evaluation or was made in it is mostly known, since the mode
+saw it being made. Where Python saw neither (scripted code, custom functions) f is evaluated once
+more: what both evaluations meet as one object was there before. Neither the thread nor the age of a
+node decides, for autograd counts its nodes thread by thread.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -23,13 +26,15 @@ from equilibria.solve import private
 
 
 class _InForce(threading.local):
-    """Substitutions in force in this thread, as torch's modes are, outermost first.
+    """Substitutions and recorders in force in this thread, as torch's modes are, outermost first.
 
-    A fixed point inside a fixed point looks here for what its own closed-over tensors stand for.
+    A fixed point inside a fixed point looks here for what its own closed-over tensors stand for,
+    and tells of those that it may use.
     """
 
     def __init__(self) -> None:
         self.tables: list[dict[int, Tensor]] = []
+        self.recorders: list[_Recorder] = []
 
 
 _in_force = _InForce()
@@ -93,23 +98,26 @@ class _Recorder(TorchFunctionMode):
     evaluation outlives it, and its identity is never used again.
     """
 
-    def __init__(self, known: Sequence[Tensor], inside: _Inside) -> None:
+    def __init__(self, known: Sequence[Tensor]) -> None:
         super().__init__()
-        self.inside = inside
         self.made = {id(tensor) for tensor in known}
         self.given: dict[int, Tensor] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for leaf in _leaves((*args, *kwargs.values()) if kwargs else args):
-            if isinstance(leaf, Tensor) and id(leaf) not in self.made and _followed(leaf):
-                self.given[id(leaf)] = leaf
+            if isinstance(leaf, Tensor):
+                self.note(leaf)
         out = func(*args, **(kwargs or {}))
         for leaf in _leaves((out,)):
             # What was given stays given: an in-place operation returns its argument.
             if isinstance(leaf, Tensor) and id(leaf) not in self.given:
                 self.made.add(id(leaf))
-                self.inside.note(leaf)
         return out
+
+    def note(self, tensor: Tensor) -> None:
+        """The tensor is given to torch."""
+        if id(tensor) not in self.made and _followed(tensor):
+            self.given[id(tensor)] = tensor
 
 
 _PLAIN = (Tensor, int, float, bool, str, type(None))
@@ -132,46 +140,6 @@ def _followed(tensor: Tensor) -> bool:
     )
 
 
-class _Inside:
-    """Says of a node of autograd's graph whether it was made during an evaluation.
-
-    In the main thread by the number that autograd gives it. Other threads, those of a device's
-    backward among them, count by themselves: there a node was made inside if it leads to one of a
-    tensor that was seen being made.
-    """
-
-    def __init__(self, leaves: Callable[[], AbstractSet[int]]) -> None:
-        main = threading.current_thread() is threading.main_thread()
-        self.begin = _sequence_mark() if main else None
-        self.leaves = leaves
-        self.nodes: dict[Any, bool] = {}
-
-    def note(self, made: Tensor) -> None:
-        if self.begin is None and made.grad_fn is not None:
-            self.nodes[made.grad_fn] = True
-
-    def __call__(self, node: Any) -> bool:
-        if self.begin is not None:
-            return private.sequence_number(node) >= self.begin
-        pending = [node]
-        while pending:
-            top = pending[-1]
-            children = [child for child, _ in top.next_functions if child is not None]
-            unknown = [child for child in children if child not in self.nodes]
-            if top in self.nodes or hasattr(top, "variable"):
-                self.nodes.setdefault(top, hasattr(top, "variable") and self._own(top.variable))
-            elif unknown:
-                pending += unknown
-                continue
-            else:
-                self.nodes[top] = any(self.nodes[child] for child in children)
-            pending.pop()
-        return self.nodes[node]
-
-    def _own(self, leaf: Tensor) -> bool:
-        return id(leaf) in self.leaves()
-
-
 class Captured:
     """The tensors that f closes over.
 
@@ -183,115 +151,164 @@ class Captured:
             stand-in can take their place.
     """
 
-    def __init__(self, originals: Sequence[Tensor] = ()) -> None:
-        self.originals = list(originals)
-        self.values = [_stood_for(tensor) for tensor in originals]
-        self.fixed: set[int] = set()
-
-    def add_fixed(self, leaves: Sequence[Tensor]) -> None:
-        self.fixed.update(range(len(self.originals), len(self.originals) + len(leaves)))
-        self.originals += leaves
-        self.values += leaves
+    def __init__(self, originals: Sequence[Tensor] = (), fixed: Sequence[Tensor] = ()) -> None:
+        self.originals = [*originals, *fixed]
+        self.values = [*(_stood_for(tensor) for tensor in originals), *fixed]
+        self.fixed = set(range(len(originals), len(self.originals)))
 
 
 def capture(
-    evaluate: Callable[[], list[Tensor]], known: Sequence[Tensor]
+    evaluate: Callable[[], list[Tensor]], known: Sequence[Tensor], expected: Sequence[Tensor] = ()
 ) -> tuple[list[Tensor], Captured]:
     """Evaluates f and finds what it closes over.
 
     Args:
         evaluate: f at its start, with leaves that autograd follows in place of its operands.
         known: those leaves and the state's: no closed-over tensor.
+        expected: what f may use in later evaluations, though not in its first: the parameters of
+            the cell of a layer.
 
     Raises:
         RuntimeError: f closes over a tensor with a history that Python cannot see.
     """
-    made: set[int] = set()
-    inside = _Inside(lambda: made)
-    recorder = _Recorder(known, inside)
-    made = recorder.made
-    with recorder, private.run_eagerly():
-        out = evaluate()
-    found = [x for x in recorder.given.values() if x.grad_fn is None or not inside(x.grad_fn)]
-    captured = Captured(found)
+    begin = _sequence_mark()
+    out, recorder = _recorded(evaluate, known)
+    found = list(recorder.given.values())
+    again: tuple[list[Tensor], _Recorder] | None = None
+    if any(_of_unknown_age(x, begin) for x in found):
+        again = _recorded_again(evaluate, known)
+        found = [x for x in found if id(x) in again[1].given]
+    fixed: list[Tensor] = []
     if torch.is_grad_enabled():
         # What f was recorded to use may have been a stand-in for what it closes over.
-        seen = [*known, *captured.originals, *captured.values]
-        leaves, histories = _unseen(out, inside, seen, made)
-        if histories:
-            raise RuntimeError(
-                f"f closes over a tensor with a history ({histories[0]}) that it uses where Python "
-                "cannot see it, in scripted or compiled code, say. Its gradient would be lost: "
-                "pass the tensor as an operand (eq.shared(tensor) if it has no batch axis)"
-            )
-        captured.add_fixed(leaves)
-    return out, captured
+        seen = [*known, *found, *(_stood_for(x) for x in found)]
+        walk = _Walk(out, seen, recorder.made)
+        fixed = walk.leaves_among(expected)
+        if len(fixed) < len(walk.leaves):
+            other = _recorded_again(evaluate, known) if again is None else again
+            hidden = _Walk(other[0], seen, other[1].made)
+            if histories := walk.histories_in(hidden):
+                raise RuntimeError(
+                    f"f closes over a tensor with a history ({histories[0]}) that it uses where "
+                    "Python cannot see it, in scripted or compiled code, say. Its gradient would "
+                    "be lost: pass the tensor as an operand (eq.shared(tensor) if it has no batch "
+                    "axis)"
+                )
+            fixed = walk.leaves_in(hidden)
+    met = {id(x) for x in (*found, *fixed)}
+    unused = [x for x in expected if id(x) not in met and _followed(x)]
+    for outer in _in_force.recorders:
+        for x in unused:
+            outer.note(x)
+    return out, Captured([*found, *unused], fixed)
 
 
-def evaluate_again(
+def require_known(
     evaluate: Callable[[], list[Tensor]], known: Callable[[], Sequence[Tensor]]
 ) -> list[Tensor]:
     """Evaluates f, tracked, and makes sure that it depends on nothing but `known`.
 
     Raises:
-        RuntimeError: f uses a parameter or a tensor with a history that it did not use at its first
-            evaluation; its gradient would be lost.
+        RuntimeError: f uses a tensor that it did not use at its first evaluation; its gradient
+            would be lost.
     """
-    begin = _sequence_mark()
     out = evaluate()
-    leaves, histories = _unseen(
-        out, lambda node: private.sequence_number(node) >= begin, known(), frozenset()
-    )
-    # f may make leaves of its own, so of those only parameters are certain to be new ones.
-    strangers = [f"a parameter of shape {tuple(x.shape)}" for x in leaves if _is_parameter(x)]
-    strangers += [f"a tensor with a history ({name})" for name in histories]
-    if strangers:
-        raise RuntimeError(
-            f"in backward f uses {strangers[0]} that it did not use at its first evaluation, so "
-            "its gradient would be lost. Has a variable that f uses been assigned anew, or does f "
-            "use the tensor for some states only? Pass it as an operand (eq.shared(tensor))"
-        )
+    walk = _Walk(out, known())
+    if walk.leaves:
+        strangers = [x for x in walk.leaves.values() if isinstance(x, nn.Parameter)]
+        if not strangers:  # f may make leaves of its own, which are others each time
+            with _unnoticed():
+                strangers = walk.leaves_in(_Walk(evaluate(), known()))
+        if strangers:
+            kind = "parameter" if isinstance(strangers[0], nn.Parameter) else "tensor"
+            raise RuntimeError(
+                f"in backward f uses a {kind} of shape {tuple(strangers[0].shape)} that it did not "
+                "use at its first evaluation, so its gradient would be lost. Has a variable that f "
+                "uses been assigned anew, or does f use the tensor for some states only? Pass it "
+                "as an operand (eq.shared(tensor)), or make f a module inside eq.DEQ, which knows "
+                "its parameters"
+            )
     return out
 
 
-def _is_parameter(tensor: Tensor) -> bool:
-    return isinstance(tensor, nn.Parameter)
+def _recorded(
+    evaluate: Callable[[], list[Tensor]], known: Sequence[Tensor]
+) -> tuple[list[Tensor], _Recorder]:
+    recorder = _Recorder(known)
+    _in_force.recorders.append(recorder)
+    try:
+        with recorder, private.run_eagerly():
+            return evaluate(), recorder
+    finally:
+        _in_force.recorders.pop()
+
+
+def _recorded_again(
+    evaluate: Callable[[], list[Tensor]], known: Sequence[Tensor]
+) -> tuple[list[Tensor], _Recorder]:
+    with _unnoticed():
+        return _recorded(evaluate, known)
+
+
+def _unnoticed() -> AbstractContextManager[Any]:
+    """What is saved for backward inside is not counted by a checkpoint around: when it computes
+    anew, in another thread perhaps, it may do with fewer evaluations or take one more."""
+    return torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)
 
 
 def _sequence_mark() -> int:
+    """The number that autograd will give the next node that this thread makes."""
     with torch.enable_grad():
         leaf = torch.empty(0, requires_grad=True)
         return private.sequence_number(leaf.view_as(leaf).grad_fn)
 
 
-def _unseen(
-    out: Sequence[Tensor],
-    inside: Callable[[Any], bool],
-    seen: Sequence[Tensor],
-    leaves: AbstractSet[int],
-) -> tuple[list[Tensor], list[str]]:
-    """Walks from the output down to what existed before f was evaluated.
+def _of_unknown_age(given: Tensor, begin: int) -> bool:
+    """May the tensor, whose making the mode has not seen, have been made since `begin`?
 
-    Returns:
-        The leaves found there that are neither in `seen` nor named by `leaves`, and the names of
-        nodes that lead elsewhere.
+    A node with a smaller number was not made in this thread since; of others nothing is known.
     """
-    known = leaves | {id(tensor) for tensor in seen if tensor.grad_fn is None}
-    edges = {(tensor.grad_fn, tensor.output_nr) for tensor in seen if tensor.grad_fn is not None}
-    unseen: dict[int, Tensor] = {}
-    histories: list[str] = []
-    stack: list[tuple[Any, int]] = [(leaf.grad_fn, leaf.output_nr) for leaf in out]
-    visited: set[Any] = set()
-    while stack:
-        node, number = stack.pop()
-        if node is None or (node, number) in edges or node in visited:
-            continue
-        visited.add(node)
-        if hasattr(node, "variable"):  # a leaf
-            if id(node.variable) not in known:
-                unseen[id(node.variable)] = node.variable
-        elif inside(node):
-            stack.extend(node.next_functions)
-        else:
-            histories.append(node.name())
-    return list(unseen.values()), histories
+    return given.grad_fn is not None and private.sequence_number(given.grad_fn) >= begin
+
+
+class _Walk:
+    """What is met on the way from outputs down the graph, to the tensors `seen`.
+
+    Args:
+        seen: where the walk ends, beside the leaves.
+        made: identities of leaves that are passed over.
+
+    Attributes:
+        leaves: those that the walk ends at and that are not in `seen`, by identity.
+    """
+
+    def __init__(
+        self, out: Sequence[Tensor], seen: Sequence[Tensor], made: set[int] | None = None
+    ) -> None:
+        known = {id(tensor) for tensor in seen if tensor.grad_fn is None} | (made or set())
+        edges = {(x.grad_fn, x.output_nr) for x in seen if x.grad_fn is not None}
+        self.leaves: dict[int, Tensor] = {}
+        self._nodes: dict[Any, None] = {}  # that are no leaves, from the outputs down
+        stack: list[tuple[Any, int]] = [(x.grad_fn, x.output_nr) for x in out]
+        while stack:
+            edge = stack.pop()
+            node = edge[0]
+            if node is None or edge in edges or node in self._nodes:
+                continue
+            if hasattr(node, "variable"):
+                if id(node.variable) not in known:
+                    self.leaves[id(node.variable)] = node.variable
+            else:
+                self._nodes[node] = None
+                stack.extend(node.next_functions)
+
+    def leaves_among(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return [x for x in tensors if id(x) in self.leaves]
+
+    def leaves_in(self, other: _Walk) -> list[Tensor]:
+        """The leaves that another evaluation's walk has met as well."""
+        return [x for name, x in self.leaves.items() if name in other.leaves]
+
+    def histories_in(self, other: _Walk) -> list[str]:
+        """The names of nodes that another evaluation's walk has met as well."""
+        return [node.name() for node in self._nodes if node in other._nodes]

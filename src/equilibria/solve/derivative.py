@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from equilibria.solve import private
-from equilibria.solve.capture import evaluate_again
+from equilibria.solve.capture import require_known
 from equilibria.solve.tree import Leaves
 
 Function = Callable[..., tuple[Tensor, ...]]
@@ -22,8 +22,16 @@ Function = Callable[..., tuple[Tensor, ...]]
 def pullback(function: Function, primals: Leaves, cotangents: Leaves) -> Leaves:
     """J^T c at `primals`, differentiable in everything that it depends on.
 
-    A primal of whole numbers or truth values gets a zero.
+    A primal that the function does not use, or one of whole numbers or truth values, gets a zero.
     """
+    return [
+        torch.zeros_like(x) if each is None else each
+        for x, each in zip(primals, sparse_pullback(function, primals, cotangents), strict=True)
+    ]
+
+
+def sparse_pullback(function: Function, primals: Leaves, cotangents: Leaves) -> list[Tensor | None]:
+    """The same, with None for a primal that the function does not use, where that is known."""
     smooth = [i for i, x in enumerate(primals) if x.is_floating_point() or x.is_complex()]
 
     def of_smooth(*given: Tensor) -> tuple[Tensor, ...]:
@@ -37,13 +45,15 @@ def pullback(function: Function, primals: Leaves, cotangents: Leaves) -> Leaves:
         found = product(tuple(cotangents))
     else:
         found = _autograd_pullback(of_smooth, [primals[i] for i in smooth], cotangents)
-    result: Leaves = [torch.zeros_like(x) for x in primals]
+    result: list[Tensor | None] = [None] * len(primals)
     for i, x in zip(smooth, found, strict=True):
         result[i] = x
     return result
 
 
-def _autograd_pullback(function: Function, primals: Leaves, cotangents: Leaves) -> Leaves:
+def _autograd_pullback(
+    function: Function, primals: Leaves, cotangents: Leaves
+) -> Sequence[Tensor | None]:
     """By torch.autograd.grad, at aliases.
 
     An alias keeps its link to the tensor it stands for, so that the product can be differentiated
@@ -57,7 +67,7 @@ def _autograd_pullback(function: Function, primals: Leaves, cotangents: Leaves) 
             for x in primals
         ]
         out = function(*aliases)
-        return _grad(out, aliases, cotangents, keep=False, create=tracked)
+        return _sparse_grad(out, aliases, cotangents, keep=False, create=tracked)
 
 
 def pushforward(
@@ -85,24 +95,32 @@ def _grad(
     create: bool = False,
 ) -> Leaves:
     """torch.autograd.grad, with zeros where an output depends on no input."""
+    found = _sparse_grad(outputs, inputs, cotangents, keep=keep, create=create)
+    return [
+        torch.zeros_like(x) if each is None else each for x, each in zip(inputs, found, strict=True)
+    ]
+
+
+def _sparse_grad(
+    outputs: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    cotangents: Sequence[Tensor],
+    *,
+    keep: bool,
+    create: bool = False,
+) -> Sequence[Tensor | None]:
+    """torch.autograd.grad, with None where an output depends on no input."""
     live = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
     if not live or not inputs:
-        return [torch.zeros_like(x) for x in inputs]
+        return [None] * len(inputs)
     if not create:  # the many products of a linear solve
-        found = private.run_backward([o for o, _ in live], [c for _, c in live], inputs, keep=keep)
-        return [
-            torch.zeros_like(x) if each is None else each
-            for x, each in zip(inputs, found, strict=True)
-        ]
-    return list(
-        torch.autograd.grad(
-            [o for o, _ in live],
-            list(inputs),
-            [c for _, c in live],
-            create_graph=True,
-            allow_unused=True,
-            materialize_grads=True,
-        )
+        return private.run_backward([o for o, _ in live], [c for _, c in live], inputs, keep=keep)
+    return torch.autograd.grad(
+        [o for o, _ in live],
+        list(inputs),
+        [c for _, c in live],
+        create_graph=True,
+        allow_unused=True,
     )
 
 
@@ -114,8 +132,9 @@ class Linearisation:
         z: the state; detached here.
         p: the parameters; those that require a gradient are leaves.
         around: entered for every product; f may be evaluated again there, by a checkpoint in it.
-        watched: make sure that f depends on nothing but z and p. Not where products with df/dz are
-            all that is wanted.
+        watched: make sure that f depends on nothing but z, p and `others`. Not where products with
+            df/dz are all that is wanted.
+        others: what f may depend on though no derivative with respect to it is wanted.
     """
 
     def __init__(
@@ -126,12 +145,14 @@ class Linearisation:
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
         *,
         watched: bool = True,
+        others: Sequence[Tensor] = (),
     ) -> None:
         with torch.enable_grad():
             self.z = [x.detach().requires_grad_() for x in z]
             self.p = p
             if watched:
-                self.value = evaluate_again(lambda: evaluate(self.z, p), lambda: [*self.z, *p])
+                known = [*self.z, *p, *others]
+                self.value = require_known(lambda: evaluate(self.z, p), lambda: known)
             else:
                 self.value = evaluate(self.z, p)
         self.around = around
@@ -143,10 +164,11 @@ class Linearisation:
             return _grad(self.value, self.z, u, keep=True)
 
     def parameters(self, u: Leaves) -> list[Tensor | None]:
-        """(df/dp)^T u for the parameters that require it; ends the graph's life."""
+        """(df/dp)^T u for the parameters that require it, None for one that f does not use; ends
+        the graph's life."""
         wanted = [x for x in self.p if x.requires_grad]
         with self.around():
-            found = iter(_grad(self.value, wanted, u, keep=False))
+            found = iter(_sparse_grad(self.value, wanted, u, keep=False))
         return [next(found) if x.requires_grad else None for x in self.p]
 
     def direct(self, t: Leaves) -> Leaves:

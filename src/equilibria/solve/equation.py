@@ -7,11 +7,13 @@ leaves) at parameters p (a flat list of tensors). Whoever differentiates needs n
 from __future__ import annotations
 
 import abc
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from torch import Tensor
+from typing_extensions import override
 
 from equilibria.solve import private
 from equilibria.solve.derivative import Linearisation
@@ -19,7 +21,7 @@ from equilibria.solve.inverse import Inverse
 from equilibria.solve.loop import Run
 from equilibria.solve.rows import Layout, Rows
 from equilibria.solve.solvers.base import Jacobian
-from equilibria.solve.status import SolveError, Stats, describe_failure
+from equilibria.solve.status import SolveError, SolveWarning, Stats, describe_failure
 from equilibria.solve.tree import Leaves
 
 
@@ -62,8 +64,22 @@ class Equation(abc.ABC):
         """Raises RuntimeError where a stand-in could not take the place of what f closes over."""
 
     @abc.abstractmethod
-    def require_same(self, z: Leaves, value: Leaves, residual: Tensor) -> None:
-        """Raises RuntimeError where f(z) is no longer what `residual` was measured on."""
+    def require_same(self, z: Leaves, value: Leaves, residual: Tensor | None = None) -> None:
+        """Raises RuntimeError where f is another function than it was in the forward.
+
+        Args:
+            z: the solution, or tensors of its values.
+            value: f(z) now.
+            residual: what was measured there in the forward; None: what the record says.
+        """
+
+    @abc.abstractmethod
+    def report_unsolved(self, status: Tensor, residual: Tensor) -> None:
+        """Warns with `SolveWarning` where the solution that is differentiated is none."""
+
+    def operand_count(self, p: Leaves) -> int:
+        """How many of the parameters, from the first, have a gradient even if f ignores them."""
+        return len(p)
 
     @property
     def recorded(self) -> tuple[int, ...]:
@@ -88,6 +104,17 @@ class Equation(abc.ABC):
 class StateEquation(Equation):
     """An equation that a forward solver solves."""
 
+    @override
+    def report_unsolved(self, status: Tensor, residual: Tensor) -> None:
+        if self.derivative.fixed_steps:
+            return
+        problem = describe_failure("fixed_point", private.bare(status), private.bare(residual))
+        if problem is not None:
+            warn(
+                f"{problem}\nDerivatives of these samples are those of an equation that their "
+                "states do not solve."
+            )
+
     @abc.abstractmethod
     def search(
         self,
@@ -102,6 +129,11 @@ class StateEquation(Equation):
 
 class Derivative(abc.ABC):
     """How the solution of an equation depends on what f depends on: exactly, or inexactly."""
+
+    @property
+    def fixed_steps(self) -> bool:
+        """Is it a fixed number of steps, for states that may be short of a solution?"""
+        return False
 
     @property
     def needs_inverse(self) -> bool:
@@ -194,6 +226,11 @@ class Ended(Protocol):
     def status(self) -> Tensor: ...
     @property
     def residual(self) -> Tensor: ...
+
+
+def warn(text: str) -> None:
+    """A `SolveWarning` each time: with a registry of its own, for Python shows a text once only."""
+    warnings.warn_explicit(text, SolveWarning, filename="equilibria", lineno=0, registry={})
 
 
 def raise_if_failed(throw: bool, what: str, run: Ended) -> None:

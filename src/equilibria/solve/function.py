@@ -18,7 +18,9 @@ import torch
 from torch import Tensor
 
 from equilibria.solve import private
-from equilibria.solve.derivative import pullback, pushforward
+from equilibria.solve.boundary import boundary
+from equilibria.solve.capture import require_known
+from equilibria.solve.derivative import pushforward, sparse_pullback
 from equilibria.solve.equation import Axes, Equation
 from equilibria.solve.tree import Leaves
 
@@ -44,7 +46,8 @@ class FixedPoint(torch.autograd.Function):
         layout, run = equation.solve(z, first, p)
         value = layout.leaves(run.value)
         states = [leaf for rows in run.states for leaf in layout.leaves(rows)]
-        fresh = _fresh([*value, *states], tensors)
+        # The caller may change them in place, and f may have returned a tensor of its own.
+        fresh = [x.clone() for x in (*value, *states)]
         n = len(value)
         return (*fresh[:n], run.status, run.evals, run.residual, *fresh[n:])
 
@@ -52,15 +55,17 @@ class FixedPoint(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
         equation, counts, *tensors = inputs
         n = counts[0]
-        _, _, p = _split(counts, tensors)
+        p: Leaves = _split(counts, tensors)[2]
         ctx.equation = equation
         ctx.counts = counts
         ctx.mark_non_differentiable(*output[n:])
-        ctx.save_for_backward(output[n + 2], *output[:n], *p)
-        ctx.save_for_forward(*output[:n], *p)
+        saved: list[Tensor] = [output[n], output[n + 2], *output[:n], *p]
+        ctx.save_for_backward(*saved)
+        ctx.save_for_forward(*saved)
         ctx.set_materialize_grads(False)
 
     @staticmethod
+    @boundary
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         equation: Equation = ctx.equation
         n, m = ctx.counts
@@ -68,25 +73,32 @@ class FixedPoint(torch.autograd.Function):
         nothing: list[Tensor | None] = [None] * (2 + n + m)
         if all(g is None for g in grads[:n]) or not any(needed):
             return (*nothing, *[None] * len(needed))
-        residual, *saved = [private.alive(x) for x in ctx.saved_tensors]
+        status, residual, *saved = [private.alive(x) for x in ctx.saved_tensors]
         z, p = saved[:n], saved[n:]
+        equation.report_unsolved(status, residual)
         g = [
             torch.zeros_like(x) if each is None else each
             for x, each in zip(z, grads[:n], strict=True)
         ]
         if torch.is_grad_enabled() or private.transform_active():
-            return (*nothing, *_differentiable(equation, z, p, g, needed))
-        jacobian = equation.linearise(z, p, needed)
-        equation.require_same(z, jacobian.value, residual)
-        u = equation.derivative.first_order(equation, jacobian, g)
-        return (*nothing, *jacobian.parameters(u))
+            found = _differentiable(equation, z, p, g, needed, residual)
+        else:
+            jacobian = equation.linearise(z, p, needed)
+            equation.require_same(z, jacobian.value, residual)
+            u = equation.derivative.first_order(equation, jacobian, g)
+            found = jacobian.parameters(u)
+        for i in range(equation.operand_count(p)):
+            if needed[i] and found[i] is None:
+                found[i] = torch.zeros_like(p[i])
+        return (*nothing, *found)
 
     @staticmethod
+    @boundary
     def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
         equation: Equation = ctx.equation
         n, m = ctx.counts
         # The saved tensors carry the tangents of the level that is being differentiated.
-        saved = [private.primal(x) for x in ctx.saved_tensors]
+        status, residual, *saved = [private.primal(x) for x in ctx.saved_tensors]
         z, p = saved[:n], saved[n:]
         given = tangents[2 + n + m :]
         moved = [i for i, t in enumerate(given) if t is not None]
@@ -94,6 +106,7 @@ class FixedPoint(torch.autograd.Function):
         if not moved:
             out = [torch.zeros_like(x) for x in z]
         else:
+            equation.report_unsolved(status, residual)
             equation.require_substitutable()
             with private.forward_mode():
                 change = pushforward(
@@ -129,17 +142,6 @@ class FixedPoint(torch.autograd.Function):
         return tuple(result), (0,) * len(result)
 
 
-def _fresh(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Outputs that the caller may change in place: no memory shared, no views."""
-    taken = {x.untyped_storage().data_ptr() for x in inputs}
-    fresh: list[Tensor] = []
-    for x in outputs:
-        place = x.untyped_storage().data_ptr()
-        fresh.append(x.clone() if place in taken else x.data)
-        taken.add(place)
-    return fresh
-
-
 def _apply(equation: Equation, counts: tuple[int, int], *tensors: Tensor) -> Outputs:
     followed = torch.is_grad_enabled() or private.dual_level_active() or private.transform_active()
     if not followed:
@@ -166,10 +168,27 @@ def _of_parameters(equation: Equation, z: Leaves, p: Leaves, which: Sequence[int
 
 
 def _differentiable(
-    equation: Equation, z: Leaves, p: Leaves, g: Leaves, needed: Sequence[bool]
+    equation: Equation,
+    z: Leaves,
+    p: Leaves,
+    g: Leaves,
+    needed: Sequence[bool],
+    residual: Tensor,
 ) -> list[Tensor | None]:
     equation.require_substitutable()
     u = equation.derivative.cotangent(equation, z, p, g)
     wanted = [i for i, need in enumerate(needed) if need]
-    found = iter(pullback(_of_parameters(equation, z, p, wanted), [p[i] for i in wanted], u))
+    others = [x for x, need in zip(p, needed, strict=True) if not need]
+    evaluate = _of_parameters(equation, z, p, wanted)
+
+    def watched(*given: Tensor) -> tuple[Tensor, ...]:
+        if private.transform_active():
+            out = evaluate(*given)
+        else:
+            known = [*z, *given, *others]
+            out = tuple(require_known(lambda: list(evaluate(*given)), lambda: known))
+        equation.require_same(z, list(out), residual)
+        return out
+
+    found = iter(sparse_pullback(watched, [p[i] for i in wanted], u))
     return [next(found) if need else None for need in needed]

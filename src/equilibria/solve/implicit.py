@@ -44,7 +44,9 @@ def solve(equation: Nonlinear, z: Leaves, p: Leaves) -> Found:
             own = [x.view_as(x) for x in p]
         else:
             own = [x.detach().requires_grad_(x.requires_grad) for x in p]
-        out, equation.captured = capture(lambda: equation.evaluate(z, own), [*z, *own])
+        out, equation.captured = capture(
+            lambda: equation.evaluate(z, own), [*z, *own], equation.expected
+        )
         first = [leaf.detach() for leaf in out]
         p = [*p, *equation.captured.values]
     value, (status, evals, residual), states = solve_implicitly(equation, z, first, p)

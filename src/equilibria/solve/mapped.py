@@ -98,7 +98,7 @@ class Mapped(StateEquation):
         return Mapped.of(self, size, z, first, p, axes)
 
     @override
-    def require_same(self, z: Leaves, value: Leaves, residual: Tensor) -> None:
+    def require_same(self, z: Leaves, value: Leaves, residual: Tensor | None = None) -> None:
         """Nothing to say: first-order backward solves are not made for a mapped equation."""
 
     @override

@@ -56,6 +56,11 @@ class NeumannPhantom(ImplicitAdjoint):
         check_whole(self, "steps", 1)
         check_damping(self)
 
+    @property
+    @override
+    def fixed_steps(self) -> bool:
+        return True
+
     @override
     def first_order(self, equation: Equation, jacobian: Linearisation, g: Leaves) -> Leaves:
         return truncated(jacobian.transposed, g, self.steps, self.damping)
@@ -81,6 +86,11 @@ class JacobianFree(ImplicitAdjoint):
 
     Source: Bai 2022 (thesis), eq. 5.16; Fung et al. 2021.
     """
+
+    @property
+    @override
+    def fixed_steps(self) -> bool:
+        return True
 
     @override
     def first_order(self, equation: Equation, jacobian: Linearisation, g: Leaves) -> Leaves:

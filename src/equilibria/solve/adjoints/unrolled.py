@@ -13,6 +13,7 @@ from typing_extensions import override
 from equilibria.solve import private
 from equilibria.solve.adjoints.base import Adjoint
 from equilibria.solve.adjoints.neumann import JacobianFree
+from equilibria.solve.boundary import boundary
 from equilibria.solve.equation import Derivative
 from equilibria.solve.implicit import Found
 from equilibria.solve.nonlinear import TRACE_UNDER_VMAP, Nonlinear
@@ -57,23 +58,68 @@ class Unrolled(Adjoint):
         layout = Layout.of(z, equation.coupled)
         module: Any = _checkpoint
 
-        def once(*state: Tensor) -> tuple[Tensor, ...]:
-            return tuple(equation.evaluate(list(state), p))
-
         def rows_of_f(rows: Rows) -> Rows:
             state = layout.leaves(rows)
             if self.checkpoint:
+                once = _Checkpointed(equation, p)
                 return layout.rows(list(module.checkpoint(once, *state, use_reentrant=False)))
-            return layout.rows(list(once(*state)))
+            return layout.rows(equation.evaluate(state, p))
 
         tracked = torch.is_grad_enabled() or transformed or private.dual_level_active()
         run = equation.search(rows_of_f, layout.rows(z), None, tracked=tracked, last=True)
         if equation.record is not None:
             equation.record.note(run, layout)
         return Found(
-            value=layout.leaves(run.value),
+            # The caller may change it in place, and f may have returned a tensor of its own.
+            value=[x.clone() for x in layout.leaves(run.value)],
             status=run.status,
             evals=run.evals,
             residual=run.residual.detach(),
             states=[layout.leaves(rows) for rows in run.states],
         )
+
+
+class _Checkpointed:
+    """One evaluation of f, which backward repeats: it must then be the same function."""
+
+    def __init__(self, equation: Nonlinear, p: Leaves) -> None:
+        self.equation = equation
+        self.p = p
+        self.residual: Tensor | None = None
+
+    @boundary
+    def __call__(self, *state: Tensor) -> tuple[Tensor, ...]:
+        function: Any = _Watched
+        value = self.equation.evaluate(list(state), self.p)
+        return function.apply(self, state, *value)
+
+    def watch(self, z: Leaves, value: Leaves) -> None:
+        if self.residual is None:
+            self.residual = self.equation.relative_residual(z, value)
+        else:
+            self.equation.require_same(z, value, self.residual)
+
+
+class _Watched(torch.autograd.Function):
+    """f(z), looked at. It saves a tensor, though an empty one, for a checkpoint stops its second
+    evaluation where the last saved tensor is found again."""
+
+    @staticmethod
+    def forward(owner: _Checkpointed, z: tuple[Tensor, ...], *value: Tensor) -> tuple[Tensor, ...]:
+        owner.watch(list(z), list(value))
+        return tuple(x.view_as(x) for x in value)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.save_for_backward(output[0].new_empty(0))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        assert ctx.saved_tensors  # which makes the checkpoint evaluate again
+        return (None, None, *grads)
+
+    @staticmethod
+    def jvp(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, owner: None, z: None, *tangents: Tensor
+    ) -> tuple[Tensor, ...]:
+        return tuple(t.view_as(t) for t in tangents)

@@ -1,0 +1,271 @@
+"""Backward differentiates the function that was solved, and counts all that it depends on."""
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from problems import normal
+from torch import nn
+
+import equilibria as eq
+
+X = normal(2, 3, seed=4)
+DOUBLE: Any = {"dtype": torch.float64}
+TIGHT = eq.Implicit(linear=eq.GMRES(rtol=1e-11))
+ADJOINTS: list[Any] = [
+    eq.Implicit(),
+    eq.NeumannPhantom(),
+    eq.JacobianFree(),
+    eq.Shine(),
+    eq.Unrolled(checkpoint=True),
+]
+
+
+def solve(f: Any, x: torch.Tensor, adjoint: Any = None, rtol: float = 1e-4) -> torch.Tensor:
+    sol = eq.fixed_point(
+        f, torch.zeros_like(x), x, solver=eq.Broyden(rtol=rtol), adjoint=adjoint or eq.Implicit()
+    )
+    return sol.value.sum()
+
+
+@pytest.mark.parametrize("adjoint", ADJOINTS, ids=repr)
+@pytest.mark.parametrize("create_graph", [False, True])
+@pytest.mark.parametrize(
+    ("before", "after", "dtype"),
+    [
+        (0.2, 0.8, torch.float64),
+        (0.79, 0.80, torch.float64),
+        (0.79, 0.7901, torch.float64),
+        (0.79, 0.80, torch.float32),
+    ],
+)
+def test_a_number_that_changes(before, after, dtype, create_graph, adjoint) -> None:
+    x = X.to(dtype).requires_grad_()
+    k = before
+    f = lambda z, x: torch.tanh(k * z + x)  # noqa: E731
+    value = solve(f, x, adjoint)
+    torch.autograd.grad(value, x, retain_graph=True)
+    k = after
+    with pytest.raises(RuntimeError, match="another function than in the forward"):
+        torch.autograd.grad(value, x, create_graph=create_graph)
+
+
+@pytest.mark.parametrize("rtol", [1e-1, 1e-2, 1e-6])
+def test_a_small_change_shows_beside_a_loose_tolerance(rtol: float) -> None:
+    x = X.clone().requires_grad_()
+    k = 0.79
+    value = solve(lambda z, x: torch.tanh(k * z + x), x, rtol=rtol)
+    k = 0.80
+    with pytest.raises(RuntimeError, match="another function"):
+        torch.autograd.grad(value, x)
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+@pytest.mark.parametrize("kind", ["tensor", "list", "buffer", "dictionary"])
+def test_what_changes_in_place(kind: str, create_graph: bool) -> None:
+    b = torch.zeros(3, **DOUBLE)
+    numbers, table, cell = [0.3], {"scale": 0.3}, nn.BatchNorm1d(3).double().eval()
+
+    def f(z, x):
+        return torch.tanh(numbers[0] * cell(z) + table["scale"] * x + b)
+
+    x = X.clone().requires_grad_()
+    value = solve(f, x)
+    if kind == "list":
+        numbers[0] = 0.4
+    elif kind == "dictionary":
+        table["scale"] = 0.4
+    else:
+        (b if kind == "tensor" else cell.running_mean).add_(0.1)
+    with pytest.raises(RuntimeError, match="another function"):
+        torch.autograd.grad(value, x, create_graph=create_graph)
+
+
+def test_a_number_that_changes_before_the_second_derivative() -> None:
+    x = X.clone().requires_grad_()
+    k = 0.5
+    (first,) = torch.autograd.grad(
+        solve(lambda z, x: torch.tanh(k * z + x), x), x, create_graph=True
+    )
+    assert torch.autograd.grad(first.sum(), x, retain_graph=True)[0].any()
+    k = 0.6
+    for create_graph in (True, False):
+        with pytest.raises(RuntimeError, match="another function"):
+            torch.autograd.grad(first.sum(), x, create_graph=create_graph)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("per_sample", [False, True])
+def test_rounding_is_no_change(autocast: bool, per_sample: bool) -> None:
+    """A sample is solved among few others and evaluated among all again."""
+    torch.manual_seed(0)
+    cell = nn.Sequential(nn.Linear(96, 96), nn.LayerNorm(96), nn.Tanh(), nn.Linear(96, 96))
+    with torch.no_grad():
+        cell[3].weight.mul_(0.5)
+    x = torch.randn(33, 96)
+    x[::2] *= 0.01
+    f = lambda z, x: cell(z) + x  # noqa: E731
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast), warnings.catch_warnings():
+        warnings.simplefilter("ignore", eq.SolveWarning)  # bfloat16 has a floor
+        for adjoint in ADJOINTS[:3]:
+            sol = eq.fixed_point(
+                f, torch.zeros_like(x), x.requires_grad_(), adjoint=adjoint, per_sample=per_sample
+            )
+            sol.value.sum().backward()
+
+
+# --- what f uses for some states only --------------------------------------------------------
+
+
+class Mixture(nn.Module):
+    """Experts of which every sample takes the best."""
+
+    def __init__(self, normalise: bool = False) -> None:
+        super().__init__()
+        self.gate = nn.Linear(4, 4)
+        self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+        self.double()
+        if normalise:
+            eq.nn.spectral_norm(self.experts, 0.9)
+
+    def forward(self, z: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        chosen = self.gate(z + x).argmax(dim=1)
+        out = torch.zeros_like(z)
+        for number, expert in enumerate(self.experts):
+            mine = (chosen == number).nonzero().flatten()
+            if len(mine):
+                out = out.index_add(0, mine, expert(z[mine]))
+        return torch.tanh(0.5 * out + x)
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+def test_a_mixture_of_experts(normalise: bool) -> None:
+    """50 batches: values and gradients are those of the experts that are chosen at z*."""
+    for seed in range(50):
+        torch.manual_seed(seed)
+        cell = Mixture(normalise)
+        x = torch.randn(3, 4, **DOUBLE)
+        layer = eq.DEQ(cell, solver=eq.Picard(rtol=1e-11, max_evals=300), adjoint=TIGHT)
+        sol = layer(x)
+        if not bool((sol.status == eq.Status.CONVERGED).all()):
+            continue  # the choice goes round in a circle: no fixed point
+        sol.value.square().sum().backward()
+        z = sol.value.detach()
+        for _ in range(100):  # the reference: plain steps from the solution
+            z = cell(z, x)
+        got = {name: p.grad for name, p in cell.named_parameters()}
+        cell.zero_grad(set_to_none=True)
+        z.square().sum().backward()
+        used = {int(i) for i in cell.gate(sol.value + x).argmax(dim=1)}
+        for name, p in cell.named_parameters():
+            number = name.split(".")[1]
+            if name.startswith("experts") and int(number) not in used:
+                assert got[name] is None
+            elif p.grad is not None:
+                torch.testing.assert_close(got[name], p.grad, rtol=1e-6, atol=1e-9)
+
+
+def test_a_mixture_inside_the_cell_of_another_layer() -> None:
+    torch.manual_seed(1)
+    inner = eq.DEQ(Mixture(), solver=eq.Picard(rtol=1e-11, max_evals=300), adjoint=TIGHT)
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, z, x):
+            return 0.3 * self.inner(z + x).value
+
+    x = torch.randn(3, 4, **DOUBLE).requires_grad_()
+    results = []
+    for adjoint in (TIGHT, eq.Unrolled()):
+        layer = eq.DEQ(Outer(), solver=eq.Picard(rtol=1e-11), adjoint=adjoint)
+        value = layer(x).value.square().sum()
+        (first,) = torch.autograd.grad(value, x, create_graph=True)
+        results.append((first, torch.autograd.grad(first.sum(), x)[0]))
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_a_leaf_of_another_branch_is_an_error(create_graph: bool) -> None:
+    a = torch.tensor(0.5, **DOUBLE, requires_grad=True)
+    b = torch.tensor(0.6, **DOUBLE, requires_grad=True)
+
+    def f(z):
+        return a * z + b if z.abs().sum() > 0.5 else 0.5 * z + b
+
+    sol = eq.fixed_point(f, torch.zeros(1, 1, **DOUBLE))
+    with pytest.raises(RuntimeError, match="did not use at its first evaluation"):
+        torch.autograd.grad(sol.value.sum(), b, create_graph=create_graph)
+
+
+def test_leaves_that_f_makes_itself_are_no_strangers() -> None:
+    w = torch.tensor(0.5, **DOUBLE, requires_grad=True)
+
+    def f(z, x):
+        one = torch.ones(3, **DOUBLE, requires_grad=True)
+        return torch.tanh(w * z * one + x)
+
+    (got,) = torch.autograd.grad(solve(f, X), w)
+    (wanted,) = torch.autograd.grad(solve(lambda z, x: torch.tanh(w * z + x), X), w)
+    torch.testing.assert_close(got, wanted)
+
+
+def test_an_operand_that_f_ignores_has_the_gradient_zero() -> None:
+    x, y = (X.clone().requires_grad_() for _ in range(2))
+    sol = eq.fixed_point(lambda z, x, y: torch.tanh(0.5 * z + x), torch.zeros_like(X), x, y)
+    assert torch.equal(torch.autograd.grad(sol.value.sum(), y)[0], torch.zeros_like(y))
+
+
+# --- a forward solve that failed ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+@pytest.mark.parametrize("adjoint", [eq.Implicit(), eq.Shine()], ids=repr)
+def test_a_failed_forward_solve_is_heard_of_once_a_backward(adjoint, create_graph) -> None:
+    x = X.clone().requires_grad_()
+    sol = eq.fixed_point(
+        lambda z, x: torch.tanh(0.5 * z + x),
+        torch.zeros_like(x),
+        x,
+        solver=eq.Broyden(max_evals=2, rtol=1e-9),
+        adjoint=adjoint,
+    )
+    assert (sol.status == eq.Status.MAX_EVALS).all()
+    for _ in range(2):
+        with pytest.warns(eq.SolveWarning) as heard:
+            torch.autograd.grad(sol.value.sum(), x, create_graph=create_graph, retain_graph=True)
+        told = [w for w in heard if "fixed_point: 2 of 2 samples" in str(w.message)]
+        assert len(told) == 1 and "MAX_EVALS" in str(told[0].message)
+
+
+@pytest.mark.parametrize(
+    "adjoint",
+    [eq.Phantom(), eq.NeumannPhantom(), eq.JacobianFree(), eq.Unrolled()],
+    ids=repr,
+)
+def test_adjoints_of_a_fixed_number_of_steps_expect_no_solution(adjoint: Any) -> None:
+    x = X.clone().requires_grad_()
+    sol = eq.fixed_point(
+        lambda z, x: torch.tanh(0.5 * z + x),
+        torch.zeros_like(x),
+        x,
+        solver=eq.Picard(max_evals=2, rtol=1e-9),
+        adjoint=adjoint,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sol.value.sum().backward()
+
+
+@pytest.mark.parametrize("adjoint", [eq.Implicit(), eq.Unrolled()], ids=repr)
+@pytest.mark.parametrize("grad", [False, True])
+def test_the_value_is_the_callers_own(adjoint: Any, grad: bool) -> None:
+    c = torch.ones(2, 3, **DOUBLE)
+    with torch.set_grad_enabled(grad):
+        sol = eq.fixed_point(lambda z: c, torch.zeros_like(c), solver=eq.Picard(), adjoint=adjoint)
+        sol.value.add_(1)
+    assert torch.equal(c, torch.ones(2, 3, **DOUBLE))
