@@ -396,3 +396,16 @@ def test_f_writes_into_a_buffer() -> None:
     buffer = torch.empty(3, 4)
     with torch.no_grad(), pytest.raises(RuntimeError, match="in place"):
         eq.fixed_point(lambda z: torch.add(0.5 * z, 1, out=buffer), Z0.clone(), solver=eq.Picard())
+
+
+def test_gradients_in_batches_name_what_to_use() -> None:
+    x = torch.ones(2, 3, requires_grad=True)
+
+    def value(x):
+        f = lambda z, x: torch.tanh(0.5 * z + x)  # noqa: E731
+        return eq.fixed_point(f, torch.zeros(2, 3), x).value.sum(0)
+
+    with pytest.raises(RuntimeError, match=r"torch\.func\.jacrev"):
+        torch.autograd.functional.jacobian(value, x, vectorize=True)
+    wanted = torch.autograd.functional.jacobian(value, x)
+    torch.testing.assert_close(torch.func.jacrev(value)(x.detach()), wanted, rtol=1e-3, atol=1e-4)

@@ -1,6 +1,8 @@
 """What in a cell has no fixed point: found and pointed out when the layer is built."""
 
+import sys
 import warnings
+from typing import Any
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -8,7 +10,31 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-__all__ = ["warn_of_unsteady"]
+__all__ = ["refuse_sharded", "warn_of_unsteady"]
+
+
+def refuse_sharded(cell: nn.Module) -> None:
+    """Refuse a cell whose parameters torch's `fully_shard` shards apart from the layer.
+
+    Its hooks gather them at every evaluation and free them after it, while the solve and the
+    backward evaluate as often as the data ask, on each process by its own: the processes would wait
+    for each other for ever, or backward would meet parameters without values.
+
+    Raises:
+        RuntimeError: a sub-module of the cell, or the cell, was given to `fully_shard`.
+    """
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")
+    kind = getattr(fsdp, "FSDPModule", None)
+    if kind is None:
+        return
+    for path, module in cell.named_modules():
+        if isinstance(module, kind):
+            place = f"'{path}' in the cell" if path else "the cell"
+            raise RuntimeError(
+                f"{place} is sharded by fully_shard, which gathers its parameters at every "
+                "evaluation of the solve: call fully_shard on the DEQ layer, or on a module around "
+                "it, and on nothing inside; then they are gathered once a solve"
+            )
 
 
 def warn_of_unsteady(cell: nn.Module) -> None:

@@ -73,6 +73,12 @@ class FixedPoint(torch.autograd.Function):
         nothing: list[Tensor | None] = [None] * (2 + n + m)
         if all(g is None for g in grads[:n]) or not any(needed):
             return (*nothing, *[None] * len(needed))
+        if any(g is not None and private.is_batched_gradient(g) for g in grads[:n]):
+            raise RuntimeError(
+                "a fixed point has no gradients in batches by is_grads_batched=True or "
+                "torch.autograd.functional.jacobian(vectorize=True): use torch.func.jacrev or "
+                "torch.func.vmap, or leave the option out"
+            )
         status, residual, *saved = [private.alive(x) for x in ctx.saved_tensors]
         z, p = saved[:n], saved[n:]
         equation.report_unsolved(status, residual)

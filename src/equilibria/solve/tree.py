@@ -30,8 +30,12 @@ def shared(value: Tree) -> Shared:
     return Shared(value)
 
 
+_LEAF: pytree.TreeSpec = pytree.tree_flatten(None)[1]
+
+
 def flatten(tree: Tree) -> tuple[list[Any], pytree.TreeSpec]:
-    return pytree.tree_flatten(tree)
+    # Asked at every evaluation, most often of a single tensor; torch's own leaves a cycle behind.
+    return ([tree], _LEAF) if isinstance(tree, Tensor) else pytree.tree_flatten(tree)
 
 
 def unflatten(leaves: Sequence[Any], spec: pytree.TreeSpec) -> Tree:
@@ -151,7 +155,7 @@ class Operands:
         tensors: Leaves = [leaves[slot] for slot in slots]
         for slot in slots:
             leaves[slot] = None
-        flat = all(child.is_leaf() for child in spec.children())
+        flat = spec == flatten((None,) * len(plain))[1]  # each operand is a tensor
         return cls(leaves, spec, slots, per_batch, flat), tensors
 
     def __len__(self) -> int:
