@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from types import CodeType
 from typing import Any
 
 import torch
@@ -14,6 +16,12 @@ from torch.autograd import forward_ad, graph
 _functorch: Any = torch._C._functorch  # pyright: ignore
 _forward_ad: Any = forward_ad
 _graph: Any = graph
+_dynamo: Any = torch._C._dynamo  # pyright: ignore
+_eval_frame: Any = _dynamo.eval_frame
+
+# Takes a compiler, by which the Python code that this thread runs from here on is compiled (None:
+# not at all), and returns the one before. It stands without a wrapper, which would be compiled.
+compile_frames_by: Callable[[Any], Any] = _eval_frame.set_eval_frame
 
 
 def transform_active() -> bool:
@@ -21,16 +29,95 @@ def transform_active() -> bool:
     return _functorch.peek_interpreter_stack() is not None
 
 
-def run_eagerly() -> AbstractContextManager[Any]:
-    """Compiled functions run uncompiled inside, so that torch's modes see what they do."""
-    if "torch._dynamo" not in sys.modules or torch.compiler.is_compiling():
-        return nullcontext()  # nothing has been compiled, or this very call is being compiled
-    return torch.compiler.set_stance("force_eager")
+class _RunEagerly(threading.local):
+    """How often this thread has asked for compiled functions to run uncompiled."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+
+    def __enter__(self) -> None:
+        _heed_threads()
+        self.depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.depth -= 1
+
+
+_eager = _RunEagerly()
+_heeding = threading.Lock()
+
+
+def run_eagerly() -> AbstractContextManager[None]:
+    """Compiled functions run uncompiled inside, in this thread alone, so that torch's modes see
+    what they do."""
+    return _eager
+
+
+def running_eagerly() -> bool:
+    return _eager.depth > 0
+
+
+def _heed_threads() -> None:
+    """Makes torch's compiler ask every time whether this thread wants compiled code.
+
+    A function compiled by torch installs its compiler in the running thread whenever it is called,
+    and asks `_callback_from_stance` whether to. `torch.compiler.set_stance`, which that function
+    looks up, holds for all threads of the process at once. So a second question is put in front of
+    it, once and for good: a change that came and went would be a race again.
+    """
+    module: Any = sys.modules.get("torch._dynamo.eval_frame")
+    if module is None or getattr(module._callback_from_stance, "_heeds_threads", False):
+        return  # nothing has been compiled, or this has been done
+    with _heeding:
+        by_stance: Any = module._callback_from_stance
+        if getattr(by_stance, "_heeds_threads", False):
+            return
+
+        def by_thread(callback: Any) -> Any:
+            if not _eager.depth:
+                return by_stance(callback)
+            _excuse_missing_frames()
+            return None
+
+        by_thread._heeds_threads = True  # pyright: ignore[reportFunctionMemberAccess]
+        module._callback_from_stance = by_thread
+
+
+def _excuse_missing_frames() -> None:
+    """A function compiled with fullgraph=True raises where no frame of it was: counts one."""
+    count: Any = getattr(_eval_frame, "set_fullgraph_compiled_frame_count", None)
+    if count is not None and count(-1) >= 0:  # frames are counted
+        count(1)  # which would not change a count that has begun
+
+
+def leave_uncompiled(code: CodeType) -> None:
+    """Frames of this code are never compiled; those that they call may be."""
+    if hasattr(_eval_frame, "set_code_exec_strategy"):
+        action = _eval_frame._FrameAction
+        _eval_frame.set_code_exec_strategy(
+            code, _eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT)
+        )
+    else:  # torch 2.6
+        _eval_frame.skip_code(code)
+
+
+def exporting() -> bool:
+    """Is this thread recorded by torch.export, which runs everything on tensors without numbers?
+
+    `torch.compiler.is_compiling` speaks for the process: another thread may be the one.
+    """
+    faked: Any = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)  # pyright: ignore
+    return faked is not None and torch.compiler.is_compiling()
 
 
 def is_wrapped(tensor: Tensor) -> bool:
     """Does the tensor belong to a level of a torch.func transform?"""
     return bool(_functorch.is_functorch_wrapped_tensor(tensor))
+
+
+def is_batched_gradient(tensor: Tensor) -> bool:
+    """Is it a batch of gradients in one, as torch.autograd.grad(is_grads_batched=True) makes it?"""
+    return bool(_functorch.is_legacy_batchedtensor(tensor))
 
 
 def is_mapped(tensor: Tensor) -> bool:

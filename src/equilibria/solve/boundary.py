@@ -1,0 +1,80 @@
+"""The boundary between a program that torch compiles and a solve inside it.
+
+A solve is a loop that ends when its numbers say so; torch's compiler breaks its graph before it and
+takes up again behind it. Inside, this package's code runs as it is, and f alone is compiled, by the
+compiler of the program around.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from equilibria.solve import private
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+NO_WHOLE_GRAPH = (
+    "a fixed point is solved by a loop whose length depends on the data, which no single graph "
+    "holds: compile the model without fullgraph=True, and export its cell instead of the model"
+)
+
+
+class _Around(threading.local):
+    """The compiler of the program around the boundary that was crossed last in this thread."""
+
+    def __init__(self) -> None:
+        self.callback: Any = None
+
+
+_around = _Around()
+
+
+def boundary(function: Callable[P, R]) -> Callable[P, R]:
+    """The function as one that torch.compile calls and does not look into.
+
+    As `torch.compiler.disable` does it, without its import of the compiler, which takes longer than
+    many programs that compile nothing; and it remembers whose compiler was switched off, for
+    `as_around`.
+
+    Raises:
+        RuntimeError: torch.export comes by.
+    """
+
+    @wraps(function)
+    def bounded(*args: P.args, **kwargs: P.kwargs) -> R:
+        callback = private.compile_frames_by(None)
+        outer, _around.callback = _around.callback, callback
+        try:
+            if private.exporting():
+                raise RuntimeError(NO_WHOLE_GRAPH)
+            return function(*args, **kwargs)
+        finally:
+            _around.callback = outer
+            private.compile_frames_by(callback)
+
+    marked: Any = bounded
+    private.leave_uncompiled(marked.__code__)
+    marked._torchdynamo_disable = True
+    marked._torchdynamo_disable_msg = NO_WHOLE_GRAPH
+    return bounded
+
+
+def as_around(f: Callable[..., Any]) -> Callable[..., Any]:
+    """f, compiled whenever it is called as the program around the boundary is; f where none is."""
+    callback = _around.callback
+    if not callback:
+        return f
+
+    def compiled(*arguments: Any) -> Any:
+        before = private.compile_frames_by(None if private.running_eagerly() else callback)
+        try:
+            return f(*arguments)
+        finally:
+            private.compile_frames_by(before)
+
+    private.leave_uncompiled(compiled.__code__)
+    return compiled
