@@ -142,17 +142,12 @@ class Memory:
     The slots are rows of one buffer a leaf, which grows by doubling, up to `capacity` where that is
     known. With `tracked` they are kept as they are, so that autograd can follow them, and nothing
     is written in place.
-
-    A matrix product may round a sample alone otherwise than the same sample in a batch: where its
-    rows begin at other alignments, and where it has a single column. So rows are padded to whole
-    cache lines, and there are always two columns.
     """
 
     def __init__(self, capacity: int | None = None, tracked: bool = False) -> None:
         self.capacity = capacity
         self.tracked = tracked
         self._buffers: Rows = []
-        self._widths: list[int] = []
         self._kept: dict[int, Rows] = {}  # by slot; views of the buffers, unless tracked
 
     def put(self, slot: int, a: Rows, b: Rows | None = None, scale: float = -1.0) -> Rows:
@@ -179,10 +174,7 @@ class Memory:
         """The vector in a slot."""
         kept = self._kept.get(slot)
         if kept is None:
-            kept = self._kept[slot] = [
-                buffer[:, slot, :width]
-                for buffer, width in zip(self._buffers, self._widths, strict=True)
-            ]
+            kept = self._kept[slot] = [buffer[:, slot] for buffer in self._buffers]
         return kept
 
     def dots(self, left: Sequence[int], first: int, last: int) -> Tensor:
@@ -201,9 +193,9 @@ class Memory:
             else:
                 buffer = self._buffers[leaf]
                 rows = _rows_of(buffer, left)
-                stored = buffer[:, first : max(last, first + 2)]
+                stored = buffer[:, first:last]
             total.append(torch.bmm(rows, stored.transpose(1, 2)))
-        return sum_of(total)[:, :, : last - first]
+        return sum_of(total)
 
     def combine(
         self, coefficients: Tensor, first: int, onto: Rows | None = None, scale: float = 1.0
@@ -220,7 +212,7 @@ class Memory:
             if self.tracked:
                 stored = self._stacked(leaf, first, last)
             else:
-                stored = self._buffers[leaf][:, first:last, : self._widths[leaf]]
+                stored = self._buffers[leaf][:, first:last]
             if onto is None:
                 out.append(torch.bmm(left, stored).squeeze(1))
             else:
@@ -230,9 +222,7 @@ class Memory:
 
     def rows(self) -> Rows:
         """All slots of each leaf, `(samples, slots, entries)`; not where tracked."""
-        return [
-            buffer[:, :, :width] for buffer, width in zip(self._buffers, self._widths, strict=True)
-        ]
+        return list(self._buffers)
 
     def select(self, index: Tensor) -> None:
         """Keeps the samples named by `index`."""
@@ -253,13 +243,10 @@ class Memory:
         self._kept = {}
         length = max(8, 2 * slot)
         if self.capacity is not None:
-            length = max(2, min(length, self.capacity))
-        self._widths = [row.shape[1] for row in rows]
+            length = min(length, self.capacity)
         grown: Rows = []
         for leaf, row in enumerate(rows):
-            new = row.new_empty(row.shape[0], length, whole_lines(row.shape[1], row))
-            if new.shape[2] > row.shape[1]:
-                new[:, :, row.shape[1] :] = 0
+            new = row.new_empty(row.shape[0], length, row.shape[1])
             if self._buffers:
                 new[:, :slot] = self._buffers[leaf][:, :slot]
             grown.append(new)
@@ -271,9 +258,3 @@ def _rows_of(buffer: Tensor, slots: Sequence[int]) -> Tensor:
     if len(slots) == 2 and slots[0] < slots[1]:
         return buffer[:, slots[0] : slots[1] + 1 : slots[1] - slots[0]]
     return torch.stack([buffer[:, slot] for slot in slots], dim=1)
-
-
-def whole_lines(count: int, like: Tensor) -> int:
-    """So many entries of the dtype of `like`, up to whole cache lines of 64 bytes."""
-    line = 64 // like.element_size()
-    return -(-count // line) * line

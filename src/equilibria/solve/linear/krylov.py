@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from equilibria.solve import linalg
-from equilibria.solve.rows import Rows, sum_of, whole_lines
+from equilibria.solve.rows import Rows, sum_of
 
 # A vector that was more than so many times as long before its projection on the others was taken
 # off is made orthogonal once more: else one pass has left it so to a few units of rounding.
@@ -30,10 +30,7 @@ class Krylov:
     where A is small: little is lost by cancellation.
 
     The vectors lie in one buffer a leaf, `(samples, vectors, entries)`, which grows by doubling;
-    the coordinates are at the end of the first leaf's rows. A matrix product may round a sample
-    alone otherwise than the same sample in a batch: where its rows begin at other alignments, and
-    where it has a single column. So rows are padded to whole cache lines, and there are always two
-    columns.
+    the coordinates are at the end of the first leaf's rows.
 
     Args:
         residual: r.
@@ -42,14 +39,13 @@ class Krylov:
 
     Attributes:
         length: vectors so far.
-        total: sum_j y_j (y_j, c_j0, c_j1, ...) over them, `(samples, 1 + room)`.
+        total: sum_j y_j (y_j, c_j0, c_j1, ...) over them, `(samples, room)`.
     """
 
     def __init__(self, residual: Rows, size: Tensor, limit: int) -> None:
         self.limit = limit
         self.length = 1
         self.widths = [row.shape[1] for row in residual]
-        self.lines = [whole_lines(row.shape[1], row) for row in residual]
         self.buffers: Rows = []
         self._like = residual
         self.eps = torch.finfo(size.dtype).eps
@@ -57,7 +53,6 @@ class Krylov:
         column = size.clamp_min(torch.finfo(size.dtype).tiny).unsqueeze(1)
         for buffer, row, width in zip(self.buffers, residual, self.widths, strict=True):
             torch.div(row, column, out=buffer[:, 0, :width])
-            buffer[:, 1] = 0
         self.coordinates(0)[:, 0] = 1
         self.total = self._before = self.coordinates(0).clone()
 
@@ -67,8 +62,8 @@ class Krylov:
         ]
 
     def coordinates(self, slot: int) -> Tensor:
-        """(y, c) of a vector: `(samples, 1 + room)`."""
-        return self.buffers[0][:, slot, self.lines[0] :]
+        """(y, c) of a vector: `(samples, room)`."""
+        return self.buffers[0][:, slot, self.widths[0] :]
 
     def extend(self, image: Rows) -> tuple[Tensor, Tensor]:
         """Adds the vector made of A v, where v is the last one.
@@ -84,7 +79,7 @@ class Krylov:
             work[:, 0, :width] = row
         # A v = v - B v, and the coordinates say so.
         torch.sub(
-            self.coordinates(last), self._units[last], out=self._work[0][:, 0, self.lines[0] :]
+            self.coordinates(last), self._units[last], out=self._work[0][:, 0, self.widths[0] :]
         )
         self.length += 1
         shadow = self._dots(self._work)
@@ -107,11 +102,10 @@ class Krylov:
 
     def _dots(self, rows: Rows) -> Tensor:
         """Products with all vectors but the last: `(samples, 1, vectors)`."""
-        end = max(2, self.length - 1)
         return sum_of(
             [
-                row[:, :, :line] @ buffer[:, :end, :line].transpose(1, 2)
-                for row, buffer, line in zip(rows, self.buffers, self.lines, strict=True)
+                row[:, :, :width] @ buffer[:, : self.length - 1, :width].transpose(1, 2)
+                for row, buffer, width in zip(rows, self.buffers, self.widths, strict=True)
             ]
         )
 
@@ -139,13 +133,13 @@ class Krylov:
         number = coefficients.shape[1]
         left = coefficients.unsqueeze(1)
         return [
-            (left @ buffer[:, :number, :line])[:, 0, :width]
-            for buffer, line, width in zip(self.buffers, self.lines, self.widths, strict=True)
+            (left @ buffer[:, :number, :width]).squeeze(1)
+            for buffer, width in zip(self.buffers, self.widths, strict=True)
         ]
 
     def table(self) -> Tensor:
-        """The coordinates of all vectors: `(samples, length, 1 + room)`."""
-        return self.buffers[0][:, : self.length, self.lines[0] :]
+        """The coordinates of all vectors: `(samples, length, room)`."""
+        return self.buffers[0][:, : self.length, self.widths[0] :]
 
     def forget(self, kept: Tensor) -> Tensor:
         """Sets vectors to zero that are not `kept` `(samples, length)`; says whose are finite."""
@@ -154,20 +148,15 @@ class Krylov:
             vectors.masked_fill_(~kept.unsqueeze(2), 0.0)
         return torch.stack(
             [
-                torch.isfinite(buffer[:, : self.length, :line]).flatten(1).all(dim=1)
-                for buffer, line in zip(self.buffers, self.lines, strict=True)
+                torch.isfinite(buffer[:, : self.length, :width]).flatten(1).all(dim=1)
+                for buffer, width in zip(self.buffers, self.widths, strict=True)
             ]
         ).all(dim=0)
 
     def _grow(self, room: int) -> None:
-        room = max(2, room)
-        first = self._like[0]
-        extra = whole_lines(room, first)
         grown: Rows = []
-        for leaf, (row, width, line) in enumerate(
-            zip(self._like, self.widths, self.lines, strict=True)
-        ):
-            new = row.new_empty(row.shape[0], room, line + (extra if leaf == 0 else 0))
+        for leaf, (row, width) in enumerate(zip(self._like, self.widths, strict=True)):
+            new = row.new_empty(row.shape[0], room, width + (room if leaf == 0 else 0))
             new[:, :, width:] = 0
             if self.buffers:
                 old = self.buffers[leaf]
@@ -175,6 +164,7 @@ class Krylov:
             grown.append(new)
         self.buffers = grown
         if self.length > 1:
-            self.total = torch.nn.functional.pad(self.total, (0, extra - self.total.shape[1]))
+            self.total = torch.nn.functional.pad(self.total, (0, room - self.total.shape[1]))
         self._work = [buffer.new_zeros(buffer.shape[0], 1, buffer.shape[2]) for buffer in grown]
-        self._units = torch.eye(room, extra, dtype=first.dtype, device=first.device).roll(1, 1)
+        first = self._like[0]
+        self._units = torch.eye(room, dtype=first.dtype, device=first.device).roll(1, 1)

@@ -109,7 +109,7 @@ class _Auto(Stepper):
         entering = self._look(now) if looks else None
         self._choose(now, looks)
         self.previous = now.size
-        out = self._accelerated(plain, looks)
+        out = self.anderson.extrapolate(plain, self.where) if self.wanted else plain
         return self._solved(now, out, entering) if self.any_hard else out
 
     def _watch_growth(self, now: Point) -> None:
@@ -170,21 +170,6 @@ class _Auto(Stepper):
             where = able if where is None else where & able
         self.where = where
         self.wanted = where is None or private.some(where)
-
-    def _accelerated(self, plain: Rows, looks: bool) -> Rows:
-        """Rounding depends on how many rows of the Gram matrix are computed together. So that a
-        sample's bits do not depend on the others' wishes, they are computed at every look, and
-        those computed in between are computed again there."""
-        anderson = self.anderson
-        if not self.wanted:
-            if looks:
-                anderson.coefficients()
-            return plain
-        waiting = list(anderson.waiting)
-        out = anderson.extrapolate(plain, self.where)
-        if not looks:
-            anderson.waiting = waiting
-        return out
 
     def _used(self) -> Tensor:
         extra = torch.zeros_like(self.hard) if self.total is None else self.total

@@ -10,14 +10,12 @@ from typing_extensions import override
 
 from equilibria.solve import private
 from equilibria.solve.inverse import Inverse
-from equilibria.solve.rows import Memory, Rows, add_scaled, choose, whole_lines
+from equilibria.solve.rows import Memory, Rows, add_scaled, choose
 from equilibria.solve.solvers.base import Point, Solver, Stepper, check_whole
 
 # Beyond this the secant update divides by rounding: the sample starts its memory afresh.
 LARGEST_FACTOR = 1e4
-# Matrices from this size on are padded to whole cache lines: their products are taken by kernels
-# that round by alignment, so that a sample alone would differ in its last bits.
-PADDED_FROM = 20
+ROOM = 16  # rows of R that are made room for at first
 # A memory's worth of steps that leaves more than this of the best residual has brought nothing.
 STALL = 0.99
 
@@ -107,19 +105,14 @@ class _Broyden(Stepper):
     def _step(self) -> Rows:
         k = self.count
         products = self.steps.dots([k - 1, k], 0, k)
-        width = k if k < PADDED_FROM else whole_lines(k, products)
-        if width > k:
-            products = torch.nn.functional.pad(products, (0, width - k))
         newest, right = products[:, :1], products[:, 1:]
         careful = self.tracked or not private.free_to_read(right)
 
         square = newest[:, :, k - 1 : k]
         if careful:  # a sample at rest
             square = torch.where(square > 0, square, torch.inf)
-        self._add_row(newest, square, width)
-        height = whole_lines(k + 1, products) if width > k else k + 1
-        found = torch.bmm(right, self.matrix[:, :height, :width].transpose(1, 2))
-        found = found.squeeze(1)[:, 1 : k + 1]  # d
+        self._add_row(newest, square)
+        found = torch.bmm(right, self.matrix[:, 1 : k + 1, :k].transpose(1, 2)).squeeze(1)  # d
         pivot = 1 - found[:, -1:]
         if self.at_rest is not None:  # a step that changed nothing has no secant
             pivot = pivot.masked_fill(self.at_rest, 1.0)
@@ -136,7 +129,7 @@ class _Broyden(Stepper):
             weights = self._forget(weights, factor)
         return self.steps.combine(weights, 1)
 
-    def _add_row(self, newest: Tensor, square: Tensor, width: int) -> None:
+    def _add_row(self, newest: Tensor, square: Tensor) -> None:
         """R's row for the newest step, from its products with all steps `(samples, 1, k)`.
 
         Args:
@@ -153,15 +146,15 @@ class _Broyden(Stepper):
             self.matrix = torch.cat([known, row / square], dim=1)
             return
         if k == 1 or k >= self.matrix.shape[1]:
-            room = 2 * whole_lines(k, newest)
+            room = max(ROOM, 2 * k)
             # The 1 of every row is in its place before the row is.
             grown = newest.new_zeros(newest.shape[0], room, room)
             grown.diagonal(offset=-1, dim1=1, dim2=2).fill_(1.0)
             if k > 1:
                 grown[:, :k, :k] = self.matrix[:, :k, :k]
             self.matrix = grown
-        place = self.matrix[:, k : k + 1, :width]
-        row = torch.baddbmm(place, newest, self.matrix[:, :width, :width]) if k > 1 else place
+        place = self.matrix[:, k : k + 1, :k]
+        row = torch.baddbmm(place, newest, self.matrix[:, :k, :k]) if k > 1 else place
         place.copy_(row / square)
 
     def _forget(self, weights: Tensor, factor: Tensor) -> Tensor:
