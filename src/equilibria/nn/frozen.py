@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from typing import Any
 
 import torch
@@ -24,6 +24,9 @@ from equilibria.solve.boundary import as_around
 __all__ = ["Frozen"]
 
 _active: ContextVar[Frozen | None] = ContextVar("equilibria_frozen", default=None)
+
+Lent = tuple[dict[str, Any], str, Tensor, Tensor]
+"""A module's tensors by name, a name, what it stands for now and in the forward."""
 
 # A parametrisation may write to its buffers in train mode, as torch's spectral_norm does.
 _writing = threading.RLock()
@@ -93,25 +96,39 @@ class Frozen:
 
     @contextmanager
     def evaluation(self, rows: Tensor | None = None) -> Iterator[None]:
-        """Run one evaluation of the cell with everything as it was in the forward.
+        """Run one evaluation of the cell with everything as it was in the forward; see `run`."""
+        token, lent = self._enter(rows)
+        try:
+            yield
+        finally:
+            self._leave(token, lent)
+
+    def run(self, cell: Callable[..., Any], rows: Tensor | None, *arguments: Any) -> Any:
+        """Evaluate the cell with everything as it was in the forward.
 
         Args:
             rows: (samples,) for each sample that takes part its place in the forward's batch; None
                 if all take part in order.
         """
+        token, lent = self._enter(rows)
+        try:
+            return cell(*arguments)
+        finally:
+            self._leave(token, lent)
+
+    def _enter(self, rows: Tensor | None) -> tuple[Token[Frozen | None], list[Lent]]:
         # functional_call lends a module other parameters until it returns; backward comes later.
         # To lend them is to write to the module, which no other thread may use meanwhile.
         lent = [(store, k, store[k], t) for store, k, t in self._tensors if store[k] is not t]
         for store, name, _, tensor in lent:
             store[name] = tensor
         self.rows = rows
-        token = _active.set(self)
-        try:
-            yield
-        finally:
-            _active.reset(token)
-            for store, name, before, _ in lent:
-                store[name] = before
+        return _active.set(self), lent
+
+    def _leave(self, token: Token[Frozen | None], lent: list[Lent]) -> None:
+        _active.reset(token)
+        for store, name, before, _ in lent:
+            store[name] = before
 
 
 class Evaluation:
@@ -135,11 +152,9 @@ class Evaluation:
 
     def __call__(self, z: Any, *operands: Any) -> Any:
         if not self.follows_rows:
-            with self.frozen.evaluation():
-                return self.cell(z, *operands)
+            return self.frozen.run(self.cell, None, z, *operands)
         *inputs, rows = operands
-        with self.frozen.evaluation(rows):
-            return self.cell(z, *inputs)
+        return self.frozen.run(self.cell, rows, z, *inputs)
 
 
 def module_of(cell: Callable[..., Any]) -> nn.Module | None:

@@ -10,31 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import CellType, FunctionType, MethodType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from torch import Tensor, nn
 
 from equilibria.solve.boundary import as_around
 
 
-@runtime_checkable
-class Declared(Protocol):
-    """A function that knows what it closes over, and keeps that as it is for its later evaluations.
-
-    Attributes:
-        closes_over: the tensors, of which an evaluation may use some.
-    """
-
-    closes_over: Sequence[Tensor]
-
-    def __call__(self, *arguments: Any) -> Any: ...
-
-
 def closed_over(f: Callable[..., Any]) -> Sequence[Tensor]:
-    """The tensors that f is known to close over: what it declares, or a module's parameters."""
+    """The tensors that f is known to close over: a module's parameters, or what f declares.
+
+    A function that declares them, as its attribute `closes_over`, keeps them as they are for its
+    later evaluations by itself.
+    """
     if isinstance(f, nn.Module):
         return list(f.parameters())
-    return f.closes_over if isinstance(f, Declared) else ()
+    return getattr(f, "closes_over", ())
 
 
 def bind(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,7 +34,7 @@ def bind(f: Callable[..., Any]) -> Callable[..., Any]:
     Modules are looked for in f itself, in the object that it is a method of, and in what functions
     close over.
     """
-    if isinstance(f, Declared):
+    if hasattr(f, "closes_over"):
         return f
     parts = list(_parts(f, set()))
     lent = [entry for part in parts if isinstance(part, nn.Module) for entry in _lent(part)]
