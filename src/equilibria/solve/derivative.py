@@ -6,6 +6,7 @@ one graph for the many products of a linear solve, and is not.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from equilibria.solve import private
 from equilibria.solve.capture import require_known
+from equilibria.solve.status import SolveWarning
 from equilibria.solve.tree import Leaves
 
 Function = Callable[..., tuple[Tensor, ...]]
@@ -66,7 +68,9 @@ def _autograd_pullback(
             x.view_as(x) if tracked and x.requires_grad else x.detach().requires_grad_()
             for x in primals
         ]
-        out = function(*aliases)
+        # Compiled code can be differentiated once.
+        with private.run_eagerly() if tracked else nullcontext():
+            out = function(*aliases)
         return _sparse_grad(out, aliases, cotangents, keep=False, create=tracked)
 
 
@@ -135,6 +139,10 @@ class Linearisation:
         watched: make sure that f depends on nothing but z, p and `others`. Not where products with
             df/dz are all that is wanted.
         others: what f may depend on though no derivative with respect to it is wanted.
+
+    Attributes:
+        uncompiled: f is compiled and had to be evaluated once more, uncompiled, for a product that
+            compiled code refuses.
     """
 
     def __init__(
@@ -156,12 +164,27 @@ class Linearisation:
             else:
                 self.value = evaluate(self.z, p)
         self.around = around
+        self.uncompiled = False
+        self._evaluate = evaluate
         self._doubled: tuple[Leaves, Leaves] | None = None
 
     def transposed(self, u: Leaves) -> Leaves:
         """(df/dz)^T u."""
-        with self.around():
-            return _grad(self.value, self.z, u, keep=True)
+        try:
+            with self.around():
+                return _grad(self.value, self.z, u, keep=True)
+        except RuntimeError as error:
+            if self.uncompiled or not private.compiled_for_one_backward(error):
+                raise
+        warnings.warn(
+            "f was compiled for backward passes that happen once (donated buffers): the many "
+            "products with its Jacobian run uncompiled. For compiled ones set "
+            "torch._functorch.config.donated_buffer = False before f is compiled",
+            SolveWarning,
+            stacklevel=2,
+        )
+        self._evaluate_uncompiled()
+        return self.transposed(u)
 
     def parameters(self, u: Leaves) -> list[Tensor | None]:
         """(df/dp)^T u for the parameters that require it, None for one that f does not use; ends
@@ -173,6 +196,15 @@ class Linearisation:
 
     def direct(self, t: Leaves) -> Leaves:
         """(df/dz) t, by reverse mode twice."""
+        try:
+            return self._direct(t)
+        except RuntimeError as error:
+            if self.uncompiled or not private.compiled_for_one_backward(error):
+                raise
+        self._evaluate_uncompiled()
+        return self._direct(t)
+
+    def _direct(self, t: Leaves) -> Leaves:
         if self._doubled is None:
             with torch.enable_grad(), self.around():
                 c = [torch.zeros_like(x).requires_grad_() for x in self.value]
@@ -180,3 +212,9 @@ class Linearisation:
         c, product = self._doubled
         with self.around():
             return _grad(product, c, t, keep=True)
+
+    def _evaluate_uncompiled(self) -> None:
+        with torch.enable_grad(), private.run_eagerly():
+            self.value = self._evaluate(self.z, self.p)
+        self.uncompiled = True
+        self._doubled = None

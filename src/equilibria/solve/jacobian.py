@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 
+from equilibria.solve import private
 from equilibria.solve.derivative import Linearisation
 from equilibria.solve.rows import Layout, Rows, add_scaled, length, select, subtract
 from equilibria.solve.solvers.base import Jacobian, Product
@@ -16,8 +18,8 @@ from equilibria.solve.status import SolveWarning
 from equilibria.solve.tree import Leaves
 
 # What torch says where a backward can't be differentiated again: kernels without a second
-# derivative, functions of a user that have none, compiled code. Any other error is f's own.
-_ONCE_ONLY = ("is not implemented", "once_differentiable", "double backward", "donated buffers")
+# derivative, functions of a user that have none. Any other error is f's own.
+_ONCE_ONLY = ("is not implemented", "once_differentiable", "double backward")
 
 
 class GraphKeeper(Jacobian):
@@ -25,6 +27,7 @@ class GraphKeeper(Jacobian):
 
     From the first time that a Jacobian is asked for, every evaluation keeps its graph, so that to
     linearise at the newest iterate takes no evaluation of its own. Memory: one evaluation of f.
+    Compiled code can't be differentiated twice: those evaluations run uncompiled.
 
     Where autograd can't differentiate f twice (fused attention, custom functions) a product is a
     difference of two evaluations, exact to half of the digits.
@@ -47,6 +50,7 @@ class GraphKeeper(Jacobian):
         self._keeps = False
         self._latest: Linearisation | None = None
         self._among: Tensor | None = None  # which of the graph's samples are still in the batch
+        self._uncompiled = False  # f is compiled, and is evaluated uncompiled for its graph
         self._differences = False  # f can't be differentiated twice
 
     def evaluate(self, z: Rows) -> Rows:
@@ -87,7 +91,9 @@ class GraphKeeper(Jacobian):
         def product(v: Rows) -> Rows:
             if not self._differences:
                 try:
-                    return by_graph(v)
+                    found = by_graph(v)
+                    self._uncompiled |= latest.uncompiled
+                    return found
                 except torch.OutOfMemoryError:
                     raise
                 except RuntimeError as error:
@@ -107,7 +113,10 @@ class GraphKeeper(Jacobian):
 
     def _linearised(self, z: Rows) -> Linearisation:
         self._latest = self._among = None  # one graph at a time
-        with torch.inference_mode(False):
+        with (
+            torch.inference_mode(False),
+            private.run_eagerly() if self._uncompiled else nullcontext(),
+        ):
             self._latest = self._linearise(self._layout.leaves(z))
         return self._latest
 

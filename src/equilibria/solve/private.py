@@ -16,12 +16,11 @@ from torch.autograd import forward_ad, graph
 _functorch: Any = torch._C._functorch  # pyright: ignore
 _forward_ad: Any = forward_ad
 _graph: Any = graph
-_dynamo: Any = torch._C._dynamo  # pyright: ignore
-_eval_frame: Any = _dynamo.eval_frame
+_eval_frame: Any = torch._C._dynamo.eval_frame  # pyright: ignore
 
 # Takes a compiler, by which the Python code that this thread runs from here on is compiled (None:
 # not at all), and returns the one before. It stands without a wrapper, which would be compiled.
-compile_frames_by: Callable[[Any], Any] = _eval_frame.set_eval_frame
+compile_frames_by: Callable[[Any], Any] = _eval_frame.set_eval_frame  # pyright: ignore
 
 
 def transform_active() -> bool:
@@ -88,6 +87,12 @@ def _excuse_missing_frames() -> None:
     count: Any = getattr(_eval_frame, "set_fullgraph_compiled_frame_count", None)
     if count is not None and count(-1) >= 0:  # frames are counted
         count(1)  # which would not change a count that has begun
+
+
+def compiled_for_one_backward(error: RuntimeError) -> bool:
+    """Does compiled code refuse to be differentiated again, or twice?"""
+    said = str(error)
+    return "donated buffers" in said or "does not currently support double backward" in said
 
 
 def leave_uncompiled(code: CodeType) -> None:
