@@ -31,7 +31,14 @@ COMMIT = "commit.txt"  # of the code that trained a run
 COMMAND = "python benchmarks/regularisation.py"
 
 RECIPE = "digits-jr"
-OPTIONS = ["--optimiser.lr", "5e-3", "--eval_solver.name", "Anderson", "--eval_solver.rtol", "1e-3"]
+OPTIONS = [
+    "--optimiser.lr",
+    "5e-3",
+    "--eval_solver.name",
+    "AlternatingAnderson",
+    "--eval_solver.rtol",
+    "1e-3",
+]
 OPTIONS += ["--eval_solver.max_evals", "400"]
 VARIANTS = {"without": ["--regulariser.name", "null"], "with": []}
 

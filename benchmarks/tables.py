@@ -51,7 +51,7 @@ TABLES = (
             ("initialisation/variance", "The variance of h*: Figure 2"),
             ("initialisation/radius", "The spectral radius at the fixed point: Figure 3"),
             ("initialisation/threshold", "Where plain iteration stops converging: Figure 4"),
-            ("initialisation/solvers", "The same under Anderson and Broyden"),
+            ("initialisation/solvers", "The same under alternating Anderson and Broyden"),
             ("initialisation/mnist", "Which starts train: Figure 5"),
             ("initialisation/transformer", "DEQ-Transformers: Figure 6 and Table 1"),
         )

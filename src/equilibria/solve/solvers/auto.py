@@ -31,9 +31,10 @@ class Auto(Solver):
     """Plain iteration, Anderson acceleration or Newton-Krylov: each sample by how it goes.
 
     1. Plain iteration, for a sample that it brings to its goal within 3 evaluations more.
-    2. Else `Anderson` with an extrapolation at every third evaluation, which converges about as
-       often as one at every evaluation and costs a third; at every evaluation for a sample whose
-       residual grows by plain steps, and again at once after one that left less than a third of it.
+    2. Else as `AlternatingAnderson`, an extrapolation at every third evaluation, which converges
+       about as often as one at every evaluation and costs a third; at every evaluation for a sample
+       whose residual grows by plain steps, and again at once after one that left less than a third
+       of it.
     3. `NewtonKrylov`, for a sample whose residual has fallen by less than 5 % in 9 evaluations, or
        by its fall over the last 15 would not reach its goal within the budget, or within 100
        evaluations. It starts at the best iterate, and stays.
