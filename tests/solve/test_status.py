@@ -19,8 +19,9 @@ def test_statuses_are_numbers_and_sentences() -> None:
     assert sol.adjoint is None and sol.stats.trace is None
 
 
-def test_diverged_is_growth_by_1e8() -> None:
-    """||f(z) - z|| of z -> r z from 1 is (r - 1) r^k: DIVERGED at the first k with r^k > 1e8."""
+def test_diverged_is_growth_by_1e10() -> None:
+    """||f(z) - z|| of z -> r z from 1 is (r - 1) r^k and ||f(1)|| is r: DIVERGED at the first k with
+    (r - 1) r^(k - 2) > 1e10."""
     sol = eq.fixed_point(
         lambda z, r: r * z,
         torch.ones(2, 1, dtype=torch.float64),
@@ -28,7 +29,34 @@ def test_diverged_is_growth_by_1e8() -> None:
         solver=eq.Picard(),
     )
     assert sol.status.tolist() == [DIVERGED, DIVERGED]
-    assert sol.stats.evals.tolist() == [10, 4]
+    assert sol.stats.evals.tolist() == [12, 5]
+
+
+def test_diverged_where_it_stalled_after_growth_by_1e8() -> None:
+    """3^20 is 3e9, and the start is the best of all: it has not stalled, it has run away."""
+    z0 = torch.zeros(1, 1, dtype=torch.float64)
+    sol = eq.fixed_point(lambda z: 1 - 3 * z, z0, solver=eq.Picard())
+    assert sol.status.tolist() == [DIVERGED] and sol.stats.evals.tolist() == [21]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_start_beside_an_unstable_fixed_point_may_leave_it(dtype) -> None:
+    """The residual grows by 5e9 from 1e-10, and then falls: neither DIVERGED nor held back."""
+    z0 = torch.zeros(2, 3, dtype=dtype)
+    for solver in (eq.Picard(max_evals=200), eq.Anderson(max_evals=200)):
+        sol = eq.fixed_point(lambda z: torch.tanh(3 * z + 1e-10), z0, solver=solver)
+        assert (sol.status == CONVERGED).all()
+        if isinstance(solver, eq.Picard):  # Anderson finds the unstable one, at -5e-11
+            torch.testing.assert_close(sol.value, torch.full_like(z0, 0.99505), rtol=1e-3, atol=0)
+
+
+def test_patience_counts_newton_steps_as_one() -> None:
+    """Each takes products, which count as evaluations; patience is told of the iterates alone."""
+    q = torch.linalg.qr(normal(12, 12, seed=2))[0]
+    solver = eq.NewtonKrylov(patience=4, max_evals=400)
+    f = lambda z: torch.where(z > 0, -1.0, 1.0).to(z) @ q * 2  # noqa: E731
+    sol = eq.fixed_point(f, torch.ones(1, 12, dtype=torch.float64), solver=solver)
+    assert sol.status.tolist() == [STALLED] and int(sol.stats.evals) > 2 * 4 + 1
 
 
 def test_nonfinite_returns_the_best_finite_iterate() -> None:

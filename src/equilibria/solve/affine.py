@@ -22,10 +22,10 @@ from equilibria.solve.equation import (
     warn,
 )
 from equilibria.solve.jacobian import KnownProduct
-from equilibria.solve.linear import LinearSolver, affine, report_singular
+from equilibria.solve.linear import LinearSolver, affine
 from equilibria.solve.loop import Run, iterate
 from equilibria.solve.preconditioned import solve_preconditioned
-from equilibria.solve.rows import Layout, Rows, choose, norm
+from equilibria.solve.rows import Layout, Rows, choose, length, norm
 from equilibria.solve.solvers import Solver
 from equilibria.solve.status import Stats, describe_failure
 from equilibria.solve.tree import Leaves
@@ -125,6 +125,7 @@ class Affine(Equation):
                     g if begin is None else begin,
                     jacobian=KnownProduct(product),
                     rtol=options.rtol,
+                    origin=length(g),
                 )
             elif options.preconditioner is not None:
                 run = solve_preconditioned(
@@ -132,7 +133,6 @@ class Affine(Equation):
                 )
             else:
                 run = self.solver.solve(product, g, begin, rtol=options.rtol)
-        run = report_singular(run, g)
         if self.report is not None:
             stats = Stats(evals=run.evals, residual=run.residual)
             self.report.latest = AdjointInfo(run.status, stats, layout.leaves(run.value))

@@ -9,12 +9,18 @@ import torch
 from torch import Tensor
 
 from equilibria.solve import private
+from equilibria.solve.growth import Path
 from equilibria.solve.rows import Rows, choose, entries, length, relative_by_leaf, select
 from equilibria.solve.solvers.base import Point, Solver, Stepper
 from equilibria.solve.status import Status
 
 RUNNING = -1
-DIVERGENCE = 1e8  # growth of the residual over its first value that ends a sample
+# Growth of the residual, over the larger of its first value and of f(z) there, that ends a sample.
+# A start of 1e-10 beside an unstable fixed point must pass on its way to an answer of size 1. A
+# higher bar costs every sample that does diverge: one that triples is found out after 22
+# evaluations, at 1e8 after 18, at 1e16 after 35.
+DIVERGENCE = 1e10
+STALLED_DIVERGENCE = 1e8  # the same for a sample that would be called stalled
 STALL = 0.99  # what must be left of the best residual, at most, after `patience` evaluations
 COMPACT_BELOW = 0.85  # share of running samples under which the finished ones leave the batch
 
@@ -44,6 +50,7 @@ class Judge:
         last: bool,
         tracked: bool,
         rtol: Tensor | None = None,
+        origin: Tensor | None = None,
     ) -> None:
         samples, device, dtype = z[0].shape[0], z[0].device, z[0].dtype
         self.solver = solver
@@ -55,6 +62,7 @@ class Judge:
         # Merit: ||f - z|| over what the tolerance measures it by; at `goal` a sample has converged.
         self.rtol = solver.rtol if rtol is None else rtol
         self.plain = rtol is None and not solver.atol  # then merit is the relative residual
+        self.alike = self.plain  # and of everybody, until one is held
         self.goal = solver.rtol if self.plain else 1.0
         goal = torch.full((samples,), self.goal, dtype=dtype, device=device)
         tiny = torch.finfo(dtype).tiny  # even where the goal is 0
@@ -63,10 +71,14 @@ class Judge:
         self.top = goal  # a residual above it has diverged
         # The squares of a shorter one may be rounded to nothing.
         self.small = torch.full_like(goal, math.sqrt(tiny / torch.finfo(dtype).eps))
-        self.merit = torch.full_like(goal, math.inf)  # of the best iterate
-        self.relative = self.merit  # its relative residual
+        self.merit: Tensor = torch.full_like(goal, math.inf)  # of the best iterate
+        self.relative: Tensor = self.merit  # its relative residual
         self.size = self.merit  # ||f - z|| of it, for methods that look around
         self.mark = self.merit  # the best merit when last looked for a stall
+        self.path = Path(origin)
+        # Whose relative residual was small enough, and nothing else: see `_doubted`.
+        self.held = torch.zeros(samples, dtype=torch.bool, device=device)
+        self.holding = False  # is there any?
         self.best = z
         self.now, self.now_relative, self.now_merit = z, self.merit, self.merit
         self.left = samples  # how many run; not known where tracked,
@@ -95,16 +107,19 @@ class Judge:
         merit, relative = self.measured(point, scale)
         if self.trace is not None:
             self._record(point, scale)
+        self.path.add(size, scale)
         if self.evals == 1:
-            self.top = DIVERGENCE * size
+            self.top = DIVERGENCE * torch.maximum(size, scale)
         self.now, self.now_relative, self.now_merit = point.z, relative, merit
         if self.ordinary(self.evals):
             if self._quiet(size, merit):
                 self.best, self.merit, self.relative, self.size = point.z, merit, relative, size
                 return False
             if self._sound(size, scale):
-                self._keep(point)
-                return self._end((merit < self.floor).nonzero().flatten(), None)
+                here = (merit < self.floor).nonzero().flatten()
+                if not (len(here) and bool(self.path.grown(scale)[here].any())):
+                    self._keep(point)
+                    return self._end(here, None)
         return self._settle(point, scale)
 
     def measured(self, point: Point, scale: Tensor) -> tuple[Tensor, Tensor]:
@@ -112,19 +127,26 @@ class Judge:
         relative = point.size / scale
         if self.plain:
             return relative, relative
-        absolute = self.solver.atol * math.sqrt(entries(point.f))  # of the RMS norm
-        return point.size / torch.add(scale * self.rtol, absolute), relative
+        return point.size / torch.add(scale * self.rtol, self._absolute(point)), relative
+
+    def _absolute(self, point: Point) -> float:
+        """The absolute tolerance as a length: it is one of the RMS norm."""
+        return self.solver.atol * math.sqrt(entries(point.f))
 
     def ordinary(self, evals: int) -> bool:
         """Is there nothing to be looked at, after so many evaluations, but the residual?"""
         patience = self.solver.patience
         marked = patience is not None and evals % patience == 1 % patience
         within = 1 < evals < self.solver.max_evals
-        return within and not (marked or self.tracked) and self.spent is None
+        plain = not (marked or self.tracked or self.holding)
+        return within and plain and self.spent is None
 
-    def pass_over(self, evals: int, point: Point, scale: Tensor) -> None:
-        """Takes note of quiet evaluations, the newest of which is `point`."""
-        self.evals += evals
+    def pass_over(self, evaluations: list[tuple[Point, Tensor]]) -> None:
+        """Takes note of quiet evaluations, each with the length of f(z), the newest last."""
+        self.evals += len(evaluations)
+        for point, scale in evaluations:
+            self.path.add(point.size, scale)
+        point, scale = evaluations[-1]
         self.best, self.size = point.z, point.size
         self.merit, self.relative = self.measured(point, scale)
 
@@ -158,12 +180,12 @@ class Judge:
             self.best, self.merit, self.relative, self.size = point.z, merit, relative, point.size
             return
         self.best = _with(point.z, back, self.best)
-        if not self.plain:
+        if not self.alike:
             self.relative = _with([relative], back, [self.relative])[0]
         if self.solver.looks_around:
             self.size = _with([point.size], back, [self.size])[0]
         self.merit = torch.minimum(merit, self.merit)
-        if self.plain:
+        if self.alike:
             self.relative = self.merit
 
     def _settle(self, point: Point, scale: Tensor) -> bool:
@@ -176,6 +198,9 @@ class Judge:
             relative = torch.where(faint, _relative(point), relative)
             if self.plain:
                 merit = relative
+        arrived = self.running & (merit <= self.goal)
+        if self.holding or private.some(arrived & self.path.grown(scale)):
+            merit = self._doubted(merit, point, scale)
         # What is not finite has no merit.
         relative = torch.where(finite, relative, math.inf)
         merit = torch.where(finite, merit, math.inf)
@@ -189,6 +214,8 @@ class Judge:
             if self.evals > 1:
                 stalled = self.merit > STALL * self.mark
                 status = torch.where(stalled, int(Status.STALLED), status)
+                far = size > STALLED_DIVERGENCE / DIVERGENCE * self.top
+                status = torch.where(stalled & far, int(Status.DIVERGED), status)
             self.mark = self.merit
         status = torch.where(size > self.top, int(Status.DIVERGED), status)
         status = torch.where(merit <= self.goal, int(Status.CONVERGED), status)
@@ -197,6 +224,23 @@ class Judge:
         if self.tracked:
             return self._end_tracked(ended, status)
         return self._end(ended.nonzero().flatten(), status)
+
+    def _doubted(self, merit: Tensor, point: Point, scale: Tensor) -> Tensor:
+        """The merit of samples whose relative residual is small, but of a state that has grown.
+
+        One that has not fallen enough is held: from here on the worse of both merits is its own,
+        and what it was the best of by the relative residual alone counts no more.
+        """
+        unit = max(self.goal, torch.finfo(merit.dtype).tiny)
+        fallen = unit * self.path.left(point.size, scale, self._absolute(point))
+        grown = self.path.grown(scale)
+        held = self.running & (self.held | (grown & (merit <= self.goal) & ~(fallen <= unit)))
+        first = held & ~self.held
+        self.merit = torch.where(first, math.inf, self.merit)
+        self.mark = torch.where(first, math.inf, self.mark)
+        self.held, self.holding = held, private.some(held)
+        self.alike = self.alike and not self.holding
+        return torch.where(held & grown, torch.maximum(merit, fallen), merit)
 
     # --- samples that end ------------------------------------------------------------------------
 
@@ -296,13 +340,24 @@ class Judge:
         self._store()
         keep = self.running.nonzero().flatten()
         self.index = keep if self.index is None else self.index.index_select(0, keep)
-        for name in ("floor", "top", "small", "merit", "relative", "size", "mark", "now_merit"):
+        for name in (
+            "floor",
+            "top",
+            "small",
+            "merit",
+            "relative",
+            "size",
+            "mark",
+            "now_merit",
+            "held",
+        ):
             setattr(self, name, getattr(self, name).index_select(0, keep))
         if isinstance(self.rtol, Tensor):
             self.rtol = self.rtol.index_select(0, keep)
         if self.spent is not None:
             self.spent = self.spent.index_select(0, keep)
         self.best = select(self.best, keep)
+        self.path.select(keep)
         self.resting = None
         return keep
 

@@ -49,6 +49,7 @@ def iterate(
     jacobian: Jacobian | None = None,
     keeps_inverse: bool = False,
     rtol: Tensor | None = None,
+    origin: Tensor | None = None,
 ) -> Run:
     """Iterates until every sample has finished.
 
@@ -65,12 +66,16 @@ def iterate(
         jacobian: df/dz by its products, for the methods that ask for them.
         keeps_inverse: return what the method has learned of (I - df/dz)^-1; not with `leave`.
         rtol: `(samples,)`, each sample's own relative tolerance, in place of the solver's.
+        origin: `(samples,)`, the length of f(0), where growth is to be measured from there and not
+            from the start: that of an affine map, wherever a warm start begins.
     """
     wanted = {k for k in states if k > 0}
     recorded = {0: z}
     stepper = solver.start(tracked, jacobian)
     stepper.keeps_inverse = keeps_inverse
-    judge = Judge(solver, stepper, z, trace=trace, last=last, tracked=tracked, rtol=rtol)
+    judge = Judge(
+        solver, stepper, z, trace=trace, last=last, tracked=tracked, rtol=rtol, origin=origin
+    )
     # Who asks for every evaluation, or for the last iterate, is told at once.
     at_once = (
         private.free_to_read(z[0]) or tracked or trace or states or last or solver.looks_around

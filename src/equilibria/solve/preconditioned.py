@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from equilibria.solve.judge import RUNNING, STALL
-from equilibria.solve.linear.base import LinearSolver, Product, measured
+from equilibria.solve.linear.base import Goal, LinearSolver, Product, measured
 from equilibria.solve.loop import Run
 from equilibria.solve.rows import Rows, add_scaled, norm, subtract
 from equilibria.solve.status import Status
@@ -33,9 +33,9 @@ def solve_preconditioned(
         apply: M, which approximates (I - A)^-1.
         rtol: `(samples,)`, in place of the solver's.
     """
-    relative: Tensor | float = linear.rtol if rtol is None else rtol
     u = [torch.zeros_like(row) for row in g] if start is None else start
     size = scale = norm(g)
+    goal = Goal(linear.atol, linear.rtol if rtol is None else rtol, size)
     residual, evals = g, torch.zeros_like(size, dtype=torch.int64)
     if start is not None:
         now = measured(product, g, u)
@@ -48,8 +48,8 @@ def solve_preconditioned(
         return add_scaled(subtract(y, found), 1.0, product(found))
 
     while True:
-        goal = linear.atol + relative * scale
-        reached = size <= goal
+        limit = goal.limit(scale)
+        reached = size <= limit
         finite = torch.isfinite(size + scale)
         budget = linear.max_evals - evals - 1
         running = status == RUNNING
@@ -59,7 +59,9 @@ def solve_preconditioned(
         running = status == RUNNING
         if not bool(running.any()):
             break
-        unit = torch.where(running, goal, 1.0).unsqueeze(1)
+        # Out of reach, where nothing is tolerated: then all digits there are.
+        aim = torch.maximum(limit, torch.finfo(size.dtype).eps * size)
+        unit = torch.where(running, aim, 1.0).unsqueeze(1)
         scaled = [torch.where(running.unsqueeze(1), row / unit, 0.0) for row in residual]
         run = inner.solve(corrected, scaled, budget=torch.where(running, budget, 0), trust=True)
         change = [row * unit for row in apply(run.value)]
@@ -67,7 +69,7 @@ def solve_preconditioned(
         now = measured(product, g, proposal)
         evals = evals + torch.where(running, run.evals + 1, 0)
         better = running & torch.isfinite(now.size + now.scale) & (now.size < size)
-        arrived = now.size <= linear.atol + relative * now.scale
+        arrived = now.size <= goal.limit(now.scale)
         gained = (now.size < STALL * size) | arrived
         status = torch.where(running & ~gained, int(Status.STALLED), status)
         u = [torch.where(better.unsqueeze(1), a, b) for a, b in zip(proposal, u, strict=True)]

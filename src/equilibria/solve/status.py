@@ -10,7 +10,16 @@ from torch import Tensor
 
 
 class Status(enum.IntEnum):
-    """How the solve of one sample ended. `Status(code).message` is a sentence for the reader."""
+    """How the solve of one sample ended. `Status(code).message` is a sentence for the reader.
+
+    CONVERGED: ||f(z) - z|| <= atol + rtol ||f(z)||, and z has not run away, see `Limits`.
+    MAX_EVALS: none of the others within the budget.
+    STALLED: the residual stopped falling: see `Solver.patience`; or the method has nothing left to
+    try, as a direct solve of a singular system.
+    DIVERGED: ||f(z) - z|| is over 1e10 times the larger of its first value and ||f|| at the start;
+    or over 1e8 times, and no longer falling.
+    NONFINITE: f returned NaN or inf.
+    """
 
     CONVERGED = 0
     MAX_EVALS = 1
@@ -26,8 +35,8 @@ class Status(enum.IntEnum):
 _MESSAGES = {
     Status.CONVERGED: "the residual reached the tolerance",
     Status.MAX_EVALS: "the evaluations ran out before the residual reached the tolerance",
-    Status.STALLED: "the best residual fell by less than 1 % in `patience` evaluations",
-    Status.DIVERGED: "the residual grew beyond 1e8 times its first value",
+    Status.STALLED: "the residual stopped falling before it reached the tolerance",
+    Status.DIVERGED: "the residual grew by eight orders of magnitude or more",
     Status.NONFINITE: "the function returned NaN or inf",
 }
 
@@ -47,7 +56,7 @@ class Stats:
         ritz: `(batch, k)` complex, Ritz values of df/dz from the differences that the solver had
             stored when the sample ended, the largest first, NaN where there are fewer: estimates of
             the outermost eigenvalues, at no evaluation. None unless a trace was asked for and the
-            solver is one that tells (`Anderson`).
+            solver is one that tells (`Anderson`, `AlternatingAnderson`, `Auto`).
         choices: `(batch, phases)` int64, evaluations spent in each phase of a solver that has
             several (`Auto`); None for others.
     """

@@ -1,6 +1,6 @@
 """Linear solvers for u = A u + g, where A is known by its products: the adjoint's equation."""
 
-from equilibria.solve.linear.base import LinearSolver, report_singular
+from equilibria.solve.linear.base import LinearSolver
 from equilibria.solve.linear.bicgstab import BiCGSTAB
 from equilibria.solve.linear.dense import Dense
 from equilibria.solve.linear.gmres import GMRES
@@ -15,5 +15,4 @@ __all__ = [
     "Neumann",
     "Relay",
     "affine",
-    "report_singular",
 ]

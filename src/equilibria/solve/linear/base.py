@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from equilibria.solve import private
+from equilibria.solve.growth import GROWTH, SHARE
 from equilibria.solve.judge import RUNNING, STALL
 from equilibria.solve.loop import Run
 from equilibria.solve.rows import Rows, choose, norm, subtract
@@ -24,7 +25,10 @@ class LinearSolver(Limits, abc.ABC):
     """Solves u = A u + g for every sample, from products A u alone.
 
     The residual of a sample is ||A u + g - u||, relative to ||A u + g||: that of the affine map, so
-    that a forward solver can stand in for a linear one and the numbers mean the same.
+    that a forward solver can stand in for a linear one and the numbers mean the same. Growth is
+    measured from u = 0, wherever a warm start begins: once ||A u + g|| is over 4 ||g|| the residual
+    must have fallen below .03 ||g|| as well, or a singular system would pass for solved as soon as
+    u is large.
     """
 
     @abc.abstractmethod
@@ -54,13 +58,30 @@ class LinearSolver(Limits, abc.ABC):
 
 @dataclass(frozen=True)
 class Goal:
-    """The tolerance of a solve: atol + rtol ||A u + g||, in the RMS norm."""
+    """The tolerance of a solve, in the RMS norm.
+
+    It is atol + rtol ||A u + g||; where A u + g has outgrown g no more than atol + SHARE ||g||,
+    less what A u + g is rounded by, see `growth.Path`.
+
+    Attributes:
+        constant: ||g||, `(samples,)`, the residual of u = 0.
+    """
 
     atol: float
     rtol: float | Tensor
+    constant: Tensor
+
+    def limit(self, scale: Tensor) -> Tensor:
+        """The largest residual that is tolerated where ||A u + g|| is `scale`."""
+        relative = self.atol + self.rtol * scale
+        rounding = torch.finfo(scale.dtype).eps * scale
+        fallen = (self.atol + SHARE * self.constant - rounding).clamp_min(0.0)
+        return torch.where(
+            scale > GROWTH * self.constant, torch.minimum(relative, fallen), relative
+        )
 
     def reached(self, now: Measured) -> Tensor:
-        return now.finite & (now.size <= self.atol + self.rtol * now.scale)
+        return now.finite & (now.size <= self.limit(now.scale))
 
 
 @dataclass(frozen=True)
@@ -134,9 +155,9 @@ class CyclicSolver(LinearSolver, abc.ABC):
         budget: Tensor | None = None,
         trust: bool = False,
     ) -> Run:
-        goal = Goal(self.atol, self.rtol if rtol is None else rtol)
+        size = norm(g)
+        goal = Goal(self.atol, self.rtol if rtol is None else rtol, size)
         if start is None:  # A 0 = 0 needs no product
-            size = norm(g)
             now = Measured([torch.zeros_like(row) for row in g], g, size, size, zero=True)
             reached = now.finite & (size <= self.atol)
         else:
@@ -199,22 +220,6 @@ def measured(product: Product, g: Rows, u: Rows) -> Measured:
     image = [a + b for a, b in zip(product(u), g, strict=True)]
     residual = subtract(image, u)
     return Measured(u, residual, norm(residual), norm(image))
-
-
-def report_singular(run: Run, g: Rows) -> Run:
-    """STALLED instead of CONVERGED where u has grown until its residual drowned in its size.
-
-    Where no u solves the system a method can still make u so large that its residual is small
-    beside it, though not beside g.
-    """
-    size, constant = norm(run.value), norm(g)
-    large = size > 1e3 * constant
-    if not private.some(large):
-        return run
-    drowned = large & (run.residual * size > 0.01 * constant)
-    singular = size > 0.01 / torch.finfo(g[0].dtype).eps * constant  # to working precision
-    blown = (drowned | singular) & (run.status == Status.CONVERGED)
-    return replace(run, status=torch.where(blown, int(Status.STALLED), run.status))
 
 
 def inverse(x: Tensor) -> Tensor:

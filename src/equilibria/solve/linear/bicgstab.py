@@ -48,7 +48,7 @@ class BiCGSTAB(CyclicSolver):
             u = choose(active & sound, proposal, u)
             r = choose(active & sound, remainder, r)
             # A u + g = u + r, so both sides of the tolerance are at hand.
-            reached = norm(r) <= 0.9 * (goal.atol + goal.rtol * norm(add_scaled(u, 1.0, r)))
+            reached = norm(r) <= 0.9 * goal.limit(norm(add_scaled(u, 1.0, r)))
             previous, rho = rho, dot(shadow, r)
             broken = ~sound | (rho == 0) | (omega == 0) | ~torch.isfinite(rho)
             active = active & ~reached & ~broken & (used + 2 <= budget)

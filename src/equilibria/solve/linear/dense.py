@@ -12,7 +12,7 @@ from typing_extensions import override
 from equilibria.solve import linalg
 from equilibria.solve.linear.base import Goal, LinearSolver, Product, measured
 from equilibria.solve.loop import Run
-from equilibria.solve.rows import Rows, choose
+from equilibria.solve.rows import Rows, choose, norm
 from equilibria.solve.status import Status
 
 
@@ -41,7 +41,7 @@ class Dense(LinearSolver):
         budget: Tensor | None = None,
         trust: bool = False,
     ) -> Run:
-        goal = Goal(self.atol, self.rtol if rtol is None else rtol)
+        goal = Goal(self.atol, self.rtol if rtol is None else rtol, norm(g))
         widths = [row.shape[1] for row in g]
         samples, entries = g[0].shape[0], sum(widths)
         if entries + 1 > self.max_evals:

@@ -88,10 +88,10 @@ class _Tolerance:
         self.rtol = goal.rtol * MARGIN
         # A cycle that has won all digits there are is done, whatever the tolerance.
         floor = torch.full_like(self.size, torch.finfo(self.size.dtype).eps)
-        if goal.atol:
-            floor = floor + MARGIN * goal.atol * self.root / self.size
         if not start.zero:  # the change of u is taken to be small beside it
-            floor = floor + self.rtol * self.root * start.scale / self.size
+            floor = floor + MARGIN * goal.limit(start.scale) * self.root / self.size
+        elif goal.atol:
+            floor = floor + MARGIN * goal.atol * self.root / self.size
         self.floor = floor
 
     def above(self, total: Tensor) -> Tensor:

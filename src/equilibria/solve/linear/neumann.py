@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from equilibria.solve.linear.base import LinearSolver, Product
 from equilibria.solve.loop import Run, iterate
-from equilibria.solve.rows import Rows
+from equilibria.solve.rows import Rows, length
 from equilibria.solve.solvers.base import Point, Solver, Stepper, check_whole
 
 
@@ -52,7 +52,13 @@ class Neumann(LinearSolver):
             patience=self.patience,
             handicap=None if budget is None else (self.max_evals - budget).clamp_min(0),
         )
-        run = iterate(method, affine(product, g), g if start is None else start, rtol=rtol)
+        run = iterate(
+            method,
+            affine(product, g),
+            g if start is None else start,
+            rtol=rtol,
+            origin=length(g),
+        )
         if budget is None or method.handicap is None:
             return run
         return replace(run, evals=torch.minimum(run.evals - method.handicap, budget))

@@ -15,7 +15,7 @@ from equilibria.solve.linear.base import LinearSolver, Product
 from equilibria.solve.linear.gmres import GMRES
 from equilibria.solve.linear.neumann import affine
 from equilibria.solve.loop import Run, iterate
-from equilibria.solve.rows import Rows, choose
+from equilibria.solve.rows import Rows, choose, length
 from equilibria.solve.solvers.anderson import AlternatingAnderson
 from equilibria.solve.solvers.base import Solver
 from equilibria.solve.status import Status
@@ -85,7 +85,14 @@ class Relay(LinearSolver):
             return last.solve(product, g, start, rtol=rtol, budget=budget, trust=trust)
         first = replace(self.first, **limits, max_evals=self.max_evals // 2)
         begin = g if start is None else start
-        run = iterate(first, affine(product, g), begin, jacobian=KnownProduct(product), rtol=rtol)
+        run = iterate(
+            first,
+            affine(product, g),
+            begin,
+            jacobian=KnownProduct(product),
+            rtol=rtol,
+            origin=length(g),
+        )
         left = run.status != Status.CONVERGED
         if not private.some(left):
             return run

@@ -33,7 +33,12 @@ class Limits:
     """When to stop. The base of all forward and linear solvers.
 
     A sample has converged when ||f(z) - z|| <= atol + rtol ||f(z)||, in the RMS norm over all its
-    entries.
+    entries, and has not met that by growing alone, as z <- z + 1 does: once ||f(z)|| is over 4
+    times the larger of ||f(z_0)|| and ||f(z_0) - z_0||, the residual must also be below
+    atol + .03 R, where R is the largest residual so far, none taken for larger beside the present
+    ||f(z)|| than it was beside that of its own iterate. A start within tolerance counts, and
+    scaling f by a power of two changes nothing. No rule on residuals bounds the error, which is
+    ||(I - J)^-1|| times as large, and more where f is not linear.
 
     Attributes:
         rtol: relative tolerance, >= 0.
@@ -57,7 +62,8 @@ class Solver(Limits, abc.ABC):
 
     Attributes:
         patience: a sample has stalled when its best residual fell by less than 1 % in this many
-            evaluations, which is looked for once every so many; None never gives up.
+            iterates, which is looked for once every so many; None never gives up. A Newton step is
+            one iterate, however many products it takes; for other methods each evaluation is.
     """
 
     patience: int | None = 20
