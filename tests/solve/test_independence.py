@@ -1,10 +1,12 @@
 """A sample's value, status and counts are its own: batch mates, scale and compaction leave them."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from problems import BY_NAME, normal, with_norm
+from promise import assert_as_promised
 from references import Counted, loss
-from torch.utils import _pytree as pytree
 
 import equilibria as eq
 
@@ -14,7 +16,8 @@ SOLVERS = [
     eq.Picard(rtol=1e-5),
     eq.Picard(rtol=1e-5, damping=0.7),
     eq.Anderson(rtol=1e-5),
-    eq.Anderson(rtol=1e-5, damping=0.8, period=2),
+    eq.AlternatingAnderson(rtol=1e-5),
+    eq.AlternatingAnderson(rtol=1e-5, damping=0.8, period=2),
     eq.Broyden(rtol=1e-5),
     eq.Broyden(rtol=1e-5, memory=3),
     eq.NewtonKrylov(rtol=1e-5),
@@ -36,6 +39,9 @@ KINDS = torch.tensor(
         [0.5, -0.4, 0.0],
     ]
 )
+LIPSCHITZ = {0: 0.1, 1: 0.9, 2: 0.99, 7: 0.9}
+"""Of the contractions among them."""
+NAN_AT_ONCE = 5
 ENTRIES = 6
 OFFSETS = normal(len(KINDS), ENTRIES, seed=1).float()
 
@@ -54,84 +60,99 @@ def solve(index, solver, **options):
     return eq.fixed_point(f, z0, KINDS[index], OFFSETS[index], solver=solver, **options)
 
 
-def assert_same_samples(got, wanted, places) -> None:
-    """Bit for bit."""
+def assert_same(got, wanted, solver, places, index) -> None:
+    """Each sample `(i, j)` of `places` is what is promised; `index` says its kind, by j.
+
+    Plain iteration is elementwise, as f is: all samples are the same bit for bit.
+    """
     for i, j in places:
-        assert torch.equal(got.value[i], wanted.value[j])
-        assert got.status[i] == wanted.status[j]
-        assert got.stats.evals[i] == wanted.stats.evals[j]
-        assert torch.equal(got.stats.residual[i], wanted.stats.residual[j])
+        kind = int(index[j])
+        if isinstance(solver, eq.Picard):
+            assert_as_promised(got, i, wanted, j, rtol=0, lipschitz=0, exact=True)
+        elif kind in LIPSCHITZ:
+            options = {"rtol": solver.rtol, "lipschitz": LIPSCHITZ[kind]}
+            assert_as_promised(got, i, wanted, j, **options)
+        elif kind == NAN_AT_ONCE:
+            for sol, k in ((got, i), (wanted, j)):
+                assert sol.status[k] == NONFINITE and sol.stats.evals[k] == 1
+        assert got.value[i].isfinite().all()
 
 
 @pytest.mark.parametrize("per_sample", [False, True])
 @pytest.mark.parametrize("solver", SOLVERS, ids=repr)
 def test_alone_or_in_company(solver, per_sample: bool) -> None:
-    """f is elementwise: each sample of the mixed batch is what it is alone, bit for bit."""
-    together = solve(range(len(KINDS)), solver, per_sample=per_sample)
+    index = range(len(KINDS))
+    together = solve(index, solver, per_sample=per_sample)
     assert {CONVERGED, NONFINITE} <= set(together.status.tolist())
     assert len(together.stats.evals.unique()) >= 4
-    for i in range(len(KINDS)):
-        assert_same_samples(together, solve([i], solver), [(i, 0)])
+    for i in index:
+        assert_same(solve([i], solver), together, solver, [(0, i)], index)
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=repr)
 def test_order_and_company_do_not_matter(solver) -> None:
     order = torch.randperm(len(KINDS), generator=torch.Generator().manual_seed(3)).tolist()
-    places = [(i, j) for i, j in enumerate(order)]
-    assert_same_samples(solve(order, solver), solve(range(len(KINDS)), solver), places)
-    twice = solve([1, 5, 1, 2, 1], solver)
-    assert_same_samples(twice, twice, [(0, 2), (0, 4)])
+    index = range(len(KINDS))
+    assert_same(solve(order, solver), solve(index, solver), solver, list(enumerate(order)), index)
+    index = [1, 5, 1, 2, 1]
+    twice = solve(index, solver)
+    assert_same(twice, twice, solver, [(0, 2), (0, 4)], index)
+
+
+RATES = (0.1, 0.97, 0.5, -0.9)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("width", [1, 31, 50, 200, 784, 5000, 40_000])
 @pytest.mark.parametrize("solver", SOLVERS, ids=repr)
 def test_width_does_not_matter(solver, width: int, dtype: torch.dtype) -> None:
-    """Kernels of matrix products and sums depend on the batch at some widths: bits do not."""
+    """Kernels of matrix products and sums depend on the batch at some widths."""
     x = normal(4, width, seed=4).to(dtype)
-    rate = torch.tensor([[0.1], [0.97], [0.5], [-0.9]], dtype=dtype)
+    rate = torch.tensor(RATES, dtype=dtype)[:, None]
     g = lambda z, x, rate: rate * torch.sin(z) + x  # noqa: E731
     together = eq.fixed_point(g, torch.zeros_like(x), x, rate, solver=solver)
+    assert (together.status == CONVERGED).sum() >= 3
+    exact = isinstance(solver, eq.Picard)
     for i in range(4):
         one = slice(i, i + 1)
         alone = eq.fixed_point(g, torch.zeros_like(x[one]), x[one], rate[one], solver=solver)
-        assert_same_samples(together, alone, [(i, 0)])
+        options = {"rtol": solver.rtol, "lipschitz": abs(RATES[i]), "exact": exact}
+        assert_as_promised(together, i, alone, 0, **options)
 
 
-@pytest.mark.parametrize("solver", [eq.Picard(), eq.Anderson(), eq.Broyden()], ids=repr)
+@pytest.mark.parametrize("solver", SOLVERS, ids=repr)
 def test_threads_do_not_matter(solver) -> None:
     """A long sum that several threads share is cut in pieces where it is the only one."""
     x = normal(2, 40_000, seed=4)
     rate = torch.tensor([[0.1], [0.7]], dtype=torch.float64)
     g = lambda z, x, rate: rate * torch.sin(z) + x  # noqa: E731
     threads = torch.get_num_threads()
-    torch.set_num_threads(2)
+    found = []
     try:
-        together = eq.fixed_point(g, torch.zeros_like(x), x, rate, solver=solver)
+        for number in (1, 2):
+            torch.set_num_threads(number)
+            found.append(eq.fixed_point(g, torch.zeros_like(x), x, rate, solver=solver))
         alone = eq.fixed_point(g, torch.zeros_like(x[1:]), x[1:], rate[1:], solver=solver)
     finally:
         torch.set_num_threads(threads)
-    assert_same_samples(together, alone, [(1, 0)])
+    options = {"rtol": solver.rtol, "lipschitz": 0.7, "exact": isinstance(solver, eq.Picard)}
+    assert_as_promised(found[0], 1, found[1], 1, **options)
+    assert_as_promised(alone, 0, found[1], 1, **options)
 
 
-@pytest.mark.parametrize("name", ["tanh/norm_1.5", "tree", "image", "linear/symmetric_.9"])
-@pytest.mark.parametrize("solver", [eq.Picard, eq.Anderson, eq.Broyden, eq.NewtonKrylov, eq.Auto])
-def test_matrix_products_to_their_rounding(solver, name: str) -> None:
-    """One row of a matrix product differs in its last bits with the batch; no more may differ."""
+@pytest.mark.parametrize("name", ["tanh/norm_.9", "tree", "image", "linear/symmetric_.9"])
+@pytest.mark.parametrize("solver", [s for s in SOLVERS if getattr(s, "damping", 1) == 1], ids=repr)
+def test_matrix_products_too(solver, name: str) -> None:
+    """One row of a matrix product rounds otherwise alone than in a batch."""
     problem = BY_NAME[name]
     weights = tuple(map(eq.shared, problem.weights))
-    options = {"solver": solver(rtol=1e-6, max_evals=300)}
-    together = eq.fixed_point(problem.f, problem.z0, *problem.operands, *weights, **options)
-    for i in range(problem.batch):
+    solver = replace(solver, rtol=1e-9, max_evals=300)
+    together = eq.fixed_point(problem.f, problem.z0, *problem.operands, *weights, solver=solver)
+    # 1 / (1 - L) stands for ||(I - J)^-1||, which is known and no larger.
+    for i, norm in enumerate(problem.condition.tolist()):
         one = problem.sample(i)
-        alone = eq.fixed_point(one.f, one.z0, *one.operands, *weights, **options)
-        assert alone.status[0] == together.status[i]
-        assert alone.stats.evals[0] == together.stats.evals[i]
-        pytree.tree_map(
-            lambda a, b, i=i: torch.testing.assert_close(a[0], b[i], rtol=1e-9, atol=1e-9),
-            alone.value,
-            together.value,
-        )
+        alone = eq.fixed_point(one.f, one.z0, *one.operands, *weights, solver=solver)
+        assert_as_promised(alone, 0, together, i, rtol=solver.rtol, lipschitz=1 - 1 / max(norm, 1))
 
 
 @pytest.mark.filterwarnings("ignore::equilibria.solve.SolveWarning")
@@ -152,11 +173,12 @@ def test_the_adjoint_is_independent_too(linear) -> None:
         return torch.autograd.grad((sol.value**2).sum(), operand)[0], sol.adjoint
 
     together, info = gradient([0, 1, 2, 3])
-    for i in range(4):
+    for i, lipschitz in enumerate((0.1, 0.9, 0.5)):
         alone, single = gradient([i])
-        torch.testing.assert_close(together[i], alone[0], rtol=1e-12, atol=1e-14)
         assert info.status[i] == single.status[0]
-        assert info.stats.evals[i] == single.stats.evals[0]
+        assert (info.stats.evals[i] - single.stats.evals[0]).abs() <= 1
+        apart = (together[i] - alone[0]).norm() / alone[0].norm()
+        assert apart <= 10 * adjoint.linear.rtol / (1 - lipschitz)
     assert len(info.stats.evals.unique()) > 1 or linear is eq.Dense
 
 
@@ -202,15 +224,15 @@ def test_scaling_the_loss_changes_no_count(linear, power: int) -> None:
     "solver", [s for s in SOLVERS if not isinstance(s, eq.NewtonKrylov)], ids=repr
 )
 def test_per_sample_evaluates_fewer_samples(solver) -> None:
-    """Finished samples leave the batch; values, status and counts stay."""
+    """Finished samples leave the batch; values, status and counts stay as promised."""
     index = torch.tensor([0] * 12 + [2] * 2 + [5, 6])
     z0 = torch.zeros(len(index), ENTRIES)
     riding, leaving = Counted(f), Counted(f)
     a = eq.fixed_point(riding, z0, KINDS[index], OFFSETS[index], solver=solver)
     b = eq.fixed_point(leaving, z0, KINDS[index], OFFSETS[index], solver=solver, per_sample=True)
-    assert_same_samples(a, b, [(i, i) for i in range(len(index))])
+    assert_same(a, b, solver, [(i, i) for i in range(len(index))], index)
     assert riding.rows == riding.calls * len(index)
-    assert leaving.calls == riding.calls
+    assert abs(leaving.calls - riding.calls) <= 1
     # No fewer than the counts say, and not many more: leaving may wait for company.
     assert b.stats.evals.sum() <= leaving.rows <= 1.5 * b.stats.evals.sum()
     assert leaving.rows < riding.rows
