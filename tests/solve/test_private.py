@@ -1,7 +1,10 @@
 """Each private name of torch in equilibria.solve.private does what the package relies on."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.func import grad, jvp, vjp, vmap
 
@@ -34,6 +37,30 @@ def test_is_wrapped_and_is_mapped() -> None:
     vmap(grad(f))(X)
     assert seen == [(True, False, False), (True, True, False), (True, True, False)]
     assert not private.is_wrapped(X) and not private.is_mapped(X)
+
+
+def test_a_batch_of_gradients_is_told() -> None:
+    seen = []
+
+    class Look(torch.autograd.Function):
+        @staticmethod
+        def forward(x):
+            return x.clone()
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            pass
+
+        @staticmethod
+        def backward(ctx, g):
+            seen.append(private.is_batched_gradient(g))
+            return g
+
+    x = X.clone().requires_grad_()
+    y = Look.apply(x)
+    torch.autograd.grad(y, x, torch.ones(4, 2, 3), is_grads_batched=True, retain_graph=True)
+    torch.autograd.grad(y, x, torch.ones(2, 3))
+    assert seen == [True, False]
 
 
 def test_alive_takes_off_the_wrapper_of_a_level_that_has_ended() -> None:
@@ -137,3 +164,126 @@ def test_run_backward_is_grad() -> None:
         assert found is not None and torch.equal(found, wanted) and none is None
     with pytest.raises(RuntimeError, match="second time"):
         private.run_backward(outputs, cotangents, [x], keep=False)
+
+
+# --- torch.compile --------------------------------------------------------------------------------
+
+
+class Backend:
+    """Runs graphs as they are, and counts those it was given and their calls."""
+
+    def __init__(self) -> None:
+        self.graphs = self.calls = 0
+
+    def __call__(self, graph, example_inputs):
+        self.graphs += 1
+
+        def run(*inputs):
+            self.calls += 1
+            return graph.forward(*inputs)
+
+        return run
+
+
+@pytest.fixture
+def backend():
+    torch.compiler.reset()
+    yield Backend()
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_compiled_functions_run_uncompiled(backend, fullgraph) -> None:
+    f = torch.compile(lambda x: 2 * x.sin(), backend=backend, fullgraph=fullgraph)
+    with private.run_eagerly():
+        assert private.running_eagerly()
+        with private.run_eagerly():
+            torch.testing.assert_close(f(X), 2 * X.sin())
+        torch.testing.assert_close(f(X), 2 * X.sin())
+    assert backend.graphs == backend.calls == 0 and not private.running_eagerly()
+    f(X)
+    with private.run_eagerly():
+        f(X)
+    f(X)
+    assert (backend.graphs, backend.calls) == (1, 2)
+
+
+def test_other_threads_run_compiled_code_meanwhile(backend) -> None:
+    f = torch.compile(lambda x: 2 * x.sin(), backend=backend)
+    with private.run_eagerly(), ThreadPoolExecutor(1) as other:
+        assert other.submit(private.running_eagerly).result() is False
+        other.submit(f, X).result()
+        f(X)
+        assert backend.calls == 1
+    f(X)
+    assert backend.calls == 2
+
+
+def test_a_stance_of_the_user_holds_beside(backend) -> None:
+    f = torch.compile(lambda x: 2 * x.sin(), backend=backend)
+    with private.run_eagerly():
+        f(X)  # torch's compiler asks this thread from here on
+    with torch.compiler.set_stance("force_eager"):
+        f(X)
+        with private.run_eagerly():
+            f(X)
+        f(X)
+    assert backend.calls == 0
+    f(X)
+    assert backend.calls == 1
+
+
+def test_frames_are_compiled_by_the_compiler_that_is_set(backend) -> None:
+    def inner(x):
+        return x.sin()
+
+    def middle(x):
+        return inner(x) + 1
+
+    seen = []
+
+    def outer(x):
+        seen.append(before := private.compile_frames_by(None))
+        middle(x)
+        calls = backend.calls
+        private.compile_frames_by(before)
+        return middle(x), calls
+
+    private.leave_uncompiled(outer.__code__)
+    _, calls = torch.compile(outer, backend=backend)(X)
+    assert callable(seen[0])
+    # What it calls is compiled where the compiler is set; what was left out never is.
+    assert (calls, backend.calls) == (0, 1)
+
+
+@pytest.mark.parametrize("words", [{"retain_graph": True}, {"create_graph": True}], ids=str)
+def test_compiled_code_refuses_a_second_backward(words) -> None:
+    torch.compiler.reset()
+    f = torch.compile(lambda x, y: (x.exp() * y.exp()).sin() * y, backend="aot_eager")
+
+    def differentiate(**words):
+        x = X.clone().requires_grad_()
+        (g,) = torch.autograd.grad(f(x, X.clone().requires_grad_()).sum(), x, **words)
+        if "create_graph" in words:
+            torch.autograd.grad(g.sum(), x)
+
+    differentiate()
+    with pytest.raises(RuntimeError) as refusal:
+        differentiate(**words)
+    torch.compiler.reset()
+    assert private.compiled_for_one_backward(refusal.value)
+    assert not private.compiled_for_one_backward(RuntimeError("mat1 and mat2"))
+
+
+def test_an_export_is_told_from_other_compilations() -> None:
+    seen = []
+
+    class Look(torch.nn.Module):
+        def forward(self, x):
+            seen.append(private.exporting())
+            return x + 1
+
+    torch.export.export(Look(), (X,), strict=False)
+    with FakeTensorMode():
+        seen.append(private.exporting())
+    assert any(seen) and not seen[-1] and not private.exporting()
