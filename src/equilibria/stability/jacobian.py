@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from equilibria.solve.boundary import boundary
 from equilibria.solve.equation import followable
 from equilibria.solve.tree import Shared
 
@@ -21,6 +22,7 @@ __all__ = ["jacobian_norm", "spectral_radius"]
 _TRUSTED = 0.05
 
 
+@boundary
 def spectral_radius(
     f: Callable[..., Any],
     z: Any,
@@ -79,6 +81,7 @@ def spectral_radius(
     return torch.where(growths[-1].isfinite(), radius, torch.nan).to(jacobian.dtype)
 
 
+@boundary
 def jacobian_norm(
     f: Callable[..., Any],
     z: Any,

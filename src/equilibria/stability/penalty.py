@@ -11,12 +11,14 @@ from torch.utils import _pytree as pytree
 
 from equilibria.solve import Solution, private
 from equilibria.solve.autocast import outside
+from equilibria.solve.boundary import boundary
 
 __all__ = ["jacobian_penalty"]
 
 Leaves = list[Tensor]
 
 
+@boundary
 def jacobian_penalty(
     sol: Solution, samples: int = 1, *, generator: torch.Generator | None = None
 ) -> Tensor:

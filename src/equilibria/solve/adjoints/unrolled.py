@@ -114,6 +114,7 @@ class _Watched(torch.autograd.Function):
         ctx.save_for_backward(output[0].new_empty(0))
 
     @staticmethod
+    @boundary
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         assert ctx.saved_tensors  # which makes the checkpoint evaluate again
         return (None, None, *grads)
