@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help run test test-all lint format docs bench bench-solvers bench-adjoints bench-training \
+.PHONY: help run test test-data test-all test-settings lint format docs bench bench-solvers bench-adjoints bench-training \
 	bench-digits bench-mnist clean
 
 help:  ## list the targets
@@ -42,8 +42,14 @@ run: $(VENV)/run.stamp  ## train a deep equilibrium network on real images, draw
 test: $(VENV)/dev.stamp  ## run the tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses logical -m 'not slow'
 
+test-data: $(VENV)/dev.stamp  ## run the tests that read real data sets, in EQUILIBRIA_DATA
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses logical -m 'data and not slow'
+
 test-all: $(VENV)/dev.stamp  ## run the tests, those that take minutes too
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses logical
+
+test-settings: $(VENV)/dev.stamp  ## numerical tests under settings of BLAS, torch and threads; TESTS=tests/solve
+	$(BIN)/python tests/settings.py $(TESTS)
 
 lint: $(VENV)/dev.stamp  ## ruff and pyright
 	$(BIN)/ruff check .

@@ -339,6 +339,7 @@ def test_another_copy_is_refused(
 
 
 @pytest.mark.slow
+@pytest.mark.data
 def test_the_real_copy(real: Path) -> None:
     if jpeg_copy.find(None) is None:
         pytest.skip("EQUILIBRIA_DATA names no folder with the JPEG copy of CIFAR-10")

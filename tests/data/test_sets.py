@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -230,8 +229,9 @@ def test_the_checksum_tells_data_apart(small: FileServer, tmp_path: Path) -> Non
     assert data.load("mnist", tmp_path).checksum != data.load("digits").checksum
 
 
+@pytest.mark.data
 def test_the_real_mnist() -> None:
-    places = locate.folders("mnist") if os.environ.get("EQUILIBRIA_DATA") else []
+    places = locate.folders("mnist")
     if not all(locate.find((f"{file.name}.gz", file.name), places) for file in mnist.FILES):
         pytest.skip("EQUILIBRIA_DATA names no folder with MNIST")
     real = data.load("mnist", download=False)

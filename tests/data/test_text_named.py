@@ -92,6 +92,7 @@ def test_ptb_with_another_content(small: FileServer, tmp_path: Path) -> None:
         text.load("ptb", data_dir=tmp_path)
 
 
+@pytest.mark.data
 def test_the_real_ptb(real: Path) -> None:
     if not all((real / "ptb" / name).is_file() for name, _ in ptb.FILES.values()):
         pytest.skip("EQUILIBRIA_DATA names no folder with Penn Treebank")

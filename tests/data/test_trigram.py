@@ -226,6 +226,7 @@ def test_a_large_vocabulary_overflows_nothing() -> None:
     assert model.bits(Tokens(values[1500:])) == pytest.approx(2, abs=0.1)
 
 
+@pytest.mark.data
 def test_characters_of_a_real_text(real: Path) -> None:
     file = real / "wikitext2" / "valid.txt"
     if not file.is_file():
