@@ -439,6 +439,23 @@ def test_options_of_a_call():
         layer(data(), throw=True)
 
 
+def test_a_layer_that_throws_unless_a_call_says_otherwise():
+    layer = make(solver=Picard(max_evals=4, rtol=0), throw=True)
+    assert "throw=True" in repr(layer) and "throw" not in repr(make())
+    with pytest.raises(RuntimeError, match="fixed_point"):
+        layer(data())
+    assert (layer(data(), throw=False).status == Status.MAX_EVALS).all()
+    layer.throw = False
+    assert (layer(data()).status == Status.MAX_EVALS).all()
+
+
+def test_a_layer_that_throws_does_so_in_backward():
+    hopeless = Implicit(linear=GMRES(max_evals=1, rtol=1e-13))
+    sol = make(adjoint=hopeless, throw=True)(data())
+    with pytest.raises(RuntimeError, match="did not converge"):
+        sol.value.sum().backward()
+
+
 def test_a_coupled_layer_mixes_samples():
     mix = torch.full((4, 4), 0.2, **F64)
     layer = DEQ(lambda z, x: mix @ z + x, solver=TIGHT, adjoint=EXACT, coupled=True)

@@ -1,12 +1,14 @@
 """Bad input ends in one clear message: what was given, what was expected, what to do."""
 
 import warnings
+from dataclasses import dataclass
 
 import pytest
 import torch
 from problems import column, normal
 
 import equilibria as eq
+from equilibria.solve import Solver
 
 Z0 = torch.zeros(3, 4)
 X = normal(3, 4, seed=1).float()
@@ -256,6 +258,28 @@ def test_impossible_argument(options) -> None:
     with pytest.raises((TypeError, ValueError)) as caught:
         eq.fixed_point(half, Z0, **options)
     assert next(iter(options)) in str(caught.value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stepped(Solver):
+    """A method of one's own, with an option that has no default."""
+
+    step: float
+
+    def start(self, tracked, jacobian):
+        return eq.Picard(damping=self.step).start(tracked, jacobian)
+
+
+def test_a_relay_takes_a_method_with_an_option_that_must_be_given() -> None:
+    x = X.clone().requires_grad_()
+    relay = eq.Relay(first=Stepped(step=0.9), rtol=1e-6)
+    f = lambda z, x: 0.5 * z + x  # noqa: E731
+    sol = eq.fixed_point(f, Z0, x, adjoint=eq.Implicit(linear=relay))
+    (grad,) = torch.autograd.grad(sol.value.sum(), x)
+    torch.testing.assert_close(grad, torch.full_like(x, 2.0), rtol=1e-5, atol=0.0)
+    assert sol.adjoint is not None and (sol.adjoint.stats.evals > 10).all()
+    with pytest.raises(ValueError, match=r"Relay\(first=...\): rtol = 0.1 would be ignored"):
+        eq.Relay(first=Stepped(step=0.9, rtol=0.1))
 
 
 def test_adjoint_takes_solvers_only() -> None:

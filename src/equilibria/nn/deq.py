@@ -1,15 +1,16 @@
 """The deep equilibrium layer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from equilibria.nn.checks import warn_of_unsteady
+from equilibria.nn.checks import refuse_sharded, warn_of_unsteady
 from equilibria.nn.dropout import VariationalDropout
-from equilibria.nn.frozen import Frozen, module_of
+from equilibria.nn.frozen import Evaluation, Frozen, module_of
+from equilibria.nn.remedies import raise_with_remedy
 from equilibria.solve import (
     Adjoint,
     AlternatingAnderson,
@@ -19,6 +20,7 @@ from equilibria.solve import (
     Unrolled,
     fixed_point,
 )
+from equilibria.solve.boundary import boundary
 from equilibria.solve.tree import Shared, flatten, unflatten
 
 __all__ = ["DEQ"]
@@ -44,6 +46,8 @@ class DEQ(nn.Module):
             example by `(layer.init(*inputs) - sol.value.detach()).square().mean()`.
         per_sample: samples that have finished leave the batch; see `fixed_point`.
         coupled: the cell mixes the samples, which are solved as one; see `fixed_point`.
+        throw: raise where a sample does not converge, forward or backward, unless a call says
+            otherwise.
 
     Raises:
         TypeError: cell or init cannot be called; solver or adjoint is none, or a solver is made
@@ -63,6 +67,8 @@ class DEQ(nn.Module):
         >>> sol.value.sum().backward()
     """
 
+    __call__: Callable[..., Solution]
+
     def __init__(
         self,
         cell: Callable[..., Any],
@@ -73,6 +79,7 @@ class DEQ(nn.Module):
         init: Callable[..., Any] | None = None,
         per_sample: bool = False,
         coupled: bool = False,
+        throw: bool = False,
     ) -> None:
         super().__init__()
         if not callable(cell):
@@ -103,17 +110,19 @@ class DEQ(nn.Module):
         self.init = init
         self.per_sample = per_sample
         self.coupled = coupled
+        self.throw = throw
         if (owner := module_of(cell)) is not None:
             warn_of_unsteady(owner)
 
+    @boundary
     def forward(
         self,
         *inputs: Any,
         z0: Any = None,
         warm: Solution | None = None,
-        states: Sequence[int] = (),
+        states: Iterable[int] = (),
         trace: bool = False,
-        throw: bool = False,
+        throw: bool | None = None,
     ) -> Solution:
         """Solve for the fixed point.
 
@@ -124,51 +133,50 @@ class DEQ(nn.Module):
             warm: an earlier solution, whose adjoint also starts the backward.
             states: numbers of evaluations after which iterates are kept.
             trace: keep the residual after each evaluation.
-            throw: raise where a sample does not converge.
+            throw: raise where a sample does not converge; None: as the layer was told.
 
         Returns:
             The `Solution`; its `value` is z*.
 
         Raises:
             ValueError: there is neither z0 nor `init`, and the first input is no tensor or tree of
-                floating-point tensors. And whatever `fixed_point` raises.
+                floating-point tensors, or zeros like it are no state of the cell.
+            TypeError: the cell's weights are below float32, and autocast is off. And whatever
+                `fixed_point` raises.
         """
         if warm is not None:
             _check_warm(warm, inputs)
+        guessed = z0 is None and warm is None and self.init is None
         if z0 is None:
             z0 = self._start(inputs) if warm is None else warm.value
         elif warm is not None:
             # Only its adjoint is wanted; Unrolled has none, and there z0 has a gradient to keep.
             warm = None if isinstance(self.adjoint, Unrolled) else replace(warm, value=z0)
+        if (owner := module_of(self.cell)) is not None:
+            refuse_sharded(owner)
         rows = self._rows(z0)
-        frozen = Frozen(self.cell, batch=None if rows is None else rows.shape[0])
-
-        def f(z: Any, *operands: Any) -> Any:
-            if rows is None:
-                with frozen.evaluation():
-                    return self.cell(z, *operands)
-            *cell_inputs, present = operands
-            with frozen.evaluation(present):
-                return self.cell(z, *cell_inputs)
-
         solver = self.solver if self.training else self.eval_solver or self.solver
-        return fixed_point(
-            f,
-            z0,
-            *inputs,
-            *(() if rows is None else (rows,)),
-            solver=solver.bound_to(self.cell),
-            adjoint=self.adjoint,
-            throw=throw,
-            per_sample=self.per_sample,
-            coupled=self.coupled,
-            trace=trace,
-            states=states,
-            warm=warm,
-        )
+        try:
+            return fixed_point(
+                Evaluation(self.cell, rows),
+                z0,
+                *inputs,
+                *(() if rows is None else (rows,)),
+                solver=solver.bound_to(self.cell),
+                adjoint=self.adjoint,
+                throw=self.throw if throw is None else throw,
+                per_sample=self.per_sample,
+                coupled=self.coupled,
+                trace=trace,
+                states=states,
+                warm=warm,
+            )
+        except (IndexError, RuntimeError, TypeError, ValueError) as error:
+            raise_with_remedy(error, owner, z0, guessed=guessed)
+            raise
 
     def extra_repr(self) -> str:
-        shown = ["solver", "adjoint", "eval_solver", "per_sample", "coupled"]
+        shown = ["solver", "adjoint", "eval_solver", "per_sample", "coupled", "throw"]
         return "\n".join(f"{k}={getattr(self, k)!r}" for k in shown if getattr(self, k))
 
     def _start(self, inputs: tuple[Any, ...]) -> Any:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, cast
 
 import torch
 
 from equilibria.solve import private
 from equilibria.solve.adjoints import Adjoint, Implicit
 from equilibria.solve.autocast import AutocastRegion
-from equilibria.solve.binding import bind
+from equilibria.solve.binding import bind, closed_over
+from equilibria.solve.boundary import boundary
 from equilibria.solve.equation import Record
 from equilibria.solve.nonlinear import Nonlinear
 from equilibria.solve.solution import Solution
@@ -27,6 +28,7 @@ from equilibria.solve.tree import (
 )
 
 
+@boundary
 def fixed_point(
     f: Callable[..., Tree],
     z0: Tree,
@@ -37,7 +39,7 @@ def fixed_point(
     per_sample: bool = False,
     coupled: bool = False,
     trace: bool = False,
-    states: Sequence[int] = (),
+    states: Iterable[int] = (),
     warm: Solution | None = None,
 ) -> Solution:
     """Solves z* = f(z*, *operands) and connects z* to everything that f depends on.
@@ -80,7 +82,8 @@ def fixed_point(
     """
     solver = AlternatingAnderson() if solver is None else solver
     adjoint = Implicit() if adjoint is None else adjoint
-    _check_options(f, solver, adjoint, per_sample, coupled, states, warm)
+    states = _numbers(states)
+    _check_options(f, solver, adjoint, per_sample, coupled, warm)
     leaves, spec = flatten_state(z0)
     batch = leaves[0].shape[0]
     given, p = Operands.of(operands, batch)
@@ -99,9 +102,10 @@ def fixed_point(
         per_sample=per_sample and not coupled,
         throw=throw,
         trace=trace,
-        states=tuple(states),
+        states=states,
         derivative=adjoint.derivative,
         record=record,
+        expected=closed_over(f),
     )
     found = adjoint.find(equation, leaves, p)
     return Solution(
@@ -151,7 +155,6 @@ def _check_options(
     adjoint: Any,
     per_sample: Any,
     coupled: Any,
-    states: Any,
     warm: Any,
 ) -> None:
     if not callable(f):
@@ -162,10 +165,15 @@ def _check_options(
         raise TypeError(f"adjoint: expected an adjoint such as eq.Implicit(), got {adjoint!r}")
     if per_sample and coupled:
         raise ValueError("per_sample and coupled exclude each other: a coupled batch is one sample")
-    if not hasattr(states, "__iter__"):
-        raise TypeError(f"states: expected a sequence of numbers of evaluations, got {states!r}")
-    for k in states:
-        if isinstance(k, bool) or not isinstance(k, int) or k < 0:
-            raise ValueError(f"states: expected numbers of evaluations >= 0, got {k!r}")
     if warm is not None and not isinstance(warm, Solution):
         raise TypeError(f"warm: expected an earlier Solution, got {type(warm).__name__}")
+
+
+def _numbers(states: Any) -> tuple[int, ...]:
+    if not isinstance(states, Iterable):
+        raise TypeError(f"states: expected numbers of evaluations, got {states!r}")
+    numbers = tuple(cast("Iterable[Any]", states))
+    for k in numbers:
+        if isinstance(k, bool) or not isinstance(k, int) or k < 0:
+            raise ValueError(f"states: expected numbers of evaluations >= 0, got {k!r}")
+    return numbers

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
 
 from torch import Tensor
 
 from equilibria.solve.equation import AdjointInfo, Record
 from equilibria.solve.status import Stats
-from equilibria.solve.tree import Leaves, Tree
+from equilibria.solve.tree import Leaves, Tree, flatten, unflatten
 
 
 @dataclass(frozen=True, kw_only=True)
 class Solution:
     """A fixed point, how the solve ended and what it cost.
+
+    It can be pickled, deep-copied and sent to another process; what arrives is detached, since a
+    graph cannot travel. Where torch is given one in place of a tensor, it says so.
 
     Attributes:
         value: z*, the same tree as z0, connected to autograd: the best iterate that was evaluated
@@ -42,3 +47,59 @@ class Solution:
         None too for adjoints that solve nothing (`Phantom`, `JacobianFree`, ...) and under vmap.
         """
         return self._record.latest
+
+    def detach(self) -> Solution:
+        """The same solution without its graph; tensors share their memory with this one's.
+
+        `adjoint` stays as it is now, so that the result can be kept for `warm`. The Jacobian
+        penalty and the fixed-point correction need the graph.
+        """
+        record, latest = Record(), self._record.latest
+        if latest is not None:
+            record.latest = replace(
+                latest, stats=_detached(latest.stats), value=[u.detach() for u in latest.value]
+            )
+        return Solution(
+            value=_without_graph(self.value),
+            status=self.status,
+            stats=_detached(self.stats),
+            states=tuple(map(_without_graph, self.states)),
+            _record=record,
+        )
+
+    def __copy__(self) -> Solution:
+        return self  # nothing in it can be set
+
+    def __getstate__(self) -> dict[str, Any]:
+        return dict(self.detach().__dict__)
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> NoReturn:
+        """Says what to do where a solution is given to torch as if it were a tensor."""
+        del types, args, kwargs
+        raise TypeError(
+            f"{getattr(func, '__name__', func)} was given a Solution where a tensor belongs: take "
+            "its `value`. Inside nn.Sequential wrap the layer, eq.nn.Value(layer)"
+        )
+
+
+def _without_graph(tree: Tree) -> Tree:
+    leaves, spec = flatten(tree)
+    return unflatten([leaf.detach() for leaf in leaves], spec)
+
+
+def _detached(stats: Stats) -> Stats:
+    tensors = {name: x for name, x in vars(stats).items() if isinstance(x, Tensor)}
+    return replace(stats, **{name: x.detach() for name, x in tensors.items()})
+
+
+def _public(cls: type) -> inspect.Signature:
+    """The constructor's signature less its private fields, as help() and the reference show it."""
+    whole = inspect.signature(cls)
+    public = [each for name, each in whole.parameters.items() if not name.startswith("_")]
+    return whole.replace(parameters=public)
+
+
+setattr(Solution, "__signature__", _public(Solution))  # noqa: B010

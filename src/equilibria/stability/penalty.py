@@ -83,8 +83,9 @@ def _admit(sol: Any, samples: Any) -> tuple[Callable[[Leaves], Leaves], Leaves]:
         )
     if sol._evaluate is None:
         raise RuntimeError(
-            "this solution was found with gradients disabled (torch.no_grad or inference_mode), so "
-            "that it does not know what f depends on: solve with gradients enabled"
+            "this solution was detached, or found with gradients disabled (torch.no_grad or "
+            "inference_mode), so that it does not know what f depends on: solve with gradients "
+            "enabled"
         )
     return sol._evaluate, pytree.tree_leaves(sol.value)
 

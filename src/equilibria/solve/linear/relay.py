@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -55,18 +55,19 @@ class Relay(LinearSolver):
                 "Relay(first=...): expected a forward solver, such as eq.AlternatingAnderson(), "
                 f"got {first!r}"
             )
-        for name, nested in (("first", first), ("last", last)):
-            for limit in ("rtol", "atol", "max_evals"):
-                given = getattr(nested, limit, None)
-                if given is not None and given != getattr(type(nested)(), limit):
-                    raise ValueError(
-                        f"Relay({name}=...): {limit} = {given!r} would be ignored: the limits of "
-                        f"a relay are its own, Relay({limit}={given!r})"
-                    )
         if not isinstance(last, LinearSolver):
             raise TypeError(
                 f"Relay(last=...): expected a linear solver, such as eq.GMRES(), got {last!r}"
             )
+        for name, nested in (("first", first), ("last", last)):
+            usual = {each.name: each.default for each in fields(nested)}
+            for limit in ("rtol", "atol", "max_evals"):
+                given = getattr(nested, limit)
+                if given != usual[limit]:
+                    raise ValueError(
+                        f"Relay({name}=...): {limit} = {given!r} would be ignored: the limits of "
+                        f"a relay are its own, Relay({limit}={given!r})"
+                    )
 
     @override
     def solve(
