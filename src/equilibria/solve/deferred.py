@@ -46,7 +46,7 @@ class Deferred:
             return False
         pending, self.pending = self.pending, []
         if ordinary and self._quiet(pending):
-            judge.pass_over(pending)
+            judge.pass_over(len(pending), *pending[-1])
             return False
         self.block = 1
         return any(judge.observe(self._undone(each)) for each, _ in pending)

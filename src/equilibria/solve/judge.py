@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from equilibria.solve import private
-from equilibria.solve.growth import Path
+from equilibria.solve.growth import grown, left
 from equilibria.solve.rows import Rows, choose, entries, length, relative_by_leaf, select
 from equilibria.solve.solvers.base import Point, Solver, Stepper
 from equilibria.solve.status import Status
@@ -75,7 +75,8 @@ class Judge:
         self.relative: Tensor = self.merit  # its relative residual
         self.size = self.merit  # ||f - z|| of it, for methods that look around
         self.mark = self.merit  # the best merit when last looked for a stall
-        self.path = Path(origin)
+        self.origin = origin
+        self.start = self.merit  # the larger of ||f|| and ||f - z|| at the first evaluation
         # Whose relative residual was small enough, and nothing else: see `_doubted`.
         self.held = torch.zeros(samples, dtype=torch.bool, device=device)
         self.holding = False  # is there any?
@@ -107,9 +108,10 @@ class Judge:
         merit, relative = self.measured(point, scale)
         if self.trace is not None:
             self._record(point, scale)
-        self.path.add(size, scale)
         if self.evals == 1:
-            self.top = DIVERGENCE * torch.maximum(size, scale)
+            start = torch.maximum(size, scale)
+            self.top = DIVERGENCE * start
+            self.start = start if self.origin is None else self.origin
         self.now, self.now_relative, self.now_merit = point.z, relative, merit
         if self.ordinary(self.evals):
             if self._quiet(size, merit):
@@ -117,7 +119,7 @@ class Judge:
                 return False
             if self._sound(size, scale):
                 here = (merit < self.floor).nonzero().flatten()
-                if not (len(here) and bool(self.path.grown(scale)[here].any())):
+                if not (len(here) and bool(grown(scale, self.start)[here].any())):
                     self._keep(point)
                     return self._end(here, None)
         return self._settle(point, scale)
@@ -141,12 +143,9 @@ class Judge:
         plain = not (marked or self.tracked or self.holding)
         return within and plain and self.spent is None
 
-    def pass_over(self, evaluations: list[tuple[Point, Tensor]]) -> None:
-        """Takes note of quiet evaluations, each with the length of f(z), the newest last."""
-        self.evals += len(evaluations)
-        for point, scale in evaluations:
-            self.path.add(point.size, scale)
-        point, scale = evaluations[-1]
+    def pass_over(self, evals: int, point: Point, scale: Tensor) -> None:
+        """Takes note of quiet evaluations, the newest of which is `point`."""
+        self.evals += evals
         self.best, self.size = point.z, point.size
         self.merit, self.relative = self.measured(point, scale)
 
@@ -199,7 +198,7 @@ class Judge:
             if self.plain:
                 merit = relative
         arrived = self.running & (merit <= self.goal)
-        if self.holding or private.some(arrived & self.path.grown(scale)):
+        if self.holding or private.some(arrived & grown(scale, self.start)):
             merit = self._doubted(merit, point, scale)
         # What is not finite has no merit.
         relative = torch.where(finite, relative, math.inf)
@@ -232,15 +231,15 @@ class Judge:
         and what it was the best of by the relative residual alone counts no more.
         """
         unit = max(self.goal, torch.finfo(merit.dtype).tiny)
-        fallen = unit * self.path.left(point.size, scale, self._absolute(point))
-        grown = self.path.grown(scale)
-        held = self.running & (self.held | (grown & (merit <= self.goal) & ~(fallen <= unit)))
+        fallen = unit * left(point.size, scale, self.start, self._absolute(point))
+        large = grown(scale, self.start)
+        held = self.running & (self.held | (large & (merit <= self.goal) & ~(fallen <= unit)))
         first = held & ~self.held
         self.merit = torch.where(first, math.inf, self.merit)
         self.mark = torch.where(first, math.inf, self.mark)
         self.held, self.holding = held, private.some(held)
         self.alike = self.alike and not self.holding
-        return torch.where(held & grown, torch.maximum(merit, fallen), merit)
+        return torch.where(held & large, torch.maximum(merit, fallen), merit)
 
     # --- samples that end ------------------------------------------------------------------------
 
@@ -350,6 +349,7 @@ class Judge:
             "mark",
             "now_merit",
             "held",
+            "start",
         ):
             setattr(self, name, getattr(self, name).index_select(0, keep))
         if isinstance(self.rtol, Tensor):
@@ -357,7 +357,6 @@ class Judge:
         if self.spent is not None:
             self.spent = self.spent.index_select(0, keep)
         self.best = select(self.best, keep)
-        self.path.select(keep)
         self.resting = None
         return keep
 

@@ -12,6 +12,7 @@ from equilibria.solve import private
 from equilibria.solve.adjoints.base import Adjoint
 from equilibria.solve.adjoints.neumann import JacobianFree
 from equilibria.solve.equation import Derivative, raise_if_failed
+from equilibria.solve.growth import allowed, grown
 from equilibria.solve.implicit import Found, one_step, solve
 from equilibria.solve.nonlinear import Nonlinear
 from equilibria.solve.rows import Layout, choose, norm, relative_by_leaf, subtract
@@ -27,7 +28,9 @@ class Phantom(Adjoint):
         z <- (1 - damping) z + damping f(z),  from z = z*, differentiated step by step.
 
     The value returned is the iterate after these steps, in training and evaluation alike; they are
-    counted, and so is the evaluation that measures its residual. The gradient is that of the
+    counted, and so is the evaluation that measures its residual. Where the steps arrive though the
+    solve had not, f(z_0) is taken once more, and counted: CONVERGED asks for the size of f there
+    (see `Limits`). The gradient is that of the
     truncated path: with r < 1 the norm of damping J + (1 - damping) I, its relative error is at
     most r^steps, and what z* lacks in accuracy the steps make up in part. Memory: `steps`
     evaluations of f.
@@ -78,7 +81,18 @@ class Phantom(Adjoint):
         end, solver = measured[-1], quiet.solver
         finite = torch.isfinite(end.size + end.scale)
         reached = end.size <= solver.atol + solver.rtol * end.scale
-        ended = torch.where(found.status == Status.CONVERGED, int(Status.MAX_EVALS), found.status)
+        solved = found.status == Status.CONVERGED
+        evals = found.evals + self.steps + 1
+        # A solution has been judged from the start; the steps may have left it since.
+        begun = measured[0].start
+        if private.some(reached & ~solved):
+            with torch.no_grad():
+                first = _measured(layout, at, quiet.evaluate(at, everything))
+            begun = torch.where(solved, begun, first.start)
+            evals = evals + (reached & ~solved)
+        fallen = end.size <= allowed(end.scale, begun, solver.atol)
+        reached = reached & (fallen | ~grown(end.scale, begun))
+        ended = torch.where(solved, int(Status.MAX_EVALS), found.status)
         status = torch.where(reached, int(Status.CONVERGED), ended)
         status = torch.where(finite, status, int(Status.NONFINITE)).to(torch.int8)
         # A sample whose steps left the finite numbers keeps the solution that they began at.
@@ -86,7 +100,7 @@ class Phantom(Adjoint):
         run = Found(
             value=layout.leaves(rows),
             status=status,
-            evals=found.evals + self.steps + 1,
+            evals=evals,
             residual=torch.where(finite, end.relative, found.residual),
             states=found.states,
         )
@@ -110,6 +124,11 @@ class _Measured:
     scale: Tensor
     relative: Tensor
     each: Tensor
+
+    @property
+    def start(self) -> Tensor:
+        """What growth is measured from, if the steps begin here."""
+        return torch.maximum(self.size, self.scale)
 
 
 def _measured(layout: Layout, z: Leaves, image: Leaves) -> _Measured:

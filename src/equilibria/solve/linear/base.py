@@ -12,7 +12,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from equilibria.solve import private
-from equilibria.solve.growth import GROWTH, SHARE
+from equilibria.solve.growth import allowed, grown
 from equilibria.solve.judge import RUNNING, STALL
 from equilibria.solve.loop import Run
 from equilibria.solve.rows import Rows, choose, norm, subtract
@@ -60,8 +60,7 @@ class LinearSolver(Limits, abc.ABC):
 class Goal:
     """The tolerance of a solve, in the RMS norm.
 
-    It is atol + rtol ||A u + g||; where A u + g has outgrown g no more than atol + SHARE ||g||,
-    less what A u + g is rounded by, see `growth.Path`.
+    It is atol + rtol ||A u + g||; where A u + g has outgrown g no more than `growth.allowed`.
 
     Attributes:
         constant: ||g||, `(samples,)`, the residual of u = 0.
@@ -74,11 +73,9 @@ class Goal:
     def limit(self, scale: Tensor) -> Tensor:
         """The largest residual that is tolerated where ||A u + g|| is `scale`."""
         relative = self.atol + self.rtol * scale
-        rounding = torch.finfo(scale.dtype).eps * scale
-        fallen = (self.atol + SHARE * self.constant - rounding).clamp_min(0.0)
-        return torch.where(
-            scale > GROWTH * self.constant, torch.minimum(relative, fallen), relative
-        )
+        fallen = allowed(scale, self.constant, self.atol)
+        large = grown(scale, self.constant)
+        return torch.where(large, torch.minimum(relative, fallen), relative)
 
     def reached(self, now: Measured) -> Tensor:
         return now.finite & (now.size <= self.limit(now.scale))

@@ -89,7 +89,7 @@ class _Tolerance:
         # A cycle that has won all digits there are is done, whatever the tolerance.
         floor = torch.full_like(self.size, torch.finfo(self.size.dtype).eps)
         if not start.zero:  # the change of u is taken to be small beside it
-            floor = floor + MARGIN * goal.limit(start.scale) * self.root / self.size
+            floor = floor + MARGIN * self.root * goal.limit(start.scale).clamp_min(0.0) / self.size
         elif goal.atol:
             floor = floor + MARGIN * goal.atol * self.root / self.size
         self.floor = floor

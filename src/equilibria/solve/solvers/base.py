@@ -34,11 +34,9 @@ class Limits:
 
     A sample has converged when ||f(z) - z|| <= atol + rtol ||f(z)||, in the RMS norm over all its
     entries, and has not met that by growing alone, as z <- z + 1 does: once ||f(z)|| is over 4
-    times the larger of ||f(z_0)|| and ||f(z_0) - z_0||, the residual must also be below
-    atol + .03 R, where R is the largest residual so far, none taken for larger beside the present
-    ||f(z)|| than it was beside that of its own iterate. A start within tolerance counts, and
-    scaling f by a power of two changes nothing. No rule on residuals bounds the error, which is
-    ||(I - J)^-1|| times as large, and more where f is not linear.
+    times S = max(||f(z_0)||, ||f(z_0) - z_0||), the residual must also have fallen below
+    atol + .03 S, what f(z) is rounded by included. A start within tolerance counts, and scaling by
+    a power of two changes nothing. No rule on residuals bounds the error.
 
     Attributes:
         rtol: relative tolerance, >= 0.
