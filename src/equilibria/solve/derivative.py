@@ -177,9 +177,9 @@ class Linearisation:
             if self.uncompiled or not private.compiled_for_one_backward(error):
                 raise
         warnings.warn(
-            "f was compiled for backward passes that happen once (donated buffers): the many "
-            "products with its Jacobian run uncompiled. For compiled ones set "
-            "torch._functorch.config.donated_buffer = False before f is compiled",
+            "f was compiled for a single backward pass, which reuses its buffers: the many "
+            "products with its Jacobian run uncompiled. For compiled ones pass dynamic=False to "
+            "torch.compile, and let the layer be the first to differentiate f",
             SolveWarning,
             stacklevel=2,
         )
