@@ -197,8 +197,10 @@ class Judge:
             relative = torch.where(faint, _relative(point), relative)
             if self.plain:
                 merit = relative
-        arrived = self.running & (merit <= self.goal)
-        if self.holding or private.some(arrived & grown(scale, self.start)):
+        may_have_grown = self.evals > 1 or self.origin is not None
+        if self.holding or (
+            may_have_grown and private.some((merit < self.floor) & grown(scale, self.start))
+        ):
             merit = self._doubted(merit, point, scale)
         # What is not finite has no merit.
         relative = torch.where(finite, relative, math.inf)
