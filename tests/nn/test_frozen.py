@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from equilibria.nn import VariationalDropout, spectral_norm, weight_norm
+from equilibria.nn import DEQ, VariationalDropout, spectral_norm, weight_norm
 from equilibria.nn.frozen import Frozen, module_of
 
 
@@ -171,6 +171,15 @@ def test_outside_a_forward_each_call_draws():
     assert VariationalDropout(0.0)(x) is x
 
 
+def test_all_may_be_dropped():
+    drop, x = VariationalDropout(1.0), ones(3, 4).requires_grad_()
+    assert not drop(x).any()
+    sol = DEQ(lambda z, x: drop(torch.tanh(z)) + x)(x)
+    assert torch.equal(sol.value, x)
+    (grad,) = torch.autograd.grad(sol.value.sum(), x)
+    assert torch.equal(grad, torch.ones_like(grad))
+
+
 @pytest.mark.parametrize("p", [0.1, 0.8])
 def test_mean_and_share(p):
     y = VariationalDropout(p)(ones(100, 1000, dtype=torch.float64))
@@ -242,7 +251,7 @@ def test_dtype(dtype):
     assert drop(ones(2, 3, device="meta")).device.type == "meta"
 
 
-@pytest.mark.parametrize("p", [-0.1, 1.0, float("nan")])
+@pytest.mark.parametrize("p", [-0.1, 1.5, float("nan")])
 def test_p_out_of_range(p):
     with pytest.raises(ValueError, match="probability of dropping"):
         VariationalDropout(p)

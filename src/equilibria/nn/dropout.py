@@ -13,21 +13,21 @@ __all__ = ["VariationalDropout"]
 class VariationalDropout(nn.Module):
     """Dropout whose mask stays the same in all evaluations of one forward of a `DEQ`.
 
-    y = m * x, where the entries of m are 1 / (1 - p) with probability 1 - p, else 0. With a mask
-    drawn anew at each evaluation there would be no fixed point. The mask also holds in the backward
-    of that forward, whatever the layer did in between. In eval mode y = x. Outside a `DEQ` each
-    call draws its mask.
+    y = m * x, where the entries of m are 1 / (1 - p) with probability 1 - p, else 0; all are 0
+    where p is 1. With a mask drawn anew at each evaluation there would be no fixed point. It holds
+    in the backward of that forward too, whatever the layer did in between. In eval mode y = x.
+    Outside a `DEQ` each call draws its mask.
 
     Two places of a cell that are to have masks of their own need two modules.
 
     Args:
-        p: probability that an entry is dropped, in [0, 1).
+        p: probability that an entry is dropped, in [0, 1].
         shared: axes, not the batch axis 0, along which the mask is constant: (1,) on
             (batch, time, width) drops a feature at all times, (2, 3) on
             (batch, channels, height, width) drops whole channels.
 
     Raises:
-        ValueError: p is outside [0, 1), or axis 0 is among `shared`. In a call: the input has not
+        ValueError: p is outside [0, 1], or axis 0 is among `shared`. In a call: the input has not
             the shape for which this forward's mask was drawn, or its first axis is not the batch.
 
     Source:
@@ -36,8 +36,8 @@ class VariationalDropout(nn.Module):
 
     def __init__(self, p: float = 0.5, *, shared: Sequence[int] = ()) -> None:
         super().__init__()
-        if not 0 <= p < 1:
-            raise ValueError(f"p is the probability of dropping and must be in [0, 1), got {p}")
+        if not 0 <= p <= 1:
+            raise ValueError(f"p is the probability of dropping and must be in [0, 1], got {p}")
         if 0 in shared:
             raise ValueError("axis 0 is the batch, and every sample has a mask of its own")
         self.p = p
@@ -83,7 +83,7 @@ class VariationalDropout(nn.Module):
         if not self.training or self.p == 0:
             return None
         mask = torch.empty(self._mask_shape(x, batch), dtype=x.dtype, device=x.device)
-        return mask.bernoulli_(1 - self.p).div_(1 - self.p)
+        return mask.bernoulli_(1 - self.p).div_(1 - self.p if self.p < 1 else 1.0)
 
     def extra_repr(self) -> str:
         return f"p={self.p}" + (f", shared={self.shared}" if self.shared else "")

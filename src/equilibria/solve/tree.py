@@ -59,7 +59,8 @@ def flatten_state(z: Tree) -> tuple[Leaves, pytree.TreeSpec]:
 
     Raises:
         TypeError: a leaf is no tensor, is below float32 or complex, or dtypes or devices differ.
-        ValueError: no leaf, a leaf without a batch axis, first axes that differ, an empty batch.
+        ValueError: no leaf, a leaf without a batch axis or without entries, first axes that
+            differ, an empty batch.
     """
     leaves, spec = flatten(z)
     if not leaves:
@@ -70,6 +71,12 @@ def flatten_state(z: Tree) -> tuple[Leaves, pytree.TreeSpec]:
                 f"the state z0 holds a {type(leaf).__name__}: expected tensors in tuples, lists or "
                 "dicts"
             )
+        if leaf.is_complex():
+            raise TypeError(
+                f"the state z0 is {leaf.dtype}: expected float32 or float64. Solve for its real "
+                "and imaginary parts: let the state be torch.view_as_real(z), and f take "
+                "torch.view_as_complex of it"
+            )
         if leaf.dtype not in (torch.float32, torch.float64):
             raise TypeError(
                 f"the state z0 is {leaf.dtype}: expected float32 or float64. Keep the state wide "
@@ -78,7 +85,7 @@ def flatten_state(z: Tree) -> tuple[Leaves, pytree.TreeSpec]:
         if leaf.dim() == 0:
             raise ValueError(
                 "the state z0 has a tensor without axes: the first axis of every tensor is the "
-                "batch"
+                "batch; a single number is z0.reshape(1)"
             )
     tensors = cast("Leaves", leaves)
     first = tensors[0]
@@ -95,8 +102,12 @@ def flatten_state(z: Tree) -> tuple[Leaves, pytree.TreeSpec]:
             )
     if first.shape[0] == 0:
         raise ValueError("the batch is empty: z0 has no sample along its first axis")
-    if sum(leaf[:1].numel() for leaf in tensors) == 0:
-        raise ValueError("the state z0 has no entries: a sample needs at least one")
+    for leaf in tensors:
+        if leaf.numel() == 0:
+            raise ValueError(
+                f"the state z0 has a tensor without entries, of the shape {tuple(leaf.shape)}: "
+                "leave it out of the state"
+            )
     return tensors, spec
 
 
