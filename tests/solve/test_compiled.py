@@ -1,8 +1,12 @@
-"""f and the solvers' steps compile without a graph break."""
+"""f compiled, in one thread and in many; f and the solvers' steps without a graph break."""
+
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from problems import normal
+from torch import nn
 
 import equilibria as eq
 from equilibria.solve.rows import length
@@ -49,4 +53,149 @@ def test_a_compiled_cell_is_solved() -> None:
     sol = eq.fixed_point(compiled, torch.zeros_like(X), X)
     assert (sol.status == eq.Status.CONVERGED).all()
     assert torch.equal(sol.value, eq.fixed_point(f, torch.zeros_like(X), X).value)
+    torch.compiler.reset()
+
+
+class Cell(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(16, 16)
+        self.b = nn.Linear(16, 16)
+        with torch.no_grad():
+            for i, p in enumerate(self.parameters()):
+                p.copy_(0.1 * normal(*p.shape, seed=i))
+
+    def forward(self, z, x):
+        return torch.tanh(self.b(torch.relu(self.a(z)) * torch.sigmoid(z)) + x)
+
+
+class Inside(nn.Module):
+    """A cell with a compiled module and a compiled function inside."""
+
+    def __init__(self, backend: str) -> None:
+        super().__init__()
+        self.cell = Cell()
+        self.first = torch.compile(self.cell, backend=backend)
+        self.then = torch.compile(lambda z: 0.9 * z.sin(), backend=backend, fullgraph=True)
+
+    def forward(self, z, x):
+        return self.then(self.first(z, x))
+
+
+def wrapped(backend):
+    return torch.compile(Cell(), backend=backend)
+
+
+def in_place(backend):
+    cell = Cell()
+    cell.compile(backend=backend)
+    return cell
+
+
+WAYS = [wrapped, in_place, Inside]
+
+
+def derivatives(layer, *, second: bool):
+    x = X.clone().requires_grad_()
+    parameters = [x, *layer.parameters()]
+    value = layer(x).value
+    found = torch.autograd.grad(value.square().sum(), parameters, create_graph=second)
+    if second:
+        found += torch.autograd.grad(sum(g.square().sum() for g in found), parameters)
+    return [value.detach(), *found]
+
+
+def uncompiled(layer, *, second: bool):
+    with torch.compiler.set_stance("force_eager"):
+        return derivatives(layer, second=second)
+
+
+def assert_same(found, wanted) -> None:
+    for got, want in zip(found, wanted, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("adjoint", [eq.Implicit(), eq.Phantom(), eq.Unrolled()], ids=repr)
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_cells_in_eight_threads(backend, way, adjoint) -> None:
+    """Which functions run compiled is a matter of each thread; second derivatives are Implicit's,
+    which evaluates f uncompiled for them."""
+    torch.compiler.reset()
+    layer = eq.DEQ(way(backend), adjoint=adjoint, solver=eq.Anderson(rtol=1e-6))
+    second = isinstance(adjoint, eq.Implicit)
+    wanted = uncompiled(layer, second=second)
+    assert_same(derivatives(layer, second=second), wanted)
+    with ThreadPoolExecutor(8) as threads:
+        for found in threads.map(lambda _: derivatives(layer, second=second), range(40)):
+            assert_same(found, wanted)
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize("way", [wrapped, pytest.param(in_place, marks=pytest.mark.slow)])
+def test_a_cell_compiled_by_inductor_in_eight_threads(way) -> None:
+    test_compiled_cells_in_eight_threads("inductor", way, eq.Implicit())
+
+
+def test_threads_leave_compiled_code_compiled() -> None:
+    calls = []
+
+    def backend(graph, example_inputs):
+        return lambda *inputs: calls.append(1) or graph.forward(*inputs)
+
+    torch.compiler.reset()
+    layer = eq.DEQ(torch.compile(Cell(), backend=backend))
+    derivatives(layer, second=False)  # compiles, which torch does for each thread that is first
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda _: derivatives(layer, second=False), range(80)))
+    before = len(calls)
+    evals = int(layer(X).stats.evals.max())
+    assert len(calls) - before >= evals - 2  # but for the evaluation that finds what f closes over
+    torch.compiler.reset()
+
+
+def test_a_second_derivative_where_f_closes_over_nothing() -> None:
+    torch.compiler.reset()
+
+    def square(z, x):
+        return torch.tanh(0.4 * z * z + x)
+
+    found = []
+    for g in (square, torch.compile(square, backend="aot_eager")):
+        x = X.clone().requires_grad_()
+        value = eq.fixed_point(g, torch.zeros_like(x), x, solver=eq.Anderson(rtol=1e-6)).value
+        (first,) = torch.autograd.grad(value.sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(first.square().sum(), x))
+    assert_same(*found)
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_a_cell_compiled_for_a_single_backward(backend) -> None:
+    """Its buffers are reused in it: the products of a linear solve are taken uncompiled."""
+    torch.compiler.reset()
+    cell = Cell()
+    compiled = torch.compile(cell, backend=backend)
+    for _ in range(2):
+        z, x = torch.zeros_like(X).requires_grad_(), X.clone().requires_grad_()
+        compiled(z, x).sum().backward()
+    layer = eq.DEQ(compiled, solver=eq.Anderson(rtol=1e-6))
+    if backend == "aot_eager":
+        with pytest.warns(eq.SolveWarning, match="a single backward pass"):
+            found = derivatives(layer, second=False)
+    else:
+        found = derivatives(layer, second=False)
+    assert_same(found, uncompiled(layer, second=False))
+    torch.compiler.reset()
+
+
+def test_newton_through_a_compiled_cell() -> None:
+    """Its products are exact, as those of the uncompiled cell are, and nothing is warned of."""
+    torch.compiler.reset()
+    layer = eq.DEQ(torch.compile(Cell(), backend="aot_eager"), solver=eq.NewtonKrylov(rtol=1e-6))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", eq.SolveWarning)
+        found = derivatives(layer, second=False)
+    assert_same(found, uncompiled(layer, second=False))
+    assert torch.equal(layer(X).stats.evals, eq.DEQ(Cell(), solver=layer.solver)(X).stats.evals)
     torch.compiler.reset()

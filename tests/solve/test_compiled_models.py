@@ -1,0 +1,324 @@
+"""torch.compile around a program that solves: the solve runs as it is, f as the program does."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from problems import normal
+from torch import nn
+from torch._dynamo.utils import counters
+
+import equilibria as eq
+
+X = normal(6, 8, seed=1).float()
+SOLVERS = [
+    eq.Picard(rtol=1e-5),
+    eq.Anderson(rtol=1e-5),
+    eq.AlternatingAnderson(rtol=1e-5),
+    eq.Broyden(rtol=1e-5),
+    eq.NewtonKrylov(rtol=1e-5),
+    eq.Auto(rtol=1e-5),
+]
+ADJOINTS = [
+    eq.Implicit(),
+    eq.Phantom(),
+    eq.NeumannPhantom(),
+    eq.JacobianFree(),
+    eq.Shine(),
+    eq.Unrolled(),
+    eq.Unrolled(checkpoint=True),
+]
+PAIRS = [
+    (solver, adjoint)
+    for solver in SOLVERS
+    for adjoint in ADJOINTS
+    if (isinstance(solver, eq.Broyden) or not isinstance(adjoint, eq.Shine))
+    and not (isinstance(solver, eq.NewtonKrylov) and isinstance(adjoint, eq.Unrolled))
+]
+BACKENDS = ["eager", "aot_eager"]
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled():
+    torch.compiler.reset()
+    counters.clear()
+    yield
+    torch.compiler.reset()
+
+
+class Cell(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(8, 8)
+        self.b = nn.Linear(8, 8)
+        with torch.no_grad():
+            for i, p in enumerate(self.parameters()):
+                p.copy_(0.15 * normal(*p.shape, seed=i))
+
+    def forward(self, z, x):
+        return torch.tanh(self.b(torch.relu(self.a(z)) * torch.sigmoid(z)) + x)
+
+
+class Model(nn.Module):
+    """A layer before, a fixed point, and arithmetic behind it."""
+
+    def __init__(self, cell=None, **options) -> None:
+        super().__init__()
+        self.deq = eq.DEQ(Cell() if cell is None else cell, **options)
+        self.scale = nn.Parameter(torch.ones(8))
+
+    def forward(self, x):
+        sol = self.deq(x * self.scale)
+        return (sol.value * self.scale).sin() + 0.1
+
+
+class Bare(nn.Module):
+    """`fixed_point` of a function that closes over a module."""
+
+    def __init__(self, solver=None, adjoint=None) -> None:
+        super().__init__()
+        self.cell = Cell()
+        self.options = {"solver": solver, "adjoint": adjoint}
+
+    def forward(self, x):
+        f = lambda z, u: 0.9 * self.cell(z, u)  # noqa: E731
+        sol = eq.fixed_point(f, torch.zeros_like(x), 2 * x, **self.options)
+        return sol.value.sin()
+
+
+def outcome(model, function, x=X):
+    """Values and gradients in train mode, values in eval mode and without gradients."""
+    model.train()
+    model.zero_grad()
+    x = x.clone().requires_grad_()
+    value = function(x)
+    value.square().sum().backward()
+    found = [value.detach(), x.grad, *(p.grad for p in model.parameters())]
+    model.eval()
+    found.append(function(x).detach())
+    with torch.no_grad():
+        found.append(function(x))
+    return found
+
+
+def assert_same(found, wanted) -> None:
+    for got, want in zip(found, wanted, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+def assert_compiles(model, backend, rounds=1) -> None:
+    compiled = torch.compile(model, backend=backend)
+    for _ in range(rounds):
+        assert_same(outcome(model, compiled), outcome(model, model))
+        with torch.no_grad():  # as an optimiser does
+            for p in model.parameters():
+                p.mul_(0.9)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("solver", "adjoint"), PAIRS, ids=lambda x: type(x).__name__)
+def test_a_model(solver, adjoint, backend) -> None:
+    assert_compiles(Model(solver=solver, adjoint=adjoint), backend)
+
+
+@pytest.mark.parametrize(("solver", "adjoint"), PAIRS, ids=lambda x: type(x).__name__)
+@pytest.mark.slow
+def test_a_model_by_inductor(solver, adjoint) -> None:
+    assert_compiles(Model(solver=solver, adjoint=adjoint), "inductor")
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, "inductor"])
+def test_weights_that_change(backend) -> None:
+    assert_compiles(Model(), backend, rounds=3)
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=lambda x: type(x).__name__)
+def test_a_bare_fixed_point(solver) -> None:
+    assert_compiles(Bare(solver), "aot_eager")
+
+
+@pytest.mark.parametrize("adjoint", [a for a in ADJOINTS if not isinstance(a, eq.Shine)], ids=repr)
+def test_a_bare_fixed_point_with_each_adjoint(adjoint) -> None:
+    assert_compiles(Bare(adjoint=adjoint), "eager")
+
+
+@pytest.mark.filterwarnings("ignore:f was compiled for a single backward")
+@pytest.mark.parametrize("words", [{"per_sample": True}, {"coupled": True}], ids=str)
+def test_options_of_the_layer(words) -> None:
+    assert_compiles(Model(**words), "aot_eager")
+
+
+class Counting:
+    """A backend that runs graphs as they are and counts the calls of those that hold a tanh."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, graph, example_inputs):
+        counted = "tanh" in graph.code
+
+        def run(*inputs):
+            self.calls += counted
+            return graph.forward(*inputs)
+
+        return run
+
+
+@pytest.mark.parametrize("kind", [Model, Bare])
+def test_the_cell_is_compiled_with_the_model(kind) -> None:
+    """One graph break, at the solve; but for the first evaluation, which shows what f closes over,
+    every evaluation runs the cell's own graph."""
+    backend, model = Counting(), kind()
+    compiled = torch.compile(model, backend=backend)
+    compiled(X)
+    assert sum(counters["graph_break"].values()) == 1
+    before = backend.calls
+    compiled(X)
+    if kind is Model:
+        assert backend.calls - before >= model.deq(X).stats.evals.max() - 2
+    assert backend.calls > before > 0
+
+
+def test_a_compiled_cell_in_a_compiled_model() -> None:
+    for backend in BACKENDS:
+        assert_compiles(Model(torch.compile(Cell(), backend=backend)), backend)
+
+
+def test_a_layer_in_a_layer() -> None:
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = eq.DEQ(Cell(), solver=eq.Anderson(rtol=1e-6))
+            self.weight = nn.Parameter(0.1 * normal(8, 8, seed=9).float())
+
+        def forward(self, z, x):
+            return torch.tanh(z @ self.weight + self.inner(0.3 * z + x).value)
+
+    assert_compiles(Model(Outer()), "aot_eager")
+
+
+def test_what_a_solution_tells() -> None:
+    class Told(Model):
+        def forward(self, x):
+            sol = self.deq(x, trace=True, states=(1, 3))
+            again = self.deq(1.1 * x, warm=sol)
+            told = again.value + sum(state for state in sol.states)
+            told = told + sol.stats.evals.unsqueeze(1) + sol.status.unsqueeze(1)
+            if torch.is_grad_enabled():
+                told = told + eq.stability.jacobian_penalty(sol)
+            return told + len(sol.stats.trace)
+
+    model = Told()
+    found = []
+    for function in (torch.compile(model, backend="aot_eager"), model):
+        torch.manual_seed(0)  # the penalty's probes
+        found.append(outcome(model, function))
+    assert_same(*found)
+
+
+def test_autocast_inside() -> None:
+    class Cast(Model):
+        def forward(self, x):
+            with torch.autocast("cpu", torch.bfloat16):
+                return super().forward(x).float()
+
+    model = Cast(solver=eq.Picard(rtol=3e-2))
+    compiled = torch.compile(model, backend="aot_eager")
+    for got, want in zip(outcome(model, compiled), outcome(model, model), strict=True):
+        torch.testing.assert_close(got, want, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("adjoint", ADJOINTS[:1] + ADJOINTS[-2:], ids=repr)
+def test_a_whole_training_step(adjoint) -> None:
+    """Backward runs in the compiled function too, with its compiler at work on what it calls."""
+    model = Model(adjoint=adjoint)
+
+    def step(x):
+        loss = model(x).square().sum()
+        loss.backward()
+        return loss.detach()
+
+    found = []
+    for function in (torch.compile(step, backend="aot_eager"), step):
+        for _ in range(2):
+            model.zero_grad()
+            loss = function(X)
+        found.append([loss, *(p.grad for p in model.parameters())])
+    assert_same(*found)
+
+
+def test_second_derivatives_of_what_only_the_layer_computes() -> None:
+    """What surrounds the layer is compiled, and compiled code has no second derivative."""
+
+    class Plain(Model):
+        def forward(self, x):
+            return self.deq(x).value
+
+    model = Plain(solver=eq.Anderson(rtol=1e-6))
+    found = []
+    for function in (torch.compile(model, backend="aot_eager"), model):
+        x = X.clone().requires_grad_()
+        parameters = [x, *model.deq.parameters()]
+        first = torch.autograd.grad(function(x).square().sum(), parameters, create_graph=True)
+        found.append(torch.autograd.grad(sum(g.square().sum() for g in first), parameters))
+    assert_same(*found)
+
+
+def test_batches_of_many_sizes_and_inference() -> None:
+    model = Model()
+    compiled = torch.compile(model, backend="aot_eager")
+    with torch.inference_mode():
+        for size in (6, 1, 2, 3, 5, 4):
+            torch.testing.assert_close(compiled(X[:size]), model(X[:size]), rtol=1e-4, atol=1e-5)
+
+
+def test_eight_threads_on_a_compiled_model() -> None:
+    model = Model()
+    compiled = torch.compile(model, backend="aot_eager")
+
+    def once(function):
+        x = X.clone().requires_grad_()
+        value = function(x)
+        return [value.detach(), *torch.autograd.grad(value.sum(), [x, *model.parameters()])]
+
+    wanted = once(model)
+    once(compiled)
+    with ThreadPoolExecutor(8) as threads:
+        for found in threads.map(lambda _: once(compiled), range(80)):
+            assert_same(found, wanted)
+
+
+def test_backward_from_another_thread() -> None:
+    """It evaluates the cell by the compiler of the forward, which is not at work there."""
+    backend, model = Counting(), Model()
+    value = torch.compile(model, backend=backend)(X).sum()
+    before = backend.calls
+    with ThreadPoolExecutor(1) as other:
+        found = other.submit(torch.autograd.grad, value, list(model.parameters())).result()
+    assert backend.calls > before
+    assert_same(found, torch.autograd.grad(model(X).sum(), list(model.parameters())))
+
+
+@pytest.mark.parametrize("kind", [Model, Bare])
+def test_one_graph_is_refused(kind) -> None:
+    model = kind()
+    words = "whose length depends on the data"
+    with pytest.raises(RuntimeError, match=words):
+        torch.compile(model, fullgraph=True, backend="eager")(X)
+    with pytest.raises(RuntimeError, match=words):
+        torch.export.export(model, (X,), strict=False)
+    assert model(X).isfinite().all()
+
+
+def test_the_compiler_is_not_imported() -> None:
+    """It takes longer than many programs that compile nothing."""
+    import subprocess
+    import sys
+
+    program = (
+        "import sys, torch, equilibria as eq\n"
+        "x = torch.ones(2, 3, requires_grad=True)\n"
+        "eq.DEQ(lambda z, x: 0.5 * z.cos() + x)(x).value.sum().backward()\n"
+        "assert 'torch._dynamo' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
