@@ -1,14 +1,11 @@
 """Compare rules that could say CONVERGED, over problems with and without a solution.
 
-``python benchmarks/convergence_rules.py`` writes results/convergence-rules.json, and
-``python benchmarks/convergence_rules.py --print`` prints its table as docs/convergence.md shows it.
+``python benchmarks/convergence_rules.py`` writes results/convergence-rules.json.
 
 Each iteration is run once, without a rule, and ||f(z)|| and ||f(z) - z|| are kept beside its
 iterates; each rule then says where it would have stopped.
 """
 
-import argparse
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -92,8 +89,8 @@ def problems() -> list[Problem]:
         Problem(
             "z + b (1 + .5 tanh(W z))", lambda z: z + b * (1 + 0.5 * (z @ w).tanh()), zero, None
         ),
-        Problem("z + b sqrt(1 + |z|)", lambda z: z + b * (1 + z.abs()).sqrt(), zero, None),
-        Problem("z + b (1 + |z|)", lambda z: z + b * (1 + z.abs()), zero, None),
+        Problem("z + b sqrt(1 + abs z)", lambda z: z + b * (1 + z.abs()).sqrt(), zero, None),
+        Problem("z + b (1 + abs z)", lambda z: z + b * (1 + z.abs()), zero, None),
         Problem("z + b, 200 b on a stretch of the way", excursion, zero, None),
         Problem(".999 z + b", lambda z: 0.999 * z + b, zero, 1000 * b),
         Problem(".9 z + b", lambda z: 0.9 * z + b, zero, 10 * b),
@@ -146,6 +143,7 @@ def cell(problem: Problem, run: Course, rule: Callable[[Course], Tensor]) -> str
 
 
 def measure() -> None:
+    """Write the table."""
     rows = []
     for problem in problems():
         run = course(problem)
@@ -160,29 +158,13 @@ def measure() -> None:
             f"{EVALS} evaluations: after how many each rule says CONVERGED, and the relative "
             'error of z there; "false" where there is no fixed point. Beside the relative test the '
             f"rules ask for a residual below {SHARE:g} times the first (share of first), or "
-            f"{SHARE:g} S, where S is the larger of ||f(z0)|| and the first residual (share of "
-            f"start); or only where ||f(z)|| is over {GROWTH:g} S, below {SHARE:g} times the "
+            f"{SHARE:g} S, where S is the larger of ‖f(z₀)‖ and the first residual (share of "
+            f"start); or only where ‖f(z)‖ is over {GROWTH:g} S, below {SHARE:g} times the "
             f"largest on the way (grown: share of largest), or {SHARE:g} S (grown: share of "
             "start), which is the rule in use."
         ),
     )
 
 
-def main() -> None:
-    """See the module's docstring."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--print", action="store_true", help="print the table of the file")
-    if parser.parse_args().print:
-        file = json.loads((record.RESULTS / f"{NAME}.json").read_text())
-        rows = [file["columns"], ["---"] * len(file["columns"]), *file["rows"]]
-        print(
-            "\n".join(
-                "| " + " | ".join(each.replace("|", "\\|") for each in row) + " |" for row in rows
-            )
-        )
-    else:
-        measure()
-
-
 if __name__ == "__main__":
-    main()
+    measure()

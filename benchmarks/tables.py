@@ -25,6 +25,12 @@ TABLES = (
     ("mnist-memory", "Memory of a training step, MNIST", "make bench-mnist", False),
     ("solvers", "Solvers beside torchdeq and SciPy", "equilibria bench solvers", False),
     ("adjoints", "Gradients", "equilibria bench adjoints", False),
+    (
+        "convergence-rules",
+        "Rules that could say CONVERGED",
+        "python benchmarks/convergence_rules.py",
+        False,
+    ),
     ("training", "Training steps", "equilibria bench training", False),
     *(
         (f"reproduce/{name.replace('/', '-')}", title, f"equilibria reproduce {name}", False)
@@ -66,6 +72,7 @@ SHORT = {
         "Gradients: cosine with the exact one",
         "Gradients: milliseconds of a backward",
     ),
+    "convergence-rules": (),
 }
 
 LONG = 60  # rows of a table that a reader unfolds only where needed
@@ -109,8 +116,11 @@ def short(name: str) -> str:
     path = ROOT / "results" / f"{name}.json"
     if not path.exists():
         return f"`{command}`: not run.\n"
+    file = json.loads(path.read_text())
+    if "tables" not in file:
+        return f"{_grid(file)}\n\n{file['note']}\n"
     parts: list[str] = []
-    for table in json.loads(path.read_text())["tables"]:
+    for table in file["tables"]:
         if table["title"] in SHORT[name]:
             heading = table["title"].partition(": ")[2].capitalize()
             parts += [f"**{heading}**", _grid(table), *([table["note"]] if table["note"] else [])]
