@@ -8,9 +8,11 @@ import pytest
 from rich.console import Console
 from toy import Toy, show
 
-from equilibria.experiments.case import SHARED, CaseError
+from equilibria.experiments import measure
+from equilibria.experiments.case import RESULT, SHARED, Case, CaseError
 from equilibria.experiments.experiment import Experiment
 from equilibria.experiments.runner import check, execute, publish
+from equilibria.solve import AlternatingAnderson
 from equilibria.train.trainer import Interrupted
 
 QUIET = Console(quiet=True)
@@ -125,6 +127,21 @@ def test_a_result_of_other_settings_is_refused_and_left_alone(tmp_path):
     with pytest.raises(CaseError, match=r"other settings \(scale: cpu there, gpu here\).*--out"):
         run(Toy(), tmp_path, scale="gpu")
     assert (tmp_path / SHARED / "n1/result.json").read_bytes() == before
+
+
+def test_a_solver_is_known_by_the_name_that_older_records_gave_it(tmp_path):
+    """Before the default had a name of its own it was `Anderson` with a period of 3."""
+    now = measure.described(AlternatingAnderson())
+    settings = {"solvers": [now], "recipe": {"solver": now}}
+    case = Case(key="a", description="d", minutes=1, run=lambda place: {"n": 1}, settings=settings)
+    done = case.write(tmp_path, {"n": 1}, 1.0, "typed", {})
+    path = tmp_path / RESULT
+    path.write_text(path.read_text().replace("AlternatingAnderson", "Anderson"))
+    read = case.read(tmp_path, {})
+    assert read is not None and read.value == done.value
+    path.write_text(path.read_text().replace('"period": 3', '"period": 1'))
+    with pytest.raises(CaseError, match="name: Anderson there, AlternatingAnderson here"):
+        case.read(tmp_path, {})
 
 
 def retrained(tmp_path):

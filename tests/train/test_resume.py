@@ -15,9 +15,11 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from equilibria.solve import Anderson
 from equilibria.train import checkpoint, files
+from equilibria.train import recipe as recipes
 from equilibria.train.checkpoint import CheckpointError
-from equilibria.train.run import RunError
+from equilibria.train.run import Folder, RunError
 from equilibria.train.trainer import Interrupted
 
 
@@ -155,6 +157,19 @@ def test_another_recipe_cannot_resume(make, whole):
     other, folder = make("whole", "--optimiser.lr", "0.5", new=False)
     with pytest.raises(RunError, match=r"optimiser\.lr: 0\.01 there, 0\.5 here"):
         folder.check_same(other.recipe)
+
+
+def test_a_run_from_before_the_default_had_a_name_of_its_own_goes_on(tree, tmp_path):
+    """Its recipe calls the method Anderson, with a period of 3."""
+    del tree["solver"]
+    recipe = recipes.parse(tree)
+    folder = Folder(tmp_path)
+    folder.recipe.write_text(recipes.to_yaml(recipe).replace("AlternatingAnderson", "Anderson"))
+    solver = folder.read_recipe().solver
+    assert isinstance(solver, Anderson) and solver.period == 3
+    folder.check_same(recipe)
+    with pytest.raises(RunError, match=r"solver\.name: AlternatingAnderson there, Anderson here"):
+        folder.check_same(recipes.parse(tree, ["--solver.name", "Anderson"]))
 
 
 def test_other_data_are_refused(make, quiet, whole):
