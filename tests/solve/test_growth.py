@@ -33,6 +33,8 @@ SOLVERS: dict[str, dict] = {
     "per_sample": {"solver": eq.Broyden(rtol=1e-3), "per_sample": True},
 }
 
+SLOW = {"science", "NewtonKrylov"}  # half a minute each
+
 
 class Unsolvable:
     """z + b (1 + .5 tanh(W z)), z + b sqrt(1 + |z|^2 / 4), z + b (1 + |z| / 4), in turn.
@@ -67,7 +69,10 @@ def least_residual(f: Unsolvable, z: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in SOLVERS],
+)
 def test_maps_without_a_fixed_point(name: str, dtype: torch.dtype) -> None:
     f = Unsolvable(dtype)
     assert (least_residual(f, 10 * f.z0) > 0.3).all()
