@@ -256,6 +256,32 @@ def test_frames_are_compiled_by_the_compiler_that_is_set(backend) -> None:
     assert (calls, backend.calls) == (0, 1)
 
 
+@pytest.mark.parametrize(
+    ("words", "replays"),
+    [
+        ({"backend": "eager"}, False),
+        ({"backend": "inductor"}, False),
+        ({"backend": "cudagraphs"}, True),
+        ({"mode": "reduce-overhead"}, True),
+        ({"options": {"triton.cudagraphs": True}}, True),
+        ({"options": {"triton.cudagraphs": False}}, False),
+    ],
+    ids=str,
+)
+def test_compilers_that_replay_their_buffers(words, replays) -> None:
+    def look(x):
+        compiler = private.compile_frames_by(None)
+        private.compile_frames_by(compiler)
+        return private.replays_buffers(compiler)
+
+    private.leave_uncompiled(look.__code__)
+    private.leave_uncompiled(private.replays_buffers.__code__)
+    torch.compiler.reset()
+    assert torch.compile(look, **words)(X) is replays
+    torch.compiler.reset()
+    assert not private.replays_buffers(None)
+
+
 @pytest.mark.parametrize("words", [{"retain_graph": True}, {"create_graph": True}], ids=str)
 def test_compiled_code_refuses_a_second_backward(words) -> None:
     torch.compiler.reset()

@@ -64,9 +64,12 @@ def boundary(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def as_around(f: Callable[..., Any]) -> Callable[..., Any]:
-    """f, compiled whenever it is called as the program around the boundary is; f where none is."""
+    """f, compiled whenever it is called as the program around the boundary is; f where none is.
+
+    And where that is by CUDA graphs: a solver still needs what f returned when f is called again.
+    """
     callback = _around.callback
-    if not callback:
+    if not callback or private.replays_buffers(callback):
         return f
 
     def compiled(*arguments: Any) -> Any:

@@ -95,6 +95,17 @@ def compiled_for_one_backward(error: RuntimeError) -> bool:
     return "donated buffers" in said or "does not currently support double backward" in said
 
 
+def replays_buffers(compiler: Any) -> bool:
+    """Does the compiler make CUDA graphs, whose next call overwrites what the last one returned?"""
+    chain = ("_torchdynamo_orig_backend", "_torchdynamo_orig_callable")
+    while inner := [getattr(compiler, name) for name in chain if hasattr(compiler, name)]:
+        compiler = inner[0]
+    options: Any = getattr(compiler, "config", None) or {}
+    return bool(options.get("triton.cudagraphs")) or (
+        getattr(compiler, "compiler_name", None) == "cudagraphs"
+    )
+
+
 def leave_uncompiled(code: CodeType) -> None:
     """Frames of this code are never compiled; those that they call may be."""
     if hasattr(_eval_frame, "set_code_exec_strategy"):
