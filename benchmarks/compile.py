@@ -56,8 +56,9 @@ class Cell(nn.Module):
 
     def forward(self, z: Tensor, x: Tensor) -> Tensor:
         h = self.up(z)
-        h = torch.relu(h) * torch.sigmoid(h) + 0.1 * torch.sin(h)
-        return torch.tanh(self.down(h) + x) * 0.9
+        h = nn.functional.gelu(h) * torch.sigmoid(h) + 0.1 * torch.sin(h)
+        h = self.down(h) + x
+        return 0.9 * torch.tanh(nn.functional.layer_norm(h, h.shape[-1:]))
 
 
 class Model(nn.Module):

@@ -32,6 +32,7 @@ TABLES = (
         False,
     ),
     ("training", "Training steps", "equilibria bench training", False),
+    ("compile", "Compiled models", "python benchmarks/compile.py", False),
     *(
         (f"reproduce/{name.replace('/', '-')}", title, f"equilibria reproduce {name}", False)
         for name, title in (
@@ -66,6 +67,10 @@ TABLES = (
 
 # Tables of a file that other pages show by themselves.
 SHORT = {
+    "compile": (
+        "Graph breaks of a training step",
+        "Microseconds an evaluation, by what is compiled",
+    ),
     "solvers": ("Solvers: summary", "Solvers: who converges"),
     "adjoints": (
         "Gradients: relative error",

@@ -87,7 +87,7 @@ def generate() -> None:
     (GENERATED / "measured.md").write_text(printed_by(str(tables)))
     errata = "from equilibria import theory; print(theory.errata_table())"
     (GENERATED / "errata.md").write_text(printed_by("-c", errata))
-    for name in ("solvers", "adjoints", "convergence-rules"):
+    for name in ("solvers", "adjoints", "convergence-rules", "compile"):
         (GENERATED / f"short-{name}.md").write_text(printed_by(str(tables), "--short", name))
     bench = (["bench"], *(["bench", name] for name in ("solvers", "adjoints", "training")))
     for words in ([], ["train"], ["train", "digits"], *([name] for name in COMMANDS[1:]), *bench):

@@ -2,6 +2,7 @@
 
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from problems import normal
 from torch import nn
 
 import equilibria as eq
+from equilibria.solve import private
 from equilibria.solve.rows import length
 from equilibria.solve.solvers.base import Point
 
@@ -186,6 +188,26 @@ def test_a_cell_compiled_for_a_single_backward(backend) -> None:
     else:
         found = derivatives(layer, second=False)
     assert_same(found, uncompiled(layer, second=False))
+    torch.compiler.reset()
+
+
+def test_batches_of_many_sizes() -> None:
+    """The last batch of an epoch is smaller: products stay compiled where torch's settings are the
+    thread's."""
+    torch.compiler.reset()
+    layer = eq.DEQ(torch.compile(Cell(), backend="aot_eager"), solver=eq.Anderson(rtol=1e-6))
+    with warnings.catch_warnings():
+        if isinstance(private.for_many_backwards(), nullcontext):
+            warnings.simplefilter("ignore", eq.SolveWarning)
+        else:
+            warnings.simplefilter("error", eq.SolveWarning)
+        for size in (4, 3, 4, 2):
+            x = X[:size]
+            value = layer(x).value.square().sum()
+            found = torch.autograd.grad(value, list(layer.parameters()))
+            with torch.compiler.set_stance("force_eager"):
+                value = layer(x).value.square().sum()
+                assert_same(found, torch.autograd.grad(value, list(layer.parameters())))
     torch.compiler.reset()
 
 

@@ -301,6 +301,25 @@ def test_compiled_code_refuses_a_second_backward(words) -> None:
     assert not private.compiled_for_one_backward(RuntimeError("mat1 and mat2"))
 
 
+def test_code_compiled_for_many_backwards() -> None:
+    """Also of shapes that vary, where torch compiles the backward ahead."""
+    f = torch.compile(lambda x, y: (x.exp() * y.exp()).sin() * y, backend="aot_eager", dynamic=True)
+    x, y = X.clone().requires_grad_(), X.clone().requires_grad_()
+    torch.compiler.reset()
+    with private.for_many_backwards(), private.for_many_backwards():
+        value = f(x, y).sum()
+        if torch._functorch.config.donated_buffer:
+            pytest.skip("this version of torch has the setting for the whole process")
+    assert torch._functorch.config.donated_buffer
+    if private.allow_more_backwards([value]):  # torch notes it wrongly
+        assert not private.allow_more_backwards([value])
+    found = [torch.autograd.grad(value, x, retain_graph=True)[0] for _ in range(2)]
+    torch.compiler.reset()
+    assert torch.equal(*found)
+    with torch.no_grad():
+        torch.testing.assert_close(found[0], (X.exp() ** 2).cos() * X.exp() ** 2 * X)
+
+
 def test_an_export_is_told_from_other_compilations() -> None:
     seen = []
 

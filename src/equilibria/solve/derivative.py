@@ -155,7 +155,7 @@ class Linearisation:
         watched: bool = True,
         others: Sequence[Tensor] = (),
     ) -> None:
-        with torch.enable_grad():
+        with torch.enable_grad(), private.for_many_backwards():
             self.z = [x.detach().requires_grad_() for x in z]
             self.p = p
             if watched:
@@ -176,6 +176,8 @@ class Linearisation:
         except RuntimeError as error:
             if self.uncompiled or not private.compiled_for_one_backward(error):
                 raise
+        if private.allow_more_backwards(self.value):
+            return self.transposed(u)
         warnings.warn(
             "f was compiled for a single backward pass, which reuses its buffers: the many "
             "products with its Jacobian run uncompiled. For compiled ones pass dynamic=False to "

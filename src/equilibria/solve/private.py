@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
+from functools import cache
 from types import CodeType
 from typing import Any
 
@@ -93,6 +95,47 @@ def compiled_for_one_backward(error: RuntimeError) -> bool:
     """Does compiled code refuse to be differentiated again, or twice?"""
     said = str(error)
     return "donated buffers" in said or "does not currently support double backward" in said
+
+
+def for_many_backwards() -> AbstractContextManager[Any]:
+    """What is compiled inside keeps its buffers, so that it can be differentiated many times.
+
+    Nothing is done where torch keeps this setting for the whole process, as older versions do.
+    """
+    return _keep_buffers() if "torch._dynamo" in sys.modules else nullcontext()
+
+
+@cache  # each of torch's patches leaves a context variable behind
+def _keep_buffers() -> AbstractContextManager[Any]:
+    from torch._functorch import config
+
+    settings: Any = config
+    entry = settings._config.get("donated_buffer")
+    if not isinstance(getattr(entry, "user_override", None), ContextVar):
+        return nullcontext()
+    return settings.patch(donated_buffer=False)
+
+
+def allow_more_backwards(outputs: Sequence[Tensor]) -> bool:
+    """Corrects what torch notes of graphs compiled `for_many_backwards`; was there one?
+
+    It notes None for the buffers that they give up, and asks later whether that is an empty list.
+    """
+    corrected = False
+    pending: list[Any] = [x.grad_fn for x in outputs]
+    seen: set[Any] = {None}
+    while pending:
+        node = pending.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        pending.extend(child for child, _ in node.next_functions)
+        function: Any = getattr(node, "_forward_cls", None)
+        noted: Any = getattr(function, "metadata", None)
+        if getattr(noted, "bw_donated_idxs", ()) is None:
+            noted.bw_donated_idxs = []
+            corrected = True
+    return corrected
 
 
 def replays_buffers(compiler: Any) -> bool:
