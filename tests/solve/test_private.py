@@ -63,6 +63,17 @@ def test_a_batch_of_gradients_is_told() -> None:
     assert seen == [True, False]
 
 
+def test_saved_tensors_hooks_are_not_allowed_inside_transforms() -> None:
+    seen = []
+
+    def f(x):
+        seen.append(private.saved_tensors_hooks_allowed())
+        return x.sum()
+
+    grad(f)(X)
+    assert seen == [False] and private.saved_tensors_hooks_allowed()
+
+
 def test_alive_takes_off_the_wrapper_of_a_level_that_has_ended() -> None:
     kept = []
 

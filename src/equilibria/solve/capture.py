@@ -203,9 +203,7 @@ def capture(
     return out, Captured([*found, *unused], fixed)
 
 
-def require_known(
-    evaluate: Callable[[], list[Tensor]], known: Callable[[], Sequence[Tensor]]
-) -> list[Tensor]:
+def require_known(evaluate: Callable[[], list[Tensor]], known: Sequence[Tensor]) -> list[Tensor]:
     """Evaluates f, tracked, and makes sure that it depends on nothing but `known`.
 
     Raises:
@@ -213,12 +211,12 @@ def require_known(
             would be lost.
     """
     out = evaluate()
-    walk = _Walk(out, known())
+    walk = _Walk(out, known)
     if walk.leaves:
         strangers = [x for x in walk.leaves.values() if isinstance(x, nn.Parameter)]
         if not strangers:  # f may make leaves of its own, which are others each time
             with _unnoticed():
-                strangers = walk.leaves_in(_Walk(evaluate(), known()))
+                strangers = walk.leaves_in(_Walk(evaluate(), known))
         if strangers:
             kind = "parameter" if isinstance(strangers[0], nn.Parameter) else "tensor"
             raise RuntimeError(
@@ -253,6 +251,8 @@ def _recorded_again(
 def _unnoticed() -> AbstractContextManager[Any]:
     """What is saved for backward inside is not counted by a checkpoint around: when it computes
     anew, in another thread perhaps, it may do with fewer evaluations or take one more."""
+    if not private.saved_tensors_hooks_allowed():
+        return _NOTHING  # then there is no checkpoint either
     return torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)
 
 

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from equilibria.solve import private
-from equilibria.solve.capture import require_known
 from equilibria.solve.status import SolveWarning
 from equilibria.solve.tree import Leaves
 
@@ -136,9 +135,6 @@ class Linearisation:
         z: the state; detached here.
         p: the parameters; those that require a gradient are leaves.
         around: entered for every product; f may be evaluated again there, by a checkpoint in it.
-        watched: make sure that f depends on nothing but z, p and `others`. Not where products with
-            df/dz are all that is wanted.
-        others: what f may depend on though no derivative with respect to it is wanted.
 
     Attributes:
         uncompiled: f is compiled and had to be evaluated once more, uncompiled, for a product that
@@ -151,18 +147,11 @@ class Linearisation:
         z: Leaves,
         p: Leaves,
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
-        *,
-        watched: bool = True,
-        others: Sequence[Tensor] = (),
     ) -> None:
         with torch.enable_grad(), private.for_many_backwards():
             self.z = [x.detach().requires_grad_() for x in z]
             self.p = p
-            if watched:
-                known = [*self.z, *p, *others]
-                self.value = require_known(lambda: evaluate(self.z, p), lambda: known)
-            else:
-                self.value = evaluate(self.z, p)
+            self.value = evaluate(self.z, p)
         self.around = around
         self.uncompiled = False
         self._evaluate = evaluate

@@ -44,6 +44,16 @@ class Equation(abc.ABC):
     def evaluate(self, z: Leaves, p: Leaves) -> Leaves:
         """f, as a function of its inputs alone."""
 
+    def evaluate_known(self, z: Leaves, p: Leaves, others: Leaves) -> Leaves:
+        """The same, tracked, where f shows again all that it depends on: z, p and what no
+        derivative is wanted of, `others`.
+
+        Raises:
+            RuntimeError: f depends on a tensor that it did not use at its first evaluation.
+        """
+        del others
+        return self.evaluate(z, p)
+
     @abc.abstractmethod
     def solve(self, z: Leaves, first: Leaves, p: Leaves) -> tuple[Layout, Run]:
         """Solves on plain tensors, untracked. `first` is f(z), or empty where it is not known."""
@@ -92,9 +102,7 @@ class Equation(abc.ABC):
 
     def linearise_state(self, z: Leaves, p: Leaves) -> Linearisation:
         """The same for products with df/dz alone, at parameters that are used as they are."""
-        return Linearisation(
-            self.evaluate, [followable(x) for x in z], [followable(x) for x in p], watched=False
-        )
+        return Linearisation(self.evaluate, [followable(x) for x in z], [followable(x) for x in p])
 
     def leaves_for(self, p: Leaves, needed: Sequence[bool]) -> Leaves:
         """Leaves that stand for the parameters in a graph of its own."""

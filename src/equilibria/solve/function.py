@@ -19,7 +19,6 @@ from torch import Tensor
 
 from equilibria.solve import private
 from equilibria.solve.boundary import boundary
-from equilibria.solve.capture import require_known
 from equilibria.solve.derivative import pushforward, sparse_pullback
 from equilibria.solve.equation import Axes, Equation
 from equilibria.solve.tree import Leaves
@@ -116,7 +115,7 @@ class FixedPoint(torch.autograd.Function):
             equation.require_substitutable()
             with private.forward_mode():
                 change = pushforward(
-                    _of_parameters(equation, z, p, moved),
+                    lambda *given: tuple(equation.evaluate(z, _replaced(p, moved, given))),
                     [p[i] for i in moved],
                     [t for i in moved if (t := given[i]) is not None],
                     like=z,
@@ -161,16 +160,12 @@ def _split(counts: tuple[int, int], items: Sequence[Any]) -> tuple[list[Any], li
     return list(items[:n]), list(items[n : n + m]), list(items[n + m :])
 
 
-def _of_parameters(equation: Equation, z: Leaves, p: Leaves, which: Sequence[int]):
-    """f as a function of the parameters at positions `which`, at a fixed z."""
-
-    def function(*given: Tensor) -> tuple[Tensor, ...]:
-        everything = list(p)
-        for i, x in zip(which, given, strict=True):
-            everything[i] = x
-        return tuple(equation.evaluate(z, everything))
-
-    return function
+def _replaced(p: Leaves, which: Sequence[int], given: Sequence[Tensor]) -> Leaves:
+    """The parameters with those at positions `which` replaced."""
+    everything = list(p)
+    for i, x in zip(which, given, strict=True):
+        everything[i] = x
+    return everything
 
 
 def _differentiable(
@@ -184,17 +179,11 @@ def _differentiable(
     equation.require_substitutable()
     u = equation.derivative.cotangent(equation, z, p, g)
     wanted = [i for i, need in enumerate(needed) if need]
-    others = [x for x, need in zip(p, needed, strict=True) if not need]
-    evaluate = _of_parameters(equation, z, p, wanted)
 
-    def watched(*given: Tensor) -> tuple[Tensor, ...]:
-        if private.transform_active():
-            out = evaluate(*given)
-        else:
-            known = [*z, *given, *others]
-            out = tuple(require_known(lambda: list(evaluate(*given)), lambda: known))
-        equation.require_same(z, list(out), residual)
-        return out
+    def of_parameters(*given: Tensor) -> tuple[Tensor, ...]:
+        value = equation.evaluate_known(z, _replaced(p, wanted, given), [])
+        equation.require_same(z, value, residual)
+        return tuple(value)
 
-    found = iter(sparse_pullback(watched, [p[i] for i in wanted], u))
+    found = iter(sparse_pullback(of_parameters, [p[i] for i in wanted], u))
     return [next(found) if need else None for need in needed]

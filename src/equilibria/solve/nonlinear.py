@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from equilibria.solve import private
 from equilibria.solve.autocast import AutocastRegion, entered, outside
-from equilibria.solve.capture import Captured, substituted
+from equilibria.solve.capture import Captured, require_known, substituted
 from equilibria.solve.derivative import Linearisation
 from equilibria.solve.equation import (
     Axes,
@@ -75,6 +75,12 @@ class Nonlinear(StateEquation):
                 "f changed its state in place: the solver still needs z. Return a new tensor"
             )
         return self._checked(out, z)
+
+    @override
+    def evaluate_known(self, z: Leaves, p: Leaves, others: Leaves) -> Leaves:
+        if private.transform_active():  # whose wrappers hide the graph
+            return self.evaluate(z, p)
+        return require_known(lambda: self.evaluate(z, p), [*z, *p, *others])
 
     def _checked(self, out: Tree, z: Leaves) -> Leaves:
         if (
@@ -173,12 +179,12 @@ class Nonlinear(StateEquation):
         own, split = self.leaves_for(p, needed), len(self.operands)
         captured, stand_ins = self.captured, own[split:]
         pairs = zip(captured.originals, captured.values, needed[split:], strict=True)
+        others = [x for original, value, need in pairs if not need for x in (original, value)]
         return Linearisation(
-            self.evaluate,
+            lambda z, p: self.evaluate_known(z, p, others),
             z,
             own,
             lambda: substituted(captured.originals, stand_ins),
-            others=[x for original, value, need in pairs if not need for x in (original, value)],
         )
 
     @override
@@ -190,7 +196,6 @@ class Nonlinear(StateEquation):
             [followable(x) for x in z],
             p,
             lambda: substituted(self.captured.originals, stand_ins),
-            watched=False,
         )
 
     @override

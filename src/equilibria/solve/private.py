@@ -252,6 +252,11 @@ def forward_mode() -> AbstractContextManager[None]:
     return _forward_ad._set_fwd_grad_enabled(True)
 
 
+def saved_tensors_hooks_allowed() -> bool:
+    """Not inside the transforms of torch.func, and what they call."""
+    return torch._C._autograd._saved_tensors_hooks_is_enabled()  # pyright: ignore
+
+
 def has_tangent(tensor: Tensor) -> bool:
     return dual_level_active() and _forward_ad.unpack_dual(tensor).tangent is not None
 
