@@ -1,0 +1,65 @@
+"""What a forward holds fixed (normalised weights, masks) holds for compiled cells too."""
+
+import pytest
+import torch
+from torch import nn
+
+import equilibria as eq
+
+X = torch.linspace(-1, 1, 5 * 8).reshape(5, 8).sin()
+
+
+class Cell(nn.Module):
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        linear = nn.Linear(8, 8)
+        wrap = {
+            "weight_norm": eq.nn.weight_norm,
+            "spectral_norm": eq.nn.spectral_norm,
+            "weight_dropout": lambda module: eq.nn.weight_dropout(module, 0.3),
+        }.get(kind)
+        self.linear = linear if wrap is None else wrap(linear)
+        self.drop = eq.nn.VariationalDropout(0.3) if kind == "dropout" else nn.Identity()
+
+    def forward(self, z, x):
+        return self.drop(0.5 * torch.tanh(self.linear(z) + x))
+
+
+KINDS = ["weight_norm", "spectral_norm", "weight_dropout", "dropout"]
+
+
+def wrapped(cell):
+    return eq.DEQ(torch.compile(cell, backend="aot_eager"))
+
+
+def in_place(cell):
+    cell.compile(backend="aot_eager")
+    return eq.DEQ(cell)
+
+
+def with_the_model(cell):
+    return torch.compile(eq.DEQ(cell), backend="aot_eager")
+
+
+@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize("way", [wrapped, in_place, with_the_model])
+@pytest.mark.parametrize("kind", KINDS)
+def test_compiled(kind: str, way, train: bool) -> None:
+    """Weights change and masks are drawn anew between calls: nothing of an earlier one is left."""
+    torch.compiler.reset()
+    cell, plain = Cell(kind), Cell(kind)
+    layers = way(cell).train(train), eq.DEQ(plain).train(train)
+    for seed in range(3):
+        found = []
+        for layer, own in zip(layers, (cell, plain), strict=True):
+            torch.manual_seed(seed)
+            value = layer(X).value
+            grads = torch.autograd.grad(value.square().sum(), list(own.parameters()))
+            found.append((value.detach(), *grads))
+            with torch.no_grad():  # as an optimiser does
+                for p, g in zip(own.parameters(), grads, strict=True):
+                    p.add_(g, alpha=0.1)
+        for got, want in zip(*found, strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    torch.compiler.reset()
