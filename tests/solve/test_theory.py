@@ -11,6 +11,7 @@ from problems import normal, orthogonal, spread, with_norm, with_spectrum
 from torch import Tensor
 
 import equilibria as eq
+from equilibria.solve import growth
 
 CONVERGED, MAX_EVALS, STALLED, DIVERGED, NONFINITE = eq.Status
 
@@ -40,19 +41,26 @@ def products_of_gmres(a: Tensor, b: Tensor, rtol: float) -> tuple[int, int]:
     that is orthogonalised twice.
 
     Returns:
-        The least k with ||A x_k + b - x_k|| <= rtol ||A x_k + b||, and the evaluations that
+        The least k at which ||A x_k + b - x_k|| has arrived (see `Limits`), and the evaluations that
         Anderson acceleration needs: it evaluates z_{k+1} = A x_k + b as its (k + 2)th iterate.
     """
+
+    def arrived(x: Tensor, image: Tensor) -> bool:
+        """What CONVERGED asks for, from a start at zero."""
+        residual, size, start = (image - x).norm(), image.norm(), b.norm()
+        fallen = size <= growth.GROWTH * start or residual <= growth.SHARE * start
+        return bool(residual <= rtol * size and fallen)
+
     system = torch.eye(len(b)).to(a) - a
     basis = [b / b.norm()]
     x = torch.zeros_like(b)
     products = evals = None
     for k in range(len(b) + 1):
         image = a @ x + b
-        if products is None and (image - x).norm() <= rtol * image.norm():
+        if products is None and arrived(x, image):
             products = k
         following = a @ image + b
-        if evals is None and (following - image).norm() <= rtol * following.norm():
+        if evals is None and arrived(image, following):
             evals = k + 2
         if products is not None and evals is not None:
             return products, evals

@@ -192,16 +192,13 @@ class Judge:
         solver, size = self.solver, point.size
         finite = torch.isfinite(size + scale)
         relative, merit = self.now_relative, self.now_merit
-        faint = size < self.small
-        if private.some(faint):
+        faint, large = size < self.small, grown(scale, self.start)
+        if self.holding or private.some(faint | (large & (merit < self.floor))):
             relative = torch.where(faint, _relative(point), relative)
             if self.plain:
                 merit = relative
-        may_have_grown = self.evals > 1 or self.origin is not None
-        if self.holding or (
-            may_have_grown and private.some((merit < self.floor) & grown(scale, self.start))
-        ):
-            merit = self._doubted(merit, point, scale)
+            if self.holding or private.some(large & (merit < self.floor)):
+                merit = self._doubted(merit, point, scale)
         # What is not finite has no merit.
         relative = torch.where(finite, relative, math.inf)
         merit = torch.where(finite, merit, math.inf)
