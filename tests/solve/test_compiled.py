@@ -117,6 +117,13 @@ def assert_same(found, wanted) -> None:
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
 
 
+on_2_6 = pytest.mark.skipif(
+    torch.__version__.startswith("2.6."),
+    reason="torch 2.6 calls no compiled function while another thread compiles",
+)
+
+
+@on_2_6
 @pytest.mark.parametrize("adjoint", [eq.Implicit(), eq.Phantom(), eq.Unrolled()], ids=repr)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
@@ -134,11 +141,13 @@ def test_compiled_cells_in_eight_threads(backend, way, adjoint) -> None:
     torch.compiler.reset()
 
 
+@on_2_6
 @pytest.mark.parametrize("way", [wrapped, pytest.param(in_place, marks=pytest.mark.slow)])
 def test_a_cell_compiled_by_inductor_in_eight_threads(way) -> None:
     test_compiled_cells_in_eight_threads("inductor", way, eq.Implicit())
 
 
+@on_2_6
 def test_threads_leave_compiled_code_compiled() -> None:
     calls = []
 
