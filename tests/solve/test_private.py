@@ -74,6 +74,21 @@ def test_saved_tensors_hooks_are_not_allowed_inside_transforms() -> None:
     assert seen == [False] and private.saved_tensors_hooks_allowed()
 
 
+def test_bare_tensors_stay_bare_outside_transforms() -> None:
+    seen = []
+
+    def f(x):
+        with private.outside_transforms():
+            ones = torch.ones(3) * 2
+            seen.append((private.is_wrapped(ones), ones.nonzero().flatten().tolist()))
+        seen.append(private.is_wrapped(x))
+        return x.sum()
+
+    grad(f)(X)
+    vmap(grad(f))(X)
+    assert seen == [(False, [0, 1, 2]), True] * 2
+
+
 def test_alive_takes_off_the_wrapper_of_a_level_that_has_ended() -> None:
     kept = []
 

@@ -139,10 +139,10 @@ class Mixture(nn.Module):
         return torch.tanh(0.5 * out + x)
 
 
-@pytest.mark.parametrize("normalise", [False, True])
-def test_a_mixture_of_experts(normalise: bool) -> None:
-    """50 batches: values and gradients are those of the experts that are chosen at z*."""
-    for seed in range(50):
+@pytest.mark.parametrize(("normalise", "batches"), [(False, 50), (True, 10)])
+def test_a_mixture_of_experts(normalise: bool, batches: int) -> None:
+    """Values and gradients are those of the experts that are chosen at z*."""
+    for seed in range(batches):
         torch.manual_seed(seed)
         cell = Mixture(normalise)
         x = torch.randn(3, 4, **DOUBLE)
@@ -240,6 +240,22 @@ def test_a_failed_forward_solve_is_heard_of_once_a_backward(adjoint, create_grap
             torch.autograd.grad(sol.value.sum(), x, create_graph=create_graph, retain_graph=True)
         told = [w for w in heard if "fixed_point: 2 of 2 samples" in str(w.message)]
         assert len(told) == 1 and "MAX_EVALS" in str(told[0].message)
+
+
+@pytest.mark.parametrize("transform", ["grad", "vmap", "jvp"])
+def test_a_failed_forward_solve_is_heard_of_inside_transforms(transform: str) -> None:
+    def value(x):
+        f = lambda z, x: torch.tanh(0.5 * z + x)  # noqa: E731
+        solver = eq.Picard(max_evals=2, rtol=1e-9)
+        return eq.fixed_point(f, torch.zeros_like(X), x, solver=solver).value.sum()
+
+    with pytest.warns(eq.SolveWarning, match="fixed_point: [24] of [24] samples did not converge"):
+        if transform == "jvp":
+            torch.func.jvp(value, (X,), (X,))
+        elif transform == "vmap":
+            torch.func.vmap(torch.func.grad(value))(torch.stack([X, X]))
+        else:
+            torch.func.grad(value)(X)
 
 
 @pytest.mark.parametrize(

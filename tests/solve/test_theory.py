@@ -41,7 +41,7 @@ def products_of_gmres(a: Tensor, b: Tensor, rtol: float) -> tuple[int, int]:
     that is orthogonalised twice.
 
     Returns:
-        The least k at which ||A x_k + b - x_k|| has arrived (see `Limits`), and the evaluations that
+        The least k at which x_k has converged (see `Limits`), and the evaluations that
         Anderson acceleration needs: it evaluates z_{k+1} = A x_k + b as its (k + 2)th iterate.
     """
 

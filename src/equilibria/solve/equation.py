@@ -116,7 +116,9 @@ class StateEquation(Equation):
     def report_unsolved(self, status: Tensor, residual: Tensor) -> None:
         if self.derivative.fixed_steps:
             return
-        problem = describe_failure("fixed_point", private.bare(status), private.bare(residual))
+        status, residual = private.bare(status), private.bare(residual)
+        with private.outside_transforms():
+            problem = describe_failure("fixed_point", status, residual)
         if problem is not None:
             warn(
                 f"{problem}\nDerivatives of these samples are those of an equation that their "
@@ -243,6 +245,8 @@ def warn(text: str) -> None:
 
 def raise_if_failed(throw: bool, what: str, run: Ended) -> None:
     if throw:
-        problem = describe_failure(what, private.bare(run.status), private.bare(run.residual))
+        status, residual = private.bare(run.status), private.bare(run.residual)
+        with private.outside_transforms():
+            problem = describe_failure(what, status, residual)
         if problem is not None:
             raise SolveError(problem)

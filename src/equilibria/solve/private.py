@@ -223,9 +223,14 @@ def none(count: Tensor) -> bool:
 
 def bare(tensor: Tensor) -> Tensor:
     """The tensor under all wrappers of torch.func, its mapped axes in the open."""
-    while is_wrapped(tensor):
+    while is_wrapped(tensor := alive(tensor)):
         tensor = _functorch.get_unwrapped(tensor)
     return tensor
+
+
+def outside_transforms() -> AbstractContextManager[None]:
+    """What is computed of bare tensors inside stays bare, inside a transform of torch.func too."""
+    return torch._C._DisableFuncTorch()  # pyright: ignore
 
 
 def dual_level_active() -> bool:

@@ -74,7 +74,8 @@ class SolveError(RuntimeError):
 
 
 class SolveWarning(UserWarning):
-    """A backward solve that did not converge: the gradient of the samples named is inexact."""
+    """A solve, forward or backward, that did not converge: the gradient of the samples named is
+    inexact."""
 
 
 def describe_failure(what: str, status: Tensor, residual: Tensor) -> str | None:
