@@ -63,17 +63,6 @@ def test_a_batch_of_gradients_is_told() -> None:
     assert seen == [True, False]
 
 
-def test_saved_tensors_hooks_are_not_allowed_inside_transforms() -> None:
-    seen = []
-
-    def f(x):
-        seen.append(private.saved_tensors_hooks_allowed())
-        return x.sum()
-
-    grad(f)(X)
-    assert seen == [False] and private.saved_tensors_hooks_allowed()
-
-
 def test_bare_tensors_stay_bare_outside_transforms() -> None:
     seen = []
 

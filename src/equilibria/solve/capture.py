@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from equilibria.solve import private
+
+
+T = TypeVar("T")
 
 
 class _InForce(threading.local):
@@ -176,7 +179,7 @@ def capture(
     found = list(recorder.given.values())
     again: tuple[list[Tensor], _Recorder] | None = None
     if any(_of_unknown_age(x, begin) for x in found):
-        again = _recorded_again(evaluate, known)
+        again = _unnoticed(lambda: _recorded(evaluate, known))
         found = [x for x in found if id(x) in again[1].given]
     fixed: list[Tensor] = []
     if torch.is_grad_enabled():
@@ -185,7 +188,7 @@ def capture(
         walk = _Walk(out, seen, recorder.made)
         fixed = walk.leaves_among(expected)
         if len(fixed) < len(walk.leaves):
-            other = _recorded_again(evaluate, known) if again is None else again
+            other = again or _unnoticed(lambda: _recorded(evaluate, known))
             hidden = _Walk(other[0], seen, other[1].made)
             if histories := walk.histories_in(hidden):
                 raise RuntimeError(
@@ -215,8 +218,7 @@ def require_known(evaluate: Callable[[], list[Tensor]], known: Sequence[Tensor])
     if walk.leaves:
         strangers = [x for x in walk.leaves.values() if isinstance(x, nn.Parameter)]
         if not strangers:  # f may make leaves of its own, which are others each time
-            with _unnoticed():
-                strangers = walk.leaves_in(_Walk(evaluate(), known))
+            strangers = walk.leaves_in(_Walk(_unnoticed(evaluate), known))
         if strangers:
             kind = "parameter" if isinstance(strangers[0], nn.Parameter) else "tensor"
             raise RuntimeError(
@@ -241,19 +243,16 @@ def _recorded(
         _in_force.recorders.pop()
 
 
-def _recorded_again(
-    evaluate: Callable[[], list[Tensor]], known: Sequence[Tensor]
-) -> tuple[list[Tensor], _Recorder]:
-    with _unnoticed():
-        return _recorded(evaluate, known)
-
-
-def _unnoticed() -> AbstractContextManager[Any]:
-    """What is saved for backward inside is not counted by a checkpoint around: when it computes
-    anew, in another thread perhaps, it may do with fewer evaluations or take one more."""
-    if not private.saved_tensors_hooks_allowed():
-        return _NOTHING  # then there is no checkpoint either
-    return torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)
+def _unnoticed(call: Callable[[], T]) -> T:
+    """The call, whose tensors saved for backward a checkpoint around does not count: when it
+    computes anew, in another thread perhaps, it may do with fewer evaluations or take one more."""
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x):
+            return call()
+    except RuntimeError as error:
+        if "saved tensor hooks" not in str(error):
+            raise
+    return call()  # in a transform of torch.func, or f uses one: there is no checkpoint around
 
 
 def _sequence_mark() -> int:

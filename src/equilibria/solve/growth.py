@@ -20,9 +20,14 @@ GROWTH = 4.0
 SHARE = 0.03
 
 
+def ceiling(start: Tensor) -> Tensor:
+    """The length above which ||f(z)|| has outgrown S = `start`."""
+    return GROWTH * start
+
+
 def grown(scale: Tensor, start: Tensor) -> Tensor:
     """Has ||f(z)|| = `scale` outgrown S = `start`?"""
-    return scale > GROWTH * start
+    return scale > ceiling(start)
 
 
 def allowed(scale: Tensor, start: Tensor, absolute: Tensor | float) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from equilibria.solve import private
-from equilibria.solve.growth import grown, left
+from equilibria.solve.growth import ceiling, left
 from equilibria.solve.rows import Rows, choose, entries, length, relative_by_leaf, select
 from equilibria.solve.solvers.base import Point, Solver, Stepper
 from equilibria.solve.status import Status
@@ -77,6 +77,7 @@ class Judge:
         self.mark = self.merit  # the best merit when last looked for a stall
         self.origin = origin
         self.start = self.merit  # the larger of ||f|| and ||f - z|| at the first evaluation
+        self.ceiling = self.merit  # above it f(z) has outgrown the start
         # Whose relative residual was small enough, and nothing else: see `_doubted`.
         self.held = torch.zeros(samples, dtype=torch.bool, device=device)
         self.holding = False  # is there any?
@@ -112,6 +113,7 @@ class Judge:
             start = torch.maximum(size, scale)
             self.top = DIVERGENCE * start
             self.start = start if self.origin is None else self.origin
+            self.ceiling = ceiling(self.start)
         self.now, self.now_relative, self.now_merit = point.z, relative, merit
         if self.ordinary(self.evals):
             if self._quiet(size, merit):
@@ -119,7 +121,7 @@ class Judge:
                 return False
             if self._sound(size, scale):
                 here = (merit < self.floor).nonzero().flatten()
-                if not (len(here) and bool(grown(scale, self.start)[here].any())):
+                if not self._some_grown(scale, here):
                     self._keep(point)
                     return self._end(here, None)
         return self._settle(point, scale)
@@ -153,6 +155,12 @@ class Judge:
         """Has every sample come closer, none arrived, and none diverged?"""
         inside = torch.clamp(merit, min=self.floor, max=self.merit)
         return torch.equal(inside, merit) and torch.equal(torch.minimum(size, self.top), size)
+
+    def _some_grown(self, scale: Tensor, here: Tensor) -> bool:
+        """Has f(z) outgrown the start for any of the samples at these places?"""
+        if not len(here) or torch.equal(torch.minimum(scale, self.ceiling), scale):
+            return False
+        return bool((scale > self.ceiling).index_select(0, here).any())
 
     def _sound(self, size: Tensor, scale: Tensor) -> bool:
         """Is all finite, none too small to be squared, none diverged?"""
@@ -192,7 +200,7 @@ class Judge:
         solver, size = self.solver, point.size
         finite = torch.isfinite(size + scale)
         relative, merit = self.now_relative, self.now_merit
-        faint, large = size < self.small, grown(scale, self.start)
+        faint, large = size < self.small, scale > self.ceiling
         if self.holding or private.some(faint | (large & (merit < self.floor))):
             relative = torch.where(faint, _relative(point), relative)
             if self.plain:
@@ -231,7 +239,7 @@ class Judge:
         """
         unit = max(self.goal, torch.finfo(merit.dtype).tiny)
         fallen = unit * left(point.size, scale, self.start, self._absolute(point))
-        large = grown(scale, self.start)
+        large = scale > self.ceiling
         held = self.running & (self.held | (large & (merit <= self.goal) & ~(fallen <= unit)))
         first = held & ~self.held
         self.merit = torch.where(first, math.inf, self.merit)
@@ -349,6 +357,7 @@ class Judge:
             "now_merit",
             "held",
             "start",
+            "ceiling",
         ):
             setattr(self, name, getattr(self, name).index_select(0, keep))
         if isinstance(self.rtol, Tensor):

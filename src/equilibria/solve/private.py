@@ -223,7 +223,7 @@ def none(count: Tensor) -> bool:
 
 def bare(tensor: Tensor) -> Tensor:
     """The tensor under all wrappers of torch.func, its mapped axes in the open."""
-    while is_wrapped(tensor := alive(tensor)):
+    while is_wrapped(tensor):
         tensor = _functorch.get_unwrapped(tensor)
     return tensor
 
@@ -255,11 +255,6 @@ def primal(tensor: Tensor) -> Tensor:
 def forward_mode() -> AbstractContextManager[None]:
     """Lets tangents of outer levels through: torch switches them off inside a jvp rule."""
     return _forward_ad._set_fwd_grad_enabled(True)
-
-
-def saved_tensors_hooks_allowed() -> bool:
-    """Not inside the transforms of torch.func, and what they call."""
-    return torch._C._autograd._saved_tensors_hooks_is_enabled()  # pyright: ignore
 
 
 def has_tangent(tensor: Tensor) -> bool:

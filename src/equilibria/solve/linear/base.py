@@ -73,6 +73,8 @@ class Goal:
     def limit(self, scale: Tensor) -> Tensor:
         """The largest residual that is tolerated where ||A u + g|| is `scale`."""
         relative = self.atol + self.rtol * scale
+        if not isinstance(self.rtol, Tensor) and not self.rtol:
+            return relative  # an absolute tolerance is met by no growth
         fallen = allowed(scale, self.constant, self.atol)
         large = grown(scale, self.constant)
         return torch.where(large, torch.minimum(relative, fallen), relative)
