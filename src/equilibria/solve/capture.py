@@ -24,7 +24,6 @@ from torch.utils import _pytree as pytree
 
 from equilibria.solve import private
 
-
 T = TypeVar("T")
 
 
