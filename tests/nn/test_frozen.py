@@ -7,9 +7,11 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
+from torch.utils.checkpoint import checkpoint
 
 from equilibria.nn import DEQ, VariationalDropout, spectral_norm, weight_norm
 from equilibria.nn.frozen import Frozen, module_of
+from equilibria.solve import Picard
 
 
 class Counted(nn.Module):
@@ -65,6 +67,46 @@ def test_the_weights_have_their_history():
     assert weight.grad_fn is not None
     weight.sum().backward()
     assert layer.parametrizations.weight.original0.grad is not None
+
+
+def test_a_class_that_is_made_of_torchs_class_reads_the_same():
+    layer, parametrization = counted(nn.Linear(2, 2))
+    layer.__class__ = type("Sub", (type(layer),), {})
+    frozen = Frozen(layer)
+    with frozen.evaluation():
+        assert layer.weight is layer.weight
+    assert parametrization.calls == 1
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+def test_a_checkpoint_inside_the_cell_finds_the_forwards_masks_and_weights(normalise):
+    class Cell(nn.Module):
+        def __init__(self, checkpointed):
+            super().__init__()
+            torch.manual_seed(0)
+            self.linear = nn.Linear(8, 8)
+            self.drop = VariationalDropout(0.5)
+            self.checkpointed = checkpointed
+            if normalise:
+                spectral_norm(self.linear)
+
+        def inner(self, z, x):
+            return torch.tanh(0.7 * self.drop(self.linear(z)) + x)
+
+        def forward(self, z, x):
+            if not self.checkpointed:
+                return self.inner(z, x)
+            return checkpoint(self.inner, z, x, use_reentrant=False)
+
+    results = []
+    for checkpointed in (False, True):
+        layer = DEQ(Cell(checkpointed), solver=Picard(rtol=1e-6))
+        x = torch.linspace(-1, 1, 32).view(4, 8).requires_grad_()
+        torch.manual_seed(1)
+        layer(x).value.square().sum().backward()
+        results.append([x.grad, *(p.grad for p in layer.parameters())])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_a_users_cache_is_kept():

@@ -94,3 +94,20 @@ def test_the_inner_of_two_layers_speaks() -> None:
     with pytest.raises(ValueError, match="init=") as caught:
         DEQ(lambda z, x: 0.5 * z + inner(x).value)(X)
     assert str(caught.value).count("init=") == 1
+
+
+def test_an_error_of_the_cells_own_kind_stays_what_it_is() -> None:
+    class Mine(RuntimeError):
+        pass
+
+    def cell(z, x):
+        raise Mine("queue size exceeded")
+
+    with pytest.raises(Mine, match="^queue size exceeded$"):
+        DEQ(cell)(X)
+
+
+def test_an_operand_of_another_batch_is_not_the_starts_fault() -> None:
+    with pytest.raises(ValueError, match="operand 1 has the shape") as caught:
+        DEQ(lambda z, x, y: z + x)(X, X[:3])
+    assert "init=" not in str(caught.value)

@@ -166,6 +166,22 @@ def test_a_mixture_of_experts(normalise: bool, batches: int) -> None:
                 torch.testing.assert_close(got[name], p.grad, rtol=1e-6, atol=1e-9)
 
 
+def test_a_mixture_as_a_method() -> None:
+    torch.manual_seed(0)
+    cell = Mixture()
+    x = torch.randn(3, 4, **DOUBLE)
+    results = []
+    for given in (cell, cell.forward):
+        cell.zero_grad(set_to_none=True)
+        sol = eq.DEQ(given, solver=eq.Picard(rtol=1e-11, max_evals=300), adjoint=TIGHT)(x)
+        sol.value.square().sum().backward()
+        results.append([p.grad for p in cell.parameters()])
+    assert any(g is None for g in results[0])
+    for a, b in zip(*results, strict=True):
+        assert (a is None) == (b is None)
+        assert a is None or torch.equal(a, b)
+
+
 def test_a_mixture_inside_the_cell_of_another_layer() -> None:
     torch.manual_seed(1)
     inner = eq.DEQ(Mixture(), solver=eq.Picard(rtol=1e-11, max_evals=300), adjoint=TIGHT)
@@ -285,3 +301,58 @@ def test_the_value_is_the_callers_own(adjoint: Any, grad: bool) -> None:
         sol = eq.fixed_point(lambda z: c, torch.zeros_like(c), solver=eq.Picard(), adjoint=adjoint)
         sol.value.add_(1)
     assert torch.equal(c, torch.ones(2, 3, **DOUBLE))
+
+
+def test_the_smallest_numbers_are_no_change() -> None:
+    """Their squares are rounded to nothing."""
+    for adjoint in (eq.Implicit(), eq.Unrolled(checkpoint=True)):
+        x = torch.full((2, 3), 1e-20, requires_grad=True)
+        sol = eq.fixed_point(
+            lambda z, x: torch.tanh(0.7 * z + x),
+            torch.zeros(2, 3),
+            x,
+            solver=eq.Picard(rtol=1e-3),
+            adjoint=adjoint,
+        )
+        sol.value.sum().backward()
+        torch.testing.assert_close(x.grad, torch.full((2, 3), 1 / 0.3), rtol=2e-2, atol=0.0)
+
+
+@pytest.mark.parametrize("power", [-80, 80])
+@pytest.mark.parametrize(
+    "linear",
+    [eq.GMRES(), eq.BiCGSTAB(), eq.Dense(), eq.Relay(), eq.Neumann(), eq.Broyden()],
+    ids=lambda linear: type(linear).__name__,
+)
+def test_a_loss_of_any_scale(linear: Any, power: int) -> None:
+    """Scaling by a power of two changes nothing, though squares are no numbers any more."""
+    weight = 0.9 * nn.init.orthogonal_(torch.empty(8, 8))
+    results = []
+    for scale in (1.0, 2.0**power):
+        x = torch.ones(2, 8, requires_grad=True)
+        sol = eq.fixed_point(
+            lambda z, x: torch.tanh(z @ weight.T + x),
+            torch.zeros(2, 8),
+            x,
+            adjoint=eq.Implicit(linear=linear),
+        )
+        (grad,) = torch.autograd.grad(sol.value.sum() * scale, x)
+        results.append((grad / scale, sol.adjoint.status, sol.adjoint.stats.evals))
+        assert (sol.adjoint.stats.residual > 0).all()
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_phantom_says_of_the_smallest_what_it_says_of_others() -> None:
+    found = [
+        eq.fixed_point(
+            lambda z, scale=scale: 0.9 * z + scale,
+            torch.zeros(1, 3),
+            solver=eq.Picard(max_evals=5),
+            adjoint=eq.Phantom(),
+        )
+        for scale in (1.0, 2.0**-80)
+    ]
+    assert (found[0].status == eq.Status.MAX_EVALS).all()
+    assert torch.equal(found[0].status, found[1].status)
+    torch.testing.assert_close(found[0].stats.residual, found[1].stats.residual)

@@ -10,26 +10,33 @@ belongs to it. Which one is entered is known to the running thread alone.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar, Token
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from equilibria.solve import private
+from equilibria.solve.binding import HeldFunction
 from equilibria.solve.boundary import as_around
 
 __all__ = ["Frozen"]
 
 _active: ContextVar[Frozen | None] = ContextVar("equilibria_frozen", default=None)
 
-Lent = tuple[dict[str, Any], str, Tensor, Tensor]
-"""A module's tensors by name, a name, what it stands for now and in the forward."""
-
 # A parametrisation may write to its buffers in train mode, as torch's spectral_norm does.
 _writing = threading.RLock()
+
+
+class Lent(NamedTuple):
+    """A tensor of a module that stands there for one evaluation."""
+
+    store: dict[str, Any]
+    name: str
+    before: Tensor
+    held: Tensor
 
 
 class Frozen:
@@ -62,14 +69,15 @@ class Frozen:
                 self._tensors += [(store, k, t) for k, t in store.items() if t is not None]
             if parametrize.is_parametrized(module):
                 self._hold(module)
-        if isinstance(cell, nn.Module):
+        if owner is not None:
             inner = {id(x) for origin in self._weights for x in origin.parameters()}
-            own = (x for x in cell.parameters() if id(x) not in inner)
+            own = (x for x in owner.parameters() if id(x) not in inner)
             self.parameters = [*own, *self._weights.values()]
 
     def _hold(self, module: nn.Module) -> None:
         origins: Any = module.parametrizations
-        _make_readable(type(module), list(origins))
+        for name in origins:
+            _make_readable(type(module), name)
         for name, origin in origins.items():
             if module.training:
                 with _writing:
@@ -91,7 +99,8 @@ class Frozen:
     def once(self, key: Hashable, make: Callable[[], Tensor | None]) -> Tensor | None:
         """Return the constant that `make` gave when this forward first asked for `key`."""
         if key not in self._masks:
-            self._masks[key] = _plain(make())
+            mask = make()  # without the wrappers of the transforms in which it was made
+            self._masks[key] = None if mask is None else private.bare(mask)
         return self._masks[key]
 
     @contextmanager
@@ -119,19 +128,32 @@ class Frozen:
     def _enter(self, rows: Tensor | None) -> tuple[Token[Frozen | None], list[Lent]]:
         # functional_call lends a module other parameters until it returns; backward comes later.
         # To lend them is to write to the module, which no other thread may use meanwhile.
-        lent = [(store, k, store[k], t) for store, k, t in self._tensors if store[k] is not t]
-        for store, name, _, tensor in lent:
-            store[name] = tensor
+        lent = [Lent(store, k, store[k], t) for store, k, t in self._tensors if store[k] is not t]
+        for each in lent:
+            each.store[each.name] = each.held
         self.rows = rows
         return _active.set(self), lent
 
     def _leave(self, token: Token[Frozen | None], lent: list[Lent]) -> None:
         _active.reset(token)
-        for store, name, before, _ in lent:
-            store[name] = before
+        for each in lent:
+            each.store[each.name] = each.before
 
 
-class Evaluation:
+class _Held:
+    """Inside, a forward's tensors stand where its latest evaluation found them."""
+
+    def __init__(self, frozen: Frozen) -> None:
+        self.frozen = frozen
+
+    def __enter__(self) -> None:
+        self.entered = self.frozen._enter(self.frozen.rows)
+
+    def __exit__(self, *_: object) -> None:
+        self.frozen._leave(*self.entered)
+
+
+class Evaluation(HeldFunction):
     """A cell as the function that one forward solves: `Frozen` is entered whenever it is called.
 
     Args:
@@ -156,6 +178,9 @@ class Evaluation:
         *inputs, rows = operands
         return self.frozen.run(self.cell, rows, z, *inputs)
 
+    def held(self) -> AbstractContextManager[None]:
+        return _Held(self.frozen)
+
 
 def module_of(cell: Callable[..., Any]) -> nn.Module | None:
     """The module that holds a cell's weights: the cell, or the object of which it is a method."""
@@ -163,35 +188,23 @@ def module_of(cell: Callable[..., Any]) -> nn.Module | None:
     return owner if isinstance(owner, nn.Module) else None
 
 
-def _plain(constant: Tensor | None) -> Tensor | None:
-    """Take off the wrappers of the `torch.func` transforms in which a constant was made.
-
-    The solver evaluates the cell outside of them too. Private names of torch: there is no public
-    way to make a plain tensor inside a transform.
-    """
-    functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
-    while constant is not None and functorch.is_functorch_wrapped_tensor(constant):
-        constant = functorch.get_unwrapped(constant)
-    return constant
-
-
 class _Readable(property):
     """A parametrised weight as an attribute: what the forward holds, else what torch computes."""
 
 
-def _make_readable(kind: type[nn.Module], names: Sequence[str]) -> None:
-    """Let these parametrised weights of a class of modules be read from the active `Frozen`.
+def _make_readable(kind: type[nn.Module], name: str) -> None:
+    """Let a parametrised weight of a class of modules be read from the active `Frozen`.
 
     Torch gives every parametrised module a class of its own, which its copies share, with a
-    property for each weight. Each is replaced once and for good by one that looks for the running
+    property for each weight. It is replaced once and for good by one that looks for the running
     thread's `Frozen` first: nothing is swapped while a layer runs. It looks before torch's own
     cache, which goes by the identity of the module that was parametrised first and would hand a
     copy the weight of another one.
     """
-    for name in names:
-        attribute = vars(kind).get(name)
-        if isinstance(attribute, property) and not isinstance(attribute, _Readable):
-            setattr(kind, name, _readable(name, attribute))
+    owner = next(base for base in kind.__mro__ if name in vars(base))
+    attribute = vars(owner)[name]
+    if isinstance(attribute, property) and not isinstance(attribute, _Readable):
+        setattr(owner, name, _readable(name, attribute))
 
 
 def _readable(name: str, computed: property) -> _Readable:

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equilibria.solve import SolveError
 from equilibria.solve.tree import flatten, unflatten
 
 __all__ = ["raise_with_remedy"]
@@ -35,7 +34,11 @@ def raise_with_remedy(error: Exception, cell: nn.Module | None, z0: Any, *, gues
         ValueError: the start was guessed, and its shapes or its structure are not the cell's.
     """
     message = str(error)
-    if isinstance(error, SolveError) or "init=" in message:  # the layer within this one said it
+    # An error of a kind of its own is the cell's affair; those that name `operand` or `init=` have
+    # said what to do, in this layer or in one within it.
+    if type(error) not in (IndexError, RuntimeError, TypeError, ValueError):
+        return
+    if message.startswith("operand ") or "init=" in message:
         return
     leaves = [leaf for leaf in flatten(z0)[0] if isinstance(leaf, Tensor)]
     if cell is not None and leaves and OF_DTYPES.search(message):
@@ -49,9 +52,9 @@ def raise_with_remedy(error: Exception, cell: nn.Module | None, z0: Any, *, gues
             ) from error
     if guessed and OF_SHAPES.search(message):
         raise ValueError(
-            f"the cell failed on its state: {message}. Nobody has said what the state looks like, "
-            f"so it starts as zeros like the first input, {_shapes(z0)}. If the cell's state has "
-            "another shape or is a tree, give the layer "
+            f"the cell failed on its state: {message}. No start was given, "
+            f"so the state starts as zeros like the first input, {_shapes(z0)}. If the cell's "
+            "state has another shape or is a tree, give the layer "
             "init=lambda x: torch.zeros(len(x), width), or the call z0="
         ) from error
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
+from equilibria.solve import private
 from equilibria.solve.autocast import outside
 from equilibria.solve.derivative import Linearisation, pullback, pushforward
 from equilibria.solve.equation import (
@@ -25,7 +26,7 @@ from equilibria.solve.jacobian import KnownProduct
 from equilibria.solve.linear import LinearSolver, affine
 from equilibria.solve.loop import Run, iterate
 from equilibria.solve.preconditioned import solve_preconditioned
-from equilibria.solve.rows import Layout, Rows, choose, length, norm
+from equilibria.solve.rows import Layout, Rows, choose, faintest, length, norm
 from equilibria.solve.solvers import Solver
 from equilibria.solve.status import Stats, describe_failure
 from equilibria.solve.tree import Leaves
@@ -116,8 +117,11 @@ class Affine(Equation):
             return layout.rows(multiply(layout.leaves(rows)))
 
         g = layout.rows(constant)
+        unit = None if self.solver.atol else _unit(g)
+        if unit is not None:
+            g = [row / unit for row in g]
         with outside([constant[0].device.type]):
-            begin = self._start(layout, g)
+            begin = self._start(layout, g, unit)
             if not isinstance(self.solver, LinearSolver):
                 run = iterate(
                     self.solver,
@@ -133,6 +137,8 @@ class Affine(Equation):
                 )
             else:
                 run = self.solver.solve(product, g, begin, rtol=options.rtol)
+        if unit is not None:
+            run = replace(run, value=[row * unit for row in run.value])
         if self.report is not None:
             stats = Stats(evals=run.evals, residual=run.residual)
             self.report.latest = AdjointInfo(run.status, stats, layout.leaves(run.value))
@@ -143,11 +149,13 @@ class Affine(Equation):
             warn(f"{problem}\nThe derivatives of these samples are inexact.")
         return layout, run
 
-    def _start(self, layout: Layout, g: Rows) -> Rows | None:
+    def _start(self, layout: Layout, g: Rows, unit: Tensor | None) -> Rows | None:
         """The adjoint of an earlier solution; zero where that says nothing about this one."""
         if self.report is None or self.report.start is None:
             return None if self.options.guess is None else self.options.guess(g)
         start = [x.to(y) for x, y in zip(layout.rows(self.report.start), g, strict=True)]
+        if unit is not None:
+            start = [row / unit for row in start]
         usable = torch.isfinite(norm(start)) & (norm(g) > 0)
         return choose(usable, start, [torch.zeros_like(x) for x in g])
 
@@ -176,3 +184,14 @@ class Affine(Equation):
     @override
     def require_substitutable(self) -> None:
         self.parent.require_substitutable()
+
+
+def _unit(g: Rows) -> Tensor | None:
+    """Powers of two `(samples, 1)` by which the constant term is to be divided, for its squares to
+    be numbers: a loss may be scaled by anything. None where they are."""
+    largest = torch.stack([row.abs().amax(dim=1) for row in g]).amax(dim=0)
+    faint = faintest(largest.dtype)
+    if not private.some((largest > 0) & (largest < faint) | (largest > 1 / faint)):
+        return None
+    exponent = torch.frexp(torch.where(torch.isfinite(largest), largest, 1.0)).exponent
+    return torch.ldexp(torch.ones_like(largest), exponent).unsqueeze(1)

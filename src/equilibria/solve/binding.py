@@ -7,7 +7,9 @@ anew, as a loop does to its variable.
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from types import CellType, FunctionType, MethodType
 from typing import Any
@@ -17,15 +19,32 @@ from torch import Tensor, nn
 from equilibria.solve.boundary import as_around
 
 
-def closed_over(f: Callable[..., Any]) -> Sequence[Tensor]:
-    """The tensors that f is known to close over: a module's parameters, or what f declares.
+class HeldFunction(abc.ABC):
+    """A function that keeps what it closes over as it is, for its later evaluations, by itself.
 
-    A function that declares them, as its attribute `closes_over`, keeps them as they are for its
-    later evaluations by itself.
+    Attributes:
+        closes_over: the tensors, of which an evaluation may use some.
     """
+
+    closes_over: Sequence[Tensor]
+    __call__: Callable[..., Any]
+
+    @abc.abstractmethod
+    def held(self) -> AbstractContextManager[None]:
+        """Inside, what the latest evaluation found stands where it found it: for a part of f that
+        backward runs again, a checkpoint in it."""
+
+
+def closed_over(f: Callable[..., Any]) -> Sequence[Tensor]:
+    """The tensors that f is known to close over: a module's parameters, or what f declares."""
     if isinstance(f, nn.Module):
         return list(f.parameters())
-    return getattr(f, "closes_over", ())
+    return f.closes_over if isinstance(f, HeldFunction) else ()
+
+
+def held(f: Callable[..., Any]) -> AbstractContextManager[None] | None:
+    """See `HeldFunction.held`; None for other functions."""
+    return f.held() if isinstance(f, HeldFunction) else None
 
 
 def bind(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,7 +53,7 @@ def bind(f: Callable[..., Any]) -> Callable[..., Any]:
     Modules are looked for in f itself, in the object that it is a method of, and in what functions
     close over.
     """
-    if hasattr(f, "closes_over"):
+    if isinstance(f, HeldFunction):
         return f
     parts = list(_parts(f, set()))
     lent = [entry for part in parts if isinstance(part, nn.Module) for entry in _lent(part)]

@@ -1,7 +1,7 @@
 """The boundary between a program that torch compiles and a solve inside it.
 
 A solve is a loop that ends when its numbers say so; torch's compiler breaks its graph before it and
-takes up again behind it. Inside, this package's code runs as it is, and f alone is compiled, by the
+resumes after it. Inside, this package's code runs as it is, and f alone is compiled, by the
 compiler of the program around.
 """
 
@@ -41,7 +41,7 @@ def boundary(function: Callable[P, R]) -> Callable[P, R]:
     `as_around`.
 
     Raises:
-        RuntimeError: torch.export comes by.
+        RuntimeError: called under torch.export.
     """
 
     @wraps(function)

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
+from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor, nn
@@ -76,6 +77,23 @@ def substituted(
 _NOTHING = nullcontext()
 
 
+def both(
+    first: AbstractContextManager[None] | None, second: AbstractContextManager[None]
+) -> AbstractContextManager[None]:
+    """The two, one inside the other, at no cost where one of them is nothing."""
+    if first is None:
+        return second
+    return first if second is _NOTHING else _both(first, second)
+
+
+@contextmanager
+def _both(
+    first: AbstractContextManager[None], second: AbstractContextManager[None]
+) -> Generator[None]:
+    with first, second:
+        yield
+
+
 @contextmanager
 def _substituted(originals: Sequence[Tensor], stand_ins: Sequence[Tensor]) -> Generator[None]:
     mode = Substitute(originals, stand_ins)
@@ -96,13 +114,12 @@ def _stood_for(tensor: Tensor) -> Tensor:
 class _Recorder(TorchFunctionMode):
     """Notes the tensors that torch is given and that autograd follows, and what torch makes.
 
-    What is made is noted by identity alone, so that it can be freed: what exists before the
-    evaluation outlives it, and its identity is never used again.
+    What is made is noted without being kept alive.
     """
 
     def __init__(self, known: Sequence[Tensor]) -> None:
         super().__init__()
-        self.made = {id(tensor) for tensor in known}
+        self.made: dict[int, ReferenceType[Tensor]] = {id(x): ref(x) for x in known}
         self.given: dict[int, Tensor] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -113,13 +130,17 @@ class _Recorder(TorchFunctionMode):
         for leaf in _leaves((out,)):
             # What was given stays given: an in-place operation returns its argument.
             if isinstance(leaf, Tensor) and id(leaf) not in self.given:
-                self.made.add(id(leaf))
+                self.made[id(leaf)] = ref(leaf)
         return out
 
     def note(self, tensor: Tensor) -> None:
         """The tensor is given to torch."""
-        if id(tensor) not in self.made and _followed(tensor):
+        if not self.has_made(tensor) and _followed(tensor):
             self.given[id(tensor)] = tensor
+
+    def has_made(self, tensor: Tensor) -> bool:
+        made = self.made.get(id(tensor))
+        return made is not None and made() is tensor  # and not one that took a freed one's place
 
 
 _PLAIN = (Tensor, int, float, bool, str, type(None))
@@ -184,11 +205,11 @@ def capture(
     if torch.is_grad_enabled():
         # What f was recorded to use may have been a stand-in for what it closes over.
         seen = [*known, *found, *(_stood_for(x) for x in found)]
-        walk = _Walk(out, seen, recorder.made)
+        walk = _Walk(out, seen, recorder.has_made)
         fixed = walk.leaves_among(expected)
         if len(fixed) < len(walk.leaves):
             other = again or _unnoticed(lambda: _recorded(evaluate, known))
-            hidden = _Walk(other[0], seen, other[1].made)
+            hidden = _Walk(other[0], seen, other[1].has_made)
             if histories := walk.histories_in(hidden):
                 raise RuntimeError(
                     f"f closes over a tensor with a history ({histories[0]}) that it uses where "
@@ -274,16 +295,19 @@ class _Walk:
 
     Args:
         seen: where the walk ends, beside the leaves.
-        made: identities of leaves that are passed over.
+        made: says which leaves are passed over.
 
     Attributes:
         leaves: those that the walk ends at and that are not in `seen`, by identity.
     """
 
     def __init__(
-        self, out: Sequence[Tensor], seen: Sequence[Tensor], made: set[int] | None = None
+        self,
+        out: Sequence[Tensor],
+        seen: Sequence[Tensor],
+        made: Callable[[Tensor], bool] = lambda _: False,
     ) -> None:
-        known = {id(tensor) for tensor in seen if tensor.grad_fn is None} | (made or set())
+        known = {id(tensor) for tensor in seen if tensor.grad_fn is None}
         edges = {(x.grad_fn, x.output_nr) for x in seen if x.grad_fn is not None}
         self.leaves: dict[int, Tensor] = {}
         self._nodes: dict[Any, None] = {}  # that are no leaves, from the outputs down
@@ -294,7 +318,7 @@ class _Walk:
             if node is None or edge in edges or node in self._nodes:
                 continue
             if hasattr(node, "variable"):
-                if id(node.variable) not in known:
+                if id(node.variable) not in known and not made(node.variable):
                     self.leaves[id(node.variable)] = node.variable
             else:
                 self._nodes[node] = None

@@ -32,7 +32,7 @@ class Equation(abc.ABC):
         coupled: the batch is one sample.
         throw: a solve that does not converge raises.
         derivative: how its solution is differentiated.
-        record: where solves leave word of themselves; None: nowhere.
+        record: where solves report; None: nowhere.
     """
 
     coupled: bool

@@ -10,7 +10,16 @@ from torch import Tensor
 
 from equilibria.solve import private
 from equilibria.solve.growth import ceiling, left
-from equilibria.solve.rows import Rows, choose, entries, length, relative_by_leaf, select
+from equilibria.solve.rows import (
+    Rows,
+    choose,
+    entries,
+    faintest,
+    length,
+    relative_by_leaf,
+    scaled_ratio,
+    select,
+)
 from equilibria.solve.solvers.base import Point, Solver, Stepper
 from equilibria.solve.status import Status
 
@@ -70,7 +79,7 @@ class Judge:
         self.floor = torch.nextafter(goal, goal + 1).clamp_min_(tiny)
         self.top = goal  # a residual above it has diverged
         # The squares of a shorter one may be rounded to nothing.
-        self.small = torch.full_like(goal, math.sqrt(tiny / torch.finfo(dtype).eps))
+        self.small = torch.full_like(goal, faintest(dtype))
         self.merit: Tensor = torch.full_like(goal, math.inf)  # of the best iterate
         self.relative: Tensor = self.merit  # its relative residual
         self.size = self.merit  # ||f - z|| of it, for methods that look around
@@ -202,7 +211,7 @@ class Judge:
         relative, merit = self.now_relative, self.now_merit
         faint, large = size < self.small, scale > self.ceiling
         if self.holding or private.some(faint | (large & (merit < self.floor))):
-            relative = torch.where(faint, _relative(point), relative)
+            relative = torch.where(faint, scaled_ratio(point.residual, point.f), relative)
             if self.plain:
                 merit = relative
             if self.holding or private.some(large & (merit < self.floor)):
@@ -430,12 +439,3 @@ def _with(rows: Rows, index: Tensor, others: Rows) -> Rows:
         row.index_copy(0, index, other.index_select(0, index))
         for row, other in zip(rows, others, strict=True)
     ]
-
-
-def _relative(point: Point) -> Tensor:
-    """||f - z|| / ||f|| where squares would be rounded to nothing; f(z) = z = 0 is solved."""
-    f, residual = ([row.detach() for row in rows] for rows in (point.f, point.residual))
-    largest = torch.stack([row.abs().amax(dim=1) for row in (*f, *residual)]).amax(dim=0)
-    unit = torch.where(largest > 0, largest, 1.0).unsqueeze(1)
-    size, scale = (length([row / unit for row in rows]) for rows in (residual, f))
-    return torch.where(size == 0, 0.0, size / scale)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +14,8 @@ from typing_extensions import override
 
 from equilibria.solve import private
 from equilibria.solve.autocast import AutocastRegion, entered, outside
-from equilibria.solve.capture import Captured, require_known, substituted
+from equilibria.solve.binding import held
+from equilibria.solve.capture import Captured, both, require_known, substituted
 from equilibria.solve.derivative import Linearisation
 from equilibria.solve.equation import (
     Axes,
@@ -27,7 +29,7 @@ from equilibria.solve.equation import (
 from equilibria.solve.jacobian import GraphKeeper
 from equilibria.solve.loop import Run, iterate
 from equilibria.solve.mapped import Mapped
-from equilibria.solve.rows import Layout, Rows, norm, subtract
+from equilibria.solve.rows import Layout, Rows, ratio, subtract
 from equilibria.solve.solvers import Solver
 from equilibria.solve.solvers.base import Jacobian
 from equilibria.solve.tree import Leaves, Operands, Tree, describe, flatten, unflatten
@@ -184,7 +186,7 @@ class Nonlinear(StateEquation):
             lambda z, p: self.evaluate_known(z, p, others),
             z,
             own,
-            lambda: substituted(captured.originals, stand_ins),
+            lambda: self._around(stand_ins),
         )
 
     @override
@@ -195,8 +197,13 @@ class Nonlinear(StateEquation):
             self.evaluate,
             [followable(x) for x in z],
             p,
-            lambda: substituted(self.captured.originals, stand_ins),
+            lambda: self._around(stand_ins),
         )
+
+    def _around(self, stand_ins: Leaves) -> AbstractContextManager[Any]:
+        """Entered for products with the Jacobian: a checkpoint in f evaluates a part of it there,
+        which must find what the whole has found."""
+        return both(held(self.f), substituted(self.captured.originals, stand_ins))
 
     @override
     def leaves_for(self, p: Leaves, needed: Sequence[bool]) -> Leaves:
@@ -244,7 +251,7 @@ class Nonlinear(StateEquation):
         """||f(z) - z|| / ||f(z)|| of each sample, where `value` is f(z)."""
         layout = Layout.of(z, self.coupled)
         at, image = (layout.rows([x.detach() for x in leaves]) for leaves in (z, value))
-        return norm(subtract(image, at)) / norm(image)
+        return ratio(subtract(image, at), image)
 
     def _rounding(self, like: Tensor) -> float:
         """Change of a relative residual that may be rounding alone: f's kernels may differ with the

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from equilibria.solve import linalg
+from equilibria.solve import linalg, private
 
 Rows = list[Tensor]
 
@@ -92,6 +92,29 @@ def length(rows: Rows) -> Tensor:
 def norm(rows: Rows) -> Tensor:
     """RMS norm of each sample over all its entries, all leaves together: `(samples,)`."""
     return length(rows) / math.sqrt(entries(rows))
+
+
+def faintest(dtype: torch.dtype) -> float:
+    """The squares of a shorter length may be rounded to nothing."""
+    info = torch.finfo(dtype)
+    return math.sqrt(info.tiny / info.eps)
+
+
+def scaled_ratio(a: Rows, b: Rows) -> Tensor:
+    """||a|| / ||b|| of each sample, where squares would be rounded to nothing; 0 / 0 is 0."""
+    a, b = ([row.detach() for row in rows] for rows in (a, b))
+    largest = torch.stack([row.abs().amax(dim=1) for row in (*a, *b)]).amax(dim=0)
+    unit = torch.where(largest > 0, largest, 1.0).unsqueeze(1)
+    size, scale = (length([row / unit for row in rows]) for rows in (a, b))
+    return torch.where(size == 0, 0.0, size / scale)
+
+
+def ratio(a: Rows, b: Rows) -> Tensor:
+    """||a|| / ||b|| of each sample, whatever their scale."""
+    size = length(a)
+    faint = size < faintest(size.dtype)
+    found = size / length(b)
+    return torch.where(faint, scaled_ratio(a, b), found) if private.some(faint) else found
 
 
 def relative_by_leaf(residual: Rows, f: Rows) -> Tensor:

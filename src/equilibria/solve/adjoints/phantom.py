@@ -15,7 +15,7 @@ from equilibria.solve.equation import Derivative, raise_if_failed
 from equilibria.solve.growth import allowed, grown
 from equilibria.solve.implicit import Found, one_step, solve
 from equilibria.solve.nonlinear import Nonlinear
-from equilibria.solve.rows import Layout, choose, norm, relative_by_leaf, subtract
+from equilibria.solve.rows import Layout, choose, norm, ratio, relative_by_leaf, subtract
 from equilibria.solve.solvers.base import check_damping, check_whole
 from equilibria.solve.status import Status
 from equilibria.solve.tree import Leaves
@@ -80,7 +80,9 @@ class Phantom(Adjoint):
 
         end, solver = measured[-1], quiet.solver
         finite = torch.isfinite(end.size + end.scale)
-        reached = end.size <= solver.atol + solver.rtol * end.scale
+        reached = end.relative <= solver.rtol
+        if solver.atol:
+            reached = reached | (end.size <= solver.atol + solver.rtol * end.scale)
         solved = found.status == Status.CONVERGED
         evals = found.evals + self.steps + 1
         # A solution has been judged from the start; the steps may have left it since.
@@ -135,6 +137,5 @@ def _measured(layout: Layout, z: Leaves, image: Leaves) -> _Measured:
     rows = layout.rows([x.detach() for x in z])
     image_rows = layout.rows([x.detach() for x in image])
     residual = subtract(image_rows, rows)
-    size, scale = norm(residual), norm(image_rows)
-    relative = size / (scale + torch.finfo(size.dtype).tiny)
-    return _Measured(size, scale, relative, relative_by_leaf(residual, image_rows))
+    relative, each = ratio(residual, image_rows), relative_by_leaf(residual, image_rows)
+    return _Measured(norm(residual), norm(image_rows), relative, each)
