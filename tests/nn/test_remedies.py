@@ -103,7 +103,7 @@ def test_an_error_of_the_cells_own_kind_stays_what_it_is() -> None:
     def cell(z, x):
         raise Mine("queue size exceeded")
 
-    with pytest.raises(Mine, match="^queue size exceeded$"):
+    with pytest.raises(Mine, match=r"^queue size exceeded$"):
         DEQ(cell)(X)
 
 

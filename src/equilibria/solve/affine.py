@@ -26,7 +26,7 @@ from equilibria.solve.jacobian import KnownProduct
 from equilibria.solve.linear import LinearSolver, affine
 from equilibria.solve.loop import Run, iterate
 from equilibria.solve.preconditioned import solve_preconditioned
-from equilibria.solve.rows import Layout, Rows, choose, faintest, length, norm
+from equilibria.solve.rows import Layout, Rows, choose, faintest, largest_of, length, norm
 from equilibria.solve.solvers import Solver
 from equilibria.solve.status import Stats, describe_failure
 from equilibria.solve.tree import Leaves
@@ -102,7 +102,8 @@ class Affine(Equation):
         at, parameters, constant = self._split(p)
         jacobian = self.parent.linearise(at, parameters, [False] * len(parameters))
         self.parent.require_same(at, jacobian.value)
-        return self.solve_with(jacobian, constant)
+        with jacobian.held:
+            return self.solve_with(jacobian, constant)
 
     def solve_with(self, jacobian: Linearisation, constant: Leaves) -> tuple[Layout, Run]:
         """Solves, given the graph that the products are taken from.
@@ -189,9 +190,9 @@ class Affine(Equation):
 def _unit(g: Rows) -> Tensor | None:
     """Powers of two `(samples, 1)` by which the constant term is to be divided, for its squares to
     be numbers: a loss may be scaled by anything. None where they are."""
-    largest = torch.stack([row.abs().amax(dim=1) for row in g]).amax(dim=0)
+    largest = largest_of(g)
     faint = faintest(largest.dtype)
-    if not private.some((largest > 0) & (largest < faint) | (largest > 1 / faint)):
+    if private.every(torch.clamp(largest, faint, 1 / faint) == largest):
         return None
     exponent = torch.frexp(torch.where(torch.isfinite(largest), largest, 1.0)).exponent
     return torch.ldexp(torch.ones_like(largest), exponent).unsqueeze(1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import CellType, FunctionType, MethodType
 from typing import Any
@@ -42,9 +42,12 @@ def closed_over(f: Callable[..., Any]) -> Sequence[Tensor]:
     return f.closes_over if isinstance(f, HeldFunction) else ()
 
 
-def held(f: Callable[..., Any]) -> AbstractContextManager[None] | None:
-    """See `HeldFunction.held`; None for other functions."""
-    return f.held() if isinstance(f, HeldFunction) else None
+def held(f: Callable[..., Any]) -> AbstractContextManager[None]:
+    """See `HeldFunction.held`; nothing for other functions."""
+    return f.held() if isinstance(f, HeldFunction) else _NOTHING
+
+
+_NOTHING = nullcontext()
 
 
 def bind(f: Callable[..., Any]) -> Callable[..., Any]:

@@ -77,23 +77,6 @@ def substituted(
 _NOTHING = nullcontext()
 
 
-def both(
-    first: AbstractContextManager[None] | None, second: AbstractContextManager[None]
-) -> AbstractContextManager[None]:
-    """The two, one inside the other, at no cost where one of them is nothing."""
-    if first is None:
-        return second
-    return first if second is _NOTHING else _both(first, second)
-
-
-@contextmanager
-def _both(
-    first: AbstractContextManager[None], second: AbstractContextManager[None]
-) -> Generator[None]:
-    with first, second:
-        yield
-
-
 @contextmanager
 def _substituted(originals: Sequence[Tensor], stand_ins: Sequence[Tensor]) -> Generator[None]:
     mode = Substitute(originals, stand_ins)

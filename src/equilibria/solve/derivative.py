@@ -135,6 +135,8 @@ class Linearisation:
         z: the state; detached here.
         p: the parameters; those that require a gradient are leaves.
         around: entered for every product; f may be evaluated again there, by a checkpoint in it.
+        held: to be entered once by who takes products, for the same reason: what f closes over
+            stands there as this evaluation found it.
 
     Attributes:
         uncompiled: f is compiled and had to be evaluated once more, uncompiled, for a product that
@@ -147,12 +149,14 @@ class Linearisation:
         z: Leaves,
         p: Leaves,
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
+        held: AbstractContextManager[None] | None = None,
     ) -> None:
         with torch.enable_grad(), private.for_many_backwards():
             self.z = [x.detach().requires_grad_() for x in z]
             self.p = p
             self.value = evaluate(self.z, p)
         self.around = around
+        self.held = nullcontext() if held is None else held
         self.uncompiled = False
         self._evaluate = evaluate
         self._doubled: tuple[Leaves, Leaves] | None = None

@@ -116,6 +116,8 @@ class StateEquation(Equation):
     def report_unsolved(self, status: Tensor, residual: Tensor) -> None:
         if self.derivative.fixed_steps:
             return
+        if not private.some(status):  # CONVERGED is 0
+            return
         status, residual = private.bare(status), private.bare(residual)
         with private.outside_transforms():
             problem = describe_failure("fixed_point", status, residual)

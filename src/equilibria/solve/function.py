@@ -90,8 +90,9 @@ class FixedPoint(torch.autograd.Function):
         else:
             jacobian = equation.linearise(z, p, needed)
             equation.require_same(z, jacobian.value, residual)
-            u = equation.derivative.first_order(equation, jacobian, g)
-            found = jacobian.parameters(u)
+            with jacobian.held:
+                u = equation.derivative.first_order(equation, jacobian, g)
+                found = jacobian.parameters(u)
         for i in range(equation.operand_count(p)):
             if needed[i] and found[i] is None:
                 found[i] = torch.zeros_like(p[i])

@@ -15,6 +15,11 @@ def lengths(matrix: Tensor) -> Tensor:
     return _linalg.vector_norm(matrix, dim=1)
 
 
+def largest(matrix: Tensor) -> Tensor:
+    """The largest absolute entry of each row: `(rows, entries)` -> `(rows,)`."""
+    return _linalg.vector_norm(matrix, ord=float("inf"), dim=1)
+
+
 def inner(a: Tensor, b: Tensor) -> Tensor:
     """Inner product along the last axis."""
     return _linalg.vecdot(a, b)

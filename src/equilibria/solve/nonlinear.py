@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +14,7 @@ from typing_extensions import override
 from equilibria.solve import private
 from equilibria.solve.autocast import AutocastRegion, entered, outside
 from equilibria.solve.binding import held
-from equilibria.solve.capture import Captured, both, require_known, substituted
+from equilibria.solve.capture import Captured, require_known, substituted
 from equilibria.solve.derivative import Linearisation
 from equilibria.solve.equation import (
     Axes,
@@ -132,12 +131,13 @@ class Nonlinear(StateEquation):
 
         jacobian = GraphKeeper(layout, rows_of_f, lambda at: self.linearise_state(at, list(here)))
         start = layout.rows(z), layout.rows(first) if first else None
-        run = self.search(
-            jacobian.evaluate,
-            *start,
-            leave=leave if self.per_sample and not self.derivative.needs_inverse else None,
-            jacobian=jacobian,
-        )
+        with held(self.f):
+            run = self.search(
+                jacobian.evaluate,
+                *start,
+                leave=leave if self.per_sample and not self.derivative.needs_inverse else None,
+                jacobian=jacobian,
+            )
         if self.record is not None:
             self.record.note(run, layout)
         return layout, run
@@ -186,7 +186,8 @@ class Nonlinear(StateEquation):
             lambda z, p: self.evaluate_known(z, p, others),
             z,
             own,
-            lambda: self._around(stand_ins),
+            lambda: substituted(captured.originals, stand_ins),
+            held(self.f),
         )
 
     @override
@@ -197,13 +198,8 @@ class Nonlinear(StateEquation):
             self.evaluate,
             [followable(x) for x in z],
             p,
-            lambda: self._around(stand_ins),
+            lambda: substituted(self.captured.originals, stand_ins),
         )
-
-    def _around(self, stand_ins: Leaves) -> AbstractContextManager[Any]:
-        """Entered for products with the Jacobian: a checkpoint in f evaluates a part of it there,
-        which must find what the whole has found."""
-        return both(held(self.f), substituted(self.captured.originals, stand_ins))
 
     @override
     def leaves_for(self, p: Leaves, needed: Sequence[bool]) -> Leaves:

@@ -100,10 +100,16 @@ def faintest(dtype: torch.dtype) -> float:
     return math.sqrt(info.tiny / info.eps)
 
 
+def largest_of(rows: Rows) -> Tensor:
+    """The largest absolute entry of each sample, all leaves together: `(samples,)`."""
+    each = [linalg.largest(row) for row in rows]
+    return each[0] if len(each) == 1 else torch.stack(each).amax(dim=0)
+
+
 def scaled_ratio(a: Rows, b: Rows) -> Tensor:
     """||a|| / ||b|| of each sample, where squares would be rounded to nothing; 0 / 0 is 0."""
     a, b = ([row.detach() for row in rows] for rows in (a, b))
-    largest = torch.stack([row.abs().amax(dim=1) for row in (*a, *b)]).amax(dim=0)
+    largest = largest_of([*a, *b])
     unit = torch.where(largest > 0, largest, 1.0).unsqueeze(1)
     size, scale = (length([row / unit for row in rows]) for rows in (a, b))
     return torch.where(size == 0, 0.0, size / scale)

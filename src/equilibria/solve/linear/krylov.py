@@ -30,7 +30,8 @@ class Krylov:
     where A is small: little is lost by cancellation.
 
     The vectors lie in one buffer a leaf, `(samples, vectors, entries)`, which grows by doubling;
-    the coordinates are at the end of the first leaf's rows.
+    the coordinates are at the end of the first leaf's rows. For speed alone, rows are padded to
+    whole cache lines: those of a power of two would otherwise begin at other alignments.
 
     Args:
         residual: r.
@@ -39,13 +40,14 @@ class Krylov:
 
     Attributes:
         length: vectors so far.
-        total: sum_j y_j (y_j, c_j0, c_j1, ...) over them, `(samples, room)`.
+        total: sum_j y_j (y_j, c_j0, c_j1, ...) over them, `(samples, 1 + room)`.
     """
 
     def __init__(self, residual: Rows, size: Tensor, limit: int) -> None:
         self.limit = limit
         self.length = 1
         self.widths = [row.shape[1] for row in residual]
+        self.lines = [_whole_lines(row.shape[1], row) for row in residual]
         self.buffers: Rows = []
         self._like = residual
         self.eps = torch.finfo(size.dtype).eps
@@ -62,8 +64,8 @@ class Krylov:
         ]
 
     def coordinates(self, slot: int) -> Tensor:
-        """(y, c) of a vector: `(samples, room)`."""
-        return self.buffers[0][:, slot, self.widths[0] :]
+        """(y, c) of a vector: `(samples, 1 + room)`."""
+        return self.buffers[0][:, slot, self.lines[0] :]
 
     def extend(self, image: Rows) -> tuple[Tensor, Tensor]:
         """Adds the vector made of A v, where v is the last one.
@@ -79,7 +81,7 @@ class Krylov:
             work[:, 0, :width] = row
         # A v = v - B v, and the coordinates say so.
         torch.sub(
-            self.coordinates(last), self._units[last], out=self._work[0][:, 0, self.widths[0] :]
+            self.coordinates(last), self._units[last], out=self._work[0][:, 0, self.lines[0] :]
         )
         self.length += 1
         shadow = self._dots(self._work)
@@ -104,8 +106,8 @@ class Krylov:
         """Products with all vectors but the last: `(samples, 1, vectors)`."""
         return sum_of(
             [
-                row[:, :, :width] @ buffer[:, : self.length - 1, :width].transpose(1, 2)
-                for row, buffer, width in zip(rows, self.buffers, self.widths, strict=True)
+                row[:, :, :line] @ buffer[:, : self.length - 1, :line].transpose(1, 2)
+                for row, buffer, line in zip(rows, self.buffers, self.lines, strict=True)
             ]
         )
 
@@ -133,13 +135,13 @@ class Krylov:
         number = coefficients.shape[1]
         left = coefficients.unsqueeze(1)
         return [
-            (left @ buffer[:, :number, :width]).squeeze(1)
-            for buffer, width in zip(self.buffers, self.widths, strict=True)
+            (left @ buffer[:, :number, :line])[:, 0, :width]
+            for buffer, line, width in zip(self.buffers, self.lines, self.widths, strict=True)
         ]
 
     def table(self) -> Tensor:
-        """The coordinates of all vectors: `(samples, length, room)`."""
-        return self.buffers[0][:, : self.length, self.widths[0] :]
+        """The coordinates of all vectors: `(samples, length, 1 + room)`."""
+        return self.buffers[0][:, : self.length, self.lines[0] :]
 
     def forget(self, kept: Tensor) -> Tensor:
         """Sets vectors to zero that are not `kept` `(samples, length)`; says whose are finite."""
@@ -148,15 +150,19 @@ class Krylov:
             vectors.masked_fill_(~kept.unsqueeze(2), 0.0)
         return torch.stack(
             [
-                torch.isfinite(buffer[:, : self.length, :width]).flatten(1).all(dim=1)
-                for buffer, width in zip(self.buffers, self.widths, strict=True)
+                torch.isfinite(buffer[:, : self.length, :line]).flatten(1).all(dim=1)
+                for buffer, line in zip(self.buffers, self.lines, strict=True)
             ]
         ).all(dim=0)
 
     def _grow(self, room: int) -> None:
+        first = self._like[0]
+        extra = _whole_lines(room, first)
         grown: Rows = []
-        for leaf, (row, width) in enumerate(zip(self._like, self.widths, strict=True)):
-            new = row.new_empty(row.shape[0], room, width + (room if leaf == 0 else 0))
+        for leaf, (row, width, line) in enumerate(
+            zip(self._like, self.widths, self.lines, strict=True)
+        ):
+            new = row.new_empty(row.shape[0], room, line + (extra if leaf == 0 else 0))
             new[:, :, width:] = 0
             if self.buffers:
                 old = self.buffers[leaf]
@@ -164,7 +170,12 @@ class Krylov:
             grown.append(new)
         self.buffers = grown
         if self.length > 1:
-            self.total = torch.nn.functional.pad(self.total, (0, room - self.total.shape[1]))
+            self.total = torch.nn.functional.pad(self.total, (0, extra - self.total.shape[1]))
         self._work = [buffer.new_zeros(buffer.shape[0], 1, buffer.shape[2]) for buffer in grown]
-        first = self._like[0]
-        self._units = torch.eye(room, dtype=first.dtype, device=first.device).roll(1, 1)
+        self._units = torch.eye(room, extra, dtype=first.dtype, device=first.device).roll(1, 1)
+
+
+def _whole_lines(count: int, like: Tensor) -> int:
+    """So many entries of the dtype of `like`, up to whole cache lines of 64 bytes."""
+    line = 64 // like.element_size()
+    return -(-count // line) * line
