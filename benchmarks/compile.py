@@ -8,6 +8,8 @@ import os
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")  # before torch is imported
 
 import time
+import warnings
+from argparse import ArgumentParser
 from collections.abc import Callable
 from pathlib import Path
 
@@ -150,7 +152,9 @@ def round_to(seconds: float) -> float:
 
 
 def main() -> None:
+    ArgumentParser(description=__doc__).parse_args()  # no options, but --help
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore", eq.SolveWarning)  # all take as many evaluations, and stop
     rows = [row for s in SOLVERS for a in ADJOINTS if (row := breaks(s, a))]
     graph_breaks = Table(
         title="Graph breaks of a training step",

@@ -6,6 +6,7 @@ Each iteration is run once, without a rule, and ||f(z)|| and ||f(z) - z|| are ke
 iterates; each rule then says where it would have stopped.
 """
 
+from argparse import ArgumentParser
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -167,4 +168,5 @@ def measure() -> None:
 
 
 if __name__ == "__main__":
+    ArgumentParser(description=__doc__).parse_args()  # no options, but --help
     measure()

@@ -124,6 +124,30 @@ def test_backward_in_another_thread(adjoint: Any, forward_too: bool) -> None:
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("adjoint", ADJOINTS, ids=repr)
+@pytest.mark.parametrize("wrapped", ["plain", "checkpointed", "nested"])
+def test_backward_in_the_thread_of_a_device(adjoint: Any, wrapped: str) -> None:
+    """As on the CPU, whose backward runs in the thread that asks for it."""
+    results = []
+    for device in ("cpu", "cuda"):
+        layer: Any = eq.DEQ(Cell(), **options(adjoint))
+        if wrapped == "nested":
+            layer = eq.DEQ(Nest(layer), **options(adjoint))
+        layer.to(device)
+        x = normal(2, 3, WIDTH, seed=2).to(device).requires_grad_()
+        history = torch.sin(x)
+        call = lambda x, layer=layer: layer(x).value.square().sum()  # noqa: E731
+        if wrapped == "checkpointed":
+            loss = checkpoint(call, history, use_reentrant=False)
+        else:
+            loss = call(history)
+        found = torch.autograd.grad(loss, [x, *layer.parameters()])
+        results.append([g.cpu() for g in found])
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-9)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_every_way_in_which_a_tensor_reaches_f(name: str) -> None:
     case = CASES[name]()
