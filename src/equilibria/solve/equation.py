@@ -123,8 +123,8 @@ class StateEquation(Equation):
             problem = describe_failure("fixed_point", status, residual)
         if problem is not None:
             warn(
-                f"{problem}\nDerivatives of these samples are those of an equation that their "
-                "states do not solve."
+                f"{problem}\nGradients of these samples are unreliable: their states are no fixed "
+                "points. Raise max_evals, loosen rtol, or pass throw=True"
             )
 
     @abc.abstractmethod

@@ -34,9 +34,9 @@ class Status(enum.IntEnum):
 
 _MESSAGES = {
     Status.CONVERGED: "the residual reached the tolerance",
-    Status.MAX_EVALS: "the evaluations ran out before the residual reached the tolerance",
-    Status.STALLED: "the residual stopped falling before it reached the tolerance",
-    Status.DIVERGED: "the residual grew by eight orders of magnitude or more",
+    Status.MAX_EVALS: "the evaluations ran out before it converged",
+    Status.STALLED: "the residual stopped falling before it converged",
+    Status.DIVERGED: "the residual grew far beyond the size of f at the start",
     Status.NONFINITE: "the function returned NaN or inf",
 }
 
