@@ -156,8 +156,8 @@ class Operands:
                     if has_batch and (leaf.dim() == 0 or leaf.shape[0] != batch):
                         raise ValueError(
                             f"operand {number} has the shape {tuple(leaf.shape)}: its first axis "
-                            f"must be the batch, {batch}. Wrap what all samples share in "
-                            "eq.shared(...)"
+                            f"must be the batch, {batch} as in the start z0. Wrap what all samples "
+                            "share in eq.shared(...)"
                         )
                     slots.append(position)
                     per_batch.append(has_batch)
