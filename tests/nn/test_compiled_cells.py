@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 
 import equilibria as eq
 
@@ -62,4 +63,47 @@ def test_compiled(kind: str, way, train: bool) -> None:
                     p.add_(g, alpha=0.1)
         for got, want in zip(*found, strict=True):
             torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    torch.compiler.reset()
+
+
+class Normalised(nn.Module):
+    """Two layers under a parametrisation."""
+
+    def __init__(self, normalise):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        nn.init.orthogonal_(self.second.weight, 0.5)
+        normalise(self)
+
+    def forward(self, z, x):
+        return torch.tanh(self.second(self.first(z)) + x)
+
+
+@pytest.mark.parametrize("way", ["with the model", "by itself"])
+@pytest.mark.parametrize(
+    "normalise", [eq.nn.weight_norm, eq.nn.spectral_norm, eq.nn.weight_dropout]
+)
+def test_normalised_weights_break_no_graph(normalise, way):
+    """Compiled code reads the forward's weights as inputs: new weights compile nothing anew."""
+    torch.compiler.reset()
+    counters.clear()
+    cell, x = Normalised(normalise), torch.linspace(-1, 1, 12).view(3, 4)
+    layer = eq.DEQ(torch.compile(cell, backend="aot_eager") if way == "by itself" else cell)
+    plain = eq.DEQ(cell)
+    called = torch.compile(layer, backend="aot_eager") if way == "with the model" else layer
+    graphs = []
+    for turn in range(4):
+        values = []
+        for each in (called, plain):
+            torch.manual_seed(turn)
+            with torch.no_grad():
+                values.append(each(x).value)
+        torch.testing.assert_close(*values, rtol=1e-3, atol=1e-5)
+        with torch.no_grad():
+            for p in cell.parameters():
+                p.mul_(0.9)
+        graphs.append(counters["stats"]["unique_graphs"])
+    assert graphs[0] == graphs[-1] == 1
+    assert not any("ContextVar" in reason for reason in counters["graph_break"])
     torch.compiler.reset()

@@ -7,6 +7,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.func import grad, jvp, vjp, vmap
+from torch.overrides import TorchFunctionMode
 
 from equilibria.solve import private
 
@@ -76,6 +77,38 @@ def test_bare_tensors_stay_bare_outside_transforms() -> None:
     grad(f)(X)
     vmap(grad(f))(X)
     assert seen == [(False, [0, 1, 2]), True] * 2
+
+
+def test_modes_of_a_kind_are_found_by_compiled_code_too() -> None:
+    class Mode(TorchFunctionMode):
+        def __init__(self, number):
+            super().__init__()
+            self.number = number
+
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    def f(x):
+        mode = private.function_mode(Mode)
+        return x if mode is None else x * mode.number
+
+    torch.compiler.reset()
+    compiled = torch.compile(f, backend="eager", fullgraph=True)
+    for function in (f, compiled, f, compiled):
+        assert torch.equal(function(X), X)
+        for number in (torch.tensor(2.0), torch.tensor(3.0)):
+            with Mode(number):
+                assert torch.equal(function(X), number * X)
+    torch.compiler.reset()
+
+
+def test_what_is_compiled() -> None:
+    cell = torch.nn.Sequential(torch.nn.Linear(1, 1))
+    assert not private.is_compiled(cell) and not private.is_compiled(torch.sin)
+    assert private.is_compiled(torch.compile(cell, backend="eager"))
+    assert private.is_compiled(torch.compile(torch.sin, backend="eager"))
+    cell[0].compile(backend="eager")
+    assert private.is_compiled(cell)
 
 
 def test_alive_takes_off_the_wrapper_of_a_level_that_has_ended() -> None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
+from torch.overrides import TorchFunctionMode
 
 from equilibria.solve import private
 from equilibria.solve.binding import HeldFunction
@@ -140,6 +141,21 @@ class Frozen:
             each.store[each.name] = each.before
 
 
+class _Holding(TorchFunctionMode):
+    """A forward whose weights compiled code reads.
+
+    Torch's compiler knows no context variables, but it knows the modes of the running thread: what
+    it compiles inside takes the weights as inputs.
+    """
+
+    def __init__(self, frozen: Frozen) -> None:
+        super().__init__()
+        self.frozen = frozen
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
 class _Held:
     """Inside, a forward's tensors stand where its latest evaluation found them."""
 
@@ -171,8 +187,17 @@ class Evaluation(HeldFunction):
         self.follows_rows = rows is not None
         self.frozen = Frozen(cell, batch=None if rows is None else rows.shape[0])
         self.closes_over = self.frozen.parameters
+        self.holds = bool(self.frozen._weights) and (
+            self.cell is not cell or private.is_compiled(cell)
+        )
 
     def __call__(self, z: Any, *operands: Any) -> Any:
+        if self.holds:
+            with _Holding(self.frozen):
+                return self._evaluate(z, *operands)
+        return self._evaluate(z, *operands)
+
+    def _evaluate(self, z: Any, *operands: Any) -> Any:
         if not self.follows_rows:
             return self.frozen.run(self.cell, None, z, *operands)
         *inputs, rows = operands
@@ -212,7 +237,8 @@ def _readable(name: str, computed: property) -> _Readable:
     compute = computed.fget
 
     def read(self: Any) -> Any:
-        frozen = _active.get()
+        holding = private.function_mode(_Holding)
+        frozen = _active.get() if holding is None else holding.frozen
         held = None if frozen is None else frozen.weight(self.parametrizations[name])
         return compute(self) if held is None else held
 

@@ -169,6 +169,29 @@ def exporting() -> bool:
     return faked is not None and torch.compiler.is_compiling()
 
 
+def function_mode(kind: type) -> Any:
+    """The innermost torch-function mode of a kind that this thread has entered; None where none is.
+
+    Compiled code may ask as well: torch's compiler knows the modes that are entered around it.
+    """
+    for place in range(torch._C._len_torch_function_stack() - 1, -1, -1):  # pyright: ignore
+        mode: Any = torch._C._get_function_stack_at(place)  # pyright: ignore
+        if isinstance(mode, kind):
+            return mode
+    return None
+
+
+def is_compiled(f: Any) -> bool:
+    """Is f, a function or a module, or any part of the module, compiled?"""
+    parts = f.modules() if isinstance(f, torch.nn.Module) else (f,)
+    return any(
+        getattr(part, "_compiled_call_impl", None) is not None
+        or hasattr(part, "_torchdynamo_orig_callable")
+        or hasattr(part, "_orig_mod")
+        for part in parts
+    )
+
+
 def is_wrapped(tensor: Tensor) -> bool:
     """Does the tensor belong to a level of a torch.func transform?"""
     return bool(_functorch.is_functorch_wrapped_tensor(tensor))
