@@ -107,3 +107,21 @@ def test_normalised_weights_break_no_graph(normalise, way):
     assert graphs[0] == graphs[-1] == 1
     assert not any("ContextVar" in reason for reason in counters["graph_break"])
     torch.compiler.reset()
+
+
+def test_a_layer_that_a_compiled_cell_closes_over_keeps_its_own_weights():
+    """It is no part of the outer cell, whose forward holds nothing of it."""
+    torch.compiler.reset()
+    inner = eq.DEQ(Normalised(lambda m: eq.nn.weight_dropout(m, 0.3)))
+    outer = Normalised(eq.nn.weight_norm)
+    forward = outer.forward
+    outer.forward = lambda z, x: forward(z, 0.1 * inner(x).value)
+    x = torch.linspace(-1, 1, 12).view(3, 4)
+    for cell in (outer, torch.compile(outer, backend="aot_eager")):
+        torch.manual_seed(0)
+        inside = []
+        hook = inner.register_forward_hook(lambda _, __, sol, seen=inside: seen.append(sol.status))
+        eq.DEQ(cell, solver=eq.Picard(max_evals=3))(x)
+        hook.remove()
+        assert inside and all(bool((s == eq.Status.CONVERGED).all()) for s in inside)
+    torch.compiler.reset()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from typing import Any, NamedTuple
 
@@ -77,9 +77,8 @@ class Frozen:
 
     def _hold(self, module: nn.Module) -> None:
         origins: Any = module.parametrizations
-        for name in origins:
-            _make_readable(type(module), name)
         for name, origin in origins.items():
+            _make_readable(type(module), name)
             if module.training:
                 with _writing:
                     self._weights[origin] = getattr(module, name)
@@ -156,19 +155,6 @@ class _Holding(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class _Held:
-    """Inside, a forward's tensors stand where its latest evaluation found them."""
-
-    def __init__(self, frozen: Frozen) -> None:
-        self.frozen = frozen
-
-    def __enter__(self) -> None:
-        self.entered = self.frozen._enter(self.frozen.rows)
-
-    def __exit__(self, *_: object) -> None:
-        self.frozen._leave(*self.entered)
-
-
 class Evaluation(HeldFunction):
     """A cell as the function that one forward solves: `Frozen` is entered whenever it is called.
 
@@ -203,8 +189,10 @@ class Evaluation(HeldFunction):
         *inputs, rows = operands
         return self.frozen.run(self.cell, rows, z, *inputs)
 
-    def held(self) -> AbstractContextManager[None]:
-        return _Held(self.frozen)
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        with self.frozen.evaluation(self.frozen.rows):  # the latest evaluation's, when entered
+            yield
 
 
 def module_of(cell: Callable[..., Any]) -> nn.Module | None:
@@ -237,9 +225,11 @@ def _readable(name: str, computed: property) -> _Readable:
     compute = computed.fget
 
     def read(self: Any) -> Any:
+        origin = self.parametrizations[name]
         holding = private.function_mode(_Holding)
-        frozen = _active.get() if holding is None else holding.frozen
-        held = None if frozen is None else frozen.weight(self.parametrizations[name])
+        held = None if holding is None else holding.frozen.weight(origin)
+        if held is None and (frozen := _active.get()) is not None:
+            held = frozen.weight(origin)
         return compute(self) if held is None else held
 
     return _Readable(read, computed.fset, computed.fdel, computed.__doc__)

@@ -147,7 +147,7 @@ class Affine(Equation):
         raise_if_failed(self.throw, what, run)
         problem = describe_failure(what, run.status, run.residual)
         if problem is not None:
-            warn(f"{problem}\nGradients of these samples are inexact.")
+            warn(f"{problem}\nDerivatives of these samples are inexact.")
         return layout, run
 
     def _start(self, layout: Layout, g: Rows, unit: Tensor | None) -> Rows | None:
