@@ -6,14 +6,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help run test test-data test-all test-settings lint format docs bench bench-solvers bench-adjoints bench-training \
+.PHONY: help run test test-data test-all test-settings wheel lint format docs bench bench-solvers bench-adjoints bench-training \
 	bench-digits bench-mnist clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' \
 		| while IFS='|' read -r target text; do printf '  make %-14s %s\n' "$$target" "$$text"; done
 
-# --- the environment: a stamp a set of dependencies ----------------------------------------------
+# --- the environment: .venv/docs.stamp says that the extra [docs] is installed --------------------
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -22,19 +22,15 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/%.stamp: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) install --quiet --constraint constraints.txt --editable '.$(EXTRAS)'
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[$*]'
 	@touch $@
-
-$(VENV)/run.stamp: EXTRAS :=
-$(VENV)/dev.stamp: EXTRAS := [dev]
-$(VENV)/docs.stamp: EXTRAS := [docs]
-$(VENV)/bench.stamp: EXTRAS := [bench]
 
 # --- what a newcomer types -----------------------------------------------------------------------
 
-run: $(VENV)/run.stamp  ## train a deep equilibrium network on real images, draw its report
+run: $(VENV)/cli.stamp  ## train a deep equilibrium network on real images, draw its report
 	@if [ -e runs/digits ]; then $(BIN)/equilibria train digits --resume; \
 		else $(BIN)/equilibria train digits; fi
+	@$(BIN)/equilibria memory runs/digits
 	@$(BIN)/equilibria report runs/digits
 	@printf '\n  The page:       %s\n  The run folder: %s\n  What next:      %s\n\n' \
 		'runs/digits/report.html' 'runs/digits' '$(BIN)/equilibria doctor runs/digits'
@@ -50,6 +46,9 @@ test-all: $(VENV)/dev.stamp  ## run the tests, those that take minutes too
 
 test-settings: $(VENV)/dev.stamp  ## numerical tests under settings of BLAS, torch and threads; TESTS=tests/solve
 	$(BIN)/python tests/settings.py $(TESTS)
+
+wheel: $(VENV)/dev.stamp  ## build the package, use it in an environment that has the core alone
+	$(BIN)/python tests/wheel.py
 
 lint: $(VENV)/dev.stamp  ## ruff and pyright
 	$(BIN)/ruff check .
@@ -67,19 +66,19 @@ docs: $(VENV)/docs.stamp  ## build the pages into docs/_build/html
 bench: bench-solvers bench-adjoints bench-training  ## measure solvers and gradients beside peers
 
 bench-solvers: $(VENV)/bench.stamp  ## solvers beside torchdeq and SciPy, 10 minutes
-	$(BIN)/equilibria bench solvers
+	$(BIN)/equilibria reproduce bench/solvers
 
 bench-adjoints: $(VENV)/bench.stamp  ## gradients beside the exact ones, 5 minutes
-	$(BIN)/equilibria bench adjoints
+	$(BIN)/equilibria reproduce bench/adjoints
 
 bench-training: $(VENV)/bench.stamp  ## training steps beside torchdeq's, 10 minutes
-	$(BIN)/equilibria bench training
+	$(BIN)/equilibria reproduce bench/training
 
-bench-digits: $(VENV)/run.stamp  ## train digits with three seeds, write results/digits.json
-	$(BIN)/python benchmarks/train.py digits --seeds 0 1 2
+bench-digits: $(VENV)/bench.stamp  ## digits with three seeds, 3 minutes
+	$(BIN)/equilibria reproduce digits/training --only recipe=digits
 
-bench-mnist: $(VENV)/run.stamp  ## train MNIST, write results/mnist.json
-	$(BIN)/python benchmarks/train.py mnist --seeds 0
+bench-mnist: $(VENV)/bench.stamp  ## MNIST, 10 minutes
+	$(BIN)/equilibria reproduce digits/training --only recipe=mnist
 
 clean:  ## remove what the targets above made, runs/ excepted
 	rm -rf $(VENV) docs/_build dist build .pytest_cache .ruff_cache .hypothesis

@@ -1,26 +1,43 @@
 """Sphinx configuration, and the pages that are made anew at each build."""
 
-import importlib.metadata
+import contextlib
+import io
 import os
 import re
-import subprocess
-import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
 from docutils.nodes import SkipNode
 from docutils.utils.math.latex2mathml import tex2mathml
 
+from equilibria import __version__
+from equilibria.cli.main import COMMANDS, main
+from equilibria.experiments import catalogue
+from equilibria.experiments.pages import listing, markdown, tables_only
+from equilibria.theory import errata_table
+
 DOCS = Path(__file__).parent
 GENERATED = DOCS / "_build" / "generated"
-COMMANDS = (
-    *("train", "initialise", "evaluate", "generate", "doctor", "report", "reproduce", "recipes"),
-)
+SHORT = {
+    "solvers": ("Solvers: summary", "Solvers: who converges"),
+    "adjoints": (
+        "Gradients: relative error",
+        "Gradients: cosine with the exact one",
+        "Gradients: milliseconds of a backward",
+    ),
+    "rules": ("Where each rule stops",),
+    "compile": (
+        "Graph breaks of a training step",
+        "Microseconds an evaluation, by what is compiled",
+    ),
+}
+"""Tables of benchmarks that other pages show by themselves."""
 
 project = "equilibria"
 author = "The equilibria authors"
 copyright = f"2026, {author}"
-release = importlib.metadata.version("equilibria")
+release = __version__
 
 extensions = [
     "myst_parser",
@@ -82,26 +99,31 @@ def plain(_app: object, _what: str, _name: str, _obj: object, _opts: object, lin
 
 def generate() -> None:
     """Write the tables of measured figures and the --help of each command."""
+    results = DOCS.parent / "results"
+    measured = (markdown(name, results, link="../results") for name in catalogue.names())
+    pages = {"measured.md": "\n".join(measured), "errata.md": errata_table()}
+    pages["studies.md"] = listing()
+    for name, titles in SHORT.items():
+        pages[f"short-{name}.md"] = tables_only(f"bench/{name}", results, titles)
+    for words in ((), ("train", "digits"), *((name,) for name in COMMANDS)):
+        pages[f"{'-'.join(('help', *words))}.txt"] = help_text(*words)
     GENERATED.mkdir(parents=True, exist_ok=True)
-    tables = DOCS.parent / "benchmarks" / "tables.py"
-    (GENERATED / "measured.md").write_text(printed_by(str(tables)))
-    errata = "from equilibria import theory; print(theory.errata_table())"
-    (GENERATED / "errata.md").write_text(printed_by("-c", errata))
-    for name in ("solvers", "adjoints", "convergence-rules", "compile"):
-        (GENERATED / f"short-{name}.md").write_text(printed_by(str(tables), "--short", name))
-    bench = (["bench"], *(["bench", name] for name in ("solvers", "adjoints", "training")))
-    for words in ([], ["train"], ["train", "digits"], *([name] for name in COMMANDS[1:]), *bench):
-        text = printed_by("-m", "equilibria", *words, "--help")
-        (GENERATED / f"{'-'.join(['help', *words])}.txt").write_text(text)
+    for name, text in pages.items():
+        (GENERATED / name).write_text(text)
 
 
-def printed_by(*words: str) -> str:
-    """What Python prints when it runs `words`."""
-    environment = os.environ | {"COLUMNS": "92"}
-    run = subprocess.run([sys.executable, *words], capture_output=True, text=True, env=environment)
-    if run.returncode:
-        raise RuntimeError(f"{' '.join(words)} failed: {run.stderr}")
-    return run.stdout
+def help_text(*words: str) -> str:
+    """What `equilibria WORDS --help` prints."""
+    os.environ["COLUMNS"] = "92"
+    with (
+        warnings.catch_warnings(),  # the command line shows them in its own way
+        contextlib.suppress(SystemExit),
+        contextlib.redirect_stdout(io.StringIO()) as printed,
+    ):
+        main([*words, "--help"])
+    if not printed.getvalue():
+        raise RuntimeError(f"equilibria {' '.join(words)} --help prints nothing")
+    return printed.getvalue()
 
 
 def inline_mathml(translator: Any, node: Any) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import equilibria
+import equilibria.experiments.readme as tables
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -35,9 +36,9 @@ def test_python_on_the_pages(page: Path, tmp_path: Path) -> None:
 
 
 def test_the_tables_of_the_readme_are_those_of_the_results() -> None:
-    tables = runpy.run_path(str(ROOT / "benchmarks" / "tables.py"))
-    fresh = tables["readme"]()
-    assert (ROOT / "README.md").read_text() == fresh, "run: python benchmarks/tables.py --readme"
+    readme = (ROOT / "README.md").read_text()
+    fresh = tables.fresh(readme, ROOT / "results")
+    assert readme == fresh, "run: python -m equilibria.experiments.readme"
 
 
 def test_the_readme_opens_with_two_commands_and_a_page_of_python() -> None:

@@ -1,49 +1,41 @@
 """Tokens a second and memory of language models of WikiText-103's size, on made-up text.
 
-``python benchmarks/gpu/throughput.py --budget 9`` measures for nine minutes and keeps what it has;
-the same line goes on. The text has WikiText-103's 267,735 words, drawn by Zipf's law: what a word
-costs depends on how frequent it is (adaptive embedding and softmax), and on nothing else. Nothing
-is downloaded. The weights are new ones, whose solves are shorter than those of a trained network,
-so steps are measured with solves of a fixed number of evaluations too. Each network's steps are
-timed in turns with those of one stack, so that the ratio of the two does not depend on what else
-the machine did meanwhile.
+The text has WikiText-103's 267,735 words, drawn by Zipf's law: what a word costs depends on how
+frequent it is (adaptive embedding and softmax), and on nothing else. Nothing is downloaded. The
+weights are new ones, whose solves are shorter than those of a trained network, so steps are
+measured with solves of a fixed number of evaluations too. Each network's steps are interleaved with
+those of one stack, so that the ratio of the two does not depend on what else the machine did.
 """
 
-import argparse
+from __future__ import annotations
+
 import gc
-import sys
-import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, cast
 
 import torch
-from rich.console import Console
 
 from equilibria.bench.clock import interleaved
-from equilibria.bench.record import Table
-from equilibria.cli.bench import print_table
 from equilibria.experiments import counterpart
-from equilibria.experiments.case import Case, Place, Results
-from equilibria.experiments.experiment import Experiment, Page
-from equilibria.experiments.runner import execute, publish
-from equilibria.solve import Implicit, SolveWarning
+from equilibria.experiments.identity import decides
+from equilibria.experiments.published import BAI_2019
+from equilibria.experiments.study import Context, Point, Study
+from equilibria.experiments.views import Pivot, first
+from equilibria.solve import SolveWarning
 from equilibria.tasks.language import LanguageModelling, LanguageTask
-from equilibria.train import evaluation
+from equilibria.train import evaluation, memory
 from equilibria.train import recipe as recipes
 from equilibria.train.recipe import Recipe
 from equilibria.train.trainer import Trainer
 
-ROOT = Path(__file__).parents[2]
-VOCABULARY = 267_735
-TOKENS = 1_000_000
-TURNS = 10
-WARM = 3
-STACK = 18
-"""Layers of the stack that every network is timed in turns with, as many as in the paper."""
-GIB = 2**30
+RECIPE = "lm-wt103-paper"
+VOCABULARY, TOKENS = 267_735, 1_000_000
+ROUNDS, WARM_UP = 10, 3
+STACK = "tied-18"  # as many layers as in the paper
+PRECISIONS = ("bf16", "float32")
+EVALS, LAYERS = (12, 30), (12, 18)
 
 
 @dataclass(frozen=True)
@@ -51,9 +43,6 @@ class Words:
     """A vocabulary of so many words."""
 
     size: int
-
-    def save(self, path: Path) -> None:
-        """There are no words to save."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +55,7 @@ class Corpus:
     splits: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, size: int, tokens: int) -> "Corpus":
+    def of(cls, size: int, tokens: int) -> Corpus:
         """Draw `tokens` words of `size`."""
         generator = torch.Generator().manual_seed(0)
         mass = (1.0 / (torch.arange(size, dtype=torch.float64) + 2.7)).cumsum(0)
@@ -75,246 +64,126 @@ class Corpus:
         return cls(Words(size), splits={"train": text, "valid": text, "test": text})
 
 
-def networks(base: Recipe) -> dict[str, Recipe]:
+def networks(precision: str) -> dict[str, Recipe]:
     """What is measured, by name: the DEQ as it is, with fixed solves, and stacks of its cell."""
-
-    def fixed(evals: int) -> Recipe:
-        adjoint = cast(Implicit, base.adjoint)
+    base: Any = replace(recipes.load(RECIPE, ["--precision", precision]), pretrain=None)
+    found: dict[str, Recipe] = {"deq": base}
+    for evals in EVALS:
         exact: dict[str, Any] = {"rtol": 0.0, "max_evals": evals}
-        return replace(
-            base,
-            solver=replace(cast(Any, base.solver), **exact, patience=None),
-            eval_solver=None,
-            adjoint=replace(adjoint, linear=replace(cast(Any, adjoint.linear), **exact)),
-        )
-
-    base = replace(base, pretrain=None)
-    found = {"deq": base}
-    found |= {f"deq-{evals}": fixed(evals) for evals in (12, 30)}
-    for layers in (12, 18):
+        solver = replace(base.solver, **exact, patience=None)
+        adjoint = replace(base.adjoint, linear=replace(base.adjoint.linear, **exact))
+        found[f"deq-{evals}"] = replace(base, solver=solver, eval_solver=None, adjoint=adjoint)
+    for layers in LAYERS:
         found[f"tied-{layers}"] = counterpart.explicit(base, layers=layers)
-        found[f"tied-{layers}-checkpointed"] = counterpart.explicit(
-            base, layers=layers, checkpoint=True
-        )
+        checkpointed = counterpart.explicit(base, layers=layers, checkpoint=True)
+        found[f"tied-{layers}-checkpointed"] = checkpointed
     return found
-
-
-def quietly(
-    measure: Callable[[Place], dict[str, Any]],
-) -> Callable[[Place], dict[str, Any]]:
-    """The same, without the warnings: fixed solves end above their tolerance of 0."""
-
-    def run(place: Place) -> dict[str, Any]:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SolveWarning)
-            return measure(place)
-
-    return run
 
 
 def warm(recipe: Recipe, task: LanguageTask) -> Trainer:
     """A trainer that has taken its first steps."""
     trainer = Trainer(recipe, task, evaluation.accelerator(recipe.precision))
-    for _ in range(WARM):
+    for _ in range(WARM_UP):
         trainer.train_step()
     return trainer
 
 
-def peak(trainer: Trainer) -> int | None:
-    """The allocator's peak in a few steps less what was there before; None without a GPU."""
-    if not torch.cuda.is_available():
-        return None
-    torch.cuda.synchronize()
-    held = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    for _ in range(WARM):
-        trainer.train_step()
-    torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - held
-
-
-def reader(trainer: Trainer) -> Callable[[], object]:
-    """Reads one segment, again and again, without gradients."""
+def reader(trainer: Trainer) -> Callable[[], None]:
+    """A call that reads one segment, again and again, without gradients."""
     batch = evaluation.to_device(trainer.batch(), trainer.accelerator)
-    carry = trainer.carry
 
     def read() -> None:
-        with (
-            evaluation.evaluating(trainer.model),
-            torch.no_grad(),
-            trainer.accelerator.autocast(),
-        ):
-            trainer.model(batch.inputs, carry=carry)
+        quiet = evaluation.evaluating(trainer.model), torch.no_grad()
+        with quiet[0], quiet[1], trainer.accelerator.autocast():
+            trainer.model(batch.inputs)
 
-    for _ in range(WARM):
-        read()
+    read()
     return read
 
 
-def in_turns(
-    recipe: Recipe, stack: Recipe, task: LanguageTask, *, paired: bool = True
-) -> dict[str, Any]:
-    """Memory of the network alone, then its times and those of the stack, step by step in turns.
-
-    Args:
-        recipe: of the network.
-        stack: of what it is compared with.
-        task: on which text.
-        paired: also time the stack.
-    """
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+def interleave(recipe: Recipe, stack: Recipe | None, task: LanguageTask) -> dict[str, Any]:
+    """Memory of a step of a network, then its times, interleaved with those of a stack."""
     trainer = warm(recipe, task)
-    bytes_of_a_step = peak(trainer)
-    trainers = {"own": trainer} | ({"stack": warm(stack, task)} if paired else {})
-    training = interleaved(
-        {name: each.train_step for name, each in trainers.items()}, device, turns=TURNS
-    )
-    reading = interleaved(
-        {name: reader(each) for name, each in trainers.items()}, device, turns=TURNS
-    )
+    device = next(trainer.model.parameters()).device
+    peak = memory.peak_bytes(trainer.train_step, device)
+    trainers = {"own": trainer} | ({} if stack is None else {"stack": warm(stack, task)})
+    training = interleaved({n: t.train_step for n, t in trainers.items()}, device, rounds=ROUNDS)
+    reading = interleaved({n: reader(t) for n, t in trainers.items()}, device, rounds=ROUNDS)
     size = trainer.batch().inputs.numel()
-    forward = trainer.tally.summary(task.figures)["forward"]
+    evals = trainer.tally.summary(task)["forward"]["evals"]
+    times = {"training": training, "reading": reading}
+    ratios = {f"{name}_ratio": each["own"] / each["stack"] for name, each in times.items() if stack}
     return {
-        "parameters": sum(p.numel() for p in trainer.model.parameters()),
-        "training": size / training["own"],
-        "reading": size / reading["own"],
+        **{name: size / each["own"] for name, each in times.items()},
+        **ratios,
         "step_ms": 1e3 * training["own"],
-        "training_ratio": training["own"] / training["stack"] if paired else None,
-        "reading_ratio": reading["own"] / reading["stack"] if paired else None,
-        "peak": bytes_of_a_step,
-        "evals": None if forward["evals"] is None else forward["evals"]["mean"],
+        "bytes": peak,
+        "evals": None if evals is None else evals["mean"],
+        "parameters": sum(p.numel() for p in trainer.model.parameters()),
     }
 
 
-def measured(
-    recipe: Recipe, stack: Recipe, vocabulary: int, tokens: int
-) -> Callable[[Place], dict[str, Any]]:
-    """The case's work: steps of training and segments read, in turns with the stack's."""
-
-    def run(place: Place) -> dict[str, Any]:
-        task = LanguageTask(
-            cast(LanguageModelling, recipe.task), cast(Any, Corpus.of(vocabulary, tokens))
-        )
-        lacking = ""
-        for paired in (True, False):  # where there is no room for both, alone
-            if torch.cuda.is_available():
-                gc.collect()
-                torch.cuda.empty_cache()
+def measure(context: Context) -> dict[str, Any]:
+    """Figures of a network; without the ratios where there is no room for both, or `lacking`."""
+    known = networks(str(context.factors["precision"]))
+    recipe = known[str(context.factors["network"])]
+    corpus: Any = Corpus.of(VOCABULARY, TOKENS)
+    task = LanguageTask(cast(LanguageModelling, recipe.task), corpus)
+    lacking = ""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SolveWarning)  # fixed solves end above their tolerance of 0
+        for stack in (known[STACK], None):
+            gc.collect()
+            torch.cuda.empty_cache()
             try:
-                return in_turns(recipe, stack, task, paired=paired)
+                return interleave(recipe, stack, task)
             except torch.cuda.OutOfMemoryError as error:
                 lacking = str(error).splitlines()[0]
-        return {"lacking": lacking}
-
-    return run
+    return {"lacking": lacking}
 
 
-def experiment(
-    name: str, options: Sequence[str], precision: str, vocabulary: int, tokens: int
-) -> Experiment:
-    """All networks of a recipe as cases of one experiment."""
-    base = recipes.load(name, [*options, "--precision", precision])
-    stack = networks(base)[f"tied-{STACK}"]
-
-    def cases(_: str) -> list[Case]:
-        return [
-            Case(
-                key=key,
-                description=f"{TURNS} steps of {key}, in turns with {STACK} layers",
-                minutes=1.5,
-                run=quietly(measured(recipe, stack, vocabulary, tokens)),
-                settings={
-                    "recipe": recipes.dump(recipe),
-                    "vocabulary": vocabulary,
-                    "tokens": tokens,
-                    "turns": TURNS,
-                    "stack": STACK,
-                },
-            )
-            for key, recipe in networks(base).items()
-        ]
-
-    def show(done: Results) -> Page:
-        rows: list[list[Any]] = []
-        for key in networks(base):
-            found = done.get(key)
-            if found is None:
-                rows.append([key, "not run", *[None] * 7])
-                continue
-            value = found.value
-            if "lacking" in value:
-                rows.append([key, "out of memory", *[None] * 7])
-                continue
-            most = value["peak"]
-            rows.append(
-                [
-                    key,
-                    value["training"],
-                    value["reading"],
-                    value["step_ms"],
-                    value["training_ratio"],
-                    value["reading_ratio"],
-                    None if most is None else most / GIB,
-                    value["evals"],
-                    value["parameters"] / 1e6,
-                ]
-            )
-        columns = [
-            *("network", "tokens a second, training", "reading", "ms a step"),
-            *(f"a step, tied-{STACK} being 1", "reading, likewise"),
-            *("GiB of a step, all of it", "evaluations, mean", "parameters, millions"),
-        ]
-        note = (
-            f"Made-up text of {vocabulary} words, batch {base.batch_size}, {base.precision}; "
-            f"medians of {TURNS}, each network in turns with {STACK} weight-tied layers of the "
-            "cell; no ratio where there is no room for both. GiB: the allocator's peak in a step "
-            "less what was there before, of the whole network: embedding, softmax and gradients "
-            "included, which the papers' figures and those of equilibria's runs leave out."
+def points(_: str) -> list[Point]:
+    return [
+        Point(
+            factors={"precision": precision, "network": name},
+            measures=[measure],
+            settings={
+                "recipe": decides(recipe), "stack": decides(networks(precision)[STACK]),
+                "vocabulary": VOCABULARY, "tokens": TOKENS, "rounds": ROUNDS,
+            },
+            minutes=1.5,
         )
-        return Page([Table(title="Throughput", columns=columns, rows=rows, note=note)])
-
-    return Experiment(
-        name=f"gpu/throughput-{precision}",
-        paper="Bai et al. 2019",
-        subject="Table 4",
-        description=f"Tokens a second of {name} and of stacks of its cell.",
-        cases=cases,
-        show=show,
-    )
+        for precision in PRECISIONS
+        for name, recipe in networks(precision).items()
+    ]  # fmt: skip
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """See the module's docstring."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--recipe", default="lm-wt103-paper", help="of a DEQ (lm-wt103-paper)")
-    parser.add_argument("--precision", choices=["float32", "bf16"], default="bf16")
-    parser.add_argument("--budget", type=float, default=9.0, help="minutes of this call (9)")
-    parser.add_argument("--vocabulary", type=int, default=VOCABULARY, help="number of words")
-    parser.add_argument("--tokens", type=int, default=TOKENS, help="length of the text")
-    parser.add_argument("--out", type=Path, default=ROOT / "results", help="folder for the results")
-    args, options = parser.parse_known_args(argv)
-    words = sys.argv[1:] if argv is None else list(argv)
-    command = " ".join(["python benchmarks/gpu/throughput.py", *words])
-    console = Console(width=190)
-    one = experiment(args.recipe, options, args.precision, args.vocabulary, args.tokens)
-    outcome = execute(
-        one,
-        out=args.out,
-        console=console,
-        command=command,
-        deadline=time.monotonic() + 60 * args.budget,
-    )
-    tables, paths = publish(one, outcome, args.out, command)
-    for table in tables:
-        print_table(table, console)
-    for key, reason in outcome.missing.items():
-        console.print(f"not run: {key}: {reason}", markup=False)
-    console.print(f"Written to {' and '.join(map(str, paths))}.", markup=False)
-    if outcome.failed:
-        sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()
+STUDY = Study(
+    paper=BAI_2019,
+    item="Table 4",
+    title="Throughput at WikiText-103's size",
+    description=f"Tokens a second of {RECIPE} and of stacks of its cell.",
+    points=points,
+    views=[
+        Pivot(
+            title="Throughput",
+            index={"precision": "precision", "network": "network"},
+            values={
+                "tokens a second, training": "training",
+                "reading": "reading",
+                "ms a step": "step_ms",
+                f"a step, {STACK} being 1": "training_ratio",
+                "reading, likewise": "reading_ratio",
+                "GiB of a step, all of it": first("bytes", 2.0**-30),
+                "evaluations, mean": "evals",
+                "parameters, millions": first("parameters", 1e-6),
+                "": "lacking",
+            },
+            note=f"Made-up text of {VOCABULARY} words; medians of {ROUNDS}, each network "
+            f"interleaved with {STACK}, weight-tied layers of the cell; no ratio where there is no "
+            "room for both. GiB: the peak of a step less what was there before, of the whole "
+            "network: embedding, softmax and gradients included, which the papers' figures and "
+            "those of equilibria's runs leave out.",
+        )
+    ],
+)

@@ -1,100 +1,100 @@
-"""Training in calls of a few minutes, each of which goes on where the last one ended."""
+"""Trainings of the papers' sizes, epoch by epoch, on a GPU.
 
-import argparse
-import sys
-import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+A call trains until its budget is spent, saves, and goes on where it ended the next time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import accumulate
 from typing import Any
 
-from rich.console import Console
-
-from equilibria.experiments.case import SHARED, Case, Results
-from equilibria.experiments.experiment import Experiment, Page
-from equilibria.experiments.runner import execute, publish
-from equilibria.experiments.training import FOLDER, training
+from equilibria.experiments.measures.epochs import solves
+from equilibria.experiments.published import BAI_2021, BAI_2022, published
+from equilibria.experiments.study import Context, Point, Study
+from equilibria.experiments.training import Training
+from equilibria.experiments.views import Chart, Lines, Pivot, first
 from equilibria.train import recipe as recipes
-from equilibria.train.run import Folder
 
-ROOT = Path(__file__).parents[2]
-
-
-def call(
-    script: str,
-    argv: Sequence[str] | None,
-    *,
-    description: str,
-    example: str,
-    paper: str,
-    show: Callable[[Results], Page],
-    said: Callable[[dict[str, Any]], str],
-) -> None:
-    """Train the recipe that the command line names, as far as its budget goes; publish at the end.
-
-    Args:
-        script: file name of the caller, for the record.
-        argv: words of the command line; None for those of the process.
-        description: of the command.
-        example: a recipe.
-        paper: authors and year.
-        show: draws up the page of a finished training.
-        said: an epoch's metrics -> what is said of it.
-    """
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("recipe", help=f"its name or a file, such as {example}")
-    parser.add_argument("--budget", type=float, default=9.0, help="minutes of this call (9)")
-    parser.add_argument("--out", type=Path, default=ROOT / "results", help="folder for the results")
-    parser.add_argument("--data-dir", type=Path, help="folder to look for data sets in")
-    args, options = parser.parse_known_args(argv)
-    words = sys.argv[1:] if argv is None else list(argv)
-    command = " ".join([f"python benchmarks/gpu/{script}", *words])
-    console = Console()
-    one = _experiment(args.recipe, options, args.budget, paper, show)
-    outcome = execute(
-        one,
-        out=args.out,
-        console=console,
-        command=command,
-        data_dir=args.data_dir,
-        deadline=time.monotonic() + 60 * args.budget,
-    )
-    folder = Folder(args.out / SHARED / Path(args.recipe).stem / FOLDER)
-    if not outcome.done:
-        metrics = folder.read_metrics()
-        if metrics:
-            last = metrics[-1]
-            console.print(f"epoch {last['epoch']}, step {last['step']}: {said(last)}")
-        for key, reason in outcome.missing.items():
-            console.print(f"{key}: {reason}", markup=False)
-        if outcome.failed:
-            sys.exit(1)
-        console.print("The same command goes on.")
-        return
-    _, paths = publish(one, outcome, args.out, command)
-    console.print(f"Written to {' and '.join(map(str, paths))}.", markup=False)
+CIFAR, IMAGENET = (BAI_2022, "Table 3.1", "accuracy"), (BAI_2022, "Table 3.2", "top1")
+REGULARISED = (BAI_2021, "Table 2", "accuracy")
+RECIPES: dict[str, tuple[tuple[str, str, str], str] | None] = {
+    "lm-ptb-trellisnet-paper": None,
+    "mdeq-cifar10-small-gpu": (CIFAR, "MDEQ-small"),
+    "mdeq-cifar10-gpu": (CIFAR, "MDEQ, augmented"),
+    "mdeq-cifar10-jr-gpu": (REGULARISED, "CIFAR-10, MDEQ, regularised"),
+    "mdeq-cifar10-tiny-paper": (CIFAR, "MDEQ-small"),
+    "mdeq-cifar10-large-paper": (CIFAR, "MDEQ, augmented"),
+    "mdeq-cifar10-large-jr-paper": (REGULARISED, "CIFAR-10, MDEQ, regularised"),
+    "mdeq-imagenet-small-paper": (IMAGENET, "MDEQ-small"),
+    "mdeq-imagenet-large-paper": (IMAGENET, "MDEQ-large"),
+    "mdeq-imagenet-xl-paper": (IMAGENET, "MDEQ-XL"),
+    "mdeq-imagenet-small-jr-paper": (REGULARISED, "ImageNet, MDEQ-small, regularised"),
+    "mdeq-imagenet-large-jr-paper": (REGULARISED, "ImageNet, MDEQ-large, regularised"),
+}
+"""Recipes, and where the papers print the accuracy of what they describe."""
 
 
-def _experiment(
-    name: str,
-    options: Sequence[str],
-    minutes: float,
-    paper: str,
-    show: Callable[[Results], Page],
-) -> Experiment:
-    """The training of one recipe as an experiment of one case."""
-    key = Path(name).stem
-    recipe = recipes.load(name, options)
+def printed(recipe: str) -> float | None:
+    """The accuracy in percent that a paper prints; None where it prints none."""
+    place = RECIPES[recipe]
+    if place is None:
+        return None
+    (paper, item, metric), row = place
+    return next(each[metric] for each in published(paper, item) if each["row"] == row)
 
-    def cases(_: str) -> list[Case]:
-        return [training(key, recipe, minutes)]
 
-    return Experiment(
-        name=f"gpu/{key}",
-        paper=paper,
-        subject=key,
-        description=recipe.description,
-        cases=cases,
-        show=show,
-    )
+def curve(context: Context) -> Iterable[dict[str, Any]]:
+    """A row for each epoch, and one of the test split: the task's metric, solves, speed."""
+    run = context.run
+    primary, split, unit = run.task.primary.name, run.task.eval_split, run.task.unit
+    minutes = list(accumulate(epoch["seconds"] / 60 for epoch in run.metrics))
+    for epoch, spent in zip(run.metrics, minutes, strict=True):
+        yield {
+            "epoch": str(epoch["epoch"]),
+            "minutes": spent,
+            "figure": epoch[split][primary],
+            **solves(epoch[split]["forward"]),
+            "speed": epoch[unit] / epoch["seconds"],
+        }
+    if run.evaluation:
+        figures = {"figure": run.evaluation[primary], **solves(run.evaluation["forward"])}
+        yield {"epoch": "test", "published": printed(str(context.factors["recipe"])), **figures}
+
+
+STUDY = Study(
+    title="Training at the papers' sizes",
+    description="Accuracy or perplexity, time, evaluations and speed of each epoch.",
+    points=lambda scale: [
+        Point(
+            factors={"recipe": name},
+            measures=[curve],
+            runs={"run": Training(recipe=recipes.load(name), minutes=600)},
+        )
+        for name in RECIPES
+    ],
+    views=[
+        Pivot(
+            title="Training",
+            index={"recipe": "recipe", "epoch": "epoch"},
+            each="epoch",
+            values={
+                "minutes": "minutes",
+                "accuracy or perplexity": "figure",
+                "published, %": "published",
+                "evaluations, mean": "evals",
+                "converged, %": first("converged", 100),
+                "images or tokens a second": "speed",
+            },
+            note="After each epoch on what is held out, or on the test split where nothing is, and "
+            "on the test split at the end; minutes of training steps alone.",
+        ),
+        Chart(
+            title="held-out accuracy or perplexity",
+            x="minutes",
+            y="",
+            marks=[Lines(x="minutes", y="figure", by=["recipe"], style="marked")],
+            log_y=True,
+        ),
+    ],
+)

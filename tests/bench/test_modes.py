@@ -1,5 +1,7 @@
 """Ways to run f, the same for all."""
 
+import functools
+
 import pytest
 import torch
 
@@ -41,3 +43,18 @@ def test_a_graph_of_f_is_f():
         torch.testing.assert_close(images, [problem.image(first), problem.image(second)])
         part = graphed.f(first[:3], problem.operands[0][:3])
         torch.testing.assert_close(part, problem.image(first)[:3])
+
+
+def test_each_problem_is_compiled_for_its_own_size(monkeypatch):
+    sizes = []
+
+    def backend(graph, inputs):
+        sizes.extend(each for each in inputs if not isinstance(each, torch.Tensor))
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
+    for batch in (8, 64, 256):
+        problem = build(f"tanh-128x{batch}", device="cpu", dtype=torch.float32)
+        compiled = in_mode(problem, "compiled")
+        torch.testing.assert_close(compiled.image(problem.z0), problem.image(problem.z0))
+    assert not sizes  # else a graph takes sizes as inputs

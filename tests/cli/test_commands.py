@@ -45,9 +45,14 @@ def test_a_trained_run_is_complete(folder):
     names = {path.name for path in folder.iterdir()}
     assert names == {
         *("recipe.yaml", "run.json", "metrics.jsonl", "events", "model.safetensors"),
-        *("checkpoint.pt", "evaluation.json", "images.json", "memory.json"),
+        *("checkpoint.pt", "evaluation.json", "images.json"),
     }
     assert yaml.safe_load((folder / "recipe.yaml").read_text())["seed"] == 3
+
+
+def test_memory_is_measured_by_a_command_of_its_own(folder, capsys):
+    assert main(["memory", str(folder)]) == 0
+    assert "memory.json" in capsys.readouterr().out.replace("\n", "")
     kinds = {point["kind"] for point in json.loads((folder / "memory.json").read_text())}
     assert kinds == {"deq", "unrolled", "checkpointed"}
 
@@ -61,9 +66,9 @@ def test_evaluate_prints_and_writes_the_same_figures(folder, capsys):
     out = capsys.readouterr().out
     assert f"{100 * result['accuracy']:.2f} %" in out
     assert "CONVERGED" in out
-    for depth, accuracy in result["accuracy_at"].items():
+    for depth, figures in result["at"].items():
         assert f"accuracy after {depth} evaluations" in out
-        assert f"{100 * accuracy:.2f} %" in out
+        assert f"{100 * figures['accuracy']:.2f} %" in out
 
 
 @pytest.mark.parametrize("words", [["--budgets", "4"], ["--budgets"], ["--no-trigram"]])

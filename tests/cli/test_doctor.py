@@ -33,7 +33,8 @@ def test_findings_are_printed_and_stored(folder: Path, capsys: pytest.CaptureFix
     assert stored["samples"] == 20 and stored["starts"]["count"] == 2
     assert stored["entries"] == 16 and stored["layer"] == "deq"
     assert stored["gradient"]["loss"] == "loss" and stored["gradient"]["cosine"] > 0.99
-    accuracies = [point["accuracy"] for point in stored["depth"]["points"]]
+    assert stored["depth"]["metric"]["name"] == "accuracy"
+    accuracies = [point["figure"] for point in stored["depth"]["points"]]
     assert all(0 <= accuracy <= 1 for accuracy in accuracies)
     for topic in TOPICS:
         assert topic.split()[0] in printed

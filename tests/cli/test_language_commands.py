@@ -65,6 +65,7 @@ def test_a_run_on_a_text_is_complete(place):
     assert recipe["task"]["file"] == str(place / "text.txt")
     assert isinstance(recipe["model"]["vocabulary"], int)
     assert (place / "deq" / "vocabulary.json").is_file()
+    assert main(["memory", str(place / "deq")]) == 0
     kinds = {point["kind"] for point in json.loads((place / "deq" / "memory.json").read_text())}
     assert kinds == {"deq", "unrolled", "checkpointed"}
 
@@ -89,7 +90,8 @@ def test_evaluate_tells_perplexity_budgets_and_the_trigram(deq, capsys):
     assert result["bits_per_character"] == pytest.approx(result["bits"])
     assert [row["max_evals"] for row in result["budgets"]] == [2, 6]
     assert result["seconds_per_token"] > 0
-    trigram = result["trigram"]
+    trigram = result["baseline"]
+    assert trigram["name"] == "trigram model"
     assert 1 < trigram["perplexity"] < 20
     for word in ("perplexity", f"{result['perplexity']:.2f}", f"{trigram['perplexity']:.2f}"):
         assert word in shown
@@ -104,13 +106,13 @@ def test_the_trigram_is_counted_once(deq, monkeypatch):
     def never(*_):
         raise AssertionError("counted again")
 
-    monkeypatch.setattr("equilibria.train.baseline.Trigram.fit", never)
+    monkeypatch.setattr("equilibria.data.text.Trigram.fit", never)
     assert main(["evaluate", str(deq), "--budgets"]) == 0
-    assert json.loads((deq / "evaluation.json").read_text())["trigram"] == before["trigram"]
+    assert json.loads((deq / "evaluation.json").read_text())["baseline"] == before["baseline"]
     assert main(["evaluate", str(deq), "--budgets", "--no-trigram"]) == 0
-    assert "trigram" not in json.loads((deq / "evaluation.json").read_text())
+    assert "baseline" not in json.loads((deq / "evaluation.json").read_text())
     for other in ({"data": "sha256:0", "splits": {}}, None):
-        (deq / "trigram.json").write_text("{" if other is None else json.dumps(other))
+        (deq / "baseline.json").write_text("{" if other is None else json.dumps(other))
         assert main(["evaluate", str(deq), "--budgets"]) == 1
 
 
@@ -118,8 +120,8 @@ def test_a_text_that_no_trigram_fits_is_evaluated_all_the_same(deq, monkeypatch,
     def refuse(*_):
         raise ValueError("a vocabulary of 3000000 tokens")
 
-    (deq / "trigram.json").unlink(missing_ok=True)
-    monkeypatch.setattr("equilibria.train.baseline.Trigram.fit", refuse)
+    (deq / "baseline.json").unlink(missing_ok=True)
+    monkeypatch.setattr("equilibria.data.text.Trigram.fit", refuse)
     assert main(["evaluate", str(deq), "--budgets"]) == 0
     assert "No trigram model: a vocabulary of 3000000 tokens" in capsys.readouterr().out
     assert "perplexity" in json.loads((deq / "evaluation.json").read_text())
@@ -156,7 +158,7 @@ def test_the_doctor_examines_a_segment_that_others_precede(deq, capsys):
     stored = json.loads((deq / "doctor.json").read_text())
     assert stored["samples"] == 3 and stored["entries"] == 16 * 16 and stored["layer"] == "deq"
     assert stored["gradient"]["loss"] == "loss" and stored["gradient"]["cosine"] > 0.5
-    assert stored["depth"]["accuracy"] is None
+    assert stored["depth"]["figure"] is None
 
 
 def test_one_page_tells_of_both(deq, explicit, capsys):
@@ -166,7 +168,7 @@ def test_one_page_tells_of_both(deq, explicit, capsys):
     html = (deq / "report.html").read_text()
     for text in (
         "Test perplexity",
-        "bits a character; a trigram model has",
+        "a trigram model has",
         "What evaluations buy",
         "Evaluations in each epoch",
         "validation",

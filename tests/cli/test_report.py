@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 import tiny_run
 
-from equilibria import data
 from equilibria.cli.main import main
 from equilibria.data import DataError
+from equilibria.tasks import images
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tiny_run.train(tmp_path_factory.mktemp("report") / "digits")
+    assert main(["memory", str(folder)]) == 0
     assert main(["doctor", str(folder), "--samples", "10", "--starts", "1"]) == 0
     return folder
 
@@ -46,7 +47,7 @@ def test_one_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert text in html
     assert "://" not in html
     accuracy = json.loads((folder / "evaluation.json").read_text())["accuracy"]
-    assert f"{100 * accuracy:.1f} %" in html
+    assert f"{100 * accuracy:.2f} %" in html
 
 
 def test_several_runs_on_one_page(folder: Path, tmp_path: Path) -> None:
@@ -86,18 +87,21 @@ def test_without_its_data_a_run_is_reported_without_findings(
     def load(*_: object, **__: object) -> None:
         raise DataError("the images are gone")
 
-    monkeypatch.setattr(data, "load", load)
+    monkeypatch.setattr(images, "load", load)
     (folder / "doctor.json").unlink()
     assert main(["report", str(folder)]) == 0
     assert "the images are gone" in capsys.readouterr().out
     assert "The doctor’s findings" not in (folder / "report.html").read_text()
 
 
-def test_files_that_are_missing_are_done_without(folder: Path) -> None:
+def test_files_that_are_missing_are_done_without(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("memory.json", "evaluation.json", "run.json"):
         (folder / name).unlink()
     assert main(["report", str(folder)]) == 0
     assert "Memory of one training step" not in (folder / "report.html").read_text()
+    assert f"equilibria memory {folder}" in capsys.readouterr().out.replace("\n", "")
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,13 @@ from file_server import serving
 from pictures import content, picture
 
 from equilibria import data
-from equilibria.data import DataError
+from equilibria.data import DataError, locate
 from equilibria.data.images import cifar, jpeg_copy
 from equilibria.data.images.batches import pickled, records
-from equilibria.data.images.cifar import CIFAR10, CIFAR100
+from equilibria.data.images.cifar import BINARY10, BINARY100, CIFAR100, PYTHON10, PYTHON100
 
-LABELS = CIFAR10.labels
+LABELS = cifar.LABELS10
+VERSIONS = (BINARY10, PYTHON10)
 
 
 def images(seed: int, count: int, classes: int = 10) -> tuple[np.ndarray, np.ndarray]:
@@ -56,32 +57,22 @@ BATCHES = {name: images(place, 10) for place, name in enumerate("12345t")}
 """Ten images in each of the six files."""
 
 
-def official(release: cifar.Release, form: int) -> dict[str, bytes]:
+def official(form: int) -> dict[str, bytes]:
     """The files of a version of CIFAR-10, by their names in the archive."""
-    version = release.versions[form]
-    write = (binary, python)[form]
+    version, write = VERSIONS[form], (binary, python)[form]
     files = zip(version.names, BATCHES.values(), strict=True)
     return {f"{version.folder}/{name}": write(*batch) for name, batch in files}
 
 
-def known(form: int, archive: bytes) -> cifar.Release:
-    """CIFAR-10 as if the small archive, and its files, were the published ones."""
-    versions = list(CIFAR10.versions)
-    files = {
-        split: {
-            name: md5
-            and hashlib.md5(official(CIFAR10, form)[f"{versions[form].folder}/{name}"]).hexdigest()
-            for name, md5 in names.items()
-        }
-        for split, names in versions[form].files.items()
-    }
-    versions[form] = replace(
-        versions[form],
-        md5=hashlib.md5(archive).hexdigest(),
-        files=files,
-        counts={"train": 50, "test": 10},
-    )
-    return replace(CIFAR10, versions=tuple(versions))
+def publish(monkeypatch: pytest.MonkeyPatch, form: int, archive: bytes) -> None:
+    """Let the small archive, and its files, be the published ones."""
+    contents = {name.partition("/")[2]: content for name, content in official(form).items()}
+    md5 = {n: f"md5:{hashlib.md5(contents[n]).hexdigest()}" for n in VERSIONS[form].checksums}
+    versions = list(VERSIONS)
+    versions[form] = replace(versions[form], md5=hashlib.md5(archive).hexdigest(), checksums=md5)
+    entry = cifar.entry("cifar10", "CIFAR-10", LABELS, tuple(versions), jpeg_copy.REMOTE)
+    monkeypatch.setattr(cifar, "CIFAR10", entry)
+    monkeypatch.setattr(cifar, "COUNTS", {"train": 50, "test": 10})
 
 
 def check(dataset: data.Dataset) -> None:
@@ -101,61 +92,68 @@ def check(dataset: data.Dataset) -> None:
 def test_official_versions_are_found(
     tmp_path: Path,
     cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
     form: int,
     packed: bool,
     place: str,
 ) -> None:
-    files = official(CIFAR10, form)
+    files = official(form)
     archive = tar(files)
     if packed:
         (tmp_path / place).mkdir(exist_ok=True)
-        (tmp_path / place / CIFAR10.versions[form].archive).write_bytes(archive)
+        (tmp_path / place / VERSIONS[form].archive).write_bytes(archive)
     else:
         for name, content in files.items():
             (tmp_path / place / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / place / name).write_bytes(content)
-    check(known(form, archive).load(tmp_path, download=False))
+    publish(monkeypatch, form, archive)
+    check(data.load("cifar10", tmp_path, download=False))
 
 
 def test_what_is_missing_is_downloaded_once(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    archive = tar(official(CIFAR10, 0))
-    release = known(0, archive)
+    archive = tar(official(0))
     with serving() as server:
-        server.files = {CIFAR10.versions[0].archive: archive}
+        server.files = {BINARY10.archive: archive}
         monkeypatch.setattr(cifar, "ADDRESS", server.url(""))
+        publish(monkeypatch, 0, archive)
         for _ in range(2):
-            check(release.load(tmp_path))
+            check(data.load("cifar10", tmp_path))
         assert len(server.requests) == 1
-    assert (tmp_path / "cifar10" / CIFAR10.versions[0].archive).is_file()
+    assert (tmp_path / "cifar10" / BINARY10.archive).is_file()
 
 
 def test_missing(tmp_path: Path, cache: Path) -> None:
-    with pytest.raises(DataError, match=r"cifar-10-binary\.tar\.gz and .* are in none of .*160 MB"):
-        CIFAR10.load(tmp_path, download=False)
+    match = r"cifar-10-binary\.tar\.gz or cifar-10-python\.tar\.gz is in none of .*160 MB"
+    with pytest.raises(DataError, match=match):
+        data.load("cifar10", tmp_path, download=False)
 
 
 def test_another_archive_of_that_name(tmp_path: Path, cache: Path) -> None:
-    (tmp_path / "cifar-10-python.tar.gz").write_bytes(tar(official(CIFAR10, 1)))
+    (tmp_path / "cifar-10-python.tar.gz").write_bytes(tar(official(1)))
     with pytest.raises(DataError, match=r"cifar-10-python\.tar\.gz is damaged or another file"):
-        CIFAR10.load(tmp_path, download=False)
+        data.load("cifar10", tmp_path, download=False)
 
 
-def test_a_cut_archive(tmp_path: Path, cache: Path) -> None:
-    archive = tar(official(CIFAR10, 0))[:-400]
+def test_a_cut_archive(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = tar(official(0))[:-400]
     (tmp_path / "cifar-10-binary.tar.gz").write_bytes(archive)
+    publish(monkeypatch, 0, archive)
     with pytest.raises(DataError, match=r"cifar-10-binary\.tar\.gz is damaged \("):
-        known(0, archive).load(tmp_path, download=False)
+        data.load("cifar10", tmp_path, download=False)
 
 
-def test_an_archive_without_a_batch(tmp_path: Path, cache: Path) -> None:
-    files = official(CIFAR10, 0)
+def test_an_archive_without_a_batch(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = official(0)
     del files["cifar-10-batches-bin/data_batch_3.bin"]
     archive = tar(files)
     (tmp_path / "cifar-10-binary.tar.gz").write_bytes(archive)
+    publish(monkeypatch, 0, archive)
     with pytest.raises(DataError, match=r"has no cifar-10-batches-bin/data_batch_3\.bin"):
-        known(0, archive).load(tmp_path, download=False)
+        data.load("cifar10", tmp_path, download=False)
 
 
 # --- formats -------------------------------------------------------------------------------------
@@ -169,40 +167,40 @@ def test_the_label_of_cifar_100_is_the_fine_one() -> None:
     assert np.array_equal(found.reshape(20, -1), pixels) and np.array_equal(fine, labels)
 
 
-def test_cifar_100_has_a_hundred_classes() -> None:
-    assert len(set(CIFAR100.labels)) == 100 and list(CIFAR100.labels) == sorted(CIFAR100.labels)
-    version = replace(CIFAR100.versions[0], counts={"train": 20, "test": 20})
-    pixels, labels = images(3, 20, 100)
-    content = binary(pixels, labels, extra=1)
-    splits = version.splits({"train.bin": content, "test.bin": content}, 100)
-    assert splits["test"].targets.tolist() == list(range(20))
+def test_cifar_100_has_a_hundred_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = list(CIFAR100.read.keywords["labels"])
+    assert len(set(labels)) == 100 and labels == sorted(labels)
+    monkeypatch.setattr(cifar, "COUNTS", {"train": 20, "test": 20})
+    pixels, targets = images(3, 20, 100)
+    contents = {"test.bin": binary(pixels, targets, extra=1)}
+    assert BINARY100.split("test", contents, 100).targets.tolist() == list(range(20))
     with pytest.raises(DataError, match="a label is 10, expected 0 to 9"):
-        version.splits({"train.bin": content, "test.bin": content}, 10)
+        BINARY100.split("test", contents, 10)
 
 
-def test_a_label_below_zero_is_named() -> None:
-    version = replace(CIFAR100.versions[1], counts={"train": 20, "test": 20})
-    pixels, labels = images(3, 20)
-    content = python(pixels, labels.astype(np.int64) - 1, "fine_labels")
+def test_a_label_below_zero_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cifar, "COUNTS", {"train": 20, "test": 20})
+    pixels, targets = images(3, 20)
+    content = python(pixels, targets.astype(np.int64) - 1, "fine_labels")
     with pytest.raises(DataError, match="a label is -1, expected 0 to 99"):
-        version.splits({"train": content, "test": content}, 100)
+        PYTHON100.split("test", {"test": content}, 100)
 
 
-@pytest.mark.parametrize("release", [CIFAR10, CIFAR100], ids=lambda release: release.name)
+@pytest.mark.parametrize(
+    ("name", "version"), [("cifar10", BINARY10), ("cifar100", BINARY100)], ids=["10", "100"]
+)
 def test_unpacked_files_with_too_few_images_are_refused(
-    tmp_path: Path, cache: Path, release: cifar.Release
+    tmp_path: Path, cache: Path, name: str, version: cifar.Version
 ) -> None:
     """Of the binary version nobody published what the checksums of its files are."""
-    version = release.versions[0]
     (tmp_path / version.folder).mkdir()
-    record = images(3, 10)
-    for name in version.names:
-        content = binary(*record, extra=int(release is CIFAR100))
-        (tmp_path / version.folder / name).write_bytes(content)
-    expected = "10,000" if release is CIFAR10 else "50,000"
+    content = binary(*images(3, 10), extra=int(version is BINARY100))
+    for file in version.names:
+        (tmp_path / version.folder / file).write_bytes(content)
+    expected = "10,000" if version is BINARY10 else "50,000"
     match = rf"{version.folder}/{version.names[0]} has 10 images, expected {expected}"
     with pytest.raises(DataError, match=match):
-        release.load(tmp_path, download=False)
+        data.load(name, tmp_path, download=False)
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 3072, b"x" * 6147], ids=["none", "short", "odd"])
@@ -239,6 +237,8 @@ def test_the_test_pickles_ask_for_arrays_alone() -> None:
 
 # --- the JPEG copy -------------------------------------------------------------------------------
 
+LOSSY = pytest.mark.filterwarnings("ignore:CIFAR-10 .JPEG copy.:UserWarning")
+
 
 @pytest.fixture
 def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
@@ -255,7 +255,7 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
 
 def packed(root: Path, files: dict[str, bytes]) -> Path:
     (root / "cifar10_jpeg").mkdir(exist_ok=True)
-    path = root / "cifar10_jpeg" / jpeg_copy.ARCHIVE
+    path = root / "cifar10_jpeg" / jpeg_copy.REMOTE.files[0]
     path.write_bytes(tar(files))
     return path
 
@@ -264,44 +264,50 @@ def test_the_copy_says_what_it_is_and_is_decoded_once(
     tmp_path: Path, cache: Path, copy: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packed(tmp_path, copy)
-    first = data.load("cifar10", tmp_path, download=False)
-    assert first.title == "CIFAR-10 (JPEG copy)" and first.source.endswith(jpeg_copy.ARCHIVE)
+    with pytest.warns(UserWarning, match=r"CIFAR-10 \(JPEG copy\) is read from .* is in none of"):
+        first = data.load("cifar10", tmp_path, download=False)
+    assert first.title == "CIFAR-10 (JPEG copy)" and first.source.endswith("cifar10_jpg.tar.xz")
     assert first.train.targets.tolist() == [*range(10)] * 2
     monkeypatch.setattr(jpeg_copy, "_decoded", None)
-    again = data.load("cifar10", tmp_path, download=False)
+    with pytest.warns(UserWarning):
+        again = data.load("cifar10", tmp_path, download=False)
     assert again.checksum == first.checksum and again.train.inputs.dtype == torch.uint8
 
 
+@LOSSY
 def test_a_damaged_cache_is_made_anew(tmp_path: Path, cache: Path, copy: dict[str, bytes]) -> None:
     packed(tmp_path, copy)
-    first = data.load("cifar10", tmp_path)
+    first = data.load("cifar10", tmp_path, download=False)
     (file,) = (cache / "equilibria" / "images").glob("*.safetensors")
     content = bytearray(file.read_bytes())
     content[-5000] ^= 1
     for damaged in (bytes(content), b"", bytes(content[:200])):
         file.write_bytes(damaged)
-        assert data.load("cifar10", tmp_path).checksum == first.checksum
+        assert data.load("cifar10", tmp_path, download=False).checksum == first.checksum
 
 
+@LOSSY
 def test_another_archive_is_another_cache(
     tmp_path: Path, cache: Path, copy: dict[str, bytes]
 ) -> None:
     packed(tmp_path, copy)
-    first = data.load("cifar10", tmp_path)
+    first = data.load("cifar10", tmp_path, download=False)
     copy["test/cat/0000.jpg"] = content(picture(999, (32, 32)))
     packed(tmp_path, copy)
-    assert data.load("cifar10", tmp_path).checksum != first.checksum
+    assert data.load("cifar10", tmp_path, download=False).checksum != first.checksum
 
 
 def test_the_official_images_come_first(
-    tmp_path: Path, cache: Path, copy: dict[str, bytes]
+    tmp_path: Path, cache: Path, copy: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packed(tmp_path, copy)
-    archive = tar(official(CIFAR10, 1))
+    archive = tar(official(1))
     (tmp_path / "cifar-10-python.tar.gz").write_bytes(archive)
-    check(known(1, archive).load(tmp_path))
+    publish(monkeypatch, 1, archive)
+    check(data.load("cifar10", tmp_path))
 
 
+@LOSSY
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -334,14 +340,15 @@ def test_another_copy_is_refused(
         copy[name] = content
     packed(tmp_path, copy)
     with pytest.raises(DataError, match=message):
-        data.load("cifar10", tmp_path)
+        data.load("cifar10", tmp_path, download=False)
     assert not list((cache / "equilibria" / "images").glob("*.safetensors"))
 
 
+@LOSSY
 @pytest.mark.slow
 @pytest.mark.data
 def test_the_real_copy(real: Path) -> None:
-    if jpeg_copy.find(None) is None:
+    if not jpeg_copy.REMOTE.find(locate.folders("cifar10")):
         pytest.skip("EQUILIBRIA_DATA names no folder with the JPEG copy of CIFAR-10")
     found = data.load("cifar10", download=False)
     assert (len(found.train), len(found.test)) == (50_000, 10_000)

@@ -12,8 +12,9 @@ import torch
 from pictures import content, folder, picture
 from PIL import Image
 
+from equilibria import data
 from equilibria.data import DataError, images
-from equilibria.data.images import crops, decode, headers, imagenet, layout
+from equilibria.data.images import crops, decode, headers, layout
 
 
 @pytest.fixture
@@ -369,17 +370,23 @@ def test_imagenet_is_found_and_says_how_much_of_it_is_there(tmp_path: Path, cach
         folder(tmp_path / "imagenet" / part, {"n01440764": count, "n01443537": count})
     picture(5, mode="L").save(tmp_path / "imagenet" / "val" / "n01443537" / "grey.png")
     for place in (tmp_path, tmp_path / "imagenet"):
-        found = imagenet.folder(place, size=8)
+        found = data.load("imagenet", place, size=8)
         assert found.title == "ImageNet (2 classes, 6 training images)"
         assert found.shape == (3, 8, 8) and len(found.test) == 5
 
 
 def test_imagenet_missing(tmp_path: Path, cache: Path) -> None:
-    with pytest.raises(DataError, match=r"imagenet: there is no folder .*image-net\.org.*WNID"):
-        imagenet.find(tmp_path)
+    with pytest.raises(DataError, match=r"imagenet: train/ is in none of .*image-net\.org.*WNID"):
+        data.load("imagenet", tmp_path)
     (tmp_path / "imagenet" / "train").mkdir(parents=True)
-    with pytest.raises(DataError, match=r"train and no val beside it"):
-        imagenet.find(tmp_path)
+    with pytest.raises(DataError, match=r"imagenet: val/ is in none of .*image-net\.org"):
+        data.load("imagenet", tmp_path)
+
+
+def test_imagenet_in_a_folder_of_another_name(tmp_path: Path, cache: Path) -> None:
+    for part in ("train", "val"):
+        folder(tmp_path / "ILSVRC" / part, {"n01440764": 1, "n01443537": 1})
+    assert len(data.load("imagenet", tmp_path / "ILSVRC", size=8).test) == 2
 
 
 def test_the_layout_alone_reads_no_file(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from file_server import FileServer, serving
 
 from equilibria import data
 from equilibria.data import DataError, Dataset, Split, idx, locate, mnist
+from equilibria.data.mnist import MNIST
 
 # --- splits --------------------------------------------------------------------------------------
 
@@ -53,9 +55,16 @@ def test_a_target_a_sample() -> None:
 
 
 def test_an_unknown_name_gets_the_nearest() -> None:
-    assert data.available() == ["cifar10", "cifar100", "digits", "mnist"]
-    with pytest.raises(ValueError, match="'minst': did you mean 'mnist'"):
+    assert data.available(Dataset) == ["cifar10", "cifar100", "digits", "mnist"]
+    assert data.available() == sorted(
+        [*data.available(Dataset), *data.text.available(), "copy-memory", "imagenet"]
+    )
+    with pytest.raises(ValueError, match="'minst', and no folder: did you mean 'mnist'"):
         data.load("minst")
+    with pytest.raises(ValueError, match=r"'nothing', and no folder\. There are cifar10, "):
+        data.load("nothing")
+    with pytest.raises(ValueError, match=r"'ptb'.* There are cifar10, cifar100, digits, mnist"):
+        data.load("ptb", kind=Dataset)
 
 
 # --- digits --------------------------------------------------------------------------------------
@@ -90,7 +99,7 @@ ARRAY = np.random.default_rng(0).integers(0, 256, (3, 4, 5), dtype=np.uint8)
 def test_idx_round_trip(tmp_path: Path, name: str) -> None:
     content = as_idx(ARRAY)
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
-    read = idx.read(tmp_path / name, hashlib.md5(content).hexdigest())
+    read = idx.read(tmp_path / name)
     assert read.dtype == np.uint8
     assert (read == ARRAY).all()
 
@@ -136,16 +145,16 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServe
     images = [random.integers(0, 256, (count, 28, 28), dtype=np.uint8) for count in (6, 4)]
     labels = [random.integers(0, 10, count, dtype=np.uint8) for count in (6, 4)]
     arrays = (images[0], labels[0], images[1], labels[1])
-    files = []
+    checksums = {}
     with serving() as server:
-        for file, array in zip(mnist.FILES, arrays, strict=True):
+        for name, array in zip(MNIST.remotes[0].files, arrays, strict=True):
             raw = as_idx(array)
-            gz = gzip.compress(raw)
-            server.files[f"{file.name}.gz"] = gz
-            sums = (hashlib.md5(content).hexdigest() for content in (gz, raw))
-            files.append(mnist.File(file.name, *sums))
-        monkeypatch.setattr(mnist, "FILES", tuple(files))
-        monkeypatch.setattr(mnist, "ADDRESSES", (server.url(""),))
+            server.files[name] = gz = gzip.compress(raw)
+            checksums[name] = f"md5:{hashlib.md5(gz).hexdigest()}"
+            checksums[name.removesuffix(".gz")] = f"md5:{hashlib.md5(raw).hexdigest()}"
+        remote = replace(MNIST.remotes[0], addresses=(server.url(""),), checksums=checksums)
+        entry = replace(MNIST, remotes=(remote,))
+        monkeypatch.setattr(mnist, "MNIST", entry)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         monkeypatch.delenv("EQUILIBRIA_DATA", raising=False)
         yield server
@@ -231,8 +240,7 @@ def test_the_checksum_tells_data_apart(small: FileServer, tmp_path: Path) -> Non
 
 @pytest.mark.data
 def test_the_real_mnist() -> None:
-    places = locate.folders("mnist")
-    if not all(locate.find((f"{file.name}.gz", file.name), places) for file in mnist.FILES):
+    if len(MNIST.remotes[0].find(locate.folders("mnist"))) < 4:
         pytest.skip("EQUILIBRIA_DATA names no folder with MNIST")
     real = data.load("mnist", download=False)
     assert (len(real.train), len(real.test)) == (60_000, 10_000)

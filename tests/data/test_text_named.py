@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from file_server import FileServer, serving
 
-from equilibria.data import DataError, text
-from equilibria.data.text import ptb, wikitext
+from equilibria.data import DataError, locate, text
+from equilibria.data.text import named
+from equilibria.data.text.named import PTB, WIKITEXT2, WIKITEXT103
 
 TEXTS = {
     "train": " the cat sat on the <unk> \n the dog N \n" * 20,
@@ -39,12 +40,14 @@ def check(corpus: text.Corpus, name: str) -> None:
 def small(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
     """A server with a small text in place of Penn Treebank."""
     with serving() as server:
-        files = {}
-        for split, content in TEXTS.items():
-            server.files[f"ptb.{split}.txt"] = content.encode()
-            files[split] = (f"ptb.{split}.txt", md5(content.encode()))
-        monkeypatch.setattr(ptb, "FILES", files)
-        monkeypatch.setattr(ptb, "ADDRESSES", (server.url("gone/"), server.url("")))
+        remote = PTB.remotes[0]
+        server.files = dict(zip(remote.files, map(str.encode, TEXTS.values()), strict=True))
+        remote = replace(
+            remote,
+            addresses=(server.url("gone/"), server.url("")),
+            checksums={name: f"md5:{md5(content)}" for name, content in server.files.items()},
+        )
+        monkeypatch.setattr(named, "PTB", replace(PTB, remotes=(remote,)))
         yield server
 
 
@@ -94,7 +97,7 @@ def test_ptb_with_another_content(small: FileServer, tmp_path: Path) -> None:
 
 @pytest.mark.data
 def test_the_real_ptb(real: Path) -> None:
-    if not all((real / "ptb" / name).is_file() for name, _ in ptb.FILES.values()):
+    if len(PTB.remotes[0].find(locate.folders("ptb"))) < 3:
         pytest.skip("EQUILIBRIA_DATA names no folder with Penn Treebank")
     corpus = text.load("ptb", download=False)
     assert corpus.vocabulary.size == 10_000
@@ -121,13 +124,15 @@ def archive(folder: str = "wikitext-2") -> bytes:
 def served(monkeypatch: pytest.MonkeyPatch, server: FileServer, content: bytes) -> None:
     """Let the server have `content` for WikiText-2."""
     server.files["wikitext-2-v1.zip"] = content
-    release = replace(
-        wikitext.WIKITEXT2,
-        md5=md5(content),
-        sha1={split: hashlib.sha1(part.encode()).hexdigest() for split, part in TEXTS.items()},
-    )
-    monkeypatch.setitem(text._SOURCES, "wikitext2", release.source)
-    monkeypatch.setattr(wikitext, "ADDRESSES", (server.url(""),))
+    sha1 = [f"sha1:{hashlib.sha1(part.encode()).hexdigest()}" for part in TEXTS.values()]
+    packed, *unpacked = WIKITEXT2.remotes
+    checksums = {"wikitext-2-v1.zip": f"md5:{md5(content)}"}
+    remotes = [replace(packed, addresses=(server.url(""),), checksums=checksums)]
+    for remote in unpacked:
+        checksums = dict(zip(remote.files, sha1, strict=True))
+        remotes.append(replace(remote, checksums=checksums))
+    entry = replace(WIKITEXT2, remotes=tuple(remotes))
+    monkeypatch.setattr(named, "WIKITEXT2", entry)
 
 
 @pytest.fixture
@@ -180,7 +185,7 @@ def test_a_damaged_split(wiki: FileServer, tmp_path: Path) -> None:
 def test_wikitext_missing(wiki: FileServer, tmp_path: Path) -> None:
     (tmp_path / "wikitext2").mkdir()
     (tmp_path / "wikitext2" / "valid.txt").write_text(TEXTS["valid"])
-    with pytest.raises(DataError, match=r"missing: wiki\.train\.tokens, wiki\.test\.tokens\)"):
+    with pytest.raises(DataError, match=r"wikitext-2-v1\.zip or train\.txt is in none of"):
         text.load("wikitext2", data_dir=tmp_path, download=False)
 
 
@@ -210,4 +215,4 @@ def test_an_archive_that_cannot_be_read(
 
 def test_names() -> None:
     assert text.available() == ["ptb", "wikitext103", "wikitext2"]
-    assert wikitext.WIKITEXT103.folder == "wikitext-103"
+    assert WIKITEXT103.remotes[0].files == ("wikitext-103-v1.zip",)

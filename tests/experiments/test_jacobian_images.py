@@ -1,286 +1,261 @@
-"""The Jacobian study on images: trained, stopped early, timed and weighed on tiny networks."""
-
-import json
+"""The Jacobian penalty on images: trained, stopped early, timed and weighed on tiny networks."""
 
 import pytest
 import torch
+import yaml
 from rich.console import Console
 
-from equilibria.bench import record
-from equilibria.experiments import draw
-from equilibria.experiments.case import Done, Place
-from equilibria.experiments.experiment import NOT_RUN
-from equilibria.experiments.jacobian import (
-    accuracies,
-    costs,
-    criterion,
-    expenses,
-    growth,
-    images,
-    tables,
-)
-from equilibria.experiments.registry import EXPERIMENTS
-from equilibria.experiments.runner import publish
+from equilibria.experiments import pages, results, runner
+from equilibria.experiments.measures import timing
+from equilibria.experiments.measures.probing import Probing
+from equilibria.experiments.provenance import Origin
+from equilibria.experiments.studies.jacobian import _costs, _images, growth, tables
+from equilibria.experiments.studies.jacobian._cost_views import WORDS
+from equilibria.experiments.studies.mdeq import _networks
+from equilibria.experiments.training import Store
+from equilibria.experiments.views import DIVERGED, NOT_RUN
 from equilibria.solve import Anderson
 from equilibria.train import recipe as recipes
 
-QUIET = Console(quiet=True)
-MACHINE = {"threads": 1, "machine": "one core"}
-
-
-def shown(show, done, folder):
-    """The tables by their title, each row as wide as its heading; the figure is drawn too."""
-    page = show(done)
-    draw.draw(page.panels, folder / "figure.svg")
-    for table in page.tables:
-        assert all(len(row) == len(table.columns) for row in table.rows), table.title
-        json.dumps(record.finite(table.rows), allow_nan=False)
-    return {table.title.split(":")[0]: table for table in page.tables}
+BEST, GAMMAS, LIMIT, SEEDS, THIRD = (
+    getattr(_images, name) for name in ("BEST", "GAMMAS", "LIMIT", "SEEDS", "THIRD")
+)
+RECIPE = {
+    "task": {"name": "image_classification", "data": "digits", "samples": 40, "valid": 20},
+    "model": {
+        "name": "mdeq", "channels": [4, 4], "head_channels": [2, 2], "final": 8, "expansion": 2,
+        "groups": 2, "initial": None,
+    },
+    "solver": {"name": "Anderson", "rtol": 1e-2, "max_evals": 12},
+    "adjoint": {"name": "Implicit", "linear": {"name": "GMRES", "rtol": 1e-2, "max_evals": 12}},
+    "optimiser": {"name": "AdamW", "lr": 3e-3}, "pretrain": {"name": "ShallowStart", "steps": 2},
+    "epochs": 2, "epoch_steps": 2, "batch_size": 4, "eval_batch_size": 500, "probes": 2,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("scale", ["cpu", "gpu"])
-@pytest.mark.parametrize("name", images.NAMES)
+@pytest.mark.parametrize("name", _images.WORDS)
 def test_trainings_differ_where_they_say(name, scale):
-    recipe, plain = images.recipe_of(name, scale, 1), images.recipe_of("plain", scale, 1)
+    recipe, plain = _images.recipe_of(name, scale, 1), _images.recipe_of("plain", scale, 1)
     assert recipe.seed == 1 and recipe.model == plain.model and recipe.task == plain.task
     assert (recipe.epochs, recipe.batch_size) == (plain.epochs, plain.batch_size)
-    limit = images.THIRD if name.startswith("jr") else images.LIMIT
+    limit = THIRD if name in GAMMAS else LIMIT
     assert recipe.solver.max_evals == recipe.adjoint.linear.max_evals == limit
-    assert 3 * images.THIRD == images.LIMIT
-    if name.startswith("jr"):
-        assert images.regularised(recipe.regulariser.gamma) == name
-        assert recipe.optimiser == plain.optimiser
+    assert 3 * THIRD == LIMIT
+    if name in GAMMAS:
+        assert recipe.regulariser.gamma == GAMMAS[name] and recipe.optimiser == plain.optimiser
     else:
         assert recipe.regulariser is None
-        assert (recipe.optimiser.weight_decay == images.DECAY) == (name == "decay")
+        assert (recipe.optimiser.weight_decay == _images.DECAY) == (name == "decay")
     assert recipes.parse(recipes.dump(recipe)) == recipe
 
 
-def test_the_study_runs_to_its_end(small, reproduce, monkeypatch):
-    seeds = dict.fromkeys(images.NAMES, (0,))
-    monkeypatch.setattr(images, "SEEDS", seeds)
-    monkeypatch.setattr(images, "ALL", (0,))
-    monkeypatch.setattr(images, "GAMMAS", (images.BEST,))
-    monkeypatch.setattr(tables, "NAMES", ("plain", images.regularised(images.BEST)))
-    for name in ("jacobian/growth", "jacobian/tables"):
-        outcome = reproduce(name)
-        assert not outcome.missing, outcome.missing
-        found, paths = publish(EXPERIMENTS[name], outcome, small / "out", "typed")
-        assert NOT_RUN not in [cell for table in found for row in table.rows for cell in row]
-        assert "not run" not in paths[1].read_text()
-        if name == "jacobian/growth":
-            epochs = outcome.done[images.key("plain", 0)].value["metrics"]
-            assert all(set(e["probe"]) == {"forward", "adjoint", "norm"} for e in epochs)
-    stops = outcome.done[costs.stopped_key(images.key("plain", 0))].value
-    assert list(stops) == [str(limit) for limit in costs.LIMITS]
-    means = [stops[str(limit)]["forward"]["evals"]["mean"] for limit in costs.LIMITS]
-    assert means[0] == 1 and means == sorted(means)
-    assert all(mean <= limit for mean, limit in zip(means, costs.LIMITS, strict=True))
-    memory = outcome.done[costs.MEMORY].value
-    assert memory["step"]["penalised"] > memory["step"]["regularised"]
-    assert memory["step"].keys() == {"plain", "regularised", "penalised", "resnet"}
-    for peaks in memory["inference"].values():
-        assert peaks["none"] < peaks["recipe"] and peaks["none"] < peaks["broyden"]
-    steps = outcome.done[costs.times_key(0)].value["steps"]
-    assert steps["plain"]["penalised"] is None and steps["regularised"]["penalised"] > 0
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """Run the first seeds of a study on tiny networks: run(study) -> its rows and its page."""
+    path = tmp_path / "images.yaml"
+    path.write_text(yaml.safe_dump(RECIPE))
+    monkeypatch.setitem(_images.BASE, "cpu", str(path))
+    monkeypatch.setattr(_images, "PROBED", Probing(3, 3))
+    monkeypatch.setitem(_networks.RECIPES, "cifar10", {"cpu": str(path)})
+    monkeypatch.setitem(_networks.SHAPES, "cifar10", (1, 8, 8))
+    monkeypatch.setattr(timing, "ROUNDS", 2)
+    _networks._recipe.cache_clear()
+    store = Store(tmp_path / "runs", Console(quiet=True))
+
+    def wanted(point):
+        name = point.factors.get("network", "plain")
+        return point.factors["seed"] == 0 and name in ("plain", "decay", BEST, "resnet")
+
+    def execute(study):
+        file = tmp_path / f"{study.title}.csv"
+        outcome = runner.execute(study, path=file, store=store, console=store.console, only=wanted)
+        assert not outcome.failed, outcome.missing
+        data = runner.collect(study, file)
+        return data, pages.rendered(study, data)
+
+    yield execute
+    _networks._recipe.cache_clear()
 
 
-def test_a_solver_that_keeps_more_steps_needs_more_memory(small):
-    recipe = images.recipe_of("plain", "cpu")
+def test_the_studies_run_to_their_end(run, tmp_path):
+    data, page = run(growth.STUDY)
+    pages.picture(page, tmp_path / "figure.svg")
+    epochs = data.series("epoch", network="plain", seed=0)
+    assert len(epochs) == 2 and epochs[["probe_forward", "probe_norm"]].notna().all(axis=None)
+    assert epochs["radius"].iloc[-1] > 0
+    data, page = run(tables.STUDY)
+    pages.picture(page, tmp_path / "figure.svg")
+    assert "not run" not in (tmp_path / "figure.svg").read_text()
+    stops = data.series("limit", network="plain")
+    assert stops["limit"].tolist() == list(_costs.LIMITS)
+    assert stops["reader"].dropna().tolist() == ["stopped", "plain"]
+    for column in ("accuracy", "read_ms", "step_bytes"):
+        known = data.series(column).dropna(subset=["reader"])["reader"]
+        assert set(known) == set(WORDS) - ({"stopped"} if column == "step_bytes" else set()), column
+    steps = data.series("step_ms")
+    assert (steps["step_ms"] > 0).all() and set(steps["reader"]) == set(WORDS) - {"stopped"}
+    assert data.series("relative", reader="resnet")["relative"].tolist() == [1.0]
+    memory = data.series("peak_bytes")
+    assert len(memory) == 6 and (memory["history_bytes"] > 0).all()
+    assert memory["saving"].tolist()[:2] == [1, 1]
+
+
+def test_a_solver_that_keeps_more_steps_needs_more_memory(run):
+    recipe = _images.recipe_of("plain", "cpu")
     task = recipe.task.load()
     torch.manual_seed(0)
     model = task.model(recipe.model, **recipe.layer())
     model.deq.solver = Anderson(rtol=0.0, history=2)
     before = model.deq.solver, model.deq.eval_solver
     inputs = task.sample("test", 8).inputs
-    few, many = (costs.inference_bytes(model, inputs, limit) for limit in (4, 16))
+    few, many = (_costs.inference(model, inputs, limit) for limit in (4, 16))
     state = sum(leaf.numel() * 4 for leaf in model(inputs).solution.value)
     # A state an evaluation, in a buffer that doubles: 16 against 8.
-    assert many["broyden"] - few["broyden"] >= 8 * state
-    assert abs(many["none"] - few["none"]) < state
-    assert abs(many["recipe"] - few["recipe"]) < 2 * state  # two of them are kept
+    assert many["broyden"][0] - few["broyden"][0] >= 8 * state
+    assert abs(many["own"][1] - few["own"][1]) < state  # no history
+    assert abs(many["own"][0] - few["own"][0]) < 2 * state  # two of them are kept
     assert (model.deq.solver, model.deq.eval_solver) == before and model.training
 
 
-# --- pages of canned results ---------------------------------------------------------------------
+# --- tables of canned rows ------------------------------------------------------------------------
 
 
-def trained(seconds, *, diverged=None, **facts):
-    epochs = [
-        {
-            "epoch": number,
-            "step": 100 * number,
-            "seconds": seconds if number > 1 else 1.0,
-            "train": {"forward": {"evals": None if number == 1 else {"mean": 9.0}}},
-            "valid": {"accuracy": 0.4},
-            "probe": {"forward": 0.01 * number, "adjoint": 0.02, "norm": 0.3},
-            "spectral_radius": {"mean": 0.8},
+class Canned:
+    """Rows as they are hoped for: the penalty costs 0.2 points, stopping 2, epochs 2 to 1."""
+
+    def __init__(self, study, path):
+        self.study, self.path = study, path
+        self.order = [point.factors for point in study.points("cpu")]
+        for factors in self.order:
+            self.put(factors, self.rows(**factors))
+
+    def rows(self, network=None, seed=0, cost=None):
+        if cost == "memory":
+            steps = {"resnet": 1, "plain": 1, BEST: 2}
+            rows = [{"reader": name, "step_bytes": 2**20 * steps[of]}
+                    for name, (of, _) in _costs.READERS.items() if name != "stopped"]  # fmt: skip
+            peaks = {"plain": (400, 100), "stopped": (200, 100), "regularised": (160, 100)}
+            return rows + [
+                {"reader": reader, "solver": "broyden", "peak_bytes": peak, "saving": 400 / peak,
+                 "history_bytes": peak - bare, "share": 1 - bare / peak}
+                for reader, (peak, bare) in peaks.items()
+            ]  # fmt: skip
+        if cost == "time":
+            step = {"resnet": 1.0, "plain": 9.0, "regularised": 5.0}
+            return [{"reader": name, "read_ms": 5.0, "relative": 1.0, "step_ms": step.get(name)}
+                    for name in _costs.READERS]  # fmt: skip
+        seconds = 10.0 if network == BEST else 20.0
+        head = {"parameters": 50_000, "source": "CIFAR-10 (copy)", "conditions": "1 thread"}
+        found = [head | {"epoch_seconds": seconds}]
+        for limit in _costs.LIMITS if network != "resnet" else (None,):
+            accuracy = 0.5 if limit in (None, LIMIT) else 0.498 if network == BEST else 0.48
+            readers = [name for name, of in _costs.READERS.items() if of == (network, limit)]
+            row = {"limit": limit, "reader": next(iter(readers), None)}
+            found.append(row | {"accuracy": accuracy, "error": 1 - accuracy})
+        return found
+
+    def put(self, factors, rows):
+        results.replace_point(
+            self.path, self.order, factors, rows, identity="i", origin=Origin.now(), seconds=1
+        )
+
+    def diverge(self, network, *seeds):
+        for seed in seeds:
+            head = {"diverged": "the loss is nan", "conditions": "1 thread"}
+            self.put({"network": network, "seed": seed}, [head])
+
+    def tables(self):
+        """Tables by the beginning of their titles, rows as dicts."""
+        page = pages.rendered(self.study, runner.collect(self.study, self.path))
+        return {
+            grid.title.split(":")[0]: [
+                dict(zip(grid.columns, row, strict=True)) for row in grid.rows
+            ]
+            for grid in page.grids
         }
-        for number in (1, 2, 3)
-    ]
-    value = {
-        "parameters": 50_000,
-        "source": "CIFAR-10 (copy)",
-        "metrics": epochs,
-        "seconds": sum(epoch["seconds"] for epoch in epochs),
-        "evaluation": None if diverged else {"accuracy": 0.5},
-        "diverged": diverged,
-    }
-    settings = {"recipe": {"pretrain": {"steps": 100}}}
-    return Done(value, {**MACHINE, "settings": settings, **facts})
-
-
-def stops(full, third):
-    """Accuracies in percent at the limits, `third` at all but the last."""
-    return Done(
-        {
-            str(limit): {"accuracy": (full if limit == images.LIMIT else third) / 100}
-            for limit in costs.LIMITS
-        },
-        MACHINE,
-    )
 
 
 @pytest.fixture
-def done():
-    """Results as they are hoped for: the penalty costs .2 points, stopping 2, epochs 2 to 1."""
-    best = images.regularised(images.BEST)
-    found = {images.resnet_key(): trained(1.0)}
-    for name in images.NAMES:
-        for seed in images.SEEDS[name]:
-            key = images.key(name, seed)
-            found[key] = trained(10.0 if name == best else 20.0)
-            found[costs.stopped_key(key)] = stops(50.0, 49.8 if name == best else 48.0)
-    steps = {"plain": {"step": 9.0}, "regularised": {"step": 5.0}, "resnet": {"step": 1.0}}
-    read = {"plain": 30.0, "stopped": 12.0, "regularised": 10.0, "resnet": 5.0}
-    for seed in images.ALL:
-        found[costs.times_key(seed)] = Done({"read": read, "steps": steps}, MACHINE)
-    peaks = {
-        "plain": {"recipe": 200, "broyden": 400, "none": 100},
-        "stopped": {"recipe": 200, "broyden": 200, "none": 100},
-        "regularised": {"recipe": 200, "broyden": 160, "none": 100},
-    }
-    mib = 2**20
-    found[costs.MEMORY] = Done(
-        {
-            "step": {"plain": mib, "regularised": mib, "penalised": 2 * mib, "resnet": mib},
-            "inference": peaks,
-        },
-        MACHINE,
-    )
-    return found
+def canned(tmp_path, monkeypatch):
+    origin = Origin.now()
+    monkeypatch.setattr(Origin, "now", lambda *_: origin)  # Git is asked once
+    return Canned(tables.STUDY, tmp_path / "rows.csv")
 
 
-def judged(done):
-    table = criterion.criterion(done)
-    return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+def third(found):
+    return found["A third of the evaluations"]
 
 
-def test_what_is_asked_is_read_from_the_seeds(done):
-    rows = judged(done)
-    assert [row["seed"] for row in rows] == ["0", "1", "2", "mean of 3"]
-    for row in rows:
+def test_what_is_lost_is_read_from_the_seeds(canned):
+    found = canned.tables()
+    assert [row["seed"] for row in third(found)] == ["0", "1", "2", "mean of 3"]
+    for row in third(found):
         assert row["lost by the penalty, points"] == pytest.approx(0.2)
         assert row["lost by stopping, points"] == pytest.approx(2.0)
         assert row["stopping over penalty"] == pytest.approx(10)
-        assert row["a training step without over with, in turns"] == 1.8
-        assert row["an epoch without over with, as trained"] == 2 and row["as asked"] == "yes"
+        assert row["time of a training step, without over with penalty"] == pytest.approx(1.8)
+        assert row["time of an epoch in training, without over with penalty"] == pytest.approx(2)
+    for row in found[f"Points lost against {LIMIT} evaluations without penalty"]:
+        assert (row["with penalty"], row["seeds"]) == (pytest.approx(0.2), 3)
+    ours = [row for row in found["Table 3"] if row["whose"] == "ours"]
+    assert [row["gamma"] for row in ours] == [0.0, *GAMMAS.values()]
+    assert [row["seeds"] for row in ours] == [f"{len(SEEDS[n])} of {len(SEEDS[n])}"
+                                              for n in ("plain", *GAMMAS)]  # fmt: skip
+    assert list(ours[0].values())[3:] == [*[pytest.approx(48)] * 6, pytest.approx(50)]
+    costs = {row["network"]: row for row in found["Figure 6"] if row["whose"] == "ours"}
+    assert set(costs) == set(WORDS.values())
+    assert costs[WORDS["regularised"]]["memory of a training step"] == "2.0 MiB"
+    assert costs[WORDS["stopped"]]["test error, %"] == pytest.approx(52)
+    share = {row["network"]: row for row in found["Section 3.4"]}[WORDS["regularised"]]
+    assert share["the solver's share, %"] == pytest.approx(37.5)
+    assert share[f"MDEQ at {LIMIT} over this"] == 2.5
 
 
-@pytest.mark.parametrize(
-    ("plain", "third", "penalised", "verdict"),
-    [
-        (50.0, 48.0, 49.4, "accuracy no, time yes"),  # the penalty costs too much
-        (50.0, 48.7, 49.5, "accuracy no, time yes"),  # stopping costs less than 3 times that
-        (50.0, 49.2, 50.0, "accuracy no, time yes"),  # stopping costs less than a point
-        (50.0, 48.9, 50.3, "yes"),  # the penalty gains
-    ],
-)
-def test_what_falls_short_is_said(done, plain, third, penalised, verdict):
-    for seed in images.ALL:
-        done[costs.stopped_key(images.key("plain", seed))] = stops(plain, third)
-        best = images.key(images.regularised(images.BEST), seed)
-        done[costs.stopped_key(best)] = stops(penalised, penalised)
-    assert {row["as asked"] for row in judged(done)} == {verdict}
+def test_epochs_are_compared_under_the_same_conditions_alone(canned):
+    rows = canned.rows(network="plain", seed=1)
+    canned.put({"network": "plain", "seed": 1}, [rows[0] | {"conditions": "2 threads"}, *rows[1:]])
+    column = "time of an epoch in training, without over with penalty"
+    assert [row[column] for row in third(canned.tables())] == [2, None, 2, None]
 
 
-def test_steps_in_turns_go_before_epochs_and_two_machines_are_not_compared(done):
-    slow = {"plain": {"step": 6.0}, "regularised": {"step": 5.0}}
-    done[costs.times_key(0)] = Done({"steps": slow}, MACHINE)
-    done[images.key("plain", 1)] = trained(20.0, machine="another")
-    assert judged(done)[1]["as asked"] == "yes"
-    del done[costs.times_key(1)]
-    rows = judged(done)
-    assert rows[0]["as asked"] == "accuracy yes, time no"
-    assert rows[1]["an epoch without over with, as trained"] is None
-    assert rows[1]["as asked"] == "accuracy yes, time not compared"
-    assert rows[-1]["a training step without over with, in turns"] is None  # nor of two of three
-    for seed in (0, 2):
-        del done[costs.times_key(seed)]
-    assert judged(done)[0]["as asked"] == "yes"
+def test_a_training_that_diverged_enters_no_mean(canned):
+    canned.diverge("plain", 1)
+    canned.diverge("resnet", 0)
+    found = canned.tables()
+    row = third(found)[1]
+    assert list(row.values())[1:6] == [DIVERGED, DIVERGED, pytest.approx(49.8), None, None]
+    assert third(found)[-1]["seed"] == "mean of 2"
+    canned.diverge(BEST, *SEEDS[BEST])
+    found = canned.tables()
+    ours = {row["network"]: row for row in found["Table 2"] if row["whose"] == "ours"}
+    assert ours["ResNet"]["test accuracy, %"] == DIVERGED
+    assert ours[WORDS["plain"]]["seeds"] == "2 of 3"
+    assert ours[WORDS["regularised"]]["test accuracy, %"] == DIVERGED
+    assert [row["seed"] for row in third(found)] == ["0", "1", "2"]
 
 
-def test_the_shallow_epochs_are_no_epochs_of_solves(done):
-    assert criterion.epoch_seconds(trained(20.0)) == 20.0
-    only_shallow = trained(20.0)
-    only_shallow.record["settings"]["recipe"]["pretrain"]["steps"] = 10_000
-    assert criterion.epoch_seconds(only_shallow) is None
+def test_what_is_missing_is_said(canned):
+    lines = canned.path.read_text().splitlines(keepends=True)
+    kept = [line for line in lines if not line.startswith((",2,plain", "memory"))]
+    canned.path.write_text("".join(kept))
+    found = canned.tables()
+    assert third(found)[2][f"stopped at {THIRD}, %"] == NOT_RUN
+    assert third(found)[-1]["seed"] == "mean of 2"
+    assert NOT_RUN in found["Section 3.4"][0].values()
 
 
-def test_the_tables_stand_whole_in_part_and_diverged(done, tmp_path):
-    found = shown(tables.show, done, tmp_path)
-    share = {(row[0], row[1]): row[2:] for row in found["Section 3.4"].rows}
-    regularised = share[accuracies.READ_AS["regularised"], expenses.SOLVERS["broyden"]]
-    assert regularised[2:] == [pytest.approx(37.5), 2.5]
-    ours = [row for row in found["Table 3"].rows if row[0] == accuracies.OURS]
-    assert [row[1] for row in ours] == [0.0, *images.GAMMAS]
-    assert ours[0][3:] == [*[pytest.approx(48)] * 6, pytest.approx(50)]
-    done[images.resnet_key()] = trained(1.0, diverged="the loss is nan")
-    del done[costs.times_key(0)], done[costs.MEMORY]
-    del done[costs.stopped_key(images.key("plain", 2))]
-    found = shown(tables.show, done, tmp_path)
-    rows = {row[1]: row for row in found["Table 2"].rows if row[2] == accuracies.OURS}
-    assert rows["ResNet"][4] == "diverged"
-    assert rows[accuracies.READ_AS["plain"]][-1] == "2 of 3"
-    assert judged(done)[2]["as asked"] is None and judged(done)[3]["seed"] == "mean of 2"
-
-
-def test_a_training_that_diverged_enters_no_mean(done, tmp_path):
-    best = images.regularised(images.BEST)
-    done[images.key("plain", 1)] = trained(20.0, diverged="the loss is nan")
-    rows = judged(done)
-    assert rows[1]["without penalty, 18: accuracy, %"] == "diverged" and rows[1]["as asked"] is None
-    assert rows[-1]["seed"] == "mean of 2"
-    for seed in images.ALL:
-        done[images.key(best, seed)] = trained(10.0, diverged="the loss is nan")
-        del done[costs.stopped_key(images.key(best, seed))]
-    found = shown(tables.show, done, tmp_path)
-    rows = {row[1]: row for row in found["Table 2"].rows if row[2] == accuracies.OURS}
-    assert rows[accuracies.READ_AS["plain"]][-1] == "2 of 3"
-    assert rows[accuracies.READ_AS["regularised"]][4] == "diverged"
-    stopped = {row[1]: row for row in found["Table 3"].rows if row[0] == accuracies.OURS}
-    assert set(stopped[images.BEST][3:]) == {"diverged"}
-    errors = {row[0]: row[2] for row in found["Figure 6"].rows if row[1] == accuracies.OURS}
-    assert errors[accuracies.READ_AS["regularised"]] == "diverged"
-
-
-def test_a_training_that_diverged_is_not_read(tmp_path):
-    place = Place(folder=tmp_path, out=tmp_path, console=QUIET)
-    folder = place.shared(images.key("plain", 0))
-    folder.mkdir(parents=True)
-    (folder / "result.json").write_text('{"value": {"diverged": "the loss is nan"}}')
-    assert costs.stopped("plain", 0).run(place) == {"diverged": "the loss is nan"}
-
-
-def test_growth_shows_means_over_the_seeds(done, tmp_path):
-    (table,) = shown(growth.show, done, tmp_path).values()
-    assert len(table.rows) == sum(len(images.SEEDS[name]) for name in growth.NAMES)
-    assert table.rows[0][2:6] == [40, 9, 0.01, 0.03]
-    assert table.columns[2] == "validation accuracy, %"
-    early = trained(1.0, diverged="at step 3")
-    done[images.key("decay", 0)] = Done({**early.value, "metrics": []}, early.record)
-    del done[images.key("plain", 2)]
-    (table,) = shown(growth.show, done, tmp_path).values()
-    ended = {(row[0], row[1]): row[2] for row in table.rows}
-    assert ended[images.WORDS["decay"], 0] == "diverged in the first epoch"
-    assert ended[images.WORDS["plain"], 2] == NOT_RUN
+@pytest.mark.parametrize(("epochs", "ended"), [(0, "diverged in the first epoch"), (2, DIVERGED)])
+def test_growth_tells_when_a_training_diverged(epochs, ended, tmp_path):
+    order = [point.factors for point in growth.STUDY.points("cpu")]
+    path = tmp_path / "rows.csv"
+    rows = [{"epoch": n, "valid_accuracy": 0.4, "probe_forward": 0.1 * n} for n in (1, 2)]
+    put = {"identity": "i", "origin": Origin.now(), "seconds": 1}
+    for seed, head, count in ((0, {}, 2), (1, {"diverged": "at step 3"}, epochs)):
+        point = {"network": "plain", "seed": seed}
+        results.replace_point(path, order, point, [head, *rows[:count]], **put)
+    (table,) = pages.rendered(growth.STUDY, runner.collect(growth.STUDY, path)).grids
+    whole, broken, missing, *_ = table.rows
+    assert whole[2] == pytest.approx(40) and whole[4:6] == [pytest.approx(0.1), pytest.approx(0.2)]
+    assert broken[2] == ended and missing[2] == NOT_RUN
+    assert len(table.rows) == len(order)

@@ -1,148 +1,132 @@
 """The one-dimensional network and the scalar maps: their equations, and what is shown of them."""
 
+import dataclasses
 import math
 
 import pytest
 import torch
+from rich.console import Console
 
-from equilibria.experiments import draw
-from equilibria.experiments.case import Done
-from equilibria.experiments.experiment import NOT_RUN
-from equilibria.experiments.jacobian import slope, toy, toy_model
-from equilibria.experiments.jacobian.toy_model import Setting, ToyCell
-from equilibria.experiments.registry import EXPERIMENTS
-from equilibria.experiments.runner import publish
-from equilibria.solve import Anderson
+from equilibria.experiments import pages, runner
+from equilibria.experiments.studies.jacobian import _maps, _toy, slope, toy
+from equilibria.experiments.training import Store
+from equilibria.experiments.views import NOT_RUN
 
-SHORT = Setting(words="short", initial=0.15, injected=1.0, rate=5e-3, epochs=1, limit=20, clip=1.0)
+SHORT = dataclasses.replace(toy.SETTINGS["ours"], epochs=1, limit=20, training=1024)
 
 
-def made(networks=1, width=7, initial=0.3):
-    cell = ToyCell(networks, width)
-    setting = Setting(words="", initial=initial, injected=1.0, rate=0.0, epochs=1, limit=1)
-    cell.initialise(setting, [torch.Generator().manual_seed(k) for k in range(networks)])
-    return cell
+def cell(networks=1, width=7):
+    generator = torch.Generator().manual_seed(0)
+    scales = torch.tensor([0.3, 0.3, 1.0, 1.0])[:, None, None]
+    return _toy.ToyCell(scales * torch.randn(4, networks, width, generator=generator))
+
+
+def measured(study, folder, only=lambda point: True):
+    """What `study` leaves when it is run."""
+    quiet = Console(quiet=True)
+    store, path = Store(folder / "runs", quiet), folder / "rows.csv"
+    outcome = runner.execute(study, path=path, store=store, console=quiet, only=only)
+    assert not outcome.failed, outcome.missing
+    return runner.collect(study, path)
+
+
+# --- the network ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("x", [-1.7, 0.0, 1.3])
 def test_the_target_is_the_formula(x):
     expected = 3 / 2 * x**3 + x**2 - 5 * x + 2 * math.sin(x) - 3
-    assert float(toy_model.target(torch.tensor(x, dtype=torch.float64))) == pytest.approx(expected)
+    assert float(_toy.target(torch.tensor(x, dtype=torch.float64))) == pytest.approx(expected)
 
 
 def test_samples_are_h_with_noise():
-    generators = [torch.Generator().manual_seed(k) for k in (0, 1)]
-    training, validation = toy_model.draw_samples(generators)
-    assert training.x.shape == (2, 4096) and validation.y.shape == (2, 1000)
-    assert -2 <= float(training.x.min()) < -1.99 and 1.99 < float(training.x.max()) <= 2
-    noise = training.y - toy_model.target(training.x)
-    assert float(noise.std()) == pytest.approx(0.05, rel=0.05)
-    assert not torch.equal(training.x[0], training.x[1])
+    x, y = _toy.samples([torch.Generator().manual_seed(k) for k in (0, 1)], 5096)
+    assert x.shape == y.shape == (2, 5096)
+    assert -2 <= float(x.min()) < -1.99 and 1.99 < float(x.max()) <= 2
+    assert float((y - _toy.target(x)).std()) == pytest.approx(0.05, rel=0.05)
+    assert not torch.equal(x[0], x[1])
 
 
 def test_the_cell_is_the_formula_and_its_networks_do_not_mix():
-    cell = made(3)
-    z, x = torch.linspace(-2, 2, 12).reshape(-1, 1), torch.linspace(1, -1, 12).reshape(-1, 1)
-    value = cell(z, x).detach()
+    f, z, x = cell(3), torch.linspace(-2, 2, 12), torch.linspace(1, -1, 12)
+    value = f(z, x).detach()
     for row in range(12):
-        network = row // 4
-        w1, w2, u, b = (getattr(cell, n)[network] for n in ("inner", "outer", "inject", "bias"))
+        w1, w2, u, b = f.weights[:, row // 4]
         expected = w2 @ torch.relu(w1 * z[row] + u * x[row] + b)
         assert float(value[row]) == pytest.approx(float(expected.detach()), rel=1e-5, abs=1e-6)
-    alone = ToyCell.of(cell.weights(1))
+    alone = _toy.ToyCell(f.weights[:, 1:2].detach())
     assert torch.allclose(alone(z[4:8], x[4:8]), value[4:8], atol=1e-6)
-    assert sum(weight.numel() for weight in ToyCell(1).parameters()) == 200
 
 
 def test_the_slope_is_that_of_the_formula():
-    cell = made(1)
-    z, x = torch.linspace(-2, 2, 9).reshape(-1, 1), torch.full((9, 1), 0.4)
-    active = (z * cell.inner[0] + x * cell.inject[0] + cell.bias[0] > 0).float()
-    expected = (active * cell.inner[0] * cell.outer[0]).sum(1, keepdim=True).detach()
-    assert torch.allclose(toy_model.slope(cell, z, x), expected, atol=1e-6)
+    f, z, x = cell(), torch.linspace(-2, 2, 9), torch.full((9,), 0.4)
+    w1, w2, u, b = f.weights[:, 0].detach()
+    active = (z[:, None] * w1 + x[:, None] * u + b > 0).float()
+    assert torch.allclose(f.slope(z, x), (active * w1 * w2).sum(1), atol=1e-6)
 
 
-def test_a_network_trains_as_it_would_alone(monkeypatch):
-    monkeypatch.setattr(toy_model, "TRAINING", 1024)
-    together, _, errors = toy_model.train(SHORT, 0.0, [3, 5])
-    alone, validation, single = toy_model.train(SHORT, 0.0, [5])
-    for name in toy_model.NAMES:
-        pair = getattr(together, name)[1], getattr(alone, name)[0]
-        assert torch.allclose(*pair, atol=1e-3), name
-    assert errors[0][1] == pytest.approx(single[0][0], rel=1e-2)
-    (figures,) = toy_model.judged(alone, validation, SHORT.limit)
-    spread = float(validation.y.var())
-    assert figures["mse"] < 2 * spread and figures["anderson_converged"] > 0.9
+def test_a_network_trains_as_it_would_alone():
+    together, _, _ = _toy.train(SHORT, 0.0, [3, 5])
+    alone, x, y = _toy.train(SHORT, 0.0, [5])
+    assert alone.weights.numel() == 200
+    assert torch.allclose(together.weights[:, 1], alone.weights[:, 0], atol=1e-3)
+    (figures,) = _toy.figures(alone, x, y, SHORT)
+    assert figures["mse"] < 2 * float(y.var()) and figures["anderson_converged"] > 0.9
 
 
-def test_the_penalty_flattens(monkeypatch):
-    monkeypatch.setattr(toy_model, "TRAINING", 2048)
-    steep, validation, _ = toy_model.train(SHORT, 0.0, [0])
-    flat, _, _ = toy_model.train(SHORT, 100.0, [0])
-    (without,), (with_it,) = (
-        toy_model.judged(cell, validation, SHORT.limit) for cell in (steep, flat)
+def test_the_penalty_flattens():
+    setting = dataclasses.replace(SHORT, training=2048)
+    steep, flat = (
+        _toy.figures(*_toy.train(setting, gamma, [0]), setting)[0] for gamma in (0.0, 100.0)
     )
-    assert with_it["slope"] < 0.7 * without["slope"]
+    assert flat["slope"] < 0.7 * steep["slope"]
+
+
+def test_gradients_are_clipped_network_by_network():
+    """Clipped far below the epsilon of Adam, they change nothing."""
+    setting = dataclasses.replace(SHORT, training=128)
+    start, held, free = (
+        _toy.train(dataclasses.replace(setting, **changed), 0.0, [0])[0].weights.detach()
+        for changed in ({"rate": 0.0}, {"clip": 1e-12}, {"clip": math.inf})
+    )
+    assert float((held - start).abs().max()) < 1e-5
+    assert float((free - start).abs().max()) > 1e-3
 
 
 def test_the_zigzag_is_plain_iteration():
-    cell = made(1, initial=0.2)
-    across, up = toy.cobweb(cell, 0.3, 40)
-    states = across[1::2]
-    value = 0.0
-    for state in states[:5]:
-        assert state == pytest.approx(value, abs=1e-6)
-        value = float(cell(torch.tensor([[value]]), torch.tensor([[0.3]])))
-    fixed = toy_model.solve(cell, torch.tensor([[0.3]]), Anderson(rtol=1e-6)).value
-    assert up[-1] == pytest.approx(float(fixed), abs=1e-4)
+    across, up = _maps.zigzag([0.0, 1.0, 3.0, 20.0], reach=10)
+    assert list(zip(across, up, strict=True)) == [(0, 0), (0, 1), (1, 1), (1, 3), (3, 3), (3, 20)]
 
 
-def canned(slope_, plain, mse=0.003):
-    network = {
-        "mse": mse, "mse_solved": mse, "slope": slope_, "plain": plain, "plain_converged": 1.0,
-        "anderson": 3.0, "anderson_converged": 1.0,
-    }  # fmt: skip
-    return Done(
-        {
-            "networks": [{"seed": seed, **network} for seed in toy.SEEDS],
-            "weights": made().weights(0),
-        },
-        {},
-    )
-
-
-@pytest.mark.parametrize(
-    ("steep", "error", "verdict"), [(0.5, 0.003, "yes"), (0.1, 0.003, "no"), (0.5, 0.01, "no")]
-)
-def test_what_is_asked_of_the_toy_is_read(steep, error, verdict, monkeypatch, tmp_path):
-    monkeypatch.setattr(toy, "TILES", 4)
-    done = {
-        toy.key("ours", 0.0): canned(steep, 12.0),
-        toy.key("ours", 2.0): canned(0.02, 3.0),
-        toy.key("ours", 4.0): canned(0.01, 3.0, error),
+def test_the_study_of_the_network_runs_to_its_end(monkeypatch, tmp_path):
+    short = {
+        name: dataclasses.replace(each, epochs=1, training=128, validation=50)
+        for name, each in toy.SETTINGS.items()
     }
-    page = toy.show(done)
-    draw.draw(page.panels, tmp_path / "figure.svg")
-    ours = [row for row in page.tables[0].rows if row[0] == "ours"]
-    assert len(ours) == 4 and {row[-1] for row in ours} == {verdict}
-    assert ours[0][3:7] == pytest.approx([steep / 0.02, steep / 0.01, 4, 4])
-    assert page.tables[0].rows[0][-1] == NOT_RUN
+    monkeypatch.setattr(toy, "SETTINGS", short)
+    data = measured(toy.STUDY, tmp_path, lambda point: point.factors["gamma"] != 1.0)
+    page = pages.rendered(toy.STUDY, data)
+    pages.picture(page, tmp_path / "figure.svg")
+    assert "not run" not in (tmp_path / "figure.svg").read_text()
+    ratios, figures = page.grids
+    assert len(ratios.rows) == 2 * (len(toy.SEEDS) + 1)
+    of = {
+        (r["gamma"], r["seed"]): r["slope"]
+        for _, r in data.series("mse", setting="ours").iterrows()
+    }
+    assert float(ratios.rows[4][3]) == pytest.approx(of[0, 0] / of[2, 0])
+    assert float(ratios.rows[-1][4]) == pytest.approx(
+        sum(of[0, seed] for seed in toy.SEEDS) / sum(of[4, seed] for seed in toy.SEEDS)
+    )
+    assert sum(row[3] == NOT_RUN for row in figures.rows) == 2  # gamma 1 of either setting
+    assert len(data.series("unit", setting="ours", gamma=2.0)) == 50
 
 
-@pytest.mark.parametrize("name", ["jacobian/toy", "jacobian/slope"])
-def test_both_run_to_their_end(small, reproduce, name):
-    outcome = reproduce(name)
-    assert not outcome.missing, outcome.missing
-    _, paths = publish(EXPERIMENTS[name], outcome, small / "out", "typed")
-    assert "not run" not in paths[1].read_text()
+# --- Figure 4 -------------------------------------------------------------------------------------
 
 
-# --- Figure 4 ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", slope.CURVES)
-def test_a_curve_has_the_slope_it_says_and_one_fixed_point(name):
-    curve = slope.CURVES[name]
+@pytest.mark.parametrize("curve", _maps.CURVES.values(), ids=lambda curve: f"{curve.slope:g}")
+def test_a_curve_has_the_slope_it_says_and_one_fixed_point(curve):
     z = torch.tensor(curve.fixed, dtype=torch.float64, requires_grad=True)
     (found,) = torch.autograd.grad(curve(z), z)
     assert float(curve(z)) == curve.fixed and float(found) == pytest.approx(curve.slope)
@@ -153,16 +137,21 @@ def test_a_curve_has_the_slope_it_says_and_one_fixed_point(name):
 
 @pytest.mark.parametrize("radius", slope.RADII)
 def test_random_maps_have_the_radius_and_a_fixed_point(radius):
-    matrices = slope.symmetric(5, radius, 20)
-    values = torch.linalg.eigvalsh(matrices)
+    values = torch.linalg.eigvalsh(_maps.symmetric(5, radius, 20))
     assert torch.allclose(values.abs().amax(1), torch.tensor(radius, dtype=torch.float64))
     assert float((1 - values).abs().min()) > 0.05
 
 
-def test_above_one_iteration_fails_and_quasi_newton_methods_do_not(reproduce):
-    done = reproduce("jacobian/slope").done
-    for key, each in done.items():
-        above = "above" in key or key.endswith(("-1.1", "-2"))
-        assert (each.value["plain"]["converged"] == 1) == (not above), key
-        assert each.value["broyden"]["converged"] == each.value["newton"]["converged"] == 1, key
-        assert each.value["broyden"]["error"] < 1e-4
+def test_above_one_iteration_fails_and_quasi_newton_methods_do_not(tmp_path):
+    data = measured(slope.STUDY, tmp_path)
+    for _, row in data.series("error").iterrows():
+        above = abs(row["slope"]) > 1 or row["radius"] > 1
+        if row["solver"] == "plain":
+            assert (row["converged"] == 1) == (not above), row
+        elif row["solver"] != "anderson":
+            assert row["converged"] == 1 and row["error"] < 1e-4, row
+    path = data.series("evaluation", slope=0.7, solver="plain")
+    assert path["z"].tolist()[1:] == pytest.approx(path["f"].tolist()[:-1])
+    page = pages.rendered(slope.STUDY, data)
+    assert NOT_RUN not in [cell for table in page.grids for row in table.rows for cell in row]
+    assert all(panel.series for panel in page.panels)

@@ -1,103 +1,98 @@
-"""`equilibria reproduce`, as a user meets it."""
-
-import json
+"""`equilibria reproduce` as a user meets it, with a study of one's own."""
 
 import pytest
-import torch
-from toy import Toy
 
 from equilibria.cli.main import main
-from equilibria.experiments import registry
+from equilibria.experiments import catalogue
+
+OWN = """
+from equilibria.experiments.measures.epochs import epochs, summary
+from equilibria.experiments.study import Point, Study, grid
+from equilibria.experiments.training import Training
+from equilibria.experiments.views import Chart, Lines, Pivot, spread
+from equilibria.train import recipe as recipes
+
+TINY = ("--epochs=2", "--epoch_steps=2", "--task.samples=100")
+
+
+def training(width, seed):
+    recipe = recipes.load("digits", (*TINY, f"--model.width={width}", f"--seed={seed}"))
+    return Training(recipe=recipe, minutes=0.1)
+
+
+STUDY = Study(
+    title="Width",
+    description="Accuracy by width.",
+    points=lambda scale: [
+        Point(factors=each, measures=[summary, epochs], runs={"run": training(**each)})
+        for each in grid(width=(8, 16), seed=(0, 1))
+    ],
+    views=[
+        Pivot(title="Accuracy", index={"width": "width"},
+              values={"accuracy, %": spread("accuracy", 100)}),
+        Chart(title="Accuracy", x="epoch", y="accuracy, %", whole_x=True,
+              marks=[Lines(x="epoch", y="test_accuracy", by=["width"], scale=100, band=True)]),
+    ],
+)
+"""
 
 
 @pytest.fixture
-def toy(monkeypatch):
-    """The only experiment that there is."""
-    toy = Toy()
-    monkeypatch.setattr(registry, "EXPERIMENTS", {"toy/squares": toy.experiment})
-    return toy
-
-
-def told(capsys, *argv, status=0):
-    capsys.readouterr()
-    assert main(["reproduce", *map(str, argv)]) == status
-    captured = capsys.readouterr()
-    assert "Traceback" not in captured.err
-    return captured.err.strip() if status else captured.out
-
-
-def test_without_a_name_all_are_listed_and_nothing_is_run(toy, capsys, tmp_path, monkeypatch):
+def mine(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    out = told(capsys)
-    for word in ("toy/squares", "Euclid", "book II", "Squares."):
-        assert word in out
-    assert "all together 3 minutes" in out and not toy.calls and not list(tmp_path.iterdir())
+    (tmp_path / "width.py").write_text(OWN)
+    return tmp_path
 
 
-def test_an_experiment_is_run_shown_and_written_and_goes_on(toy, capsys, tmp_path):
-    first = told(capsys, "toy/squares", "--cases", "n[12]", "--out", tmp_path)
-    assert toy.calls == [1, 2] and "not run: n3: not asked for" in first
-    out = told(capsys, "toy/*", "--out", tmp_path)
-    assert toy.calls == [1, 2, 3] and "not run" not in out
-    file = json.loads((tmp_path / "toy-squares.json").read_text())
-    assert file["command"].startswith("equilibria reproduce 'toy/*'")
-    assert {"commit", "machine", "versions", "date", "note", "tables"} <= set(file)
-    assert file["cases"]["n2"]["value"]["square"] == 4 and file["missing"] == {}
-    assert "<svg" in (tmp_path / "toy-squares.svg").read_text()
+def test_a_study_of_ones_own_is_one_short_file(mine, capsys):
+    assert len(OWN.splitlines()) <= 60
+    assert main(["reproduce", "width.py", "--only", "width=8"]) == 0
+    shown = capsys.readouterr().out
+    assert "±" in shown and "not run" in shown
+    assert main(["reproduce", "width.py", "--budget", "5"]) == 0
+    shown = capsys.readouterr().out
+    assert "not run" not in shown and "width=8" not in shown  # measured before
+    table = (mine / "results" / "width.csv").read_text()
+    assert table.count("test_accuracy") == 1 and len(table.splitlines()) == 1 + 4 * 3
+    assert (mine / "results" / "width.svg").read_text().startswith("<?xml")
+    runs = [path for path in (mine / "runs" / "studies").iterdir() if path.is_dir()]
+    assert len(runs) == 4
 
 
-def test_budget_0_draws_alone(toy, capsys, tmp_path):
-    out = told(capsys, "toy/squares", "--budget", 0, "--out", tmp_path)
-    assert not toy.calls and "the budget is spent" in out
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["toy-squares.json", "toy-squares.svg"]
+def test_names_are_never_cut(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["reproduce"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in catalogue.names())
+
+
+def test_stale_rows_are_listed(capsys):
+    assert main(["reproduce", "deq/growth", "--stale"]) == 0
+    assert "deq/growth" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("argv", "message"),
+    ("words", "message"),
     [
-        (["toy/sqares"], "there is no experiment 'toy/sqares'; did you mean 'toy/squares'?"),
-        (["toy/squares", "--cases", "m1"], "there is no case 'm1'"),
-        (["toy/squares", "--budget", "-1"], "--budget must be 0 or more minutes; got -1"),
-        (["toy/squares", "--threads", "0"], "--threads must be 1 or more; got 0"),
-        (["toy/squares", "--buget", "1"], "unknown option '--buget'; did you mean 'budget'?"),
-        (["toy/squares", "--scale", "tpu"], "tpu"),
+        (["deq/grwth"], "deq/growth"),
+        (["width.py", "--only", "width=9"], "--only"),
+        (["nowhere.py"], "nowhere.py"),
+        (["width.py", "--budget", "-1"], "--budget must be 0 or more"),
+        (["width.py", "--threads", "0"], "--threads must be 1 or more"),
+        (["width.py", "--scale", "gpu"], "CUDA"),
+        (["broken.py"], "broken.py"),
     ],
 )
-def test_mistakes_are_named(toy, capsys, tmp_path, argv, message):
-    assert message in told(capsys, *argv, "--out", tmp_path, status=1)
-    assert not toy.calls
+def test_what_cannot_be_run_is_named(mine, capsys, words, message):
+    (mine / "broken.py").write_text("STUDIES = 1\n")
+    assert main(["reproduce", *words]) == 1
+    assert message in capsys.readouterr().err
+    assert not (mine / "results").exists()
 
 
-def test_ctrl_c_keeps_what_is_done(toy, capsys, tmp_path):
-    def interrupted(place):
-        raise KeyboardInterrupt
-
-    toy.changes["n2"] = {"run": interrupted}
-    assert "interrupted" in told(capsys, "toy/squares", "--out", tmp_path, status=130)
-    assert "n1" in json.loads((tmp_path / "toy-squares.json").read_text())["cases"]
-    del toy.changes["n2"]
-    told(capsys, "toy/squares", "--out", tmp_path)
-    assert toy.calls == [1, 2, 3]
-
-
-def test_a_failure_ends_in_a_message_and_a_traceback_in_a_file(toy, capsys, tmp_path):
-    toy.changes["n2"] = {"run": lambda place: 1 / 0}
-    error = told(capsys, "toy/squares", "--out", tmp_path, status=1)
-    assert "failed: toy/squares: n2" in error and "error.txt" in error
-    assert toy.calls == [1, 3]
-
-
-def test_results_of_another_scale_are_refused(toy, capsys, tmp_path):
-    told(capsys, "toy/squares", "--out", tmp_path)
-    error = told(capsys, "toy/squares", "--scale", "gpu", "--out", tmp_path, status=1)
-    assert "other settings" in error and "defect" not in error
-
-
-def test_threads_are_set_and_recorded(toy, capsys, tmp_path):
-    before = torch.get_num_threads()
-    try:
-        told(capsys, "toy/squares", "--threads", 1, "--out", tmp_path)
-    finally:
-        torch.set_num_threads(before)
-    file = json.loads((tmp_path / "toy-squares.json").read_text())
-    assert {case["threads"] for case in file["cases"].values()} == {1}
+def test_a_damaged_table_is_not_overwritten(mine, capsys):
+    (mine / "results").mkdir()
+    (mine / "results" / "width.csv").write_text("a,b\n1,2\n")
+    assert main(["reproduce", "width.py", "--budget", "1"]) == 1
+    assert "width.csv" in capsys.readouterr().err
+    assert (mine / "results" / "width.csv").read_text() == "a,b\n1,2\n"

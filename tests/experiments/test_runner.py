@@ -1,216 +1,211 @@
-"""Cases are run once, in order, while the budget lasts; what is done is kept."""
+"""What is run, kept, resumed and refused."""
 
-import hashlib
-import json
+import dataclasses
+import math
 import time
+from functools import partial
 
 import pytest
 from rich.console import Console
-from toy import Toy, show
 
-from equilibria.experiments import measure
-from equilibria.experiments.case import RESULT, SHARED, Case, CaseError
-from equilibria.experiments.experiment import Experiment
-from equilibria.experiments.runner import check, execute, publish
-from equilibria.solve import AlternatingAnderson
-from equilibria.train.trainer import Interrupted
+from equilibria.experiments import identity, results, runner, stale
+from equilibria.experiments.provenance import CHANGED, Origin
+from equilibria.experiments.study import Point, Study, StudyError
+from equilibria.experiments.training import Store, Training
+from equilibria.experiments.views import Pivot
+from equilibria.train import recipe as recipes
 
-QUIET = Console(quiet=True)
-
-
-def run(toy, out, **options):
-    return execute(toy.experiment, out=out, console=QUIET, command="typed", **options)
+CALLS: list[str] = []
 
 
-def left(minutes):
-    return time.monotonic() + 60 * minutes
+def square(context, power=2):
+    CALLS.append(context.factors["x"])
+    return {"y": context.factors["x"] ** power}
 
 
-def test_each_case_is_measured_once_and_kept(tmp_path):
-    toy = Toy()
-    outcome = run(toy, tmp_path)
-    assert toy.calls == [1, 2, 3] and list(outcome.done) == ["n1", "n2", "n3"]
-    assert not outcome.missing and not outcome.stopped and not outcome.failed
-    again = run(toy, tmp_path)
-    assert toy.calls == [1, 2, 3] and again.done == outcome.done
-    kept = json.loads((tmp_path / "cases/toy/squares/n2/result.json").read_text())
-    assert {"command", "commit", "machine", "versions", "date", "seconds", "threads"} <= set(kept)
-    assert kept["value"] == {"square": 4, "nothing": None}
+def broken(context):
+    raise ZeroDivisionError("no")
 
 
-def test_a_shared_case_serves_every_experiment_and_its_run_stays_out_of_the_repository(tmp_path):
-    run(Toy(), tmp_path)
-    assert (tmp_path / SHARED / "n1/result.json").is_file()
-    for folder in (SHARED, "cases"):
-        ignored = (tmp_path / folder / ".gitignore").read_text().split()
-        assert ignored[0] == "*" and "!result.json" in ignored
-    other = Toy()
-    other_experiment = Experiment(
-        name="toy/other", paper="", subject="", description="", cases=other.cases, show=show
+def infinite(context):
+    return {"y": math.inf}
+
+
+def study(measure=square, xs=(1, 2), **options) -> Study:
+    return Study(
+        title="squares",
+        description="squares",
+        points=lambda scale: [Point(factors={"x": x}, measures=[measure], **options) for x in xs],
+        views=[Pivot(title="squares", index={"x": "x"}, values={"y": "y"})],
     )
-    execute(other_experiment, out=tmp_path, console=QUIET, command="typed")
-    assert other.calls == [2, 3]
 
 
-def test_no_budget_runs_nothing_and_draws_what_is_there(tmp_path):
-    toy = Toy()
-    run(toy, tmp_path, only=lambda key: key == "n3")
-    outcome = run(toy, tmp_path, deadline=left(0))
-    assert toy.calls == [3] and set(outcome.missing) == {"n1", "n2"}
-    assert outcome.missing["n1"] == "the budget is spent" and "n1" in outcome.missing["n2"]
-    tables, (page, figure) = publish(toy.experiment, outcome, tmp_path, "typed")
-    assert list(tables[0].rows) == [["n3", 9]]
-    whole = json.loads(page.read_text())
-    assert whole["missing"] == outcome.missing and whole["command"] == "typed"
-    assert "Not run: n1" in whole["note"] and "commit" in whole["cases"]["n3"]
-    assert "<svg" in figure.read_text()
+@pytest.fixture
+def run(tmp_path):
+    """Execute a study in a folder of its own and return the outcome and its points."""
+    CALLS.clear()
+    store = Store(tmp_path / "runs", Console(quiet=True))
+    path = tmp_path / "s.csv"
+
+    def execute(which: Study, **options):
+        console = options.pop("console", Console(quiet=True))
+        outcome = runner.execute(which, path=path, store=store, console=console, **options)
+        return outcome, runner.collect(which, path).points
+
+    execute.path, execute.store = path, store
+    return execute
 
 
-def test_an_empty_experiment_draws_too(tmp_path):
-    toy = Toy()
-    outcome = run(toy, tmp_path, deadline=left(0))
-    _, (_, figure) = publish(toy.experiment, outcome, tmp_path, "typed")
-    assert "not run" in figure.read_text() and not toy.calls
+def test_a_point_is_measured_once(run):
+    for _ in range(2):
+        outcome, points = run(study())
+        assert not outcome.missing and points["y"].tolist() == [1, 4]
+    assert CALLS == [1, 2]
 
 
-def test_a_case_begins_only_where_its_estimate_fits(tmp_path):
-    toy = Toy(n1={"minutes": 5.0}, n3={"minutes": 5.0, "resumable": True})
-    outcome = run(toy, tmp_path, deadline=left(2))
-    assert toy.calls == [3], "a case that can go on later may begin"
-    assert "needs about 5 minutes, 2.0 are left" in outcome.missing["n1"]
+def test_a_change_of_what_decides_is_measured_anew_and_prose_is_not(run):
+    run(study())
+    run(dataclasses.replace(study(), title="other words", description="other words"))
+    assert CALLS == [1, 2]
+    run(study(settings={"tolerance": 1e-3}))
+    assert CALLS == [1, 2, 1, 2]
+    _, points = run(study(partial(square, power=3)))
+    assert points["y"].tolist() == [1, 8]
 
 
-def test_a_case_that_stops_at_the_deadline_goes_on_the_next_time(tmp_path):
-    def stops(place):
-        marker = place.folder / "half"
-        if marker.exists():
-            return {"square": 1}
-        marker.touch()
-        while not place.late:
-            time.sleep(0.01)
-        raise Interrupted("saved")
-
-    toy = Toy(n1={"run": stops, "resumable": True})
-    first = run(toy, tmp_path, deadline=time.monotonic() + 0.05)
-    assert first.missing["n1"] == "begun; the budget is spent" and not first.stopped
-    assert toy.calls == []
-    assert run(toy, tmp_path).done["n1"].value == {"square": 1}
+def test_legacy_rows_are_shown_and_never_taken_for_a_result(run):
+    origin = Origin.now()
+    order = [{"x": 1}, {"x": 2}]
+    results.replace_point(
+        run.path, order, {"x": 1}, [{"y": 7}], identity=results.LEGACY, origin=origin, seconds=0
+    )
+    outcome, points = run(study(), only=lambda point: False)
+    assert points["y"].tolist()[0] == 7 and set(outcome.missing) == {"x=1", "x=2"}
+    _, points = run(study())
+    assert points["y"].tolist() == [1, 4]
 
 
-@pytest.mark.parametrize("error", [Interrupted("saved"), KeyboardInterrupt()])
-def test_ctrl_c_ends_the_experiment_and_keeps_what_is_done(tmp_path, error):
-    def interrupted(place):
-        raise error
-
-    toy = Toy(n2={"run": interrupted})
-    outcome = run(toy, tmp_path)
-    assert outcome.stopped and list(outcome.done) == ["n1"]
-    assert set(outcome.missing) == {"n2", "n3"} and toy.calls == [1]
-
-
-def test_a_case_that_fails_leaves_its_traceback_and_stops_no_other(tmp_path):
-    def fails(place):
-        raise ZeroDivisionError("by zero")
-
-    outcome = run(Toy(n2={"run": fails}), tmp_path)
-    assert outcome.failed == ("n2",) and list(outcome.done) == ["n1", "n3"]
-    trace = tmp_path / "cases/toy/squares/n2/error.txt"
-    assert "ZeroDivisionError" in trace.read_text() and "by zero" in outcome.missing["n2"]
-    mended = Toy()
-    assert list(run(mended, tmp_path).done) == ["n1", "n2", "n3"] and mended.calls == [2]
-    assert not trace.exists()
+def test_a_failure_keeps_its_traceback_and_stops_nobody(run):
+    which = study()
+    points = [*which.points("cpu"), Point(factors={"x": 0}, measures=[broken])]
+    mixed = dataclasses.replace(which, points=lambda scale: [points[2], points[0]])
+    outcome, rows = run(mixed)
+    assert outcome.failed == ("x=0",) and rows["done"].tolist() == [False, True]
+    (file,) = (run.store.folder / "errors").iterdir()
+    assert "ZeroDivisionError: no" in file.read_text()
 
 
-def test_a_result_of_other_settings_is_refused_and_left_alone(tmp_path):
-    run(Toy(), tmp_path)
-    before = (tmp_path / SHARED / "n1/result.json").read_bytes()
-    with pytest.raises(CaseError, match=r"other settings \(scale: cpu there, gpu here\).*--out"):
-        run(Toy(), tmp_path, scale="gpu")
-    assert (tmp_path / SHARED / "n1/result.json").read_bytes() == before
+def test_infinity_is_a_result(run):
+    run(study(infinite, xs=(1,)))
+    _, points = run(study(infinite, xs=(1,)))
+    assert points["y"].tolist() == [math.inf]
 
 
-def test_a_solver_is_known_by_the_name_that_older_records_gave_it(tmp_path):
-    """Before the default had a name of its own it was `Anderson` with a period of 3."""
-    now = measure.described(AlternatingAnderson())
-    settings = {"solvers": [now], "recipe": {"solver": now}}
-    case = Case(key="a", description="d", minutes=1, run=lambda place: {"n": 1}, settings=settings)
-    done = case.write(tmp_path, {"n": 1}, 1.0, "typed", {})
-    path = tmp_path / RESULT
-    path.write_text(path.read_text().replace("AlternatingAnderson", "Anderson"))
-    read = case.read(tmp_path, {})
-    assert read is not None and read.value == done.value
-    path.write_text(path.read_text().replace('"period": 3', '"period": 1'))
-    with pytest.raises(CaseError, match="name: Anderson there, AlternatingAnderson here"):
-        case.read(tmp_path, {})
+def test_what_does_not_fit_the_budget_is_not_begun(run):
+    outcome, _ = run(study(minutes=5), deadline=time.monotonic() + 60)
+    assert not CALLS and "needs about 5 minutes" in outcome.missing["x=1"]
+    outcome, _ = run(study(), deadline=time.monotonic() - 1)
+    assert not CALLS and outcome.missing["x=2"] == "the budget is spent"
 
 
-def retrained(tmp_path):
-    """Both cases measured, then the shared one measured anew with another result."""
-    run(Toy(), tmp_path)
-    (tmp_path / SHARED / "n1/result.json").unlink()
-    run(Toy(n1={"run": lambda place: {"square": -1}}), tmp_path, only=lambda key: key == "n1")
+def test_an_interrupt_keeps_what_is_done(run):
+    def second(context):
+        if context.factors["x"] == 2:
+            raise KeyboardInterrupt
+        return {"y": 0}
+
+    outcome, points = run(study(second, xs=(1, 2, 3)))
+    assert outcome.stopped and points["done"].tolist() == [True, False, False]
 
 
-def test_what_was_measured_on_another_training_is_refused_and_left_alone(tmp_path):
-    retrained(tmp_path)
-    path = tmp_path / "cases/toy/squares/n2/result.json"
-    before = path.read_bytes()
-    toy = Toy()
-    outcome = run(toy, tmp_path)
-    assert list(outcome.done) == ["n1", "n3"] and not toy.calls and not outcome.failed
-    assert outcome.missing["n2"].startswith(f"refused: {path} was not measured on the n1 that is")
-    assert path.read_bytes() == before
-    path.unlink()
-    assert list(run(toy, tmp_path).done) == ["n1", "n2", "n3"] and toy.calls == [2]
+def test_two_points_with_the_same_factors_are_an_error(run):
+    with pytest.raises(StudyError, match="x=1"):
+        run(study(xs=(1, 1)))
 
 
-def test_without_its_training_a_result_is_not_shown(tmp_path):
-    run(Toy(), tmp_path)
-    (tmp_path / SHARED / "n1/result.json").unlink()
-    outcome = run(Toy(), tmp_path, deadline=left(0))
-    assert list(outcome.done) == ["n3"] and outcome.missing["n2"] == "needs n1"
+# --- trainings -----------------------------------------------------------------------------------
+
+TINY = ("--epochs=1", "--epoch_steps=2", "--task.samples=100")
 
 
-def test_a_result_that_names_no_training_is_refused(tmp_path):
-    run(Toy(), tmp_path)
-    path = tmp_path / "cases/toy/squares/n2/result.json"
-    whole = json.loads(path.read_text())
-    digest = hashlib.sha256((tmp_path / SHARED / "n1/result.json").read_bytes()).hexdigest()
-    assert whole.pop("needs") == {"n1": digest}
-    path.write_text(json.dumps(whole))
-    assert "refused" in run(Toy(), tmp_path).missing["n2"]
-    alone = json.loads((tmp_path / SHARED / "n1/result.json").read_text())
-    assert "needs" not in alone, "the record of a training stays as it was"
+def accuracy(context):
+    return {"accuracy": context.run.evaluation["accuracy"], "epochs": len(context.run.metrics)}
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"value": 1}', "\x00"])
-def test_a_damaged_result_is_named(tmp_path, text):
-    run(Toy(), tmp_path)
-    (tmp_path / SHARED / "n1/result.json").write_text(text)
-    with pytest.raises(CaseError, match=r"result\.json is damaged"):
-        run(Toy(), tmp_path)
+def test_a_training_is_shared_by_what_decides_it(run):
+    recipe = recipes.load("digits", TINY)
+    polished = dataclasses.replace(recipe, description="the same in other words")
+    for each in (recipe, polished):
+        training = Training(recipe=each, minutes=1)
+        _, points = run(study(accuracy, xs=(each.description,), runs={"run": training}))
+        assert points["epochs"].tolist() == [1]
+    assert len([each for each in run.store.folder.iterdir() if each.is_dir()]) == 1
+    other = Training(recipe=dataclasses.replace(recipe, seed=1), minutes=1)
+    assert run.store.find(other) is None
 
 
-def test_two_processes_do_not_run_one_case(tmp_path):
-    from filelock import FileLock
+def test_the_checksum_of_the_data_and_the_probe_count(run, monkeypatch):
+    training = Training(recipe=recipes.load("digits", TINY), minutes=1)
+    before = run.store.identity(training)
+    probed = dataclasses.replace(training, probe=accuracy)
+    assert run.store.identity(probed) != before
+    monkeypatch.setattr(run.store.task(training.recipe), "checksum", "of another copy")
+    assert run.store.identity(training) != before
 
-    folder = tmp_path / SHARED / "n1"
-    folder.mkdir(parents=True)
-    with FileLock(folder / ".lock"):
-        outcome = run(Toy(), tmp_path)
-    assert outcome.missing["n1"] == "another process is at it" and list(outcome.done) == ["n3"]
+
+def test_a_default_that_changes_changes_the_identity():
+    recipe = recipes.load("digits")
+    whole = identity.decides(recipe)
+    assert whole["solver"]["max_evals"] and "description" not in whole
+    assert identity.digest(whole) != identity.digest({**whole, "seed": 5})
+
+
+def test_what_has_no_name_is_no_part_of_an_identity():
+    with pytest.raises(TypeError, match="identity"):
+        identity.digest({"x": object()})
+
+
+# --- stale ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "cases",
+    ("known", "identity_", "commit", "trained", "verdict"),
     [
-        [Toy().case(1), Toy().case(1)],
-        [Toy().case(2, needs=("n1",))],
-        [Toy().case(2, needs=("n1",)), Toy().case(1)],
-        [Toy(n1={"key": "../up"}).case(1)],
+        ({"latest", "row"}, "i", "row", None, "current"),
+        ({"latest", "row"}, "i", "row", "row", "current"),
+        ({"latest", "old"}, "i", "old", None, "stale"),
+        ({"latest", "row", "old"}, "i", "row", "old; row", "stale"),
+        ({"latest", "row"}, results.LEGACY, "row", None, "stale"),
+        ({"latest"}, "i", "elsewhere", None, "unknown"),
+        ({"latest", "row"}, "i", f"row{CHANGED}", None, "unknown"),
+        (set(), "i", "row", None, "unknown"),
     ],
-    ids=["twice", "missing", "too late", "no folder"],
 )
-def test_cases_that_cannot_be_are_refused(cases):
-    with pytest.raises(CaseError):
-        check(cases)
+def test_rows_older_than_the_last_change_below_them_are_stale(
+    monkeypatch, known, identity_, commit, trained, verdict
+):
+    def git(*words):
+        if words[0] == "log":
+            return "latest" if known else None
+        if words[0] == "cat-file":
+            return "commit" if words[-1] in known else None
+        return "" if words[-1] == "row" else None  # is the last change an ancestor of the row?
+
+    monkeypatch.setattr(stale, "git", git)
+    stale._verdict.cache_clear()
+    import pandas as pd
+
+    rows = pd.DataFrame({"_identity": [identity_], "_commit": [commit], "_trained": [trained]})
+    source = stale.SOURCE / "experiments/studies/deq/growth.py"
+    assert stale.verdicts(rows, source) == [verdict]
+    stale._verdict.cache_clear()
+
+
+def test_what_lies_below_a_study_are_its_imports():
+    names = {
+        p.relative_to(stale.SOURCE).as_posix()
+        for p in stale.below(stale.SOURCE / "experiments/studies/deq/growth.py")
+        if p.is_relative_to(stale.SOURCE)
+    }
+    assert {"solve/loop.py", "train/trainer.py", "experiments/measures/epochs.py"} <= names
+    assert not any(name.startswith(("cli/", "experiments/views")) for name in names)

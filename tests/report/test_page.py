@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from equilibria.metric import ACCURACY, LOSS, Metric
 from equilibria.report import page
 
 STATUSES = ("CONVERGED", "MAX_EVALS", "STALLED", "DIVERGED", "NONFINITE")
@@ -51,7 +52,7 @@ def run(name: str = "digits", **changes: Any) -> dict[str, Any]:
         "p90": [0.3, 0.03, 2e-3],
         "max": [0.4, None, 3e-3],
     }
-    points = [{"evals": k, "distance": 1 / k, "accuracy": 0.9} for k in (1, 2)]
+    points = [{"evals": k, "distance": 1 / k, "figure": 0.9} for k in (1, 2)]
     findings = [
         {"topic": "Depth", "severity": "healthy", "sentence": "Depth is used.", "advice": ""},
         {"topic": "Gradient", "severity": "unhealthy", "sentence": "It is off.", "advice": "Mend."},
@@ -61,17 +62,22 @@ def run(name: str = "digits", **changes: Any) -> dict[str, Any]:
         "metrics": metrics,
         "evaluation": {
             "accuracy": 0.9731,
-            "accuracy_at": {"1": 0.61, "2": 0.9, "12": 0.97},
+            "at": {k: {"accuracy": v} for k, v in (("1", 0.61), ("2", 0.9), ("12", 0.97))},
             "forward": solves(9.5, 1.0),
         },
         "memory": memory,
         "examination": {
             "forward": {"rtol": 1e-3, "trace": trace},
-            "depth": {"points": points, "accuracy": 0.97},
+            "depth": {"points": points, "figure": 0.97, "metric": ACCURACY.describe()},
             "findings": findings,
         },
         "recipe": {"description": "A <small> network.", "model": {"width": 32}, "seed": 0},
-        "about": {"versions": {"torch": "2.13.0"}, "hardware": "2 CPU cores", "parameters": 25994},
+        "about": {
+            "versions": {"torch": "2.13.0"},
+            "hardware": "2 CPU cores",
+            "parameters": 25994,
+            "metrics": [ACCURACY.describe(), LOSS.describe()],
+        },
     } | changes
 
 
@@ -155,7 +161,7 @@ def test_references_inside_drawings_are_unique() -> None:
 
 def test_numbers_are_those_of_the_run() -> None:
     html = page_of("digits")
-    for text in ("97.3 %", "9.5", "7.5", "0.61", "25,994", "2.13.0", "2 CPU cores", "width: 32"):
+    for text in ("97.31 %", "9.5", "7.5", "0.61", "25,994", "2.13.0", "2 CPU cores", "width: 32"):
         assert text in html
     assert "A &lt;small&gt; network." in html
 
@@ -174,6 +180,24 @@ def test_findings_worst_first() -> None:
     html = page_of("digits")
     assert html.index("It is off.") < html.index("Depth is used.")
     assert "Mend." in html
+
+
+def test_a_metric_of_any_name_is_drawn_as_it_describes_itself() -> None:
+    """In pixels, better where it is smaller; and each run of a comparison has its own metrics."""
+    error = Metric(name="epe", label="end-point error", spec=".3f", unit=" px")
+    flow = run("flow")
+    flow["about"]["metrics"] = [error.describe(), LOSS.describe()]
+    flow["evaluation"] = {"epe": 1.25, "at": {"1": {"epe": 4.5}, "12": {"epe": 1.5}}}
+    for row in flow["metrics"]:
+        for split in ("train", "test"):
+            row[split]["epe"] = row[split].pop("accuracy")
+    html = page([flow])
+    assert "End-point error" in titles(html) and "Accuracy" not in titles(html)
+    for text in ("Test end-point error", "1.250 px", "4.500 px", "A curve that falls"):
+        assert text in html
+    both = page([flow, run("digits")])
+    assert {"End-point error", "Accuracy"} <= set(titles(both))
+    assert "1.250 px" in both and "97.31 %" in both
 
 
 def test_comparison_shows_what_differs() -> None:

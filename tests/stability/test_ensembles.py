@@ -81,7 +81,7 @@ def test_each_solve_is_told():
     told = []
     options = {"ensembles": ["goe", "goe"], "scales": [0.2, 0.1], "draws": 2}
     found = sweep(
-        DEQ(Cell(5)), normal(2, 5), **options, told=lambda done, of: told.append((done, of))
+        DEQ(Cell(5)), normal(2, 5), **options, progress=lambda done, of: told.append((done, of))
     )
     assert told == [(i, 8) for i in range(1, 9)]
     assert [start.scale for start in found.starts] == [0.1, 0.2]

@@ -158,13 +158,13 @@ def test_a_model_with_accuracy() -> None:
         model,
         x,
         loss=lambda logits: nn.functional.cross_entropy(logits, y),
-        correct=lambda logits: logits.argmax(1) == settled,
+        figure=lambda logits: float((logits.argmax(1) == settled).double().mean()),
     )
     assert examination.layer == "middle"
-    assert examination.depth.accuracy == 1
+    assert examination.depth.figure == 1
     first = examination.depth.points[0]
     assert first.evals == 1
-    assert first.accuracy == pytest.approx(float((shallow == settled).double().mean()))
+    assert first.figure == pytest.approx(float((shallow == settled).double().mean()))
     assert first.distance > examination.depth.points[-1].distance
     assert examination.gradient.cosine > 0.999
 

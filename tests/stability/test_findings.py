@@ -182,7 +182,7 @@ CASES: list[tuple[str, str, dict[str, Any], str, str, str]] = [
     (
         "Depth",
         "depth",
-        {"points": [DepthPoint(evals=1, distance=0.5, accuracy=0.96)], "accuracy": 0.969},
+        {"points": [DepthPoint(evals=1, distance=0.5, figure=0.96)], "figure": 0.969},
         "",
         "watch",
         "ordinary",
@@ -192,10 +192,10 @@ CASES: list[tuple[str, str, dict[str, Any], str, str, str]] = [
         "depth",
         {
             "points": [
-                DepthPoint(evals=1, distance=0.5, accuracy=0.9),
-                DepthPoint(evals=2, distance=0.1, accuracy=0.968),
+                DepthPoint(evals=1, distance=0.5, figure=0.9),
+                DepthPoint(evals=2, distance=0.1, figure=0.968),
             ],
-            "accuracy": 0.97,
+            "figure": 0.97,
         },
         "",
         "healthy",
@@ -258,7 +258,7 @@ def test_where_nothing_converged_no_solution_is_spoken_of(healthy) -> None:
     forward = replace(healthy.forward, status=statuses(MAX_EVALS=1.0), residual=flat(0.3))
     gradient = replace(healthy.gradient, reference=0.1)
     depth = replace(
-        healthy.depth, points=[DepthPoint(evals=1, distance=0.5, accuracy=0.5)], accuracy=0.9
+        healthy.depth, points=[DepthPoint(evals=1, distance=0.5, figure=0.5)], figure=0.9
     )
     found = find(replace(healthy, forward=forward, gradient=gradient, depth=depth))
     said = {topic: f"{finding.sentence} {finding.advice}" for topic, finding in found.items()}

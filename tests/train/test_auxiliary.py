@@ -5,10 +5,8 @@ import torch
 from accelerate import Accelerator
 from torch.nn import functional
 
-from equilibria.tasks import Batch
 from equilibria.train import evaluation
 from equilibria.train import recipe as recipes
-from equilibria.train.tally import Tally
 from equilibria.train.trainer import Trainer
 
 TREE = {
@@ -33,19 +31,21 @@ def trainer() -> Trainer:
 
 
 def test_the_loss_of_training_has_the_mean_of_the_parts(trainer: Trainer) -> None:
-    images, targets, _ = trainer.task.sample("train", 16)
+    images, targets, *_ = trainer.task.sample("train", 16)
     prediction = trainer.model.train()(images)
     total = evaluation.loss_of(
         trainer.model, trainer.task, prediction, targets, trainer.accelerator
     )
-    parts = [functional.cross_entropy(part, targets) for part in prediction.auxiliary]
-    own = functional.cross_entropy(prediction.output, targets)
+    parts = [
+        functional.cross_entropy(part, targets, reduction="sum") for part in prediction.auxiliary
+    ]
+    own = functional.cross_entropy(prediction.output, targets, reduction="sum")
     assert len(parts) == 2
     torch.testing.assert_close(total, own + 0.5 * (parts[0] + parts[1]) / 2)
 
 
 def test_evaluation_has_the_loss_of_the_answer_alone(trainer: Trainer) -> None:
-    images, targets, _ = trainer.task.sample("test", 450)
+    images, targets, *_ = trainer.task.sample("test", 450)
     found = evaluation.evaluate(trainer.model, trainer.task, trainer.accelerator)
     with torch.no_grad():
         output = trainer.model.eval()(images).output
@@ -55,8 +55,7 @@ def test_evaluation_has_the_loss_of_the_answer_alone(trainer: Trainer) -> None:
 def test_a_step_trains_the_heads(trainer: Trainer) -> None:
     heads = {k: v.clone() for k, v in trainer.model.state_dict().items() if "auxiliary" in k}
     assert len(heads) == 4
-    images, targets, _ = trainer.task.sample("train", 16)
     for _ in range(2):  # the first has the learning rate 0 where there is a warm-up
-        trainer.stepper.take(1, Batch(images, targets), None, Tally())
+        trainer.train_step()
     after = trainer.model.state_dict()
     assert all(not torch.equal(after[key], value) for key, value in heads.items())

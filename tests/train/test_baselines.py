@@ -5,6 +5,7 @@ import pytest
 from equilibria.models import PeacemanRachford
 from equilibria.train import recipe as recipes
 from equilibria.train.config import ConfigError
+from equilibria.train.loop import fit
 
 
 def test_a_monotone_network_trains_by_its_splitting_method(tree, make, quiet):
@@ -16,7 +17,7 @@ def test_a_monotone_network_trains_by_its_splitting_method(tree, make, quiet):
     trainer, folder = make(tree=tree)
     assert trainer.recipe.solver == PeacemanRachford(alpha=0.5, rtol=1e-3)
     assert recipes.parse(recipes.dump(trainer.recipe)) == trainer.recipe
-    trainer.fit(folder, quiet)
+    fit(trainer, folder, quiet)
     first, *_, last = folder.read_metrics()
     assert last["train"]["loss"] < first["train"]["loss"]
     for part in ("train", "test"):
@@ -28,7 +29,7 @@ def test_a_neural_ode_trains_without_anything_to_solve(tree, make, quiet, name):
     pytest.importorskip("torchdiffeq")
     del tree["solver"]
     trainer, folder = make(tree=tree | {"model": {"name": name, "filters": 2}})
-    trainer.fit(folder, quiet)
+    fit(trainer, folder, quiet)
     first, *_, last = folder.read_metrics()
     assert last["train"]["loss"] < first["train"]["loss"]
     assert last["train"]["forward"] == {"evals": None, "status": None}

@@ -48,8 +48,9 @@ def test_options_override_values(tree):
 
 def test_a_switch_of_class_keeps_what_both_have(tree):
     tree["solver"]["history"] = 3
-    recipe = recipes.parse(tree, ["--solver.name", "Broyden", "--solver.memory", "7"])
-    assert recipe.solver == Broyden(rtol=1e-3, max_evals=30, memory=7)
+    options = ("--solver.name=Broyden", "--solver.memory=7")
+    for argv in (options, options[::-1]):
+        assert recipes.parse(tree, argv).solver == Broyden(rtol=1e-3, max_evals=30, memory=7)
 
 
 def test_a_switch_of_class_does_not_keep_a_default_of_the_old_one(tree):
@@ -61,6 +62,12 @@ def test_a_switch_of_class_does_not_keep_a_default_of_the_old_one(tree):
     resolved["solver"] |= {"period": 4, "history": 8}
     recipe = recipes.parse(resolved, ["--solver.name", "Anderson"])
     assert recipe.solver == Anderson(period=4, history=8)
+
+
+def test_a_switch_of_model_keeps_the_shape_of_the_data(tree):
+    """Even where the recipe writes what is the old class's default."""
+    tree["model"]["shape"] = [1, 8, 8]
+    assert recipes.parse(tree, ["--model.name", "conv"]).model.shape == (1, 8, 8)
 
 
 def test_recipes_are_compared_by_method():
@@ -93,7 +100,7 @@ BAD = [
     ("adjoint.linear.name", "GMERS", "adjoint.linear: no 'GMERS'", "did you mean 'GMRES'?"),
     ("solver", "Anderson", "solver: expected a mapping", "{name: "),
     ("solver.history", "many", "solver.history: expected int | None", "'many'"),
-    ("epochs", 2.5, "epochs: expected int", "'2.5'"),
+    ("epochs", 2.5, "epochs: expected int", "got 2.5"),
     ("model.shape", "big", "model.shape: expected tuple[int, ...]", "'big'"),
     ("precision", "fp61", "precision: no 'fp61'", "did you mean 'fp16'?"),
     ("solver.rtol", -1e-3, "solver: ", "rtol"),
@@ -103,6 +110,7 @@ BAD = [
     ("batch_size", 0, "batch_size must be at least 1", "0"),
     ("clip", -1.0, "clip must be positive", "-1.0"),
     ("model", None, "model: is missing", "dense"),
+    ("regulariser.controller", {}, "regulariser.controller.evals: is missing", "no default"),
 ]
 
 
@@ -124,7 +132,9 @@ def test_a_bad_key_or_value_is_named_with_what_is_right(tree, path, value, what,
         (["--solver.rtol", "-1"], "rtol"),
         (["--solver.name", "Newton"], "solver: no 'Newton'"),
         (["--solver.memory", "3"], "unknown option '--solver.memory'"),
-        (["--epochs"], "epochs"),
+        (["--epochs"], "--epochs needs a value"),
+        (["--epochs", "--seed", "1"], "--epochs needs a value"),
+        (["3"], "expected an option such as --seed 1, got '3'"),
     ],
 )
 def test_a_bad_option_is_named(tree, options, what):

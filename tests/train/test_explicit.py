@@ -8,6 +8,7 @@ from equilibria.models import EquilibriumModel
 from equilibria.train import examination, memory, run
 from equilibria.train import recipe as recipes
 from equilibria.train.config import ConfigError
+from equilibria.train.loop import fit
 from equilibria.train.run import RunError
 
 MODELS = {
@@ -33,7 +34,7 @@ def explicit(language):
 def test_it_trains_resumes_and_is_read_back(make, quiet, explicit, name):
     tree = explicit(name)
     trainer, folder = make(tree=tree)
-    trainer.fit(folder, quiet)
+    fit(trainer, folder, quiet)
     first, *_, last = folder.read_metrics()
     assert last["valid"]["loss"] < first["valid"]["loss"]
     assert last["train"]["forward"] == last["valid"]["forward"] == {"evals": None, "status": None}

@@ -89,9 +89,9 @@ def test_shares_sum_up_and_leave_one_of_each(count: int) -> None:
 
 def test_a_task_of_some_digits() -> None:
     task = ImageClassification(data="digits", size=4, samples=100, valid=47).load()
-    assert task.judged == "valid" and task.splits == ("train", "valid", "test")
+    assert task.eval_split == "valid" and task.splits == ("train", "valid", "test")
     assert [len(task.samples[name]) for name in task.splits] == [100, 47, 450]
-    assert task.train.targets.bincount().tolist() == [10] * 10
+    assert task.samples["train"].targets.bincount().tolist() == [10] * 10
     assert (task.shape, task.source) == ((1, 4, 4), "Digits")
     assert task.sample("valid", 5).inputs.shape == (5, 1, 4, 4)
 
@@ -156,10 +156,10 @@ def test_training_images_alone_are_changed() -> None:
     task = ImageClassification(data="digits", flip=True, crop=0.3).load()
     batch = task.feed(50, 0).batch(0)
     torch.manual_seed(0)
-    one = task.augment(batch.inputs)
+    one = task.augment(batch).inputs
     torch.manual_seed(0)
-    assert torch.equal(task.augment(batch.inputs), one) and not torch.equal(one, batch.inputs)
-    assert torch.equal(task.sample("test", 3).inputs, task.images.samples["test"][:3][0])
+    assert torch.equal(task.augment(batch).inputs, one) and not torch.equal(one, batch.inputs)
+    assert torch.equal(task.sample("test", 3).inputs, data.load("digits").test.inputs[:3])
 
 
 def test_normalised_images(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_folder_in_memory(folder: Path) -> None:
     task = ImageClassification(data=str(folder), size=16, valid=6, normalise=True).load()
     assert [len(task.samples[name]) for name in task.splits] == [30, 6, 4]
     assert (task.source, task.shape, task.classes) == ("pets", (3, 16, 16), 2)
-    assert task.images.files is None and task.judged == "valid"
+    assert task.files is None and task.eval_split == "valid"
 
 
 def test_in_memory_and_from_disk_are_the_same(folder: Path, monkeypatch) -> None:
@@ -208,7 +208,8 @@ def test_in_memory_and_from_disk_are_the_same(folder: Path, monkeypatch) -> None
     kept = config.load()
     monkeypatch.setattr("equilibria.tasks.images.MEMORY", 0)
     read = config.load()
-    assert isinstance(read.train, files.ImageFiles) and isinstance(kept.train, data.Split)
+    assert isinstance(read.samples["train"], files.ImageFiles)
+    assert isinstance(kept.samples["train"], data.Split)
     for step in (0, 1, 2, 9):
         one, other = kept.feed(8, 3).batch(step), read.feed(8, 3).batch(step)
         assert torch.equal(one.inputs, other.inputs) and torch.equal(one.targets, other.targets)
@@ -229,7 +230,7 @@ def test_random_parts_depend_on_the_step_alone(folder: Path) -> None:
     assert torch.equal(torch.cat([part.inputs for part in shared]), batches[1].inputs)
     assert torch.equal(torch.cat([part.targets for part in shared]), batches[1].targets)
     assert not torch.equal(task.feed(8, 4).batch(1).inputs, batches[1].inputs)
-    assert torch.equal(task.augment(batches[0].inputs), batches[0].inputs)  # a part already
+    assert torch.equal(task.augment(batches[0]).inputs, batches[0].inputs)  # a part already
     assert torch.equal(task.sample("train", 3).inputs, task.sample("train", 3).inputs)
 
 

@@ -15,8 +15,9 @@ from rich.console import Console
 from equilibria.stability import spectral_radius
 from equilibria.train import recipe as recipes
 from equilibria.train.config import ConfigError
+from equilibria.train.loop import Interrupted, fit, train
 from equilibria.train.start import examine_start
-from equilibria.train.trainer import Interrupted, TrainingError, train
+from equilibria.train.trainer import TrainingError
 
 RADIUS = {"ensemble": "goe", "radius": 0.6}
 
@@ -42,7 +43,7 @@ def test_the_first_batch_has_the_radius_that_was_asked_for(tree, make, ensemble)
     tree["initialisation"] = {"ensemble": ensemble, "radius": 0.6}
     trainer, _ = make()
     assert radius_of(trainer) == pytest.approx(0.6, abs=0.025)
-    assert trainer.stepper.beginning.radius == pytest.approx(0.6, abs=0.02)
+    assert trainer.beginning.radius == pytest.approx(0.6, abs=0.02)
     assert torch.equal(weight_of(trainer), weight_of(make("again")[0]))
 
 
@@ -78,14 +79,14 @@ def test_the_rest_of_the_model_and_of_the_run_is_as_without(tree, make, weights)
 def test_without_scale_and_radius_the_scale_is_one(tree, make):
     tree["model"]["bound"] = None
     tree["initialisation"] = {"ensemble": "orthogonal"}
-    (row,) = make()[0].stepper.beginning.rows
+    (row,) = make()[0].beginning.rows
     assert row.scale == 1 and row.gain == pytest.approx(1)
 
 
 def test_what_was_set_is_printed_and_recorded(tree, make):
     tree |= {"initialisation": RADIUS, "epochs": 1}
     trainer, folder = make()
-    trainer.fit(folder, Console(file=(out := io.StringIO()), width=200))
+    fit(trainer, folder, Console(file=(out := io.StringIO()), width=200))
     assert "Recurrent weights: deq.cell.linear.weight (16 x 16): goe, scale" in out.getvalue()
     assert "spectral radius at the first batch: 0." in out.getvalue()
     recorded = json.loads(folder.info.read_text())["initialisation"]
@@ -108,7 +109,7 @@ def test_resumed_is_uninterrupted_and_measures_nothing_again(
 ):
     tree["initialisation"] = RADIUS
     whole, _ = make("whole")
-    whole.fit(_, quiet)
+    fit(whole, _, quiet)
     recipe, steps = recipes.parse(tree), iter(range(1, 100))
     with pytest.raises(Interrupted):
         train(recipe, tmp_path / "broken", console=quiet, stop=lambda: next(steps) == 4)
@@ -117,11 +118,10 @@ def test_resumed_is_uninterrupted_and_measures_nothing_again(
         raise AssertionError("the weights are those of the checkpoint")
 
     monkeypatch.setattr("equilibria.train.initialisation.set_radius", never)
-    monkeypatch.setattr("equilibria.train.judge.Judge.measure", lambda *_: True)
     seen = []
     monkeypatch.setattr(
-        "equilibria.train.judge.Judge.conclude",
-        lambda judge, *_: seen.append(dict(judge.model.state_dict())),
+        "equilibria.train.loop.conclude",
+        lambda trainer, *_: seen.append(dict(trainer.model.state_dict())),
     )
     train(recipe, tmp_path / "broken", console=quiet, resume=True)
     expected = weights(whole)

@@ -12,6 +12,7 @@ from equilibria.tasks import LanguageModelling, Part
 from equilibria.train import evaluation, run
 from equilibria.train import recipe as recipes
 from equilibria.train.config import ConfigError
+from equilibria.train.loop import fit
 from equilibria.train.trainer import TrainingError
 
 
@@ -59,7 +60,7 @@ def test_a_model_that_reads_no_tokens_is_refused(make, language):
 @pytest.fixture
 def finished(make, language, quiet):
     trainer, folder = make(tree=language)
-    trainer.fit(folder, quiet)
+    fit(trainer, folder, quiet)
     return trainer, folder
 
 
@@ -96,7 +97,7 @@ def test_the_beginning_is_shallow_and_counts_no_solves(make, language, quiet):
     trainer.train_step()
     assert len(layers) == 3  # two layers, and one evaluation that sees the last
     trainer.model.deq.cell.forward = plain
-    trainer.fit(folder, quiet)
+    fit(trainer, folder, quiet)
     first, second, _ = folder.read_metrics()
     for part in (first["train"]["forward"], first["train"]["adjoint"], first["valid"]["forward"]):
         assert part == {"evals": None, "status": None}
@@ -213,7 +214,7 @@ def test_pieces_are_all_counted_and_penalised(make, language, quiet):
     options += ("--correction.name", "FixedPointCorrection", "--regulariser.controller.name")
     options += ("EvaluationBudget", "--regulariser.controller.evals", "3")
     trainer, folder = make("run", *options, tree=language)
-    trainer.fit(folder, quiet)
+    fit(trainer, folder, quiet)
     last = folder.read_metrics()[-1]
     assert last["regulariser"]["penalty"] > 0 and last["correction"]["loss"] > 0
     assert last["regulariser"]["applied"] == 1.0
@@ -252,7 +253,7 @@ def test_a_recipe_without_a_text_says_what_is_missing(language):
 def test_in_reduced_precision_and_with_samples_that_leave(make, language, quiet):
     options = ("--precision", "bf16", "--per_sample", "true", "--correction.name")
     trainer, folder = make("run", *options, "FixedPointCorrection", tree=language)
-    trainer.fit(folder, quiet)
+    fit(trainer, folder, quiet)
     first, *_, last = folder.read_metrics()
     assert last["valid"]["loss"] < first["valid"]["loss"]
     assert all(x.dtype == torch.float32 for x in torch.utils._pytree.tree_leaves(trainer.carry))
@@ -279,26 +280,28 @@ COPYING = {
 
 def test_copy_memory_counts_the_symbols_that_are_remembered(make, quiet):
     trainer, folder = make("copy", tree=COPYING)
-    inputs, targets = trainer.task.train[:4]
+    samples = trainer.task.samples
+    inputs, targets = samples["train"][:4]
     output = torch.nn.functional.one_hot(targets, 10).float()
 
     class Sure(torch.nn.Module):
         def log_probs(self, given):
             return given.log_softmax(-1)
 
-    assert bool(trainer.task.correct(Sure(), output, targets).all())
+    found = trainer.task.sums(Sure(), output, targets)
+    assert found["correct"] == found["answers"] == 40
     wrong = output.clone()
     wrong[:, -1] = 0.0  # whose likeliest is silence
-    assert trainer.task.correct(Sure(), wrong, targets).double().mean() == pytest.approx(0.9)
-    assert not set(map(tuple, inputs.tolist())) & set(map(tuple, trainer.task.test[:4][0].tolist()))
-    trainer.fit(folder, quiet)
+    assert trainer.task.sums(Sure(), wrong, targets)["correct"] == 36
+    assert not set(map(tuple, inputs.tolist())) & set(map(tuple, samples["test"][:4][0].tolist()))
+    fit(trainer, folder, quiet)
     first, *_, last = folder.read_metrics()
     assert last["test"]["loss"] < 0.8 * first["test"]["loss"]
     assert 0 <= last["test"]["accuracy"] <= 1 and "perplexity" not in last["test"]
     evaluated = json.loads(folder.evaluation.read_text())
-    assert list(evaluated["accuracy_at"]) == ["1", "2", "3", "5", "8", "12"]
+    assert list(evaluated["at"]) == ["1", "2", "3", "5", "8", "12"]
     assert evaluated["samples"] == 20
-    assert evaluated["accuracy_at"]["12"] == pytest.approx(evaluated["accuracy"], abs=0.1)
+    assert evaluated["at"]["12"]["accuracy"] == pytest.approx(evaluated["accuracy"], abs=0.1)
 
 
 @pytest.mark.parametrize("size", [5, 30])
@@ -312,13 +315,13 @@ def test_a_sequence_that_is_solved_in_pieces_is_judged_at_each_depth(make, quiet
         "60",
     )
     trainer, folder = make(f"pieces-{size}", *options, "--epochs", "1", tree=COPYING)
-    trainer.fit(folder, quiet)
+    fit(trainer, folder, quiet)
     evaluated = json.loads(folder.evaluation.read_text())
-    assert list(evaluated["accuracy_at"]) == ["1", "2", "3", "5", "8", "12"]
+    assert list(evaluated["at"]) == ["1", "2", "3", "5", "8", "12"]
     pieces = -(-25 // size)
-    assert len(trainer.model(trainer.task.test[:3][0]).solutions) == pieces
+    assert len(trainer.model(trainer.task.samples["test"][:3][0]).solutions) == pieces
     late = evaluation.evaluate(trainer.model, trainer.task, trainer.accelerator, depths=(1, 60))
-    assert late["accuracy_at"]["60"] == late["accuracy"] == evaluated["accuracy"]
+    assert late["at"]["60"]["accuracy"] == late["accuracy"] == evaluated["accuracy"]
 
 
 @pytest.mark.parametrize(
@@ -329,4 +332,8 @@ def test_bits_a_character_are_told_where_all_words_are_known(task, unit, unknown
         task.corpus.statistics["test"], tokens=100, characters=400, unknown=unknown
     )
     task.corpus = dataclasses.replace(task.corpus, unit=unit, statistics={"test": statistics})
-    assert task.per_character("test", 8.0) == ({"bits_per_character": 2.0} if known else {})
+    sums = {"loss": torch.tensor(8.0 * math.log(2.0)), "units": torch.tensor(1)}
+    assert "bits_per_character" not in task.figures(sums)
+    assert task.figures(sums, "test").get("bits_per_character") == (
+        pytest.approx(2.0) if known else None
+    )

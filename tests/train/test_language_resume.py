@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from equilibria.train import checkpoint
 from equilibria.train.checkpoint import CheckpointError
-from equilibria.train.trainer import Interrupted
+from equilibria.train.loop import Interrupted, fit
 
 
 class Killed(Exception):
@@ -60,7 +60,7 @@ def whole(make, quiet, everything):
     """The run that nothing interrupts."""
     trainer, folder = make("whole", tree=everything)
     assert trainer.feed.steps == 3
-    trainer.fit(folder, quiet)
+    fit(trainer, folder, quiet)
     trainer.end = torch.get_rng_state()
     return trainer, folder
 
@@ -83,27 +83,26 @@ def test_killed_several_times_and_resumed_equals_uninterrupted(make, quiet, ever
     for step in sorted({2, 4, 7, *random.Random(0).sample(range(1, 13), 3)}):
         kill_at(trainer, step)
         with pytest.raises(Killed):
-            trainer.fit(folder, quiet, resume=True)
+            fit(trainer, folder, quiet, resume=True)
         trainer, folder = make("broken", new=False, tree=everything)
-    trainer.fit(folder, quiet, resume=True)
+    fit(trainer, folder, quiet, resume=True)
     assert_same((trainer, folder), whole)
 
 
 def test_a_stop_that_is_asked_for_saves_and_goes_on(make, quiet, everything, whole):
     trainer, folder = make("stopped", tree=everything)
-    trainer.stop = lambda: trainer.step == 5
     with pytest.raises(Interrupted, match="after step 5 of 12"):
-        trainer.fit(folder, quiet)
+        fit(trainer, folder, quiet, stop=lambda: trainer.step == 5)
     assert checkpoint.load_checkpoint(folder.checkpoint)["step"] == 5
     trainer, folder = make("stopped", new=False, tree=everything)
-    trainer.fit(folder, quiet, resume=True)
+    fit(trainer, folder, quiet, resume=True)
     assert_same((trainer, folder), whole)
 
 
 def test_a_probe_is_logged_and_changes_nothing(make, quiet, everything, whole):
     trainer, folder = make("probed", tree=everything)
     trainer.probe = lambda probed: {"step": probed.step, "noise": float(torch.rand(()))}
-    trainer.fit(folder, quiet)
+    fit(trainer, folder, quiet)
     assert [record["probe"]["step"] for record in folder.read_metrics()] == [4, 8, 12]
     for record, expected in zip(folder.read_metrics(), whole[1].read_metrics(), strict=True):
         del record["probe"]
@@ -142,7 +141,7 @@ def test_a_process_killed_twice_equals_uninterrupted(make, quiet, everything, wh
         assert ended.returncode == code, ended.stderr
     trainer, folder = make("process", new=False, tree=everything)
     assert checkpoint.load_checkpoint(folder.checkpoint)["step"] == 9
-    trainer.fit(folder, quiet, resume=True)
+    fit(trainer, folder, quiet, resume=True)
     assert_same((trainer, folder), whole)
 
 
@@ -161,6 +160,6 @@ def test_a_checkpoint_that_is_not_of_this_run_is_refused(make, quiet, everything
         folder.checkpoint.write_bytes(its.checkpoint.read_bytes())
     expected = {"truncated": "is damaged", "other version": "of this version of equilibria"}
     with pytest.raises(CheckpointError, match=expected.get(damage, "is of another run")) as caught:
-        trainer.fit(folder, quiet, resume=True)
+        fit(trainer, folder, quiet, resume=True)
     assert str(folder.checkpoint) in str(caught.value)
     assert folder.read_metrics()[-1]["epoch"] == 3  # nothing was lost

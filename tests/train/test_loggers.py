@@ -7,13 +7,15 @@ import pytest
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from equilibria.train.loop import fit
+
 
 @pytest.fixture
 def finished(make):
     """A run on a terminal of 80 columns: (trainer, folder, what was shown)."""
     trainer, folder = make()
     console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
-    trainer.fit(folder, console)
+    fit(trainer, folder, console)
     return trainer, folder, console.file.getvalue()
 
 
@@ -45,5 +47,5 @@ def test_metrics_beyond_the_checkpoint_are_dropped_on_resume(make, finished, qui
         file.write(json.dumps({**before[-1], "epoch": 3}) + "\n" + '{"epoch": 4, "st')
     folder.evaluation.unlink()
     again, folder = make(new=False)
-    again.fit(folder, quiet, resume=True)
+    fit(again, folder, quiet, resume=True)
     assert folder.read_metrics() == before

@@ -9,12 +9,15 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from equilibria.train.loop import fit
+
 PROGRAM = """
 import sys
 import torch
 from accelerate import Accelerator
 from rich.console import Console
 from equilibria.train import recipe as recipes
+from equilibria.train.loop import fit
 from equilibria.train.run import Folder
 from equilibria.train.trainer import Trainer
 
@@ -25,27 +28,28 @@ assert accelerator.num_processes == 2
 if accelerator.is_main_process:
     folder.create(trainer.recipe)
 accelerator.wait_for_everyone()
-trainer.fit(folder, Console(quiet=True))
-print("factor", trainer.stabiliser.factor)
+fit(trainer, folder, Console(quiet=True))
+if trainer.stabiliser is not None:
+    print("factor", trainer.stabiliser.factor)
 accelerator.end_training()
 """
 
 
 BROKEN = """
-from equilibria.train.trainer import Interrupted
+from equilibria.train.loop import Interrupted
 
 folder = Folder(folder.path.with_name("again"))
-trainer = Trainer(recipe, recipe.task.load(), accelerator, stop=lambda: trainer.step == 5)
+trainer = Trainer(recipe, recipe.task.load(), accelerator)
 if accelerator.is_main_process:
     folder.create(trainer.recipe)
 accelerator.wait_for_everyone()
 try:
-    trainer.fit(folder, Console(quiet=True))
+    fit(trainer, folder, Console(quiet=True), stop=lambda: trainer.step == 5)
 except Interrupted:
     pass
 torch.manual_seed(7)
 trainer = Trainer(recipe, recipe.task.load(), accelerator)
-trainer.fit(folder, Console(quiet=True), resume=True)
+fit(trainer, folder, Console(quiet=True), resume=True)
 """
 
 
@@ -75,7 +79,7 @@ def test_two_processes_take_the_steps_of_one(make, quiet, tree, weights, tmp_pat
     }
     tree.update(exact)
     alone, folder = make("one")
-    alone.fit(folder, quiet)
+    fit(alone, folder, quiet)
     run_two(tree, tmp_path)
     together = load_file(tmp_path / "two" / "model.safetensors")
     for name, value in weights(alone).items():
@@ -91,7 +95,7 @@ def test_two_processes_penalise_the_same_steps_by_the_same_gamma(make, quiet, tr
     }
     tree["correction"] = {"name": "FixedPointCorrection"}
     alone, folder = make("one")
-    alone.fit(folder, quiet)
+    fit(alone, folder, quiet)
     factors = re.findall(r"factor (\S+)", run_two(tree, tmp_path))
     assert len(factors) == 2 and factors[0] == factors[1] != "1.0"
     one = folder.read_metrics()
@@ -118,7 +122,7 @@ def test_two_processes_share_the_streams_of_a_text(make, quiet, language, weight
         "epochs": 2,
     }
     alone, folder = make("one", tree=language)
-    alone.fit(folder, quiet)
+    fit(alone, folder, quiet)
     run_two(language, tmp_path, more=BROKEN)
     together = load_file(tmp_path / "two" / "model.safetensors")
     for name, value in weights(alone).items():

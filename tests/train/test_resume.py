@@ -19,8 +19,8 @@ from equilibria.solve import Anderson
 from equilibria.train import checkpoint, files
 from equilibria.train import recipe as recipes
 from equilibria.train.checkpoint import CheckpointError
+from equilibria.train.loop import Interrupted, fit
 from equilibria.train.run import Folder, RunError
-from equilibria.train.trainer import Interrupted
 
 
 class Killed(Exception):
@@ -56,7 +56,7 @@ def without_time(records):
 def whole(make, quiet):
     """The run that nothing interrupts."""
     trainer, folder = make("whole", "--save_every", "3")
-    trainer.fit(folder, quiet)
+    fit(trainer, folder, quiet)
     return trainer, folder
 
 
@@ -66,9 +66,9 @@ def test_killed_and_resumed_equals_uninterrupted(make, quiet, whole, weights, st
     trainer, folder = make("broken", *options)
     break_at(trainer, step, kill)
     with pytest.raises(Killed):
-        trainer.fit(folder, quiet)
+        fit(trainer, folder, quiet)
     again, folder = make("broken", *options, new=False)
-    again.fit(folder, quiet, resume=True)
+    fit(again, folder, quiet, resume=True)
     assert same(weights(again), weights(whole[0]))
     assert same(load_file(folder.weights), load_file(whole[1].weights))
     assert without_time(folder.read_metrics()) == without_time(whole[1].read_metrics())
@@ -80,10 +80,10 @@ def test_a_signal_saves_in_the_middle_of_an_epoch(make, quiet, whole, weights, n
     trainer, folder = make("stopped", "--save_every", "3")
     break_at(trainer, 7, lambda: signal.raise_signal(number))
     with pytest.raises(Interrupted, match="--resume"):
-        trainer.fit(folder, quiet)
+        fit(trainer, folder, quiet)
     assert checkpoint.load_checkpoint(folder.checkpoint)["step"] == 7
     again, folder = make("stopped", "--save_every", "3", new=False)
-    again.fit(folder, quiet, resume=True)
+    fit(again, folder, quiet, resume=True)
     assert same(weights(again), weights(whole[0]))
     assert without_time(folder.read_metrics()) == without_time(whole[1].read_metrics())
 
@@ -117,7 +117,7 @@ def test_a_killed_process_can_be_resumed(make, quiet, tree, whole, weights, tmp_
     )
     assert died.returncode == -signal.SIGKILL, died.stderr
     again, folder = make("process", "--save_every", "3", new=False)
-    again.fit(folder, quiet, resume=True)
+    fit(again, folder, quiet, resume=True)
     assert same(weights(again), weights(whole[0]))
 
 
@@ -134,12 +134,12 @@ def test_a_disk_that_fills_up_leaves_the_last_good_checkpoint(
 
     monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        trainer.fit(folder, quiet)
+        fit(trainer, folder, quiet)
     monkeypatch.undo()
     assert checkpoint.load_checkpoint(folder.checkpoint)["step"] == 5
     assert not [p for p in folder.path.iterdir() if p.suffix == ".tmp"]
     again, folder = make("full", "--save_every", "3", new=False)
-    again.fit(folder, quiet, resume=True)
+    fit(again, folder, quiet, resume=True)
     assert same(weights(again), weights(whole[0]))
 
 
@@ -148,7 +148,7 @@ def test_a_finished_run_is_left_as_it_is(make, whole, capsys):
 
     before = {p: p.stat().st_mtime_ns for p in whole[1].path.iterdir()}
     again, folder = make("whole", "--save_every", "3", new=False)
-    again.fit(folder, Console(), resume=True)
+    fit(again, folder, Console(), resume=True)
     assert "is finished" in " ".join(capsys.readouterr().out.split())  # the path may fill a line
     assert {p: p.stat().st_mtime_ns for p in folder.path.iterdir()} == before
 
@@ -176,7 +176,7 @@ def test_other_data_are_refused(make, quiet, whole):
     trainer, folder = make("whole", "--save_every", "3", new=False)
     trainer.task.checksum = "sha256:0"
     with pytest.raises(RunError, match="started on other data"):
-        trainer.fit(folder, quiet, resume=True)
+        fit(trainer, folder, quiet, resume=True)
 
 
 def test_a_lost_checkpoint_does_not_cost_what_is_left_of_the_run(make, quiet, whole):
@@ -184,7 +184,7 @@ def test_a_lost_checkpoint_does_not_cost_what_is_left_of_the_run(make, quiet, wh
     folder.checkpoint.unlink()
     before = {p: p.stat().st_mtime_ns for p in folder.path.iterdir()}
     with pytest.raises(RunError, match=r"checkpoint\.pt is missing"):
-        trainer.fit(folder, quiet, resume=True)
+        fit(trainer, folder, quiet, resume=True)
     assert {p: p.stat().st_mtime_ns for p in folder.path.iterdir()} == before
 
 
@@ -196,7 +196,7 @@ def test_a_damaged_checkpoint_is_one_clear_error(make, quiet, whole, content):
         whole_file[: len(whole_file) // 2] if content is None else content
     )
     with pytest.raises(CheckpointError, match=r"checkpoint\.pt is damaged"):
-        trainer.fit(folder, quiet, resume=True)
+        fit(trainer, folder, quiet, resume=True)
 
 
 def test_a_checkpoint_is_not_unpickled(tmp_path):

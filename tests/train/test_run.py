@@ -7,6 +7,7 @@ import torch
 
 from equilibria.train import run
 from equilibria.train.checkpoint import CheckpointError
+from equilibria.train.loop import fit
 from equilibria.train.run import Folder, RunError
 from equilibria.train.trainer import TrainingError
 
@@ -14,7 +15,7 @@ from equilibria.train.trainer import TrainingError
 @pytest.fixture
 def finished(make, quiet):
     trainer, folder = make()
-    trainer.fit(folder, quiet)
+    fit(trainer, folder, quiet)
     return trainer, folder
 
 
@@ -33,8 +34,8 @@ def test_a_run_leaves_everything_that_is_needed_to_judge_it(finished):
     assert record["train"]["loss"] < folder.read_metrics()[0]["train"]["loss"]
     evaluation = json.loads(folder.evaluation.read_text())
     assert evaluation["accuracy"] == record["test"]["accuracy"]
-    assert list(evaluation["accuracy_at"]) == ["1", "2", "3", "5", "8", "12"]
-    assert evaluation["samples"] == len(trainer.task.test)
+    assert list(evaluation["at"]) == ["1", "2", "3", "5", "8", "12"]
+    assert evaluation["samples"] == len(trainer.task.samples["test"])
 
 
 def test_a_run_is_read_back(finished):
@@ -42,7 +43,7 @@ def test_a_run_is_read_back(finished):
     loaded = run.load(folder.path)
     assert loaded.recipe == trainer.recipe
     assert not loaded.model.training
-    inputs, _ = loaded.data.test[:5]
+    inputs, _ = loaded.data.samples["test"][:5]
     expected = trainer.model.eval()(inputs).output
     assert torch.equal(loaded.model(inputs).output, expected)
     assert loaded.metrics == folder.read_metrics()
@@ -102,7 +103,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(make, quiet):
     with torch.no_grad():
         trainer.model.head.bias.fill_(float("nan"))
     with pytest.raises(TrainingError, match="the loss is nan at step 1"):
-        trainer.fit(folder, quiet)
+        fit(trainer, folder, quiet)
 
 
 def test_batches_larger_than_the_data_are_refused(make):
@@ -124,19 +125,19 @@ def test_another_seed_is_another_run(make):
 def test_an_epoch_takes_each_sample_once(make):
     trainer, _ = make()
     seen = []
-    samples = {image.numpy().tobytes() for image in trainer.task.train.inputs}
+    samples = {image.numpy().tobytes() for image in trainer.task.samples["train"].inputs}
     for step in range(trainer.steps_per_epoch):
         trainer.step = step
         seen += [image.numpy().tobytes() for image in trainer.batch().inputs]
     assert len(seen) == 256 * trainer.steps_per_epoch
-    assert len(set(seen)) >= len(seen) - (len(trainer.task.train) - len(samples))
+    assert len(set(seen)) >= len(seen) - (len(trainer.task.samples["train"]) - len(samples))
     trainer.step += 1
     assert [image.numpy().tobytes() for image in trainer.batch().inputs] != seen[:256]
 
 
 def test_a_gradient_that_is_not_finite_stops_before_it_ruins_the_weights(make, quiet, monkeypatch):
     trainer, folder = make()
-    trainer.fit(folder, quiet)
+    fit(trainer, folder, quiet)
     saved = folder.weights.read_bytes()
     trainer, other = make("second")
     before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
@@ -147,7 +148,7 @@ def test_a_gradient_that_is_not_finite_stops_before_it_ruins_the_weights(make, q
 
     monkeypatch.setattr(trainer.accelerator, "backward", poisoned)
     with pytest.raises(TrainingError, match="gradient is not finite at step 1"):
-        trainer.fit(other, quiet)
+        fit(trainer, other, quiet)
     assert all(torch.equal(p, before[name]) for name, p in trainer.model.named_parameters())
     assert not other.weights.exists() and folder.weights.read_bytes() == saved
 
@@ -169,6 +170,6 @@ def test_a_run_that_does_not_converge_says_so_at_its_end(make, capsys):
     from rich.console import Console
 
     trainer, folder = make("short", "--solver.max_evals", "2")
-    trainer.fit(folder, Console())
+    fit(trainer, folder, Console())
     said = " ".join(capsys.readouterr().out.split())
     assert "Not all test samples reached their fixed point: 100.0 % MAX_EVALS" in said

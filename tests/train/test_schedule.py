@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from equilibria.train.schedule import Constant, Cosine
+from equilibria.train.optimiser import Constant, Cosine
 
 
 def test_the_cosine_falls_from_one_to_its_final_factor():

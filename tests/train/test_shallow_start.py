@@ -4,8 +4,7 @@ import pytest
 from accelerate import Accelerator
 
 from equilibria.train import recipe as recipes
-from equilibria.train.step import TrainingError
-from equilibria.train.trainer import Trainer
+from equilibria.train.trainer import Trainer, TrainingError
 
 
 def test_a_run_that_would_never_solve_is_refused() -> None:

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from equilibria import models
+from equilibria.cli.main import main
 from equilibria.models.vision.mdeq import MDEQConfig
 from equilibria.solve import GMRES, AlternatingAnderson, Anderson, Broyden, Implicit
 from equilibria.tasks import Batch, ImageClassification
 from equilibria.train import memory
 from equilibria.train import recipe as recipes
+from equilibria.train.loop import fit
 from equilibria.train.memory import DEPTHS, measure, measure_within, peak_bytes, settings
-from equilibria.train.run import Folder
-from equilibria.train.trainer import Interrupted, train
 
 
 def test_the_peak_is_counted_not_the_sum():
@@ -138,7 +138,7 @@ def test_point_by_point_is_the_same_and_goes_on_where_it_stopped(dense, monkeypa
     for got, wanted in zip(begun + rest, whole, strict=True):
         assert got.bytes == pytest.approx(wanted.bytes, rel=0.05)
         assert got.history_bytes == wanted.history_bytes
-    assert list(measure_within(model, task, batch, known=begun + rest, most_bytes=0)) == []
+    assert list(measure_within(model, task, batch, known=begun + rest, max_bytes=0)) == []
 
 
 def test_what_the_machine_is_too_small_for_is_left_out_and_said(dense, monkeypatch):
@@ -147,13 +147,13 @@ def test_what_the_machine_is_too_small_for_is_left_out_and_said(dense, monkeypat
     size = {point.key: point.bytes for point in measure(model, task, batch)}
     most = 1.75 * size["unrolled", 10]
     said: list[str] = []
-    found = list(measure_within(model, task, batch, most_bytes=most, skipped=said.append))
+    found = list(measure_within(model, task, batch, max_bytes=most, skipped=said.append))
     left = [key for key in size if key not in keys(found)]
     assert [key for key in left if key[0] != "checkpointed"] == [("unrolled", 20), ("unrolled", 80)]
     assert len(said) == len(left) and all("GiB are needed" in reason for reason in said)
     assert said[0].startswith("Memory of a step, unrolled at depth 20, is not measured: about")
     said.clear()
-    found = measure_within(model, task, batch, most_seconds=0.0, skipped=said.append)
+    found = measure_within(model, task, batch, max_seconds=0.0, skipped=said.append)
     assert not list(found) and len(said) == 9 and "on this cpu" in said[0]
 
 
@@ -185,28 +185,27 @@ def test_an_estimate_is_of_the_whole_batch(dense, monkeypatch):
         assert found.bytes == pytest.approx(100 + 7 * rows)
 
 
-def test_a_run_that_is_stopped_while_memory_is_measured_goes_on_there(
-    tree, tmp_path, quiet, monkeypatch
-):
+def test_the_command_goes_on_where_it_was_interrupted(make, quiet, monkeypatch):
     monkeypatch.setattr(memory, "DEPTHS", (5, 10))
-    recipe = recipes.parse(tree, ["--epochs", "1", "--epoch_steps", "1"])
-    folder = Folder(tmp_path / "run")
-    asked = []
+    trainer, folder = make("run", "--epochs", "1", "--epoch_steps", "1")
+    fit(trainer, folder, quiet)
+    assert not folder.memory.exists()
+    whole, point = memory._point, iter(range(100))
 
-    def stop():
-        asked.append(folder.memory.exists())
-        return sum(asked) == 3  # before the first point, and after the first two
+    def interrupted(*given):
+        if next(point) == 2:
+            raise KeyboardInterrupt
+        return whole(*given)
 
-    with pytest.raises(Interrupted, match="the model is trained: go on with"):
-        train(recipe, folder.path, console=quiet, stop=stop)
+    monkeypatch.setattr(memory, "_point", interrupted)
+    monkeypatch.setattr(memory, "_estimate", lambda *_: memory._Need(0, 0, 0))
+    assert main(["memory", str(folder.path)]) == 130
     begun = json.loads(folder.memory.read_text())
     assert [(p["kind"], p["evals"]) for p in begun] == [("deq", 5), ("deq", 10)]
-    weights = folder.weights.read_bytes()
-    train(recipe, folder.path, console=quiet, resume=True)
+    assert main(["memory", str(folder.path)]) == 0
     points = json.loads(folder.memory.read_text())
     assert points[:2] == begun and len(points) == 6
-    assert folder.weights.read_bytes() == weights
-    train(recipe, folder.path, console=quiet, resume=True)
+    assert main(["memory", str(folder.path)]) == 0
     assert json.loads(folder.memory.read_text()) == points
 
 

@@ -7,7 +7,19 @@ import pytest
 import torch
 
 from equilibria.solve import Status
+from equilibria.tasks import ImageClassification
 from equilibria.train.tally import SolveTally, Tally
+
+TASK = ImageClassification(data="digits").load()
+
+
+def batch(loss, units, answers):
+    return {
+        "loss": torch.tensor(loss),
+        "units": torch.tensor(units),
+        "correct": torch.tensor(sum(answers)),
+        "answers": torch.tensor(len(answers)),
+    }
 
 
 def solution(evals, status, adjoint=None):
@@ -18,11 +30,11 @@ def solution(evals, status, adjoint=None):
 
 def test_means_and_shares_weigh_samples_not_batches():
     tally = Tally()
-    tally.add(1.0, 1, torch.tensor([True]))
+    tally.add(batch(1.0, 1, [True]))
     tally.add_solves([solution([2], [0])])
-    tally.add(4.0, 2, torch.tensor([True, False]))
+    tally.add(batch(8.0, 2, [True, False]))
     tally.add_solves([solution([4, 9], [0, 1], solution([1, 1], [2, 0]))])
-    summary = tally.summary()
+    summary = tally.summary(TASK)
     assert summary["loss"] == pytest.approx(3.0)
     assert summary["accuracy"] == pytest.approx(2 / 3)
     assert summary["forward"]["evals"]["mean"] == pytest.approx(5.0)
@@ -46,17 +58,17 @@ def test_percentiles_are_those_of_numpy():
 def test_a_tally_survives_being_saved_and_two_add_up():
     one, two, both = Tally(), Tally(), Tally()
     for tally in (one, both):
-        tally.add(1.0, 1, torch.tensor([True]))
+        tally.add(batch(1.0, 1, [True]))
         tally.add_solves([solution([2], [0], solution([3], [0]))])
     for tally in (two, both):
-        tally.add(2.0, 1, torch.tensor([False]))
+        tally.add(batch(2.0, 1, [False]))
         tally.add_solves([solution([2], [3], solution([4], [0]))])
     assert Tally.restore(one.state()) == one
-    assert Tally.total([one, two]) == both
+    assert Tally.total([one.state(), two.state()]) == both
 
 
 def test_an_adjoint_that_solves_nothing_has_no_figures():
     tally = Tally()
-    tally.add(1.0, 1)
+    tally.add(batch(1.0, 1, []))
     tally.add_solves([solution([2], [0])])
-    assert tally.summary()["adjoint"] == {"evals": None, "status": None}
+    assert tally.summary(TASK)["adjoint"] == {"evals": None, "status": None}

@@ -15,9 +15,9 @@ def task():
 
 
 def test_the_split_is_the_one_that_results_are_quoted_for(task):
-    assert (len(task.train), len(task.test)) == (1347, 450)
-    assert task.train.inputs.shape[1:] == (1, 8, 8)
-    assert task.train.targets.unique().tolist() == list(range(10))
+    assert (len(task.samples["train"]), len(task.samples["test"])) == (1347, 450)
+    assert task.samples["train"].inputs.shape[1:] == (1, 8, 8)
+    assert task.samples["train"].targets.unique().tolist() == list(range(10))
 
 
 def test_loss_and_metric_know_right_from_wrong(task):
@@ -25,7 +25,8 @@ def test_loss_and_metric_know_right_from_wrong(task):
     sure = 20.0 * torch.eye(10)[:3]
     assert task.loss(None, sure, targets) < 1e-6
     assert task.loss(None, sure, targets.flip(0)) > 10.0
-    assert task.correct(None, sure, torch.tensor([0, 1, 3])).tolist() == [True, True, False]
+    found = task.sums(None, sure, torch.tensor([0, 1, 3]))
+    assert (found["correct"], found["answers"]) == (2, 3) and task.units(targets) == 3
 
 
 def test_an_image_moves_as_a_whole_and_by_a_few_pixels_at_most():
@@ -47,10 +48,10 @@ def test_every_image_of_a_batch_moves_on_its_own():
 
 
 def test_only_training_images_are_moved(task):
-    images = task.test.inputs[:50]
-    assert not torch.equal(task.augment(images), images)
+    batch = task.sample("test", 50)
+    assert not torch.equal(task.augment(batch).inputs, batch.inputs)
     plain = ImageClassification(data="digits").load()
-    assert torch.equal(plain.augment(images), images)
+    assert torch.equal(plain.augment(batch).inputs, batch.inputs)
 
 
 def test_a_model_of_another_shape_is_refused(task):

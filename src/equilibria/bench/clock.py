@@ -1,83 +1,62 @@
-"""Time and memory of a call, on the CPU and on a GPU."""
+"""Time of calls that are compared with each other, on the CPU and on a GPU."""
 
 from __future__ import annotations
 
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from equilibria.train.memory import peak_bytes as _peak_on_cpu
-
-__all__ = ["interleaved", "median", "peak_bytes", "seconds"]
-
-median = statistics.median
-
-
-def _synchronise(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+__all__ = ["interleaved", "seconds"]
 
 
 def seconds(call: Callable[[], object], device: torch.device) -> float:
-    """Wall clock of one call, with all that it has asked of the device."""
-    _synchronise(device)
+    """Return the wall-clock time of one call, with all that it has asked of the device."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
     start = time.perf_counter()
     call()
-    _synchronise(device)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
     return time.perf_counter() - start
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """No garbage collection inside, so that none falls on one contestant by chance."""
-    gc.collect()
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def interleaved(
     calls: Mapping[str, Callable[[], object]],
     device: torch.device,
     *,
-    turns: int,
+    rounds: int,
     few: Mapping[str, int] | None = None,
+    statistic: Callable[[Sequence[float]], float] = statistics.median,
 ) -> dict[str, float]:
-    """Median seconds of each call. All take a turn before any takes the next, so that what
-    disturbs the machine disturbs all of them; who goes first changes from turn to turn.
+    """Return the seconds that each call takes, the median over the rounds.
+
+    In a round each call is made once, so that what disturbs the machine disturbs all of them; which
+    one is first changes from round to round. Garbage is not collected meanwhile: it would fall on
+    one of them by chance.
 
     Args:
         calls: by name; already warm.
-        turns: of each.
-        few: names that take fewer turns, spread evenly over the others'.
+        device: that they compute on.
+        rounds: of all calls.
+        few: names that take part in so many rounds only, spread evenly over all.
+        statistic: of the times of a call.
     """
     taken: dict[str, list[float]] = {name: [] for name in calls}
     names = list(calls)
-    with _uncollected():
-        for turn in range(turns):
-            shift = turn % max(1, len(names))
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        for number in range(rounds):
+            shift = number % max(1, len(names))
             for name in names[shift:] + names[:shift]:
-                own = min(turns, (few or {}).get(name, turns))
-                if (turn + 1) * own // turns > turn * own // turns:
+                own = min(rounds, (few or {}).get(name, rounds))
+                if (number + 1) * own // rounds > number * own // rounds:
                     taken[name].append(seconds(calls[name], device))
-    return {name: statistics.median(times) for name, times in taken.items() if times}
-
-
-def peak_bytes(call: Callable[[], object], device: torch.device) -> int:
-    """The largest number of bytes that the call has allocated at one time."""
-    if device.type != "cuda":
-        return _peak_on_cpu(call)
-    torch.cuda.synchronize(device)
-    before = torch.cuda.memory_allocated(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    call()
-    torch.cuda.synchronize(device)
-    return torch.cuda.max_memory_allocated(device) - before
+    finally:
+        if enabled:
+            gc.enable()
+    return {name: statistic(times) for name, times in taken.items() if times}

@@ -1,4 +1,4 @@
-"""Who takes part: equilibria's solvers, torchdeq's and SciPy's, behind one signature."""
+"""Solvers that are compared: equilibria's, torchdeq's and SciPy's, behind one signature."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import importlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,6 @@ from torch import Tensor
 import equilibria as eq
 from equilibria.bench.count import Spent
 from equilibria.bench.problems import Problem
-from equilibria.solve import Solver
 
 __all__ = ["Answer", "Contestant", "MissingPeer", "contestants", "require_peers"]
 
@@ -41,7 +40,9 @@ class Answer:
     status: Tensor | None = None
 
 
-BROYDEN = 400  # evaluations of Broyden's method, of ours and theirs alike
+BROYDEN = 400
+"""Maximal evaluations of Broyden's method, ours and theirs alike: it keeps every step, so that each
+costs more than the one before; a linear problem is solved in twice its entries or never."""
 
 Solve = Callable[[Problem, Callable[..., Tensor], float, int], Answer]
 """problem, its f (which may be watched), relative tolerance, evaluations -> answer."""
@@ -60,8 +61,7 @@ class Contestant:
         pays_for_budget: its time grows with the evaluations that it is given, needed or not.
         allocates: vectors of the size of the state, for each evaluation it is given, that it
             allocates before it begins.
-        most: evaluations that it is given at most: what keeps every step has a price that grows
-            with each, and has solved a linear problem in twice its entries or never will.
+        max_evals: evaluations that it is given at most; None for the problem's own.
     """
 
     name: str
@@ -70,22 +70,26 @@ class Contestant:
     solve: Solve
     pays_for_budget: bool = False
     allocates: int = 0
-    most: int | None = None
+    max_evals: int | None = None
 
 
 # --- equilibria ----------------------------------------------------------------------------------
 
 
-def default_solver() -> Solver:
-    """The solver of `eq.fixed_point` where none is named."""
-    return eq.DEQ(torch.nn.Identity()).solver
+OURS: Mapping[str, Any] = {
+    "Picard": eq.Picard(),
+    # As torchdeq has it: six iterates, and an extrapolation every time.
+    "Anderson": eq.Anderson(history=5),
+    "Broyden": eq.Broyden(),
+    "NewtonKrylov": eq.NewtonKrylov(),
+    "Auto": eq.Auto(),
+    "default": eq.DEQ(torch.nn.Identity()).solver,
+}
 
 
-def _ours(
-    make: Callable[[], Solver], problem: Problem, f: Callable[..., Tensor], rtol: float, evals: int
-) -> Answer:
+def _ours(name: str, problem: Problem, f: Callable[..., Tensor], rtol: float, evals: int) -> Answer:
     # No peer gives up on a sample that progresses slowly.
-    solver = dataclasses.replace(make(), rtol=rtol, max_evals=evals, patience=None)
+    solver = dataclasses.replace(OURS[name], rtol=rtol, max_evals=evals, patience=None)
     sol = eq.fixed_point(
         f, problem.z0, *problem.operands, solver=solver, per_sample=problem.per_sample
     )
@@ -93,29 +97,9 @@ def _ours(
     return Answer(sol.value, sol.stats.evals, sol.status)
 
 
-def _equilibria() -> list[Contestant]:
-    named: dict[str, Callable[[], Solver]] = {
-        "Picard": eq.Picard,
-        # As torchdeq has it: six iterates, and an extrapolation every time.
-        "Anderson": lambda: eq.Anderson(history=5),
-        "Broyden": eq.Broyden,
-        "NewtonKrylov": eq.NewtonKrylov,
-        "Auto": eq.Auto,
-        "default": default_solver,
-    }
-    return [
-        Contestant(
-            name=name,
-            family="equilibria",
-            method=name,
-            solve=functools.partial(_ours, make),
-            most=BROYDEN if name == "Broyden" else None,
-        )
-        for name, make in named.items()
-    ]
-
-
 # --- torchdeq ------------------------------------------------------------------------------------
+
+TORCHDEQ = {"Picard": "fixed_point_iter", "Anderson": "anderson", "Broyden": "broyden"}
 
 
 @functools.cache
@@ -132,9 +116,9 @@ def _torchdeq(
     return Answer(found[-1])
 
 
-TORCHDEQ = {"Picard": "fixed_point_iter", "Anderson": "anderson", "Broyden": "broyden"}
-
 # --- SciPy ---------------------------------------------------------------------------------------
+
+SCIPY = {"Anderson": "anderson", "NewtonKrylov": "newton_krylov"}
 
 
 class _Done(Exception):
@@ -176,45 +160,38 @@ def _scipy(
     return Answer(tensor(x))
 
 
-SCIPY = {"Anderson": "anderson", "NewtonKrylov": "newton_krylov"}
-
 # --- all -----------------------------------------------------------------------------------------
+
+FAMILIES: Mapping[str, tuple[Mapping[str, str], Callable[..., Answer]]] = {
+    "equilibria": ({name: name for name in OURS}, _ours),
+    "torchdeq": (TORCHDEQ, _torchdeq),
+    "scipy": (SCIPY, _scipy),
+}
 
 
 def contestants(device: str = "cpu") -> list[Contestant]:
-    """All that can take part here: SciPy on a CPU alone, peers where they are installed."""
-    found = _equilibria()
-    if importlib.util.find_spec("torchdeq"):
-        found += [
-            Contestant(
-                name=f"torchdeq {name}",
-                family="torchdeq",
-                method=method,
-                solve=functools.partial(_torchdeq, name),
-                pays_for_budget=True,  # it pads its traces to the budget
-                allocates=2 if method == "Broyden" else 0,
-                most=BROYDEN if method == "Broyden" else None,
-            )
-            for method, name in TORCHDEQ.items()
-        ]
-    if device == "cpu" and importlib.util.find_spec("scipy"):
-        found += [
-            Contestant(
-                name=f"scipy {name}",
-                family="scipy",
-                method=method,
-                solve=functools.partial(_scipy, name),
-            )
-            for method, name in SCIPY.items()
-        ]
-    return found
+    """Return all that can take part here: SciPy on a CPU alone, peers where they are installed."""
+    return [
+        Contestant(
+            name=name if family == "equilibria" else f"{family} {name}",
+            family=family,
+            method=method,
+            solve=functools.partial(solve, name),
+            pays_for_budget=family == "torchdeq",  # it pads its traces to the budget
+            allocates=2 if (family, method) == ("torchdeq", "Broyden") else 0,
+            max_evals=BROYDEN if method == "Broyden" else None,
+        )
+        for family, (methods, solve) in FAMILIES.items()
+        if importlib.util.find_spec(family) and (family != "scipy" or device == "cpu")
+        for method, name in methods.items()
+    ]
 
 
 def require_peers(*names: str) -> None:
-    """Raises MissingPeer where there is nobody to compare with."""
+    """Raise MissingPeer where there is nobody to compare with."""
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingPeer(
             f"the benchmark compares with {' and '.join(missing)}, not installed here. "
-            "Do: pip install equilibria[bench]"
+            "Do: pip install 'equilibria[bench]'"
         )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -72,15 +71,11 @@ class Counts:
             copy.
         outside: those before the first call and after the last.
         reads: host reads of the whole solve.
-        names: how often each operation was counted, between and outside.
-        inside: operations of one call of f, the most frequent number.
     """
 
     between: Sequence[int]
     outside: int
     reads: int
-    names: Mapping[str, int] = field(repr=False)
-    inside: int = 0
 
     @property
     def total(self) -> int:
@@ -99,20 +94,13 @@ class _Ops(TorchDispatchMode):
         self.depth = 0  # of calls of f
         self.reads = 0
         self.now = 0  # operations since f was last left
-        self.inner = 0  # operations since f was entered
-        self.names: Counter[str] = Counter()
 
     @override
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func._schema.name
-        if self.depth:
-            self.inner += computes(func)
-        else:
-            if name in READS or _leaves_device(name, args, kwargs or {}):
-                self.reads += 1
-            if computes(func):
-                self.now += 1
-                self.names[name.removeprefix("aten::")] += 1
+        if not self.depth:
+            name = func._schema.name
+            self.reads += name in READS or _leaves_device(name, args, kwargs or {})
+            self.now += computes(func)
         return func(*args, **(kwargs or {}))
 
 
@@ -154,36 +142,26 @@ def _leaves_device(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 
 def count(solve: Callable[[Callable[..., Tensor]], object], f: Callable[..., Tensor]) -> Counts:
-    """Counts the operations of `solve(f)` on the dispatcher, eagerly, f's own aside.
+    """Count the operations of `solve(f)` on the dispatcher, eagerly, f's own aside.
 
     Operations that compute or copy are counted, one each however much they do; views are free. A
     composite operation counts as the operations that it is made of.
     """
     ops = _Ops()
     gaps: list[int] = []
-    inner: list[int] = []
 
     def watched(*args: Tensor) -> Tensor:
         if not ops.depth:
             gaps.append(ops.now)
             ops.now = 0
-            ops.inner = 0
         ops.depth += 1
         try:
             return f(*args)
         finally:
             ops.depth -= 1
-            if not ops.depth:
-                inner.append(ops.inner)
 
     with _Silent(ops), ops:
         solve(watched)
     gaps.append(ops.now)
     first, *between, last = gaps if len(gaps) > 1 else (*gaps, 0)
-    return Counts(
-        between=between,
-        outside=first + last,
-        reads=ops.reads,
-        names=dict(ops.names.most_common()),
-        inside=statistics.mode(inner) if inner else 0,
-    )
+    return Counts(between=between, outside=first + last, reads=ops.reads)

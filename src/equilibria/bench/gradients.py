@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
+import statistics
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -14,202 +12,120 @@ from torch import Tensor
 from equilibria.bench import clock
 from equilibria.bench.cells import Case, compare
 from equilibria.bench.methods import Method
-from equilibria.bench.solvers import SLACK, Say
+from equilibria.bench.solvers import SLACK, Row
+from equilibria.train.memory import peak_bytes
 
-__all__ = ["Gradient", "GradientReport", "measure"]
+__all__ = ["measure"]
 
-SECONDS = 12.0  # of turns on one case, where that leaves enough turns
-FEWEST = 5  # turns
-SLOW = 5  # times as long as the fastest: one turn must do
-
-
-@dataclass(frozen=True, kw_only=True)
-class Gradient:
-    """One method on one case. What was not measured is None.
-
-    Attributes:
-        method, family, exact: the method's.
-        error_text: why there is no gradient.
-        reached: samples whose forward residual, measured anew, is within the tolerance.
-        samples: in the batch.
-        cosine: with the exact gradient.
-        error: length of the difference to the exact gradient, relative to it.
-        products_mean, products_max: vector-Jacobian products.
-        failed: samples whose backward solve says that it did not converge.
-        forward_ms, backward_ms, ms: median milliseconds of each, and of both.
-        bytes: peak of forward and backward, less the gradients themselves.
-    """
-
-    method: str
-    family: str
-    exact: bool
-    error_text: str | None = None
-    reached: int = 0
-    samples: int
-    cosine: float | None = None
-    error: float | None = None
-    products_mean: float | None = None
-    products_max: int | None = None
-    failed: int = 0
-    forward_ms: float | None = None
-    backward_ms: float | None = None
-    ms: float | None = None
-    bytes: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class GradientReport:
-    """One case and all who differentiated it.
-
-    Attributes:
-        problem: the case's name.
-        batch, entries, state_bytes: of the state.
-        radius, smallest: as in `Case`.
-        turns: of each method.
-    """
-
-    problem: str
-    batch: int
-    entries: int
-    state_bytes: int
-    radius: float | None
-    smallest: float | None
-    turns: int
-    measured: Sequence[Gradient]
-
-    def json(self) -> dict[str, object]:
-        """As plain data."""
-        return asdict(self)
-
-    @classmethod
-    def of(cls, data: dict[str, Any]) -> GradientReport:
-        """From plain data."""
-        return cls(**{**data, "measured": [Gradient(**each) for each in data["measured"]]})
+SECONDS = 12.0  # for the rounds of one case, where that leaves enough of them
+FEWEST = 5  # rounds
+SLOW = 5  # times as long as the fastest: one round must do
 
 
 def measure(
-    case: Case,
-    methods: Sequence[Method],
-    *,
-    rtol: float,
-    turns: int,
-    memory: bool = True,
-    say: Say = lambda text: None,
-) -> GradientReport:
-    """Lets the methods take a training step.
+    case: Case, methods: Sequence[Method], *, rtol: float, rounds: int, memory: bool = True
+) -> list[Row]:
+    """Take a training step by each method and return a row for each.
+
+    What was not measured has no column. The first row tells of the case too.
 
     Args:
         case: the layer, its input and its exact gradient.
+        methods: ways to the gradient.
         rtol: relative tolerance, forward and backward.
-        turns: steps by each method, at most; fewer where they take long; 0 times nothing.
+        rounds: steps by each method, at most; fewer where they take long; 0 times nothing.
         memory: measure peak bytes too.
-        say: called with what is happening.
+
+    Returns:
+        Of the case: `entries` of one sample's state, `state_bytes` of the whole state, `radius` and
+        `smallest` as in `Case`, `rounds`.
+
+        Of each method: `method`, `family`, `exact`; `failure`, why there is no gradient; `samples`
+        in the batch and `reached`, those whose forward residual, measured anew, is within the
+        tolerance; `cosine` with the exact gradient, and `error`, the length of the difference
+        relative to it; `products` (vector-Jacobian), the mean, and `products_max`; `failed`,
+        samples whose backward solve says that it did not converge; `forward_ms`, `backward_ms` and
+        `ms`, median milliseconds of each and of both; `bytes`, the peak of forward and backward,
+        less the gradients themselves.
     """
     device = case.x.device
-    found: dict[str, Gradient] = {}
-    steps: dict[str, Callable[[], None]] = {}
-    spent: dict[str, dict[str, list[float]]] = {}
+    rows: dict[str, Row] = {}
+    steps: dict[str, _Step] = {}
     took: dict[str, float] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what they would warn of is in the figures
         for method in methods:
-            say(f"{case.name}: {method.name}")
-            gradient = _first(method, case, rtol)
-            if gradient.error_text is None:
-                spent[method.name] = {"forward": [], "backward": []}
-                steps[method.name] = _timed(method, case, rtol, spent[method.name])
-                took[method.name] = clock.seconds(steps[method.name], device)
+            rows[method.name] = _first(method, case, rtol)
+            if "failure" not in rows[method.name]:
+                step = steps[method.name] = _Step(method, case, rtol)
+                took[method.name] = clock.seconds(step, device)
                 if memory:
-                    peak = clock.peak_bytes(_step(method, case, rtol), device)
-                    gradient = dataclasses.replace(gradient, bytes=peak)
-            found[method.name] = gradient
-        if turns and took:
+                    rows[method.name]["bytes"] = peak_bytes(step, device)
+                step.forward.clear()
+                step.backward.clear()
+        if rounds and took:
             slow = {name: 1 for name, time in took.items() if time > SLOW * min(took.values())}
             round_trip = sum(time for name, time in took.items() if name not in slow)
-            turns = min(turns, max(FEWEST, int(SECONDS / round_trip)))
-            say(f"{case.name}: {turns} turns")
-            for parts in spent.values():
-                parts["forward"].clear()
-                parts["backward"].clear()
-            times = clock.interleaved(steps, device, turns=turns, few=slow)
+            rounds = min(rounds, max(FEWEST, int(SECONDS / round_trip)))
+            times = clock.interleaved(steps, device, rounds=rounds, few=slow)
             for name, seconds in times.items():
-                found[name] = dataclasses.replace(
-                    found[name],
-                    ms=1e3 * seconds,
-                    forward_ms=1e3 * clock.median(spent[name]["forward"]),
-                    backward_ms=1e3 * clock.median(spent[name]["backward"]),
-                )
-    for p in (*case.cell.parameters(), case.x):
-        p.grad = None
-    return GradientReport(
-        problem=case.name,
-        batch=len(case.x),
-        entries=case.x[0].numel(),
-        state_bytes=case.x.numel() * case.x.element_size(),
-        radius=case.radius,
-        smallest=case.smallest,
-        turns=turns,
-        measured=list(found.values()),
-    )
+                rows[name] |= {
+                    "forward_ms": 1e3 * statistics.median(steps[name].forward),
+                    "backward_ms": 1e3 * statistics.median(steps[name].backward),
+                    "ms": 1e3 * seconds,
+                }
+    case.clear()
+    head: Row = {
+        "entries": case.x[0].numel(),
+        "state_bytes": case.x.numel() * case.x.element_size(),
+        "radius": case.radius,
+        "smallest": case.smallest,
+        "rounds": rounds,
+    }
+    first, *others = rows.values()
+    return [first | head, *others]
 
 
-def _zero(case: Case) -> None:
-    for p in (*case.cell.parameters(), case.x):
-        p.grad = None
-
-
-def _first(method: Method, case: Case, rtol: float) -> Gradient:
+def _first(method: Method, case: Case, rtol: float) -> Row:
     """The first step: is the gradient right?"""
-    _zero(case)
-    own = {"method": method.name, "family": method.family, "exact": method.exact}
+    case.clear()
+    row: Row = {
+        "method": method.name,
+        "family": method.family,
+        "exact": method.exact,
+        "samples": len(case.x),
+    }
     try:
         value, ask = method.forward(case, rtol)
         (value * case.target).sum().backward()
-        told = ask()
+        said = ask()
     except Exception as error:  # a peer's may be anything; it is reported as it is
-        text = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        return Gradient(**own, error_text=text, samples=len(case.x))
-    compared = compare(case.cell, case.x, case.exact)
+        return row | {"failure": " ".join(f"{type(error).__name__}: {error}".split())[:200]}
+    row["cosine"], row["error"] = compare(case)
     with torch.no_grad():
-        z = value.detach()
-        image = case.cell(z, case.x)
-        residual = (image - z).norm(dim=1) / image.norm(dim=1)
-    products = told.products
-    return Gradient(
-        **own,
-        samples=len(case.x),
-        reached=int((residual <= SLACK * rtol).sum()),
-        cosine=compared.cosine,
-        error=compared.error,
-        products_mean=None if products is None else float(products.double().mean()),
-        products_max=None if products is None else int(products.max()),
-        failed=told.failed,
-    )
+        image = case.cell(value.detach(), case.x)
+        residual = (image - value).norm(dim=1) / image.norm(dim=1)
+    row |= {"reached": int((residual <= SLACK * rtol).sum()), "failed": said.failed}
+    if said.products is not None:
+        row["products"] = float(said.products.double().mean())
+        row["products_max"] = int(said.products.max())
+    return row
 
 
-def _step(method: Method, case: Case, rtol: float) -> Callable[[], None]:
-    """Forward and backward into gradients that are there already."""
+class _Step:
+    """Forward and backward into gradients that are there already, and how long each took."""
 
-    def step() -> None:
-        value, _ = method.forward(case, rtol)
-        (value * case.target).sum().backward()
+    def __init__(self, method: Method, case: Case, rtol: float) -> None:
+        self.method, self.case, self.rtol = method, case, rtol
+        self.forward: list[float] = []
+        self.backward: list[float] = []
 
-    return step
-
-
-def _timed(
-    method: Method, case: Case, rtol: float, spent: dict[str, list[float]]
-) -> Callable[[], None]:
-    """The same, and notes how long each of the two took."""
-
-    def step() -> None:
-        holder: list[Tensor] = []
+    def __call__(self) -> None:
+        losses: list[Tensor] = []
 
         def forward() -> None:
-            value, _ = method.forward(case, rtol)
-            holder.append((value * case.target).sum())
+            value, _ = self.method.forward(self.case, self.rtol)
+            losses.append((value * self.case.target).sum())
 
-        spent["forward"].append(clock.seconds(forward, case.x.device))
-        spent["backward"].append(clock.seconds(lambda: holder[0].backward(), case.x.device))
-
-    return step
+        self.forward.append(clock.seconds(forward, self.case.x.device))
+        self.backward.append(clock.seconds(lambda: losses[0].backward(), self.case.x.device))

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import importlib
 import importlib.util
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,6 @@ from torch import Tensor
 
 import equilibria as eq
 from equilibria.bench.cells import Case
-from equilibria.bench.contestants import default_solver
 from equilibria.bench.solvers import SLACK
 from equilibria.solve import Adjoint, Solver
 
@@ -61,17 +61,15 @@ class Method:
 # --- equilibria ----------------------------------------------------------------------------------
 
 
-def _layer(case: Case, solver: Solver, adjoint: Adjoint) -> eq.Solution:
-    return eq.fixed_point(
-        case.cell, torch.zeros_like(case.x), case.x, solver=solver, adjoint=adjoint
-    )
-
-
 def _ours(
-    make_solver: Callable[[], Solver], make_adjoint: Callable[[], Adjoint], case: Case, rtol: float
+    solver: Any, adjoint: Any, case: Case, rtol: float
 ) -> tuple[Tensor, Callable[[], Backward]]:
-    solver = dataclasses.replace(make_solver(), rtol=rtol, max_evals=MAX_EVALS, patience=None)
-    sol = _layer(case, solver, _at_tolerance(make_adjoint(), rtol))
+    limits = {"rtol": rtol, "max_evals": MAX_EVALS}
+    solver = dataclasses.replace(solver, **limits, patience=None)
+    if hasattr(adjoint, "linear"):
+        adjoint = dataclasses.replace(adjoint, linear=dataclasses.replace(adjoint.linear, **limits))
+    z0 = torch.zeros_like(case.x)
+    sol = eq.fixed_point(case.cell, z0, case.x, solver=solver, adjoint=adjoint)
 
     def ask() -> Backward:
         if sol.adjoint is None:
@@ -82,36 +80,16 @@ def _ours(
     return sol.value, ask
 
 
-def _at_tolerance(adjoint: Any, rtol: float) -> Adjoint:
-    """The adjoint with the tolerance and budget of the benchmark, where it has a linear solver."""
-    linear = getattr(adjoint, "linear", None)
-    if linear is None:
-        return adjoint
-    limits: dict[str, Any] = {"rtol": rtol, "max_evals": MAX_EVALS}
-    return dataclasses.replace(adjoint, linear=dataclasses.replace(linear, **limits))
-
-
-def default_adjoint() -> Adjoint:
-    """The adjoint where none is named."""
-    return eq.DEQ(torch.nn.Identity()).adjoint
-
-
-def _method(
-    name: str, make_adjoint: Callable[[], Adjoint], *, exact: bool, solver: Any = default_solver
-) -> Method:
-    return Method(
-        name=name,
-        family="equilibria",
-        exact=exact,
-        forward=functools.partial(_ours, solver, make_adjoint),
-    )
-
-
-def _implicit(linear: str) -> Callable[[], Adjoint]:
-    return lambda: eq.Implicit(linear=getattr(eq, linear)())
+def _method(name: str, solver: Solver, adjoint: Adjoint, *, exact: bool = True) -> Method:
+    forward = functools.partial(_ours, solver, adjoint)
+    return Method(name=name, family="equilibria", exact=exact, forward=forward)
 
 
 # --- torchdeq ------------------------------------------------------------------------------------
+
+MODES = ("ift", "hook_ift")
+THEIRS = {"fixed_point_iter": "plain", "anderson": "anderson", "broyden": "broyden"}
+"""torchdeq's solvers, with what tables call them."""
 
 
 class _Theirs:
@@ -146,78 +124,73 @@ class _Theirs:
 
 @functools.cache
 def _module(rtol: float, budget: tuple[int, int] | None, **options: Any) -> Any:
-    most: dict[str, int] = {}
+    limits: dict[str, Any] = {}
     for side, given in zip(("f", "b"), budget or (MAX_EVALS, MAX_EVALS), strict=True):
         fills = options.get(f"{side}_solver") == "broyden"
-        most[f"{side}_max_iter"] = min(given, 100) if fills else given
-    limits = {"f_tol": rtol, "b_tol": rtol, **most}
-    modes = {"f_stop_mode": "rel", "b_stop_mode": "rel"}
-    return importlib.import_module("torchdeq").get_deq(**limits, **modes, **options).train()
+        limits[f"{side}_max_iter"] = min(given, 100) if fills else given
+        limits |= {f"{side}_tol": rtol, f"{side}_stop_mode": "rel"}
+    return importlib.import_module("torchdeq").get_deq(**limits, **options).train()
 
 
-def _its(name: str, *, exact: bool, **options: Any) -> Method:
-    return Method(
-        name=f"torchdeq {name}",
-        family="torchdeq",
-        exact=exact,
-        forward=_Theirs(options),
-    )
+def _its(name: str, *, exact: bool = True, **options: Any) -> Method:
+    return Method(name=f"torchdeq {name}", family="torchdeq", exact=exact, forward=_Theirs(options))
 
-
-THEIRS = ("fixed_point_iter", "anderson", "broyden")
-SHORT = {"fixed_point_iter": "plain"}
 
 # --- all -----------------------------------------------------------------------------------------
 
+LINEAR = (
+    *("Relay", "GMRES", "BiCGSTAB", "Neumann", "Dense"),
+    *("Picard", "Anderson", "AlternatingAnderson", "Broyden"),
+)
+"""Methods for the linear system of `eq.Implicit`."""
+
+SHINE: dict[str, Adjoint] = {
+    "Shine": eq.Shine(),
+    "Shine(refine=5)": eq.Shine(refine=5),
+    "Implicit, guess Shine": eq.Implicit(guess=eq.Shine()),
+    "Implicit, preconditioner Shine": eq.Implicit(preconditioner=eq.Shine()),
+}
+"""Adjoints that live on what Broyden's method has stored."""
+
+INEXACT = (eq.Phantom(), eq.NeumannPhantom(), eq.JacobianFree())
+
 
 def adjoints() -> list[Method]:
-    """Every adjoint there is. All iterate plainly forward and so find the same solution, except
-    those with Shine, which live on what Broyden's method has stored.
+    """Return every adjoint there is. All iterate plainly forward and so find the same solution,
+    except those of `SHINE`.
     """
-    linear = ("Relay", "GMRES", "BiCGSTAB", "Neumann", "Dense")
-    linear += ("Picard", "Anderson", "AlternatingAnderson", "Broyden")
-    methods = [
-        _method(f"Implicit({name})", _implicit(name), exact=True, solver=eq.Picard)
-        for name in linear
+    plain, broyden = eq.Picard(), eq.Broyden()
+    found = [
+        *(_method(f"Implicit({name})", plain, _implicit(name)) for name in LINEAR),
+        *(_method(type(each).__name__, plain, each, exact=False) for each in INEXACT),
+        *(_method(n, broyden, each, exact=n.startswith("Implicit")) for n, each in SHINE.items()),
+        _method("Unrolled", plain, eq.Unrolled()),
     ]
-    for name in ("Phantom", "NeumannPhantom", "JacobianFree"):
-        methods.append(_method(name, getattr(eq, name), exact=False, solver=eq.Picard))
-    shared = {
-        "Shine": eq.Shine,
-        "Shine(refine=5)": lambda: eq.Shine(refine=5),
-        "Implicit, guess Shine": lambda: eq.Implicit(guess=eq.Shine()),
-        "Implicit, preconditioner Shine": lambda: eq.Implicit(preconditioner=eq.Shine()),
-    }
-    for name, make in shared.items():
-        methods.append(_method(name, make, exact=name.startswith("Implicit"), solver=eq.Broyden))
-    methods.append(_method("Unrolled", eq.Unrolled, exact=True, solver=eq.Picard))
     if importlib.util.find_spec("torchdeq"):
-        for solver in THEIRS:
-            for mode in ("ift", "hook_ift"):
-                options: dict[str, Any] = {mode: True, "f_solver": THEIRS[0], "b_solver": solver}
-                name = f"{mode}({SHORT.get(solver, solver)})"
-                methods.append(_its(name, exact=True, **options))
-        methods.append(_its("phantom(5)", exact=False, f_solver=THEIRS[0], grad=5, tau=0.5))
-        methods.append(_its("phantom(1)", exact=False, f_solver=THEIRS[0], grad=1))
-    return methods
+        theirs = functools.partial(_its, f_solver="fixed_point_iter")
+        for solver, short in THEIRS.items():
+            found += [theirs(f"{mode}({short})", b_solver=solver, **{mode: True}) for mode in MODES]
+        found.append(theirs("phantom(5)", exact=False, grad=5, tau=0.5))
+        found.append(theirs("phantom(1)", exact=False, grad=1))
+    return found
 
 
 def exact() -> list[Method]:
-    """Training steps with an exact gradient: defaults, and every exact setting of torchdeq."""
-    methods = [_method("default", default_adjoint, exact=True)]
-    for solver, linear in (("Anderson", "Anderson"), ("Broyden", "GMRES"), ("Picard", "GMRES")):
-        methods.append(
-            _method(
-                f"{solver}, {linear}", _implicit(linear), exact=True, solver=getattr(eq, solver)
-            )
-        )
+    """Return training steps with an exact gradient: our defaults, and all settings of torchdeq."""
+    layer = eq.DEQ(torch.nn.Identity())
+    found = [
+        _method("default", layer.solver, layer.adjoint),
+        _method("Anderson, Anderson", eq.Anderson(), _implicit("Anderson")),
+        _method("Broyden, GMRES", eq.Broyden(), _implicit("GMRES")),
+        _method("Picard, GMRES", eq.Picard(), _implicit("GMRES")),
+    ]
     if importlib.util.find_spec("torchdeq"):
-        for mode in ("ift", "hook_ift"):
-            for forward in THEIRS:
-                for backward in THEIRS:
-                    options: dict[str, Any] = {mode: True}
-                    name = f"{mode} {SHORT.get(forward, forward)}, {SHORT.get(backward, backward)}"
-                    methods.append(
-                        _its(name, exact=True, f_solver=forward, b_solver=backward, **options)
-                    )
-    return methods
+        each = THEIRS.items()
+        for mode, (f, short), (b, shorter) in itertools.product(MODES, each, each):
+            solvers: dict[str, Any] = {"f_solver": f, "b_solver": b, mode: True}
+            found.append(_its(f"{mode} {short}, {shorter}", **solvers))
+    return found
+
+
+def _implicit(linear: str) -> Adjoint:
+    return eq.Implicit(linear=getattr(eq, linear)())

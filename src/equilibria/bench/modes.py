@@ -30,6 +30,7 @@ def in_mode(problem: Problem, mode: str, autocast: torch.dtype | None = None) ->
         raise ValueError(f"unknown mode {mode!r}; there are {', '.join(MODES)}")
     f = problem.f if autocast is None else _autocast(problem.f, problem.z0.device.type, autocast)
     if mode == "compiled":
+        torch.compiler.reset()  # else the second of a kind would be compiled for any size
         compiled: Any = torch.compile(f)
         with torch.no_grad():
             compiled(problem.z0, *problem.operands)  # compiles, before anybody is measured

@@ -6,6 +6,7 @@ import functools
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ class Problem:
     """A fixed point z = f(z, *operands), solved from z0.
 
     Attributes:
-        name: as `--problems` calls it.
+        name: of the problem.
         kind: linear, tanh, conv, attention or hard.
         f: z, *operands -> z; treats samples independently.
         z0: the start, `(batch, ...)`.
@@ -41,15 +42,15 @@ class Problem:
     eager: Map | None = None
 
     def image(self, z: Tensor) -> Tensor:
-        """f(z)."""
+        """Return f(z)."""
         return self.f(z, *self.operands)
 
 
 @dataclass(frozen=True)
 class _Maker:
-    """Random tensors of one device and dtype."""
+    """Random tensors in float64, and where and in what dtype the problem is solved."""
 
-    device: torch.device
+    device: str | torch.device
     dtype: torch.dtype
     generator: torch.Generator
 
@@ -61,7 +62,6 @@ class _Maker:
         return q * r.diagonal().sign()
 
     def put(self, tensor: Tensor) -> Tensor:
-        """The tensor where and in what the problem is solved."""
         return tensor.to(self.device, self.dtype).contiguous()
 
 
@@ -93,14 +93,13 @@ def _linear(make: _Maker, name: str, kind: str, radius: float) -> Problem:
     def f(z: Tensor, b: Tensor) -> Tensor:
         return torch.addmm(b, z, transposed)
 
-    return Problem(
-        name=name,
-        kind="linear",
-        f=f,
-        z0=torch.zeros_like(b),
-        operands=(b,),
-        max_evals=RADII[radius],
-    )
+    return _from_zero(name, "linear", f, b, max_evals=RADII[radius])
+
+
+def _from_zero(name: str, kind: str, f: Map, *operands: Tensor, **options: Any) -> Problem:
+    """A problem that starts from zeros like its first operand."""
+    z0 = torch.zeros_like(operands[0])
+    return Problem(name=name, kind=kind, f=f, z0=z0, operands=operands, **options)
 
 
 # --- layers --------------------------------------------------------------------------------------
@@ -114,9 +113,7 @@ def _tanh(make: _Maker, name: str, width: int, batch: int) -> Problem:
     def f(z: Tensor, b: Tensor) -> Tensor:
         return torch.tanh(torch.addmm(b, z, weight))
 
-    return Problem(
-        name=name, kind="tanh", f=f, z0=torch.zeros_like(b), operands=(b,), max_evals=200
-    )
+    return _from_zero(name, "tanh", f, b, max_evals=200)
 
 
 def _conv(make: _Maker, name: str, channels: int, size: int, batch: int) -> Problem:
@@ -127,9 +124,7 @@ def _conv(make: _Maker, name: str, channels: int, size: int, batch: int) -> Prob
     def f(z: Tensor, b: Tensor) -> Tensor:
         return torch.tanh(functional.conv2d(z, kernel, padding=1) + b)
 
-    return Problem(
-        name=name, kind="conv", f=f, z0=torch.zeros_like(b), operands=(b,), max_evals=200
-    )
+    return _from_zero(name, "conv", f, b, max_evals=200)
 
 
 def _attention(make: _Maker, name: str, width: int, time: int, batch: int) -> Problem:
@@ -146,9 +141,7 @@ def _attention(make: _Maker, name: str, width: int, time: int, batch: int) -> Pr
         mixed = functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
         return functional.layer_norm(torch.add(b, mixed @ out), (width,))
 
-    return Problem(
-        name=name, kind="attention", f=f, z0=torch.zeros_like(b), operands=(b,), max_evals=200
-    )
+    return _from_zero(name, "attention", f, b, max_evals=200)
 
 
 # --- a batch in which some samples are hard ------------------------------------------------------
@@ -166,15 +159,7 @@ def _hard(make: _Maker, name: str, hard: int) -> Problem:
     def f(z: Tensor, b: Tensor, r: Tensor) -> Tensor:
         return torch.addcmul(b, r, torch.tanh(z @ weight))
 
-    return Problem(
-        name=name,
-        kind="hard",
-        f=f,
-        z0=torch.zeros_like(b),
-        operands=(b, r),
-        max_evals=1000,
-        per_sample=True,
-    )
+    return _from_zero(name, "hard", f, b, r, max_evals=1000, per_sample=True)
 
 
 Builder = Callable[[_Maker, str], Problem]
@@ -203,15 +188,15 @@ PROBLEMS: dict[str, Builder] = {
 
 
 def usual(device: str) -> list[str]:
-    """The problems that are solved where none is named: on a CPU, all but the large ones."""
+    """Return the names of the problems for a device: on a CPU, all but the large ones."""
     return [name for name in PROBLEMS if device != "cpu" or not name.startswith("large-")]
 
 
 def build(name: str, *, device: str | torch.device, dtype: torch.dtype) -> Problem:
-    """The problem of that name, the same numbers at every call.
+    """Return the problem of that name, the same numbers at every call.
 
     Raises:
         KeyError: there is no such problem.
     """
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-    return PROBLEMS[name](_Maker(torch.device(device), dtype, generator), name)
+    return PROBLEMS[name](_Maker(device, dtype, generator), name)

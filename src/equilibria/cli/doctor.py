@@ -7,13 +7,13 @@ folder, where `equilibria report` finds them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from equilibria.cli.parser import Parser, UserError
+from equilibria.metric import Metric
 from equilibria.stability import Examination
 from equilibria.train import examination as visit
 from equilibria.train import files, run
@@ -35,19 +35,13 @@ def main(argv: Sequence[str]) -> None:
         "--starts", type=int, default=4, help="other starts to solve from (default: 4)"
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the starts (default: 0)")
-    parser.add_argument(
-        "--data-dir",
-        type=str,
-        help="folder to look for data sets in, before $EQUILIBRIA_DATA and a download",
-    )
+    parser.add_data_dir()
     arguments = parser.parse_args(list(argv))
     for option in ("samples", "starts"):
         value = getattr(arguments, option)
         if value is not None and value < 1:
             raise UserError(f"--{option} must be 1 or more; got {value}")
-    loaded = run.load(
-        arguments.run, data_dir=Path(arguments.data_dir) if arguments.data_dir else None
-    )
+    loaded = run.load(arguments.run, data_dir=arguments.data_dir)
     console = Console()
     with console.status("Examining ..."):
         examination = examine(
@@ -119,11 +113,13 @@ def show(examination: Examination, console: Console) -> None:
             "the same, measured: median, 90 %",
             f"{bound.measured.p50:.1e}, {bound.measured.p90:.1e}",
         )
+    metric = Metric(**e.depth.metric)
     for point in e.depth.points:
-        if point.accuracy is not None:
+        if point.figure is not None:
             after = "1 evaluation" if point.evals == 1 else f"{point.evals} evaluations"
-            figures.add_row(f"accuracy after {after}", f"{100 * point.accuracy:.2f} %")
-    if e.depth.accuracy is not None:
-        where = "at the solution" if e.forward.status["CONVERGED"] else "where the solver stops"
-        figures.add_row(f"accuracy {where}", f"{100 * e.depth.accuracy:.2f} %")
+            figures.add_row(f"{metric.label} after {after}", metric.format(point.figure))
+    if e.depth.figure is not None:
+        solved = e.forward.status["CONVERGED"] == 1.0
+        where = "at the solution" if solved else "where the solver stops"
+        figures.add_row(f"{metric.label} {where}", metric.format(e.depth.figure))
     console.print(figures)

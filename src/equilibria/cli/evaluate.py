@@ -1,8 +1,8 @@
 """Evaluate a run: how good it is, how each solve ended, what it cost, and what fewer evaluations
-would do: the accuracy of what is read from the state after 1, 2, 3, 5, 8 and 12 of them; or, of a
-language model, the perplexity where solves are stopped after 2, 4, 8, 12, 16 and 24. Beside a
-language model stands an interpolated trigram model of the same text. The figures are written to
-evaluation.json in the run folder too.
+would do: the figures of what is read from the state after 1, 2, 3, 5, 8 and 12 of them; or, of a
+language model, those where solves are stopped after 2, 4, 8, 12, 16 and 24. Beside a language model
+stands an interpolated trigram model of the same text. The figures are written to evaluation.json in
+the run folder too.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from accelerate import Accelerator
 from rich.console import Console
 from rich.table import Table
 
-from equilibria.cli.memory import looking_back
+from equilibria.cli.context import looking_back
 from equilibria.cli.parser import Parser, UserError
+from equilibria.metric import LOSS
 from equilibria.models import EquilibriumModel
 from equilibria.solve import Status
-from equilibria.tasks.language import LanguageModelling, LanguageTask
+from equilibria.tasks import Task
 from equilibria.train import baseline, evaluation, files, run
-from equilibria.train.recipe import Recipe
 
 
 def main(argv: Sequence[str]) -> None:
     """Run `equilibria evaluate` with the words `argv`."""
     parser = Parser("evaluate", __doc__)
-    parser.add_argument("run", type=str, help="run folder, for example runs/digits")
+    parser.add_argument("run", type=Path, help="run folder, for example runs/digits")
     parser.add_argument(
         "--split", type=str, default="test", help="test, valid or train (default: test)"
     )
@@ -48,28 +48,22 @@ def main(argv: Sequence[str]) -> None:
         action="store_true",
         help="leave the trigram model out, which takes minutes on a text of 100 million words",
     )
-    parser.add_argument(
-        "--data-dir",
-        type=str,
-        help="folder to look for data sets in, before $EQUILIBRIA_DATA and a download",
-    )
+    parser.add_data_dir()
     arguments = parser.parse_args(list(argv))
-    data_dir = Path(arguments.data_dir) if arguments.data_dir else None
-    folder = run.Folder(Path(arguments.run))
+    folder = run.Folder(arguments.run)
     if not folder.path.is_dir():
         raise run.RunError(f"there is no run folder {folder.path}")
     recipe = folder.read_recipe()
-    if arguments.budgets is not None:
-        _check_budgets(recipe, arguments.budgets)
-    if arguments.no_trigram and not isinstance(recipe.task, LanguageModelling):
-        raise UserError(f"--no-trigram is for language models: {_other(recipe)}")
     memory = arguments.memory
-    changes = {} if memory is None else looking_back(recipe, memory, fewest=0)
-    loaded = run.load(folder.path, data_dir=data_dir, changes=changes)
-    if arguments.split not in loaded.data.splits:
-        raise UserError(
-            f"--split must be one of {', '.join(loaded.data.splits)}; got {arguments.split}"
-        )
+    changes = {} if memory is None else looking_back(recipe, memory, minimum=0)
+    loaded = run.load(folder.path, data_dir=arguments.data_dir, changes=changes)
+    task = loaded.data
+    if arguments.budgets is not None:
+        _check_budgets(loaded, arguments.budgets)
+    if arguments.no_trigram and not task.baseline:
+        raise UserError(f"--no-trigram is for language models: {_other(loaded)}")
+    if arguments.split not in task.splits:
+        raise UserError(f"--split must be one of {', '.join(task.splits)}; got {arguments.split}")
     accelerator = evaluation.accelerator(loaded.recipe.precision)
     limits = evaluation.BUDGETS if arguments.budgets is None else tuple(arguments.budgets)
     console = Console()
@@ -77,12 +71,12 @@ def main(argv: Sequence[str]) -> None:
         result = measure(loaded, accelerator, split=arguments.split, limits=limits)
     if not accelerator.is_main_process:
         return
-    if isinstance(loaded.data, LanguageTask) and not arguments.no_trigram:
-        with console.status("Counting trigrams ..."):
+    if task.baseline and not arguments.no_trigram:
+        with console.status(f"Fitting a {task.baseline} ..."):
             try:
-                result["trigram"] = baseline.trigram(loaded.data, folder, arguments.split)
+                result["baseline"] = baseline.reference(task, folder, arguments.split)
             except ValueError as error:
-                console.print(f"No trigram model: {error}", style="yellow", markup=False)
+                console.print(f"No {task.baseline}: {error}", style="yellow", markup=False)
     path = folder.evaluation_of(arguments.split, changed=bool(changes))
     files.write_json(path, {**result, **changes})
     show(result, loaded, console)
@@ -112,9 +106,8 @@ def measure(
     if isinstance(model, EquilibriumModel):
         probes = evaluation.probes(task, recipe.probes, accelerator)
         result["spectral_radius"] = evaluation.radius(model, probes.inputs)
-    if isinstance(task, LanguageTask):
-        result["seconds_per_token"] = seconds
-        result |= task.per_character(split, result["bits"])
+    if task.streams:
+        result[f"seconds_per_{task.unit[:-1]}"] = seconds
         if isinstance(model, EquilibriumModel):
             result["budgets"] = evaluation.budgets(
                 model, task, accelerator, limits=limits, **options
@@ -122,7 +115,7 @@ def measure(
     return result
 
 
-def _check_budgets(recipe: Recipe, limits: Sequence[int]) -> None:
+def _check_budgets(loaded: run.Run, limits: Sequence[int]) -> None:
     """Refuse limits of evaluations that can limit nothing.
 
     Raises:
@@ -131,48 +124,47 @@ def _check_budgets(recipe: Recipe, limits: Sequence[int]) -> None:
     if any(limit < 1 for limit in limits):
         raise UserError(f"--budgets must be 1 or more each; got {' '.join(map(str, limits))}")
     what = "--budgets is for language models with an equilibrium"
-    if not isinstance(recipe.task, LanguageModelling):
-        raise UserError(f"{what}: {_other(recipe)}")
-    if not recipe.model.implicit:
-        name = type(recipe.model).__name__
+    if not loaded.data.streams:
+        raise UserError(f"{what}: {_other(loaded)}")
+    if not loaded.recipe.model.implicit:
+        name = type(loaded.recipe.model).__name__
         raise UserError(f"{what}: {name} describes an explicit network, which solves nothing")
 
 
-def _other(recipe: Recipe) -> str:
-    return f"the task of this run is {type(recipe.task).__name__}"
+def _other(loaded: run.Run) -> str:
+    return f"the task of this run is {type(loaded.recipe.task).__name__}"
 
 
 def show(result: Mapping[str, Any], loaded: run.Run, console: Console) -> None:
     """Print the figures."""
-    unit = loaded.data.unit
-    judged = loaded.data.judged
-    title = f"{loaded.folder}, {result[unit]} {result['split']} {unit} of {loaded.data.source}"
+    task = loaded.data
+    unit, split, primary = task.unit, task.eval_split, task.primary
+    title = f"{loaded.folder}, {result[unit]} {result['split']} {unit} of {task.source}"
     table = Table("figure", "value", title=title)
-    if "accuracy" in result:
-        table.add_row("accuracy", f"{100 * result['accuracy']:.2f} %")
-    table.add_row("loss", f"{result['loss']:.4f}")
-    if "perplexity" in result:
-        for name, value in _language(result, loaded.data):
-            table.add_row(name, value)
-        table.add_row("time a token", f"{1e3 * result['seconds_per_token']:.3f} ms")
+    for name, value in _figures(result, task):
+        table.add_row(name, value)
+    if task.streams:
+        table.add_row(f"time a {unit[:-1]}", f"{1e3 * result[f'seconds_per_{unit[:-1]}']:.3f} ms")
     if result["forward"]["status"] is not None:
         for name, value in _solves(result["forward"]):
             table.add_row(name, value)
     if "spectral_radius" in result:
-        count = len(loaded.data.sample(judged, loaded.recipe.probes).inputs)
-        where = f"{count} {judged} {'segments' if loaded.data.streams else unit}"
+        count = task.sample(split, loaded.recipe.probes).samples
+        where = f"{count} {split} {'segments' if task.streams else 'samples'}"
         table.add_row(
             f"spectral radius at {where}: mean, largest",
             "{mean:.2f}, {max:.2f}".format(**result["spectral_radius"]),
         )
-    for depth, accuracy in result.get("accuracy_at", {}).items():
-        table.add_row(f"accuracy after {depth} evaluations", f"{100 * accuracy:.2f} %")
-    if "trigram" in result:
-        for name, value in _language(result["trigram"], loaded.data):
-            table.add_row(f"trigram model: {name}", value)
+    for depth, figures in result.get("at", {}).items():
+        after = f"{primary.label} after {depth} evaluations"
+        table.add_row(after, primary.format(figures[primary.name]))
+    if "baseline" in result:
+        for name, value in _figures(result["baseline"], task):
+            table.add_row(f"{result['baseline']['name']}: {name}", value)
     console.print(table)
     if result.get("budgets"):
-        heads = ("at most", "evaluations", "converged", "perplexity", "bits", "ms a token")
+        names = [name for name, _ in _figures(result["budgets"][0], task)]
+        heads = ("at most", "evaluations", "converged", *names, f"ms a {unit[:-1]}")
         budgets = Table(*heads, title="fewer evaluations")
         for row in result["budgets"]:
             forward = row["forward"]
@@ -180,21 +172,17 @@ def show(result: Mapping[str, Any], loaded: run.Run, console: Console) -> None:
                 str(row["max_evals"]),
                 f"{forward['evals']['mean']:.1f}",
                 f"{100 * forward['status']['CONVERGED']:.1f} %",
-                f"{row['perplexity']:.2f}",
-                f"{row['bits']:.3f}",
-                f"{1e3 * row['seconds_per_token']:.3f}",
+                *(value for _, value in _figures(row, task)),
+                f"{1e3 * row[f'seconds_per_{unit[:-1]}']:.3f}",
             )
         console.print(budgets)
 
 
-def _language(result: Mapping[str, Any], task: Any) -> list[tuple[str, str]]:
-    """Return perplexity and bits in words."""
-    rows = [("perplexity", f"{result['perplexity']:.2f}")]
-    if task.corpus.unit == "words":
-        rows.append(("bits a word", f"{result['bits']:.3f}"))
-    if "bits_per_character" in result:
-        rows.append(("bits a character", f"{result['bits_per_character']:.3f}"))
-    return rows
+def _figures(result: Mapping[str, Any], task: Task) -> list[tuple[str, str]]:
+    """Return the figures of a task's metrics that are known, as names and text."""
+    metrics = dict.fromkeys((*task.metrics, LOSS))
+    known = (each for each in metrics if each.name in result)
+    return [(each.label, each.format(result[each.name])) for each in known]
 
 
 def _solves(forward: Mapping[str, Any]) -> list[tuple[str, str]]:

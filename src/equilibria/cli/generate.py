@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import torch
 
-from equilibria.cli.memory import has_memory, looking_back
+from equilibria.cli.context import has_memory, looking_back
 from equilibria.cli.parser import Parser, UserError
 from equilibria.data.text import Vocabulary
 from equilibria.data.text.vocabulary import split_words
@@ -139,7 +139,7 @@ def seen(recipe: Recipe, memory: int | None) -> dict[str, int]:
     if memory is None:
         length = getattr(recipe.task, "length", 1)
         memory = config.eval_memory or max(1, config.memory + length - 1)
-    return looking_back(recipe, cast(int, memory), fewest=1)
+    return looking_back(recipe, cast(int, memory), minimum=1)
 
 
 def read(vocabulary: Vocabulary, prompt: str) -> list[int]:

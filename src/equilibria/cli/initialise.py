@@ -20,10 +20,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from equilibria.cli.initialise_figure import panels
 from equilibria.cli.initialise_table import show, subject, table
-from equilibria.cli.parser import Parser, UserError, named_data, split
-from equilibria.experiments.draw import draw
+from equilibria.cli.parser import Parser, UserError, named_data
 from equilibria.nn.init import ENSEMBLES
 from equilibria.report import start_page
+from equilibria.report.svg import picture
 from equilibria.stability.ensembles import Recommendation, Sweep, recommend
 from equilibria.stability.ensembles.measure import DRAWS, SCALES
 from equilibria.train import files, start
@@ -35,18 +35,12 @@ JSON, FIGURE, PAGE = "initialise.json", "initialise.svg", "initialise.html"
 STEPS = 9
 """Scales between two ends where no other count is asked for, the ends among them."""
 
-OPTIONS = {
-    **dict.fromkeys(("--ensembles", "--scales"), "+"),
-    **dict.fromkeys(("--draws", "--samples", "--out", "--data", "--data-dir"), "1"),
-    **dict.fromkeys(("--fresh", "--help"), ""),
-}
-"""Those that are no keys of the recipe; see `split`."""
-
 
 def main(argv: Sequence[str]) -> None:
     """Run `equilibria initialise` with the words `argv`."""
-    own, overrides = split(argv, OPTIONS)
-    arguments = _parser().parse_args(own)
+    parser = _parser()
+    own, overrides = parser.split(argv)
+    arguments = parser.parse_args(own)
     name = arguments.recipe
     recipe = recipes.load(name, overrides)
     if arguments.data is not None:
@@ -80,7 +74,7 @@ def main(argv: Sequence[str]) -> None:
             scales=scales,
             draws=arguments.draws,
             samples=arguments.samples,
-            told=lambda done, of: progress.update(ticket, completed=done, total=of),
+            progress=lambda done, of: progress.update(ticket, completed=done, total=of),
         )
     advice = recommend(found)
     command = _command(name, overrides, advice, arguments.data_dir) if advice.workable else None
@@ -238,8 +232,8 @@ def write(
         "recipe": recipes.dump(recipe),
         "about": about,
     }
-    draw(panels(found), folder / FIGURE)
-    svg = (folder / FIGURE).read_text("utf-8")
+    svg = picture(panels(found))
+    files.write_text(folder / FIGURE, svg)
     head, rows = table(found)
     files.write_text(
         folder / PAGE,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
-from equilibria.experiments.draw import Panel, Series
+from equilibria.report.panel import Panel, Series
 from equilibria.stability.ensembles import Start, Sweep
 from equilibria.stability.ensembles.choice import AIM
 
 __all__ = ["panels"]
-
-_AXIS = "scale sqrt(V)"
 
 
 def panels(found: Sweep) -> list[Panel]:
@@ -22,63 +22,43 @@ def panels(found: Sweep) -> list[Panel]:
     Args:
         found: what a sweep has measured.
     """
-    low, high = AIM
+    radii = _lines(
+        found,
+        lambda start: start.radius if start.workable else None,
+        lambda start: start.forecast.radius if start.forecast else None,
+        lambda start: start.largest if start.workable else None,
+    )
+    shares = _lines(found, lambda start: start.converged, lambda start: start.plain_converged)
+    evals = _lines(found, lambda start: start.evals, lambda start: start.plain_evals)
+    panel = partial(Panel, x="scale sqrt(V)", log_x=True)
+    compared = f"{found.solver} (points), plain iteration (dashed)"
     return [
-        Panel(
-            title=f"measured (points), predicted (dashed); grey: {low} to {high}",
-            x=_AXIS,
+        panel(
+            title=f"measured (points), predicted (dashed); grey: {AIM[0]} to {AIM[1]}",
             y="spectral radius of J at z*",
-            series=list(_radii(found)),
-            log_x=True,
+            series=radii,
             zero=True,
-            bands=((low, high),),
+            bands=(AIM,),
             levels=(("1", 1.0),),
         ),
-        Panel(
-            title=f"{found.solver} (points), plain iteration (dashed)",
-            x=_AXIS,
-            y="share of samples that converge",
-            series=list(
-                _pairs(found, lambda start: start.converged, lambda start: start.plain_converged)
-            ),
-            log_x=True,
-            span_y=(-0.03, 1.03),
+        panel(
+            title=compared, y="share of samples that converge", series=shares, span_y=(-0.03, 1.03)
         ),
-        Panel(
-            title=f"{found.solver} (points), plain iteration (dashed)",
-            x=_AXIS,
-            y="evaluations of a sample",
-            series=list(_pairs(found, lambda start: start.evals, lambda start: start.plain_evals)),
-            log_x=True,
-            zero=True,
-        ),
+        panel(title=compared, y="evaluations of a sample", series=evals, zero=True),
     ]
 
 
-def _radii(found: Sweep) -> Iterator[Series]:
-    for colour, name in enumerate(found.ensembles):
-        starts = found.of(name)
-        scales = [start.scale for start in starts]
-        yield Series(
-            label=name,
-            x=scales,
-            y=[start.radius if start.workable else None for start in starts],
-            low=[start.radius if start.workable else None for start in starts],
-            high=[start.largest if start.workable else None for start in starts],
-            colour=colour,
-            style="marked",
-        )
-        predicted = [start.forecast.radius if start.forecast else None for start in starts]
-        yield Series(label="", x=scales, y=predicted, colour=colour, style="dashed")
+Figure = Callable[[Start], float | None]
 
 
-def _pairs(
-    found: Sweep, own: Callable[[Start], float], plain: Callable[[Start], float]
-) -> Iterator[Series]:
+def _lines(found: Sweep, own: Figure, other: Figure, high: Figure | None = None) -> list[Series]:
+    """For each ensemble a line with a band up to `high`, and a dashed one of what it is beside."""
+    series: list[Series] = []
     for colour, name in enumerate(found.ensembles):
         starts = found.of(name)
-        scales = [start.scale for start in starts]
-        reached = [own(start) for start in starts]
-        yield Series(label=name, x=scales, y=reached, colour=colour, style="marked")
-        heights = [plain(start) for start in starts]
-        yield Series(label="", x=scales, y=heights, colour=colour, style="dashed")
+        line = partial(Series, x=[start.scale for start in starts], colour=colour)
+        y = [own(start) for start in starts]
+        band: Any = {"low": y, "high": [high(start) for start in starts]} if high else {}
+        series.append(line(label=name, y=y, style="marked", **band))
+        series.append(line(label="", y=[other(start) for start in starts], style="dashed"))
+    return series

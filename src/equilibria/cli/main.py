@@ -9,12 +9,15 @@ import traceback
 import warnings
 from collections.abc import Sequence
 
+from equilibria import __version__
+
 COMMANDS = {
     "train": "train a recipe and leave a run folder",
     "initialise": "say which weights to start from: ensemble and scale, predicted and measured",
-    "evaluate": "accuracy or perplexity, evaluations and statuses of a run on its test data",
+    "evaluate": "figures, evaluations and statuses of a run on its test data",
     "doctor": "examine a run: does it converge, to one answer, with the right gradient?",
     "generate": "write on from a prompt with a trained language model",
+    "memory": "measure the memory of a training step of a run against depth",
     "report": "draw one page with plots from one run or several",
     "reproduce": "run an experiment of the papers, or list them",
     "bench": "measure solvers and gradients beside torchdeq and SciPy",
@@ -36,16 +39,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` and return its exit status: 0, or 1 after an error message."""
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words or os.environ.get("EQUILIBRIA_DEBUG", "") not in ("", "0")
-    words = [word for word in words if word != "--debug"]
-    if not words or words[0] in ("-h", "--help"):
+    command, *rest = [word for word in words if word != "--debug"] or ["--help"]
+    program = f"equilibria {command}" if command in COMMANDS else "equilibria"
+    try:
+        try:
+            return _run(command, rest)
+        finally:
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        return _fail(program, "interrupted", status=130)
+    except BrokenPipeError:
+        # The reader of the pipe, such as `head`, has seen enough; what is still held back for it
+        # must not fail once more when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        return _fail(program, _message(command, error))
+
+
+def _run(command: str, words: list[str]) -> int:
+    if command in ("-h", "--help"):
         listing = "\n".join(f"  {name:11}{text}" for name, text in COMMANDS.items())
         print(HELP.format(commands=listing))
         return 0
-    command, *rest = words
     if command == "--version":
-        from importlib.metadata import version
-
-        print(f"equilibria {version('equilibria')}")
+        print(f"equilibria {__version__}")
         return 0
     if command not in COMMANDS:
         from equilibria.train.config import nearest
@@ -56,37 +76,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     # programs want the cores, threads of libgomp that spin while they wait slow everything down.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
-    try:
-        importlib.import_module(f"equilibria.cli.{command}").main(rest)
-    except KeyboardInterrupt:
-        return _fail(f"equilibria {command}", "interrupted", status=130)
-    except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
-        sys.stderr.close()
-        return 1
-    except Exception as error:
-        if debug:
-            traceback.print_exc()
-        return _fail(f"equilibria {command}", _message(error))
+    importlib.import_module(f"equilibria.cli.{command}").main(words)
     return 0
 
 
-def _message(error: Exception) -> str:
+def _message(command: str, error: Exception) -> str:
     """Return the error's own words where they are meant for the user, else what it is as well."""
-    from equilibria.bench.contestants import MissingPeer
-    from equilibria.cli.parser import UserError
-    from equilibria.data import DataError
-    from equilibria.models.vision.ode import MissingPackage, ODEError
-    from equilibria.solve import SolveError
-    from equilibria.train.checkpoint import CheckpointError
-    from equilibria.train.run import RunError
-    from equilibria.train.trainer import Interrupted, TrainingError
-
-    known = (
-        *(UserError, DataError, SolveError, CheckpointError, RunError, TrainingError, Interrupted),
-        *(ODEError, MissingPackage, MissingPeer, ValueError, TypeError),
-    )
-    if isinstance(error, known):
+    own = type(error).__module__.startswith("equilibria.")
+    if own or isinstance(error, ValueError | TypeError):
         return str(error)
+    if isinstance(error, ModuleNotFoundError):
+        from equilibria.cli import extras
+
+        if advice := extras.advice(command):
+            return advice
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return f"{type(error).__name__}: {error} (a defect of equilibria; --debug shows where)"

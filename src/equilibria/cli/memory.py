@@ -1,34 +1,70 @@
-"""How far a Transformer looks back: the option --memory."""
+"""Measure the memory of a training step of a run against depth: of its equilibrium layer, and of
+the same layer unrolled, plain and with checkpointing. What the machine is too small for is left out
+and said. Each point is written to memory.json in the run folder as soon as it is measured, where
+`equilibria report` finds it; the same command goes on where it was interrupted.
+"""
 
 from __future__ import annotations
 
-from dataclasses import fields
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
 
-from equilibria.cli.parser import UserError
-from equilibria.train.recipe import Recipe
+from rich.console import Console
+
+from equilibria.cli.parser import Parser
+from equilibria.train import evaluation, files, memory, run
 
 
-def looking_back(recipe: Recipe, memory: int, fewest: int) -> dict[str, int]:
-    """Return how far a Transformer looks back, as a change of its config.
+def main(argv: Sequence[str]) -> None:
+    """Run `equilibria memory` with the words `argv`."""
+    parser = Parser("memory", __doc__)
+    parser.add_argument("run", type=str, help="run folder, for example runs/digits")
+    parser.add_data_dir()
+    arguments = parser.parse_args(list(argv))
+    loaded = run.load(arguments.run, data_dir=arguments.data_dir)
+    console = Console()
+    with console.status("Measuring the memory of a training step ..."):
+        points = measure(loaded, console)
+    console.print(
+        f"{len(points)} points are in {run.Folder(loaded.folder).memory}. "
+        f"Next: equilibria report {loaded.folder}",
+        soft_wrap=True,
+        markup=False,
+    )
+
+
+def measure(loaded: run.Run, console: Console) -> list[memory.MemoryPoint]:
+    """Write memory.json, point by point; points that are there already are kept.
 
     Args:
-        recipe: of the run.
-        memory: tokens.
-        fewest: that the command can work with.
+        loaded: the run, with its data.
+        console: where to say what is left out.
 
-    Raises:
-        UserError: `memory` is below `fewest`, or the model has none to set.
+    Returns:
+        All points that there are.
     """
-    if not has_memory(recipe):
-        raise UserError(
-            f"--memory is for Transformers, and {type(recipe.model).__name__} is none: its state "
-            "is what it remembers"
-        )
-    if memory < fewest:
-        raise UserError(f"--memory must be {fewest} or more; got {memory}")
-    return {"eval_memory": memory}
+    path, task = run.Folder(loaded.folder).memory, loaded.data
+    model = loaded.model.to(evaluation.accelerator("float32").device)
+    order = [each.key for each in memory.settings(model)]
+    known = [point for point in _points(path) if point.key in order]
+    found = memory.measure_within(
+        model,
+        task,
+        task.feed(loaded.recipe.batch_size, loaded.recipe.seed).batch(0),
+        known=known,
+        skipped=lambda reason: console.print(reason, style="yellow", markup=False),
+    )
+    for point in found:
+        known = sorted([*known, point], key=lambda each: order.index(each.key))
+        files.write_json(path, [asdict(each) for each in known])
+    return known
 
 
-def has_memory(recipe: Recipe) -> bool:
-    """Return whether the model of a recipe looks back on a number of tokens that can be set."""
-    return "eval_memory" in {field.name for field in fields(recipe.model)}
+def _points(path: Path) -> list[memory.MemoryPoint]:
+    """What memory.json has; nothing where there is none, or one of another version."""
+    try:
+        return [memory.MemoryPoint(**point) for point in json.loads(path.read_text("utf-8"))]
+    except (OSError, ValueError, TypeError):
+        return []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
@@ -35,9 +35,17 @@ class Parser(ArgumentParser):
             **options,
         )
 
+    def add_data_dir(self) -> None:
+        """Add the option that names a folder of data sets."""
+        self.add_argument(
+            "--data-dir",
+            type=Path,
+            help="folder to look for data sets in, before $EQUILIBRIA_DATA and a download",
+        )
+
     def error(self, message: str, ex: Exception | None = None) -> Never:
         """Raise UserError with `message` in one line, and the nearest option to an unknown one."""
-        text = " ".join(message.split())
+        text = " ".join(message.split()).replace("a typing.Literal", "one of ")
         unknown = re.search(r"unrecognized arguments: --([\w.-]+)", text, re.IGNORECASE)
         if unknown:
             options = (o for a in self._actions for o in a.option_strings)
@@ -45,31 +53,22 @@ class Parser(ArgumentParser):
             text = f"unknown option '--{unknown[1]}'" + nearest(unknown[1], known)
         raise UserError(f"{text} (see `{self.prog} --help`)")
 
+    def split(self, argv: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Return the words for the command itself and those that override keys of its recipe.
 
-def split(argv: Sequence[str], own: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Return the words for a command itself and those that override keys of its recipe.
-
-    Args:
-        argv: all words.
-        own: options of the command; "" for one without a value, "1" for one value, "+" for all
-            words up to the next option. Any other option is a key of the recipe, with one value.
-    """
-    mine: list[str] = []
-    overrides: list[str] = []
-    target, values = mine, "+"
-    for word in argv:
-        if word.startswith("--"):
-            name, equals, _ = word.partition("=")
-            target = mine if name in own else overrides
-            values = "" if equals else own.get(name, "1")
+        An option that the command does not have is a key of the recipe, with one value.
+        """
+        mine: list[str] = []
+        overrides: list[str] = []
+        target = mine
+        for word in argv:
+            option, equals, _ = word.partition("=")
+            if is_option := word.startswith("--"):
+                target = mine if option in self._option_string_actions else overrides
             target.append(word)
-        elif values:
-            target.append(word)
-        else:
-            mine.append(word)
-        if not word.startswith("--") and values == "1":
-            values = ""
-    return mine, overrides
+            if target is overrides and (equals or not is_option):
+                target = mine
+        return mine, overrides
 
 
 def named_data(value: str, task: TaskConfig) -> str:

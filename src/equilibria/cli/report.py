@@ -33,17 +33,13 @@ def main(argv: Sequence[str]) -> None:
         type=str,
         help="file to write (default: report.html in the run folder; comparison.html for several)",
     )
-    parser.add_argument(
-        "--data-dir",
-        type=str,
-        help="folder to look for data sets in, before $EQUILIBRIA_DATA and a download",
-    )
+    parser.add_data_dir()
     arguments = parser.parse_args(list(argv))
     folders = [Path(name) for name in arguments.runs]
     path = draw(
         folders,
         Path(arguments.out) if arguments.out else None,
-        data_dir=Path(arguments.data_dir) if arguments.data_dir else None,
+        data_dir=arguments.data_dir,
         console=(console := Console()),
     )
     console.print(f"Open {path} in a browser.", soft_wrap=True, markup=False)
@@ -109,10 +105,18 @@ def _collect(path: Path, data_dir: Path | None, console: Console) -> dict[str, A
                 console.print(
                     f"{path} is reported without the doctor's findings: {error}", markup=False
                 )
+    points = _read(folder.memory)
+    if not points:
+        console.print(
+            f"{path} is reported without the memory of a training step, which is not measured yet: "
+            f"equilibria memory {path}",
+            soft_wrap=True,
+            markup=False,
+        )
     return {
         "metrics": metrics,
         "evaluation": _read(folder.evaluation),
-        "memory": _read(folder.memory),
+        "memory": points,
         "examination": _read(examination) if examined else None,
         "recipe": recipes.dump(recipe),
         "about": _read(folder.info),

@@ -14,18 +14,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from equilibria.cli.parser import Parser, named_data, split
+from equilibria.cli.parser import Parser, named_data
 from equilibria.train import config
 from equilibria.train import recipe as recipes
-from equilibria.train.trainer import train
-
-OPTIONS = {"--out": "1", "--data": "1", "--data-dir": "1", "--resume": "", "--help": ""}
-"""Those that are no keys of the recipe; see `split`."""
+from equilibria.train.loop import train
 
 
 def main(argv: Sequence[str]) -> None:
     """Run `equilibria train` with the words `argv`."""
-    own, overrides = split(argv, OPTIONS)
     parser = Parser("train", __doc__, usage="equilibria train RECIPE [--KEY VALUE ...]")
     parser.add_argument(
         "recipe", type=str, help="name of a recipe (see `equilibria recipes`), or a YAML file"
@@ -36,25 +32,20 @@ def main(argv: Sequence[str]) -> None:
         type=str,
         help="text file or folder of images to learn from, or name of a data set",
     )
-    parser.add_argument(
-        "--data-dir",
-        type=str,
-        help="folder to look for data sets in, before $EQUILIBRIA_DATA and a download",
-    )
+    parser.add_data_dir()
     parser.add_argument(
         "--resume", action="store_true", help="go on with the run that is in the run folder"
     )
+    own, overrides = parser.split(argv)
     names = [word for word in own if not word.startswith("-")]
     if names and {"-h", "--help"} & set(own):
         recipe = recipes.load(names[0], overrides)
         group = parser.add_argument_group(f"recipe {names[0]}")
-        tree = recipes.dump(recipe)
-        config.add_arguments(group, recipes.Recipe, tree, recipes.CHOICES, default=recipe)
+        config.describe(parser, group, recipe, recipes.choices())
     arguments = parser.parse_args(own)
     recipe = recipes.load(arguments.recipe, overrides)
     if arguments.data is not None:
         named = named_data(arguments.data, recipe.task)
         recipe = recipes.load(arguments.recipe, [*overrides, named])
     folder = Path(arguments.out or Path("runs") / Path(arguments.recipe).stem)
-    data_dir = Path(arguments.data_dir) if arguments.data_dir else None
-    train(recipe, folder, data_dir=data_dir, resume=arguments.resume, console=Console())
+    train(recipe, folder, data_dir=arguments.data_dir, resume=arguments.resume, console=Console())

@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import zlib
 from pathlib import Path
 
-from equilibria.data.errors import DataError
+from equilibria.data.errors import DataError, reading
 
 
-def digest(path: Path, algorithm: str = "sha256") -> str:
+def digest(path: Path, algorithm: str = "sha256", *, unpacked: bool = False) -> str:
     """``sha256:...`` over the bytes of a file, or another algorithm of hashlib.
 
+    With `unpacked`, over the content of a gzipped file, which is never in memory as a whole.
+
     Raises:
-        DataError: If the file cannot be read.
+        DataError: If the file cannot be read, or is no gzipped file.
     """
-    try:
-        with path.open("rb") as file:
-            total = hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False))
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+    with (
+        reading(path, gzip.BadGzipFile, EOFError, zlib.error),
+        gzip.open(path) if unpacked else path.open("rb") as file,
+    ):
+        total = hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False))  # pyright: ignore[reportArgumentType]
     return f"{algorithm}:{total.hexdigest()}"
 
 
-def check(path: Path, checksum: str) -> None:
-    """Raise DataError unless the file has the checksum ``ALGORITHM:DIGITS``."""
+def mismatch(path: Path, checksum: str, *, unpacked: bool = False) -> str:
+    """How a file, or its content, differs from ``ALGORITHM:DIGITS``; empty where it does not."""
     algorithm, _, expected = checksum.partition(":")
-    found = digest(path, algorithm).partition(":")[2]
-    if found != expected:
+    found = digest(path, algorithm, unpacked=unpacked).partition(":")[2]
+    if found == expected.lower():
+        return ""
+    return f"its {algorithm}{' when unpacked' * unpacked} is {found}, expected {expected}"
+
+
+def check(path: Path, checksum: str, *, unpacked: bool = False) -> None:
+    """Raise DataError unless a file, or its content, has this ``ALGORITHM:DIGITS``."""
+    if problem := mismatch(path, checksum, unpacked=unpacked):
         raise DataError(
-            f"{path} is damaged or another file: its {algorithm} is {found}, expected {expected}. "
-            "If it is another data set of the same file names, name another folder with "
-            "--data-dir; else delete it and run again"
+            f"{path} is damaged or another file: {problem}. If it is another data set of the same "
+            "file names, name another folder with --data-dir; else delete it and run again"
         )

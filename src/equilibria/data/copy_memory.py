@@ -3,6 +3,7 @@
 import torch
 
 from equilibria.data.dataset import Split
+from equilibria.data.remote import Entry
 
 SYMBOLS = 8
 RECALLED = 10
@@ -52,3 +53,8 @@ def split(delay: int, samples: int, *, seed: int, delimiters: int = 1) -> Split:
     inputs[:, first : first + delimiters] = DELIMITER
     targets[:, -RECALLED:] = symbols
     return Split(inputs, targets)
+
+
+COPY_MEMORY = Entry(
+    name="copy-memory", title="Copy memory", read=lambda files, **options: split(**options)
+)

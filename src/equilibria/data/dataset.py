@@ -1,12 +1,16 @@
 """What a data set is once it has been read: plain tensors and where they came from."""
 
+from __future__ import annotations
+
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, Self
 
 import torch
 from torch import Tensor
+
+from equilibria.data.remote import Files
 
 
 class Samples(Protocol):
@@ -58,7 +62,7 @@ class Split:
         inputs = self.inputs[index]
         return inputs / 255 if inputs.dtype == torch.uint8 else inputs, self.targets[index]
 
-    def select(self, index: Tensor) -> "Split":
+    def select(self, index: Tensor) -> Split:
         """The samples at some positions, in that order."""
         return Split(self.inputs[index], self.targets[index])
 
@@ -95,7 +99,7 @@ class Dataset:
         title: What tables call it.
         train: Samples to learn from.
         test: Samples to be judged by.
-        validation: Samples to choose by; None where the source names none.
+        valid: Samples to choose by; None where the source names none.
         classes: Number of classes; targets are 0 to ``classes - 1``.
         labels: What each class is called.
         shape: Shape of one sample, ``(channels, height, width)`` for images.
@@ -108,12 +112,28 @@ class Dataset:
     title: str
     train: Split
     test: Split
-    validation: Split | None = None
+    valid: Split | None = None
     classes: int
     labels: tuple[str, ...]
     shape: tuple[int, ...]
     source: str
     checksum: str
+
+    @classmethod
+    def of(cls, files: Files, splits: Mapping[str, Split], labels: tuple[str, ...]) -> Dataset:
+        """What was read from some files: "train", "test" and perhaps "valid"."""
+        return cls(
+            name=files.entry.name,
+            title=files.title,
+            train=splits["train"],
+            test=splits["test"],
+            valid=splits.get("valid"),
+            classes=len(labels),
+            labels=labels,
+            shape=tuple(splits["train"].inputs.shape[1:]),
+            source=files.source,
+            checksum=digest(*splits.values()),
+        )
 
 
 def digest(*splits: Split) -> str:

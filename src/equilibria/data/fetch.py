@@ -1,21 +1,19 @@
 """Download one file: whole, checked, or not at all."""
 
-import errno
-import hashlib
 import http.client
 import os
-import re
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 from filelock import FileLock
 
-from equilibria.data.errors import DataError
+from equilibria.data import checksums
+from equilibria.data.errors import DataError, writing
+from equilibria.data.progress import told
 
-_BLOCK = 1 << 18
+_BLOCK = 1 << 20
 
 
 class _Unreachable(Exception):
@@ -58,52 +56,42 @@ def fetch(
             message says which, and what to do.
     """
     path = Path(path)
-    urls = [urls] if isinstance(urls, str) else list(urls)
-    part = path.with_name(f"{path.name}.part")
     if path.exists():
-        _check(path, checksum, f"{path} is damaged or another file (delete it and run again)")
+        if checksum is not None:
+            checksums.check(path, checksum)
         return path
-    try:
+    with writing(path, "--data-dir or EQUILIBRIA_DATA"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_name(f".{path.name}.lock")):
             if not path.exists():  # else another process was faster
+                part = path.with_name(f"{path.name}.part")
                 if checksum is None:
                     part.unlink(missing_ok=True)  # nothing would tell a part of another file
-                _first_that_answers(urls, part, path, checksum, attempts, timeout)
-                os.replace(part, path)
-    except OSError as error:
-        raise DataError(_cannot_write(path, error)) from error
+                problems: list[str] = []
+                for url in [urls] if isinstance(urls, str) else urls:
+                    try:
+                        _transfer(url, part, checksum, attempts, timeout)
+                    except (_Unreachable, _Interrupted, DataError) as error:
+                        problems.append(f"{url}: {error}")
+                    else:
+                        os.replace(part, path)
+                        return path
+                raise DataError(
+                    f"could not download {path.name}. {'; '.join(problems)}. Run again to go on, "
+                    f"or fetch it by other means and put it at {path}"
+                )
     return path
 
 
-def _first_that_answers(
-    urls: Sequence[str],
-    part: Path,
-    path: Path,
-    checksum: str | None,
-    attempts: int,
-    timeout: float,
-) -> None:
-    """Fill `part` from the first address that gives the whole and right file."""
-    problems: list[str] = []
-    for url in urls:
-        try:
-            _transfer(url, part, checksum, attempts, timeout)
-            return
-        except (_Unreachable, _Interrupted, DataError) as error:
-            problems.append(f"{url}: {error}")
-    raise DataError(
-        f"could not download {path.name}. {'; '.join(problems)}. "
-        f"Run again to go on, or fetch it by other means and put it at {path}"
-    )
-
-
 def _transfer(url: str, part: Path, checksum: str | None, attempts: int, timeout: float) -> None:
+    """Fill `part` with the whole and right file, from one address."""
     for attempt in range(1, attempts + 1):
         resumed = part.exists() and part.stat().st_size > 0
         try:
-            _request(url, part, timeout)
-            _check(part, checksum, "what came is damaged or another file")
+            if not (resumed and checksum and not checksums.mismatch(part, checksum)):
+                _request(url, part, timeout)
+            if checksum is not None and (problem := checksums.mismatch(part, checksum)):
+                raise DataError(f"what came is damaged or another file: {problem}")
             return
         except _Interrupted:
             if attempt == attempts:
@@ -122,89 +110,40 @@ def _request(url: str, part: Path, timeout: float) -> None:
     headers = {"Accept-Encoding": "identity", "User-Agent": "equilibria"}
     if have:
         headers["Range"] = f"bytes={have}-"
+    request = urllib.request.Request(url, headers=headers)
     try:
-        reply = urllib.request.urlopen(
-            urllib.request.Request(url, headers=headers), timeout=timeout
-        )
+        reply = urllib.request.urlopen(request, timeout=timeout)
     except urllib.error.HTTPError as error:
-        with error:
-            _refused(error, part, have)
-        return
+        error.close()
+        answer = f"HTTP {error.code} {error.reason}"
+        if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and have:
+            part.unlink()
+            raise _Interrupted(f"the part on disk ({have} bytes) is not of this file") from error
+        if error.code >= 500 or error.code in (408, 429):
+            raise _Interrupted(answer) from error
+        raise _Unreachable(answer) from error
     except (http.client.HTTPException, OSError) as error:
         reason = getattr(error, "reason", None) or error
         raise _Unreachable(f"no answer ({reason})") from error
     with reply:
-        if have and reply.status == http.HTTPStatus.PARTIAL_CONTENT:
-            start, total = _content_range(reply)
-            if start != have:
-                raise _Unreachable(
-                    f"asked for the bytes from {have} on, it sent those from {start}"
-                )
-        else:
+        if reply.status != http.HTTPStatus.PARTIAL_CONTENT:
             have = 0
-            length = reply.headers.get("Content-Length")
-            total = int(length) if length else None
+        elif not (sent := reply.headers.get("Content-Range") or "").startswith(f"bytes {have}-"):
+            raise _Unreachable(f"asked for the bytes from {have} on, its Content-Range is {sent!r}")
+        length = reply.headers.get("Content-Length")
+        left = None if length is None else -(-int(length) // _BLOCK)
         with part.open("ab" if have else "wb") as file:
-            _copy(reply, file)
+            for block in told(_blocks(reply), left, f"Downloading {part.stem} (MiB)"):
+                file.write(block)  # here: an error of the disk must not pass for a broken transfer
             os.fsync(file.fileno())
     size = part.stat().st_size
-    if total is not None and size != total:
-        raise _Interrupted(f"truncated: {size} of {total} bytes came")
+    if length is not None and size != have + int(length):
+        raise _Interrupted(f"truncated: {size} of {have + int(length)} bytes came")
 
 
-def _refused(error: urllib.error.HTTPError, part: Path, have: int) -> None:
-    """Return if the refusal means that `part` is complete already; raise otherwise."""
-    if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and have:
-        total = re.fullmatch(r"bytes \*/(\d+)", error.headers.get("Content-Range") or "")
-        if total and int(total[1]) == have:
-            return
-        part.unlink()
-        raise _Interrupted(f"the part on disk ({have} bytes) is not of this file")
-    answer = f"HTTP {error.code} {error.reason}"
-    if error.code >= 500 or error.code in (408, 429):
-        raise _Interrupted(answer)
-    raise _Unreachable(answer)
-
-
-def _content_range(reply: http.client.HTTPResponse) -> tuple[int, int | None]:
-    """Where the bytes of a partial reply begin, and how long the whole file is."""
-    value = reply.headers.get("Content-Range") or ""
-    found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", value)
-    if found is None:
-        raise _Unreachable(f"its Content-Range is {value!r}, expected 'bytes FIRST-LAST/ALL'")
-    return int(found[1]), None if found[2] == "*" else int(found[2])
-
-
-def _copy(reply: http.client.HTTPResponse, file: BinaryIO) -> None:
-    while True:
-        try:
-            block = reply.read(_BLOCK)
-        # `write` stays outside: an error of the disk must not pass for one of the connection.
-        except (http.client.HTTPException, OSError) as error:
-            raise _Interrupted(f"the connection broke ({error})") from error
-        if not block:
-            return
-        file.write(block)
-
-
-def _check(path: Path, checksum: str | None, problem: str) -> None:
-    """Raise DataError unless the content of `path` has this checksum; None always passes."""
-    if checksum is None:
-        return
-    algorithm, _, expected = checksum.partition(":")
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False))
-    if found.hexdigest() != expected.lower():
-        raise DataError(f"{problem}: its {algorithm} is {found.hexdigest()}, expected {expected}")
-
-
-def _cannot_write(path: Path, error: OSError) -> str:
-    if error.errno == errno.ENOSPC:
-        return (
-            f"the disk is full: {path.name} could not be written to {path.parent}. Free some "
-            "space and run again, or choose another folder with --data-dir or EQUILIBRIA_DATA"
-        )
-    return (
-        f"{path} cannot be written ({error.strerror or error}): choose another folder with "
-        "--data-dir or EQUILIBRIA_DATA"
-    )
+def _blocks(reply: http.client.HTTPResponse) -> Iterator[bytes]:
+    try:
+        while block := reply.read(_BLOCK):
+            yield block
+    except (http.client.HTTPException, OSError) as error:
+        raise _Interrupted(f"the connection broke ({error})") from error

@@ -19,15 +19,6 @@ def folders(name: str, data_dir: str | os.PathLike[str] | None = None) -> list[P
     return [place for root in (*roots, cache()) for place in (root / name, root)]
 
 
-def find(names: tuple[str, ...], places: list[Path]) -> Path | None:
-    """The first file that goes by one of `names` in one of `places`; None where there is none."""
-    for place in places:
-        for name in names:
-            if (place / name).is_file():
-                return place / name
-    return None
-
-
 def cache() -> Path:
     """The folder for what the package downloads and makes, in the user's cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "equilibria"

@@ -13,22 +13,23 @@ _Item = TypeVar("_Item")
 _TERMINAL, _FILE = 1.0, 30.0
 
 
-def told(items: Iterable[_Item], total: int, doing: str) -> Iterator[_Item]:
+def told(items: Iterable[_Item], total: int | None, doing: str) -> Iterator[_Item]:
     """Give items on one by one; where that takes long, tell how many there were.
 
     Args:
         items: What to go through.
-        total: How many there are.
+        total: How many there are; None where nobody knows.
         doing: What is being done, e.g. ``"Reading images"``.
     """
     terminal = sys.stderr.isatty()
     every = _TERMINAL if terminal else _FILE
+    whole = "" if total is None else f" of {total:,}"
     latest, told_any = time.monotonic(), False
     for number, item in enumerate(items):
         if (now := time.monotonic()) - latest > every:
-            line = f"{doing}: {number:,} of {total:,}"
+            line = f"{doing}: {number:,}{whole}"
             print(line, end="\r" if terminal else "\n", file=sys.stderr, flush=True)
             latest, told_any = now, True
         yield item
-    if told_any and terminal:
-        print(f"{doing}: {total:,} of {total:,}", file=sys.stderr, flush=True)
+    if told_any and terminal and total is not None:
+        print(f"{doing}: {total:,}{whole}", file=sys.stderr, flush=True)

@@ -1,213 +1,226 @@
-"""Runs the cases of an experiment that are missing, while the budget lasts, and shows the rest."""
+"""Runs the points of a study that are missing, while the budget lasts."""
 
 from __future__ import annotations
 
-import re
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
-from filelock import FileLock, Timeout
+import torch
+from filelock import Timeout
 from rich.console import Console
 
-from equilibria.bench import record
-from equilibria.bench.record import Table
-from equilibria.experiments.case import Case, CaseError, Done, Place, Results, StaleError
-from equilibria.experiments.draw import draw
-from equilibria.experiments.experiment import Experiment, Scale
-from equilibria.train.trainer import Interrupted
+from equilibria.data import DataError
+from equilibria.experiments import results
+from equilibria.experiments.data import Data
+from equilibria.experiments.identity import decides, digest
+from equilibria.experiments.provenance import Origin
+from equilibria.experiments.study import Context, Point, Scale, Study, StudyError
+from equilibria.experiments.training import Store, Trained
+from equilibria.train.loop import Interrupted
 
-__all__ = ["Outcome", "execute", "publish"]
-
-_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
+__all__ = ["Outcome", "check", "collect", "execute", "identity_of"]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of an experiment.
+    """What came of a study.
 
     Attributes:
-        done: results of the finished cases, in the experiment's order.
-        missing: why each other case was not run.
-        failed: keys of those that raised an error.
+        missing: label of each point without a row of its identity, and why it was not run.
+        failed: labels of those that raised an error.
         stopped: whether the user ended it.
     """
 
-    done: Results
     missing: Mapping[str, str]
     failed: tuple[str, ...]
     stopped: bool
 
 
-def execute(
-    experiment: Experiment,
-    *,
-    out: Path,
-    console: Console,
-    command: str,
-    scale: Scale = "cpu",
-    data_dir: Path | None = None,
-    deadline: float | None = None,
-    only: Callable[[str], bool] = lambda key: True,
-) -> Outcome:
-    """Run the cases that have left no result yet, in order; what is done is read.
-
-    A case that fails does not stop the others: its traceback is kept in its folder. One that can
-    go on later is stopped at the deadline, another begins only where its estimate fits in what is
-    left. Ctrl-C ends the experiment; what is done is kept.
-
-    Args:
-        experiment: what to run.
-        out: folder of all experiments.
-        console: for progress.
-        command: what was typed, for the record.
-        scale: size of the recipes.
-        data_dir: folder to look for data sets in.
-        deadline: time by `time.monotonic` after which nothing begins; None for no limit.
-        only: tells by its key whether a case is to be run.
-
-    A result that was measured on another run of what it needs is not taken, and not overwritten:
-    its case is missing, and the reason says what to remove.
+def check(study: Study, scale: Scale) -> Sequence[Point]:
+    """Return the points of a study.
 
     Raises:
-        CaseError: a result is damaged or of other settings.
+        StudyError: two have the same factors.
     """
-    cases = check(experiment.cases(scale))
-    done: dict[str, Done] = {}
+    points = study.points(scale)
+    labels = [point.label for point in points]
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice is not None:
+        raise StudyError(f"study '{study.title}' has two points with the factors {twice}")
+    return points
+
+
+def collect(study: Study, path: Path, scale: Scale = "cpu") -> Data:
+    """Return what has been measured of a study.
+
+    Args:
+        study: whose grid it is.
+        path: its CSV file, which may be missing.
+        scale: size of the recipes.
+    """
+    factors = [point.factors for point in check(study, scale)]
+    names = list(dict.fromkeys(name for each in factors for name in each))
+    return Data.of(results.read(path, names), factors)
+
+
+def identity_of(point: Point, store: Store) -> str:
+    """Return the checksum of what decides a point's rows.
+
+    Raises:
+        DataError: data that it needs cannot be had, so that their checksum is unknown.
+    """
+    return digest(
+        {
+            "factors": point.factors,
+            "measures": point.measures,
+            "settings": point.settings,
+            "runs": {name: store.identity(each) for name, each in point.runs.items()},
+            "reads": [[decides(each), store.task(each).checksum] for each in point.reads],
+        }
+    )
+
+
+def execute(
+    study: Study,
+    *,
+    path: Path,
+    store: Store,
+    console: Console,
+    scale: Scale = "cpu",
+    deadline: float | None = None,
+    only: Callable[[Point], bool] = lambda point: True,
+    device: str = "cpu",
+) -> Outcome:
+    """Measure the points that have no rows of their identity yet, in order.
+
+    A point that fails does not stop the others: its traceback is kept in the store's folder
+    `errors`. A training is stopped at the deadline and resumed the next time; another measurement
+    begins only where its estimate fits in what is left. Ctrl-C ends the study; what is done is
+    kept. Rows of another identity stay until those that replace them are measured.
+
+    Args:
+        study: what to run.
+        path: its CSV file.
+        store: of the trainings.
+        console: for progress.
+        scale: size of the recipes.
+        deadline: time by `time.monotonic` after which nothing begins; None for no limit.
+        only: tells whether a point is to be run.
+        device: torch's name of the device to measure on.
+    """
+    points = check(study, scale)
+    order = [point.factors for point in points]
+    known = collect(study, path, scale).points
+    identities = known["_identity"].tolist() if "_identity" in known else [None] * len(points)
     missing: dict[str, str] = {}
     failed: list[str] = []
     stopped = False
-    for number, case in enumerate(cases, start=1):
-        folder = case.folder(out, experiment.name)
+    for number, (point, there) in enumerate(zip(points, identities, strict=True), start=1):
+        label = point.label
+        if stopped or not only(point):
+            missing[label] = "interrupted before" if stopped else "not asked for"
+            continue
+        if deadline is not None and time.monotonic() >= deadline:
+            missing[label] = "the budget is spent"
+            continue
         try:
-            # What stands on a case that is gone cannot be told from what is out of date.
-            there = all(key in done for key in case.needs)
-            finished = case.read(folder, case.needed(out)) if there else None
-        except StaleError as error:
-            missing[case.key] = f"refused: {error}"
-            continue
-        if finished is not None:
-            done[case.key] = finished
-            continue
-        reason = _obstacle(case, done, stopped, deadline, only)
-        if reason:
-            missing[case.key] = reason
-            continue
-        console.print(
-            f"{experiment.name} [{number}/{len(cases)}] {case.key}: {case.description} "
-            f"(about {case.minutes:g} minutes)",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
-        place = Place(folder, out, console, data_dir, deadline)
-        try:
-            done[case.key] = _run(case, place, command)
+            identity = identity_of(point, store)
+            if there == identity:
+                continue
+            reason = _obstacle(point, store, deadline)
+            if reason:
+                missing[label] = reason
+                continue
+            what = point.description or label
+            console.print(
+                f"[{number}/{len(points)}] {what} (about {_minutes(point, store):.2g} minutes)",
+                markup=False, highlight=False, soft_wrap=True,
+            )  # fmt: skip
+            origin, start = Origin.now(store.command, study.peers), time.perf_counter()
+            runs = _trained(point, store, deadline)
+            rows = _measured(point, runs, store, device)
+            results.replace_point(
+                path,
+                order,
+                point.factors,
+                rows,
+                identity=identity,
+                origin=origin,
+                seconds=time.perf_counter() - start,
+                trained=[run.origin.commit for run in runs.values()],
+            )
         except Timeout:
-            missing[case.key] = "another process is at it"
+            missing[label] = "another process is at it"
+        except DataError as error:
+            missing[label] = f"no data: {error}"
         except (Interrupted, KeyboardInterrupt):
-            if place.late:
-                missing[case.key] = "begun; the budget is spent"
+            if deadline is not None and time.monotonic() >= deadline:
+                missing[label] = "begun; the budget is spent"
             else:
-                missing[case.key], stopped = "begun; interrupted", True
+                missing[label], stopped = "begun; interrupted", True
         except Exception as error:
-            (folder / "error.txt").write_text(traceback.format_exc(), "utf-8")
-            missing[case.key] = f"failed: {type(error).__name__}: {error}"
-            failed.append(case.key)
-            console.print(f"  {missing[case.key]}", style="red", markup=False, soft_wrap=True)
-    order = {case.key: done[case.key] for case in cases if case.key in done}
-    return Outcome(order, missing, tuple(failed), stopped)
+            missing[label] = f"failed: {type(error).__name__}: {error}"
+            failed.append(label)
+            errors = store.folder / "errors"
+            errors.mkdir(parents=True, exist_ok=True)
+            file = errors / f"{path.stem} {label}.txt".replace("/", "-")
+            file.write_text(traceback.format_exc(), "utf-8")
+            console.print(
+                f"  {missing[label]} (see {file})", style="red", markup=False, soft_wrap=True
+            )
+    return Outcome(missing, tuple(failed), stopped)
 
 
-def _obstacle(
-    case: Case,
-    done: Results,
-    stopped: bool,
-    deadline: float | None,
-    only: Callable[[str], bool],
-) -> str:
-    """Why the case cannot begin now; empty where it can."""
-    if stopped:
-        return "interrupted before"
-    if not only(case.key):
-        return "not asked for"
-    lacking = [key for key in case.needs if key not in done]
-    if lacking:
-        return f"needs {', '.join(lacking)}"
-    if deadline is not None:
-        left = (deadline - time.monotonic()) / 60
-        if left <= 0:
-            return "the budget is spent"
-        if not case.resumable and case.minutes > left:
-            return f"needs about {case.minutes:g} minutes, {left:.1f} are left"
+def _trained(point: Point, store: Store, deadline: float | None) -> dict[str, Trained]:
+    """Run the trainings of a point that are not finished, up to the deadline."""
+
+    def late() -> bool:
+        return deadline is not None and time.monotonic() >= deadline
+
+    return {name: store.run(training, late) for name, training in point.runs.items()}
+
+
+def _measured(
+    point: Point, runs: Mapping[str, Trained], store: Store, device: str
+) -> list[dict[str, Any]]:
+    """Take the measures of a point; the first row is of the point as a whole."""
+    context = Context(
+        factors=point.factors,
+        runs=runs,
+        reads=point.reads,
+        tasks=store.task,
+        console=store.console,
+        device=device,
+    )
+    head: dict[str, Any] = {}
+    rows: list[dict[str, Any]] = []
+    random = torch.get_rng_state()
+    for measure in point.measures:
+        torch.manual_seed(0)  # a measure is the same whichever came before
+        found = measure(context)
+        if isinstance(found, Mapping):
+            head |= cast(Mapping[str, Any], found)
+        else:
+            rows += [dict(row) for row in found]
+    torch.set_rng_state(random)
+    return [head, *rows] if head or not rows else [rows[0], *rows[1:]]
+
+
+def _minutes(point: Point, store: Store) -> float:
+    """What is left to be done of a point, by the estimates."""
+    trainings = [each for each in point.runs.values() if store.find(each) is None]
+    return point.minutes + sum(each.minutes for each in trainings)
+
+
+def _obstacle(point: Point, store: Store, deadline: float | None) -> str:
+    """Why the point cannot begin now; empty where it can. Trainings can always go on later."""
+    if deadline is None or any(store.find(each) is None for each in point.runs.values()):
+        return ""
+    left = (deadline - time.monotonic()) / 60
+    if point.minutes > left:
+        return f"needs about {point.minutes:g} minutes, {left:.1f} are left"
     return ""
-
-
-def _run(case: Case, place: Place, command: str) -> Done:
-    """Run the case and keep its result; Timeout where another process runs it."""
-    place.folder.mkdir(parents=True, exist_ok=True)
-    # Weights, checkpoints, locks: no part of what a repository keeps.
-    ignore = place.out / place.folder.relative_to(place.out).parts[0] / ".gitignore"
-    if not ignore.exists():
-        ignore.write_text("*\n!*/\n!.gitignore\n!result.json\n")
-    with FileLock(place.folder / ".lock", timeout=0):
-        needed = case.needed(place.out)
-        finished = case.read(place.folder, needed)  # by another process, since we looked
-        if finished is not None:
-            return finished
-        (place.folder / "error.txt").unlink(missing_ok=True)
-        start = time.perf_counter()
-        value = case.run(place)
-        return case.write(place.folder, value, time.perf_counter() - start, command, needed)
-
-
-def check(cases: Sequence[Case]) -> Sequence[Case]:
-    """Return the cases.
-
-    Raises:
-        CaseError: two have one key, a key can be no folder, or a need is not met by what is before.
-    """
-    known: set[str] = set()
-    for case in cases:
-        if not _KEY.fullmatch(case.key) or case.key in known:
-            raise CaseError(f"a case is called {case.key!r}, which is taken or can be no folder")
-        lacking = [need for need in case.needs if need not in known]
-        if lacking:
-            raise CaseError(f"case {case.key} needs {', '.join(lacking)}, which no case before is")
-        known.add(case.key)
-    return cases
-
-
-def publish(
-    experiment: Experiment, outcome: Outcome, out: Path, command: str
-) -> tuple[Sequence[Table], list[Path]]:
-    """Write the experiment's JSON and figure from what is done.
-
-    Returns:
-        The tables for the reader, and the files.
-    """
-    page = experiment.show(outcome.done)
-    note = f"{experiment.paper}, {experiment.subject}. {experiment.description}"
-    if outcome.missing:
-        reasons = "; ".join(f"{key} ({why})" for key, why in outcome.missing.items())
-        note += f" Not run: {reasons}."
-    paths = [
-        record.write(
-            out,
-            experiment.file,
-            command=command,
-            note=note,
-            tables=page.tables,
-            missing=dict(outcome.missing),
-            cases={
-                key: {name: value for name, value in each.record.items() if name != "key"}
-                for key, each in outcome.done.items()
-            },
-        )
-    ]
-    if page.panels:
-        paths.append(out / f"{experiment.file}.svg")
-        draw(page.panels, paths[-1])
-    return page.tables, paths

@@ -1,134 +1,220 @@
-"""A training as a case: stopped at the deadline, resumed the next time, read by the experiments."""
+"""Trainings that studies share: each is run once, and found by what decides its result."""
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock
+from rich.console import Console
 
-from equilibria.experiments.case import RESULT, Case, CaseError, Place
-from equilibria.experiments.measure import penalised_bytes
-from equilibria.models import EquilibriumModel
-from equilibria.models.sequence.base import SequenceModel
+from equilibria.experiments.identity import decides, digest
+from equilibria.experiments.provenance import Origin
 from equilibria.models.vision.ode import ODEError
-from equilibria.train import recipe as recipes
+from equilibria.tasks import Task
+from equilibria.train import evaluation, files
 from equilibria.train import run as runs
+from equilibria.train.loop import train
 from equilibria.train.recipe import Recipe
-from equilibria.train.run import Folder, Run
-from equilibria.train.step import Diverged
-from equilibria.train.trainer import Probe, train
+from equilibria.train.run import Folder, Run, RunError
+from equilibria.train.trainer import Diverged, Probe, Trainer
 
-__all__ = ["diverged", "load", "training"]
+__all__ = ["Store", "Trained", "Training"]
 
-FOLDER = "run"
+RECORD = "study.json"
+"""In the folder of a training, beside its run: origin, and how it ended."""
 
 
-def training(
-    key: str, recipe: Recipe, minutes: float, *, probe: Probe | None = None, shared: bool = True
-) -> Case:
-    """Return the case that trains `recipe`.
-
-    Its value: `parameters` and, of them, those of the `lexicon`; `source`, what the data are, in
-    words, or None; `seconds` of all steps; `metrics`, the record of each epoch; `evaluation` on the
-    test set; `memory` of a step, and `penalised_bytes` of one with the Jacobian penalty;
-    `diverged`, None or, where the loss ran away or an ODE could not be integrated any more, the
-    message, and then evaluation and memory are None.
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """A recipe to train, and what is probed after each epoch.
 
     Args:
-        key: name of the case, and of the run's folder.
-        recipe: what to train.
+        recipe: what to do.
         minutes: estimate.
-        probe: measured after each epoch.
-        shared: whether other experiments use the run.
+        probe: a frozen dataclass that is a `train.trainer.Probe`.
     """
 
-    def run(place: Place) -> Mapping[str, Any]:
-        folder = Folder(place.folder / FOLDER)
-        message = None
-        try:
-            train(
-                recipe,
-                folder.path,
-                data_dir=place.data_dir,
-                resume=folder.recipe.exists(),
-                console=place.console,
-                probe=probe,
-                stop=lambda: place.late,
-            )
-        except (Diverged, ODEError) as error:
-            message = str(error)  # a result too: the papers' tables have such rows
-        return {
-            **_summary(folder, message),
-            "penalised_bytes": _penalised(place, folder, message),
-        }
-
-    return Case(
-        key=key,
-        description=f"trains: {recipe.description}",
-        minutes=minutes,
-        run=run,
-        settings={"recipe": recipes.dump(recipe)},
-        shared=shared,
-        resumable=True,
-    )
+    recipe: Recipe
+    minutes: float
+    probe: Probe | None = None
 
 
-def _summary(folder: Folder, message: str | None) -> dict[str, Any]:
-    metrics = folder.read_metrics()
-    info = json.loads(folder.info.read_text("utf-8"))
-    finished = message is None
-    return {
-        "parameters": info["parameters"],
-        "lexicon": _lexicon(folder.read_recipe()),
-        "source": info.get("source"),
-        "seconds": sum(epoch["seconds"] for epoch in metrics),
-        "evaluation": json.loads(folder.evaluation.read_text("utf-8")) if finished else None,
-        "diverged": message,
-        "metrics": metrics,
-        "memory": json.loads(folder.memory.read_text("utf-8")) if finished else None,
-    }
+@dataclass(frozen=True)
+class Trained:
+    """A finished training.
 
-
-def _penalised(place: Place, folder: Folder, message: str | None) -> int | None:
-    """Bytes of a step with the Jacobian penalty; None where the recipe has none, or no words."""
-    recipe = folder.read_recipe() if message is None else None
-    if recipe is None or recipe.regulariser is None:
-        return None
-    trained = runs.load(folder.path, data_dir=place.data_dir)
-    model = trained.model
-    if not isinstance(model, EquilibriumModel) or not isinstance(model, SequenceModel):
-        return None
-    batch = trained.data.feed(recipe.batch_size, recipe.seed).batch(0)
-    return penalised_bytes(model, batch)
-
-
-def _lexicon(recipe: Recipe) -> int | None:
-    """Parameters of embedding and softmax; None of a network without words."""
-    with torch.device("meta"):
-        model = recipe.model.build(**recipe.layer())
-    if not isinstance(model, SequenceModel):
-        return None
-    return sum(parameter.numel() for parameter in model.lexicon.parameters())
-
-
-def diverged(place: Place, key: str) -> str | None:
-    """Return the message of a shared training that diverged; None of one that has not."""
-    whole = json.loads((place.shared(key) / RESULT).read_text("utf-8"))
-    return whole["value"]["diverged"]
-
-
-def load(place: Place, key: str) -> Run:
-    """Return the trained network of a shared training, with its data.
-
-    Raises:
-        CaseError: its weights are not there, though its result is.
+    Attributes:
+        folder: its run folder.
+        diverged: the message of a training whose loss ran away, or whose ODE could not be
+            integrated any more; such a run has no evaluation.
+        origin: commit, versions and hardware when it started.
+        task: of its recipe, loaded.
     """
-    folder = Folder(place.shared(key) / FOLDER)
-    if not folder.weights.exists():
-        raise CaseError(
-            f"{folder.weights} is missing: the training diverged in its first epoch, or only its "
-            f"result was kept. Remove {folder.path.parent} to train {key} anew"
+
+    folder: Folder
+    diverged: str | None
+    origin: Origin
+    task: Task
+    data_dir: Path | None = None
+
+    @functools.cached_property
+    def recipe(self) -> Recipe:
+        """What was trained, what the data decide filled in."""
+        return self.folder.read_recipe()
+
+    @functools.cached_property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The record of each finished epoch."""
+        return self.folder.read_metrics()
+
+    @functools.cached_property
+    def evaluation(self) -> Mapping[str, Any]:
+        """Figures of the test split; empty where the training diverged."""
+        return {} if self.diverged else json.loads(self.folder.evaluation.read_text("utf-8"))
+
+    @functools.cached_property
+    def info(self) -> Mapping[str, Any]:
+        """Parameters, versions, hardware, source of the data."""
+        return json.loads(self.folder.info.read_text("utf-8"))
+
+    @property
+    def seconds(self) -> float:
+        """Of all training steps."""
+        return sum(epoch["seconds"] for epoch in self.metrics)
+
+    def load(self) -> Run:
+        """Return the trained network with its data, in evaluation mode, on the CPU.
+
+        Raises:
+            RunError: it diverged before its weights were saved.
+        """
+        if not self.folder.weights.exists():
+            raise RunError(f"{self.folder.path} has no weights: {self.diverged or 'remove it'}")
+        return runs.load(self.folder.path, data_dir=self.data_dir)
+
+    def trainer(self, *, trained: bool, before_end: int = 0) -> Trainer:
+        """Return a trainer of the run: new, or as it ended, some steps before its last.
+
+        It stands behind the shallow start, where the recipe has one.
+
+        Args:
+            trained: with the weights and the optimiser of the run's end.
+            before_end: steps that are to be left.
+        """
+        recipe = self.recipe
+        trainer = Trainer(recipe, self.task, evaluation.accelerator(recipe.precision))
+        if trained:
+            trainer.restore(self.folder)
+            trainer.step = max(0, trainer.steps - before_end)
+        if recipe.pretrain is not None:
+            trainer.step = max(trainer.step, recipe.pretrain.steps)
+        trainer.carry = None
+        return trainer
+
+
+class Store:
+    """The folder of all shared trainings, one below it for each identity.
+
+    Args:
+        folder: where they are; made where it is missing.
+        console: for progress.
+        data_dir: folder to look for data sets in, before EQUILIBRIA_DATA.
+        command: what was typed, for the records.
+    """
+
+    def __init__(
+        self, folder: Path, console: Console, data_dir: Path | None = None, command: str = ""
+    ) -> None:
+        self.folder, self.console, self.data_dir, self.command = folder, console, data_dir, command
+        self._tasks: dict[str, Task] = {}
+
+    def task(self, recipe: Recipe) -> Task:
+        """Return a recipe's task, loaded once."""
+        key = digest(decides(recipe)["task"])
+        if key not in self._tasks:
+            self._tasks[key] = recipe.task.load(self.data_dir)
+        return self._tasks[key]
+
+    def identity(self, training: Training) -> str:
+        """Return the checksum of what decides a training: recipe, probe and data."""
+        data = self.task(training.recipe).checksum
+        return digest([decides(training.recipe), training.probe, data])
+
+    def find(self, training: Training) -> Trained | None:
+        """Return a training that is finished; None where it has yet to be run."""
+        return self._read(self._folder(training), self.task(training.recipe))
+
+    def run(self, training: Training, stop: Callable[[], bool]) -> Trained:
+        """Return a training, run or resumed where it is not finished.
+
+        Args:
+            training: what to run.
+            stop: tells after each step whether to save and stop there.
+
+        Raises:
+            Interrupted: it was stopped; the same call resumes it.
+            filelock.Timeout: another process is at it.
+        """
+        folder, task = self._folder(training), self.task(training.recipe)
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / ".lock", timeout=0):
+            if (found := self._read(folder, task)) is not None:
+                return found
+            run, record = Folder(folder / "run"), folder / RECORD
+            if not record.exists():
+                files.write_json(record, {"origin": Origin.now(self.command).json()})
+            message = None
+            try:
+                train(
+                    training.recipe,
+                    run.path,
+                    data_dir=self.data_dir,
+                    resume=run.recipe.exists(),
+                    console=self.console,
+                    probe=training.probe,
+                    stop=stop,
+                )
+            except (Diverged, ODEError) as error:
+                message = str(error)  # a result too: the papers' tables have such rows
+            origin = json.loads(record.read_text("utf-8"))["origin"]
+            files.write_json(record, {"origin": origin, "finished": True, "diverged": message})
+        found = self._read(folder, task)
+        assert found is not None
+        return found
+
+    def _folder(self, training: Training) -> Path:
+        return self.folder / self.identity(training)
+
+    def _read(self, folder: Path, task: Task) -> Trained | None:
+        record = folder / RECORD
+        if not record.exists():
+            return None
+        content = json.loads(record.read_text("utf-8"))
+        if not content.get("finished"):
+            return None
+        return Trained(
+            Folder(folder / "run"),
+            content["diverged"],
+            Origin(**content["origin"]),
+            task,
+            self.data_dir,
         )
-    return runs.load(folder.path, data_dir=place.data_dir)
+
+
+def parameters(recipe: Recipe, model: Any = None) -> int:
+    """Return the number of parameters of a recipe's network, without making room for them.
+
+    Args:
+        recipe: what its layer is made with.
+        model: config of the network, what the data decide filled in; None for the recipe's own.
+    """
+    recipe = recipe if model is None else replace(recipe, model=model)
+    with torch.device("meta"):
+        network = recipe.model.build(**recipe.layer())
+    return sum(parameter.numel() for parameter in network.parameters())

@@ -7,7 +7,7 @@ from equilibria.models.base import (
     ModelConfig,
     Prediction,
 )
-from equilibria.models.registry import available, create
+from equilibria.models.registry import available, create, register
 from equilibria.models.sequence.base import SequenceModel
 from equilibria.models.sequence.equilibrium import EquilibriumSequence
 from equilibria.models.sequence.generation import generate
@@ -28,4 +28,5 @@ __all__ = [
     "available",
     "create",
     "generate",
+    "register",
 ]

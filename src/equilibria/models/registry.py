@@ -47,6 +47,20 @@ def available() -> list[str]:
     return sorted(CONFIGS)
 
 
+def register(name: str, config: type[ModelConfig]) -> None:
+    """Let `create` and recipes name a model.
+
+    Args:
+        name: of the model.
+        config: a frozen dataclass that builds it.
+
+    Raises:
+        ValueError: the name is taken.
+    """
+    if CONFIGS.setdefault(name, config) is not config:
+        raise ValueError(f"there is a model '{name}' already")
+
+
 def create(name: str, **overrides: Any) -> Model:
     """Build the model `name`.
 

@@ -4,6 +4,7 @@ from equilibria.nn import constructions, init
 from equilibria.nn.deq import DEQ
 from equilibria.nn.dropout import VariationalDropout
 from equilibria.nn.normalisation import spectral_norm, weight_norm
+from equilibria.nn.using import using
 from equilibria.nn.value import Value
 from equilibria.nn.weight_dropout import weight_dropout
 
@@ -14,6 +15,7 @@ __all__ = [
     "constructions",
     "init",
     "spectral_norm",
+    "using",
     "weight_dropout",
     "weight_norm",
 ]

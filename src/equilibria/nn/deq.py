@@ -1,8 +1,10 @@
 """The deep equilibrium layer."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +26,20 @@ from equilibria.solve.boundary import boundary
 from equilibria.solve.tree import Shared, flatten, unflatten
 
 __all__ = ["DEQ"]
+
+
+class Methods(NamedTuple):
+    """What `using` puts in place of a layer's own methods; None for the layer's own."""
+
+    solver: Solver | None = None
+    eval_solver: Solver | None = None
+    adjoint: Adjoint | None = None
+
+
+chosen: ContextVar[Mapping[nn.Module, Methods]] = ContextVar(
+    "equilibria_methods", default=MappingProxyType({})
+)
+"""The methods in use by `using`, of each layer that has such."""
 
 
 class DEQ(nn.Module):
@@ -94,15 +110,7 @@ class DEQ(nn.Module):
                 "per_sample and coupled exclude each other: samples leave one by one "
                 "or are solved as one"
             )
-        for name, given, kind, example in (
-            ("solver", solver, Solver, "eq.Anderson()"),
-            ("eval_solver", eval_solver, Solver, "eq.Anderson()"),
-            ("adjoint", adjoint, Adjoint, "eq.Implicit()"),
-        ):
-            if given is not None and not isinstance(given, kind):
-                raise TypeError(f"{name}: expected one such as {example}, got {given!r}")
-            if isinstance(given, Solver):
-                given.bound_to(cell)  # raises where the method is made for other cells
+        check_methods(cell, Methods(solver, eval_solver, adjoint))
         self.cell = cell
         self.solver = AlternatingAnderson() if solver is None else solver
         self.adjoint = Implicit() if adjoint is None else adjoint
@@ -144,6 +152,10 @@ class DEQ(nn.Module):
             TypeError: the cell's weights are below float32, and autocast is off. And whatever
                 `fixed_point` raises.
         """
+        given = chosen.get().get(self, Methods())
+        adjoint, solver = given.adjoint or self.adjoint, given.solver or self.solver
+        if not self.training:
+            solver = given.eval_solver or self.eval_solver or solver
         if warm is not None:
             _check_warm(warm, inputs)
         guessed = z0 is None and warm is None and self.init is None
@@ -151,11 +163,10 @@ class DEQ(nn.Module):
             z0 = self._start(inputs) if warm is None else warm.value
         elif warm is not None:
             # Only its adjoint is wanted; Unrolled has none, and there z0 has a gradient to keep.
-            warm = None if isinstance(self.adjoint, Unrolled) else replace(warm, value=z0)
+            warm = None if isinstance(adjoint, Unrolled) else replace(warm, value=z0)
         if (owner := module_of(self.cell)) is not None:
             refuse_sharded(owner)
         rows = self._rows(z0)
-        solver = self.solver if self.training else self.eval_solver or self.solver
         try:
             return fixed_point(
                 Evaluation(self.cell, rows),
@@ -163,7 +174,7 @@ class DEQ(nn.Module):
                 *inputs,
                 *(() if rows is None else (rows,)),
                 solver=solver.bound_to(self.cell),
-                adjoint=self.adjoint,
+                adjoint=adjoint,
                 throw=self.throw if throw is None else throw,
                 per_sample=self.per_sample,
                 coupled=self.coupled,
@@ -216,6 +227,17 @@ class DEQ(nn.Module):
                 f"{outer.rows.shape[0]}: their masks follow the outer samples, so both must agree"
             )
         return outer.rows
+
+
+def check_methods(cell: Callable[..., Any], given: Methods) -> None:
+    """Raise TypeError if one of them is no solver or adjoint, or is made for other cells."""
+    for name, method in given._asdict().items():
+        kind = Adjoint if name == "adjoint" else Solver
+        if method is not None and not isinstance(method, kind):
+            example = "eq.Implicit()" if kind is Adjoint else "eq.Anderson()"
+            raise TypeError(f"{name}: expected one such as {example}, got {method!r}")
+        if isinstance(method, Solver):
+            method.bound_to(cell)
 
 
 def _check_warm(warm: Any, inputs: tuple[Any, ...]) -> None:

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils import parametrize
 
-from equilibria.nn.normalisation import _LengthAndDirection
-from equilibria.nn.weighted import weighted_layers
+from equilibria.nn.normalisation import _LengthAndDirection, weighted_layers
 
 __all__ = ["weight_dropout"]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import yaml
 
-from equilibria.report.canvas import SERIES
-from equilibria.report.plots import Run, pick
+from equilibria.report.reading import Run, pick
 from equilibria.report.rendering import render
 from equilibria.report.sections import sections
 from equilibria.report.summary import comparison, differences, sorted_findings, tiles, verdicts
@@ -22,18 +22,19 @@ def page(runs: Sequence[Run]) -> str:
     Args:
         runs: for each run a dictionary with
             `name`: how the page calls it;
-            `metrics`: a list with one dictionary an epoch: `epoch`, `seconds`, `train` and `test`
-            or `valid` (each `loss`, `accuracy` or `perplexity`, `forward`, in training `adjoint`
+            `metrics`: a list with one dictionary an epoch: `epoch`, `seconds`, `train` and the
+            split that was evaluated (each the figures by name, `forward`, in training `adjoint`
             too; those have `evals` with `mean` and `p99`, and `status`, a share by name),
-            `spectral_radius` (`mean`, `max`), `tokens` where a text is read;
+            `spectral_radius` (`mean`, `max`), and how many units were read;
             and, where they were measured,
-            `evaluation`: `accuracy`, `accuracy_at` (by evaluations), `perplexity`, `budgets`,
-            `trigram`, `forward` on the test data;
+            `evaluation`: on the test data the figures, `at` (by evaluations, then by name),
+            `budgets`, `baseline`, `forward`;
             `memory`: a list of `kind` (deq, unrolled, checkpointed, explicit), `evals`, `bytes`,
             `history_bytes`;
             `examination`: the doctor's, as JSON;
             `recipe`: a nested dictionary;
-            `about`: versions, hardware and what else the run recorded.
+            `about`: versions, hardware and what else the run recorded: its `metrics`, the primary
+            one first, each as `Metric.describe` has it; `unit`; `eval_split`.
             A number that is missing or not finite is left out of its plot.
 
     Raises:
@@ -41,11 +42,10 @@ def page(runs: Sequence[Run]) -> str:
     """
     if not runs:
         raise ValueError("a report needs at least one run")
-    runs = [_judged(run) for run in runs]
+    runs = [_held(run) for run in runs]
     return render(
         "page.html",
         runs=runs,
-        colours=SERIES,
         single=len(runs) == 1,
         title=runs[0]["name"] if len(runs) == 1 else f"{len(runs)} runs compared",
         description=pick(runs[0], "recipe", "description") if len(runs) == 1 else None,
@@ -60,12 +60,18 @@ def page(runs: Sequence[Run]) -> str:
             for run in runs
             if run.get("recipe")
         ],
-        abouts=[(run["name"], flat(run["about"])) for run in runs if run.get("about")],
+        abouts=[(run["name"], flat(_plain(run["about"]))) for run in runs if run.get("about")],
     )
 
 
-def _judged(run: Run) -> Run:
-    """The run with the figures that training was judged by under one name, `held`."""
-    name = "valid" if any("valid" in row for row in run["metrics"]) else "test"
+def _held(run: Run) -> Run:
+    """The run with the figures of the split that follows each epoch under one name, `held`."""
+    older = "valid" if any("valid" in row for row in run["metrics"]) else "test"
+    name = pick(run, "about", "eval_split") or older
     metrics = [{**row, "held": row.get(name)} for row in run["metrics"]]
-    return {**run, "metrics": metrics, "judged": name}
+    return {**run, "metrics": metrics, "eval_split": name}
+
+
+def _plain(about: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run recorded, less the descriptions that are for this page."""
+    return {key: value for key, value in about.items() if key != "metrics"}

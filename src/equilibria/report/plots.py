@@ -1,34 +1,38 @@
-"""The plots of a report, each a function of plain numbers.
-
-Every function takes runs, a sequence of dictionaries as `page` describes them, and returns a
-drawing, or None where no run has measured what it shows. With one run, colours tell its series
-apart; with several, a colour is a run.
-"""
+"""The plots of a report, each a function of runs; None where no run has measured what it shows."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import isfinite, nan
+from operator import itemgetter
 from typing import Any
 
-from equilibria.report.canvas import SERIES, Canvas, Dash, Drawing
+from equilibria.metric import Metric
+from equilibria.report.panel import Panel, Series, Style
+from equilibria.report.reading import (
+    Row,
+    Run,
+    budget_points,
+    early_points,
+    held_name,
+    number,
+    pick,
+    solved,
+)
+from equilibria.report.svg import Drawing, inline
 
 __all__ = [
-    "Sheet",
     "evaluations",
     "learning_curve",
     "memory",
-    "number",
     "penalty",
-    "pick",
+    "read_early",
     "residual",
     "spectral_radius",
     "status",
+    "under_budgets",
 ]
-
-Run = Mapping[str, Any]
 
 _STATUS_COLOUR = {
     "CONVERGED": "good",
@@ -37,265 +41,258 @@ _STATUS_COLOUR = {
     "DIVERGED": "bad",
     "NONFINITE": "ink",
 }
-_MIB = 2**20
+_FLAT = 0.05
+"""Shares of one that differ by less may be noise: their axis is this long."""
+
+Height = Callable[[Row], float]
+Mark = tuple[Series, Mapping[str, Height]]
+"""A look, and y, or low and high, of a row."""
 
 
-def pick(tree: Any, *path: str) -> Any:
-    """The value at a path of keys, None where one is missing."""
-    for key in path:
-        if not isinstance(tree, Mapping) or key not in tree:
-            return None
-        tree = tree[key]
-    return tree
+def _plot(
+    runs: Sequence[Run],
+    rows_of: Callable[[Run], Sequence[Row]],
+    key: str,
+    *marks: Mark,
+    wide: bool = False,
+    **axes: Any,
+) -> Drawing | None:
+    """Plot the marks of the rows of each run against a key, in axes of these options.
 
-
-def number(tree: Any, *path: str) -> float:
-    """The number at a path of keys, NaN where there is none."""
-    value = pick(tree, *path)
-    return float(value) if isinstance(value, int | float) else nan
-
-
-def held_name(runs: Sequence[Run]) -> str:
-    """What the data are called that training is judged by."""
-    names = dict.fromkeys(str(run.get("judged", "test")) for run in runs)
-    return " or ".join("validation" if name == "valid" else name for name in names)
-
-
-def _series(run: Run, *path: str) -> tuple[list[float], list[float]] | None:
-    """Epochs and the values at `path` in each of them; None if no epoch has it."""
-    epochs = [number(row, "epoch") for row in run["metrics"]]
-    values = [number(row, *path) for row in run["metrics"]]
-    return (epochs, values) if any(isfinite(v) for v in values) else None
-
-
-@dataclass
-class Sheet:
-    """A canvas, and how series are told apart on it.
-
-    One run: each series has a colour, and the legend names series. Several: a colour is a run, the
-    dash tells the series, and the legend names runs and series apart.
+    Marks of one run have their colours. Of several a colour is a run: the legend names the runs
+    and, in grey, the marks.
     """
-
-    canvas: Canvas
-    runs: Sequence[Run]
-    drawn: bool = False
-
-    def line(
-        self,
-        i: int,
-        points: tuple[Sequence[float], Sequence[float]] | None,
-        series: str | None,
-        dash: Dash = "solid",
-        colour: str | None = None,
-        marks: bool = True,
-    ) -> None:
-        """The line of a series of run i, where it was measured; `colour` if it is the only run."""
-        if points is None:
-            return
-        self.drawn = True
-        colour = SERIES[i % len(SERIES)] if len(self.runs) > 1 or colour is None else colour
-        self.canvas.line(*points, colour, dash=dash, marks=marks)
-        if len(self.runs) > 1:
-            self.canvas.key(self.runs[i]["name"], colour)
-        else:
-            self.canvas.key(series, colour, dash)
-
-    def finish(self, *series: tuple[str, Dash]) -> Drawing | None:
-        """The drawing, None if nothing is on it; `series` explains the dashes of several runs."""
-        if not self.drawn:
-            return None
-        if len(self.runs) > 1:
-            for label, dash in series:
-                self.canvas.key(label, "muted", dash)
-        return self.canvas.finish()
+    series: list[Series] = []
+    for place, run in enumerate(runs):
+        own: Any = {"label": run["name"], "colour": place} if len(runs) > 1 else {}
+        if rows := rows_of(run):
+            own["x"] = [number(row, key) for row in rows]
+            for look, heights in marks:
+                drawn = {name: [of(row) for row in rows] for name, of in heights.items()}
+                series.append(replace(look, **own, **drawn))
+    if len(runs) > 1:
+        series += [replace(look, colour="muted") for look, _ in marks]
+    return inline(Panel(series=series, **axes), wide=wide)
 
 
-def learning_curve(runs: Sequence[Run], metric: str) -> Drawing | None:
-    """A metric of the held-out and the training data against epochs.
+def _epochs(runs: Sequence[Run], marks: Mapping[str, Height], **axes: Any) -> Drawing | None:
+    """Plot what each epoch has, under up to three labels."""
+    styles: tuple[Style, ...] = ("marked", "dashed", "dotted")
+    looks = [
+        (Series(label=label, style=style), {"y": of})
+        for style, (label, of) in zip(styles, marks.items(), strict=False)
+    ]
+    rows_of = itemgetter("metrics")
+    return _plot(runs, rows_of, "epoch", *looks, x="epoch", whole_x=True, **axes)
 
-    `metric` is loss, accuracy or perplexity.
-    """
-    share = metric == "accuracy"
-    curves = [[_series(run, part, metric) for part in ("held", "train")] for run in runs]
-    values = [v for pair in curves for found in pair if found for v in found[1] if isfinite(v)]
-    canvas = Canvas(
-        f"{metric} of held-out and training data after each epoch",
-        "epoch",
-        metric,
-        percent=share,
-        log_y=not share and bool(values) and min(values) > 0,
-        whole_x=True,
+
+def _at(*path: str, scale: float = 1) -> Height:
+    return lambda row: scale * number(row, *path)
+
+
+def _axis(metric: Metric) -> dict[str, Any]:
+    """Options of axes whose y is a metric: shares of one are written in per cent."""
+    unit = f", {metric.unit.strip()}" if metric.unit.strip() and metric.scale != 100 else ""
+    return {"y": f"{metric.label}{unit}", "percent": metric.scale == 100}
+
+
+def _factor(metric: Metric) -> float:
+    return 1 if metric.scale == 100 else metric.scale
+
+
+def learning_curve(runs: Sequence[Run], metric: Metric) -> Drawing | None:
+    """A metric of the held-out and the training data against epochs."""
+    held, train = (_at(part, metric.name, scale=_factor(metric)) for part in ("held", "train"))
+    rows = [row for run in runs for row in run["metrics"]]
+    positive = not any(held(row) <= 0 or train(row) <= 0 for row in rows)
+    return _epochs(
+        runs,
+        {held_name(runs): held, "training": train},
+        title=metric.title,
+        log_y=metric.scale != 100 and positive,
+        **_axis(metric),
     )
-    sheet = Sheet(canvas, runs)
-    name = held_name(runs)
-    for i, (held, train) in enumerate(curves):
-        sheet.line(i, held, name, "solid", SERIES[0])
-        sheet.line(i, train, "training", "dashed", SERIES[1])
-    return sheet.finish((name, "solid"), ("training", "dashed"))
+
+
+def evaluations(runs: Sequence[Run]) -> Drawing | None:
+    """Evaluations per epoch: of f in the forward, of its transpose in the backward solve."""
+    return _epochs(
+        runs,
+        {
+            "forward": _at("train", "forward", "evals", "mean"),
+            "backward": _at("train", "adjoint", "evals", "mean"),
+            "forward, 99 % of the samples": _at("train", "forward", "evals", "p99"),
+        },
+        title="Evaluations in each epoch",
+        y="evaluations a sample, training",
+        zero=True,
+    )
+
+
+def spectral_radius(runs: Sequence[Run]) -> Drawing | None:
+    """Spectral radius of J = df/dz at z* on held-out samples, mean and largest, per epoch."""
+    return _epochs(
+        runs,
+        {
+            "mean over samples": _at("spectral_radius", "mean"),
+            "largest sample": _at("spectral_radius", "max"),
+        },
+        title="Spectral radius",
+        y="spectral radius of J at z*",
+        levels=[("plain iteration no longer converges", 1.0)],
+        zero=True,
+        wide=True,
+    )
+
+
+def penalty(runs: Sequence[Run]) -> Drawing | None:
+    """The Jacobian penalty per epoch, before and after it is weighed with gamma."""
+    plain, gamma = _at("regulariser", "penalty"), _at("regulariser", "gamma")
+    return _epochs(
+        runs,
+        {"penalty": plain, "gamma x penalty": lambda row: gamma(row) * plain(row)},
+        title="Jacobian penalty",
+        y="‖J‖² / entries",
+        log_y=True,
+        wide=True,
+    )
 
 
 def residual(runs: Sequence[Run]) -> Drawing | None:
     """Relative residual of a test batch against evaluations, percentiles over samples."""
-    canvas = Canvas(
-        "relative residual of a test batch after each evaluation",
-        "evaluations of f",
-        "relative residual ‖f(z) − z‖ / ‖f(z)‖",
+
+    def trace(run: Run) -> list[Row]:
+        columns = pick(run, "examination", "forward", "trace") or {}
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    tolerances = {number(run, "examination", "forward", "rtol") for run in runs}
+    return _plot(
+        runs,
+        trace,
+        "evals",
+        (Series(label="median sample"), {"y": _at("p50")}),
+        (Series(label="worst sample", style="dotted", colour=0), {"y": _at("max")}),
+        (
+            Series(label="10 % to 90 % of samples", style="band", colour=0),
+            {"low": _at("p10"), "high": _at("p90")},
+        ),
+        title="How the residual falls",
+        x="evaluations of f",
+        y="relative residual ‖f(z) − z‖ / ‖f(z)‖",
+        levels=[(f"tolerance {each:g}", each) for each in sorted(tolerances) if each > 0],
         log_y=True,
         whole_x=True,
         wide=True,
     )
-    sheet = Sheet(canvas, runs)
-    tolerances: set[float] = set()
-    for i, run in enumerate(runs):
-        trace = pick(run, "examination", "forward", "trace")
-        if not trace:
-            continue
-        low, middle, high, worst = (_drawable(trace[name]) for name in ("p10", "p50", "p90", "max"))
-        if all(math.isnan(value) for value in middle):
-            continue
-        x = trace["evals"]
-        colour = SERIES[i % len(SERIES)]
-        label = "10 % to 90 % of samples" if len(runs) == 1 else None
-        canvas.band(x, low, high, colour, label)
-        sheet.line(i, (x, middle), "median sample", marks=False)
-        sheet.line(i, (x, worst), "worst sample", "dotted", marks=False)
-        tolerances.add(number(run, "examination", "forward", "rtol"))
-    for tolerance in sorted(t for t in tolerances if t > 0):
-        canvas.level(tolerance, f"tolerance {tolerance:g}")
-    return sheet.finish(("median sample", "solid"), ("worst sample", "dotted"))
 
 
-def _drawable(values: Sequence[float | None]) -> list[float]:
-    """NaN, which is left out, where a logarithmic axis cannot show a value."""
-    return [math.nan if v is None or not 1e-30 < v < 1e30 else v for v in values]
-
-
-def evaluations(runs: Sequence[Run]) -> Drawing | None:
-    """Mean evaluations per epoch: of f in the forward, of its transpose in the backward solve."""
-    canvas = Canvas(
-        "mean evaluations of the forward and the backward solve in each epoch",
-        "epoch",
-        "evaluations a sample, training",
-        whole_x=True,
+def read_early(runs: Sequence[Run], metric: Metric) -> Drawing | None:
+    """A figure of the test data, of the answer read off after a few evaluations."""
+    return _bought(
+        runs,
+        metric,
+        early_points,
+        [("solved to tolerance", solved(runs[0], metric))],
+        title="What depth buys",
+        x="evaluations of f before the answer is read",
     )
-    sheet = Sheet(canvas, runs)
-    for i, run in enumerate(runs):
-        solves: tuple[tuple[str, str, Dash, str], ...] = (
-            ("forward", "forward", "solid", SERIES[0]),
-            ("adjoint", "backward", "dashed", SERIES[1]),
+
+
+def under_budgets(runs: Sequence[Run], metric: Metric) -> Drawing | None:
+    """A figure of data read in streams, whose solves are stopped after a few evaluations."""
+    baseline = pick(runs[0], "evaluation", "baseline")
+    return _bought(
+        runs,
+        metric,
+        budget_points,
+        [(str(pick(baseline, "name")), number(baseline, metric.name))],
+        title="What evaluations buy",
+        x="largest number of evaluations of f for a segment",
+        log_y=metric.scale != 100,
+    )
+
+
+def _bought(
+    runs: Sequence[Run],
+    metric: Metric,
+    points_of: Callable[[Run, Metric], Mapping[float, float]],
+    levels: Sequence[tuple[str, float]],
+    **axes: Any,
+) -> Drawing | None:
+    """Plot a figure against evaluations, with the levels of a single run."""
+    factor = _factor(metric)
+    points = {run["name"]: points_of(run, metric) for run in runs}
+    seen = [value for each in points.values() for value in each.values()]
+    flat = metric.scale == 100 and seen and max(seen) - min(seen) < _FLAT
+    return _plot(
+        runs,
+        lambda run: [{"evals": x, "figure": y} for x, y in points[run["name"]].items()],
+        "evals",
+        (Series(label="", style="marked"), {"y": _at("figure", scale=factor)}),
+        levels=[(name, factor * y) for name, y in levels if len(runs) == 1 and isfinite(y)],
+        log_x=True,
+        ticks_x=True,
+        span_y=(max(seen) - _FLAT, max(seen) + _FLAT / 5) if flat else None,
+        **_axis(metric),
+        **axes,
+    )
+
+
+def memory(runs: Sequence[Run]) -> Drawing | None:
+    """Memory of one training step against evaluations: the DEQ, unrolled, checkpointed."""
+
+    def mib(kind: str, less: str = "") -> Height:
+        return lambda row: (
+            max(0, row["bytes"] - row.get(less, 0)) / 2**20 if row["kind"] == kind else nan
         )
-        for solve, label, dash, colour in solves:
-            mean = _series(run, "train", solve, "evals", "mean")
-            high = _series(run, "train", solve, "evals", "p99")
-            if mean and high and len(runs) == 1 and solve == "forward":
-                canvas.band(mean[0], mean[1], high[1], colour)
-            sheet.line(i, mean, label, dash, colour)
-    canvas.limits(low=0)
-    return sheet.finish(("forward", "solid"), ("backward", "dashed"))
+
+    marks: list[Mark] = [
+        (Series(label="equilibrium layer (DEQ)", style="marked"), {"y": mib("deq")}),
+        (Series(label="unrolled", style="dashed"), {"y": mib("unrolled")}),
+        (Series(label="unrolled, with checkpointing", style="dotted"), {"y": mib("checkpointed")}),
+        (Series(label="explicit network", style="marked"), {"y": mib("explicit")}),
+    ]
+    if len(runs) == 1:
+        band = Series(label="of which the solver's history", style="band", colour=0)
+        marks.append((band, {"low": mib("deq", "history_bytes"), "high": mib("deq")}))
+    return _plot(
+        runs,
+        lambda run: sorted(run.get("memory") or [], key=lambda row: row["evals"]),
+        "evals",
+        *marks,
+        title="Memory of one training step against depth",
+        x="evaluations of the layer (depth)",
+        y="memory of a training step, MiB",
+        ticks_x=True,
+        zero=True,
+        wide=True,
+    )
 
 
 def status(runs: Sequence[Run]) -> Drawing | None:
     """How the solves of each epoch ended: shares by status, a row for every run and solve."""
-    canvas = Canvas(
-        "share of each status among the solves of every epoch", "epoch", "", whole_x=True, wide=True
-    )
     kinds = (
         ("held", "forward", f"forward, {held_name(runs)}"),
         ("train", "forward", "forward, training"),
         ("train", "adjoint", "backward, training"),
     )
-    rows = []
+    names: list[str] = []
+    series: list[Series] = []
     for run in runs:
+        epochs = [number(row, "epoch") for row in run["metrics"]]
         for part, solve, label in kinds:
-            shares = {name: _series(run, part, solve, "status", name) for name in _STATUS_COLOUR}
-            found = {name: series for name, series in shares.items() if series}
-            if not found:
+            shares = [pick(row, part, solve, "status") or {} for row in run["metrics"]]
+            if not any(shares):
                 continue
-            row = [
-                (name, _STATUS_COLOUR[name], values)
-                for name, (_, values) in found.items()
-                if name == "CONVERGED" or any(value > 0 for value in values)
-            ]
-            epochs = next(iter(found.values()))[0]
-            rows.append((label if len(runs) == 1 else f"{run['name']}: {label}", epochs, row))
-    if not rows:
-        return None
-    canvas.shares(rows)
-    return canvas.finish()
-
-
-def spectral_radius(runs: Sequence[Run]) -> Drawing | None:
-    """Spectral radius of J = df/dz at z* on held-out samples, mean and largest, per epoch."""
-    canvas = Canvas(
-        "spectral radius of the Jacobian at the solution after each epoch",
-        "epoch",
-        "spectral radius of J at z*",
-        whole_x=True,
-        wide=True,
-    )
-    sheet = Sheet(canvas, runs)
-    for i, run in enumerate(runs):
-        sheet.line(i, _series(run, "spectral_radius", "mean"), "mean over samples")
-        sheet.line(i, _series(run, "spectral_radius", "max"), "largest sample", "dotted")
-    canvas.level(1.0, "plain iteration no longer converges")
-    canvas.limits(low=0)
-    return sheet.finish(("mean over samples", "solid"), ("largest sample", "dotted"))
-
-
-def penalty(runs: Sequence[Run]) -> Drawing | None:
-    """The Jacobian penalty per epoch, before and after it is weighed with gamma."""
-    canvas = Canvas(
-        "Jacobian penalty of the steps of each epoch that had it",
-        "epoch",
-        "‖J‖² / entries",
-        log_y=True,
-        whole_x=True,
-        wide=True,
-    )
-    sheet = Sheet(canvas, runs)
-    for i, run in enumerate(runs):
-        found = _series(run, "regulariser", "penalty")
-        if found is None:
-            continue
-        gammas = [number(row, "regulariser", "gamma") for row in run["metrics"]]
-        epochs, plain = found[0], _drawable(found[1])
-        weighed = _drawable([gamma * v for gamma, v in zip(gammas, plain, strict=True)])
-        sheet.line(i, (epochs, plain), "penalty", "solid", SERIES[0])
-        sheet.line(i, (epochs, weighed), "gamma x penalty", "dashed", SERIES[1])
-    return sheet.finish(("penalty", "solid"), ("gamma x penalty", "dashed"))
-
-
-def memory(runs: Sequence[Run]) -> Drawing | None:
-    """Memory of one training step against evaluations: the DEQ, unrolled, checkpointed."""
-    canvas = Canvas(
-        "memory of one training step against depth, for the equilibrium layer and the same layer "
-        "unrolled",
-        "evaluations of the layer (depth)",
-        "memory of a training step, MiB",
-        wide=True,
-    )
-    kinds: tuple[tuple[str, str, Dash, str], ...] = (
-        ("deq", "equilibrium layer (DEQ)", "solid", SERIES[0]),
-        ("unrolled", "unrolled", "dashed", SERIES[1]),
-        ("checkpointed", "unrolled, with checkpointing", "dotted", SERIES[2]),
-        ("explicit", "explicit network", "solid", SERIES[3]),
-    )
-    sheet = Sheet(canvas, runs)
-    depths: set[float] = set()
-    for i, run in enumerate(runs):
-        for kind, label, dash, colour in kinds:
-            points = [point for point in run.get("memory") or [] if point["kind"] == kind]
-            points.sort(key=lambda point: point["evals"])
-            if not points:
-                continue
-            x = [float(point["evals"]) for point in points]
-            y = [point["bytes"] / _MIB for point in points]
-            depths.update(x)
-            sheet.line(i, (x, y), label, dash, colour)
-            if kind == "deq" and len(runs) == 1:
-                rest = [max(0.0, p["bytes"] - p["history_bytes"]) / _MIB for p in points]
-                canvas.band(x, rest, y, colour, "of which the solver's history", alpha=0.3)
-    canvas.ticks(sorted(depths))
-    canvas.limits(low=0)
-    dashes: list[tuple[str, Dash]] = [(label, dash) for _, label, dash, _ in kinds[:3]]
-    return sheet.finish(*dashes)
+            # The stack of an epoch grows upward, and rows are counted from the top.
+            base = [len(names) + 0.4 for _ in epochs]
+            for name, colour in _STATUS_COLOUR.items():
+                of = zip(base, shares, strict=True)
+                top = [low - 0.8 * each.get(name, 0) for low, each in of]
+                if top != base:
+                    look = Series(label=name, colour=colour, style="blocks")
+                    series.append(replace(look, x=epochs, low=top, high=base))
+                base = top
+            names.append(label if len(runs) == 1 else f"{run['name']}: {label}")
+    axes: Any = {"title": "How solves end", "x": "epoch", "y": "", "whole_x": True}
+    return inline(Panel(series=series, names_y=names, **axes), wide=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-__all__ = ["render"]
+from equilibria.report.words import Table
+
+__all__ = ["render", "start_page"]
 
 
 def render(template: str, **values: Any) -> str:
@@ -28,3 +31,19 @@ def render(template: str, **values: Any) -> str:
     environment.filters["drawing"] = lambda drawing: Markup(drawing.svg)
     style, _, _ = loader.get_source(environment, "page.css")
     return environment.get_template(template).render(style=Markup(style), **values)
+
+
+def start_page(
+    *, figure: str, head: Sequence[str], rows: Sequence[Sequence[str]], **words: Any
+) -> str:
+    """One HTML page about how to start a network, without any external resource.
+
+    Args:
+        figure: an SVG document.
+        head, rows: of the table, as text.
+        **words: `name` and `description` of the network; `about`, on what it was measured;
+            `reasons`, the recommendation first, and `remarks`, each sentences; `command`, which
+            trains as recommended, or None.
+    """
+    drawing = Markup(figure[figure.index("<svg") :])
+    return render("start.html", figure=drawing, table=Table(head, rows), **words)

@@ -7,8 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from equilibria.report.plots import Run, number
-from equilibria.report.words import UNKNOWN, Table, count, decimal, duration, flat, mib, percent
+from equilibria.metric import LOSS, Metric
+from equilibria.report.reading import Run, metrics_of, number, pick, primary_of
+from equilibria.report.words import (
+    UNKNOWN,
+    Table,
+    count,
+    decimal,
+    duration,
+    figure,
+    flat,
+    mib,
+    percent,
+)
 
 __all__ = ["Tile", "comparison", "differences", "sorted_findings", "tiles", "verdicts"]
 
@@ -27,14 +38,9 @@ def tiles(run: Run) -> list[Tile]:
     mine, unrolled = _memory(run)
     last = _last(run)
     radius = number(last, "spectral_radius", "mean")
-    of = "" if _source(run) == UNKNOWN else f"of {_source(run)} "
+    primary = primary_of(run)
     found = [
-        Tile(
-            "Test accuracy",
-            percent(_metric(run, "accuracy")),
-            f"on samples {of}never seen in training",
-        ),
-        Tile("Test perplexity", decimal(_metric(run, "perplexity")), _language(run)),
+        Tile(f"Test {primary.label}", figure(primary, _figure(run, primary)), _beside(run)),
         Tile(
             "Solved to tolerance",
             percent(_test(run, "status", "CONVERGED")),
@@ -67,9 +73,10 @@ def tiles(run: Run) -> list[Tile]:
                 else "for a step, which stores what every layer computed",
             )
         )
-    tokens = sum(number(row, "tokens") for row in run["metrics"])
+    unit = str(pick(run, "about", "unit"))
+    units = sum(number(row, unit) for row in run["metrics"])
     found.append(
-        Tile("Training speed", count(tokens / max(_seconds(run), 1e-9)), "tokens a second")
+        Tile("Training speed", count(units / max(_seconds(run), 1e-9)), f"{unit} a second")
     )
     epochs = len(run["metrics"])
     found.append(Tile("Training time", duration(_seconds(run)), f"for {epochs} epochs"))
@@ -82,8 +89,10 @@ def comparison(runs: Sequence[Run]) -> Table:
     """Key figures of several runs, a row each."""
     columns: list[tuple[str, Callable[[Run], str]]] = [
         ("data", _source),
-        ("test accuracy", lambda run: percent(_metric(run, "accuracy"), 2)),
-        ("test perplexity", lambda run: decimal(_metric(run, "perplexity"), 2)),
+        *(
+            (f"test {each.label}", lambda run, m=each: figure(m, _figure(run, m)))
+            for each in metrics_of(runs)
+        ),
         ("converged", lambda run: percent(_test(run, "status", "CONVERGED"))),
         ("evaluations", lambda run: decimal(_test(run, "evals", "mean"))),
         (
@@ -99,7 +108,7 @@ def comparison(runs: Sequence[Run]) -> Table:
         ("epochs", lambda run: str(len(run["metrics"]))),
         ("time", lambda run: duration(_seconds(run))),
     ]
-    # What no run has is left out: pictures have no perplexity.
+    # What no run has is left out.
     columns = [each for each in columns if any(each[1](run) != UNKNOWN for run in runs)]
     rows = [[run["name"], *(text(run) for _, text in columns)] for run in runs]
     return Table(["run", *(head for head, _ in columns)], rows)
@@ -142,24 +151,25 @@ def _last(run: Run) -> Mapping[str, Any]:
     return run["metrics"][-1] if run["metrics"] else {}
 
 
-def _metric(run: Run, name: str) -> float:
-    """Accuracy or perplexity, on the test data if known, else on those of the last epoch."""
-    whole = number(run, "evaluation", name)
-    return whole if math.isfinite(whole) else number(_last(run), "held", name)
+def _figure(run: Run, metric: Metric) -> float:
+    """A figure on the test data if known, else on those that followed the last epoch."""
+    whole = number(run, "evaluation", metric.name)
+    return whole if math.isfinite(whole) else number(_last(run), "held", metric.name)
 
 
-def _language(run: Run) -> str:
-    """What stands beside a perplexity."""
-    bits, trigram = (number(run, "evaluation", *path) for path in (_BITS, _TRIGRAM))
-    parts = ["on a text never seen in training"]
-    if math.isfinite(bits):
-        parts.append(f"{bits:.3f} bits a character")
-    if math.isfinite(trigram):
-        parts.append(f"a trigram model has {trigram:.1f}")
+def _beside(run: Run) -> str:
+    """What stands beside the primary figure: the others, and that of the baseline."""
+    primary, *others = metrics_of([run]) or [LOSS]
+    of = "" if _source(run) == UNKNOWN else f" of {_source(run)}"
+    parts = [f"on data{of} never seen in training"]
+    for each in others:
+        if each.name != LOSS.name and math.isfinite(value := _figure(run, each)):
+            parts.append(f"{each.format(value)} {each.label}")
+    baseline = number(run, "evaluation", "baseline", primary.name)
+    if math.isfinite(baseline):
+        name = pick(run, "evaluation", "baseline", "name")
+        parts.append(f"a {name} has {primary.format(baseline)}")
     return "; ".join(parts)
-
-
-_BITS, _TRIGRAM = ("bits_per_character",), ("trigram", "perplexity")
 
 
 def _test(run: Run, *path: str) -> float:

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["UNKNOWN", "Table", "count", "decimal", "duration", "flat", "mib", "percent"]
+from equilibria.metric import Metric
+
+__all__ = ["UNKNOWN", "Table", "count", "decimal", "duration", "figure", "flat", "mib", "percent"]
 
 UNKNOWN = "–"
 
@@ -26,6 +28,10 @@ def percent(value: float, digits: int = 1) -> str:
 
 def decimal(value: float, digits: int = 1) -> str:
     return f"{value:.{digits}f}" if math.isfinite(value) else UNKNOWN
+
+
+def figure(metric: Metric, value: float) -> str:
+    return metric.format(value) if math.isfinite(value) else UNKNOWN
 
 
 def duration(seconds: float) -> str:

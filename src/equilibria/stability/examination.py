@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
+
+from equilibria.metric import ACCURACY
 
 __all__ = [
     "Backward",
@@ -191,19 +193,20 @@ class Gradient:
 @dataclass(frozen=True, kw_only=True)
 class DepthPoint:
     """The state after a number of evaluations: its median distance from the answer, relative to
-    the answer, and the accuracy of what is read from it (None where nothing judges it)."""
+    the answer, and the figure of what is read from it (None where nothing judges it)."""
 
     evals: int
     distance: float
-    accuracy: float | None
+    figure: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Depth:
-    """What evaluations buy. `accuracy` is that of the finished solve."""
+    """What evaluations buy. `figure` is that of the finished solve; `metric` describes it."""
 
     points: Sequence[DepthPoint]
-    accuracy: float | None
+    figure: float | None
+    metric: Mapping[str, Any] = field(default_factory=ACCURACY.describe)
 
 
 @dataclass(frozen=True, kw_only=True)

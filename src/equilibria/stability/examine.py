@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from equilibria.metric import ACCURACY, Metric
+from equilibria.nn import using
 from equilibria.solve import Picard, Solution, Solver, SolveWarning
 from equilibria.stability.examination import (
     Depth,
@@ -39,7 +41,8 @@ def doctor(
     module: nn.Module,
     *inputs: Any,
     loss: Callable[[Any], Tensor] | None = None,
-    correct: Callable[[Any], Tensor] | None = None,
+    figure: Callable[[Any], float] | None = None,
+    metric: Metric = ACCURACY,
     starts: int = 4,
     seed: int = 0,
     training: Training | None = None,
@@ -54,8 +57,8 @@ def doctor(
         *inputs: what `module` is called with.
         loss: output of the module -> scalar, whose gradient is examined. Without one it is that of
             a random projection of the output.
-        correct: output of the module -> (batch,) bool, which samples are right. Without it,
-            accuracies are left out.
+        figure: output of the module -> figure that judges it. Without it, figures are left out.
+        metric: what the figure is.
         starts: other starts to solve from, at least 1.
         seed: of starts, probes and the random projection.
         training: how it was trained, so that the advice fits; None for nothing known.
@@ -80,7 +83,7 @@ def doctor(
         warnings.simplefilter("ignore", SolveWarning)  # the findings say it
         with torch.no_grad():
             seen = patient.call(trace=True, states=EVALUATIONS)
-            depth = _depth(patient, seen, correct)
+            depth = _depth(patient, seen, figure, metric)
         jacobian = _jacobian(patient, seen)
         exact = Exact.of(patient, seen.solution)
         with torch.no_grad():
@@ -152,25 +155,20 @@ def _ritz(solution: Solution) -> Summary | None:
     return Summary.of(torch.where(largest >= 0, largest, math.nan))
 
 
-def _depth(patient: Patient, seen: Seen, correct: Callable[[Any], Tensor] | None) -> Depth:
+def _depth(
+    patient: Patient, seen: Seen, figure: Callable[[Any], float] | None, metric: Metric
+) -> Depth:
     solution, layer = seen.solution, patient.layer
     end = rows_of(solution.value, layer.coupled)
     needed = int(solution.stats.evals.max())
-    solver, points = layer.eval_solver, []
-    try:
-        # The answer is put in the layer's mouth: what it solves meanwhile doesn't matter.
-        layer.eval_solver = Picard(max_evals=1)
+    points = []
+    # The answer is put in the layer's mouth: what it solves meanwhile doesn't matter.
+    with using(layer, Picard(max_evals=1)):
         for evals, state in zip(EVALUATIONS, solution.states, strict=True):
             if evals > max(needed, 1):
                 break
             distance = relative(rows_of(state, layer.coupled) - end, end)
-            accuracy = None
-            if correct is not None:
-                accuracy = float(correct(patient.call(value=state).output).double().mean())
-            points.append(
-                DepthPoint(evals=evals, distance=Summary.of(distance).p50, accuracy=accuracy)
-            )
-    finally:
-        layer.eval_solver = solver
-    final = None if correct is None else float(correct(seen.output).double().mean())
-    return Depth(points=points, accuracy=final)
+            found = None if figure is None else figure(patient.call(value=state).output)
+            points.append(DepthPoint(evals=evals, distance=Summary.of(distance).p50, figure=found))
+    final = None if figure is None else figure(seen.output)
+    return Depth(points=points, figure=final, metric=metric.describe())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from equilibria.metric import Metric
 from equilibria.stability.advice import evaluations_a_digit, number, percent, tame, unsolved
 from equilibria.stability.examination import Examination, Finding, Severity
 from equilibria.stability.findings_backward import backward, error, gradient
@@ -255,24 +256,31 @@ def uniqueness(examination: Examination) -> Finding:
 def depth(examination: Examination) -> Finding | None:
     """Is the depth used, and is all of it needed?
 
-    Used: one evaluation alone costs a point of accuracy or more (where nothing judges the answer:
+    Used: one evaluation alone costs 1 % of the figure or more (where nothing judges the answer:
     leaves the state 1 % or more away; nothing to say where there is no answer). Otherwise the layer
     works like an ordinary one, and is only dearer: watch. The advice names the fewest evaluations
-    within half a point of the full solve.
+    within half a per cent of the full solve.
     """
-    points, final = examination.depth.points, examination.depth.accuracy
-    first = points[0]
-    if final is None or first.accuracy is None:
+    points, final = examination.depth.points, examination.depth.figure
+    first, metric = points[0], Metric(**examination.depth.metric)
+
+    def cost(figure: float, end: float) -> float:
+        """What a figure is worse than that of the full solve, relative to it."""
+        worse = end - figure if metric.higher_is_better else figure - end
+        return worse / (abs(end) or 1.0)
+
+    if final is None or first.figure is None:
         if unsolved(examination):
             return None  # the distance from where a solve was given up says nothing
         text = f"One evaluation leaves the state {percent(first.distance)} away from the answer"
         used = not first.distance < 0.01
     else:
         text = (
-            f"Accuracy is {percent(first.accuracy)} after one evaluation and {percent(final)} "
+            f"{metric.title} is {metric.format(first.figure)} after one evaluation and "
+            f"{metric.format(final)} "
             + ("where the solver stops" if unsolved(examination) else "at the solution")
         )
-        used = final - first.accuracy >= 0.01
+        used = cost(first.figure, final) >= 0.01
     if not used:
         return Finding(
             "Depth",
@@ -281,9 +289,9 @@ def depth(examination: Examination) -> Finding | None:
             "An ordinary layer would do as well here. Depth shows on harder tasks, and with a "
             "smaller cell.",
         )
-    enough = [p for p in points if p.accuracy is not None and p.accuracy >= (final or 0) - 0.005]
+    enough = [p for p in points if p.figure is not None and cost(p.figure, final or 0) <= 0.005]
     advice = ""
     if enough and enough[0].evals < examination.forward.evals.mean:
         count = enough[0].evals
-        advice = f"Where time counts: {count} evaluations come within half a point of a full solve."
+        advice = f"Where time counts: {count} evaluations come within 0.5 % of a full solve."
     return Finding("Depth", "healthy", f"{text}: the depth is used.", advice)

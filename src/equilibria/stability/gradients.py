@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from equilibria.nn import using
 from equilibria.nn.frozen import module_of
 from equilibria.solve import Solution
 from equilibria.stability.bound import bound_error
@@ -25,11 +26,8 @@ def examine_gradient(
 ) -> Gradient:
     """Compares training's gradient with the exact one, and bounds its error."""
     layer = patient.layer
-    evaluation, layer.eval_solver = layer.eval_solver, None  # gradients are training's
-    try:
+    with using(layer, layer.solver):  # gradients are training's
         used, solution = differentiate(patient, loss, seed)
-    finally:
-        layer.eval_solver = evaluation
     z0 = map_floats(lambda x: x.detach().double(), solution.value)
     right, reference = differentiate(exact.patient, loss, seed, z0=z0)
     assert reference.adjoint is not None

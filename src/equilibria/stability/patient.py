@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from equilibria.nn import DEQ
 from equilibria.nn.frozen import module_of
+from equilibria.nn.using import layers
 from equilibria.solve import GMRES, Broyden, Implicit, Solution, Solver, Status
 from equilibria.stability.trees import map_floats
 
@@ -38,19 +39,14 @@ class Patient:
 
     @classmethod
     def admit(cls, module: nn.Module, inputs: tuple[Any, ...]) -> Patient:
-        found = [(path, m) for path, m in module.named_modules() if isinstance(m, DEQ)]
-        found = [  # a layer inside the cell of another is part of that one's f
-            (path, m)
-            for path, m in found
-            if not any(m is not other and m in set(other.modules()) for _, other in found)
-        ]
+        found = list(layers(module))
         if len(found) != 1:
-            paths = ", ".join(path for path, _ in found) or "none"
+            paths = ", ".join(found) or "none"
             raise ValueError(
                 f"{type(module).__name__} should hold one equilibrium layer (eq.DEQ), found "
                 f"{paths}. Pass the layer itself, with its own inputs"
             )
-        path = found[0][0]
+        path = found[0]
         module = copy.deepcopy(module).eval()
         layer = module.get_submodule(path)
         assert isinstance(layer, DEQ)

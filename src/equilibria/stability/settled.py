@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from equilibria.nn import DEQ
+from equilibria.nn import DEQ, using
 from equilibria.solve import Broyden, Implicit, Picard, Shared, Status
 from equilibria.solve.equation import followable
 from equilibria.stability.patient import Patient, Seen
@@ -79,39 +79,33 @@ def settle(patient: Patient, rtol: float) -> Settled:
         patient: of `copied`.
         rtol: relative residual at which a sample counts as solved.
     """
-    layer, given = patient.layer, patient.layer.eval_solver
-    used = given or layer.solver
+    layer = patient.layer
+    used = layer.eval_solver or layer.solver
     budget = max(BUDGET, used.max_evals)
-    try:
-        layer.eval_solver = replace(used, rtol=rtol, atol=0.0, max_evals=budget)
+    with using(layer, replace(used, rtol=rtol, atol=0.0, max_evals=budget)):
         seen = patient.call()
-        found = seen.solution.status == Status.CONVERGED
-        if not bool(found.all()):
-            layer.eval_solver = Broyden(rtol=rtol, max_evals=budget, memory=50)
-            # From the start, for the best iterate of a method that fails can be anywhere.
+    found = seen.solution.status == Status.CONVERGED
+    if not bool(found.all()):
+        # From the start, for the best iterate of a method that fails can be anywhere.
+        with using(layer, Broyden(rtol=rtol, max_evals=budget, memory=50)):
             again = patient.call()
-            found_again = again.solution.status == Status.CONVERGED
-            use = ~found & found_again
-            merged = pytree.tree_map(
-                lambda a, b: torch.where(_rowwise(use, a), b, a),
-                seen.solution.value,
-                again.solution.value,
-            )
-            seen = replace(seen, solution=replace(seen.solution, value=merged))
-            found = found | found_again
-    finally:
-        layer.eval_solver = given
+        found_again = again.solution.status == Status.CONVERGED
+        use = ~found & found_again
+        merged = pytree.tree_map(
+            lambda a, b: torch.where(_rowwise(use, a), b, a),
+            seen.solution.value,
+            again.solution.value,
+        )
+        seen = replace(seen, solution=replace(seen.solution, value=merged))
+        found = found | found_again
     return Settled.of(layer, seen, found)
 
 
 def unsettled(patient: Patient) -> Settled:
     """The layer at its own start, in place of the fixed points: no sample is solved."""
-    layer, given = patient.layer, patient.layer.eval_solver
-    try:
-        layer.eval_solver = Picard(max_evals=1)  # answers with the one iterate that it evaluates
+    layer = patient.layer
+    with using(layer, Picard(max_evals=1)):  # answers with the one iterate that it evaluates
         seen = patient.call()
-    finally:
-        layer.eval_solver = given
     nobody = torch.zeros_like(seen.solution.status, dtype=torch.bool, device="cpu")
     return Settled(layer, seen.solution.value, seen.operands, nobody)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from equilibria.nn import using
 from equilibria.solve import Status
 from equilibria.stability.examination import Starts, Summary
 from equilibria.stability.findings import APART
@@ -22,9 +23,7 @@ SAME = 1e-6
 def examine_starts(exact: Exact, count: int, generator: torch.Generator) -> Starts:
     """Solves from noise about zero, and compares the answers with the layer's own."""
     layer = exact.patient.layer
-    tight, used = layer.eval_solver, exact.solver
-    layer.eval_solver = replace(used, rtol=SAME)
-    try:
+    with using(layer, replace(exact.solver, rtol=SAME)):
         home = layer(*exact.operands)
         reached = home.status == Status.CONVERGED
         converged, distances = [], []
@@ -36,8 +35,6 @@ def examine_starts(exact: Exact, count: int, generator: torch.Generator) -> Star
             converged.append(arrived)
             rows, end = (rows_of(s.value, layer.coupled) for s in (other, home))
             distances.append(relative(rows - end, end).where(arrived & reached, math.nan))
-    finally:
-        layer.eval_solver = tight
     largest = torch.stack(distances).nan_to_num(-1).amax(0)
     largest = largest.where(largest >= 0, math.nan)
     return Starts(

@@ -1,6 +1,7 @@
-"""Tasks: a task is data, a model to fit to them, a loss and figures that judge it."""
+"""Tasks: a task is data, a model to fit to them, a loss, and metrics."""
 
-from equilibria.tasks.base import Task, TaskConfig
+from equilibria.metric import ACCURACY, LOSS, Metric, Sums, mean
+from equilibria.tasks.base import SampleTask, Task, TaskConfig
 from equilibria.tasks.classification import ImageClassification
 from equilibria.tasks.copying import CopyMemory
 from equilibria.tasks.feed import Batch, Feed, Part
@@ -11,15 +12,38 @@ TASKS: dict[str, type[TaskConfig]] = {
     "language_modelling": LanguageModelling,
     "copy_memory": CopyMemory,
 }
+"""The config of each task, by the name that a recipe gives it."""
+
+
+def register(name: str, config: type[TaskConfig]) -> None:
+    """Let recipes name a task: `task: {name: ...}`.
+
+    Args:
+        name: in recipes.
+        config: a frozen dataclass of what a recipe writes under `task`.
+
+    Raises:
+        ValueError: the name is taken.
+    """
+    if TASKS.setdefault(name, config) is not config:
+        raise ValueError(f"there is a task '{name}' already")
+
 
 __all__ = [
+    "ACCURACY",
+    "LOSS",
     "TASKS",
     "Batch",
     "CopyMemory",
     "Feed",
     "ImageClassification",
     "LanguageModelling",
+    "Metric",
     "Part",
+    "SampleTask",
+    "Sums",
     "Task",
     "TaskConfig",
+    "mean",
+    "register",
 ]

@@ -3,40 +3,46 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from equilibria.metric import LOSS, Metric, Sums
 from equilibria.models import Model, ModelConfig
-from equilibria.tasks.feed import WHOLE, Batch, Feed, Part
+from equilibria.tasks.feed import WHOLE, Batch, Feed, Indexed, Part, Shuffled
 
 
 class Task(abc.ABC):
-    """Data with a loss and figures that judge a model.
+    """Data with a loss and metrics.
 
     Attributes:
         checksum: of all the data, to tell runs on the same data from others.
         source: what the data are, as tables name them: "CIFAR-10 (JPEG copy)".
         splits: what the model can be evaluated on, "test" among them.
-        judged: the one that tells how good it is after each epoch of training: "valid" where there
-            is one, so that the test data stay unseen.
-        unit: what is counted, in the plural: "samples", or "tokens" of a text.
+        eval_split: the one that is evaluated after each epoch of training: "valid" where there is
+            one, so that the test data stay unseen.
+        unit: what the loss is a mean over, in the plural: "samples", "tokens", "pixels", "nodes".
+        metrics: beside the mean loss, the primary one first; without any, the loss is primary.
         streams: whether a batch goes on where the one before ended, so that what a model carries
             over matters.
         auxiliary: weight of the mean loss of what a model reads from parts of its state, in
             training.
+        baseline: what `reference` gives the figures of: "trigram model"; empty for nothing.
     """
 
     checksum: str
     source: str = ""
     splits: tuple[str, ...] = ("train", "test")
-    judged: str = "test"
+    eval_split: str = "test"
     unit: str = "samples"
+    metrics: tuple[Metric, ...] = ()
     streams: bool = False
     auxiliary: float = 0.0
+    baseline: str = ""
 
     @abc.abstractmethod
     def complete(self, config: ModelConfig) -> ModelConfig:
@@ -80,13 +86,16 @@ class Task(abc.ABC):
     def sample(self, split: str, count: int) -> Batch:
         """Return the first `count` samples of a split, fewer if there are not so many."""
 
-    def augment(self, inputs: Tensor) -> Tensor:
-        """Return the inputs of a training step, changed at random where the task does that."""
-        return inputs
+    def augment(self, batch: Batch) -> Batch:
+        """Return the batch of a training step, changed at random where the task does that."""
+        return batch
 
     @abc.abstractmethod
-    def loss(self, model: Model, output: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss, a scalar: the mean over all units of the batch.
+    def loss(self, model: Model, output: Any, targets: Any) -> Tensor:
+        """Return the loss, a scalar: the sum over all units of the batch.
+
+        Training divides it by the units of the whole step, of all its micro-batches on all
+        processes, so that its gradient is that of the mean whatever share of them each has.
 
         Args:
             model: the model whose output it is.
@@ -94,20 +103,76 @@ class Task(abc.ABC):
             targets: of the batch.
         """
 
-    def units(self, targets: Tensor) -> int:
-        """Return how many units a batch has, over which `loss` is a mean."""
-        return len(targets)
+    @abc.abstractmethod
+    def units(self, targets: Any) -> int:
+        """Return how many units a batch has: the denominator of its loss."""
 
-    def correct(self, model: Model, output: Tensor, targets: Tensor) -> Tensor | None:
-        """Return as bool which answers are right, of any shape; None where that tells nothing."""
+    def sums(self, model: Model, output: Any, targets: Any) -> Mapping[str, Tensor]:
+        """Return what a batch adds to the sums that `metrics` are made of: tensors of any shape.
+
+        Args:
+            model: the model whose output it is.
+            output: of its prediction, without a gradient.
+            targets: of the batch.
+        """
+        return {}
+
+    def figures(self, sums: Sums, split: str | None = None) -> dict[str, float]:
+        """Return the mean loss and the figures of all metrics, by name.
+
+        Args:
+            sums: over batches, `loss` and `units` among them.
+            split: that was evaluated; None for batches of training.
+        """
+        known = ((metric.name, metric.figure) for metric in (LOSS, *self.metrics))
+        return {name: figure(sums) for name, figure in known if figure is not None}
+
+    @property
+    def primary(self) -> Metric:
+        """The metric that a model is compared by."""
+        return self.metrics[0] if self.metrics else LOSS
+
+    def asked(self, targets: Any) -> Tensor | None:
+        """Return (batch,) bool, the rows in which something is asked; None where that is all."""
         return None
 
-    def figures(self, loss: float) -> dict[str, float]:
-        """Return what a mean loss means in other units, by name."""
+    def reference(self, split: str) -> dict[str, float]:
+        """Return the figures of the task's `baseline` on a split, by name."""
         return {}
 
     def save(self, folder: Path) -> None:  # noqa: B027 - most tasks need nothing
         """Write into a run folder what using the model without the data needs."""
+
+
+class SampleTask(Task):
+    """Samples to learn from, shuffled anew in each pass, and samples to evaluate on.
+
+    Args:
+        samples: by the name of the split, "train" and "test" among them.
+        checksum: of all of them.
+    """
+
+    def __init__(self, samples: Mapping[str, Indexed], checksum: str) -> None:
+        self.samples = dict(samples)
+        self.splits = tuple(self.samples)
+        self.eval_split = "valid" if "valid" in self.splits else "test"
+        self.checksum = checksum
+
+    def feed(self, batch_size: int, seed: int) -> Feed:
+        return Shuffled(self.samples["train"], batch_size, seed)
+
+    def batches(self, split: str, batch_size: int, part: Part = WHOLE) -> Iterator[Batch]:
+        samples = self.samples[known(self, split)]
+        mine = part.of(len(samples))
+        for start in range(mine.start, mine.stop, batch_size):
+            yield Batch.of(samples, slice(start, min(start + batch_size, mine.stop)))
+
+    def sample(self, split: str, count: int) -> Batch:
+        samples = self.samples[known(self, split)]
+        return Batch.of(samples, slice(0, min(count, len(samples))))
+
+    def units(self, targets: Any) -> int:
+        return Batch(None, targets).samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +186,11 @@ class TaskConfig(abc.ABC):
         Args:
             data_dir: folder to look for data sets in, before EQUILIBRIA_DATA.
         """
+
+
+def right(answers: Tensor) -> dict[str, Tensor]:
+    """Return the sums of `ACCURACY`: how many of `answers`, bool, there are and how many hold."""
+    return {"correct": answers.sum(), "answers": torch.tensor(answers.numel())}
 
 
 def known(task: Task, split: str) -> str:

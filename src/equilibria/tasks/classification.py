@@ -11,14 +11,15 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
+from equilibria.data.images import ImageFiles, ImageFolder
+from equilibria.metric import ACCURACY
 from equilibria.models import ClassifierConfig, Model, ModelConfig
+from equilibria.tasks import images
 from equilibria.tasks.augmentation import cropped, flipped, shifted
-from equilibria.tasks.base import TaskConfig
-from equilibria.tasks.feed import Feed
-from equilibria.tasks.images import Choice, read
+from equilibria.tasks.base import SampleTask, TaskConfig, right
+from equilibria.tasks.feed import Batch, Feed
 from equilibria.tasks.normalisation import READ, Normalised, Statistics
 from equilibria.tasks.photographs import Photographs
-from equilibria.tasks.samples import SampleTask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +34,13 @@ class ImageClassification(TaskConfig):
         channels: 3 or 1, to have the images of a folder converted to RGB or grey; null for images
             that are all RGB or all grey.
         samples: training images to learn from, as many of each class; null for all.
-        valid: training images that are set aside, and judge the model after each epoch in place of
-            the test images; null for none.
+        valid: training images that are set aside, and evaluated after each epoch in place of the
+            test images; null for none.
         flip: mirror training images left to right at random.
         shift: pixels by which training images are moved at random, at most, along each side.
         crop: least share of a training image's area that is shown, chosen at random; null for
             whole images. In a folder, images are then decoded each time they are shown, and those
-            to be judged by are shown without an eighth of their shorter side where `size` is given.
+            to evaluate on are shown without an eighth of their shorter side where `size` is given.
         normalise: give each channel mean 0 and deviation 1 over the images that are learned from;
             where they are decoded each time they are shown, over 2,000 of them, spread evenly.
         label_smoothing: share of a target's weight that is spread over all classes, in [0, 1).
@@ -83,25 +84,23 @@ class ImageClassification(TaskConfig):
 class ClassificationTask(SampleTask):
     """Images (n, channels, height, width) with labels (n,)."""
 
+    metrics = (ACCURACY,)
+
     def __init__(self, config: ImageClassification, data_dir: Path | None) -> None:
         self.config = config
-        choice = Choice(
-            data=config.data,
-            size=config.size,
-            channels=config.channels,
-            samples=config.samples,
-            valid=config.valid,
-            crop=config.crop,
-        )
-        found = read(choice, data_dir)
-        samples, self.statistics = found.samples, None
+        found = images.find(config, data_dir)
+        samples = images.choose(config, found)
+        train = samples["train"]
+        self.files = train if isinstance(train, ImageFiles) else None
+        self.statistics = None
         if config.normalise:
-            most = None if found.files is None else READ
-            self.statistics = Statistics.of(samples["train"], most)
+            self.statistics = Statistics.of(train, None if self.files is None else READ)
             samples = {name: Normalised(s, self.statistics) for name, s in samples.items()}
         super().__init__(samples, found.checksum)
-        self.images = found
-        self.source, self.shape, self.classes = found.title, found.shape, len(found.labels)
+        self.source, self.labels, self.classes = found.title, found.labels, len(found.labels)
+        size = config.size
+        self.shape = found.shape if size is None else (found.shape[0], size, size)
+        self.smallest = found.smallest if isinstance(found, ImageFolder) else None
         self.auxiliary = config.auxiliary
 
     @override
@@ -139,10 +138,10 @@ class ClassificationTask(SampleTask):
         if min(height, width) >= least:
             return
         what = f"the images of '{self.config.data}'"
-        if self.images.smallest is not None:
-            what = self.images.smallest
-        elif self.config.size is not None:
+        if self.config.size is not None:
             what = f"images that task.size makes {height} x {width} pixels of"
+        elif self.smallest is not None:
+            what = self.smallest
         remedy = getattr(config, "remedy", "take larger images")
         raise ValueError(
             f"{what}: too small for this model, which needs {least} x {least} pixels; {remedy}, or "
@@ -151,37 +150,37 @@ class ClassificationTask(SampleTask):
 
     @override
     def feed(self, batch_size: int, seed: int) -> Feed:
-        files = self.images.files
-        if files is None:
+        if self.files is None:
             return super().feed(batch_size, seed)
         return Photographs(
-            files, batch_size, seed, crop=self.config.crop, statistics=self.statistics
+            self.files, batch_size, seed, crop=self.config.crop, statistics=self.statistics
         )
 
     @override
-    def augment(self, inputs: Tensor) -> Tensor:
-        if self.config.crop is not None and self.images.files is None:
+    def augment(self, batch: Batch) -> Batch:
+        inputs = batch.inputs
+        if self.config.crop is not None and self.files is None:
             inputs = cropped(inputs, self.config.crop)
         if self.config.shift:
             inputs = shifted(inputs, self.config.shift)
-        return flipped(inputs) if self.config.flip else inputs
+        return batch._replace(inputs=flipped(inputs) if self.config.flip else inputs)
 
     @override
     def loss(self, model: Model, output: Tensor, targets: Tensor) -> Tensor:
         return functional.cross_entropy(
-            output, targets, label_smoothing=self.config.label_smoothing
+            output, targets, label_smoothing=self.config.label_smoothing, reduction="sum"
         )
 
     @override
-    def correct(self, model: Model, output: Tensor, targets: Tensor) -> Tensor:
-        return output.argmax(1) == targets
+    def sums(self, model: Model, output: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        return right(output.argmax(1) == targets)
 
     @override
     def save(self, folder: Path) -> None:
         """Write images.json: names of the classes, and what was done to pixels in [0, 1]."""
         content = {
             "source": self.source,
-            "labels": self.images.labels,
+            "labels": self.labels,
             "shape": self.shape,
             "normalise": None if self.statistics is None else dataclasses.asdict(self.statistics),
         }

@@ -11,10 +11,10 @@ from typing_extensions import override
 
 from equilibria.data import copy_memory
 from equilibria.data.dataset import digest
+from equilibria.metric import ACCURACY
 from equilibria.models import Model, ModelConfig
-from equilibria.tasks.base import TaskConfig
-from equilibria.tasks.samples import SampleTask
-from equilibria.tasks.tokens import Predicts, mean_loss, with_vocabulary
+from equilibria.tasks.base import SampleTask, TaskConfig, right
+from equilibria.tasks.tokens import Predicts, with_vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class CopyMemory(TaskConfig):
     Args:
         delay: T, the steps that the symbols are to be remembered for.
         train: samples to learn from.
-        test: samples to be judged by.
+        test: samples to evaluate on.
         data_seed: of the samples.
     """
 
@@ -48,6 +48,8 @@ class CopyMemory(TaskConfig):
 class CopyTask(SampleTask):
     """Sequences (n, T + 20) with targets of the same shape."""
 
+    metrics = (ACCURACY,)
+
     def __init__(self, config: CopyMemory) -> None:
         self.config = config
         seeds = {"train": 2 * config.data_seed, "test": 2 * config.data_seed + 1}
@@ -64,10 +66,11 @@ class CopyTask(SampleTask):
 
     @override
     def loss(self, model: Model, output: Tensor, targets: Tensor) -> Tensor:
-        return mean_loss(model, output, targets)
+        """Return the sum over the samples of the mean over their positions."""
+        return cast(Predicts, model).losses(output, targets).mean(1).sum()
 
     @override
-    def correct(self, model: Model, output: Tensor, targets: Tensor) -> Tensor:
-        """Return (batch, 10): which of the symbols are remembered."""
+    def sums(self, model: Model, output: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """Return how many symbols are to be recalled, and how many are."""
         output, asked = (x[:, -copy_memory.RECALLED :] for x in (output, targets))
-        return cast(Predicts, model).log_probs(output).argmax(-1) == asked
+        return right(cast(Predicts, model).log_probs(output).argmax(-1) == asked)

@@ -6,25 +6,54 @@ import abc
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 from typing_extensions import override
 
-from equilibria.data.dataset import Samples
+
+class Indexed(Protocol):
+    """Samples and their targets, in memory or read when they are asked for."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: slice | Tensor, /) -> tuple[Any, Any]:
+        """Inputs and targets, trees of tensors, of the samples that a slice or positions name."""
+        ...
 
 
 class Batch(NamedTuple):
-    """What a model is given at once, and what it should answer."""
+    """What a model is given at once, and what it should answer: trees of tensors.
 
-    inputs: Tensor
-    """(batch, ...)"""
-    targets: Tensor
-    """(batch, ...); below 0 where nothing is asked."""
+    A tree is a tensor, or a tuple, a list or a dictionary of trees. Where no axis counts samples,
+    as in a batch of graphs, `size` does.
+    """
+
+    inputs: Any
+    """What the model is called with."""
+    targets: Any
+    """What the task's loss and metrics take."""
     begins: bool = True
     """Whether this is a beginning. Otherwise each row goes on where that of the batch before ended,
     whose carry the model is given."""
+    size: int | None = None
+    """Number of samples; None for the length of the first tensor."""
+
+    @classmethod
+    def of(cls, samples: Indexed, places: slice | Tensor) -> Batch:
+        """Return the samples at some places; a slice has a beginning and an end."""
+        size = places.stop - places.start if isinstance(places, slice) else len(places)
+        return cls(*samples[places], size=size)
+
+    @property
+    def samples(self) -> int:
+        """Number of samples."""
+        if self.size is not None:
+            return self.size
+        leaves = pytree.tree_leaves((self.inputs, self.targets))
+        return next(len(leaf) for leaf in leaves if isinstance(leaf, Tensor))
 
 
 @dataclass(frozen=True)
@@ -33,6 +62,10 @@ class Part:
 
     index: int = 0
     count: int = 1
+
+    def cut(self, index: int, count: int) -> Part:
+        """Return one of `count` equal shares of this one."""
+        return Part(self.index * count + index, self.count * count)
 
     def of(self, length: int) -> slice:
         """Return which of `length` rows are this process's; sizes differ by one at most."""
@@ -74,7 +107,7 @@ class Shuffled(Feed):
         ValueError: the samples do not fill one batch.
     """
 
-    def __init__(self, samples: Samples, batch_size: int, seed: int) -> None:
+    def __init__(self, samples: Indexed, batch_size: int, seed: int) -> None:
         self.samples, self.batch_size, self.seed = samples, batch_size, seed
         self.steps = len(samples) // batch_size
         if self.steps == 0:
@@ -98,7 +131,7 @@ class Shuffled(Feed):
 
     @override
     def batch(self, step: int, part: Part = WHOLE) -> Batch:
-        return Batch(*self.samples[self.places(step, part)])
+        return Batch.of(self.samples, self.places(step, part))
 
 
 class Tokens(Protocol):

@@ -6,18 +6,45 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from torch import Tensor
 from typing_extensions import override
 
+from equilibria.metric import Metric, Sums, mean
 from equilibria.models import Model, ModelConfig
 from equilibria.tasks.base import Task, TaskConfig, known
 from equilibria.tasks.feed import WHOLE, Batch, Part, Streams, segment
-from equilibria.tasks.tokens import mean_loss, with_vocabulary
+from equilibria.tasks.tokens import Predicts, with_vocabulary
 
 if TYPE_CHECKING:
     from equilibria.data.text import Corpus
+
+
+def _perplexity(sums: Sums) -> float:
+    """e^loss; infinity where that is more than a float holds."""
+    return math.exp(loss) if (loss := _loss(sums)) < 700.0 else math.inf
+
+
+_loss = mean("loss", "units")
+
+PERPLEXITY = Metric(
+    name="perplexity",
+    figure=_perplexity,
+    description="Among how many equally likely tokens the network hesitates, in the mean: e to the "
+    "loss. A perplexity of 1 would be certainty.",
+    spec=".2f",
+)
+BITS = Metric(
+    name="bits",
+    figure=lambda sums: _loss(sums) / math.log(2.0),
+    label="bits a token",
+    spec=".3f",
+    plot=False,
+)
+BITS_PER_CHARACTER = Metric(
+    name="bits_per_character", label="bits a character", spec=".3f", plot=False
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,9 +128,11 @@ class LanguageTask(Task):
     """
 
     splits = ("train", "valid", "test")
-    judged = "valid"
+    eval_split = "valid"
     unit = "tokens"
+    metrics = (PERPLEXITY, BITS, BITS_PER_CHARACTER)
     streams = True
+    baseline = "trigram model"
 
     def __init__(self, config: LanguageModelling, corpus: Corpus) -> None:
         self.config, self.corpus = config, corpus
@@ -147,27 +176,48 @@ class LanguageTask(Task):
 
     @override
     def loss(self, model: Model, output: Tensor, targets: Tensor) -> Tensor:
-        return mean_loss(model, output, targets)
+        return cast(Predicts, model).losses(output, targets).sum()
 
     @override
     def units(self, targets: Tensor) -> int:
         return int((targets >= 0).sum())
 
     @override
-    def figures(self, loss: float) -> dict[str, float]:
-        """Return the perplexity e^loss, and bits a token (of characters: bits a character)."""
-        return {"perplexity": perplexity(loss), "bits": loss / math.log(2.0)}
+    def asked(self, targets: Tensor) -> Tensor | None:
+        rows = (targets >= 0).any(1)
+        return None if bool(rows.all()) else rows
 
-    def per_character(self, split: str, bits: float) -> dict[str, float]:
-        """Return bits a character of a split's text, given bits a token; nothing if unknown.
+    @override
+    def figures(self, sums: Sums, split: str | None = None) -> dict[str, float]:
+        return self._with_characters(super().figures(sums, split), split)
+
+    def _with_characters(self, figures: dict[str, float], split: str | None) -> dict[str, float]:
+        """The figures with bits a character of a split's text, where these are known.
 
         Where words of the split are not in the vocabulary, the bits are of reading <unk> and not
         of the characters that stand there: what a character costs is then not known.
         """
+        if split is None:
+            return figures
         statistics = self.corpus.statistics[split]
         if self.corpus.unit == "words" and statistics.unknown:
-            return {}
-        return {"bits_per_character": bits / statistics.characters_per_token}
+            return figures
+        bits = figures["bits"] / statistics.characters_per_token
+        return {**figures, "bits_per_character": bits}
+
+    @override
+    def reference(self, split: str) -> dict[str, float]:
+        """Return the figures of an interpolated trigram model.
+
+        It is fitted to the training part of the text, its weights to the validation part.
+
+        Raises:
+            ValueError: the vocabulary is too large for it.
+        """
+        from equilibria.data.text import Trigram
+
+        bits = Trigram.fit(self.corpus).bits(self.corpus.splits[split])
+        return self._with_characters({"perplexity": 2.0**bits, "bits": bits}, split)
 
     @override
     def save(self, folder: Path) -> None:
@@ -176,8 +226,3 @@ class LanguageTask(Task):
 
 VOCABULARY = "vocabulary.json"
 """The file of a run folder that tells which token is which word or character."""
-
-
-def perplexity(loss: float) -> float:
-    """Return e^loss; infinity where that is more than a float holds."""
-    return math.exp(loss) if loss < 700.0 else math.inf

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,7 +45,7 @@ class Photographs(Feed):
         self.shuffled = Shuffled(files, batch_size, seed)
         self.steps = self.shuffled.steps
         self._pool = ThreadPoolExecutor(1)
-        self._ahead: tuple[tuple[int, Part], Future[Tensor]] | None = None
+        self._ahead: dict[tuple[int, Part], Future[Tensor]] = {}
 
     @override
     def batch(self, step: int, part: Part = WHOLE) -> Batch:
@@ -54,20 +55,21 @@ class Photographs(Feed):
             DataError: a file cannot be read or is damaged; the message names it.
         """
         images = self._begun(step, part).result()
-        self._ahead = ((step + 1, part), self._begun(step + 1, part))
+        self._ahead = {at: each for at, each in self._ahead.items() if at[0] >= step}
+        del self._ahead[step, part]
+        self._begun(step + 1, part)
         inputs = images / 255
         if self.statistics is not None:
             inputs = self.statistics.apply(inputs)
         return Batch(inputs, self.files.targets[self.shuffled.places(step, part)])
 
     def _begun(self, step: int, part: Part) -> Future[Tensor]:
-        if self._ahead is not None and self._ahead[0] == (step, part):
-            return self._ahead[1]
-        places = self.shuffled.places(step, part)
-        if self.crop is None:
-            return self._pool.submit(self.files.images, places)
-        drawn = self._drawn(step)[part.of(self.shuffled.batch_size)]
-        return self._pool.submit(self.files.images, places, drawn, self.crop)
+        if (step, part) not in self._ahead:
+            given: tuple[Any, ...] = (self.shuffled.places(step, part),)
+            if self.crop is not None:
+                given += (self._drawn(step)[part.of(self.shuffled.batch_size)], self.crop)
+            self._ahead[step, part] = self._pool.submit(self.files.images, *given)
+        return self._ahead[step, part]
 
     def _drawn(self, step: int) -> Tensor:
         """The numbers that decide what is shown of the images of a batch, all processes'."""

@@ -1,4 +1,4 @@
-"""What all tasks on tokens share: the vocabulary of the model, and its loss."""
+"""What all tasks on tokens share: the vocabulary of the model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol, cast
 
 from torch import Tensor
 
-from equilibria.models import Model, ModelConfig
+from equilibria.models import ModelConfig
 
 
 class Predicts(Protocol):
@@ -39,9 +39,3 @@ def with_vocabulary(config: ModelConfig, size: int, name: str) -> ModelConfig:
             f"{size}"
         )
     return config
-
-
-def mean_loss(model: Model, output: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean of -ln p over the targets that are not below 0, a scalar."""
-    asked = (targets >= 0).sum().clamp_min(1)
-    return cast(Predicts, model).losses(output, targets).sum() / asked

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from equilibria.train import files
 
-VERSION = 2
+VERSION = 3
 CUDA = torch.cuda.is_available()
 
 
@@ -97,6 +97,13 @@ def copied(tree: Any) -> Any:
     return pytree.tree_map(
         lambda x: x.detach().clone(memory_format=plain) if isinstance(x, Tensor) else x, tree
     )
+
+
+def seed_all(seed: int) -> None:
+    """Seed all global random generators."""
+    random.seed(seed)
+    numpy.random.seed(seed)
+    torch.manual_seed(seed)
 
 
 def random_state() -> dict[str, Any]:

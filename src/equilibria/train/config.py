@@ -2,19 +2,19 @@
 
 A *choice* is a field whose type is a dataclass with named descendants: `solver: Solver` takes
 `{name: Anderson, history: 5}`. A *leaf* is any other field. Each leaf has a dotted key, such as
-`solver.history`, that is also its option on the command line; jsonargparse checks its type.
+`solver.history`, that is also its option on the command line; jsonargparse checks its value, and
+reads its help from the class.
 """
 
 import dataclasses
 import difflib
-import inspect
-import re
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from jsonargparse import ArgumentError, ArgumentParser, Namespace
+import docstring_parser
+from jsonargparse import ArgumentError, ArgumentParser
 
 _Class = TypeVar("_Class")
 Choices = Mapping[str, type]
@@ -46,6 +46,12 @@ def build(
 ) -> _Class:
     """Build `cls` from a nested mapping, overridden by options such as `--solver.history 3`.
 
+    An option `--solver.name Broyden` switches the class. What the old and the new one have in
+    common keeps its value: a switch from Anderson to Broyden keeps the tolerance. A default of the
+    old class gives way to that of the new one: a switch from AlternatingAnderson to Anderson does
+    not keep the period. `null` takes a class away where there may be none. Where there is but one
+    class, an option of it chooses it: `--regulariser.gamma .1` needs no name.
+
     Args:
         cls: a dataclass; its fields' defaults stand for what `tree` and `argv` leave out.
         tree: nested mapping, as YAML gives it.
@@ -56,43 +62,53 @@ def build(
     Raises:
         ConfigError: an unknown key, a value of a wrong type, or one that the class refuses.
     """
-    tree = switch(tree, argv, cls, choices)
-    parser = ArgumentParser(exit_on_error=False, add_help=False)
-    types_: dict[str, Any] = {}
-    add_arguments(parser, cls, tree, choices, leaves=types_)
-    flat = dict(_flatten(tree, types_))
-    for key in flat:
-        if key not in types_:
-            raise ConfigError(f"{source} has an unknown key '{key}'" + nearest(key, types_))
-    for option in argv:
-        key = option.removeprefix("--").partition("=")[0]
-        if option.startswith("--") and f"{key}.name" in types_:
+    options = dict(pairs(argv))
+    tree = _resolve(cls, tree, choices, options)
+    hints = _hints(cls, tree, choices)
+    values = dict(_flatten(tree, hints))
+    for key in values.keys() - hints:
+        raise ConfigError(f"{source} has an unknown key '{key}'" + nearest(key, hints))
+    for key in options.keys() - hints:
+        if f"{key}.name" in hints:
             raise ConfigError(
                 f"'--{key}' has keys of its own: choose it with --{key}.name, or take it away with "
                 f"--{key}.name null where a recipe may be without"
             )
-        if option.startswith("--") and key not in types_:
-            raise ConfigError(f"unknown option '--{key}'" + nearest(key, types_))
+        raise ConfigError(f"unknown option '--{key}'" + nearest(key, hints))
+    parser = ArgumentParser(exit_on_error=False, add_help=False)
+    for key in values:
+        parser.add_argument(f"--{key}", type=hints[key])
     try:
-        parser.set_defaults(_checked(parser, flat))
-        namespace = parser.parse_args(list(argv))
+        checked = parser.parse_object(values).as_dict()
     except ArgumentError as error:
-        raise ConfigError(_explain(str(error), types_)) from None
-    return _construct(cls, namespace, choices, "")
+        raise ConfigError(_explain(parser, values, hints) or str(error)) from None
+    return _construct(cls, checked, choices)
 
 
-def dump(instance: Any, choices: Choices) -> dict[str, Any]:
-    """Return the nested mapping that `build` turns into `instance`, every default spelt out."""
-    names = {cls: name for name, cls in choices.items()}
-    tree: dict[str, Any] = {}
-    if type(instance) in names:
-        tree["name"] = names[type(instance)]
-    for field in dataclasses.fields(instance):
-        value = getattr(instance, field.name)
-        if dataclasses.is_dataclass(value):
-            value = dump(value, choices)
-        tree[field.name] = list(value) if isinstance(value, tuple) else value
-    return tree
+def pairs(argv: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The keys and values of options, `--key value` or `--key=value`.
+
+    Raises:
+        ConfigError: a word is no option, or an option has no value.
+    """
+    words = iter(argv)
+    for word in words:
+        key, equals, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--"):
+            raise ConfigError(f"expected an option such as --seed 1, got '{word}'")
+        if not equals and (value := next(words, "--")).startswith("--"):
+            raise ConfigError(f"--{key} needs a value")
+        yield key, value
+
+
+def dump(value: Any, choices: Choices) -> Any:
+    """Return the nested mapping that `build` turns into `value`, every default spelt out."""
+    if not dataclasses.is_dataclass(value):
+        return list(value) if isinstance(value, tuple) else value
+    names = {cls: {"name": name} for name, cls in choices.items()}
+    fields = dataclasses.fields(value)
+    leaves = {field.name: dump(getattr(value, field.name), choices) for field in fields}
+    return names.get(type(value), {}) | leaves
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -107,250 +123,176 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any], prefix: str = 
     return lines
 
 
-def add_arguments(
-    parser: Any,
-    cls: type,
-    tree: Mapping[str, Any],
-    choices: Choices,
-    *,
-    prefix: str = "",
-    default: Any = None,
-    leaves: dict[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Give `parser` an option for each leaf of `cls`, under the classes that `tree` chooses.
+def describe(parser: Any, group: Any, instance: Any, choices: Choices) -> None:
+    """Give `group` of `parser` an option for each leaf of `instance`, with its value as default.
 
     Args:
-        parser: a jsonargparse parser, or a group of one, that gets the options.
-        cls: a dataclass.
-        tree: nested mapping of values; only its choices' names matter here.
+        parser: a jsonargparse parser.
+        group: a group of it, which --help shows.
+        instance: of a dataclass.
         choices: classes that a choice may name.
-        prefix: what stands before each key, ending in a dot.
-        default: an instance of `cls` whose values are the defaults, in place of the class's own.
-        leaves: is filled with the type of each leaf by its key; returned.
-
-    Raises:
-        ConfigError: `tree` names an unknown class or gives a value where a mapping should be.
     """
-    leaves = {} if leaves is None else leaves
-    hints = typing.get_type_hints(cls)
-    texts = _documentation(cls)
-    for field in dataclasses.fields(cls):
-        key = prefix + field.name
-        value = _default(field) if default is None else getattr(default, field.name)
-        options = _options(hints[field.name], choices)
-        if not options:
-            leaves[key] = hints[field.name]
-            required = value is dataclasses.MISSING
-            parser.add_argument(
-                f"--{key}",
-                type=hints[field.name],
-                default=None if required else value,
-                help=texts.get(field.name, " "),
-            )
-            continue
-        chosen = _chosen(tree, field.name, value, options, choices, key)
-        leaves[f"{key}.name"] = typing.Literal[tuple(options)]
-        parser.add_argument(
-            f"--{key}.name",
-            type=str | None,
-            default=chosen,
-            help=f"{texts.get(field.name, '')} One of {', '.join(options)}.".strip(),
-        )
-        if chosen is not None:
-            same = isinstance(value, options[chosen]) and type(value) is options[chosen]
-            branch = tree.get(field.name)
-            add_arguments(
-                parser,
-                options[chosen],
-                branch if isinstance(branch, Mapping) else {},
-                choices,
-                prefix=f"{key}.",
-                default=value if same else None,
-                leaves=leaves,
-            )
-    return leaves
+    tree, cls = dump(instance, choices), type(instance)
+    for prefix, each, branches in _walk(cls, tree, choices):
+        group.add_class_arguments(each, prefix[:-1] or None, as_group=False, skip={*branches})
+        texts = {p.arg_name: p.description for p in docstring_parser.parse(each.__doc__).params}
+        for name, allowed in branches.items():
+            text = f"{texts.get(name) or ''} One of {', '.join(allowed)}."
+            group.add_argument(f"--{prefix}{name}.name", help=" ".join(text.split()))
+    parser.set_defaults(dict(_flatten(tree, _hints(cls, tree, choices))))
 
 
-def _options(hint: Any, choices: Choices) -> dict[str, type]:
-    """Return the classes that a field of type `hint` may hold, by name; none for a leaf."""
-    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    members = typing.get_args(hint) if union else (hint,)
-    bases = tuple(m for m in members if isinstance(m, type) and m is not type(None))
-    return {name: cls for name, cls in choices.items() if bases and issubclass(cls, bases)}
+def _walk(
+    cls: type, tree: Mapping[str, Any], choices: Choices, prefix: str = ""
+) -> Iterator[tuple[str, type, dict[str, dict[str, type]]]]:
+    """Each class that `tree` names, after the prefix of its keys and before its choices."""
+    branches = _branches(cls, choices)
+    yield prefix, cls, branches
+    for name, allowed in branches.items():
+        if branch := tree[name]:
+            yield from _walk(allowed[branch["name"]], branch, choices, f"{prefix}{name}.")
 
 
-def _defaults(cls: type) -> dict[str, Any]:
-    return {field.name: _default(field) for field in dataclasses.fields(cls)}
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
-
-
-def _chosen(
-    tree: Mapping[str, Any],
-    name: str,
-    value: Any,
-    options: Mapping[str, type],
-    choices: Choices,
-    key: str,
-) -> str | None:
-    """Return the name that `tree` or else the default `value` gives to a choice."""
-    names = {cls: word for word, cls in choices.items()}
-    fallback = names.get(type(value))
-    if name not in tree:
-        return fallback
-    branch = tree[name]
-    if branch is None:
-        return None
-    if not isinstance(branch, Mapping):
-        example = next(iter(options))
-        raise ConfigError(f"{key}: expected a mapping such as {{name: {example}}}, got {branch!r}")
-    chosen = branch.get("name", fallback)
-    if chosen is None and len(options) == 1:
-        (chosen,) = options
-    if chosen is None:
-        raise ConfigError(f"{key}: needs a name, one of {', '.join(options)}")
-    if chosen not in options:
-        raise ConfigError(f"{key}: no '{chosen}'" + nearest(str(chosen), options))
-    return str(chosen)
-
-
-def switch(
-    tree: Mapping[str, Any], argv: Sequence[str], cls: type, choices: Choices
-) -> Mapping[str, Any]:
-    """Return `tree` with the classes that `--….name` options choose.
-
-    What the old and the new class have in common keeps its value: a switch from Anderson to
-    Broyden keeps the tolerance. A default of the old class gives way to that of the new one: a
-    switch from AlternatingAnderson to Anderson does not keep the period. `null` takes a class away
-    where there may be none. Where there is but one class, an option of it chooses it.
-    """
-    result: dict[str, Any] = {**tree, **_implied(tree, argv, cls, choices)}
-    words = list(argv)
-    for index, word in enumerate(words):
-        match = re.fullmatch(r"--([\w.]+)\.name(?:=(.*))?", word)
-        if match is None:
-            continue
-        last = words[index + 1] if index + 1 < len(words) else ""
-        name = match[2] if match[2] is not None else last
-        node = result
-        *path, end = match[1].split(".")
-        if name == "null":
-            for part in path:
-                node = node[part] = dict(node.get(part) or {})
-            node[end] = None
-            continue
-        for part in (*path, end):
-            inner = node.get(part)
-            node[part] = dict(inner) if isinstance(inner, Mapping) else {}
-            node = node[part]
-        if name in choices and node.get("name") not in (None, name):
-            before = _defaults(choices[node["name"]]) if node["name"] in choices else {}
-            now = _defaults(choices[name])
-            for key, value in [*node.items()]:
-                if key not in now or (key in before and value == before[key] != now[key]):
-                    del node[key]
-        node["name"] = name
-    return result
-
-
-def _implied(
-    tree: Mapping[str, Any], argv: Sequence[str], cls: type, choices: Choices
-) -> dict[str, Any]:
-    """The classes that are the only ones of their field and of which there is an option.
-
-    `--regulariser.gamma .1` and `--initialisation.scale 2` can mean but one thing, so they switch
-    on what the recipe leaves out or has as null; of a field with several classes an option cannot
-    say which, and a name is asked for. An option `--regulariser.name null` beside it wins.
-    """
-    asked = {word.removeprefix("--").partition(".")[0] for word in argv if word.startswith("--")}
+def _hints(cls: type, tree: Mapping[str, Any], choices: Choices) -> dict[str, Any]:
+    """The type of each leaf by its key, under the classes that `tree` names."""
     found: dict[str, Any] = {}
-    for name, hint in typing.get_type_hints(cls).items():
-        options = _options(hint, choices)
-        if name in asked and len(options) == 1 and not tree.get(name):
-            found[name] = {"name": next(iter(options))}
+    for prefix, each, branches in _walk(cls, tree, choices):
+        for name, hint in _types(each).items():
+            key = f"{prefix}{name}"
+            found |= {f"{key}.name": str | None} if name in branches else {key: hint}
     return found
 
 
+def _types(cls: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(cls)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+def _branches(cls: type, choices: Choices) -> dict[str, dict[str, type]]:
+    """The fields of `cls` that are choices, each with the classes that it may hold, by name."""
+    found: dict[str, dict[str, type]] = {}
+    for field, hint in _types(cls).items():
+        union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+        members = typing.get_args(hint) if union else (hint,)
+        bases = tuple(m for m in members if isinstance(m, type) and m is not type(None))
+        allowed = {name: c for name, c in choices.items() if bases and issubclass(c, bases)}
+        if allowed:
+            found[field] = allowed
+    return found
+
+
+def _defaults(cls: type, choices: Choices) -> dict[str, Any]:
+    """The defaults of `cls`, as in a dump; without the fields that have none."""
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(cls):
+        if field.default_factory is not dataclasses.MISSING:
+            found[field.name] = dump(field.default_factory(), choices)
+        elif field.default is not dataclasses.MISSING:
+            found[field.name] = dump(field.default, choices)
+    return found
+
+
+def _resolve(
+    cls: type,
+    tree: Mapping[str, Any],
+    choices: Choices,
+    options: Mapping[str, str],
+    prefix: str = "",
+) -> dict[str, Any]:
+    """Return `tree` under `options`, with a name, or None, for each choice; see `build`."""
+    keys = {name: f"{prefix}{name}" for name in _types(cls)}
+    result = {**tree, **{name: options[key] for name, key in keys.items() if key in options}}
+    defaults = _defaults(cls, choices)
+    for name, allowed in _branches(cls, choices).items():
+        key, default = keys[name], defaults.get(name)
+        first, *others = allowed
+        asked = options.get(f"{key}.name")
+        if not (asked or others) and any(option.startswith(f"{key}.") for option in options):
+            asked = first
+        branch = tree.get(name, default)
+        if asked == "null" or (branch is None and asked is None):
+            result[name] = None
+            continue
+        if not isinstance(branch, Mapping | None):
+            raise ConfigError(f"{key}: expected a mapping such as {{name: {first}}}, got {branch}")
+        branch = dict(branch or {})
+        before = branch.get("name") or (default and default["name"]) or (None if others else first)
+        chosen = asked or before
+        if chosen is None:
+            raise ConfigError(f"{key}: needs a name, one of {', '.join(allowed)}")
+        if chosen not in allowed:
+            raise ConfigError(f"{key}: no '{chosen}'" + nearest(str(chosen), allowed))
+        if before in allowed and before != chosen:
+            branch = _in_common(branch, allowed[before], allowed[chosen], choices)
+        branch = _merged(default or {"name": chosen}, {**branch, "name": chosen})
+        result[name] = _resolve(allowed[chosen], branch, choices, options, f"{key}.")
+    return result
+
+
+def _in_common(branch: Mapping[str, Any], old: type, new: type, choices: Choices) -> dict[str, Any]:
+    """The values of `branch` that a switch of class keeps; see `build`."""
+    before, now = _defaults(old, choices), _defaults(new, choices)
+    kept = {key: value for key, value in branch.items() if key in _types(new)}
+    for key, value in branch.items():
+        # A shape is that of the data, whatever the class.
+        if key in before and value == before[key] != now.get(key) and not isinstance(value, list):
+            kept.pop(key, None)
+    return kept
+
+
+def _merged(default: Mapping[str, Any], branch: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return `branch` with the values of `default` where it is of the same class and has none."""
+    if branch.get("name", default["name"]) != default["name"]:
+        return branch
+    inner = {
+        key: _merged(default[key], value)
+        for key, value in branch.items()
+        if isinstance(value, Mapping) and isinstance(default.get(key), Mapping)
+    }
+    return {**default, **branch, **inner}
+
+
 def _flatten(
-    tree: Mapping[str, Any], leaves: Mapping[str, Any], prefix: str = ""
-) -> Iterable[tuple[str, Any]]:
+    tree: Mapping[str, Any], hints: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
+    """The leaves of `tree` by their dotted keys."""
     for key, value in tree.items():
         path = f"{prefix}{key}"
-        if isinstance(value, Mapping) and path not in leaves:
-            yield from _flatten(value, leaves, f"{path}.")
-        elif value is None and f"{path}.name" in leaves:
-            yield f"{path}.name", None
+        if isinstance(value, Mapping) and path not in hints:
+            yield from _flatten(value, hints, f"{path}.")
         else:
-            yield path, value
+            yield f"{path}.name" if f"{path}.name" in hints else path, value
 
 
-def _checked(parser: ArgumentParser, flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `flat` with its types checked and converted, which `set_defaults` does not do."""
-    tree: dict[str, Any] = {}
-    for key, value in flat.items():
-        node = tree
-        *path, last = key.split(".")
-        for part in path:
-            node = node.setdefault(part, {})
-        node[last] = value
-    namespace = parser.parse_object(tree)
-    return {key: namespace[key] for key in flat}
+def _explain(parser: ArgumentParser, values: Mapping[str, Any], hints: Mapping[str, Any]) -> str:
+    """Return in one line which value the parser refuses and what it expects; "" if it is none."""
+    for key, value in values.items():
+        try:
+            parser.parse_object({key: value})
+        except ArgumentError:
+            hint, words = hints[key], typing.get_args(hints[key])
+            if typing.get_origin(hint) is typing.Literal:
+                return f"{key}: no '{value}'" + nearest(str(value), map(str, words))
+            expected = hint.__name__ if isinstance(hint, type) and not words else hint
+            return f"{key}: expected {expected}, got {value!r}"
+    return ""
 
 
-def _explain(message: str, leaves: Mapping[str, Any]) -> str:
-    """Return jsonargparse's `message` in one line: the key, what it expects and what it got."""
-    key = re.search(r'key "([^"]+)"', message)
-    value = re.search(r"(?:Got|Given) value: (.*)", message)
-    if key is None or value is None or key[1] not in leaves:
-        return " ".join(message.split())
-    hint = leaves[key[1]]
-    words = typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ()
-    if words:
-        return f"{key[1]}: no '{value[1]}'" + nearest(value[1], map(str, words))
-    expected = hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
-    return f"{key[1]}: expected {expected}, got {value[1]!r}"
-
-
-def _construct(cls: type[_Class], namespace: Namespace, choices: Choices, prefix: str) -> _Class:
-    hints = typing.get_type_hints(cls)
-    values: dict[str, Any] = {}
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
-        options = _options(hints[field.name], choices)
-        value = namespace[field.name]
-        if options:
-            inner = f"{prefix}{field.name}."
-            name = value["name"]
-            if name is None and type(None) not in typing.get_args(hints[field.name]):
-                raise ConfigError(f"{prefix}{field.name}: is missing; one of {', '.join(options)}")
-            value = None if name is None else _construct(options[name], value, choices, inner)
-        elif value is None and _default(field) is dataclasses.MISSING:
-            raise ConfigError(f"{prefix}{field.name}: is missing and has no default")
-        values[field.name] = tuple(value) if isinstance(value, list) else value
+def _construct(
+    cls: type[_Class], tree: Mapping[str, Any], choices: Choices, prefix: str = ""
+) -> _Class:
+    values = {key: value for key, value in tree.items() if key != "name"}
+    for name in _types(cls).keys() - {*values, *_defaults(cls, choices)}:
+        raise ConfigError(f"{prefix}{name}: is missing and has no default")
+    for name, allowed in _branches(cls, choices).items():
+        key, branch = f"{prefix}{name}", values[name]
+        chosen = branch["name"]
+        if chosen is None and type(None) not in typing.get_args(_types(cls)[name]):
+            raise ConfigError(f"{key}: is missing; one of {', '.join(allowed)}")
+        values[name] = chosen and _construct(allowed[chosen], branch, choices, f"{key}.")
     try:
         return cls(**values)
+    except ConfigError:
+        raise
     except (TypeError, ValueError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        place = prefix.removesuffix(".")
-        raise ConfigError(f"{place}: {error}" if place else str(error)) from None
-
-
-def _documentation(cls: type) -> dict[str, str]:
-    """Return the text of each field from 'Args:' or 'Attributes:' in the class's docstring."""
-    texts: dict[str, str] = {}
-    for ancestor in reversed(cls.__mro__):
-        name = ""
-        text = inspect.cleandoc(ancestor.__doc__ or "")
-        for line in re.split(r"\n(?:Args|Attributes):\n", text, maxsplit=1)[-1].splitlines():
-            match = re.match(r" {4}(\w+)(?: \([^)]*\))?: (.*)", line)
-            if match:
-                name, texts[match[1]] = match[1], match[2].strip()
-            elif name and line.startswith(" " * 8):
-                texts[name] += " " + line.strip()
-            elif line and not line.startswith(" "):
-                break
-    return {key: text.replace("%", "%%") for key, text in texts.items()}
+        raise ConfigError(f"{prefix[:-1]}: {error}" if prefix else str(error)) from None

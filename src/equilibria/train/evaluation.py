@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar
@@ -18,6 +17,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from equilibria.models import EquilibriumModel, Model, Prediction
+from equilibria.nn import using
 from equilibria.solve import Solver
 from equilibria.stability import spectral_radius
 from equilibria.tasks import Batch, Part, Task
@@ -58,26 +58,42 @@ def to_device(tree: _Tree, accelerator: Accelerator) -> _Tree:
     return pytree.tree_map(lambda x: x.to(device) if isinstance(x, Tensor) else x, tree)
 
 
+def widened(output: Any) -> Any:
+    """Return an output, a tree, with its floating-point tensors in float32."""
+    floats = (torch.float16, torch.bfloat16)
+    return pytree.tree_map_only(Tensor, lambda x: x.float() if x.dtype in floats else x, output)
+
+
 def loss_of(
-    model: Model, task: Task, prediction: Prediction, targets: Tensor, accelerator: Accelerator
+    model: Model, task: Task, prediction: Prediction, targets: Any, accelerator: Accelerator
 ) -> Tensor:
-    """Return the loss of a prediction, a scalar, in the precision of the run.
+    """Return the loss of a prediction, the sum over its units, in the precision of the run.
 
     What is read from parts of the state in training adds its mean loss times `task.auxiliary`.
     """
     with accelerator.autocast():
-        loss = task.loss(model, prediction.output.float(), targets)
+        loss = task.loss(model, widened(prediction.output), targets)
         if not prediction.auxiliary:
             return loss
-        parts = [task.loss(model, part.float(), targets) for part in prediction.auxiliary]
+        parts = [task.loss(model, widened(part), targets) for part in prediction.auxiliary]
         return loss + task.auxiliary * torch.stack(parts).mean()
 
 
-def output_at(model: EquilibriumModel, states: Sequence[Any]) -> Tensor:
+@torch.no_grad()
+def sums_of(
+    model: Model, task: Task, prediction: Prediction, targets: Any, loss: Tensor
+) -> dict[str, Tensor]:
+    """Return what a batch adds to the sums of a tally, given its summed loss; see `Task.sums`."""
+    output = pytree.tree_map_only(Tensor, Tensor.detach, widened(prediction.output))
+    units = torch.tensor(task.units(targets))
+    return {"loss": loss, "units": units, **task.sums(model, output, targets)}
+
+
+def output_at(model: Any, states: Sequence[Any]) -> Any:
     """Return what is read from states on the way to the solutions of a prediction.
 
     Args:
-        model: whose solutions they are.
+        model: the equilibrium model whose solutions they are.
         states: one of each solve, in order: pieces of a sequence, which are solved one after the
             other, are read as one, (batch, time, ...).
     """
@@ -95,15 +111,10 @@ def evaluating(model: Model, solver: Solver | None = None) -> Iterator[None]:
     """
     mode = model.training
     model.eval()
-    layer = model.deq if solver is not None and isinstance(model, EquilibriumModel) else None
-    before = None if layer is None else layer.eval_solver
-    if layer is not None:
-        layer.eval_solver = solver
     try:
-        yield
+        with nullcontext() if solver is None else using(model, eval_solver=solver):
+            yield
     finally:
-        if layer is not None:
-            layer.eval_solver = before
         model.train(mode)
 
 
@@ -119,7 +130,7 @@ def evaluate(
     solver: Solver | None = None,
     count_solves: bool = True,
 ) -> dict[str, Any]:
-    """Return loss, the task's figures, evaluations and statuses of `model` on a split.
+    """Return the task's figures, evaluations and statuses of `model` on a split.
 
     All processes share the work and get the same answer. The model is in evaluation mode meanwhile.
 
@@ -129,51 +140,41 @@ def evaluate(
         accelerator: tells the device and the processes.
         split: one of the task's.
         batch_size: as `Task.batches` takes it.
-        depths: evaluations of each solve after which the accuracy is taken too, under
-            "accuracy_at". A sample that has converged earlier counts with its solution.
+        depths: evaluations of each solve after which the figures are taken too, under "at". A
+            sample that has converged earlier counts with its solution.
         solver: solves in place of the model's own.
         count_solves: whether solves are counted: not while training begins with a shallow network.
 
     Raises:
         ValueError: there is no such split.
     """
-    tally, at = Tally(), Counter[int]()
+    depths = tuple(depths) if isinstance(model, EquilibriumModel) else ()
+    tally, at = Tally(), {depth: Tally() for depth in depths}
     carry = None
     with evaluating(model, solver):
         for batch in task.batches(split, batch_size, part_of(accelerator)):
-            inputs, targets, begins = to_device(batch, accelerator)
-            carry = None if begins else carry
+            inputs, targets, begins, _ = to_device(batch, accelerator)
+            options = {"states": depths} if depths else {}
             with accelerator.autocast():
-                if depths and isinstance(model, EquilibriumModel):
-                    prediction = model(inputs, carry=carry, states=tuple(depths))
-                    of_each = [solution.states for solution in prediction.solutions]
-                    for depth, states in zip(depths, zip(*of_each, strict=True), strict=True):
-                        right = task.correct(model, output_at(model, states).float(), targets)
-                        at[depth] += 0 if right is None else int(right.sum())
-                else:
-                    prediction = model(inputs, carry=carry)
+                prediction = model(inputs, carry=None if begins else carry, **options)
+                of_each = [solution.states for solution in prediction.solutions]
+                for early, states in zip(at.values(), zip(*of_each, strict=True), strict=True):
+                    then = prediction._replace(output=output_at(model, states))
+                    loss = loss_of(model, task, then, targets, accelerator)
+                    early.add(sums_of(model, task, then, targets, loss))
             carry = prediction.carry
-            loss = float(loss_of(model, task, prediction, targets, accelerator))
-            right = task.correct(model, prediction.output.float(), targets)
-            tally.add(loss, task.units(targets), right)
+            loss = loss_of(model, task, prediction, targets, accelerator)
+            tally.add(sums_of(model, task, prediction, targets, loss))
             if count_solves:
-                tally.add_solves(prediction.solutions, _asked(targets))
-    parts = gather_object([(tally.state(), at)])
-    tally = Tally.total(Tally.restore(state) for state, _ in parts)
-    result = tally.summary(task.figures)
+                tally.add_solves(prediction.solutions, task.asked(targets))
+    parts = gather_object([[each.state() for each in (tally, *at.values())]])
+    tally, *early = (Tally.total(states) for states in zip(*parts, strict=True))
+    result = {"split": split, task.unit: tally.units, **tally.summary(task, split)}
     del result["adjoint"]
-    if depths and tally.answers and isinstance(model, EquilibriumModel):
-        right = sum((part for _, part in parts), Counter[int]())
-        result["accuracy_at"] = {str(depth): right[depth] / tally.answers for depth in depths}
-    return {"split": split, task.unit: tally.units, **result}
-
-
-def _asked(targets: Tensor) -> Tensor | None:
-    """Return (batch,) bool, the rows in which something is asked; None where that is all."""
-    if targets.ndim == 1:
-        return None
-    asked = (targets >= 0).flatten(1).any(1)
-    return None if bool(asked.all()) else asked
+    if depths:
+        figures = (task.figures(each.sums, split) for each in early)
+        result["at"] = dict(zip(map(str, depths), figures, strict=True))
+    return result
 
 
 def budgets(
@@ -211,28 +212,6 @@ def budgets(
 
 
 def timed(
-    model: Model, task: Task, accelerator: Accelerator, **options: Any
-) -> tuple[dict[str, Any], float]:
-    """Return what `evaluate` says and how many seconds a unit of the task took.
-
-    The first batch is read once before the clock starts: what is set up only once is not counted.
-
-    Args:
-        model: the model itself, on the accelerator's device.
-        task: gives data, loss and figures.
-        accelerator: tells the device and the processes.
-        **options: of `evaluate`.
-    """
-    _warm_up(model, task, accelerator, **options)
-    begin = time.perf_counter()
-    result = evaluate(model, task, accelerator, **options)
-    if accelerator.device.type == "cuda":
-        torch.cuda.synchronize()
-    return result, (time.perf_counter() - begin) / max(1, result[task.unit])
-
-
-@torch.no_grad()
-def _warm_up(
     model: Model,
     task: Task,
     accelerator: Accelerator,
@@ -240,18 +219,38 @@ def _warm_up(
     split: str = "test",
     batch_size: int = 500,
     solver: Solver | None = None,
-    **_: Any,
-) -> None:
-    """Read the first batch, on this process, and forget it."""
+    depths: Sequence[int] = (),
+) -> tuple[dict[str, Any], float]:
+    """Return what `evaluate` says and how many seconds a unit of the task took.
+
+    The first batch is read once before the clock starts: what is set up only once is not counted.
+    """
     for batch in islice(task.batches(split, batch_size, part_of(accelerator)), 1):
-        with evaluating(model, solver), accelerator.autocast():
+        with torch.no_grad(), evaluating(model, solver), accelerator.autocast():
             model(to_device(batch.inputs, accelerator))
+    _wait(accelerator)
+    begin = time.perf_counter()
+    result = evaluate(
+        model,
+        task,
+        accelerator,
+        split=split,
+        batch_size=batch_size,
+        solver=solver,
+        depths=depths,
+    )
+    _wait(accelerator)
+    return result, (time.perf_counter() - begin) / max(1, result[task.unit])
+
+
+def _wait(accelerator: Accelerator) -> None:
+    """Wait until the device has done all that it was asked for."""
     if accelerator.device.type == "cuda":
         torch.cuda.synchronize()
 
 
 @torch.no_grad()
-def radius(model: EquilibriumModel, inputs: Tensor) -> dict[str, float]:
+def radius(model: EquilibriumModel, inputs: Any) -> dict[str, float]:
     """Return mean and largest spectral radius of the cell's Jacobian at the solutions of `inputs`.
 
     The estimate always starts at the same vectors, so that epochs can be compared.
@@ -264,5 +263,5 @@ def radius(model: EquilibriumModel, inputs: Tensor) -> dict[str, float]:
 
 
 def probes(task: Task, count: int, accelerator: Accelerator) -> Batch:
-    """Return the first samples of the split that training is judged by, on the device."""
-    return to_device(task.sample(task.judged, count), accelerator)
+    """Return the first samples of the split that follows each epoch, on the device."""
+    return to_device(task.sample(task.eval_split, count), accelerator)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from equilibria.models import EquilibriumModel, Model
+from equilibria.metric import LOSS
+from equilibria.models import EquilibriumModel, Model, Prediction
 from equilibria.models.sequence.base import SequenceModel
 from equilibria.stability import Examination, Training, doctor
 from equilibria.tasks import Batch, Task
+from equilibria.train.evaluation import sums_of
 from equilibria.train.initialisation import first_piece
 from equilibria.train.recipe import Recipe
 from equilibria.train.run import Run, RunError
@@ -52,14 +54,15 @@ def examine(
     assert isinstance(model, EquilibriumModel)
     count = samples or (SEQUENCES if isinstance(model, SequenceModel) else SAMPLES)
     batch, carry = _batch(model, task, split, count)
-    judges = task.correct(model, model(batch.inputs[:1]).output, batch.targets[:1]) is not None
+    metric = None if task.streams else task.primary
     examination = doctor(
-        _Judged(model, lambda *given: _answer(task, *given)),
+        _Measured(model, lambda *given: _answer(task, *given)),
         batch.inputs,
         batch.targets,
         carry,
         loss=lambda answer: answer.loss,
-        correct=(lambda answer: answer.right) if judges else None,
+        figure=None if metric is None else (lambda answer: answer.figures[metric.name]),
+        metric=metric or LOSS,
         starts=starts,
         seed=seed,
         training=_training(loaded.recipe),
@@ -77,31 +80,33 @@ def check_implicit(loaded: Run) -> None:
 
 
 class _Answer(NamedTuple):
-    """What the doctor looks at."""
+    """What the doctor looks at: the mean loss, and the figures of the batch by name."""
 
     loss: Tensor
-    right: Tensor | None
+    figures: Mapping[str, float]
 
 
-class _Judged(nn.Module):
+class _Measured(nn.Module):
     """A model with its loss behind it, so that a copy in float64 has both in float64.
 
     Args:
         model: the model.
-        answer: (model, output, targets) -> `_Answer`; a plain function, which is not copied.
+        answer: (model, prediction, targets) -> `_Answer`; a plain function, which is not copied.
     """
 
-    def __init__(self, model: Model, answer: Callable[[Model, Tensor, Tensor], _Answer]) -> None:
+    def __init__(self, model: Model, answer: Callable[[Model, Prediction, Any], _Answer]) -> None:
         super().__init__()
         self.model, self.answer = model, answer
 
-    def forward(self, inputs: Tensor, targets: Tensor, carry: Any) -> _Answer:
-        """Return the loss of the model's answer, and which of it is right."""
-        return self.answer(self.model, self.model(inputs, carry=carry).output, targets)
+    def forward(self, inputs: Any, targets: Any, carry: Any) -> _Answer:
+        """Return the loss and the figures of the model's answer."""
+        return self.answer(self.model, self.model(inputs, carry=carry), targets)
 
 
-def _answer(task: Task, model: Model, output: Tensor, targets: Tensor) -> _Answer:
-    return _Answer(task.loss(model, output, targets), task.correct(model, output.detach(), targets))
+def _answer(task: Task, model: Model, prediction: Prediction, targets: Any) -> _Answer:
+    loss = task.loss(model, prediction.output, targets)
+    sums = sums_of(model, task, prediction, targets, loss)
+    return _Answer(loss / sums["units"], task.figures({k: v.detach() for k, v in sums.items()}))
 
 
 def _batch(model: EquilibriumModel, task: Task, split: str, count: int) -> tuple[Batch, Any]:
@@ -119,7 +124,7 @@ def _batch(model: EquilibriumModel, task: Task, split: str, count: int) -> tuple
     else:
         batch = task.sample(split, count)
     inputs = first_piece(model, batch.inputs)
-    if inputs.shape != batch.inputs.shape:
+    if inputs is not batch.inputs:
         batch = batch._replace(inputs=inputs, targets=batch.targets[:, : inputs.shape[1]])
     return batch, carry
 

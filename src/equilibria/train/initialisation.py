@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from equilibria.models import Model
 from equilibria.models.sequence.equilibrium import EquilibriumSequence
@@ -84,14 +85,15 @@ class Initialisation:
                 "radius is reached by scaling; take one of them away with null"
             )
 
-    def apply(self, model: Model, inputs: Tensor | None = None) -> Beginning:
+    def apply(self, model: Model, first: Callable[[], Any]) -> Beginning:
         """Fill the weights of `model`.
 
         Args:
             model: changed in place.
-            inputs: the first batch of training, which `radius` is measured on. The weights are
-                drawn where they are, and the model then goes to the device of the inputs: a seed
-                gives the same weights with a radius as with a scale, wherever it is measured.
+            first: returns the inputs of the first batch of training, the same on all processes,
+                which `radius` is measured on. The weights are drawn where they are, and the model
+                then goes to the device of the inputs: a seed gives the same weights with a radius
+                as with a scale, wherever it is measured.
 
         Returns:
             What they were set to.
@@ -103,11 +105,9 @@ class Initialisation:
         if self.radius is None:
             scale = 1.0 if self.scale is None else self.scale
             return Beginning(tuple(initialize(model, self.ensemble, scale, layers=self.layers)))
-        if inputs is None:
-            raise ValueError("a radius is measured on a batch, and there is none")
         rows = initialize(model, self.ensemble, SMALL, layers=self.layers)
-        model.to(inputs.device)
-        inputs = first_piece(model, inputs)
+        inputs = first_piece(model, first())
+        model.to(pytree.tree_leaves(inputs)[0].device)
         found = set_radius(model, inputs, radius=self.radius, layers=self.layers)
         scaled = tuple(
             replace(row, scale=found.factor * row.scale, gain=now.after)
@@ -116,7 +116,7 @@ class Initialisation:
         return Beginning(scaled, found.radius)
 
 
-def first_piece(model: Model, inputs: Tensor) -> Tensor:
-    """Return the part of the inputs (batch, ...) that the model solves for at once."""
+def first_piece(model: Model, inputs: Any) -> Any:
+    """Return the part of the inputs that the model solves for at once."""
     piece = model.subsequence if isinstance(model, EquilibriumSequence) else None
     return inputs if piece is None else inputs[:, :piece]

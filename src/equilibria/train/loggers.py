@@ -5,15 +5,26 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from equilibria.metric import LOSS, Metric
 from equilibria.tasks import Task
 from equilibria.train import files
 from equilibria.train.run import Folder
 from equilibria.train.tally import Tally
+
+
+class Logger(Protocol):
+    """Where the metrics of an epoch go."""
+
+    def epoch(self, record: Mapping[str, Any]) -> None:
+        """Take the metrics of an epoch."""
+
+    def close(self) -> None:
+        """Write what is left."""
 
 
 class JsonLines:
@@ -71,7 +82,7 @@ class Terminal:
         console: where to write.
         epochs: epochs of the run.
         steps: steps of an epoch.
-        task: tells units and figures.
+        task: tells units and metrics.
     """
 
     def __init__(self, console: Console, epochs: int, steps: int, task: Task) -> None:
@@ -98,21 +109,21 @@ class Terminal:
             self.shown,
             completed=step,
             epoch=f"{epoch}/{self.epochs}",
-            figures=_short(tally.summary(self.task.figures)) + self._speed(tally.units, seconds),
+            figures=self._short(tally.summary(self.task)) + self._speed(tally.units, seconds),
         )
 
     def epoch(self, record: Mapping[str, Any]) -> None:
         """Print the line of a finished epoch."""
-        split = self.task.judged
-        judged = record[split]
-        parts = [f"[bold]{split} {metric(judged)}[/]"]
-        if judged["forward"]["status"] is not None:
-            parts.append(_converged(judged["forward"]["status"]))
+        split = self.task.eval_split
+        evaluated = record[split]
+        parts = [f"[bold]{split} {_written(evaluated, self.task.primary)}[/]"]
+        if evaluated["forward"]["status"] is not None:
+            parts.append(_converged(evaluated["forward"]["status"]))
         if "spectral_radius" in record:
             parts.append(f"spectral radius {record['spectral_radius']['mean']:.2f}")
         seconds = record["seconds"]
         self.console.print(
-            f"epoch {record['epoch']}/{self.epochs}  {_figures(record['train'])}  "
+            f"epoch {record['epoch']}/{self.epochs}  {self._figures(record['train'])}  "
             f"{', '.join(parts)}{_added(record)}  {seconds:.1f} s"
             f"{self._speed(record[self.task.unit], seconds)}",
             highlight=False,
@@ -129,17 +140,30 @@ class Terminal:
         """Take the bar away."""
         self.bar.stop()
 
+    def _figures(self, summary: Mapping[str, Any]) -> str:
+        """Return the loss, the primary figure, and for each kind of solve what it took."""
+        parts = [_written(summary, LOSS, self.task.primary)]
+        for name in ("forward", "adjoint"):
+            evals, status = summary[name]["evals"], summary[name]["status"]
+            if evals is not None:
+                parts.append(f"{name} {evals['mean']:.1f} evals, {_converged(status)}")
+        return "  ".join(parts)
 
-def _figures(summary: Mapping[str, Any]) -> str:
-    """Return loss, accuracy, and for forward and adjoint evaluations and share converged."""
-    parts = [f"loss {summary['loss']:.4f}"]
-    if metric(summary) != parts[0]:
-        parts.append(metric(summary))
-    for name in ("forward", "adjoint"):
-        evals, status = summary[name]["evals"], summary[name]["status"]
-        if evals is not None:
-            parts.append(f"{name} {evals['mean']:.1f} evals, {_converged(status)}")
-    return "  ".join(parts)
+    def _short(self, summary: Mapping[str, Any]) -> str:
+        """Return the same in one line of a narrow terminal: forward/adjoint, in this order."""
+        first = _written(summary, LOSS, self.task.primary)
+        solves = [summary[name] for name in ("forward", "adjoint") if summary[name]["evals"]]
+        if not solves:
+            return first
+        evals = "/".join(f"{solve['evals']['mean']:.1f}" for solve in solves)
+        converged = "/".join(f"{100 * solve['status']['CONVERGED']:.0f}" for solve in solves)
+        return f"{first}  evals {evals}  converged {converged} %"
+
+
+def _written(summary: Mapping[str, Any], *metrics: Metric) -> str:
+    """Return figures with their names, each once."""
+    words = (f"{each.label} {each.format(summary[each.name])}" for each in metrics)
+    return "  ".join(dict.fromkeys(words))
 
 
 def _added(record: Mapping[str, Any]) -> str:
@@ -151,26 +175,6 @@ def _added(record: Mapping[str, Any]) -> str:
     return (
         text if penalty is None else f"{text}: {record['regulariser']['gamma']:.2g} x {penalty:.3f}"
     )
-
-
-def _short(summary: Mapping[str, Any]) -> str:
-    """Return the same in one line of a narrow terminal: forward/adjoint, in this order."""
-    solves = [summary[name] for name in ("forward", "adjoint") if summary[name]["evals"]]
-    first = f"loss {summary['loss']:.3f}  {metric(summary, 1)}"
-    if not solves:
-        return first
-    evals = "/".join(f"{solve['evals']['mean']:.1f}" for solve in solves)
-    converged = "/".join(f"{100 * solve['status']['CONVERGED']:.0f}" for solve in solves)
-    return f"{first}  evals {evals}  converged {converged} %"
-
-
-def metric(summary: Mapping[str, Any], digits: int = 2) -> str:
-    """Return in words what a model is judged by: accuracy or perplexity, else the loss."""
-    if "accuracy" in summary:
-        return f"accuracy {100 * summary['accuracy']:.{digits}f} %"
-    if "perplexity" in summary:
-        return f"perplexity {summary['perplexity']:.{digits}f}"
-    return f"loss {summary['loss']:.4f}"
 
 
 def _converged(status: Mapping[str, float]) -> str:

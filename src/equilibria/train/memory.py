@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 
 from equilibria.models import EquilibriumModel, Model
 from equilibria.models.sequence.base import SequenceModel
+from equilibria.nn import using
 from equilibria.solve import (
     GMRES,
     Adjoint,
@@ -39,7 +40,7 @@ from equilibria.solve import (
 )
 from equilibria.tasks import Batch, Task
 
-Loss = Callable[[Model, Tensor], Tensor]
+Loss = Callable[[Model, Any], Tensor]
 """(model, output) -> scalar."""
 
 DEPTHS = (5, 10, 20, 40, 80)
@@ -57,22 +58,26 @@ Kind = Literal["deq", "unrolled", "checkpointed", "explicit"]
 
 
 @dataclass(frozen=True)
-class MemoryPoint:
-    """What one training step needs at one depth."""
-
+class _Keyed:
     kind: Kind
     """The DEQ as it trains; its cell unrolled, plain or with checkpointing; an explicit network."""
     evals: int
     """Evaluations of the cell in the forward; of an explicit network its layers, 0 if unknown."""
-    bytes: int
-    """Peak of what forward and backward allocate, less the gradients of the parameters."""
-    history_bytes: int
-    """Share of `bytes` that the solvers' histories take: the larger of forward and backward."""
 
     @property
     def key(self) -> tuple[Kind, int]:
         """What tells this point from the others of a model."""
         return self.kind, self.evals
+
+
+@dataclass(frozen=True)
+class MemoryPoint(_Keyed):
+    """What one training step needs at one depth."""
+
+    bytes: int
+    """Peak of what forward and backward allocate, less the gradients of the parameters."""
+    history_bytes: int
+    """Share of `bytes` that the solvers' histories take: the larger of forward and backward."""
 
 
 def measure(
@@ -101,25 +106,16 @@ def measure(
 
 
 @dataclass(frozen=True)
-class Setting:
+class Setting(_Keyed):
     """What is measured of one point.
 
     Attributes:
-        kind: of the point.
-        evals: of the point.
         solver: takes so many evaluations; None of an explicit network.
         adjoint: gives the gradient; None of an explicit network.
     """
 
-    kind: Kind
-    evals: int
     solver: Solver | None = None
     adjoint: Adjoint | None = None
-
-    @property
-    def key(self) -> tuple[Kind, int]:
-        """What tells this point from the others of a model."""
-        return self.kind, self.evals
 
 
 def settings(model: Model, depths: Sequence[int] | None = None) -> list[Setting]:
@@ -161,13 +157,13 @@ def measure_within(
     *,
     known: Sequence[MemoryPoint] = (),
     skipped: Callable[[str], None] = lambda reason: None,
-    most_bytes: float | None = None,
-    most_seconds: float = LONGEST,
+    max_bytes: float | None = None,
+    max_seconds: float = LONGEST,
 ) -> Iterator[MemoryPoint]:
     """Measure point by point what `measure` does, but for what the machine is too small for.
 
     Before a point is measured, its memory and its time are estimated: from the point before it, or
-    from steps on two and four rows of the batch. Both grow at most in proportion to the
+    from steps on two and four samples. Both grow at most in proportion to the
     evaluations.
 
     Args:
@@ -175,9 +171,9 @@ def measure_within(
         task: gives the loss.
         batch: one batch.
         known: points that were measured before; they are not measured again.
-        skipped: told in a sentence why a point is left out.
-        most_bytes: that a step may take; None for four fifths of what the device has free.
-        most_seconds: that the two steps of a point may take.
+        skipped: called with a sentence that says why a point is left out.
+        max_bytes: that a step may take; None for four fifths of what the device has free.
+        max_seconds: that the two steps of a point may take.
 
     Yields:
         A point as soon as it is measured.
@@ -187,7 +183,7 @@ def measure_within(
         return
     device = _device(model)
     # A fifth is left to copies of the weights, their gradients and what else runs there.
-    most = 0.8 * free_bytes(device) if most_bytes is None else most_bytes
+    limit = 0.8 * free_bytes(device) if max_bytes is None else max_bytes
     subject = _subject(model, task, batch)
     latest: tuple[Setting, _Need] | None = None
     shallow: _Need | None = None
@@ -197,21 +193,21 @@ def measure_within(
             # Unrolled, a few evaluations are kept, and a DEQ differentiates one at least: where
             # that many times its memory is there, an estimate would only take time.
             bound = shallow and _Need(shallow.bytes * first.evals, shallow.size, shallow.seconds)
-            if bound is None or bound.bytes > most or bound.seconds > most_seconds:
+            if bound is None or bound.bytes > limit or bound.seconds > max_seconds:
                 bound = _estimate(model, task, batch, first)
             latest = first, bound
         before, need = latest
         likely = need.at(before, each)
         what = f"Memory of a step, {each.kind} at depth {each.evals}, is not measured: "
-        if likely.bytes > most:
+        if likely.bytes > limit:
             skipped(
                 f"{what}about {likely.bytes / 2**30:.1f} GiB are needed and there are "
-                f"{most / 2**30:.1f} GiB"
+                f"{limit / 2**30:.1f} GiB"
             )
-        elif likely.seconds > most_seconds:
+        elif likely.seconds > max_seconds:
             skipped(
                 f"{what}it would take about {likely.seconds:.0f} s on this {device.type} and "
-                f"{most_seconds:.0f} s are allowed"
+                f"{max_seconds:.0f} s are allowed"
             )
         else:
             try:
@@ -246,15 +242,19 @@ class _Subject:
     """What is measured: a model and one batch for it."""
 
     model: Model
-    inputs: Tensor
+    inputs: Any
     carry: Any
     loss: Loss
 
 
 def _subject(model: Model, task: Task, batch: Batch) -> _Subject:
     """Return the model, or its body, with a batch on its device."""
-    inputs, targets = batch.inputs.to(_device(model)), batch.targets.to(_device(model))
-    loss: Loss = lambda model, output: task.loss(model, output, targets)  # noqa: E731
+    device = _device(model)
+    inputs, targets = pytree.tree_map_only(
+        Tensor, lambda x: x.to(device), (batch.inputs, batch.targets)
+    )
+    units = task.units(targets)
+    loss: Loss = lambda model, output: task.loss(model, output, targets) / units  # noqa: E731
     if isinstance(model, SequenceModel):
         model, loss = body(model, inputs), _mean_square
     return _Subject(model, inputs, _carry(model, inputs) if task.streams else None, loss)
@@ -263,10 +263,8 @@ def _subject(model: Model, task: Task, batch: Batch) -> _Subject:
 def _point(subject: _Subject, setting: Setting) -> tuple[MemoryPoint, _Need]:
     """Measure one point."""
     twin = copy.deepcopy(subject.model).train()
-    if setting.solver is not None and setting.adjoint is not None:
-        layer = cast(EquilibriumModel, twin).deq
-        layer.solver, layer.adjoint = setting.solver, setting.adjoint
-    peak, size, products, seconds = _step(twin, subject.inputs, subject.carry, subject.loss)
+    with using(twin, setting.solver, setting.adjoint):
+        peak, size, products, seconds = _step(twin, subject)
     vectors = _history(setting.solver, setting.evals)
     if isinstance(setting.adjoint, Implicit):
         vectors = max(vectors, _history(setting.adjoint.linear, products))
@@ -275,16 +273,14 @@ def _point(subject: _Subject, setting: Setting) -> tuple[MemoryPoint, _Need]:
 
 
 def _estimate(model: Model, task: Task, batch: Batch, setting: Setting) -> _Need:
-    """Return what a point will take, from steps on the first two rows and the first four.
+    """Return what a point will take, from steps on the first two samples and the first four.
 
     One row would not do: a BatchNorm cannot train on a single value in each channel.
     """
-    rows = len(batch.inputs)
-    few, more = min(2, rows), min(4, rows)
-    one, two = (
-        _point(_subject(model, task, Batch(batch.inputs[:n], batch.targets[:n])), setting)[1]
-        for n in (few, more)
-    )
+    rows = batch.samples
+    parts = [task.sample("train", min(n, rows)) for n in (2, 4)]
+    one, two = (_point(_subject(model, task, part), setting)[1] for part in parts)
+    few, more = (part.samples for part in parts)
     ratio = (rows - few) / max(1, more - few)
     return _Need(
         *(
@@ -343,7 +339,7 @@ def _mean_square(_: Model, output: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _carry(model: Model, inputs: Tensor) -> Any:
+def _carry(model: Model, inputs: Any) -> Any:
     """Return what a model carries over to a batch that follows `inputs`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -370,7 +366,7 @@ def peak_bytes(step: Callable[[], object], device: torch.device = CPU) -> int:
     return max(accumulate((size for _, size in changes), initial=0))
 
 
-def _step(model: Model, inputs: Tensor, carry: Any, loss: Loss) -> tuple[int, int, int, float]:
+def _step(model: Model, subject: _Subject) -> tuple[int, int, int, float]:
     """Return what a step needs: the peak of forward and backward, the largest state's bytes, the
     adjoint's products, and seconds.
 
@@ -380,11 +376,11 @@ def _step(model: Model, inputs: Tensor, carry: Any, loss: Loss) -> tuple[int, in
 
     def step() -> None:
         nonlocal size, products
-        prediction = model(inputs, carry=carry)
+        prediction = model(subject.inputs, carry=subject.carry)
         states = [pytree.tree_leaves(solution.value) for solution in prediction.solutions]
         sizes = [sum(leaf.numel() * leaf.element_size() for leaf in leaves) for leaves in states]
         size = max(sizes, default=0)
-        loss(model, prediction.output).backward()
+        subject.loss(model, prediction.output).backward()
         for solution in prediction.solutions:
             if solution.adjoint is not None:
                 products = max(products, int(solution.adjoint.stats.evals.max()))
@@ -394,7 +390,7 @@ def _step(model: Model, inputs: Tensor, carry: Any, loss: Loss) -> tuple[int, in
         begin = time.perf_counter()
         step()  # allocates the gradients
         seconds = time.perf_counter() - begin  # the profiler would take most of the time
-        return peak_bytes(step, inputs.device), size, products, seconds
+        return peak_bytes(step, _device(model)), size, products, seconds
 
 
 def _history(solver: object, evals: int) -> int:

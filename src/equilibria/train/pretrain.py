@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from equilibria.models import EquilibriumModel, Model
+from equilibria.models import Model
+from equilibria.nn import using
 from equilibria.solve import Picard, Unrolled
 
 __all__ = ["ShallowStart"]
@@ -37,16 +37,8 @@ class ShallowStart:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}")
 
-    @contextmanager
-    def applied(self, model: Model) -> Iterator[None]:
-        """Make `model` the shallow network for a while."""
-        assert isinstance(model, EquilibriumModel)
-        deq = model.deq
-        before = deq.solver, deq.eval_solver, deq.adjoint
+    def applied(self, model: Model) -> AbstractContextManager[None]:
+        """Make `model` the shallow network within a `with` block."""
         # The iterate that was evaluated last is the answer: `layers` steps take one more.
-        deq.solver = Picard(rtol=0.0, atol=0.0, max_evals=self.layers + 1, patience=None)
-        deq.eval_solver, deq.adjoint = None, Unrolled()
-        try:
-            yield
-        finally:
-            deq.solver, deq.eval_solver, deq.adjoint = before
+        solver = Picard(rtol=0.0, atol=0.0, max_evals=self.layers + 1, patience=None)
+        return using(model, solver, Unrolled())

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import yaml
 
-from equilibria import solve
+import equilibria.solve as solve
 from equilibria.models import ForwardBackward, ModelConfig, PeacemanRachford
 from equilibria.models.registry import CONFIGS, LAYER
 from equilibria.solve import Adjoint, AlternatingAnderson, Implicit, Solver
@@ -20,14 +20,11 @@ from equilibria.tasks import TASKS, TaskConfig
 from equilibria.train import config
 from equilibria.train.config import ConfigError, nearest
 from equilibria.train.initialisation import Initialisation
-from equilibria.train.optimiser import SGD, Adam, AdamW, Optimiser
+from equilibria.train.optimiser import SGD, Adam, AdamW, Constant, Cosine, Optimiser, Schedule
 from equilibria.train.pretrain import ShallowStart
 from equilibria.train.regulariser import EvaluationBudget, JacobianPenalty
-from equilibria.train.schedule import Constant, Cosine, Schedule
 
-CHOICES: dict[str, type] = {
-    **CONFIGS,
-    **TASKS,
+METHODS: dict[str, type] = {
     **{cls.__name__: cls for cls in (Adam, AdamW, SGD, Constant, Cosine, ShallowStart)},
     **{cls.__name__: cls for cls in (ForwardBackward, PeacemanRachford, Initialisation)},
     **{cls.__name__: cls for cls in (JacobianPenalty, EvaluationBudget, FixedPointCorrection)},
@@ -40,7 +37,13 @@ CHOICES: dict[str, type] = {
         )
     },
 }
-"""Every class that a recipe may name."""
+"""Every class that a recipe may name, beside models and tasks."""
+
+
+def choices() -> dict[str, type]:
+    """Return every class that a recipe may name, by its name there."""
+    return {**CONFIGS, **TASKS, **METHODS}
+
 
 IMPLICIT = (*LAYER, "initialisation", "regulariser", "correction", "pretrain")
 """Keys of a recipe that only an equilibrium network has."""
@@ -69,6 +72,8 @@ class Recipe:
         epochs: epochs of the run; evaluation follows each.
         epoch_steps: steps that count as an epoch; null for a pass over the training data.
         batch_size: samples or streams a step, of all processes together.
+        accumulate: micro-batches that each process cuts its share of a step into, one after the
+            other: less memory, and the same gradient to rounding.
         eval_batch_size: samples a batch in evaluation, on each process; or streams of a text, of
             all processes together.
         clip: largest norm of the gradient of all parameters together; null for no limit.
@@ -95,6 +100,7 @@ class Recipe:
     epochs: int = 10
     epoch_steps: int | None = None
     batch_size: int = 64
+    accumulate: int = 1
     eval_batch_size: int = 500
     clip: float | None = None
     precision: Literal["float32", "bf16", "fp16"] = "float32"
@@ -103,8 +109,8 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        counts = ("epochs", "epoch_steps", "batch_size", "eval_batch_size", "probes", "save_every")
-        for name in counts:
+        counts = ("epochs", "epoch_steps", "batch_size", "accumulate", "eval_batch_size", "probes")
+        for name in (*counts, "save_every"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1; got {value}")
@@ -197,11 +203,12 @@ def load(name: str, argv: Sequence[str] = ()) -> Recipe:
 
 def parse(tree: Mapping[str, Any], argv: Sequence[str] = (), *, source: str = "recipe") -> Recipe:
     """Return the recipe that a nested mapping describes; see `load`."""
-    recipe = config.build(Recipe, tree, CHOICES, argv, source=source)
+    recipe = config.build(Recipe, tree, choices(), argv, source=source)
     if not recipe.model.implicit:
         # What equals a default is nothing to the class, but here it was written down.
-        written = config.switch(tree, argv, Recipe, CHOICES)
-        given = [name for name in IMPLICIT if written.get(name)]
+        options = dict(config.pairs(argv))
+        names = {name: options.get(f"{name}.name") or tree.get(name) or "null" for name in IMPLICIT}
+        given = [name for name in IMPLICIT if names[name] != "null"]
         if given:
             raise ConfigError(_nothing_to_solve(type(recipe.model).__name__, given))
     return recipe
@@ -209,7 +216,7 @@ def parse(tree: Mapping[str, Any], argv: Sequence[str] = (), *, source: str = "r
 
 def dump(recipe: Recipe) -> dict[str, Any]:
     """Return the recipe as a nested mapping with every default spelt out."""
-    return config.dump(recipe, CHOICES)
+    return config.dump(recipe, choices())
 
 
 def renamed(tree: Any) -> Any:

@@ -119,16 +119,15 @@ class JacobianPenalty:
             _between(self.probability, self.final_probability, rise),
         )
 
-    def weight(self, step: int, steps: int, seed: int) -> float:
-        """Return tau gamma of a step: 0 where the draw leaves it out.
+    def drawn(self, step: int, steps: int, seed: int) -> bool:
+        """Return tau of a step: whether it has the penalty.
 
         Args:
             step: from 0.
             steps: of the whole run.
             seed: of the run.
         """
-        gamma, probability = self.at(step, steps)
-        return gamma if random.Random(f"penalty {seed} {step}").random() < probability else 0.0
+        return random.Random(f"penalty {seed} {step}").random() < self.at(step, steps)[1]
 
 
 def _between(start: float, final: float | None, rise: float) -> float:

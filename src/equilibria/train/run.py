@@ -15,8 +15,11 @@ from typing import Any
 
 import torch
 import yaml
+from accelerate import Accelerator
+from torch import nn
 
-from equilibria.models import Model
+from equilibria.metric import LOSS
+from equilibria.models import Model, SequenceModel
 from equilibria.tasks import Task
 from equilibria.train import config, files
 from equilibria.train import recipe as recipes
@@ -28,66 +31,44 @@ class RunError(RuntimeError):
     """A run folder that cannot be made, read or resumed; the message names it."""
 
 
+class _File:
+    """A file of a run folder, by its name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, folder: Folder, _: type[Folder] | None = None) -> Path:
+        return folder.path / self.name
+
+
 @dataclass(frozen=True)
 class Folder:
     """Where the files of a run are."""
 
     path: Path
 
-    @property
-    def recipe(self) -> Path:
-        """The recipe with every default spelt out, as YAML."""
-        return self.path / "recipe.yaml"
-
-    @property
-    def info(self) -> Path:
-        """Versions, hardware and date, as JSON."""
-        return self.path / "run.json"
-
-    @property
-    def metrics(self) -> Path:
-        """One JSON object a line and epoch."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def events(self) -> Path:
-        """Folder of TensorBoard's events."""
-        return self.path / "events"
-
-    @property
-    def weights(self) -> Path:
-        """Weights after the last finished epoch, as safetensors."""
-        return self.path / "model.safetensors"
-
-    @property
-    def checkpoint(self) -> Path:
-        """What the run needs to go on."""
-        return self.path / "checkpoint.pt"
-
-    @property
-    def evaluation(self) -> Path:
-        """Figures, evaluations and statuses on the test data, as JSON."""
-        return self.path / "evaluation.json"
-
-    @property
-    def vocabulary(self) -> Path:
-        """Which token is which word or character, as JSON, of a run on a text."""
-        return self.path / "vocabulary.json"
-
-    @property
-    def images(self) -> Path:
-        """Names of the classes and how images were normalised, as JSON, of a run on images."""
-        return self.path / "images.json"
-
-    @property
-    def trigram(self) -> Path:
-        """What a trigram model makes of the same text, as JSON."""
-        return self.path / "trigram.json"
-
-    @property
-    def memory(self) -> Path:
-        """Memory of a training step against depth, as JSON."""
-        return self.path / "memory.json"
+    recipe = _File("recipe.yaml")
+    """The recipe with every default spelt out, as YAML."""
+    info = _File("run.json")
+    """Versions, hardware and date, as JSON."""
+    metrics = _File("metrics.jsonl")
+    """One JSON object a line and epoch."""
+    events = _File("events")
+    """Folder of TensorBoard's events."""
+    weights = _File("model.safetensors")
+    """Weights after the last finished epoch, as safetensors."""
+    checkpoint = _File("checkpoint.pt")
+    """What the run needs to go on."""
+    evaluation = _File("evaluation.json")
+    """Figures, evaluations and statuses on the test data, as JSON."""
+    vocabulary = _File("vocabulary.json")
+    """Which token is which word or character, as JSON, of a run on a text."""
+    images = _File("images.json")
+    """Names of the classes and how images were normalised, as JSON, of a run on images."""
+    baseline = _File("baseline.json")
+    """What the task's baseline makes of the same data, as JSON."""
+    memory = _File("memory.json")
+    """Memory of a training step against depth, as JSON."""
 
     def evaluation_of(self, split: str, *, changed: bool = False) -> Path:
         """Return the file of an evaluation: of another split, or of a model that was changed."""
@@ -234,6 +215,29 @@ def load(
     model = task.model(recipe.model, **layer) if task else recipe.model.build(**layer)
     load_weights(folder.weights, model)
     return Run(folder.path, recipe, model.eval(), task, folder.read_metrics())
+
+
+def describe(model: Model, task: Task, accelerator: Accelerator) -> dict[str, Any]:
+    """Return what run.json holds: what the result depends on beside the recipe, and the metrics."""
+    counts = {"parameters": _parameters(model)}
+    if isinstance(model, SequenceModel):
+        lexicon = _parameters(model.lexicon)
+        counts["parameters_without_lexicon"] = counts["parameters"] - lexicon
+    return {
+        **environment(),
+        "processes": accelerator.num_processes,
+        "device": accelerator.device.type,
+        **counts,
+        "source": task.source,
+        "data": task.checksum,
+        "unit": task.unit,
+        "eval_split": task.eval_split,
+        "metrics": [metric.describe() for metric in dict.fromkeys((*task.metrics, LOSS))],
+    }
+
+
+def _parameters(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
 
 
 def environment() -> dict[str, Any]:

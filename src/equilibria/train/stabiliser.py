@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 from torch import Tensor
 
 from equilibria.solve import Solution
 from equilibria.stability import jacobian_penalty
+from equilibria.tasks.feed import WHOLE, Part
 from equilibria.train.recipe import Recipe
 
 
-@dataclass
-class Counts:
-    """Sums over the steps of this epoch, on this process, in which something was solved."""
-
-    steps: int = 0
-    applied: int = 0
-    penalty: float = 0.0
-    gamma: float = 0.0
-    correction: float = 0.0
-
-    def __add__(self, other: Counts) -> Counts:
-        mine, its = asdict(self), asdict(other)
-        return Counts(**{name: mine[name] + its[name] for name in mine})
-
-
 class Stabiliser:
-    """The regulariser and the correction of a run; idle where the recipe has neither.
+    """The regulariser and the correction of a run whose recipe has one of them or both.
 
     Args:
         recipe: of the run.
@@ -42,7 +29,8 @@ class Stabiliser:
 
     def __init__(self, recipe: Recipe, steps: int, accelerator: Accelerator) -> None:
         self.recipe, self.steps, self.accelerator = recipe, steps, accelerator
-        self.counts = Counts()
+        # Sums over the steps of this epoch, on this process, in which something was solved.
+        self.counts: dict[str, float] = defaultdict(float)
         self.factor = 1.0  # on gamma, by the controller
         self.evals = 0.0  # of all samples since the factor last changed
         self.samples = 0
@@ -59,50 +47,55 @@ class Stabiliser:
         step: int,
         solutions: Sequence[Solution],
         loss: Callable[[Sequence[Any]], Tensor],
+        *,
+        share: float = 1.0,
+        part: Part = WHOLE,
+        penalised: bool | None = None,
     ) -> Tensor | None:
-        """Return what step `step` adds to the loss, a scalar; None for nothing.
+        """Return what a micro-batch of step `step` adds to the loss, a scalar; None for nothing.
 
         Of a model that solves several times, piece by piece, the penalty is the mean over the
         solves.
 
         Args:
             step: from 0.
-            solutions: found with the iterates that `states` asked for; none of a step that solved
-                nothing.
-            loss: states, one of each solve -> scalar, the loss of what is read from them.
+            solutions: found with the iterates that `states` asked for.
+            loss: states, one of each solve -> scalar, what the micro-batch contributes to the mean
+                loss of what is read from them.
+            share: of this process's rows that are in the micro-batch.
+            part: of the whole step's rows that these are.
+            penalised: whether the step has the penalty; None: drawn, as the recipe says.
         """
-        if not solutions:
-            return None
         terms: list[Tensor] = []
-        self.counts.steps += 1
+        self.counts["steps"] += share
         if (correction := self.recipe.correction) is not None:
             terms.append(
                 correction(loss, list(zip(*(each.states for each in solutions), strict=True)))
             )
-            self.counts.correction += float(terms[-1].detach())
+            self.counts["correction"] += float(terms[-1].detach())
         if (regulariser := self.recipe.regulariser) is not None:
-            weight = regulariser.weight(step, self.steps, self.recipe.seed) * self.factor
-            self.counts.gamma += regulariser.at(step, self.steps)[0] * self.factor
-            if weight > 0.0:
-                probes = self._probes(step)
+            gamma = regulariser.at(step, self.steps)[0]
+            weight = share * self.factor * gamma
+            if penalised is None:
+                penalised = regulariser.drawn(step, self.steps, self.recipe.seed)
+            self.counts["gamma"] += weight
+            if penalised and weight > 0.0:
+                probes = self._probes(step, part)
                 penalties = [
                     jacobian_penalty(each, regulariser.samples, generator=probes)
                     for each in solutions
                 ]
                 penalty = sum(penalties[1:], penalties[0]) / len(penalties)
                 terms.append(weight * penalty)
-                self.counts.applied += 1
-                self.counts.penalty += float(penalty.detach())
+                self.counts["applied"] += share
+                self.counts["penalty"] += share * float(penalty.detach())
         return sum(terms[1:], terms[0]) if terms else None
 
     def observe(self, step: int, solutions: Sequence[Solution]) -> None:
         """Take note of what the solves of step `step` took."""
         controller = self.recipe.regulariser and self.recipe.regulariser.controller
-        if not solutions or not (self.recipe.correction or controller):
-            return
         evals = torch.cat([each.stats.evals for each in solutions])
-        if self.recipe.correction is not None:
-            self.length = float(evals.double().mean())
+        self.length = float(evals.double().mean())
         if not controller:
             return
         self.evals += float(evals.sum())
@@ -113,35 +106,31 @@ class Stabiliser:
             self.factor = controller.adapt(self.factor, float(total[0] / total[1]))
             self.evals, self.samples = 0.0, 0
 
-    def summary(self, counts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return what the log of an epoch says; nothing where the recipe has neither.
-
-        Args:
-            counts: of all processes, as `state` gives them.
-        """
-        total = sum((Counts(**each) for each in counts), Counts())
-        steps = max(1, total.steps)
+    def finish_epoch(self) -> dict[str, Any]:
+        """Return what the log of an epoch says, and begin the counts of another."""
+        total: dict[str, float] = defaultdict(float)
+        for each in gather_object([dict(self.counts)]):
+            for name, value in each.items():
+                total[name] += value
+        self.counts = defaultdict(float)
+        steps = max(1, total["steps"])
         record: dict[str, Any] = {}
         if self.recipe.regulariser is not None:
             record["regulariser"] = {
-                "penalty": total.penalty / total.applied if total.applied else None,
-                "applied": total.applied / steps,
-                "gamma": total.gamma / steps,
+                "penalty": total["penalty"] / total["applied"] if total["applied"] else None,
+                "applied": total["applied"] / steps,
+                "gamma": total["gamma"] / steps,
             }
             if self.recipe.regulariser.controller is not None:
                 record["regulariser"]["factor"] = self.factor
         if self.recipe.correction is not None:
-            record["correction"] = {"loss": total.correction / steps}
+            record["correction"] = {"loss": total["correction"] / steps}
         return record
-
-    def reset(self) -> None:
-        """Begin the counts of another epoch."""
-        self.counts = Counts()
 
     def state(self) -> dict[str, Any]:
         """Return everything as plain numbers; `restore` takes it back."""
         return {
-            "counts": asdict(self.counts),
+            "counts": dict(self.counts),
             "factor": self.factor,
             "evals": self.evals,
             "samples": self.samples,
@@ -150,12 +139,11 @@ class Stabiliser:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go back to a `state`."""
-        self.counts = Counts(**state["counts"])
+        self.counts = defaultdict(float, state["counts"])
         self.factor, self.evals = state["factor"], state["evals"]
         self.samples, self.length = state["samples"], state["length"]
 
-    def _probes(self, step: int) -> torch.Generator:
+    def _probes(self, step: int, part: Part) -> torch.Generator:
         """Probes of their own, so that all else at random is what it is without a penalty."""
-        index = self.accelerator.process_index
-        seed = random.Random(f"probes {self.recipe.seed} {step} {index}").getrandbits(63)
+        seed = random.Random(f"probes {self.recipe.seed} {step} {part.index}").getrandbits(63)
         return torch.Generator(self.accelerator.device).manual_seed(seed)

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy
 import torch
@@ -17,10 +18,9 @@ from equilibria.stability.ensembles.measure import DRAWS, SCALES
 from equilibria.stability.rescale import UnreachableRadiusError
 from equilibria.tasks import Task
 from equilibria.train import evaluation
-from equilibria.train.beginning import begin
+from equilibria.train.checkpoint import seed_all
 from equilibria.train.initialisation import first_piece
 from equilibria.train.recipe import Recipe
-from equilibria.train.step import seed_all
 
 __all__ = ["ENSEMBLES", "SAMPLES", "SEQUENCES", "examine_start"]
 
@@ -42,7 +42,7 @@ def examine_start(
     scales: Iterable[float] = SCALES,
     draws: int = DRAWS,
     samples: int | None = None,
-    told: Callable[[int, int], None] = lambda done, of: None,
+    progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Sweep:
     """Measure how the model of a recipe would start, on the first samples that training meets.
 
@@ -56,7 +56,7 @@ def examine_start(
         recipe: its seed is that of the draws too, its `initialisation.layers` says which weights
             are drawn, and its solver is the one that must converge.
         task: the recipe's.
-        ensembles, scales, draws, told: see `stability.ensembles.sweep`.
+        ensembles, scales, draws, progress: see `stability.ensembles.sweep`.
         samples: how many; None for `SAMPLES`, or `SEQUENCES`.
 
     Raises:
@@ -70,7 +70,7 @@ def examine_start(
             "recurrent weights whose start could be unstable"
         )
     with _kept():
-        return _examine(recipe, task, ensembles, scales, draws, samples, told)
+        return _examine(recipe, task, ensembles, scales, draws, samples, progress)
 
 
 def _examine(
@@ -80,7 +80,7 @@ def _examine(
     scales: Iterable[float],
     draws: int,
     samples: int | None,
-    told: Callable[[int, int], None],
+    progress: Callable[[int, int], None],
 ) -> Sweep:
     seed_all(recipe.seed)
     model = task.model(recipe.model, **recipe.layer())
@@ -94,11 +94,16 @@ def _examine(
         ) from None
     inputs = evaluation.to_device(first_piece(model, inputs), accelerator)
     refused = ""
-    try:
-        begin(recipe, task, model, accelerator)
-    except UnreachableRadiusError as error:
-        assert recipe.initialisation is not None
-        refused = f"initialisation.radius {recipe.initialisation.radius:g}: {error}"
+    if (asked := recipe.initialisation) is not None:
+
+        def first() -> Any:
+            batch = task.feed(recipe.batch_size, recipe.seed).batch(0)
+            return evaluation.to_device(batch.inputs, accelerator)
+
+        try:
+            asked.apply(model, first)
+        except UnreachableRadiusError as error:
+            refused = f"initialisation.radius {asked.radius:g}: {error}"
     model.to(accelerator.device)
     found = sweep(
         model,
@@ -106,9 +111,9 @@ def _examine(
         ensembles=ensembles,
         scales=scales,
         draws=draws,
-        layers=None if recipe.initialisation is None else recipe.initialisation.layers,
+        layers=None if asked is None else asked.layers,
         seed=recipe.seed,
-        told=told,
+        progress=progress,
     )
     own = None if refused else found.own
     return replace(found, own=own, refused=refused, notes=tuple(_notes(recipe)))

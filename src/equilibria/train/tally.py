@@ -1,20 +1,19 @@
-"""Counts over many batches, exact and small enough to save in a checkpoint."""
+"""Sums over many batches, exact and small enough to save in a checkpoint."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+import torch
 from torch import Tensor
 
 from equilibria.solve import Solution, Status
+from equilibria.tasks import Task
 
 PERCENTILES = (50, 90, 99)
-
-Summary = dict[str, Any]
-"""Figures by name, as a line of metrics.jsonl has them."""
 
 
 @dataclass
@@ -54,29 +53,27 @@ class SolveTally:
 
 @dataclass
 class Tally:
-    """Loss, right answers, and forward and adjoint solves of what was seen so far.
+    """Sums of loss and metrics, and forward and adjoint solves, of what was seen so far.
 
     Attributes:
-        units: samples, or tokens of a text.
-        loss: summed over the units.
-        answers: how many were checked.
-        correct: how many of these were right.
+        sums: by name, on the CPU, in float64 or int64; `loss` and `units` among them.
     """
 
-    units: int = 0
-    loss: float = 0.0
-    answers: int = 0
-    correct: int = 0
+    sums: dict[str, Tensor] = field(default_factory=dict)
     forward: SolveTally = field(default_factory=SolveTally)
     adjoint: SolveTally = field(default_factory=SolveTally)
 
-    def add(self, loss: float, units: int, correct: Tensor | None = None) -> None:
-        """Count a batch: its loss, a mean over so many units, and bool which answers are right."""
-        self.units += units
-        self.loss += loss * units
-        if correct is not None:
-            self.answers += correct.numel()
-            self.correct += int(correct.sum())
+    @property
+    def units(self) -> int:
+        """The denominator of the loss so far."""
+        return int(self.sums["units"]) if self.sums else 0
+
+    def add(self, sums: Mapping[str, Tensor]) -> None:
+        """Add what a batch contributes to the sums, tensors of any shape."""
+        for name, value in sums.items():
+            wide = torch.float64 if value.is_floating_point() else torch.int64
+            value = value.detach().cpu().to(wide)
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
 
     def add_solves(self, solutions: Iterable[Solution], rows: Tensor | None = None) -> None:
         """Count the solves behind a batch, forward and, once they were made, backward.
@@ -91,28 +88,26 @@ class Tally:
             if (adjoint := solution.adjoint) is not None:
                 self.adjoint.add(adjoint.stats.evals[chosen], adjoint.status[chosen])
 
-    def summary(self, figures: Callable[[float], Mapping[str, float]] | None = None) -> Summary:
-        """Return means and shares over all that was seen.
+    def summary(self, task: Task, split: str | None = None) -> dict[str, Any]:
+        """Return the task's figures, and means and shares of the solves.
 
         Args:
-            figures: mean loss -> what that means in other units, by name.
+            task: whose sums they are.
+            split: that was evaluated; None for batches of training.
         """
-        loss = self.loss / self.units
         return {
-            "loss": loss,
-            **({"accuracy": self.correct / self.answers} if self.answers else {}),
-            **({} if figures is None else figures(loss)),
+            **task.figures(self.sums, split),
             "forward": self.forward.summary(),
             "adjoint": self.adjoint.summary(),
         }
 
     def state(self) -> dict[str, Any]:
-        """Return the counts as plain numbers and dictionaries; `restore` takes them back."""
+        """Return all as tensors, plain numbers and dictionaries; `restore` takes them back."""
         solves = {
             name: {"evals": dict(solve.evals), "status": dict(solve.status)}
             for name, solve in (("forward", self.forward), ("adjoint", self.adjoint))
         }
-        return {name: getattr(self, name) for name in _SUMS} | solves
+        return {"sums": dict(self.sums), **solves}
 
     @classmethod
     def restore(cls, state: Mapping[str, Any]) -> Self:
@@ -121,19 +116,15 @@ class Tally:
             name: SolveTally(Counter(state[name]["evals"]), Counter(state[name]["status"]))
             for name in ("forward", "adjoint")
         }
-        return cls(*(state[name] for name in _SUMS), **solves)
+        return cls(dict(state["sums"]), **solves)
 
     @classmethod
-    def total(cls, tallies: Iterable[Tally]) -> Tally:
-        """Return the tally of all that several have seen."""
+    def total(cls, states: Iterable[Mapping[str, Any]]) -> Tally:
+        """Return the tally of all that several have seen, given the `state` of each."""
         total = Tally()
-        for tally in tallies:
-            for name in _SUMS:
-                setattr(total, name, getattr(total, name) + getattr(tally, name))
+        for tally in map(cls.restore, states):
+            total.add(tally.sums)
             for mine, other in ((total.forward, tally.forward), (total.adjoint, tally.adjoint)):
                 mine.evals.update(other.evals)
                 mine.status.update(other.status)
         return total
-
-
-_SUMS = ("units", "loss", "answers", "correct")

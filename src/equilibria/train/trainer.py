@@ -1,118 +1,52 @@
-"""The training loop."""
+"""A training between two steps: a step of it, an epoch's record, its checkpoint."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 import time
-import warnings
-from collections.abc import Callable
-from dataclasses import asdict, replace
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
-from rich.console import Console
+from torch import Tensor
 
-from equilibria.solve import SolveWarning
+from equilibria.models import EquilibriumModel, Model, Prediction
 from equilibria.tasks import Batch, Task
-from equilibria.train import checkpoint, evaluation, files
+from equilibria.train import checkpoint, evaluation
 from equilibria.train import recipe as recipes
-from equilibria.train.evaluation import accelerator as accelerator_of
-from equilibria.train.judge import Judge
-from equilibria.train.loggers import JsonLines, TensorBoard, Terminal
+from equilibria.train.checkpoint import seed_all
+from equilibria.train.evaluation import loss_of, output_at, sums_of, to_device
+from equilibria.train.initialisation import Beginning
+from equilibria.train.pretrain import ShallowStart
 from equilibria.train.recipe import Recipe
 from equilibria.train.run import Folder, RunError
-from equilibria.train.signals import Interrupted, stop_signal
-from equilibria.train.step import Step, TrainingError
+from equilibria.train.stabiliser import Stabiliser
 from equilibria.train.tally import Tally
 
-__all__ = ["Interrupted", "Probe", "Stop", "Trainer", "TrainingError", "train"]
+__all__ = [
+    "Diverged",
+    "Probe",
+    "Trainer",
+    "TrainingError",
+    "seed_all",
+]
 
 Probe = Callable[["Trainer"], dict[str, Any]]
 """Measures something after each epoch; what it returns is in the epoch's metrics, under "probe"."""
 
-Stop = Callable[[], bool]
-"""Tells after each step, and after each depth at which memory is measured, whether to save and stop
-there, as a signal would."""
+
+class TrainingError(RuntimeError):
+    """Training cannot go on; the message says why."""
 
 
-def train(
-    recipe: Recipe,
-    path: Path,
-    *,
-    data_dir: Path | None = None,
-    resume: bool = False,
-    console: Console | None = None,
-    probe: Probe | None = None,
-    stop: Stop | None = None,
-) -> None:
-    """Train a model as `recipe` says and leave the run in the folder `path`.
-
-    Under `torchrun` or `accelerate launch` all processes call this; the first one writes.
-
-    Args:
-        recipe: what to do.
-        path: the run folder, which must not exist yet, or be a run of this recipe under `resume`.
-        data_dir: folder to look for data sets in, before EQUILIBRIA_DATA.
-        resume: go on from the checkpoint in the folder; a finished run is left as it is.
-        console: where to write; None for the standard output.
-        probe: measures something more after each epoch.
-        stop: tells when to stop.
-
-    Raises:
-        RunError: the folder exists, or cannot be resumed with this recipe.
-        CheckpointError: the checkpoint is damaged, or of another run.
-        TrainingError: the loss is not finite any more.
-        ODEError: a neural ODE cannot be integrated any more.
-        Interrupted: a signal or `stop` ended the run; it was saved.
-    """
-    folder = Folder(path)
-    if resume:
-        folder.read_recipe()  # what is no run is said before any data are read
-    accelerator = accelerator_of(recipe.precision)
-    console = (console or Console()) if accelerator.is_main_process else Console(quiet=True)
-    if accelerator.is_main_process and not resume:
-        folder.check_free()
-    with accelerator.main_process_first():  # which downloads what is missing
-        task = recipe.task.load(data_dir)
-    if resume:
-        folder.check_same(completed(recipe, task))
-    fresh = not (resume and folder.checkpoint.exists())
-    begins = recipe.initialisation
-    if fresh and begins is not None and begins.radius is not None:
-        console.print(
-            f"Looking for the scale of the recurrent weights that gives a spectral radius of "
-            f"{begins.radius:g} on the first batch ...",
-            markup=False,
-        )
-    trainer = Trainer(recipe, task, accelerator, probe=probe, stop=stop, fresh=fresh)
-    if accelerator.is_main_process and not resume:
-        folder.create(trainer.recipe)
-    trainer.fit(folder, console, resume=resume)
-    measured = True
-    if accelerator.is_main_process:
-        with console.status("Measuring the memory of a training step ..."):
-            measured = trainer.judge.measure(folder, console, stop or (lambda: False))
-    accelerator.wait_for_everyone()
-    accelerator.end_training()
-    if not measured:
-        raise Interrupted(
-            f"stopped before the memory of a training step was measured at all depths; the model "
-            f"is trained: go on with: equilibria train {folder.recipe} --out {path} --resume"
-        )
-    console.print(
-        f"The run is in {path}. Next: equilibria report {path}", soft_wrap=True, markup=False
-    )
-
-
-def completed(recipe: Recipe, task: Task) -> Recipe:
-    """Return the recipe with what its model leaves to the data filled in.
-
-    Raises:
-        ValueError: the model does not fit the data.
-    """
-    return replace(recipe, model=task.complete(recipe.model))
+class Diverged(TrainingError):
+    """The loss or the gradient is not finite; the recipe is why, and not where it is trained."""
 
 
 class Trainer:
@@ -123,9 +57,17 @@ class Trainer:
         task: the recipe's task.
         accelerator: device, processes and precision.
         probe: measures something more after each epoch.
-        stop: tells when to stop.
         fresh: the run begins here; otherwise it is restored from a checkpoint, and the weights
             need not begin as the recipe says.
+
+    Attributes:
+        model: itself, on the accelerator's device; not what wraps it on several processes.
+        beginning: what the recurrent weights were set to; None where the recipe says nothing.
+        stabiliser: the regulariser and the correction; None where the recipe has neither.
+        step: steps that were taken.
+        carry: what the model carries over to the next step, of each micro-batch; None at the start.
+        tally: sums and solves of this process since the epoch began.
+        seconds: that the steps since then took.
 
     Raises:
         TrainingError: the batches cannot be cut from the data or shared among the processes; or
@@ -139,35 +81,62 @@ class Trainer:
         accelerator: Accelerator,
         *,
         probe: Probe | None = None,
-        stop: Stop | None = None,
         fresh: bool = True,
     ) -> None:
-        self.recipe, self.task, self.accelerator = completed(recipe, task), task, accelerator
-        self.probe, self.stop = probe, stop
+        self.recipe = replace(recipe, model=task.complete(recipe.model))
+        self.task, self.accelerator, self.probe = task, accelerator, probe
         try:
             self.feed = task.feed(recipe.batch_size, recipe.seed)
         except ValueError as error:
             raise TrainingError(str(error)) from None
-        if recipe.batch_size % accelerator.num_processes:
+        self._check()
+        self.part = evaluation.part_of(accelerator)
+        self.step, self.seconds = 0, 0.0
+        self.carry: list[Any] | None = None
+        self.tally = Tally()
+        seed_all(recipe.seed)
+        self.model: Model = task.model(self.recipe.model, **recipe.layer())
+        self.beginning = self._begin() if fresh and recipe.initialisation else None
+        optimiser = recipe.optimiser.build(self.model)
+        self.rates = [group["lr"] for group in optimiser.param_groups]
+        self.wrapped, self.optimiser = accelerator.prepare(self.model, optimiser)
+        seed_all(recipe.seed + accelerator.process_index)  # own dropout masks on each process
+        self.stabiliser = None
+        if recipe.regulariser is not None or recipe.correction is not None:
+            self.stabiliser = Stabiliser(recipe, self.steps, accelerator)
+
+    def _check(self) -> None:
+        """Raise TrainingError where this recipe cannot be trained by these processes."""
+        recipe, processes = self.recipe, self.accelerator.num_processes
+        if recipe.batch_size % processes:
             raise TrainingError(
-                f"batch_size {recipe.batch_size} cannot be shared equally by "
-                f"{accelerator.num_processes} processes"
+                f"batch_size {recipe.batch_size} cannot be shared equally by {processes} processes"
             )
-        if recipe.precision == "fp16" and accelerator.device.type == "cpu":
+        if recipe.accumulate * processes > recipe.batch_size:
+            raise TrainingError(
+                f"accumulate is {recipe.accumulate}, more than the {recipe.batch_size // processes}"
+                " rows that each process has of a batch: lower it or raise batch_size"
+            )
+        if recipe.precision == "fp16" and self.accelerator.device.type == "cpu":
             raise TrainingError("precision fp16 needs a GPU; on a CPU there is bf16")
         if recipe.pretrain is not None and recipe.pretrain.steps >= self.steps:
             raise TrainingError(
                 f"pretrain.steps is {recipe.pretrain.steps} and the run has {self.steps} steps: it "
                 "would never solve for a fixed point; lower pretrain.steps or raise epochs"
             )
-        self.part = evaluation.part_of(accelerator)
-        self.stepper = Step(self.recipe, task, accelerator, self.steps, fresh=fresh)
-        self.model, self.stabiliser = self.stepper.model, self.stepper.stabiliser
-        self.judge = Judge(self.stepper)
-        self.step = 0
-        self.carry: Any = None
-        self.tally = Tally()
-        self.seconds = 0.0
+
+    def _begin(self) -> Beginning:
+        """Fill the recurrent weights as the recipe says, alike on all processes."""
+        asked = self.recipe.initialisation
+        assert asked is not None
+        try:
+            return asked.apply(
+                self.model, lambda: to_device(self.feed.batch(0).inputs, self.accelerator)
+            )
+        except ValueError as error:
+            if asked.radius is None:
+                raise
+            raise TrainingError(f"initialisation.radius {asked.radius:g}: {error}") from None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -179,96 +148,185 @@ class Trainer:
         """Steps of the whole run."""
         return self.recipe.epochs * self.steps_per_epoch
 
-    def fit(self, folder: Folder, console: Console, *, resume: bool = False) -> None:
-        """Train until the recipe's last epoch, and evaluate; see `train`."""
-        main = self.accelerator.is_main_process
-        if resume and not folder.checkpoint.exists():
-            folder.check_untrained()
-        elif resume:
-            folder.check_data(self.task.checksum)
-            self.restore(checkpoint.load_checkpoint(folder.checkpoint), folder.checkpoint)
-            if self.step == self.steps and folder.evaluation.exists():
-                console.print(
-                    f"{folder.path} is finished: there is nothing to resume", markup=False
-                )
-                return
-        if self.step == 0 and main:
-            if self.stepper.beginning is not None:
-                console.print(f"Recurrent weights: {self.stepper.beginning}", markup=False)
-            files.write_json(folder.info, self.judge.describe())
-            self.task.save(folder.path)
-        epochs = self.step // self.steps_per_epoch
-        loggers = [JsonLines(folder, epochs), TensorBoard(folder, self.step)] if main else []
-        terminal = Terminal(console, self.recipe.epochs, self.steps_per_epoch, self.task)
-        try:
-            with (
-                stop_signal(self.accelerator.num_processes == 1) as stopped,
-                warnings.catch_warnings(),
-            ):
-                # Shares of failed backward solves are logged; a warning a step would bury them.
-                warnings.simplefilter("ignore", SolveWarning)
-                while self.step < self.steps:
-                    self.train_step()
-                    epoch, position = divmod(self.step, self.steps_per_epoch)
-                    if position:
-                        terminal.step(epoch + 1, position, self.tally, self.seconds)
-                    else:
-                        record = self.finish_epoch()
-                        for logger in (*loggers, terminal):
-                            logger.epoch(record)
-                    ends = bool(stopped) or (self.stop is not None and self.stop())
-                    every = self.recipe.save_every
-                    if position == 0 or ends or (every and self.step % every == 0):
-                        self.save(folder)
-                    if ends and self.step < self.steps:
-                        raise Interrupted(
-                            f"stopped in epoch {epoch + 1} after step {self.step} of {self.steps}; "
-                            f"it is saved: go on with: equilibria train {folder.recipe} "
-                            f"--out {folder.path} --resume"
-                        )
-        finally:
-            for logger in (*loggers, terminal):
-                logger.close()
-        self.judge.conclude(folder, console, self.step)
+    # --- what is measured -------------------------------------------------------------------------
 
-    def train_step(self) -> None:
-        """Take one step of the optimiser on the next batch.
+    def evaluate(self, split: str, depths: Sequence[int] = ()) -> dict[str, Any]:
+        """Return the model's figures on a split; see `evaluation.evaluate`.
 
-        Raises:
-            TrainingError: the loss or the gradient is not finite.
+        In the shallow beginning of a run, the shallow network is evaluated.
+
+        Args:
+            split: one of the task's.
+            depths: evaluations after which the figures are taken too.
         """
-        start = time.perf_counter()
-        self.carry = self.stepper.take(self.step, self.batch(), self.carry, self.tally)
-        self.step += 1
-        self.seconds += time.perf_counter() - start
+        shallow = self._shallow(self.step - 1)
+        with shallow.applied(self.model) if shallow else nullcontext():
+            return evaluation.evaluate(
+                self.model,
+                self.task,
+                self.accelerator,
+                split=split,
+                batch_size=self.recipe.eval_batch_size,
+                depths=() if shallow else depths,
+                count_solves=shallow is None,
+            )
 
-    def batch(self) -> Batch:
-        """Return this process's part of the next batch."""
-        return self.feed.batch(self.step, self.part)
+    def radius(self) -> dict[str, float] | None:
+        """Return the spectral radius at the first samples of the split that is evaluated.
+
+        None of a network that solves nothing; see `evaluation.radius`.
+        """
+        if not isinstance(self.model, EquilibriumModel) or self._shallow(self.step - 1):
+            return None
+        probes = evaluation.probes(self.task, self.recipe.probes, self.accelerator)
+        return evaluation.radius(self.model, probes.inputs)
+
+    def _shallow(self, step: int) -> ShallowStart | None:
+        """Return the shallow network that step `step` trains; None where it solves."""
+        start = self.recipe.pretrain
+        return start if start is not None and step < start.steps else None
 
     def finish_epoch(self) -> dict[str, Any]:
         """Evaluate, and return the metrics of the epoch that ends here."""
-        parts = gather_object([(self.tally.state(), asdict(self.stabiliser.counts))])
-        tally = Tally.total(Tally.restore(state) for state, _ in parts)
+        tally = Tally.total(gather_object([self.tally.state()]))
         record = {
             "epoch": self.step // self.steps_per_epoch,
             "step": self.step,
-            "lr": self.stepper.optimiser.param_groups[0]["lr"],
+            "lr": self.optimiser.param_groups[0]["lr"],
             "seconds": round(self.seconds, 3),
             self.task.unit: tally.units,
-            "train": tally.summary(self.task.figures),
-            **self.stabiliser.summary(counts for _, counts in parts),
-            self.task.judged: self.judge.evaluate(self.task.judged, self.step),
+            "train": tally.summary(self.task),
+            **(self.stabiliser.finish_epoch() if self.stabiliser is not None else {}),
+            self.task.eval_split: self.evaluate(self.task.eval_split),
         }
-        if (radius := self.judge.radius(self.step)) is not None:
+        if (radius := self.radius()) is not None:
             record["spectral_radius"] = radius
         if self.probe is not None:
             state = checkpoint.random_state()  # a probe leaves the run as it is
             record["probe"] = self.probe(self)
             checkpoint.set_random_state(state)
         self.tally, self.seconds = Tally(), 0.0
-        self.stabiliser.reset()
         return record
+
+    # --- a step -----------------------------------------------------------------------------------
+
+    def batch(self, index: int = 0) -> Batch:
+        """Return a micro-batch of the next step: this process's share of the batch, or a part."""
+        return self.feed.batch(self.step, self.part.cut(index, self.recipe.accumulate))
+
+    def train_step(self, penalised: bool | None = None) -> None:
+        """Take one step of the optimiser on the next batch.
+
+        Loss and gradient are the mean over all units of the step, of all micro-batches on all
+        processes, however unequally these share them.
+
+        Args:
+            penalised: whether the step has the regulariser's penalty; None: drawn, as the recipe
+                says.
+
+        Raises:
+            Diverged: the loss or the gradient is not finite, on any process.
+        """
+        start = time.perf_counter()
+        factor = self.recipe.schedule.factor(self.step, self.steps)
+        for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
+            group["lr"] = rate * factor
+        batches = [self.task.augment(self.batch(k)) for k in range(self.recipe.accumulate)]
+        (units,) = self._total(sum(self.task.units(batch.targets) for batch in batches))
+        # DDP takes the mean over the processes.
+        scale = self.accelerator.num_processes / max(units, 1)
+        carries, self.carry = self.carry or [None] * len(batches), []
+        shallow = self._shallow(self.step)
+        stabiliser = None if shallow else self.stabiliser
+        states = stabiliser.states() if stabiliser else ()
+        value, added, solutions = 0.0, 0.0, []
+        for index, (batch, carry) in enumerate(zip(batches, carries, strict=True)):
+            last = index + 1 == len(batches)
+            batch = to_device(batch, self.accelerator)
+            with (
+                shallow.applied(self.model) if shallow else nullcontext(),
+                nullcontext() if last else self.accelerator.no_sync(self.wrapped),
+            ):
+                prediction = self.wrapped(
+                    batch.inputs,
+                    carry=None if batch.begins else carry,
+                    **({"states": states} if states else {}),
+                )
+                loss = self._loss(prediction, batch.targets)
+                total = scale * loss
+                value += float(total.detach())
+                if stabiliser is not None:
+                    extra = stabiliser.extra(
+                        self.step,
+                        prediction.solutions,
+                        partial(self._early, prediction, batch.targets, scale),
+                        share=batch.samples
+                        * self.accelerator.num_processes
+                        / self.recipe.batch_size,
+                        part=self.part.cut(index, len(batches)),
+                        penalised=penalised,
+                    )
+                    if extra is not None:
+                        total = total + extra
+                        added += float(extra.detach())
+                if last:
+                    self._check_finite(value, added)
+                self.accelerator.backward(total)
+            self.tally.add(sums_of(self.model, self.task, prediction, batch.targets, loss))
+            if shallow is None:
+                self.tally.add_solves(prediction.solutions)
+            solutions += prediction.solutions
+            self.carry.append(checkpoint.copied(prediction.carry))
+        limit = math.inf if self.recipe.clip is None else self.recipe.clip
+        length = self.accelerator.clip_grad_norm_(self.model.parameters(), limit)
+        scaled = self.accelerator.scaler is not None  # then the optimiser skips such a step itself
+        if length is not None and not scaled and not math.isfinite(float(length)):
+            raise self._diverged("the gradient is not finite")
+        self.optimiser.step()
+        self.optimiser.zero_grad()
+        if stabiliser is not None:
+            stabiliser.observe(self.step, solutions)
+        self.step += 1
+        self.seconds += time.perf_counter() - start
+
+    def _loss(self, prediction: Prediction, targets: Any) -> Tensor:
+        """Return the loss of a prediction, the sum over its units."""
+        return loss_of(self.model, self.task, prediction, targets, self.accelerator)
+
+    def _early(
+        self, prediction: Prediction, targets: Any, scale: float, states: Sequence[Any]
+    ) -> Tensor:
+        """Return `scale` times the loss of what is read from earlier states, one of each solve."""
+        with self.accelerator.autocast():
+            output = output_at(self.model, states)
+        return scale * self._loss(prediction._replace(output=output, auxiliary=()), targets)
+
+    def _total(self, *values: float) -> Sequence[float]:
+        """Return the sums of some numbers over all processes."""
+        if self.accelerator.num_processes == 1:
+            return values
+        own = torch.tensor(values, dtype=torch.float64, device=self.accelerator.device)
+        total: Any = self.accelerator.reduce(own, "sum")
+        return total.tolist()
+
+    def _check_finite(self, value: float, added: float) -> None:
+        """Raise Diverged on all processes where loss or penalty of one of them is not finite.
+
+        Called before they meet in backward, where one that had ended would keep the others waiting.
+        """
+        names = "the loss", "what the regulariser and the correction add to the loss"
+        for name, each in zip(names, self._total(value, added), strict=True):
+            if not math.isfinite(each):
+                raise self._diverged(f"{name} is {each}")
+
+    def _diverged(self, what: str) -> Diverged:
+        """Return the error that ends training before a step that would ruin the weights."""
+        return Diverged(
+            f"{what} at step {self.step + 1}. The weights and the checkpoint saved are from "
+            "before; a lower optimiser.lr or a clip may help, in a new run (--out)"
+        )
+
+    # --- the checkpoint ---------------------------------------------------------------------------
 
     def digest(self) -> str:
         """Return what tells the checkpoints of this run from those of others."""
@@ -281,39 +339,41 @@ class Trainer:
         Raises:
             OSError: they could not be written; what was there before is untouched.
         """
-        state = {
+        own = {
             "random": checkpoint.random_state(),
             "tally": self.tally.state(),
-            "stabiliser": self.stabiliser.state(),
+            "stabiliser": None if self.stabiliser is None else self.stabiliser.state(),
             "carry": checkpoint.on_cpu(self.carry),
         }
-        processes = gather_object([state])
+        processes, scaler = gather_object([own]), self.accelerator.scaler
         if not self.accelerator.is_main_process:
             return
-        checkpoint.save_checkpoint(
-            folder.checkpoint,
-            {
-                "run": self.digest(),
-                "step": self.step,
-                "seconds": self.seconds,
-                **self.stepper.state(),
-                "processes": processes,
-            },
-        )
+        content = {
+            "run": self.digest(),
+            "step": self.step,
+            "seconds": self.seconds,
+            "model": self.model.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "scaler": None if scaler is None else scaler.state_dict(),
+            "processes": processes,
+        }
+        checkpoint.save_checkpoint(folder.checkpoint, content)
         if self.step % self.steps_per_epoch == 0:
             checkpoint.save_weights(folder.weights, self.model)
 
-    def restore(self, content: dict[str, Any], path: Path) -> None:
-        """Go back to where a checkpoint was saved.
-
-        Args:
-            content: of the checkpoint.
-            path: its file, for messages.
+    def restore(self, folder: Folder) -> None:
+        """Go back to where the checkpoint of a run was saved; to the start if there was none yet.
 
         Raises:
-            RunError: it was saved by another number of processes.
-            CheckpointError: it is of another run.
+            RunError: it was saved by another number of processes, or on other data.
+            CheckpointError: it is damaged, or of another run.
         """
+        path = folder.checkpoint
+        if not path.exists():
+            folder.check_untrained()
+            return
+        folder.check_data(self.task.checksum)
+        content = checkpoint.load_checkpoint(path)
         try:
             if content["run"] != self.digest():
                 raise ValueError("its recipe or its data are others")
@@ -324,11 +384,15 @@ class Trainer:
                     f"with {self.accelerator.num_processes}"
                 )
             mine = processes[self.accelerator.process_index]
-            self.stepper.restore(content)
+            self.model.load_state_dict(content["model"])
+            self.optimiser.load_state_dict(content["optimiser"])
+            if self.accelerator.scaler is not None:
+                self.accelerator.scaler.load_state_dict(content["scaler"])
             self.step, self.seconds = content["step"], content["seconds"]
             self.tally = Tally.restore(mine["tally"])
-            self.carry = evaluation.to_device(mine["carry"], self.accelerator)
-            self.stabiliser.restore(mine["stabiliser"])
+            self.carry = to_device(mine["carry"], self.accelerator)
+            if self.stabiliser is not None:
+                self.stabiliser.restore(mine["stabiliser"])
             checkpoint.set_random_state(mine["random"])
         except RunError:
             raise

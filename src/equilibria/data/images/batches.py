@@ -44,13 +44,7 @@ def pickled(content: bytes, name: str, key: str) -> tuple[np.ndarray, np.ndarray
     Nothing else than arrays of numpy and what is built into pickle is made, and no other function
     is called, whatever the file asks for.
 
-    Args:
-        content: Of the file.
-        name: Of the file, for messages.
-        key: Under which the labels are.
-
-    Returns:
-        As `records` does.
+    The labels are under `key`; the rest is as of `records`.
 
     Raises:
         DataError: If the file is something else.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from equilibria.data.dataset import Split
-from equilibria.data.errors import DataError
+from equilibria.data.errors import reading
 from equilibria.data.images import crops, decode
 from equilibria.data.images.decode import Box
 from equilibria.data.progress import told
@@ -75,7 +75,7 @@ class ImageFiles:
             DataError: If a file cannot be read or is damaged; the message names it.
         """
         count = len(places)
-        crop = [None] * count if drawn is None else [_Crop(row, smallest) for row in drawn]
+        crop = [None] * count if drawn is None else [_crop(row, smallest) for row in drawn]
         names = [self.names[int(place)] for place in places.tolist()]
         found = torch.empty(count, *self.shape, dtype=torch.uint8)
         decoded = decode.in_threads(lambda k: self._decoded(names[k], crop[k]), range(count))
@@ -113,12 +113,10 @@ class ImageFiles:
         decoded = decode.in_threads(lambda name: self._decoded(name, None), self.names)
         return told(decoded, len(self), "Reading images")
 
-    def _decoded(self, name: str, crop: _Crop | None) -> np.ndarray:
+    def _decoded(self, name: str, crop: Callable[[int, int], Box] | None) -> np.ndarray:
         path = self.root / name
-        try:
+        with reading(path):
             content = path.read_bytes()
-        except OSError as error:
-            raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
         channels, height, width = self.shape
         part = crop or (None if self.fits else self._middle)
         return decode.pixels(content, path, "RGB" if channels == 3 else "L", (height, width), part)
@@ -130,13 +128,11 @@ class ImageFiles:
         return (height - high) / 2, (width - wide) / 2, high, wide
 
 
-@dataclass(frozen=True)
-class _Crop:
-    """The part of an image that some numbers decide, once its size is known."""
+def _crop(drawn: Tensor, smallest: float) -> Callable[[int, int], Box]:
+    """The part of an image that some numbers decide, once its height and width are known."""
 
-    drawn: Tensor
-    smallest: float
+    def part(height: int, width: int) -> Box:
+        top, left, high, wide = crops.boxes(drawn[None], smallest, height, width)[0].tolist()
+        return top, left, high, wide
 
-    def __call__(self, height: int, width: int) -> Box:
-        top, left, high, wide = crops.boxes(self.drawn[None], self.smallest, height, width)[0]
-        return float(top), float(left), float(high), float(wide)
+    return part

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import torch
 
 from equilibria.data.images import headers, layout
 from equilibria.data.images.files import ImageFiles
-from equilibria.data.images.headers import Header
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +92,7 @@ def load(
         )
         for part in found.names
     }
+    least, name = min(zip(scanned, names, strict=True), key=lambda pair: min(pair[0][:2]))
     return ImageFolder(
         title=title or found.root.resolve().name,
         train=parts[layout.TRAIN],
@@ -101,12 +100,6 @@ def load(
         valid=parts.get("valid"),
         labels=found.labels,
         shape=(channels, high, wide),
-        smallest=_smallest(found.root, names, scanned),
+        smallest=f"{found.root / name} ({least.height} x {least.width} pixels)",
         checksum=checksum,
     )
-
-
-def _smallest(root: Path, names: Sequence[str], scanned: Sequence[Header]) -> str:
-    place = min(range(len(names)), key=lambda k: min(scanned[k].height, scanned[k].width))
-    header = scanned[place]
-    return f"{root / names[place]} ({header.height} x {header.width} pixels)"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import io
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from equilibria.data.errors import DataError
+from equilibria.data.errors import DataError, reading
 from equilibria.data.images import decode
 from equilibria.data.progress import told
 
@@ -130,19 +129,13 @@ def size_of(root: Path, names: Sequence[str], headers: Sequence[Header]) -> tupl
 
 def _header(path: Path, whole: bool) -> tuple[Header, str]:
     """The header of a file, and what its checksum is made of."""
-    try:
-        if whole:
-            content = path.read_bytes()
-            image = decode.identified(io.BytesIO(content), path)
-            key = hashlib.sha256(content).hexdigest()
-        else:
-            with path.open("rb") as file:
-                image = decode.identified(file, path)
-                key = str(path.stat().st_size)
-                return _described(image), key
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
-    return _described(image), key
+    with reading(path), path.open("rb") as file:
+        image = decode.identified(file, path)
+        described = _described(image)
+        if not whole:
+            return described, str(path.stat().st_size)
+        file.seek(0)
+        return described, hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _described(image: Image) -> Header:

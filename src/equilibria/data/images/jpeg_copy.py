@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -11,24 +10,25 @@ import torch
 from filelock import FileLock
 from torch import Tensor
 
-from equilibria.data import checksums, locate
+from equilibria.data import archive, checksums, locate
 from equilibria.data.dataset import Split, digest
-from equilibria.data.errors import DataError
-from equilibria.data.images import archive, decode
+from equilibria.data.errors import DataError, writing
+from equilibria.data.images import decode
 from equilibria.data.progress import told
+from equilibria.data.remote import Remote
 
-ARCHIVE = "cifar10_jpg.tar.xz"
 COUNTS = {"train": 5_000, "test": 1_000}
 SIZE = (32, 32)
 
 # A part of the name of every file in the cache: another layout must not meet this one.
 _FORMAT = 1
 
-
-def find(data_dir: str | os.PathLike[str] | None) -> Path | None:
-    """The archive in the folders that are looked in; None where there is none."""
-    places = [*locate.folders("cifar10_jpeg", data_dir), *locate.folders("cifar10", data_dir)]
-    return locate.find((ARCHIVE,), places)
+REMOTE = Remote(
+    files=("cifar10_jpg.tar.xz",),
+    licence="none is stated; cite Krizhevsky 2009",
+    inside=("cifar10_jpeg", "."),
+    copy="JPEG copy",
+)
 
 
 def read(path: Path, labels: tuple[str, ...]) -> dict[str, Split]:
@@ -52,19 +52,13 @@ def read(path: Path, labels: tuple[str, ...]) -> dict[str, Split]:
     cached = locate.cache() / "images" / f"cifar10-jpeg-{_FORMAT}-{key}.safetensors"
     if (found := _restored(cached)) is not None:
         return found
-    try:
+    with writing(cached, "XDG_CACHE_HOME"):
         cached.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(cached.with_suffix(".lock")):
-            if (found := _restored(cached)) is not None:  # another process was faster
-                return found
-            splits = _decoded(path, labels)
-            _keep(splits, cached)
-    except OSError as error:
-        raise DataError(
-            f"{cached} cannot be written ({error.strerror or error}): free some space, or name "
-            "another folder for caches with XDG_CACHE_HOME"
-        ) from error
-    return splits
+            if (found := _restored(cached)) is None:  # else another process was faster
+                found = _decoded(path, labels)
+                _keep(found, cached)
+    return found
 
 
 def _decoded(path: Path, labels: tuple[str, ...]) -> dict[str, Split]:
@@ -110,14 +104,12 @@ def _keep(splits: dict[str, Split], path: Path) -> None:
         for name, split in splits.items()
         for part, tensor in (("inputs", split.inputs), ("targets", split.targets))
     }
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(descriptor)
+    part = path.with_suffix(".part")
     try:
-        save_file(tensors, name, {"checksum": digest(*splits.values())})
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        save_file(tensors, part, {"checksum": digest(*splits.values())})
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _restored(path: Path) -> dict[str, Split] | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from equilibria.data.errors import DataError
+from equilibria.data.errors import DataError, reading
 
 TRAIN, TEST = "train", "test"
 VALID = ("val", "valid", "validation")
@@ -72,13 +72,13 @@ def read(root: Path) -> Layout:
             f"{root} has a single class, {labels[0]}: there is nothing to tell apart. {EXPECTED}"
         )
     number = {label: place for place, label in enumerate(labels)}
-    names: dict[str, list[str]] = {}
-    targets: dict[str, list[int]] = {}
-    for part, group in groups.items():
-        turns = list(_turns(group))
-        names[part] = [name for name, _ in turns]
-        targets[part] = [number[label] for _, label in turns]
-    return Layout(root=root, labels=labels, names=names, targets=targets)
+    turns = {part: list(_turns(group)) for part, group in groups.items()}
+    return Layout(
+        root=root,
+        labels=labels,
+        names={part: [name for name, _ in each] for part, each in turns.items()},
+        targets={part: [number[label] for _, label in each] for part, each in turns.items()},
+    )
 
 
 def _parted(root: Path) -> dict[str, Group]:
@@ -152,11 +152,8 @@ def _folders(folder: Path) -> list[str]:
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
     """What a folder holds, sorted by name, without hidden files."""
-    try:
-        with os.scandir(folder) as found:
-            entries = [e for e in found if not (e.name.startswith(".") or e.name.lower() in _STRAY)]
-    except OSError as error:
-        raise DataError(f"{folder} cannot be read: {error.strerror or error}") from error
+    with reading(folder), os.scandir(folder) as found:
+        entries = [e for e in found if not (e.name.startswith(".") or e.name.lower() in _STRAY)]
     return sorted(entries, key=lambda entry: entry.name)
 
 

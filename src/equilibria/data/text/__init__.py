@@ -9,27 +9,23 @@ The encoded text lies in the user's cache; neither its length nor that of its li
 
 from __future__ import annotations
 
-import difflib
 import os
+from typing import Any
 
-from equilibria.data.text import encode, ptb, user, wikitext
+from equilibria.data.text import encode, user
 from equilibria.data.text.corpus import Corpus, Statistics, Tokens
 from equilibria.data.text.reading import Errors
 from equilibria.data.text.trigram import Trigram
-from equilibria.data.text.vocabulary import UNITS, Unit, Vocabulary
+from equilibria.data.text.vocabulary import Unit, Vocabulary
 
 __all__ = ["Corpus", "Statistics", "Tokens", "Trigram", "Vocabulary", "available", "load"]
-
-_SOURCES = {
-    "ptb": ptb.source,
-    "wikitext2": wikitext.WIKITEXT2.source,
-    "wikitext103": wikitext.WIKITEXT103.source,
-}
 
 
 def available() -> list[str]:
     """The names that `load` knows, sorted."""
-    return sorted(_SOURCES)
+    from equilibria.data import registry  # which has the texts of this package
+
+    return registry.available(Corpus)
 
 
 def load(
@@ -68,29 +64,17 @@ def load(
         DataError: If the text is missing, damaged, out of reach, compressed, empty, too short for
             three splits, or not UTF-8; the message says what to do.
     """
+    from equilibria.data import registry
+
     if (name is None) == (file is None):
         raise ValueError(
             f"name is {name!r} and file is {file!r}: give one of them, a name "
             f"({', '.join(available())}) or a text file"
         )
-    if name is not None and name not in _SOURCES:
-        near = difflib.get_close_matches(name, _SOURCES, n=1, cutoff=0)
-        raise ValueError(
-            f"no text is called {name!r}: did you mean {near[0]!r}? "
-            f"There are {', '.join(available())}, and any text file with file="
-        )
-    unit = unit or ("words" if file is None else "characters")
-    if unit not in UNITS:
-        raise ValueError(f"unit is {unit!r}: expected one of {', '.join(UNITS)}")
-    if errors not in ("strict", "replace"):
-        raise ValueError(f"errors is {errors!r}: expected 'strict' or 'replace'")
-    if min_count < 1:
-        raise ValueError(f"min_count is {min_count}: expected 1 or more")
-    if max_size is not None and max_size < 3:
-        raise ValueError(f"max_size is {max_size}: expected 3 or more, <unk> and <eos> count")
-    options = encode.Options(unit=unit, min_count=min_count, max_size=max_size, errors=errors)
+    limits: Any = {"min_count": min_count, "max_size": max_size, "errors": errors}
     if name is not None:
-        return encode.load(_SOURCES[name](data_dir, download), options)
+        return registry.load(name, data_dir, download, kind=Corpus, unit=unit, **limits)
     assert file is not None
-    source = user.source(file, unit, valid_share=valid_share, test_share=test_share)
+    options = encode.Options(unit=unit or "characters", **limits)
+    source = user.source(file, options.unit, valid_share=valid_share, test_share=test_share)
     return encode.load(source, options)

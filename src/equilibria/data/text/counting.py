@@ -54,20 +54,10 @@ def codes(text: str) -> np.ndarray:
 def count(
     texts: Iterable[str], unit: Unit, scratch: Path, *, min_count: int, max_size: int | None
 ) -> Vocabulary:
-    """The vocabulary of a text, exact, from one pass over it.
+    """The vocabulary of a text that comes in parts, exact, from one pass; see `most_frequent`.
 
-    Counts of words go to sorted files in `scratch` whenever there are too many for the memory,
-    and are merged at the end.
-
-    Args:
-        texts: The training text in parts.
-        unit: ``"words"`` or ``"characters"``.
-        scratch: A folder for these files.
-        min_count: See `most_frequent`.
-        max_size: See `most_frequent`.
-
-    Raises:
-        DataError: If the vocabulary would be too large.
+    Counts of words go to sorted files in the folder `scratch` whenever there are too many for the
+    memory, and are merged at the end.
     """
     if unit == "characters":
         found = _count_characters(texts)

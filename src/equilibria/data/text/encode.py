@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import hashlib
 import json
 import os
@@ -17,11 +15,11 @@ import numpy as np
 from filelock import FileLock
 
 from equilibria.data import checksums, locate
-from equilibria.data.errors import DataError
+from equilibria.data.errors import DataError, writing
 from equilibria.data.text import counting, reading
 from equilibria.data.text.corpus import Corpus, Statistics, Tokens
 from equilibria.data.text.reading import Errors, Piece
-from equilibria.data.text.vocabulary import Unit, Vocabulary
+from equilibria.data.text.vocabulary import UNITS, Unit, Vocabulary
 
 SPLITS = ("train", "valid", "test")
 
@@ -61,12 +59,27 @@ class Options:
         min_count: A token that stands less often in the training split is ``<unk>``.
         max_size: The most tokens of the vocabulary; None for all.
         errors: ``"strict"`` or ``"replace"``, for bytes that are not UTF-8.
+
+    Raises:
+        ValueError: If one of them is out of its range.
     """
 
     unit: Unit
     min_count: int = 1
     max_size: int | None = None
     errors: Errors = "strict"
+
+    def __post_init__(self) -> None:
+        if self.unit not in UNITS:
+            raise ValueError(f"unit is {self.unit!r}: expected one of {', '.join(UNITS)}")
+        if self.errors not in ("strict", "replace"):
+            raise ValueError(f"errors is {self.errors!r}: expected 'strict' or 'replace'")
+        if self.min_count < 1:
+            raise ValueError(f"min_count is {self.min_count}: expected 1 or more")
+        if self.max_size is not None and self.max_size < 3:
+            raise ValueError(
+                f"max_size is {self.max_size}: expected 3 or more, <unk> and <eos> count"
+            )
 
 
 def load(source: Source, options: Options) -> Corpus:
@@ -81,7 +94,7 @@ def load(source: Source, options: Options) -> Corpus:
     content = json.dumps([_FORMAT, source.key, asdict(options)])
     key = hashlib.sha256(content.encode()).hexdigest()[:16]
     folder = locate.cache() / "text" / f"{_as_name(source.name)}-{options.unit}-{key}"
-    with _writing(folder):
+    with writing(folder, "XDG_CACHE_HOME"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_name(f".{folder.name}.lock")):
             found = _read(folder, source)
@@ -96,9 +109,6 @@ def load(source: Source, options: Options) -> Corpus:
 def _as_name(name: str) -> str:
     """A name for a folder: letters, digits and dashes, not long."""
     return "".join(c if c.isascii() and c.isalnum() else "-" for c in name)[:40]
-
-
-# --- reading -------------------------------------------------------------------------------------
 
 
 def _read(folder: Path, source: Source) -> Corpus | None:
@@ -127,9 +137,6 @@ def _read(folder: Path, source: Source) -> Corpus | None:
         source=source.origin,
         folder=folder,
     )
-
-
-# --- writing -------------------------------------------------------------------------------------
 
 
 def _make(folder: Path, source: Source, options: Options) -> None:
@@ -227,19 +234,3 @@ def _check_length(source: Source, options: Options, statistics: dict[str, Statis
         f"({each}), and each split needs {_FEWEST}, one to read and one to predict. Give a longer "
         f"text or larger shares{advice}"
     )
-
-
-@contextlib.contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """Turn what the disk refuses into a DataError."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            problem = "the disk is full: free some space"
-        else:
-            problem = f"{error.strerror or error}: make it writable"
-        raise DataError(
-            f"the encoded text cannot be written to {folder.parent} ({problem}, or name another "
-            "folder for caches with XDG_CACHE_HOME)"
-        ) from error

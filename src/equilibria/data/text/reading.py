@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from equilibria.data.errors import DataError
+from equilibria.data.errors import DataError, reading
 
 BLOCK = 1 << 20
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
@@ -44,7 +44,7 @@ class Piece:
         Raises:
             DataError: If the file cannot be read or the archive is damaged.
         """
-        try:
+        with reading(self, zipfile.BadZipFile, zlib.error, EOFError, KeyError):
             if self.member is None:
                 with self.path.open("rb") as file:
                     file.seek(self.start)
@@ -52,10 +52,6 @@ class Piece:
             else:
                 with zipfile.ZipFile(self.path) as archive, archive.open(self.member) as file:
                     yield from _blocks(file, None)  # pyright: ignore[reportArgumentType]
-        except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
-            raise DataError(f"{self} is damaged ({error}): delete it and run again") from error
-        except OSError as error:
-            raise DataError(f"{self} cannot be read: {error.strerror or error}") from error
 
 
 @dataclass

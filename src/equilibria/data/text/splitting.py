@@ -54,13 +54,9 @@ def _between_words(path: Path, shares: tuple[float, ...], near: float) -> list[i
 
 
 def _after(path: Path, sums: list[int], number: int, near: float) -> int:
-    """The place after so many tokens, or after the end of the line if it is `near` tokens away.
+    """The place after `number` tokens, or after the line if that ends at most `near` tokens later.
 
-    Args:
-        path: The file.
-        sums: Tokens that end before each block, and in all of them.
-        number: How many tokens.
-        near: How many more of them for a whole line.
+    `sums` has the tokens that end before each block, and those of all blocks.
     """
     if number == 0:
         return 0
@@ -77,11 +73,9 @@ def _after(path: Path, sums: list[int], number: int, near: float) -> int:
 
 
 def _ends(block: bytes, last: bytes) -> np.ndarray:
-    """How many tokens end with each byte: a word before a space, a line with its newline.
+    """How many tokens end with each byte of a block: words before a space, lines with a newline.
 
-    Args:
-        block: Some bytes.
-        last: The byte before them.
+    `last` is the byte before the block.
     """
     codes = np.frombuffer(last + block, dtype=np.uint8)
     space = _SPACE[codes]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 
 from equilibria.data import checksums
-from equilibria.data.errors import DataError
+from equilibria.data.errors import DataError, reading
 from equilibria.data.text import splitting
 from equilibria.data.text.encode import Source
 from equilibria.data.text.vocabulary import Unit
@@ -64,18 +63,15 @@ def source(
 
 
 def _check_file(path: Path) -> None:
-    try:
-        found = path.stat()
-        if stat.S_ISDIR(found.st_mode):
+    with reading(path):
+        if not path.exists():
+            raise DataError(f"{path} does not exist: give the path of a text file")
+        if path.is_dir():
             raise DataError(f"{path} is a folder: give one text file, e.g. all of them joined")
-        if not stat.S_ISREG(found.st_mode):
+        if not path.is_file():
             raise DataError(f"{path} is no regular file: save the text to one and give that")
         with path.open("rb") as file:
             head = file.read(8)
-    except FileNotFoundError as error:
-        raise DataError(f"{path} does not exist: give the path of a text file") from error
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
     if not head:
         raise DataError(f"{path} is empty: give a file with some text")
     for magic, (kind, command) in _PACKED.items():

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from equilibria.data.errors import DataError
+from equilibria.data.errors import DataError, reading
 
 UNKNOWN = "<unk>"
 END = "<eos>"
@@ -131,13 +131,12 @@ class Vocabulary:
             DataError: If the file is missing or is no vocabulary.
         """
         try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            with reading(path):
+                content = json.loads(Path(path).read_text(encoding="utf-8"))
             tokens, counts = content["tokens"], content["counts"]
             if not all(isinstance(token, str) for token in tokens):
                 raise TypeError("a token is no text")
             return cls(tuple(tokens), tuple(map(int, counts)), content["unit"])
-        except OSError as error:
-            raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
         except (ValueError, TypeError, KeyError) as error:
             raise DataError(f"{path} is no vocabulary, or is damaged: {error}") from error
 

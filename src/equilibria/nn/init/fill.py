@@ -11,7 +11,9 @@ from typing import Any, Literal, cast, get_args
 import torch
 from torch import Tensor
 
-from equilibria.nn.init.ensembles import antisymmetric_, gaussian_, goe_, normal_, orthogonal_
+from equilibria.nn.init.ensembles import gaussian_, orthogonal_
+from equilibria.nn.init.normal import normal_
+from equilibria.nn.init.symmetric import antisymmetric_, goe_
 
 __all__ = ["ENSEMBLES", "Ensemble", "Maps", "check_ensemble", "fill"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equilibria.nn.init.drawing import haar, matrix_shape, write
+from equilibria.nn.init.ensembles import haar, matrix_shape, write
 
 __all__ = ["Spectrum", "disk", "normal_"]
 

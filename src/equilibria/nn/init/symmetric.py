@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from equilibria.nn.init.drawing import gaussian, matrix_shape, write
+from equilibria.nn.init.ensembles import gaussian, matrix_shape, write
 
 __all__ = ["antisymmetric_", "goe_"]
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from equilibria.nn import using
 from equilibria.nn.frozen import module_of
 from equilibria.nn.init import (
     ENSEMBLES,
@@ -55,7 +56,7 @@ def sweep(
     draws: int = DRAWS,
     layers: Sequence[str] | None = None,
     seed: int = 0,
-    told: Callable[[int, int], None] = lambda done, of: None,
+    progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Sweep:
     """Measures how a model would start, over ensembles and scales of its recurrent weights.
 
@@ -75,7 +76,7 @@ def sweep(
         draws: draws of the weights for each, at least 1.
         layers: patterns of the weights that are drawn; None for all.
         seed: of the draws.
-        told: called after each solve with their number and that of all.
+        progress: called after each solve with their number and that of all.
 
     Returns:
         What was measured; `recommend` puts it into words.
@@ -105,7 +106,7 @@ def sweep(
         rows = [
             start
             for name in names
-            for start in sweeper.row(name, sizes, lambda: told(next(counter), total))
+            for start in sweeper.row(name, sizes, lambda: progress(next(counter), total))
         ]
     return Sweep(
         layer=patient.path,
@@ -167,19 +168,21 @@ class _Sweeper:
         self.device = weights[0].value().device
         self.replaced: dict[Ensemble, int] = {}
 
-    def row(self, name: Ensemble, scales: Sequence[float], told: Callable[[], None]) -> list[Start]:
+    def row(
+        self, name: Ensemble, scales: Sequence[float], progress: Callable[[], None]
+    ) -> list[Start]:
         """An ensemble at each scale, and where it stops being workable."""
-        starts = [self.start(name, scale, told) for scale in scales]
+        starts = [self.start(name, scale, progress) for scale in scales]
         for _ in range(EDGES):
             if (scale := _edge(starts)) is None:
                 for _ in range(self.draws):
-                    told()  # as many as there would have been
+                    progress()  # as many as there would have been
                 continue
-            starts.append(self.start(name, scale, told))
+            starts.append(self.start(name, scale, progress))
             starts.sort(key=lambda start: start.scale)
         return starts
 
-    def start(self, name: Ensemble, scale: float, told: Callable[[], None]) -> Start:
+    def start(self, name: Ensemble, scale: float, progress: Callable[[], None]) -> Start:
         """An ensemble at one scale."""
         trials: list[Trial] = []
         for draw in range(self.draws):
@@ -190,7 +193,7 @@ class _Sweeper:
             )
             self.replaced[name] = sum(used != name for row in begun for used in row.ensembles)
             trials.append(_trial(self.patient, self.weights)[0])
-            told()
+            progress()
         forecast = self.theory.forecast(name, mean(trial.gain for trial in trials))
         return Start(ensemble=name, scale=scale, trials=tuple(trials), forecast=forecast)
 
@@ -223,11 +226,8 @@ def _trial(patient: Patient, weights: Sequence[RecurrentWeight]) -> tuple[Trial,
     """
     layer = patient.layer
     own, seen = layer.solver, patient.call()
-    layer.eval_solver = Picard(rtol=own.rtol, atol=own.atol, max_evals=own.max_evals)
-    try:
+    with using(layer, Picard(rtol=own.rtol, atol=own.atol, max_evals=own.max_evals)):
         plain = layer(*seen.operands)
-    finally:
-        layer.eval_solver = None
     settled = Settled.of(layer, seen, seen.solution.status == Status.CONVERGED)
     radius, response = _at(settled, weights) if settled.solved.any() else (_NONE, math.nan)
     trial = Trial(

@@ -1,0 +1,34 @@
+"""How far a Transformer looks back: the option --memory."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from equilibria.cli.parser import UserError
+from equilibria.train.recipe import Recipe
+
+
+def looking_back(recipe: Recipe, memory: int, minimum: int) -> dict[str, int]:
+    """Return how far a Transformer looks back, as a change of its config.
+
+    Args:
+        recipe: of the run.
+        memory: tokens.
+        minimum: that the command can work with.
+
+    Raises:
+        UserError: `memory` is below `minimum`, or the model has none to set.
+    """
+    if not has_memory(recipe):
+        raise UserError(
+            f"--memory is for Transformers, and {type(recipe.model).__name__} is none: its state "
+            "is what it remembers"
+        )
+    if memory < minimum:
+        raise UserError(f"--memory must be {minimum} or more; got {memory}")
+    return {"eval_memory": memory}
+
+
+def has_memory(recipe: Recipe) -> bool:
+    """Return whether the model of a recipe looks back on a number of tokens that can be set."""
+    return "eval_memory" in {field.name for field in fields(recipe.model)}

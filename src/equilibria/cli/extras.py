@@ -1,0 +1,26 @@
+"""Which packages of an extra are not installed."""
+
+import re
+from importlib import metadata
+
+OF_COMMANDS = {"reproduce": "reproduce", "bench": "bench"}
+"""The extra that a command needs; the others need `cli`, which these contain."""
+
+
+def missing(extra: str) -> list[str]:
+    """Return the packages of an extra of equilibria that are not installed."""
+    required = (r for own in metadata.distributions(name="equilibria") for r in own.requires or ())
+    names = (re.split(r"[^\w.-]", r)[0] for r in required if re.search(rf"== *.{extra}\b", r))
+    return [name for name in names if not any(metadata.distributions(name=name))]
+
+
+def advice(command: str) -> str:
+    """Return in one line what `command` lacks and how to get it; "" where it lacks nothing."""
+    extra = OF_COMMANDS.get(command, "cli")
+    needs = f"equilibria {command}" if command in OF_COMMANDS else "the command line"
+    absent = ", ".join(missing(extra))
+    line = (
+        f"{needs} needs packages that are not installed ({absent}): "
+        f"pip install 'equilibria[{extra}]'"
+    )
+    return line if absent else ""

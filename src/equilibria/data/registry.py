@@ -1,0 +1,90 @@
+"""All data sets that have a name: one more is a file with its reader, and a line here."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import pkgutil
+from pathlib import Path
+from types import UnionType
+from typing import Any
+
+from equilibria.data import images
+from equilibria.data.dataset import Dataset, Split
+from equilibria.data.errors import DataError
+from equilibria.data.images import ImageFolder, layout
+from equilibria.data.remote import Entry, Files
+from equilibria.data.text.corpus import Corpus
+
+DATA_SETS: dict[str, tuple[type, str]] = {
+    "cifar10": (Dataset, "equilibria.data.images.cifar:CIFAR10"),
+    "cifar100": (Dataset, "equilibria.data.images.cifar:CIFAR100"),
+    "copy-memory": (Split, "equilibria.data.copy_memory:COPY_MEMORY"),
+    "digits": (Dataset, "equilibria.data.digits:DIGITS"),
+    "imagenet": (ImageFolder, "equilibria.data.images.imagenet:IMAGENET"),
+    "mnist": (Dataset, "equilibria.data.mnist:MNIST"),
+    "ptb": (Corpus, "equilibria.data.text.named:PTB"),
+    "wikitext2": (Corpus, "equilibria.data.text.named:WIKITEXT2"),
+    "wikitext103": (Corpus, "equilibria.data.text.named:WIKITEXT103"),
+}
+"""The type of each data set, by name, and where its `Entry` is: imported when it is read."""
+
+
+def available(kind: type | UnionType = object) -> list[str]:
+    """The names that `load` knows, sorted.
+
+    Args:
+        kind: Types of data sets that are asked for, such as ``data.text.Corpus``; all without it.
+    """
+    return sorted(name for name, (gives, _) in DATA_SETS.items() if issubclass(gives, kind))
+
+
+def entry(name: str) -> Entry:
+    """The entry of a data set, whose reader is imported here."""
+    return pkgutil.resolve_name(DATA_SETS[name][1])
+
+
+def load(
+    name: str,
+    data_dir: str | os.PathLike[str] | None = None,
+    download: bool = True,
+    *,
+    kind: type | UnionType = object,
+    **options: Any,
+) -> Any:
+    """Read a data set, and download it first where it is not on disk.
+
+    Official data come before copies of lesser quality: such a copy is read, with a warning, only
+    where the official data are not on disk and cannot be downloaded, and the title of what is
+    returned names it.
+
+    Args:
+        name: One of `available()`, or a folder of images with a folder for each class.
+        data_dir: Folder that is looked in before ``$EQUILIBRIA_DATA`` and the user's cache.
+        download: Whether what is missing may be downloaded.
+        kind: Types that may be returned; the name of a data set of another is unknown.
+        options: What the data set's reader takes, such as ``unit`` for a text.
+
+    Returns:
+        What the data set is: a `Dataset` for classification, a `text.Corpus`, an
+        `images.ImageFolder`, a `Split` of copy memory.
+
+    Raises:
+        ValueError: If no data set goes by that name; the message names the nearest.
+        DataError: If the data are missing, damaged or out of reach.
+    """
+    if name in (names := available(kind)):
+        known = entry(name)
+        return known.read(Files(known, data_dir, download), **options)
+    folders = issubclass(ImageFolder, kind)
+    if folders and Path(name).expanduser().is_dir():
+        return images.load(name, **options)
+    if folders and Path(name).name != name:
+        raise DataError(f"there is no folder {name}; {layout.EXPECTED}")
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f": did you mean {near[0]!r}?" if near else "."
+    missing, more = ", and no folder", ", and any folder with a folder for each class"
+    raise ValueError(
+        f"no data set is called {name!r}{missing if folders else ''}{hint} There are "
+        f"{', '.join(names)}{more if folders else ''}"
+    )

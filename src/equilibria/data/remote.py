@@ -1,0 +1,212 @@
+"""The files of a data set: where they are looked for, how they are known, where they come from."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from equilibria.data import checksums, locate
+from equilibria.data.errors import DataError, writing
+from equilibria.data.fetch import fetch
+
+_ELSEWHERE = "--data-dir or EQUILIBRIA_DATA"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remote:
+    """One form in which a data set is published: an archive, say, or the files that are in it.
+
+    Attributes:
+        files: Names of the files, all of which are needed; one that ends with ``/`` is a folder.
+            None where an installed package has the data.
+        addresses: Folders on the net that have them, the official one first, or the package; none
+            for what is only read where somebody put it.
+        checksums: ``"md5:..."``, ``"sha256:..."`` or another algorithm of hashlib, by file name,
+            as somebody published them. That of a name without its ``.gz`` is of the uncompressed
+            content: then the file also counts if somebody else zipped it, and unzipped. A
+            downloaded file that has none gets one, in ``.FILE.checksum`` beside it, and is checked
+            against that from then on.
+        licence: On what terms the data are to be had.
+        size: What there is to download, such as ``"160 MB"``.
+        inside: Folders in which the files are looked for, for names that other data sets have
+            too; ``"."`` is any place where data lie.
+        copy: What makes it of lesser quality, such as ``"JPEG copy"``; None for official data.
+    """
+
+    files: tuple[str, ...]
+    addresses: tuple[str, ...] = ()
+    checksums: Mapping[str, str] = field(default_factory=dict)
+    licence: str
+    size: str = ""
+    inside: tuple[str, ...] = (".",)
+    copy: str | None = None
+
+    @property
+    def address(self) -> str:
+        """Where the data come from: the first address, of the file where there is one file."""
+        return self.addresses[0] + (self.files[0] if len(self.files) == 1 else "")
+
+    def unpacked(
+        self, names: tuple[str, ...], *inside: str, checksums: Mapping[str, str]
+    ) -> Remote:
+        """The files that are in this archive, where somebody unpacked it."""
+        return replace(self, files=names, addresses=(), checksums=checksums, inside=inside)
+
+    def find(self, places: list[Path]) -> dict[str, Path]:
+        """Those of the files that are in one of some folders, by name, unchecked."""
+        folders = [
+            place / inner
+            for place in places
+            for inner in ((".", *self.inside) if place.name.lower() in self.inside else self.inside)
+        ]
+        found: dict[str, Path] = {}
+        for name in self.files:
+            plain = name.removesuffix(".gz")
+            names = (name, plain) if plain in self.checksums else (name,)
+            paths = (folder / each for folder in folders for each in names)
+            there = Path.is_dir if name.endswith("/") else Path.is_file
+            if path := next(filter(there, paths), None):
+                found[name] = path
+        return found
+
+    def check(self, files: Mapping[str, Path]) -> None:
+        """Raise DataError if a file has another checksum than was published or recorded."""
+        for name, path in files.items():
+            plain = name.removesuffix(".gz")
+            if plain in self.checksums:
+                checksums.check(path, self.checksums[plain], unpacked=path.suffix == ".gz")
+            elif name in self.checksums:
+                checksums.check(path, self.checksums[name])
+            elif (record := _record(path)).is_file():
+                checksums.check(path, record.read_text("utf-8"))
+
+    def download(self, name: str, path: Path) -> Path:
+        """Fetch a file from the first address that has it."""
+        checksum = self.checksums.get(name)
+        fetch([address + name for address in self.addresses], path, checksum=checksum)
+        if checksum is None:
+            with writing(_record(path), _ELSEWHERE):
+                _record(path).write_text(checksums.digest(path), "utf-8")
+        return path
+
+
+def _record(path: Path) -> Path:
+    """The file that keeps the checksum of a downloaded file for which nobody published one."""
+    return path.with_name(f".{path.name}.checksum")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A data set before it is read.
+
+    Attributes:
+        name: What `load` knows it by.
+        title: What tables call it.
+        read: Makes the data set of its `Files` and of the options of `load`.
+        remotes: Forms in which it is published, the best first; the first is downloaded.
+        how_to_get: What to do where it cannot be downloaded, as behind a log-in.
+    """
+
+    name: str
+    title: str
+    read: Callable[..., Any]
+    remotes: tuple[Remote, ...] = ()
+    how_to_get: str = ""
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of a data set; found, checked or downloaded when one of them is first asked for.
+
+    Official data come first: those on disk, in the order of the entry's forms, then a download.
+    If that fails, a copy of lesser quality on disk is read, with a warning. Where there is none
+    either, or a file is damaged, all properties raise DataError.
+
+    Attributes:
+        entry: The data set.
+        data_dir: Folder that is looked in before ``$EQUILIBRIA_DATA`` and the user's cache.
+        may_download: Whether what is missing may be downloaded into the first of these.
+    """
+
+    entry: Entry
+    data_dir: str | os.PathLike[str] | None = None
+    may_download: bool = True
+
+    @property
+    def remote(self) -> Remote:
+        """The form that is read."""
+        return self._found[0]
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files of `remote`, in its order."""
+        return self._found[1]
+
+    @property
+    def title(self) -> str:
+        """What tables call the data that are read."""
+        copy = self.remote.copy
+        return self.entry.title if copy is None else f"{self.entry.title} ({copy})"
+
+    @property
+    def source(self) -> str:
+        """Where the data come from: the official address, or the place on disk of a copy."""
+        official = self.entry.remotes[0]
+        known = official.addresses and self.remote.copy is None
+        return official.address if known else str(self.paths[0])
+
+    @cached_property
+    def _found(self) -> tuple[Remote, tuple[Path, ...]]:
+        official = [remote for remote in self.entry.remotes if remote.copy is None]
+        if not official[0].files:
+            return official[0], ()
+        places = locate.folders(self.entry.name, self.data_dir)
+        copies = [remote for remote in self.entry.remotes if remote.copy is not None]
+        if found := _complete(official, places):
+            return found
+        try:
+            return official[0], self._download(official, places)
+        except DataError as error:
+            if not (found := _complete(copies, places)):
+                raise
+            warnings.warn(
+                f"{self.entry.title} ({found[0].copy}) is read from {found[1][0]}, since the "
+                f"official data are not available: {error}",
+                stacklevel=6,
+            )
+            return found
+
+    def _download(self, official: list[Remote], places: list[Path]) -> tuple[Path, ...]:
+        remote, found = official[0], official[0].find(places)
+        if self.may_download and remote.addresses:
+            remote.check(found)
+            return tuple(
+                found.get(name) or remote.download(name, places[0] / name) for name in remote.files
+            )
+        lacking = [
+            next(name for name in form.files if name not in there)
+            for form, there in ((form, form.find(places)) for form in official)
+            if there or form.addresses or form is remote
+        ]
+        advice = self.entry.how_to_get or (
+            f"Allow the download ({remote.size}; licence: {remote.licence}), or fetch "
+            f"{remote.address} and name its folder with {_ELSEWHERE}"
+        )
+        where = ", ".join(map(str, places))
+        raise DataError(
+            f"{self.entry.name}: {' or '.join(lacking)} is in none of {where}. {advice}"
+        )
+
+
+def _complete(remotes: list[Remote], places: list[Path]) -> tuple[Remote, tuple[Path, ...]] | None:
+    """The first form all files of which are on disk, checked; None where there is none."""
+    for remote in remotes:
+        if len(found := remote.find(places)) == len(remote.files):
+            remote.check(found)
+            return remote, tuple(found.values())
+    return None

@@ -1,0 +1,59 @@
+"""All studies by name: a file of `studies/PAPER/NAME.py` with a `STUDY` is the study PAPER/NAME."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+
+from equilibria.experiments.study import Study, StudyError
+
+__all__ = ["ORDER", "file_of", "find", "names", "rows_of", "source_of"]
+
+STUDIES = Path(__file__).parent / "studies"
+
+ORDER = ("digits", "solvers", "bench", "deq", "jacobian", "mdeq", "initialisation")
+"""Folders in the order in which they are listed; others follow."""
+
+
+def names() -> list[str]:
+    """Return the names of all studies."""
+    found = [path for path in STUDIES.glob("*/*.py") if not path.name.startswith("_")]
+    places = {folder: place for place, folder in enumerate(ORDER)}
+    found.sort(key=lambda path: (places.get(path.parent.name, len(places)), path))
+    return [f"{path.parent.name}/{path.stem}" for path in found]
+
+
+def find(name: str) -> Study:
+    """Return a study by its name, or by the path of a Python file of yours that defines `STUDY`.
+
+    Raises:
+        StudyError: the file defines none.
+    """
+    if name.endswith(".py"):
+        module = f"{__package__}.files.{Path(name).stem}"
+        spec = importlib.util.spec_from_file_location(module, name)
+        assert spec is not None and spec.loader is not None
+        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    else:
+        module = importlib.import_module(f"{__package__}.studies.{name.replace('/', '.')}")
+    if not isinstance(getattr(module, "STUDY", None), Study):
+        raise StudyError(f"{name} defines no study: it has no STUDY, an experiments.study.Study")
+    return module.STUDY
+
+
+def file_of(name: str) -> str:
+    """Return the name of a study's files, without a suffix: `deq-growth`."""
+    return (Path(name).stem if name.endswith(".py") else name).replace("/", "-")
+
+
+def rows_of(name: str) -> str:
+    """Return the name of the CSV file that a study shows, its own or another's: `deq-growth`."""
+    return file_of(find(name).rows_of or name)
+
+
+def source_of(name: str) -> Path:
+    """Return the file that defines a study."""
+    return Path(name) if name.endswith(".py") else STUDIES / f"{name}.py"

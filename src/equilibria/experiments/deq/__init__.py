@@ -1,1 +1,0 @@
-"""Bai et al. 2019, Deep Equilibrium Models: its tables and figures, one file each."""

@@ -1,0 +1,48 @@
+"""What decides a result, as one short checksum."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from equilibria.train import recipe as recipes
+from equilibria.train.recipe import Recipe
+
+__all__ = ["decides", "digest"]
+
+PROSE = ("description",)
+"""Keys of a recipe that decide nothing."""
+
+
+def digest(content: Any) -> str:
+    """Return a checksum of what JSON can hold, of 16 digits."""
+    text = json.dumps(content, sort_keys=True, default=_plain, ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def decides(recipe: Recipe) -> dict[str, Any]:
+    """Return the keys of a recipe that decide its result, every default spelt out.
+
+    A default that changes changes the checksum; a description does not.
+    """
+    return {key: value for key, value in recipes.dump(recipe).items() if key not in PROSE}
+
+
+def _plain(value: Any) -> Any:
+    """Solvers, adjoints and probes by name and fields, other objects by where they are defined."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+        return {"": type(value).__qualname__, **fields}
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, set | frozenset | range):
+        return sorted(value)
+    if callable(value):
+        of = getattr(value, "func", value)  # of a functools.partial
+        arguments = [getattr(value, "args", ()), getattr(value, "keywords", {})]
+        name = f"{of.__module__.rpartition('.')[2]}.{of.__qualname__}"
+        return [name, *arguments] if of is not value else name
+    raise TypeError(f"{value!r} is no part of an identity: give numbers, strings or dataclasses")

@@ -1,1 +1,0 @@
-"""Agarwala and Schoenholz 2022: how an equilibrium network is started decides how it learns."""

@@ -1,0 +1,78 @@
+"""Memory of training steps of a network, with the Jacobian penalty and without."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any, cast
+
+from torch.utils import _pytree as pytree
+
+from equilibria.experiments.study import Context
+from equilibria.models import Model
+from equilibria.models.sequence.base import SequenceModel
+from equilibria.nn import using
+from equilibria.solve import Solver, SolveWarning
+from equilibria.stability import jacobian_penalty
+from equilibria.tasks import Batch, Task
+from equilibria.train import memory
+
+__all__ = ["step_bytes", "step_memory"]
+
+
+def step_memory(context: Context, *, nearest: int | None = None) -> dict[str, int]:
+    """Bytes of a training step of a finished run; none of one that diverged.
+
+    `step_bytes`: of an equilibrium network the largest at any depth of `train.memory`, or those at
+    the depth nearest to `nearest`; `penalised_bytes`, where the recipe has the Jacobian penalty:
+    of a step with it, its solves as they are.
+    """
+    run = context.run
+    if run.diverged:
+        return {}
+    model, recipe = run.load().model, run.recipe
+    batch = run.task.feed(recipe.batch_size, recipe.seed).batch(0)
+    depths = [each for each in memory.settings(model) if each.kind in ("deq", "explicit")]
+    if nearest is not None:
+        depths = [min(depths, key=lambda each: abs(each.evals - nearest))]
+    peaks = [step_bytes(model, run.task, batch, solver=each.solver) for each in depths]
+    found = {"step_bytes": max(peaks)}
+    if recipe.regulariser is not None:
+        found["penalised_bytes"] = step_bytes(model, run.task, batch, penalised=True)
+    return found
+
+
+def step_bytes(
+    model: Model, task: Task, batch: Batch, *, solver: Solver | None = None, penalised: bool = False
+) -> int:
+    """Return the peak of forward and backward less parameters and gradients, in bytes.
+
+    In float32, without autocast, on the device of the model, which is copied. Of a network of
+    sequences the body is measured, without embedding and softmax, on a batch that follows another.
+
+    Args:
+        model: to train.
+        task: gives the loss.
+        batch: of training.
+        solver: in place of the model's own.
+        penalised: with the Jacobian penalty.
+    """
+    device = next(model.parameters()).device
+    inputs, targets = pytree.tree_map(lambda x: x.to(device), (batch.inputs, batch.targets))
+    reads = isinstance(model, SequenceModel)
+    twin: Any = memory.body(cast(Any, model), inputs) if reads else copy.deepcopy(model)
+    twin.train()
+
+    def step(carry: Any = None) -> Any:
+        prediction = twin(inputs, carry=carry)
+        output = prediction.output
+        loss = output.square().mean() if reads else task.loss(twin, output, targets)
+        if penalised:
+            loss = loss + sum(jacobian_penalty(each) for each in prediction.solutions)
+        loss.backward()
+        return prediction.carry
+
+    with warnings.catch_warnings(), using(twin, solver=solver):
+        warnings.simplefilter("ignore", SolveWarning)  # a solve stopped early is what is asked for
+        carry = step()  # which allocates the gradients
+        return memory.peak_bytes(lambda: step(carry), device)

@@ -1,0 +1,24 @@
+"""The solvers that studies compare, by name, and what tables call them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from equilibria.solve import AlternatingAnderson, Broyden, NewtonKrylov, Picard, Solver
+
+__all__ = ["WORDS", "methods"]
+
+WORDS: Mapping[str, str] = {
+    "plain": "plain iteration",
+    "anderson": "alternating Anderson (period 3)",
+    "broyden": "Broyden",
+    "newton": "Newton-Krylov",
+}
+
+
+def methods(rtol: float, max_evals: int) -> Mapping[str, Solver]:
+    """Return the solvers of `WORDS` at one tolerance and one limit of evaluations."""
+    kinds = (Picard, AlternatingAnderson, Broyden, NewtonKrylov)
+    return {
+        name: kind(rtol=rtol, max_evals=max_evals) for name, kind in zip(WORDS, kinds, strict=True)
+    }

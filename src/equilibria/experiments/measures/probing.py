@@ -1,0 +1,61 @@
+"""What is measured after each epoch of a training: how well both equations can be solved now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch.utils import _pytree as pytree
+
+from equilibria.models import EquilibriumModel
+from equilibria.nn import using
+from equilibria.solve import Implicit
+from equilibria.stability import jacobian_norm
+from equilibria.train import evaluation
+from equilibria.train.trainer import Trainer
+
+__all__ = ["Probing"]
+
+
+@dataclass(frozen=True)
+class Probing:
+    """A probe of solves of a fixed length, whatever training allows itself.
+
+    On the first samples of the evaluation split, without dropout: `forward` and `adjoint`, relative
+    residuals after so many evaluations and products, means over the samples, and `norm`,
+    ||J||_F^2 / d at the state found, d its entries. The model is left as it is.
+
+    Args:
+        forward: evaluations of the solver that trains.
+        adjoint: products of the linear solver that trains, or of `Implicit`'s own where training
+            solves no linear system.
+
+    papers: Bai et al. 2021, figures 1, 3 and 10.
+    """
+
+    forward: int
+    adjoint: int
+
+    def __call__(self, trainer: Trainer) -> dict[str, Any]:
+        """Return the figures of a trainer's model."""
+        model = cast(EquilibriumModel, trainer.model)
+        batch = evaluation.probes(trainer.task, trainer.recipe.probes, trainer.accelerator)
+        solver, usual = cast(Any, model.deq.solver), model.deq.adjoint
+        exact = usual if isinstance(usual, Implicit) else Implicit()
+        linear = replace(cast(Any, exact.linear), rtol=0.0, max_evals=self.adjoint)
+        solver = replace(solver, rtol=0.0, max_evals=self.forward, patience=None)
+        methods = using(model, solver=solver, adjoint=replace(exact, linear=linear))
+        with evaluation.evaluating(model), methods, torch.enable_grad():
+            operands = model.inject(batch.inputs)
+            solution = model.deq(*operands)
+            trainer.task.loss(model, model.readout(solution.value), batch.targets).backward()
+            norms = jacobian_norm(model.deq.cell, solution.value, *operands, samples=4)
+        model.zero_grad(set_to_none=True)
+        entries = sum(leaf.numel() for leaf in pytree.tree_leaves(solution.value)) / len(norms)
+        backward = solution.adjoint
+        return {
+            "forward": float(solution.stats.residual.mean()),
+            "adjoint": None if backward is None else float(backward.stats.residual.mean()),
+            "norm": float(norms.double().square().mean()) / entries,
+        }

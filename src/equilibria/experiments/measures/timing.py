@@ -1,0 +1,81 @@
+"""Steps and readings of several trainings, timed interleaved in one process."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from equilibria.bench.clock import interleaved
+from equilibria.solve import Solver, SolveWarning
+from equilibria.train import evaluation
+from equilibria.train.trainer import Trainer
+
+__all__ = ["ROUNDS", "SPENT", "milliseconds", "reader", "steps"]
+
+ROUNDS, WARM_UP = 15, 2
+"""Times that each call is timed, and called before."""
+
+SPENT = 2 * (ROUNDS + WARM_UP) + 1
+"""Steps that a trainer must have left: `Trained.trainer(before_end=SPENT)`."""
+
+
+def milliseconds(calls: Mapping[str, Callable[[], object]]) -> dict[str, float]:
+    """Return the median milliseconds of each call, all of them interleaved, after a warm-up."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SolveWarning)  # as in training, where shares are logged
+        for call in calls.values():
+            for _ in range(WARM_UP):
+                call()
+        found = interleaved(calls, device, rounds=ROUNDS)
+    return {name: 1e3 * seconds for name, seconds in found.items()}
+
+
+def steps(trainers: Mapping[str, Trainer]) -> dict[str, dict[str, float | None]]:
+    """Return the median milliseconds of a step of each trainer, all kinds of all interleaved.
+
+    `plain` and `penalised`, with the Jacobian penalty, are timed apart, since the median of steps
+    as they are drawn would leave out the rarer kind; `step` is (1 - p) plain + p penalised, with
+    the probability p of the penalty at this place of the training.
+    """
+    shares: dict[str, float] = {}
+    calls: dict[str, Callable[[], object]] = {}
+    for name, trainer in trainers.items():
+        penalty = trainer.recipe.regulariser
+        shares[name] = penalty.at(trainer.step, trainer.steps)[1] if penalty else 0.0
+        calls[f"{name} plain"] = partial(trainer.train_step, penalised=False)
+        if shares[name]:
+            calls[f"{name} penalised"] = partial(trainer.train_step, penalised=True)
+    taken = milliseconds(calls)
+    found: dict[str, dict[str, float | None]] = {}
+    for name, p in shares.items():
+        plain, penalised = taken[f"{name} plain"], taken.get(f"{name} penalised")
+        step = (1 - p) * plain + p * (penalised or 0.0)
+        found[name] = {"plain": plain, "penalised": penalised, "step": step}
+    return found
+
+
+def reader(trainer: Trainer, solver: Solver | None = None) -> Callable[[], None]:
+    """Return a call that reads the next batch of the test split, without gradients, endlessly.
+
+    Args:
+        trainer: whose network reads, in batches of its recipe's evaluation.
+        solver: in place of the network's own.
+    """
+    task, model, accelerator = trainer.task, trainer.model, trainer.accelerator
+    size = trainer.recipe.eval_batch_size
+    batches = itertools.chain.from_iterable(task.batches("test", size) for _ in itertools.count())
+    carry: Any = None
+
+    def read() -> None:
+        nonlocal carry
+        batch = evaluation.to_device(next(batches), accelerator)
+        with evaluation.evaluating(model, solver), torch.no_grad(), accelerator.autocast():
+            carry = model(batch.inputs, carry=None if batch.begins else carry).carry
+
+    return read

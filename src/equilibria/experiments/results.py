@@ -1,0 +1,135 @@
+"""One CSV file a study: a tidy table with a row, or several, for each point that was measured."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from filelock import FileLock
+
+from equilibria.experiments.data import Frame
+from equilibria.experiments.provenance import Origin
+from equilibria.train import files
+
+__all__ = ["LEGACY", "ORIGIN", "ResultsError", "read", "replace_point"]
+
+LEGACY = "legacy"
+"""Identity of rows from before identities were recorded: it matches no point, and is stale."""
+
+ORIGIN = (
+    *("_identity", "_took", "_commit", "_versions", "_hardware", "_threads", "_date", "_command"),
+    "_trained",
+)
+"""Columns that tell where a point's rows come from, filled in its first row on disk."""
+
+
+class ResultsError(RuntimeError):
+    """A results file that cannot be read; the message says what to do."""
+
+
+def read(path: Path, factors: Sequence[str]) -> Frame:
+    """Return the rows of a study; none where the file does not exist.
+
+    Args:
+        path: the CSV file.
+        factors: names of the columns that tell points apart.
+
+    Returns:
+        A frame with the factors, the figures, and the columns of `ORIGIN`, which are filled in for
+        every row of a point. An absent figure is NaN.
+
+    Raises:
+        ResultsError: the file is no table of this study.
+    """
+    if not path.exists():
+        return pd.DataFrame(columns=pd.Index([*factors, *ORIGIN]))
+    try:
+        frame = pd.read_csv(path, keep_default_na=False, na_values=["", "nan"], low_memory=False)
+    except (ValueError, OSError) as error:
+        raise ResultsError(f"{path} cannot be read ({error}): restore it, or remove it") from None
+    lacking = [name for name in ("_identity", "_commit") if name not in frame]
+    if lacking:
+        raise ResultsError(f"{path} is no table of a study: it has no column {', '.join(lacking)}")
+    frame = frame.reindex(columns=list(dict.fromkeys([*factors, *frame.columns, *ORIGIN])))
+    # A point's rows stand together, and its first has the origin.
+    return frame.assign(**{name: frame[name].ffill() for name in ORIGIN})
+
+
+def replace_point(
+    path: Path,
+    order: Sequence[Mapping[str, Any]],
+    factors: Mapping[str, Any],
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    identity: str,
+    origin: Origin,
+    seconds: float,
+    trained: Iterable[str] = (),
+) -> None:
+    """Write the rows of a point into the file, in place of those that it had.
+
+    Args:
+        path: the CSV file; made where it is missing.
+        order: factors of all points of the study, in the order of the file.
+        factors: of the point.
+        rows: its figures, the first row those of the point as a whole.
+        identity: checksum of what decides them.
+        origin: where they come from.
+        seconds: that they took.
+        trained: commits at which the trainings that they were measured on started.
+    """
+    head = {
+        "_identity": identity,
+        "_took": round(seconds, 1),
+        **{f"_{name}": value for name, value in origin.json().items()},
+        "_trained": "; ".join(sorted(set(trained))),
+    }
+    names = list(dict.fromkeys(name for each in order for name in each))
+    new = [{**factors, **row} for row in rows] or [dict(factors)]
+    new[0] |= head
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_name(f".{path.name}.lock")):
+        points = _points(path, names)
+        points[_key(factors, names)] = new
+        places = {_key(each, names): place for place, each in enumerate(order)}
+        ordered = sorted(points, key=lambda key: places.get(key, len(places)))
+        _write(path, names, [row for key in ordered for row in points[key]])
+
+
+def _points(path: Path, names: Sequence[str]) -> dict[tuple[str, ...], list[dict[str, Any]]]:
+    """The rows on disk as text, by the text of their factors."""
+    found: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    if path.exists():
+        for row in csv.DictReader(io.StringIO(path.read_text("utf-8"))):
+            found.setdefault(_key(row, names), []).append(dict(row))
+    return found
+
+
+def _key(row: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(_text(row.get(name)) for name in names)
+
+
+def _write(path: Path, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    known = dict.fromkeys(name for row in rows for name, value in row.items() if _text(value))
+    figures = [name for name in known if name not in names and name not in ORIGIN]
+    columns = [*names, *figures, *ORIGIN]
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_text(row.get(name)) for name in columns] for row in rows)
+    files.write_text(path, buffer.getvalue())
+
+
+def _text(value: Any) -> str:
+    """A cell on disk: nine digits of a float, a float32's; NaN, infinity by name; "" for None."""
+    if value is None or value is pd.NA:
+        return ""
+    if isinstance(value, float):
+        whole = math.isfinite(value) and value == int(value) and abs(value) < 2**53
+        return str(int(value)) if whole else f"{value:.9g}"
+    return str(value)

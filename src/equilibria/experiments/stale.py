@@ -1,0 +1,89 @@
+"""Which rows are older than the last change of the code that they were measured with."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from pathlib import Path
+
+from equilibria.experiments.data import Frame
+from equilibria.experiments.provenance import CHANGED, SOURCE, git
+from equilibria.experiments.results import LEGACY
+
+__all__ = ["below", "last_change", "verdicts"]
+
+PROSE = ("report", "cli", "experiments/views", "experiments/pages.py")
+"""Parts of the package that decide no figure."""
+
+
+def below(source: Path) -> list[Path]:
+    """Return the files of the package that a study's module imports, however far below, and it.
+
+    Args:
+        source: file of the module.
+    """
+    found: dict[Path, None] = {}
+    waiting = [source.resolve()]
+    while waiting:
+        path = waiting.pop()
+        name = path.relative_to(SOURCE).as_posix() if path.is_relative_to(SOURCE) else ""
+        if path in found or name.startswith(PROSE):
+            continue
+        found[path] = None
+        waiting += _imported(path)
+    return sorted(found)
+
+
+@functools.cache
+def _imported(path: Path) -> list[Path]:
+    """Files of the package that a file imports."""
+    found: list[Path] = []
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        modules: list[str] = []
+        if isinstance(node, ast.Import):
+            modules = [each.name for each in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            modules = [node.module, *(f"{node.module}.{each.name}" for each in node.names)]
+        for module in modules:
+            top, _, rest = module.partition(".")
+            if top == SOURCE.name:
+                place = SOURCE / rest.replace(".", "/")
+                candidates = (place.with_suffix(".py"), place / "__init__.py")
+                found += [each for each in candidates if each.is_file()]
+    return found
+
+
+def last_change(source: Path) -> str | None:
+    """Return the last commit that changed a file below a study, or a recipe; None without Git."""
+    paths = [str(path) for path in below(source) if path.is_relative_to(SOURCE)]
+    return git("log", "-1", "--format=%H", "--", *paths, str(SOURCE / "recipes")) or None
+
+
+def verdicts(rows: Frame, source: Path) -> list[str]:
+    """Return "stale", "current" or "unknown" for each row of a study's points.
+
+    A row is stale if the commit at which it started, or a training that it was measured on, lacks
+    the last change below the study, and where its identity was not recorded. It is unknown where it
+    was measured outside of a checkout, with files changed, or at a commit that is not here.
+
+    Args:
+        rows: with the columns of `results.ORIGIN`.
+        source: file of the study.
+    """
+    latest = last_change(source)
+    found: list[str] = []
+    for row in rows.to_dict("records"):
+        trained = row["_trained"] if isinstance(row["_trained"], str) else ""
+        commits = [str(row["_commit"]), *trained.split("; ")] if trained else [str(row["_commit"])]
+        each = {_verdict(str(row["_identity"]), commit, latest) for commit in commits}
+        found.append("stale" if "stale" in each else "unknown" if "unknown" in each else "current")
+    return found
+
+
+@functools.cache
+def _verdict(identity: str, commit: str, latest: str | None) -> str:
+    if identity == LEGACY:
+        return "stale"
+    if latest is None or commit.endswith(CHANGED) or git("cat-file", "-t", commit) != "commit":
+        return "unknown"
+    return "stale" if git("merge-base", "--is-ancestor", latest, commit) is None else "current"

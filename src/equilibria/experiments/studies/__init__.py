@@ -1,0 +1,1 @@
+"""Studies, one file each, in a folder for each paper; see `experiments.catalogue`."""

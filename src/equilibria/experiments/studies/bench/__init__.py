@@ -1,0 +1,1 @@
+"""Our solvers, gradients and compiled cells, beside those of peers."""

@@ -1,0 +1,138 @@
+"""Forward solvers beside torchdeq's and SciPy's: times, convergence, operations, memory."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from equilibria.bench.contestants import contestants, require_peers
+from equilibria.bench.modes import MODES, in_mode
+from equilibria.bench.problems import build, usual
+from equilibria.bench.solvers import Row, measure
+from equilibria.experiments.studies.bench._solvers import SAME, compared, summary, with_total
+from equilibria.experiments.studies.bench._tables import PEERS, dots, geometric, pivot, scientific
+from equilibria.experiments.study import Context, Point, Scale, Study, grid
+from equilibria.experiments.views import Table, median, of
+
+__all__ = ["STUDY"]
+
+RTOL = {"float32": 1e-4, "bfloat16": 1e-2}  # bfloat16 leaves a floor near 2.5e-3
+COLOURS = {"Picard": 0, "Anderson": 2, "Broyden": 3, "NewtonKrylov": 4, "Auto": 5, "default": 1}
+MARKS: tuple[dict[str, Any], ...] = (
+    {"where": {"family": "equilibria"}},
+    {"where": {"family": "torchdeq"}, "style": "rings", "label": "torchdeq {}".format},
+)
+
+
+def solve(context: Context, rounds: int) -> list[Row]:
+    """A row for each solver; see `bench.solvers.measure`."""
+    require_peers(*PEERS)
+    precision = str(context.factors.get("precision", "float32"))
+    inside = None if precision == "float32" else getattr(torch, precision)
+    problem = build(str(context.factors["problem"]), device=context.device, dtype=torch.float32)
+    problem = in_mode(problem, str(context.factors.get("mode", "eager")), inside)
+    return measure(problem, contestants(context.device), rtol=RTOL[precision], rounds=rounds)
+
+
+def points(scale: Scale) -> list[Point]:
+    every: list[dict[str, Any]] = grid(problem=usual("cpu"))
+    if scale == "gpu":
+        every = grid(problem=usual("cuda"), precision=RTOL, mode=MODES)
+    once = [functools.partial(solve, rounds=15)]
+    return [Point(factors=f, measures=once, settings={"rtol": RTOL}, minutes=0.35) for f in every]
+
+
+FIGURES: dict[str, Any] = {
+    "evals, mean": "evals", "max": "evals_max", "f-samples": "f_samples",
+    "residual, max": scientific("residual"), "ms": "ms", "x same method": "same",
+    "x torchdeq's best": "best", "overhead": "overhead", "ops/eval": "ops", "mean": "ops_mean",
+    "reads": "reads", "bytes/state": "states", "": "said",
+}  # fmt: skip
+
+STUDY = Study(
+    title="Solvers beside torchdeq and SciPy",
+    description="One solve of the whole batch without gradients, to a relative residual of 1e-4, "
+    "or of 1e-2 with bfloat16 inside f.",
+    note="float32; medians of at most 15 rounds, all solvers interleaved. No solver of ours gives "
+    "up on slow samples (patience=None).",
+    points=points,
+    peers=PEERS,
+    views=[
+        Table(
+            title="Solvers: summary",
+            columns=["what", "problems", "geometric mean", "worst", "where"],
+            rows=summary,
+            note="Over the problems in which all samples of both reached the tolerance. Overhead: "
+            "time / (evaluations x time of f alone).",
+        ),
+        pivot(
+            compared,
+            each="solver",
+            title="Solvers: times as fast as torchdeq",
+            index={"problem": "problem"},
+            values={
+                "f, ms": "f_ms",
+                **{name: of("same", solver=name) for name in SAME},
+                "torchdeq's best": "fastest",
+                "default against it": of("best", solver="default"),
+                "if only f took time": of("bound", solver="default"),
+                "overhead of the default": of("overhead", solver="default"),
+            },
+            note="The method's name: against the same method of torchdeq. A dash: one of the two "
+            "did not reach the tolerance with every sample, or was not timed.",
+        ),
+        pivot(
+            with_total,
+            each="solver",
+            title="Solvers: who converges",
+            index={"problem": "problem", "samples": "samples"},
+            across="solver",
+            values={"{level}": "reached"},
+            note="Samples whose residual, measured anew on the answer, is within the tolerance. "
+            "All have the same number of evaluations, except Broyden's method, ours and "
+            "torchdeq's: at most 400, as it keeps every step.",
+        ),
+        pivot(
+            compared,
+            each="solver",
+            title="Solvers: what they cost beside f",
+            index={"solver": "solver"},
+            where={"solved": True},
+            values={
+                "solved": len,
+                "overhead": geometric("overhead"),
+                "ops/eval": median("ops_mean"),
+                "reads/eval": median("reads_each"),
+                "bytes/state": median("states"),
+            },
+            note="Over the problems that it solved: the geometric mean of the overhead, the "
+            "medians of the operations (all of a solve, for each evaluation), of the host reads "
+            "and of the peak allocated, in states.",
+        ),
+        pivot(
+            compared,
+            each="solver",
+            title="Solvers: all figures",
+            index={"problem": "problem", "solver": "solver"},
+            values=FIGURES,
+            note="x same method, x torchdeq's best: how many times as fast. ops/eval: ATen "
+            "operations that compute or copy between two calls of f, the median; and all of the "
+            "solve's for each evaluation, products among them, the mean. reads: values that the "
+            "host waited for in a solve. bytes/state: peak allocated in a solve, in states.",
+        ),
+        dots(
+            compared,
+            *(
+                {"x": "best", "y": "place", "by": ["method"], "colours": COLOURS, **each}
+                for each in MARKS
+            ),
+            title="speed, problem by problem",
+            x="times as fast as torchdeq's fastest method",
+            names="problem",
+            level=1,
+            log_x=True,
+        ),
+    ],
+)

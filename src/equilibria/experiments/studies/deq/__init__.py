@@ -1,0 +1,1 @@
+"""Bai et al. 2019, Deep Equilibrium Models: its tables and figures."""

@@ -1,0 +1,1 @@
+"""The recipes for digits and MNIST, as the README shows them."""

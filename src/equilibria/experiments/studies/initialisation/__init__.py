@@ -1,0 +1,1 @@
+"""Agarwala and Schoenholz 2022: what weights to start from."""

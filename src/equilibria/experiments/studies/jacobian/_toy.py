@@ -1,0 +1,196 @@
+"""The one-dimensional network of Bai et al. 2021, section 5.1: 200 weights, and its training."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from equilibria import solve
+from equilibria.experiments.study import Context
+from equilibria.nn import DEQ
+from equilibria.stability import jacobian_penalty
+from equilibria.train.optimiser import Cosine
+from equilibria.train.regulariser import JacobianPenalty
+
+__all__ = ["NOISE", "SPAN", "WEIGHTS", "Setting", "ToyCell", "samples", "target", "toy"]
+
+WEIGHTS = ("inner", "outer", "inject", "bias")
+"""W1, W2, U and b."""
+
+SPAN = (-2.0, 2.0)
+"""Inputs; the paper does not print their ends."""
+
+NOISE = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """How the network is trained: as the paper's Table 4 says, or otherwise.
+
+    Args:
+        initial: standard deviations of W1, W2, U and b at the start.
+        rate: of Adam, at the start of its cosine.
+        epochs: passes over the training samples.
+        limit: evaluations of a solve in training, and products of its adjoint.
+        clip: maximum norm of a network's gradient.
+        probability: share of the steps that have the penalty.
+    """
+
+    initial: tuple[float, float, float, float]
+    rate: float
+    epochs: int
+    limit: int
+    clip: float = float("inf")
+    probability: float = 0.4
+    width: int = 50
+    training: int = 4096
+    validation: int = 1000
+    batch: int = 64
+    rtol: float = 1e-3
+    adjoint_rtol: float = 1e-4
+
+
+def target(x: Tensor) -> Tensor:
+    """Return h(x) = 3/2 x^3 + x^2 - 5 x + 2 sin x - 3, which the fixed point is to be.
+
+    As in section 5.1 and in the thesis; the paper's appendix A.1 has + 5 x.
+
+    papers: Bai et al. 2021, sec. 5.1; Bai 2022 (thesis), sec. 4.4.1.
+    """
+    return 1.5 * x**3 + x**2 - 5 * x + 2 * torch.sin(x) - 3
+
+
+def samples(generators: Sequence[torch.Generator], count: int) -> tuple[Tensor, Tensor]:
+    """Return x ~ U(-2, 2) and y = h(x) + delta, delta ~ N(0, .05^2): (networks, count) each."""
+    low, high = SPAN
+    x = torch.stack([torch.rand(count, generator=g) for g in generators]) * (high - low) + low
+    return x, target(x) + NOISE * torch.stack([torch.randn(count, generator=g) for g in generators])
+
+
+class ToyCell(nn.Module):
+    """f(z; x) = W2^T relu(W1 z + U x + b) of several networks side by side, z and x scalars.
+
+    States and inputs (networks * samples,) hold all samples of the first network, then all of the
+    second, and so on: each is a sample to the solver, and the networks are independent.
+
+    Args:
+        weights: W1, W2, U and b, (4, networks, width).
+
+    papers: Bai et al. 2021, sec. 5.1.
+    """
+
+    def __init__(self, weights: Tensor) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(weights)
+
+    def forward(self, z: Tensor, x: Tensor) -> Tensor:
+        """Evaluate f at states and inputs of the same shape."""
+        inner, outer, inject, bias = self.weights[:, :, None]
+        state, place = (each.reshape(len(inner), -1, 1) for each in (z, x))
+        hidden = torch.relu(state * inner + place * inject + bias)
+        return (hidden @ outer.mT).view_as(z)
+
+    @torch.no_grad()
+    def equilibria(self, x: Tensor, rtol: float = 1e-6, limit: int = 200) -> Tensor:
+        """Return the fixed points at x (networks * samples,), from zero."""
+        return self.solved(x, solve.AlternatingAnderson(rtol=rtol, max_evals=limit)).value
+
+    def solved(self, x: Tensor, solver: solve.Solver) -> solve.Solution:
+        """Return the solution at x, from zero."""
+        return solve.fixed_point(self, torch.zeros_like(x), x, solver=solver)
+
+    def slope(self, z: Tensor, x: Tensor) -> Tensor:
+        """Return df/dz at (z, x), of their shape."""
+        with torch.enable_grad():
+            state = z.detach().requires_grad_()
+            return torch.autograd.grad(self(state, x).sum(), state)[0]
+
+
+def toy(context: Context, *, setting: Setting, seeds: Sequence[int]) -> Iterable[dict[str, Any]]:
+    """Figures of the trained network of each `seed`, and the weights of the first, by `unit`."""
+    cell, x, y = train(setting, float(context.factors["gamma"]), seeds)
+    for seed, row in zip(seeds, figures(cell, x, y, setting), strict=True):
+        yield {"seed": seed, **row}
+    for unit, weights in enumerate(cell.weights[:, 0].T.tolist()):
+        yield {"unit": unit, **dict(zip(WEIGHTS, weights, strict=True))}
+
+
+def train(setting: Setting, gamma: float, seeds: Sequence[int]) -> tuple[ToyCell, Tensor, Tensor]:
+    """Train a network for each seed, all at once, on the squared error of the fixed point.
+
+    Each has its own samples, order, start and loss; only whether a step has the penalty is drawn
+    once for all of them.
+
+    Args:
+        setting: how.
+        gamma: weight of the penalty in the steps that have it.
+        seeds: one a network.
+
+    Returns:
+        The networks, and the inputs and targets that they are evaluated on, (networks, samples).
+    """
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    x, y = samples(generators, setting.training + setting.validation)
+    cell = ToyCell(
+        torch.stack(
+            [torch.stack([scale * torch.randn(setting.width, generator=g) for g in generators])
+             for scale in setting.initial]
+        )
+    )  # fmt: skip
+    linear = solve.GMRES(rtol=setting.adjoint_rtol, max_evals=setting.limit)
+    solver = solve.AlternatingAnderson(rtol=setting.rtol, max_evals=setting.limit)
+    layer = DEQ(cell, solver=solver, adjoint=solve.Implicit(linear=linear))
+    optimiser = torch.optim.Adam(cell.parameters(), lr=setting.rate)
+    penalty = JacobianPenalty(gamma=gamma, probability=setting.probability)
+    probes = torch.Generator().manual_seed(sum(seeds))
+    batches = setting.training // setting.batch
+    steps, schedule, order = setting.epochs * batches, Cosine(), torch.empty(0)
+    for step in range(steps):
+        begin = step % batches * setting.batch
+        if begin == 0:
+            order = torch.stack([torch.randperm(setting.training, generator=g) for g in generators])
+        places = order[:, begin : begin + setting.batch]
+        optimiser.param_groups[0]["lr"] = setting.rate * schedule.factor(step, steps)
+        optimiser.zero_grad()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", solve.SolveWarning)  # a limit of 6 is often too low
+            solution = layer(x.gather(1, places).flatten())
+            error = solution.value.view_as(places) - y.gather(1, places)
+            loss = error.square().mean(1).sum()  # a sum: none changes the gradient of another
+            if gamma and penalty.drawn(step, steps, seeds[0]):
+                extra = jacobian_penalty(solution, generator=probes)
+                loss = loss + gamma * len(seeds) * extra
+            loss.backward()
+        assert cell.weights.grad is not None
+        cell.weights.grad = cell.weights.grad.renorm(2, 1, setting.clip)
+        optimiser.step()
+    return cell.eval(), x[:, setting.training :], y[:, setting.training :]
+
+
+@torch.no_grad()
+def figures(cell: ToyCell, x: Tensor, y: Tensor, setting: Setting) -> list[dict[str, float]]:
+    """Return for each network how well it fits, how steep it is and what its solves take.
+
+    `mse` of the states after as many evaluations as training allows; `mse_solved` of the fixed
+    points, found to 1e-6; `slope`, the mean |df/dz| at these; evaluations of `plain` iteration and
+    of `anderson`, the alternating method, to the tolerance of training, means over the samples;
+    and the share of samples that converged, `plain_converged` and `anderson_converged`.
+    """
+    inputs = x.flatten()
+    usual, exact = cell.equilibria(inputs, setting.rtol, setting.limit), cell.equilibria(inputs)
+    found = {
+        "mse": (usual.view_as(y) - y).square(),
+        "mse_solved": (exact.view_as(y) - y).square(),
+        "slope": cell.slope(exact, inputs).abs(),
+    }
+    for name, kind in (("plain", solve.Picard), ("anderson", solve.AlternatingAnderson)):
+        solution = cell.solved(inputs, kind(rtol=setting.rtol, max_evals=500))
+        found[name] = solution.stats.evals
+        found[f"{name}_converged"] = solution.status == solve.Status.CONVERGED
+    means = {name: each.view_as(y).double().mean(1).tolist() for name, each in found.items()}
+    return [{name: mean[place] for name, mean in means.items()} for place in range(len(x))]

@@ -1,0 +1,102 @@
+"""Short trainings of one DEQ-Transformer and of variants of it: LayerNorm, weight norm, penalty."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from equilibria.experiments import counterpart
+from equilibria.experiments.measures.probing import Probing
+from equilibria.experiments.studies.deq._trainings import CELLS, LAYERS, named
+from equilibria.experiments.study import Scale
+from equilibria.experiments.training import Training
+from equilibria.train.recipe import Recipe
+from equilibria.train.regulariser import JacobianPenalty
+
+__all__ = ["EPOCHS", "PROBED", "STEPS", "VARIANTS", "Variant", "recipe_of", "training_of"]
+
+EPOCHS: Mapping[Scale, int] = {"cpu": 5, "gpu": 20}
+STEPS: Mapping[Scale, int] = {"cpu": 80, "gpu": 500}
+MINUTES: Mapping[Scale, float] = {"cpu": 5, "gpu": 15}
+
+PROBED = 16
+"""Evaluations, and products of the adjoint, after which the residuals are measured."""
+
+PENALTY = JacobianPenalty(gamma=1.6, final_gamma=2.5, probability=0.35)
+"""Table 4 of Bai et al. 2021, WikiText-103."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One training.
+
+    Args:
+        words: what it is, for a reader.
+        limit: evaluations of a solve in training, forward and adjoint; 0 for the explicit stack.
+        model: fields of the model that differ.
+        penalised: with the Jacobian penalty.
+        decay: weight decay.
+        longer: factor on the length of segments, at the same tokens a step.
+    """
+
+    words: str
+    limit: int = 30
+    model: Mapping[str, Any] = field(default_factory=dict)
+    penalised: bool = False
+    decay: float = 0.0
+    longer: int = 1
+
+
+PRE, UNNORMALISED, DROPOUT = {"pre_norm": True}, {"weight_norm": False}, {"dropout": 0.1}
+
+# Limits as in Table 5 of Bai et al. 2021.
+VARIANTS: Mapping[str, Variant] = {
+    "tied": Variant(f"weight-tied transformer of {LAYERS} layers", 0),
+    "post": Variant("DEQ, post-LN"),
+    "pre": Variant("DEQ, pre-LN", model=PRE),
+    "unnormalised": Variant("DEQ, post-LN, no weight norm", model=UNNORMALISED),
+    "dropout": Variant("DEQ, post-LN, dropout 0.1", model=DROPOUT),
+    "dropout-unnormalised": Variant(
+        "DEQ, post-LN, dropout 0.1, no weight norm", model=DROPOUT | UNNORMALISED
+    ),
+    "post-20": Variant("DEQ, post-LN, 20 evaluations", 20),
+    "post-15": Variant("DEQ, post-LN, 15 evaluations", 15),
+    "decay": Variant("DEQ, post-LN, weight decay 1e-6", decay=1e-6),
+    "decay-more": Variant("DEQ, post-LN, weight decay 1e-2", decay=1e-2),
+    "post-jr": Variant("DEQ, post-LN, regularised", 13, penalised=True),
+    "pre-jr": Variant("DEQ, pre-LN, regularised", 14, model=PRE, penalised=True),
+    "post-jr-long": Variant(
+        "DEQ, post-LN, regularised, twice the length", 13, penalised=True, longer=2
+    ),
+}
+
+
+def training_of(name: str, scale: Scale) -> Training:
+    """Return the training of a variant, with a probe after each epoch of an equilibrium network."""
+    probe = Probing(PROBED, PROBED) if VARIANTS[name].limit else None
+    return Training(recipe=recipe_of(name, scale), minutes=MINUTES[scale], probe=probe)
+
+
+def recipe_of(name: str, scale: Scale) -> Recipe:
+    """Return a variant of the DEQ-Transformer's recipe on Penn Treebank, shortened."""
+    variant, base, steps = VARIANTS[name], named(CELLS["transformer"], scale), STEPS[scale]
+    task, adjoint = cast(Any, base.task), cast(Any, base.adjoint)
+    limit = max(variant.limit, 1)
+    recipe = replace(
+        base,
+        description=f"{variant.words}, {EPOCHS[scale]} times {steps} steps",
+        task=replace(task, length=task.length * variant.longer),
+        model=replace(cast(Any, base.model), **variant.model),
+        epochs=EPOCHS[scale],
+        epoch_steps=steps,
+        batch_size=base.batch_size // variant.longer,
+        optimiser=replace(cast(Any, base.optimiser), weight_decay=variant.decay),
+        solver=replace(cast(Any, base.solver), rtol=1e-3, max_evals=limit),
+        eval_solver=None,
+        adjoint=replace(adjoint, linear=replace(adjoint.linear, rtol=1e-4, max_evals=limit)),
+        regulariser=PENALTY if variant.penalised else None,
+        # A warm-up as long as an epoch: the rest is what is looked at.
+        pretrain=base.pretrain and replace(base.pretrain, steps=min(base.pretrain.steps, steps)),
+    )
+    return recipe if variant.limit else counterpart.explicit(recipe, layers=LAYERS)

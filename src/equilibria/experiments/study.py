@@ -1,0 +1,121 @@
+"""A study: a grid of points to measure, and what is shown of the rows that they leave."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from rich.console import Console
+
+from equilibria.experiments.training import Trained, Training
+from equilibria.experiments.views import View
+from equilibria.tasks import Task
+from equilibria.train.recipe import Recipe
+
+__all__ = ["Context", "Factor", "Measure", "Point", "Scale", "Study", "StudyError", "grid"]
+
+Scale = Literal["cpu", "gpu"]
+"""Size of the recipes: minutes on two CPU cores, or on one GPU."""
+
+Factor = str | int | float | bool
+"""A coordinate of a point."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """What a measure works with.
+
+    Attributes:
+        factors: coordinates of the point.
+        runs: its trainings, finished, by the names that the point gives them.
+        reads: recipes that the point names beside them.
+        tasks: loads the task of a recipe, once for all points.
+        console: for what a reader wants to know meanwhile.
+        device: torch's name of the device that is measured on.
+    """
+
+    factors: Mapping[str, Factor]
+    runs: Mapping[str, Trained]
+    tasks: Callable[[Recipe], Task]
+    console: Console
+    reads: Sequence[Recipe] = ()
+    device: str = "cpu"
+
+    @property
+    def run(self) -> Trained:
+        """The training of a point that has one."""
+        (only,) = self.runs.values()
+        return only
+
+
+Row = Mapping[str, Any]
+
+Measure = Callable[[Context], Row | Iterable[Row]]
+"""Columns of a point: one row of figures that hold for the point as a whole, or several rows, such
+as one for each epoch. Figures are numbers, strings or None; NaN and infinity are kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One point of a study's grid: measured once, kept as rows of the study's table.
+
+    Args:
+        factors: its coordinates, which no other point of the study has.
+        measures: what is measured, in order; those that return one row share the point's first.
+        runs: trainings that they read, by name; several points and studies share them.
+        reads: recipes whose data or models are measured without a training.
+        settings: what else decides the result, as JSON.
+        minutes: estimate, without the trainings.
+        description: what is done, for the progress line; None for the factors.
+    """
+
+    factors: Mapping[str, Factor]
+    measures: Sequence[Measure]
+    runs: Mapping[str, Training] = field(default_factory=dict)
+    reads: Sequence[Recipe] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    minutes: float = 0.1
+    description: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The factors in one line: `cell=transformer seed=0`."""
+        return " ".join(f"{name}={value}" for name, value in self.factors.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """A table or a figure of a paper, or a benchmark.
+
+    Args:
+        paper: authors and year; empty for a benchmark of our own.
+        item: the tables and figures of the paper.
+        title: heading of its page.
+        description: what it shows, in a sentence.
+        points: the grid at a scale, in the order of the tables.
+        views: tables and charts of the rows.
+        note: what a reader must know of all of them.
+        peers: other packages whose version belongs to the figures.
+        rows_of: name of the study whose rows these are, where it has no CSV file of its own.
+    """
+
+    paper: str = ""
+    item: str = ""
+    title: str
+    description: str
+    points: Callable[[Scale], Sequence[Point]]
+    views: Sequence[View]
+    note: str = ""
+    peers: Sequence[str] = ()
+    rows_of: str = ""
+
+
+class StudyError(RuntimeError):
+    """A study that cannot be run; the message says why."""
+
+
+def grid(**axes: Iterable[Any]) -> list[dict[str, Any]]:
+    """Return the product of the axes, the last one running fastest, as one dict for each point."""
+    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]

@@ -1,0 +1,63 @@
+"""Other methods for the equilibrium layers of a module, for as long as a block runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+
+from equilibria.nn.deq import DEQ, Methods, check_methods, chosen
+from equilibria.solve import Adjoint, Solver
+
+__all__ = ["layers", "using"]
+
+
+@contextmanager
+def using(
+    module: nn.Module,
+    solver: Solver | None = None,
+    adjoint: Adjoint | None = None,
+    eval_solver: Solver | None = None,
+) -> Iterator[None]:
+    """Solve with other methods in every equilibrium layer of a module, within a `with` block.
+
+    The layers are not changed: other threads, and forwards after the block, use the layers' own
+    methods. A layer inside the cell of another is a part of that one's f and keeps its own too.
+    Blocks nest; the inner one prevails.
+
+    Args:
+        module: a `DEQ`, or a module that holds some.
+        solver: of the forward, in train and in eval mode; None for no change.
+        adjoint: of the gradient; None for no change.
+        eval_solver: of the forward in eval mode, in place of `solver`; None for no change.
+
+    Raises:
+        TypeError: a solver or the adjoint is none, or a solver is made for other cells.
+
+    Example:
+        >>> with eq.nn.using(model, solver=eq.Picard(max_evals=5)):
+        ...     early = model(x)
+    """
+    given = Methods(solver, eval_solver or solver, adjoint)
+    methods = dict(chosen.get())
+    for layer in layers(module).values():
+        check_methods(layer.cell, given)
+        before = methods.get(layer, Methods())
+        methods[layer] = Methods(
+            solver or before.solver,
+            given.eval_solver or before.eval_solver,
+            adjoint or before.adjoint,
+        )
+    token = chosen.set(methods)
+    try:
+        yield
+    finally:
+        chosen.reset(token)
+
+
+def layers(module: nn.Module) -> dict[str, DEQ]:
+    """Return the equilibrium layers of a module by their paths, less those inside other cells."""
+    found = {path: each for path, each in module.named_modules() if isinstance(each, DEQ)}
+    inner = {m for layer in found.values() for m in layer.modules() if m is not layer}
+    return {path: layer for path, layer in found.items() if layer not in inner}

@@ -1,0 +1,104 @@
+"""A data set that is not for classification, registered: official files, a copy, and damage."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from file_server import FileServer, serving
+
+from equilibria import data
+from equilibria.data import DataError, registry
+from equilibria.data.remote import Entry, Files, Remote
+
+OFFICIAL, COPY = b"0 1\n1 2\n2 0\n", b"0 1\n"
+"""The edges of a graph."""
+
+
+def read(files: Files, *, directed: bool = True) -> dict[str, object]:
+    """What any reader is: the files become whatever the data set is."""
+    lines = [line.split() for path in files.paths for line in path.read_text().splitlines()]
+    edges = [(int(a), int(b)) for a, b in lines]
+    edges += [] if directed else [(b, a) for a, b in edges]
+    return {"edges": edges, "title": files.title, "source": files.source}
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterator[FileServer]:
+    with serving() as server:
+        server.files = {"edges.txt": OFFICIAL, "weights.txt": b""}
+        official = Remote(
+            files=("edges.txt", "weights.txt"),
+            addresses=(server.url(""),),
+            checksums={"edges.txt": f"md5:{hashlib.md5(OFFICIAL).hexdigest()}"},
+            licence="CC0",
+            size="12 bytes",
+        )
+        copy = Remote(files=("few.txt",), licence="CC0", copy="a third of it")
+        graph = Entry(name="ring", title="Ring", read=read, remotes=(official, copy))
+        monkeypatch.setitem(registry.DATA_SETS, "ring", (dict, f"{__name__}:RING"))
+        monkeypatch.setitem(globals(), "RING", graph)
+        yield server
+
+
+def test_it_is_downloaded_once_and_checked_each_time(server: FileServer, tmp_path: Path) -> None:
+    (tmp_path / "few.txt").write_bytes(COPY)  # which official data come before
+    for _ in range(2):
+        found = data.load("ring", tmp_path, directed=False)
+        assert found["edges"] == [(0, 1), (1, 2), (2, 0), (1, 0), (2, 1), (0, 2)]
+        assert (found["title"], found["source"]) == ("Ring", server.url(""))
+    assert [name for name, _ in server.requests] == ["/edges.txt", "/weights.txt"]
+    # Nobody published what the second file is: what came first is what it has to be.
+    for name in ("weights.txt", "edges.txt"):
+        (tmp_path / "ring" / name).write_text("0 3\n")
+        with pytest.raises(
+            DataError, match=rf"{name} is damaged or another file: its (md5|sha256)"
+        ):
+            data.load("ring", tmp_path)
+
+
+@pytest.mark.parametrize("served", [{}, {"edges.txt": b"<html>"}], ids=["gone", "another"])
+def test_a_copy_is_read_where_the_download_fails(
+    server: FileServer, tmp_path: Path, served: dict[str, bytes]
+) -> None:
+    server.files = served
+    with pytest.raises(DataError, match=r"could not download edges\.txt\. .*(404|its md5 is)"):
+        data.load("ring", tmp_path)
+    (tmp_path / "few.txt").write_bytes(COPY)
+    with pytest.warns(UserWarning, match=r"Ring \(a third of it\) is read .*could not download"):
+        found = data.load("ring", tmp_path)
+    assert found["edges"] == [(0, 1)] and found["title"] == "Ring (a third of it)"
+    assert found["source"] == str(tmp_path / "few.txt")
+
+
+def test_what_is_nowhere(server: FileServer, tmp_path: Path) -> None:
+    (tmp_path / "edges.txt").write_bytes(OFFICIAL)
+    match = r"ring: weights\.txt is in none of .*12 bytes; licence: CC0.*--data-dir"
+    with pytest.raises(DataError, match=match):
+        data.load("ring", tmp_path, download=False)
+    assert server.requests == []
+
+
+def test_data_behind_a_log_in(
+    server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = Remote(files=("edges.txt",), licence="on request", inside=("ring",))
+    entry = replace(registry.entry("ring"), remotes=(remote,), how_to_get="Ask its author")
+    monkeypatch.setitem(globals(), "RING", entry)
+    (tmp_path / "edges.txt").write_bytes(OFFICIAL)  # another data set's: it is not in `ring`
+    with pytest.raises(DataError, match=r"ring: edges\.txt is in none of .* Ask its author"):
+        data.load("ring", tmp_path)
+    (tmp_path / "ring").mkdir()
+    (tmp_path / "ring" / "edges.txt").write_bytes(OFFICIAL)
+    for place in (tmp_path, tmp_path / "ring"):
+        assert data.load("ring", place)["source"] == str(tmp_path / "ring" / "edges.txt")
+    assert server.requests == []
+
+
+def test_every_entry_says_how_to_get_it() -> None:
+    for name in data.available():
+        entry = registry.entry(name)
+        official = [remote for remote in entry.remotes if remote.copy is None]
+        assert entry.name == name and all(remote.licence for remote in entry.remotes)
+        assert not entry.remotes or official[0].addresses or entry.how_to_get, name

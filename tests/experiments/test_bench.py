@@ -1,0 +1,259 @@
+"""What the rows of the benchmarks come to; each study measures a point for real."""
+
+import importlib.util
+import math
+from functools import partial
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from equilibria.bench import methods
+from equilibria.bench.cells import build
+from equilibria.bench.contestants import MissingPeer, contestants
+from equilibria.cli.main import main
+from equilibria.experiments import catalogue, pages, runner
+from equilibria.experiments.data import Data
+from equilibria.experiments.studies.bench import _gradients, solvers, training
+from equilibria.experiments.studies.digits import training as digits
+from equilibria.experiments.study import Point, Study
+from equilibria.experiments.training import Store, Training
+from equilibria.train import memory
+from equilibria.train import recipe as recipes
+
+# --- forward solvers ------------------------------------------------------------------------------
+
+
+def solved(solver, method, ms, family="equilibria", reached=8):
+    own = {"solver": solver, "family": family, "method": method, "reached": reached, "ms": ms}
+    counts = {"evals": 4.0, "evals_max": 5, "calls": 5, "f_samples": 40, "reads": 5}
+    operations = {"ops": 9.0, "ops_mean": 10.0, "bytes": 640}
+    return own | counts | operations | {"samples": 8, "wrong": 0, "residual": 1e-5}
+
+
+def problem(name, picard, default, plain, anderson):
+    rows = [
+        solved("Picard", "Picard", picard),
+        solved("default", "default", default, reached=8 if default else 3),
+        solved("torchdeq plain", "Picard", plain, "torchdeq"),
+        solved("torchdeq anderson", "Anderson", anderson, "torchdeq"),
+    ]
+    rows[0] |= {"kind": "tanh", "state_bytes": 320, "f_ms": 1.0}
+    return [{"problem": name, **row} for row in rows]
+
+
+def data_of(*problems):
+    names = [{"problem": rows[0]["problem"]} for rows in problems]
+    return Data.of(pd.DataFrame([row for rows in problems for row in rows]), names)
+
+
+@pytest.fixture(scope="module")
+def tables():
+    """The rows of each table, by its title, with the first cell in front."""
+    data = data_of(problem("a", 2.0, 5.5, 4.0, 11.0), problem("b", 1.0, None, 8.0, 6.0))
+    grids = pages.rendered(solvers.STUDY, data).grids
+    return {grid.title: grid for grid in grids}
+
+
+def cells(table, row, *columns):
+    """Cells of the first row that begins so."""
+    found = next(each for each in table.rows if list(each[: len(row)]) == list(row))
+    return [found[list(table.columns).index(column)] for column in columns]
+
+
+def test_the_summary_compares_what_was_timed(tables):
+    table = tables["Solvers: summary"]
+    columns = "problems", "geometric mean", "worst", "where"
+    assert cells(table, ["Picard: times as fast as torchdeq's"], *columns) == [
+        *(2, pytest.approx(4.0), 2.0, "a")
+    ]
+    best = cells(table, ["default: times as fast as torchdeq's best, by hindsight"], *columns)
+    assert best == [1, pytest.approx(4.0 / 5.5), pytest.approx(4.0 / 5.5), "a"]
+    overhead = "overhead of the default, f >= 1 ms, matrix products and attention"
+    assert cells(table, [overhead], *columns[:2]) == [1, pytest.approx(5.5 / 5)]
+    none = cells(table, ["Anderson: times as fast as torchdeq's"], *columns[:2])
+    assert none == [0, None]
+
+
+def test_convergence_is_compared_with_the_best_peer(tables):
+    table, columns = tables["Solvers: summary"], ("geometric mean", "worst", "where")
+    default = cells(table, ["samples converged / the best peer's, default"], *columns)
+    assert default == [pytest.approx((3 / 8) ** 0.5), 3 / 8, "b"]
+    best = cells(table, ["samples converged / the best peer's, best of ours"], *columns)
+    assert best[:2] == [1, 1]
+
+
+def test_ratios_have_a_gap_where_the_default_failed(tables):
+    table = tables["Solvers: times as fast as torchdeq"]
+    assert cells(table, ["a"], "Picard", "torchdeq's best") == [2.0, "plain"]
+    columns = "torchdeq's best", "default against it", "overhead of the default"
+    assert cells(table, ["b"], *columns) == ["anderson", None, None]
+
+
+def test_who_converges_is_counted_in_samples(tables):
+    table = tables["Solvers: who converges"]
+    names = ["Picard", "default", "torchdeq plain", "torchdeq anderson"]
+    assert table.columns == ["problem", "samples", *names]
+    assert cells(table, ["b"], "samples", *names) == [8, 8, 3, 8, 8]
+    assert cells(table, ["all"], "default") == ["68.8 %"]
+
+
+def test_costs_are_those_of_the_problems_that_were_solved(tables):
+    table = tables["Solvers: what they cost beside f"]
+    columns = "solved", "overhead", "ops/eval", "reads/eval", "bytes/state"
+    assert cells(table, ["default"], *columns) == [1, pytest.approx(5.5 / 5), 10.0, 1.0, 2.0]
+    assert cells(table, ["Picard"], *columns[:2]) == [2, pytest.approx(math.sqrt(2.0) / 5)]
+
+
+def test_the_details_say_what_share_was_reached(tables):
+    table = tables["Solvers: all figures"]
+    assert len(table.rows) == 8
+    assert cells(table, ["b", "default"], "") == ["38 % reached the tolerance"]
+    assert cells(table, ["b", "Picard"], "", "bytes/state", "f-samples") == ["", 2.0, 40]
+
+
+# --- gradients ------------------------------------------------------------------------------------
+
+
+def step(method, ms, family="torchdeq", error=1e-4, **other):
+    row = {"method": method, "family": family, "exact": True, "samples": 8, "reached": 8}
+    return row | {"problem": "small", "failed": 0, "error": error, "ms": ms} | other
+
+
+def test_speed_is_against_the_fastest_accurate_step_of_torchdeq():
+    data = data_of(
+        [
+            step("default", 2.0, "equilibria"),
+            step("torchdeq fast", 1.0, error=0.5),
+            step("torchdeq right", 5.0),
+            step("torchdeq slow", 9.0, failed=1),
+        ]
+    )
+    first, every = pages.rendered(training.STUDY, data).grids
+    assert first.rows[0] == ["small", "right", 5.0, 2.5]
+    assert first.rows[1][0] == "geometric mean" and first.rows[1][-1] == 2.5
+    assert [row[1] for row in every.rows][:2] == ["torchdeq fast", "default"]  # the fastest first
+    said = {row[1]: row[-1] for row in every.rows}
+    assert said["torchdeq fast"] == "called exact, and is not"
+    assert said["torchdeq slow"] == "backward: says that 1 failed"
+    assert said["default"] == ""
+
+
+def test_a_method_that_failed_says_why():
+    lost = {"failure": "ArithmeticError: no", "exact": True, "reached": None, "failed": None}
+    data = data_of([step("default", None, "equilibria", None, **lost)])
+    assert _gradients.compared(data, 1e-3)["said"].tolist() == ["ArithmeticError: no"]
+
+
+# --- for real -------------------------------------------------------------------------------------
+
+
+def executed(study, folder, **options):
+    """Run a study in a folder and return its page."""
+    console, path = Console(quiet=True), folder / "rows.csv"
+    store = Store(folder / "runs", console)
+    outcome = runner.execute(study, path=path, store=store, console=console, **options)
+    assert not outcome.failed
+    return pages.rendered(study, runner.collect(study, path))
+
+
+def renewed(study, points):
+    return Study(title=study.title, description="", points=lambda scale: points, views=study.views)
+
+
+def test_solvers_are_measured(tmp_path, monkeypatch):
+    some = [each for each in contestants() if each.name in ("Picard", "torchdeq anderson")]
+    monkeypatch.setattr(solvers, "contestants", lambda device: some)
+    monkeypatch.setattr(solvers, "require_peers", lambda *names: None)
+    once = [partial(solvers.solve, rounds=1)]
+    factors = {"problem": "linear-symmetric-0.5", "mode": "eager", "precision": "bfloat16"}
+    page = executed(renewed(solvers.STUDY, [Point(factors=factors, measures=once)]), tmp_path)
+    shown = page.grids[2]
+    assert shown.rows[0][0] == "linear-symmetric-0.5, eager, bfloat16"
+    assert shown.rows[0][1:] == [64] * (1 + len(some))
+
+
+@pytest.mark.parametrize("name", ["adjoints", "training"])
+def test_gradients_are_measured(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(_gradients, "require_peers", lambda *names: None)
+    ways = [each for each in methods.adjoints() if each.name in ("Implicit(GMRES)", "JacobianFree")]
+    case = {"tiny": partial(build, width=5, batch=2, radius=0.5)}
+    points = _gradients.points(case, lambda: ways, rtol=1e-4, rounds=1)
+    page = executed(renewed(catalogue.find(f"bench/{name}"), points), tmp_path)
+    rows = next(grid for grid in page.grids if grid.title.endswith("all figures")).rows
+    errors = {
+        row[1]: float(next(c for c in row if "e-" in str(c) or "e+" in str(c))) for row in rows
+    }
+    assert errors["Implicit(GMRES)"] < 1e-2 < errors["JacobianFree"]
+
+
+@pytest.mark.parametrize(
+    ("name", "factors"),
+    [
+        ("bench/rules", {"map": ".9 z + b"}),
+        ("bench/compile", {"solver": "Picard", "adjoint": "JacobianFree"}),
+    ],
+)
+def test_a_point_is_measured(name, factors, tmp_path):
+    chosen = lambda point: dict(point.factors) == factors  # noqa: E731
+    page = executed(catalogue.find(name), tmp_path, only=chosen)
+    (row,) = (row for row in page.grids[0].rows if "not run" not in row)
+    assert list(row[: len(factors)]) == list(factors.values())
+    if name == "bench/rules":
+        assert row[1:] == ["45: 0.97 %"] * 5
+    else:
+        assert row[2] <= 1 and row[4] < 1e-5  # a graph break at most
+
+
+def test_digits_are_trained_and_their_memory_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "DEPTHS", (3,))
+    recipe = recipes.load("digits", ["--epochs", "1", "--model.width", "16"])
+    point = Point(
+        factors={"recipe": "digits", "seed": 0},
+        measures=[digits.figures, digits.step_memory],
+        runs={"run": Training(recipe=recipe, minutes=1)},
+    )
+    figures, _, depths, _ = executed(renewed(digits.STUDY, [point]), tmp_path).grids
+    (row,) = figures.rows
+    assert row[0] == 0 and all(0 <= share <= 100 for share in row[1:4]) and row[4] >= 1
+    assert depths.columns == ["evaluations", "deq, MiB", "unrolled, MiB", "checkpointed, MiB"]
+    assert depths.rows[0][0] == 3 and all(float(cell) > 0 for cell in depths.rows[0][1:])
+
+
+def test_means_are_of_several_seeds_alone():
+    rows = [
+        {"recipe": name, "seed": seed, "accuracy": 0.5 + seed / 10}
+        for name, seeds in digits.SEEDS.items()
+        for seed in seeds
+    ]
+    data = Data.of(pd.DataFrame(rows), [{k: r[k] for k in ("recipe", "seed")} for r in rows])
+    first, second, *_ = pages.rendered(digits.STUDY, data).grids
+    assert [row[0] for row in first.rows] == [0, 1, 2, "mean"] and first.rows[-1][1] == 60.0
+    assert [row[0] for row in second.rows] == [0]
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def test_a_missing_peer_is_named_with_what_installs_it(monkeypatch):
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "torchdeq" else real(name)
+    )
+    context = SimpleNamespace(factors={"problem": "tanh-128x8"}, device="cpu")
+    for measure in (partial(solvers.solve, rounds=1), training.STUDY.points("cpu")[0].measures[0]):
+        with pytest.raises(MissingPeer, match=r"torchdeq.*pip install 'equilibria\[bench\]'"):
+            measure(context)
+
+
+def test_bench_is_short_for_reproduce(tmp_path, capsys):
+    assert main(["bench"]) == 0
+    listed = capsys.readouterr().out
+    assert "bench/solvers" in listed and "deq/growth" not in listed
+    words = ["bench", "rules", "--only", "map=.9 z + b", "--out", str(tmp_path / "o")]
+    assert main([*words, "--runs", str(tmp_path / "r")]) == 0
+    assert "45: 0.97 %" in capsys.readouterr().out
+    assert (tmp_path / "o" / "bench-rules.csv").exists()
+    assert main(["bench", "rulez"]) == 1
+    assert "did you mean 'bench/rules'?" in capsys.readouterr().err

@@ -1,0 +1,142 @@
+"""A study's CSV file, and what its views read of it."""
+
+import math
+from typing import Any
+
+import pytest
+
+from equilibria.experiments.data import Data
+from equilibria.experiments.provenance import Origin
+from equilibria.experiments.results import LEGACY, ResultsError, read, replace_point
+from equilibria.experiments.views import NOT_RUN, Chart, Lines, Pivot, Table, count, mean, spread
+from equilibria.report.panel import Panel
+
+ORDER: list[dict[str, Any]] = [{"net": net, "seed": seed} for net in ("a", "b") for seed in (0, 1)]
+ORIGIN = Origin(commit="c0", versions="torch 2", hardware="2 cores", threads=1, date="2026-01-01")
+
+
+def put(path, factors, rows, identity="i0", origin=ORIGIN):
+    replace_point(path, ORDER, factors, rows, identity=identity, origin=origin, seconds=1.0)
+
+
+def data_of(path):
+    return Data.of(read(path, ("net", "seed")), ORDER)
+
+
+def test_figures_come_back_as_they_were(tmp_path):
+    path = tmp_path / "s.csv"
+    rows = [
+        {"big": 123456789, "inf": math.inf, "nan": math.nan, "word": "diverged, at 3"},
+        {"epoch": 1, "loss": 0.123456789},
+        {"epoch": 2, "loss": -math.inf},
+    ]
+    put(path, ORDER[0], rows)
+    data = data_of(path)
+    head = data.get(net="a", seed=0)
+    assert head["big"] == 123456789 and head["inf"] == math.inf and head["word"] == "diverged, at 3"
+    assert head["nan"] != head["nan"]
+    assert data.series("epoch")["loss"].tolist() == [0.123456789, -math.inf]
+    assert set(data.rows["_commit"]) == {"c0"}  # of every row of the point
+
+
+def test_points_stand_in_the_order_of_the_grid_and_are_replaced_whole(tmp_path):
+    path = tmp_path / "s.csv"
+    put(path, ORDER[2], [{"x": 3}])
+    put(path, ORDER[0], [{"x": 1}, {"epoch": 1, "y": 5}, {"epoch": 2, "y": 6}])
+    put(path, ORDER[0], [{"x": 9}, {"epoch": 1, "y": 7}], identity="i1")
+    data = data_of(path)
+    assert data.points["done"].tolist() == [True, False, True, False]
+    assert data.points["x"].dropna().tolist() == [9, 3]
+    assert data.series("epoch")["y"].tolist() == [7]
+    assert data.points["_identity"].dropna().tolist() == ["i1", "i0"]
+
+
+def test_rows_of_other_points_are_kept_on_disk_and_not_shown(tmp_path):
+    path = tmp_path / "s.csv"
+    put(path, {"net": "gone", "seed": 0}, [{"x": 1}])
+    put(path, ORDER[0], [{"x": 2}])
+    assert data_of(path).rows["x"].tolist() == [2]
+    assert "gone" in path.read_text()
+
+
+@pytest.mark.parametrize("content", ["", "a,b\n1,2\n"])
+def test_a_file_that_is_no_table_of_a_study_is_named(tmp_path, content):
+    path = tmp_path / "s.csv"
+    path.write_text(content)
+    with pytest.raises(ResultsError, match=r"s\.csv"):
+        read(path, ("net",))
+
+
+def table(tmp_path) -> Data:
+    path = tmp_path / "s.csv"
+    put(path, ORDER[0], [{"x": 1.0}, {"epoch": 1, "y": 1.0}, {"epoch": 2, "y": 3.0}])
+    put(path, ORDER[1], [{"x": 3.0}, {"epoch": 1, "y": 3.0}, {"epoch": 2, "y": 7.0}])
+    return data_of(path)
+
+
+def test_a_pivot_merges_seeds_and_says_what_was_not_run(tmp_path):
+    pivot = Pivot(
+        title="t",
+        index={"net": "network"},
+        values={"x": mean("x"), "spread": spread("x"), "seeds": count("x")},
+        words={"net": {"a": "A"}},
+        above=[["paper", 5]],
+    )
+    grid = pivot.render(table(tmp_path))
+    assert list(grid.columns) == ["network", "x", "spread", "seeds"]
+    assert grid.rows == [
+        ["paper", 5, None, None],
+        ["A", 2.0, "2.0 ± 1.4", "2 of 2"],
+        ["b", NOT_RUN, None, None],
+    ]
+
+
+def test_levels_stand_side_by_side(tmp_path):
+    pivot = Pivot(title="t", index={"net": "net"}, across="seed", values={"x at {level}": "x"})
+    grid = pivot.render(table(tmp_path))
+    assert list(grid.columns) == ["net", "x at 0", "x at 1"]
+    assert grid.rows == [["a", 1.0, 3.0], ["b", NOT_RUN, NOT_RUN]]
+
+
+def test_a_pivot_of_rows_says_what_was_not_run(tmp_path):
+    pivot = Pivot(title="t", index={"net": "", "epoch": ""}, each="epoch", values={"y": mean("y")})
+    assert pivot.render(table(tmp_path)).rows == [
+        ["a", 1, 2.0],
+        ["a", 2, 5.0],
+        ["b", None, NOT_RUN],
+    ]
+
+
+def test_missing_cells_of_a_table_are_filled_up():
+    made = Table(title="t", columns=["a", "b"], rows=lambda data: [["x"]])
+    assert made.render(Data.of(read_nothing(), ORDER)).rows == [["x", None]]
+
+
+def read_nothing():
+    from pathlib import Path
+
+    return read(Path("nowhere.csv"), ("net", "seed"))
+
+
+def test_lines_merge_rows_at_the_same_place_and_shade_their_range(tmp_path):
+    chart = Chart(
+        title="t",
+        x="epoch",
+        y="y",
+        marks=[Lines(x="epoch", y="y", by=["net"], band=True, scale=10, colours={"a": 4})],
+    )
+    panel = chart.render(table(tmp_path))
+    assert isinstance(panel, Panel)
+    (line,) = panel.series
+    assert (line.label, line.colour) == ("a", 4)
+    assert (list(line.x), list(line.y)) == ([1, 2], [20.0, 50.0])
+    assert (list(line.low), list(line.high)) == ([10.0, 30.0], [30.0, 70.0])
+
+
+def test_lines_of_nothing_are_none(tmp_path):
+    chart = Chart(title="t", x="", y="", marks=[Lines(x="epoch", y="y")])
+    assert not chart.render(data_of(tmp_path / "s.csv")).series
+
+
+def test_legacy_is_no_identity():
+    assert len(LEGACY) != 16  # the length of every checksum

@@ -1,0 +1,18 @@
+"""An old name leads to the new one, and says so to whoever uses it."""
+
+import types
+
+import pytest
+
+from equilibria import nn
+from equilibria.deprecated import aliases
+
+
+def test_an_old_name_is_the_new_one_and_warns_where_it_is_used() -> None:
+    old = types.ModuleType("old")
+    old.__getattr__ = aliases("old", {"Layer": "equilibria.nn.DEQ"})
+    with pytest.warns(DeprecationWarning, match=r"old\.Layer.*equilibria\.nn\.DEQ") as warned:
+        assert old.Layer is nn.DEQ
+    assert warned[0].filename == __file__
+    with pytest.raises(AttributeError, match="module 'old' has no attribute 'Lair'"):
+        _ = old.Lair

@@ -1,0 +1,193 @@
+"""A task and a model of a kind that the package does not have, by what it offers to others.
+
+Two images go in, under names; a field of two channels comes out, at an equilibrium; the loss is a
+mean over pixels, and one metric the square root of a sum. Nothing of it is known to train, report
+or the command line.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import Tensor, nn
+
+from equilibria import models, tasks
+from equilibria import nn as layers
+from equilibria.cli.main import main
+from equilibria.models import EquilibriumModel, ModelConfig
+
+SIZE = 6
+
+
+class Pairs:
+    """Images, the same images one pixel further to the right or down, and where they went."""
+
+    def __init__(self, count: int, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.first = torch.rand(count, 1, SIZE, SIZE, generator=generator)
+        down = torch.rand(count, generator=generator) < 0.5
+        moved = [image.roll(1, 1 if d else 2) for image, d in zip(self.first, down, strict=True)]
+        self.second = torch.stack(moved)
+        field = torch.stack([~down, down], 1).float()[:, :, None, None]
+        self.field = field.expand(count, 2, SIZE, SIZE).contiguous()
+        self.valid = torch.rand(count, SIZE, SIZE, generator=generator) < 0.7
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def __getitem__(self, index: slice | Tensor) -> tuple[Any, Any]:
+        inputs = {"first": self.first[index], "second": self.second[index]}
+        return inputs, (self.field[index], self.valid[index])
+
+
+class MotionTask(tasks.SampleTask):
+    unit = "pixels"
+    source = "moved noise"
+    metrics = (
+        tasks.Metric(
+            name="rmse",
+            figure=lambda sums: (sums["squares"] / sums["units"]).sqrt().item(),
+            label="root mean square error",
+            spec=".3f",
+            unit=" px",
+        ),
+        tasks.Metric(
+            name="downward",
+            figure=lambda sums: (
+                sums["confusion"].diagonal().sum().item() / sums["confusion"].sum().item()
+            ),
+            higher_is_better=True,
+            scale=100.0,
+            spec=".1f",
+            unit=" %",
+        ),
+    )
+
+    def __init__(self) -> None:
+        super().__init__({"train": Pairs(48, 0), "test": Pairs(16, 1)}, "toy")
+
+    def complete(self, config: ModelConfig) -> ModelConfig:
+        return config
+
+    def units(self, targets: Any) -> int:
+        return int(targets[1].sum())
+
+    def loss(self, model: Any, output: Tensor, targets: Any) -> Tensor:
+        field, valid = targets
+        return (output - field).square().sum(1)[valid].sum()
+
+    def sums(self, model: Any, output: Tensor, targets: Any) -> dict[str, Tensor]:
+        field, valid = targets
+        asked, found = ((x[:, 1] > x[:, 0])[valid].long() for x in (field, output))
+        return {
+            "squares": (output - field).square().sum(1)[valid].sum(),
+            "confusion": torch.bincount(2 * asked + found, minlength=4).reshape(2, 2),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Motion(tasks.TaskConfig):
+    """Where did everything go?"""
+
+    def load(self, data_dir: Path | None = None) -> MotionTask:
+        return MotionTask()
+
+
+class Cell(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(width, width, 3, padding=1)
+        self.conv.weight.data.mul_(0.3)
+
+    def forward(self, z: Tensor, u: Tensor) -> Tensor:
+        return torch.tanh(self.conv(z) + u)
+
+
+class MotionModel(EquilibriumModel):
+    def __init__(self, width: int, **layer: Any) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(2, width, 3, padding=1)
+        self.head = nn.Conv2d(width, 2, 3, padding=1)
+        self.deq = layers.DEQ(Cell(width), **layer)
+
+    def inject(self, x: dict[str, Tensor]) -> tuple[Tensor]:
+        return (self.stem(torch.cat([x["first"], x["second"]], 1)),)
+
+    def readout(self, z: Tensor) -> Tensor:
+        return self.head(z)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MotionConfig(ModelConfig):
+    """A field from two images.
+
+    Args:
+        width: channels of the state.
+    """
+
+    width: int = 8
+
+    def build(self, **layer: Any) -> MotionModel:
+        return MotionModel(self.width, **layer)
+
+
+RECIPE = {
+    "task": {"name": "motion"},
+    "model": {"name": "motion-deq", "width": 6},
+    "solver": {"name": "Anderson", "rtol": 1e-3, "max_evals": 40},
+    "optimiser": {"name": "Adam", "lr": 0.02},
+    "epochs": 2,
+    "batch_size": 8,
+    "accumulate": 2,
+    "eval_batch_size": 7,
+    "probes": 4,
+}
+
+
+@pytest.fixture
+def motion() -> Iterator[None]:
+    """The task and the model, registered for the time of a test."""
+    tasks.register("motion", Motion)
+    models.register("motion-deq", MotionConfig)
+    yield
+    del tasks.TASKS["motion"], models.registry.CONFIGS["motion-deq"]
+
+
+def test_it_is_trained_evaluated_examined_and_reported(motion, tmp_path, capsys) -> None:
+    (tmp_path / "motion.yaml").write_text(yaml.safe_dump(RECIPE))
+    run = tmp_path / "run"
+    assert main(["train", str(tmp_path / "motion.yaml"), "--out", str(run)]) == 0
+    first, last = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    assert last["train"]["loss"] < first["train"]["loss"]
+    assert last["pixels"] == int(Pairs(48, 0).valid.sum())
+    shown = capsys.readouterr().out
+    assert f"test root mean square error {last['test']['rmse']:.3f} px" in " ".join(shown.split())
+    trained = json.loads((run / "evaluation.json").read_text())
+    assert trained["rmse"] == pytest.approx(trained["loss"] ** 0.5)
+    assert 0.0 <= trained["downward"] <= 1.0
+    assert trained["at"]["12"]["rmse"] == pytest.approx(trained["rmse"], rel=0.05)
+    assert main(["evaluate", str(run)]) == 0
+    assert json.loads((run / "evaluation.json").read_text()) == trained
+    assert f"{trained['rmse']:.3f} px" in capsys.readouterr().out
+    assert main(["doctor", str(run), "--samples", "6", "--starts", "1"]) == 0
+    examined = json.loads((run / "doctor.json").read_text())["depth"]
+    assert examined["metric"]["name"] == "rmse" and examined["figure"] > 0
+    assert main(["memory", str(run)]) == 0
+    assert main(["report", str(run)]) == 0
+    html = (run / "report.html").read_text()
+    for text in ("Test root mean square error", "Downward", "pixels a second", "What depth buys"):
+        assert text in html
+    assert "ccuracy" not in html and "erplexity" not in html
+
+
+def test_a_name_is_registered_once(motion) -> None:
+    tasks.register("motion", Motion)  # the same again is no mistake
+    with pytest.raises(ValueError, match="there is a task 'motion' already"):
+        tasks.register("motion", tasks.CopyMemory)
+    with pytest.raises(ValueError, match="there is a model 'dense' already"):
+        models.register("dense", MotionConfig)
