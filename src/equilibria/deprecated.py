@@ -1,9 +1,12 @@
 """Public names that have moved, kept for one version."""
 
+import functools
 import importlib
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def aliases(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
@@ -26,3 +29,29 @@ def aliases(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
         return getattr(importlib.import_module(place), new)
 
     return find
+
+
+def keyword(
+    old: str, new: str, convert: Callable[[Any], Any] = lambda value: value
+) -> Callable[[_Function], _Function]:
+    """Return a decorator of a function that still takes a keyword by its old name, with a warning.
+
+    Args:
+        old: its name before.
+        new: its name now.
+        convert: makes of an old value what the new keyword takes.
+    """
+
+    def decorate(function: _Function) -> _Function:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if old in kwargs:
+                name = function.__qualname__
+                message = f"{name}({old}=...) is deprecated: use {new}"
+                warnings.warn(message, DeprecationWarning, stacklevel=2)
+                kwargs[new] = convert(kwargs.pop(old))
+            return function(*args, **kwargs)
+
+        return call  # type: ignore[return-value]
+
+    return decorate

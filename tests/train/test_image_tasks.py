@@ -289,7 +289,7 @@ def test_shape_and_classes_are_filled_in(folder: Path) -> None:
 
 def test_images_that_are_too_small_for_a_model(folder: Path, tmp_path: Path) -> None:
     small = MDEQConfig(channels=(8, 8, 8), groups=4, head_channels=(8, 8, 8))
-    assert small.least > 2
+    assert small.min_size > 2
     with pytest.raises(
         ValueError, match=r"images that task\.size makes 2 x 2 pixels of: too small"
     ):
@@ -369,10 +369,10 @@ def test_data_that_cannot_be(
     assert message in " ".join(capsys.readouterr().err.split())
 
 
-def test_long_work_is_told(monkeypatch, capsys) -> None:
+def test_long_work_shows_its_progress(monkeypatch, capsys) -> None:
     from equilibria.data import progress
 
     monkeypatch.setattr(progress, "_FILE", -1.0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
-    assert list(progress.told("abc", 3, "Reading")) == list("abc")
+    assert list(progress.tracked("abc", 3, "Reading")) == list("abc")
     assert capsys.readouterr().err.splitlines()[-1] == "Reading: 2 of 3"

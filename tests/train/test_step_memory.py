@@ -164,7 +164,7 @@ def test_the_smallest_images_that_a_model_takes_will_do(monkeypatch):
     config = MDEQConfig(
         channels=(2, 2, 2, 2), head_channels=(1, 1, 1, 1), final=2, expansion=1, groups=2
     )
-    assert config.least == 8
+    assert config.min_size == 8
     model = task.complete(config).build(solver=Anderson(history=2))
     found = list(measure_within(model, task, task.feed(6, 0).batch(0)))
     assert keys(found) == [("deq", 2), ("unrolled", 2), ("checkpointed", 2)]

@@ -1,5 +1,5 @@
 """The benchmark: equilibria's solvers and adjoints beside torchdeq's and SciPy's.
 
 All in one process, on the same problems, to the same tolerance under one definition of the
-residual, in turns; every answer is measured anew.
+residual, interleaved; every answer is measured anew.
 """

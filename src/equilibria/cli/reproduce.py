@@ -44,10 +44,10 @@ def run(command: str, description: str | None, argv: Sequence[str], folder: str 
         folder: of the studies that it offers, such as "bench"; empty for all.
     """
     arguments = _parser(command, description).parse_args(list(argv))
-    for option, least in (("budget", 0), ("threads", 1)):
+    for option, minimum in (("budget", 0), ("threads", 1)):
         value = getattr(arguments, option)
-        if value is not None and not value >= least:
-            raise UserError(f"--{option} must be {least} or more; got {value:g}")
+        if value is not None and not value >= minimum:
+            raise UserError(f"--{option} must be {minimum} or more; got {value:g}")
 
     from equilibria.experiments import catalogue
 

@@ -1,4 +1,4 @@
-"""Copy memory: ten symbols to be told again after a long silence."""
+"""Copy memory: ten symbols to be recalled after a long gap."""
 
 import torch
 
@@ -30,7 +30,7 @@ def split(delay: int, samples: int, *, seed: int, delimiters: int = 1) -> Split:
         samples: How many to draw.
         seed: Fixes them; the same delay, samples and seed are the same split on every machine.
         delimiters: How many of the last eleven inputs are 9, from the first on. 11 is the
-            variant of Bai et al. 2018, which need not count how much it has told.
+            variant of Bai et al. 2018, which need not count how much it has recalled.
 
     Returns:
         Inputs and targets, int64, (samples, delay + 20).

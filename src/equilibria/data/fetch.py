@@ -11,7 +11,7 @@ from filelock import FileLock
 
 from equilibria.data import checksums
 from equilibria.data.errors import DataError, writing
-from equilibria.data.progress import told
+from equilibria.data.progress import tracked
 
 _BLOCK = 1 << 20
 
@@ -133,7 +133,7 @@ def _request(url: str, part: Path, timeout: float) -> None:
         length = reply.headers.get("Content-Length")
         left = None if length is None else -(-int(length) // _BLOCK)
         with part.open("ab" if have else "wb") as file:
-            for block in told(_blocks(reply), left, f"Downloading {part.stem} (MiB)"):
+            for block in tracked(_blocks(reply), left, f"Downloading {part.stem} (MiB)"):
                 file.write(block)  # here: an error of the disk must not pass for a broken transfer
             os.fsync(file.fileno())
     size = part.stat().st_size

@@ -1,4 +1,4 @@
-"""How far something long has come, told on the standard error."""
+"""Progress of long work, on the standard error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _Item = TypeVar("_Item")
 _TERMINAL, _FILE = 1.0, 30.0
 
 
-def told(items: Iterable[_Item], total: int | None, doing: str) -> Iterator[_Item]:
+def tracked(items: Iterable[_Item], total: int | None, doing: str) -> Iterator[_Item]:
     """Give items on one by one; where that takes long, tell how many there were.
 
     Args:
@@ -24,12 +24,12 @@ def told(items: Iterable[_Item], total: int | None, doing: str) -> Iterator[_Ite
     terminal = sys.stderr.isatty()
     every = _TERMINAL if terminal else _FILE
     whole = "" if total is None else f" of {total:,}"
-    latest, told_any = time.monotonic(), False
+    latest, printed = time.monotonic(), False
     for number, item in enumerate(items):
         if (now := time.monotonic()) - latest > every:
             line = f"{doing}: {number:,}{whole}"
             print(line, end="\r" if terminal else "\n", file=sys.stderr, flush=True)
-            latest, told_any = now, True
+            latest, printed = now, True
         yield item
-    if told_any and terminal and total is not None:
+    if printed and terminal and total is not None:
         print(f"{doing}: {total:,}{whole}", file=sys.stderr, flush=True)

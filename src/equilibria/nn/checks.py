@@ -18,7 +18,7 @@ def refuse_sharded(cell: nn.Module) -> None:
 
     Its hooks gather them at every evaluation and free them after it, while the solve and the
     backward evaluate as often as the data ask, on each process by its own: the processes would wait
-    for each other for ever, or backward would meet parameters without values.
+    for each other forever, or backward would meet parameters without values.
 
     Raises:
         RuntimeError: a sub-module of the cell, or the cell, was given to `fully_shard`.

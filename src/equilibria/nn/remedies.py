@@ -1,4 +1,4 @@
-"""What went wrong in a first meeting of cell and state, told with its remedy."""
+"""What goes wrong where cell and state first meet, and the remedy."""
 
 from __future__ import annotations
 

@@ -386,7 +386,7 @@ class Judge:
             all_.index_copy(0, place, row) for all_, row in zip(self.full_value, z, strict=True)
         ]
 
-    # --- for who wants to know more --------------------------------------------------------------
+    # --- further figures -------------------------------------------------------------------------
 
     def _look_back(self, here: Tensor, at: Tensor) -> None:
         """What the method knows of the samples that end here."""

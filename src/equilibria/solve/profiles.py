@@ -57,9 +57,9 @@ def science(rtol: float = 1e-8) -> Profile:
     return {"solver": Auto(rtol=rtol, max_evals=1000), "adjoint": Implicit(linear=linear)}
 
 
-def _check(name: str, rtol: float, least: float, most: float, other: str) -> None:
-    if not least <= rtol <= most:
+def _check(name: str, rtol: float, low: float, high: float, other: str) -> None:
+    if not low <= rtol <= high:
         raise ValueError(
-            f"profiles.{name}(rtol={rtol!r}): expected a number from {least:g} to {most:g}. See "
+            f"profiles.{name}(rtol={rtol!r}): expected a number from {low:g} to {high:g}. See "
             f"{other} for others, or set solver and adjoint by hand"
         )

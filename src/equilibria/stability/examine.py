@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from equilibria.deprecated import keyword
 from equilibria.metric import ACCURACY, Metric
 from equilibria.nn import using
 from equilibria.solve import Picard, Solution, Solver, SolveWarning
@@ -37,6 +38,7 @@ EVALUATIONS = (1, 2, 3, 5, 8, 12, 20, 30, 50)
 """Numbers of evaluations after which the answer is looked at."""
 
 
+@keyword("correct", "figure", lambda correct: lambda output: correct(output).float().mean().item())
 def doctor(
     module: nn.Module,
     *inputs: Any,

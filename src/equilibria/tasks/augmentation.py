@@ -9,15 +9,15 @@ from torch.nn import functional
 from equilibria.data.images import crops
 
 
-def shifted(images: Tensor, most: int) -> Tensor:
+def shifted(images: Tensor, limit: int) -> Tensor:
     """Return images (n, channels, height, width), each moved by its own random number of pixels.
 
-    Both numbers, down and right, are uniform from -`most` to `most`; the edge is repeated where
+    Both numbers, down and right, are uniform from -`limit` to `limit`; the edge is repeated where
     nothing is left to show.
     """
     count, channels, height, width = images.shape
-    padded = functional.pad(images, (most, most, most, most), mode="replicate")
-    corner = torch.randint(0, 2 * most + 1, (count, 2))
+    padded = functional.pad(images, (limit, limit, limit, limit), mode="replicate")
+    corner = torch.randint(0, 2 * limit + 1, (count, 2))
     rows = corner[:, :1] + torch.arange(height)
     columns = corner[:, 1:] + torch.arange(width)
     return padded[
@@ -43,7 +43,7 @@ def cropped(images: Tensor, smallest: float) -> Tensor:
 
     Args:
         images: (n, channels, height, width).
-        smallest: least share of the area that a part has, in (0, 1].
+        smallest: minimum share of the area that a part has, in (0, 1].
     """
     count, _, height, width = images.shape
     box = crops.boxes(crops.draw(count), smallest, height, width)

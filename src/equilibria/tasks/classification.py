@@ -38,7 +38,7 @@ class ImageClassification(TaskConfig):
             test images; null for none.
         flip: mirror training images left to right at random.
         shift: pixels by which training images are moved at random, at most, along each side.
-        crop: least share of a training image's area that is shown, chosen at random; null for
+        crop: minimum share of a training image's area that is shown, chosen at random; null for
             whole images. In a folder, images are then decoded each time they are shown, and those
             to evaluate on are shown without an eighth of their shorter side where `size` is given.
         normalise: give each channel mean 0 and deviation 1 over the images that are learned from;
@@ -133,9 +133,9 @@ class ClassificationTask(SampleTask):
 
     def _check_size(self, config: ClassifierConfig) -> None:
         """Raise ValueError if images are smaller than the model can take."""
-        least = int(getattr(config, "least", 1))
+        needed = int(getattr(config, "min_size", 1))
         _, height, width = self.shape
-        if min(height, width) >= least:
+        if min(height, width) >= needed:
             return
         what = f"the images of '{self.config.data}'"
         if self.config.size is not None:
@@ -144,8 +144,8 @@ class ClassificationTask(SampleTask):
             what = self.smallest
         remedy = getattr(config, "remedy", "take larger images")
         raise ValueError(
-            f"{what}: too small for this model, which needs {least} x {least} pixels; {remedy}, or "
-            "have images brought to a larger size with task.size"
+            f"{what}: too small for this model, which needs {needed} x {needed} pixels; {remedy}, "
+            "or have images brought to a larger size with task.size"
         )
 
     @override

@@ -25,7 +25,7 @@ class Photographs(Feed):
         files: what to learn from.
         batch_size: images a batch, of all processes together.
         seed: of the orders and the parts.
-        crop: least share of an image's area that is shown; None for what the files show.
+        crop: minimum share of an image's area that is shown; None for what the files show.
         statistics: of normalised images; None for pixels in [0, 1].
 
     Raises:

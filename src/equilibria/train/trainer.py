@@ -16,6 +16,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor
 
+from equilibria.deprecated import aliases
 from equilibria.models import EquilibriumModel, Model, Prediction
 from equilibria.tasks import Batch, Task
 from equilibria.train import checkpoint, evaluation
@@ -36,6 +37,8 @@ __all__ = [
     "TrainingError",
     "seed_all",
 ]
+
+__getattr__ = aliases(__name__, {"train": "equilibria.train.loop.train"})
 
 Probe = Callable[["Trainer"], dict[str, Any]]
 """Measures something after each epoch; what it returns is in the epoch's metrics, under "probe"."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 NARROWEST = 3 / 4
-"""The least ratio of width to height; the largest is its inverse."""
+"""The minimum ratio of width to height; the maximum is its inverse."""
 
 
 def draw(count: int, generator: torch.Generator | None = None) -> Tensor:

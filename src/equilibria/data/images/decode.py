@@ -109,8 +109,8 @@ def pixels(
             # A JPEG can be decoded at a half, a quarter or an eighth of its size; twice the
             # size that is needed leaves the smoothing to the interpolation below.
             shrink = max(size[0] / box[2], size[1] / box[3])
-            least = (math.ceil(2 * shrink * image.width), math.ceil(2 * shrink * image.height))
-            image.draft(None, least)
+            draft = (math.ceil(2 * shrink * image.width), math.ceil(2 * shrink * image.height))
+            image.draft(None, draft)
         stored = orientation(image)
         image.load()
         if stored in _UPRIGHT:

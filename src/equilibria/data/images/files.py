@@ -14,7 +14,7 @@ from equilibria.data.dataset import Split
 from equilibria.data.errors import reading
 from equilibria.data.images import crops, decode
 from equilibria.data.images.decode import Box
-from equilibria.data.progress import told
+from equilibria.data.progress import tracked
 
 MEMORY = 1 << 30
 """Bytes of pixels up to which a split is better kept in memory."""
@@ -111,7 +111,7 @@ class ImageFiles:
 
     def _all(self) -> Iterator[np.ndarray]:
         decoded = decode.in_threads(lambda name: self._decoded(name, None), self.names)
-        return told(decoded, len(self), "Reading images")
+        return tracked(decoded, len(self), "Reading images")
 
     def _decoded(self, name: str, crop: Callable[[int, int], Box] | None) -> np.ndarray:
         path = self.root / name

@@ -92,7 +92,7 @@ def load(
         )
         for part in found.names
     }
-    least, name = min(zip(scanned, names, strict=True), key=lambda pair: min(pair[0][:2]))
+    smallest, name = min(zip(scanned, names, strict=True), key=lambda pair: min(pair[0][:2]))
     return ImageFolder(
         title=title or found.root.resolve().name,
         train=parts[layout.TRAIN],
@@ -100,6 +100,6 @@ def load(
         valid=parts.get("valid"),
         labels=found.labels,
         shape=(channels, high, wide),
-        smallest=f"{found.root / name} ({least.height} x {least.width} pixels)",
+        smallest=f"{found.root / name} ({smallest.height} x {smallest.width} pixels)",
         checksum=checksum,
     )

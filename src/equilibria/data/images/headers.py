@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from equilibria.data.errors import DataError, reading
 from equilibria.data.images import decode
-from equilibria.data.progress import told
+from equilibria.data.progress import tracked
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -65,7 +65,7 @@ def scan(root: Path, names: Sequence[str]) -> tuple[list[Header], str]:
     headers: list[Header] = []
     total = hashlib.sha256()
     for name, (header, key) in zip(
-        names, told(reader, len(names), "Looking at images"), strict=True
+        names, tracked(reader, len(names), "Looking at images"), strict=True
     ):
         headers.append(header)
         total.update(f"{name}\0{key}\n".encode("utf-8", "surrogateescape"))

@@ -14,7 +14,7 @@ from equilibria.data import archive, checksums, locate
 from equilibria.data.dataset import Split, digest
 from equilibria.data.errors import DataError, writing
 from equilibria.data.images import decode
-from equilibria.data.progress import told
+from equilibria.data.progress import tracked
 from equilibria.data.remote import Remote
 
 COUNTS = {"train": 5_000, "test": 1_000}
@@ -84,15 +84,15 @@ def _decoded(path: Path, labels: tuple[str, ...]) -> dict[str, Split]:
 
 
 def _split(classes: list[list[tuple[str, bytes]]], path: Path) -> Split:
-    """Images of all classes in turns: the first of each, the second of each, ..."""
-    turns = [file for turn in zip(*classes, strict=True) for file in turn]
-    images = np.empty((len(turns), 3, *SIZE), np.uint8)
+    """Images of all classes, interleaved: the first of each, the second of each, ..."""
+    interleaved = [file for turn in zip(*classes, strict=True) for file in turn]
+    images = np.empty((len(interleaved), 3, *SIZE), np.uint8)
     decoded = decode.in_threads(
-        lambda file: decode.pixels(file[1], f"{file[0]} in {path}", "RGB", SIZE), turns
+        lambda file: decode.pixels(file[1], f"{file[0]} in {path}", "RGB", SIZE), interleaved
     )
-    for place, image in enumerate(told(decoded, len(turns), "Decoding CIFAR-10 once")):
+    for place, image in enumerate(tracked(decoded, len(interleaved), "Decoding CIFAR-10 once")):
         images[place] = image
-    targets = torch.arange(len(classes)).repeat(len(turns) // len(classes))
+    targets = torch.arange(len(classes)).repeat(len(interleaved) // len(classes))
     return Split(torch.from_numpy(images), targets)
 
 

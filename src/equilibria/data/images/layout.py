@@ -72,12 +72,12 @@ def read(root: Path) -> Layout:
             f"{root} has a single class, {labels[0]}: there is nothing to tell apart. {EXPECTED}"
         )
     number = {label: place for place, label in enumerate(labels)}
-    turns = {part: list(_turns(group)) for part, group in groups.items()}
+    interleaved = {part: list(_interleaved(group)) for part, group in groups.items()}
     return Layout(
         root=root,
         labels=labels,
-        names={part: [name for name, _ in each] for part, each in turns.items()},
-        targets={part: [number[label] for _, label in each] for part, each in turns.items()},
+        names={part: [name for name, _ in each] for part, each in interleaved.items()},
+        targets={part: [number[label] for _, label in each] for part, each in interleaved.items()},
     )
 
 
@@ -114,7 +114,7 @@ def _whole(root: Path) -> dict[str, Group]:
         if len(names) < 2:
             raise DataError(
                 f"{root / label} has a single image, {names[0]}: one to learn from and one to test "
-                "on are the least"
+                "on are needed"
             )
         generator = torch.Generator().manual_seed(_SEED)
         order = torch.randperm(len(names), generator=generator).tolist()
@@ -157,7 +157,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
     return sorted(entries, key=lambda entry: entry.name)
 
 
-def _turns(group: Group) -> Iterator[tuple[str, str]]:
+def _interleaved(group: Group) -> Iterator[tuple[str, str]]:
     """Names with their classes: the first of each class, the second of each, ..."""
     for row in itertools.zip_longest(*group.values()):
         for label, name in zip(group, row, strict=True):

@@ -25,18 +25,18 @@ class VisionConfig(ClassifierConfig):
     def __post_init__(self) -> None:
         if self.shape is not None:
             check_positive(shape=self.shape)
-            if min(self.shape[1:]) < self.least:
+            if min(self.shape[1:]) < self.min_size:
                 _, height, width = self.shape
                 raise ValueError(
                     f"images of {height} x {width} pixels are too small for a "
                     f"{type(self).__name__.removesuffix('Config')} of this shape, which needs "
-                    f"{self.least} x {self.least}: {self.remedy}"
+                    f"{self.min_size} x {self.min_size}: {self.remedy}"
                 )
         if self.classes is not None:
             check_positive(classes=(self.classes,))
 
     @property
-    def least(self) -> int:
+    def min_size(self) -> int:
         """The smallest height and width, in pixels, of an image that the model can take."""
         return 1
 

@@ -96,7 +96,7 @@ class MDEQCellConfig(VisionConfig):
 
     @property
     @override
-    def least(self) -> int:
+    def min_size(self) -> int:
         return 2 ** (self.halvings + len(self.channels) - 1)
 
     @property

@@ -52,7 +52,7 @@ class MonotoneConvConfig(VisionConfig):
 
     @property
     @override
-    def least(self) -> int:
+    def min_size(self) -> int:
         return 2 ** (len(self.channels) - 1)
 
     @property

@@ -139,7 +139,7 @@ class CyclicSolver(LinearSolver, abc.ABC):
         """
 
     @property
-    def least(self) -> int:
+    def min_products(self) -> int:
         """Products without which a cycle can do nothing."""
         return 1
 
@@ -175,7 +175,7 @@ class CyclicSolver(LinearSolver, abc.ABC):
             evals = torch.minimum(evals, most)
         while every or private.some(running):
             left = most - evals - (0 if trust else 1)  # one product measures
-            able = running & (left >= self.least)
+            able = running & (left >= self.min_products)
             if not private.every(able):
                 every = False
                 status = torch.where(running & ~able, int(Status.MAX_EVALS), status)
@@ -188,7 +188,7 @@ class CyclicSolver(LinearSolver, abc.ABC):
             evals = evals + used
             if trust:
                 new = Measured(proposal, [], size, norm(proposal))
-                trusted = running & (goal.reached(new) | (most - evals < 1 + self.least))
+                trusted = running & (goal.reached(new) | (most - evals < 1 + self.min_products))
                 if not private.every(trusted | ~running):
                     real = measured(product, g, proposal)
                     evals = evals + (running & ~trusted)

@@ -24,7 +24,7 @@ class BiCGSTAB(CyclicSolver):
 
     @property
     @override
-    def least(self) -> int:
+    def min_products(self) -> int:
         return 2
 
     @override

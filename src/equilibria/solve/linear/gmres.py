@@ -22,7 +22,7 @@ MARGIN = 0.95
 
 @dataclass(frozen=True, kw_only=True)
 class GMRES(CyclicSolver):
-    """GMRES on (I - A) u = g: the least residual over the Krylov space of the cycle.
+    """GMRES on (I - A) u = g: the minimal residual over the Krylov space of the cycle.
 
     Converges for any nonsingular I - A when `restart` spans the space, also where the spectral
     radius of A is above 1. The basis is orthonormal to a few units of rounding.
@@ -108,7 +108,7 @@ class _Tolerance:
 
 
 def _shortest(basis: Krylov, used: Tensor, size: Tensor) -> tuple[Rows, Tensor]:
-    """The change of u that leaves the least residual, of each sample after its own products.
+    """The change of u that leaves the minimal residual, of each sample after its own products.
 
     Returns:
         The change, and the length of the residual.

@@ -185,22 +185,24 @@ def _name(owner: object, field: str) -> str:
     return f"{type(owner).__name__}({field}=...)"
 
 
-def check_at_least(owner: object, field: str, least: float) -> None:
+def check_at_least(owner: object, field: str, minimum: float) -> None:
     value = getattr(owner, field)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{_name(owner, field)}: expected a number, got {value!r}")
-    if not (value >= least and value != float("inf")):
+    if not (value >= minimum and value != float("inf")):
         raise ValueError(
-            f"{_name(owner, field)}: expected a finite number >= {least}, got {value!r}"
+            f"{_name(owner, field)}: expected a finite number >= {minimum}, got {value!r}"
         )
 
 
-def check_whole(owner: object, field: str, least: int) -> None:
+def check_whole(owner: object, field: str, minimum: int) -> None:
     value = getattr(owner, field)
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{_name(owner, field)}: expected a whole number, got {value!r}")
-    if value < least:
-        raise ValueError(f"{_name(owner, field)}: expected a whole number >= {least}, got {value}")
+    if value < minimum:
+        raise ValueError(
+            f"{_name(owner, field)}: expected a whole number >= {minimum}, got {value}"
+        )
 
 
 def check_damping(owner: object) -> None:
