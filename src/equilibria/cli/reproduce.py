@@ -211,7 +211,7 @@ class _Session:
         for label, reason in missing.items():
             if self.deadline is None or time.monotonic() < self.deadline or "budget" not in reason:
                 self._say(f"not run: {label}: {reason}")
-        spent = sum("budget" in reason for reason in missing.values())
+        spent = sum("budget" in each and "older" not in each for each in missing.values())
         if spent:
             self._say(f"{spent} points were not run in this budget; the same command continues")
         written = [str(path) for path in paths if path.exists()]

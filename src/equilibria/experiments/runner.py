@@ -125,7 +125,8 @@ def execute(
             missing[label] = "interrupted before" if stopped else "not asked for"
             continue
         if deadline is not None and time.monotonic() >= deadline:
-            missing[label] = "the budget is spent"
+            measured = isinstance(there, str)  # of whatever identity
+            missing[label] = f"the budget is spent{', older rows are shown' if measured else ''}"
             continue
         try:
             identity = identity_of(point, store)

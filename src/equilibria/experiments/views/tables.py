@@ -109,7 +109,9 @@ class Pivot:
             absent = data.points[~data.points["done"]].dropna(axis=1, how="all")
             where = {name: each for name, each in self.where.items() if name in data.factors}
             found = data.series(self.each, **self.where).assign(done=True)
-            frame = pd.concat([found, select(absent, where)]) if len(absent) else found
+            if len(absent) and (found.empty or set(data.factors) & {*self.index}):
+                found = pd.concat([found, select(absent, where)])
+            frame = found
         levels: list[Any] = [None]
         if self.across is not None:
             levels = frame[self.across].dropna().unique().tolist() if self.across in frame else []
@@ -132,8 +134,10 @@ class Pivot:
             for heading in self.values
         ]
         columns = [*self.index.values(), *headings]
-        cells = [_padded([_cell(each) for each in row], len(columns)) for row in rows]
-        return Grid(title=self.title, columns=columns, rows=cells, note=self.note)
+        shown = [[_cell(each) for each in row] for row in rows]
+        shown = [row if any(row) else [NOT_RUN] for row in shown]
+        padded = [_padded(row, len(columns)) for row in shown]
+        return Grid(title=self.title, columns=columns, rows=padded, note=self.note)
 
     def _said(self, name: str, level: Any, group: Frame = None) -> Any:
         words = self.words.get(name, {})
