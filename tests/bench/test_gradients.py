@@ -8,7 +8,7 @@ import torch
 from equilibria.bench import gradients, methods
 from equilibria.bench.cells import build, compare
 from equilibria.bench.methods import Backward, Method
-from equilibria.experiments.studies.bench._gradients import ACCURATE
+from equilibria.experiments.studies.bench._rows import ACCURATE
 
 SMALL: Any = {"width": 6, "batch": 3, "dtype": torch.float64}
 

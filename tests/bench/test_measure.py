@@ -13,8 +13,7 @@ from equilibria.bench.problems import Problem
 RTOL = 1e-6
 B = torch.linspace(-1, 1, 20, dtype=torch.float64).reshape(4, 5)
 PROBLEM = Problem(
-    name="half",
-    kind="linear",
+    name="linear-half",
     f=lambda z, b: 0.5 * z + b,
     z0=torch.zeros_like(B),
     operands=(B,),
@@ -158,8 +157,7 @@ def test_every_contestant_solves_an_easy_problem(each):
 def test_finished_samples_leave_where_the_problem_allows_it():
     r = torch.tensor([[0.1], [0.1], [0.1], [0.9]], dtype=torch.float64)
     problem = Problem(
-        name="one hard",
-        kind="hard",
+        name="hard-one",
         f=lambda z, b, r: r * z + b,
         z0=torch.zeros_like(B),
         operands=(B, r),

@@ -10,12 +10,11 @@ import pytest
 from rich.console import Console
 
 from equilibria.bench import methods
-from equilibria.bench.cells import build
 from equilibria.bench.contestants import MissingPeer, contestants
 from equilibria.cli.main import main
 from equilibria.experiments import catalogue, pages, runner
 from equilibria.experiments.data import Data
-from equilibria.experiments.studies.bench import _gradients, solvers, training
+from equilibria.experiments.studies.bench import _rows, solvers, training
 from equilibria.experiments.studies.digits import training as digits
 from equilibria.experiments.study import Point, Study
 from equilibria.experiments.training import Store, Training
@@ -143,7 +142,7 @@ def test_speed_is_against_the_fastest_accurate_step_of_torchdeq():
 def test_a_method_that_failed_says_why():
     lost = {"failure": "ArithmeticError: no", "exact": True, "reached": None, "failed": None}
     data = data_of([step("default", None, "equilibria", None, **lost)])
-    assert _gradients.compared(data, 1e-3)["said"].tolist() == ["ArithmeticError: no"]
+    assert _rows.steps(data, 1e-3)["said"].tolist() == ["ArithmeticError: no"]
 
 
 # --- for real -------------------------------------------------------------------------------------
@@ -175,11 +174,11 @@ def test_solvers_are_measured(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["adjoints", "training"])
-def test_gradients_are_measured(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(_gradients, "require_peers", lambda *names: None)
+def test_rows_are_measured(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(_rows, "require_peers", lambda *names: None)
     ways = [each for each in methods.adjoints() if each.name in ("Implicit(GMRES)", "JacobianFree")]
-    case = {"tiny": partial(build, width=5, batch=2, radius=0.5)}
-    points = _gradients.points(case, lambda: ways, rtol=1e-4, rounds=1)
+    case = {"width": 5, "batch": 2, "radius": 0.5}
+    points = _rows.points({"tiny": case}, lambda: ways, rtol=1e-4, rounds=1)
     page = executed(renewed(catalogue.find(f"bench/{name}"), points), tmp_path)
     rows = next(grid for grid in page.grids if grid.title.endswith("all figures")).rows
     errors = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-__all__ = ["RADII", "WIDTHS", "Case", "Cell", "build", "compare"]
+__all__ = ["Case", "Cell", "build", "compare"]
 
 
 class Cell(nn.Module):
@@ -103,13 +102,12 @@ def build(
         weight.copy_(normal(width, width) * (scale / width**0.5))
         cell.linear.bias.copy_(0.1 * normal(width))
     x, target = 0.5 * normal(batch, width), normal(batch, width) / batch
-    known: dict[str, float] = {}
+    found = smallest = None
     if radius is not None:
         _scale_to(radius, cell, x)
-        jacobian = _jacobian(cell, x)
+        found = _radius(cell, x)
         identity = torch.eye(width, dtype=torch.float64)
-        known["radius"] = float(torch.linalg.eigvals(jacobian).abs().max())
-        known["smallest"] = float(torch.linalg.svdvals(identity - jacobian).min())
+        smallest = float(torch.linalg.svdvals(identity - _jacobian(cell, x)).min())
     z = _fixed_point(cell, x)
     slope, detached = 1 - z**2, weight.detach()
     u = _iterate(lambda u: (slope * u) @ detached + target, target, 1e-12)
@@ -121,7 +119,8 @@ def build(
         x=x.to(device, dtype).requires_grad_(),
         target=target.to(device, dtype),
         exact=torch.cat([g.flatten() for g in grads]),
-        **known,
+        radius=found,
+        smallest=smallest,
     )
 
 
@@ -133,7 +132,7 @@ def _scale_to(radius: float, cell: Cell, x: Tensor) -> None:
     def reaches(scale: float) -> bool:
         with torch.no_grad():
             weight.copy_(scale * direction)
-        return float(torch.linalg.eigvals(_jacobian(cell, x)).abs().max()) >= radius
+        return _radius(cell, x) >= radius
 
     # From below: beyond, the state saturates and the radius falls again.
     high = 0.25
@@ -150,6 +149,10 @@ def _jacobian(cell: Cell, x: Tensor) -> Tensor:
     return (1 - _fixed_point(cell, x) ** 2).unsqueeze(2) * cell.linear.weight.detach()
 
 
+def _radius(cell: Cell, x: Tensor) -> float:
+    return float(torch.linalg.eigvals(_jacobian(cell, x)).abs().max())
+
+
 @torch.no_grad()
 def _fixed_point(cell: Cell, x: Tensor) -> Tensor:
     return _iterate(lambda z: cell(z, x), torch.zeros_like(x), 1e-13)
@@ -161,24 +164,3 @@ def _iterate(f: Callable[[Tensor], Tensor], z: Tensor, rtol: float) -> Tensor:
         if float((z - before).norm()) <= rtol * float(z.norm()):
             break
     return z
-
-
-RADII: dict[str, Callable[..., Case]] = {
-    f"radius-{radius}": functools.partial(build, radius=radius, width=128, batch=32)
-    for radius in (0.5, 0.8, 0.9, 0.95)
-}
-"""Cases of the benchmark of adjoints: name, device, dtype -> case."""
-
-WIDTHS: dict[str, Callable[..., Case]] = {
-    f"{width}x{batch}": functools.partial(build, width=width, batch=batch, scale=scale)
-    for width, batch, scale in (
-        (96, 64, 0.9),
-        (96, 256, 0.9),
-        (256, 128, 1.0),
-        (512, 64, 1.05),
-        (1024, 64, 1.05),
-        (2048, 64, 1.05),
-    )
-}
-"""Cases of the benchmark of training steps: name, device, dtype -> case. Spectral radius 0.85 to
-0.9, the worst sample's: a narrow layer's samples differ more, and so its weights are smaller."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-__all__ = ["interleaved", "seconds"]
+__all__ = ["fitting", "interleaved", "seconds"]
 
 
 def seconds(call: Callable[[], object], device: torch.device) -> float:
@@ -21,6 +21,11 @@ def seconds(call: Callable[[], object], device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter() - start
+
+
+def fitting(rounds: int, within: float, each: float, fewest: int) -> int:
+    """Return how many of the rounds fit into some seconds, `each` so long, but not below fewest."""
+    return min(rounds, max(fewest, int(within / each))) if each else rounds
 
 
 def interleaved(

@@ -17,7 +17,7 @@ import equilibria as eq
 from equilibria.bench.count import Spent
 from equilibria.bench.problems import Problem
 
-__all__ = ["Answer", "Contestant", "MissingPeer", "contestants", "require_peers"]
+__all__ = ["Answer", "Contestant", "MissingPeer", "contestants", "require_peers", "torchdeq"]
 
 
 class MissingPeer(RuntimeError):
@@ -103,16 +103,19 @@ TORCHDEQ = {"Picard": "fixed_point_iter", "Anderson": "anderson", "Broyden": "br
 
 
 @functools.cache
-def _module(name: str, rtol: float, evals: int) -> Any:
-    options = {"f_tol": rtol, "f_stop_mode": "rel", "f_max_iter": evals}
-    return importlib.import_module("torchdeq").get_deq(f_solver=name, **options).eval()
+def torchdeq(rtol: float, evals: int, products: int, **options: Any) -> Any:
+    """Return torchdeq's layer, with budgets forward and backward."""
+    for side, budget in (("f", evals), ("b", products)):
+        options |= {f"{side}_tol": rtol, f"{side}_stop_mode": "rel", f"{side}_max_iter": budget}
+    return importlib.import_module("torchdeq").get_deq(**options)
 
 
 def _torchdeq(
     name: str, problem: Problem, f: Callable[..., Tensor], rtol: float, evals: int
 ) -> Answer:
     operands = problem.operands
-    found, _ = _module(name, rtol, evals)(lambda z: f(z, *operands), problem.z0)
+    layer = torchdeq(rtol, evals, evals, f_solver=name).eval()
+    found, _ = layer(lambda z: f(z, *operands), problem.z0)
     return Answer(found[-1])
 
 

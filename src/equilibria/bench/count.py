@@ -34,24 +34,18 @@ READS = {
 SILENT_READS = {Tensor.tolist, Tensor.numpy, Tensor.__array__}
 
 
+@dataclass
 class Calls:
-    """A map that counts its calls and the samples in them.
+    """A map f that counts its `calls`, `limit` at most, and the `samples` in them."""
 
-    Attributes:
-        f: the map.
-        limit: calls after which it raises `Spent`; None: no limit.
-        calls: calls so far.
-        samples: sum of the first axes of z over the calls.
-    """
-
-    def __init__(self, f: Callable[..., Tensor], limit: int | None = None) -> None:
-        self.f = f
-        self.limit = limit
-        self.calls = 0
-        self.samples = 0
+    f: Callable[..., Tensor]
+    limit: int
+    calls: int = 0
+    samples: int = 0
 
     def __call__(self, z: Tensor, *operands: Tensor) -> Tensor:
-        if self.limit is not None and self.calls >= self.limit:
+        """Return f(z), or raise `Spent`."""
+        if self.calls >= self.limit:
             raise Spent(f"more than {self.limit} evaluations of f")
         self.calls += 1
         self.samples += z.shape[0]
@@ -121,18 +115,15 @@ def computes(func: Any) -> bool:
     schema = func._schema
     if schema.name in FREE or schema.name in READS:
         return schema.name in ("aten::equal", "aten::allclose", "aten::nonzero")
-    returns = schema.returns
-    aliases = [r.alias_info for r in returns]
-    view = bool(returns) and all(a is not None and not a.is_write for a in aliases)
-    return not view
+    aliases = [each.alias_info for each in schema.returns]
+    return not aliases or any(alias is None or alias.is_write for alias in aliases)
 
 
 def _leaves_device(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """A copy from an accelerator into the host's memory."""
     if name == "aten::_to_copy":
-        device = kwargs.get("device")
-        source = args[0].device.type
-        return device is not None and torch.device(device).type == "cpu" != source
+        device = kwargs.get("device") or args[0].device
+        return torch.device(device).type == "cpu" != args[0].device.type
     if name == "aten::copy_":
         return args[0].device.type == "cpu" != args[1].device.type
     if name in ("aten::index", "aten::index_put_", "aten::index_put"):  # a mask asks for its size

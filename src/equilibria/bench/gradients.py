@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch import Tensor
 from equilibria.bench import clock
 from equilibria.bench.cells import Case, compare
 from equilibria.bench.methods import Method
-from equilibria.bench.solvers import SLACK, Row
+from equilibria.bench.solvers import SLACK, Row, relative_residual, told
 from equilibria.train.memory import peak_bytes
 
 __all__ = ["measure"]
@@ -50,30 +51,31 @@ def measure(
     """
     device = case.x.device
     rows: dict[str, Row] = {}
-    steps: dict[str, _Step] = {}
+    steps: dict[str, Callable[[], None]] = {}
     took: dict[str, float] = {}
+    times: dict[str, list[tuple[float, float]]] = {}  # of a forward and its backward
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what they would warn of is in the figures
         for method in methods:
             rows[method.name] = _first(method, case, rtol)
             if "failure" not in rows[method.name]:
-                step = steps[method.name] = _Step(method, case, rtol)
+                own = times[method.name] = []
+                step = steps[method.name] = functools.partial(_step, method, case, rtol, own)
                 took[method.name] = clock.seconds(step, device)
                 if memory:
                     rows[method.name]["bytes"] = peak_bytes(step, device)
-                step.forward.clear()
-                step.backward.clear()
+                own.clear()
         if rounds and took:
             slow = {name: 1 for name, time in took.items() if time > SLOW * min(took.values())}
             round_trip = sum(time for name, time in took.items() if name not in slow)
-            rounds = min(rounds, max(FEWEST, int(SECONDS / round_trip)))
-            times = clock.interleaved(steps, device, rounds=rounds, few=slow)
-            for name, seconds in times.items():
-                rows[name] |= {
-                    "forward_ms": 1e3 * statistics.median(steps[name].forward),
-                    "backward_ms": 1e3 * statistics.median(steps[name].backward),
-                    "ms": 1e3 * seconds,
-                }
+            rounds = clock.fitting(rounds, SECONDS, round_trip, FEWEST)
+            whole = clock.interleaved(steps, device, rounds=rounds, few=slow)
+            for name, seconds in whole.items():
+                sides = zip(
+                    ("forward_ms", "backward_ms"), zip(*times[name], strict=True), strict=True
+                )
+                rows[name] |= {side: 1e3 * statistics.median(own) for side, own in sides}
+                rows[name]["ms"] = 1e3 * seconds
     case.clear()
     head: Row = {
         "entries": case.x[0].numel(),
@@ -100,11 +102,10 @@ def _first(method: Method, case: Case, rtol: float) -> Row:
         (value * case.target).sum().backward()
         said = ask()
     except Exception as error:  # a peer's may be anything; it is reported as it is
-        return row | {"failure": " ".join(f"{type(error).__name__}: {error}".split())[:200]}
+        return row | {"failure": told(error)}
     row["cosine"], row["error"] = compare(case)
     with torch.no_grad():
-        image = case.cell(value.detach(), case.x)
-        residual = (image - value).norm(dim=1) / image.norm(dim=1)
+        residual = relative_residual(case.cell(value, case.x), value)
     row |= {"reached": int((residual <= SLACK * rtol).sum()), "failed": said.failed}
     if said.products is not None:
         row["products"] = float(said.products.double().mean())
@@ -112,20 +113,14 @@ def _first(method: Method, case: Case, rtol: float) -> Row:
     return row
 
 
-class _Step:
+def _step(method: Method, case: Case, rtol: float, times: list[tuple[float, float]]) -> None:
     """Forward and backward into gradients that are there already, and how long each took."""
+    losses: list[Tensor] = []
 
-    def __init__(self, method: Method, case: Case, rtol: float) -> None:
-        self.method, self.case, self.rtol = method, case, rtol
-        self.forward: list[float] = []
-        self.backward: list[float] = []
+    def forward() -> None:
+        value, _ = method.forward(case, rtol)
+        losses.append((value * case.target).sum())
 
-    def __call__(self) -> None:
-        losses: list[Tensor] = []
-
-        def forward() -> None:
-            value, _ = self.method.forward(self.case, self.rtol)
-            losses.append((value * self.case.target).sum())
-
-        self.forward.append(clock.seconds(forward, self.case.x.device))
-        self.backward.append(clock.seconds(lambda: losses[0].backward(), self.case.x.device))
+    calls = forward, lambda: losses[0].backward()
+    took, took_back = (clock.seconds(call, case.x.device) for call in calls)
+    times.append((took, took_back))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 import importlib.util
 import itertools
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from torch import Tensor
 
 import equilibria as eq
 from equilibria.bench.cells import Case
+from equilibria.bench.contestants import torchdeq
 from equilibria.bench.solvers import SLACK
 from equilibria.solve import Adjoint, Solver
 
@@ -87,7 +87,7 @@ def _method(name: str, solver: Solver, adjoint: Adjoint, *, exact: bool = True) 
 
 # --- torchdeq ------------------------------------------------------------------------------------
 
-MODES = ("ift", "hook_ift")
+MODES, SIDES = ("ift", "hook_ift"), ("f_solver", "b_solver")
 THEIRS = {"fixed_point_iter": "plain", "anderson": "anderson", "broyden": "broyden"}
 """torchdeq's solvers, with what tables call them."""
 
@@ -103,8 +103,9 @@ class _Theirs:
     def __call__(self, case: Case, rtol: float) -> tuple[Tensor, Callable[[], Backward]]:
         told: list[Any] = []
         key = case.name, rtol
-        layer = _module(rtol, self.needed.get(key), **self.options)
-        found, info = layer(
+        most = (100 if self.options.get(s) == "broyden" else MAX_EVALS for s in SIDES)
+        budget = map(min, self.needed.get(key, (MAX_EVALS, MAX_EVALS)), most)
+        found, info = torchdeq(rtol, *budget, **self.options)(
             lambda z: case.cell(z, case.x), torch.zeros_like(case.x), backward_writer=told.append
         )
 
@@ -120,16 +121,6 @@ class _Theirs:
             return answer
 
         return found[-1], ask
-
-
-@functools.cache
-def _module(rtol: float, budget: tuple[int, int] | None, **options: Any) -> Any:
-    limits: dict[str, Any] = {}
-    for side, given in zip(("f", "b"), budget or (MAX_EVALS, MAX_EVALS), strict=True):
-        fills = options.get(f"{side}_solver") == "broyden"
-        limits[f"{side}_max_iter"] = min(given, 100) if fills else given
-        limits |= {f"{side}_tol": rtol, f"{side}_stop_mode": "rel"}
-    return importlib.import_module("torchdeq").get_deq(**limits, **options).train()
 
 
 def _its(name: str, *, exact: bool = True, **options: Any) -> Method:

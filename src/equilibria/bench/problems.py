@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,8 +21,7 @@ class Problem:
     """A fixed point z = f(z, *operands), solved from z0.
 
     Attributes:
-        name: of the problem.
-        kind: linear, tanh, conv, attention or hard.
+        name: begins with its kind: linear, tanh, conv, attention or hard.
         f: z, *operands -> z; treats samples independently.
         z0: the start, `(batch, ...)`.
         operands: tensors `(batch, ...)`.
@@ -33,7 +31,6 @@ class Problem:
     """
 
     name: str
-    kind: str
     f: Map
     z0: Tensor
     operands: tuple[Tensor, ...]
@@ -57,134 +54,95 @@ class _Maker:
     def normal(self, *shape: int) -> Tensor:
         return torch.randn(*shape, generator=self.generator, dtype=torch.float64)
 
-    def orthogonal(self, width: int) -> Tensor:
-        q, r = torch.linalg.qr(self.normal(width, width))
-        return q * r.diagonal().sign()
-
     def put(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.device, self.dtype).contiguous()
 
 
-# --- linear maps: z <- z A^T + b, one A for all samples ------------------------------------------
-
-WIDTH, BATCH = 128, 64
-RADII = {0.5: 100, 0.9: 400, 0.99: 2000}  # budget of evaluations at each radius
+Made = tuple[Map, *tuple[Tensor, ...]]
+"""f and its operands."""
 
 
-def _matrix(make: _Maker, kind: str, radius: float) -> Tensor:
-    """A `(WIDTH, WIDTH)` matrix whose spectral radius is `radius`."""
-    q = make.orthogonal(WIDTH)
+def _linear(make: _Maker, kind: str, radius: float) -> Made:
+    """z <- z A^T + b, one A for all samples, of this spectral radius."""
+    width = 128
+    q, r = torch.linalg.qr(make.normal(width, width))
+    q = q * r.diagonal().sign()
+    eigenvalues = torch.linspace(-radius, radius, width, dtype=torch.float64)
     if kind == "orthogonal":
-        return radius * q
-    if kind == "semidefinite":
-        return q @ torch.diag(torch.linspace(0, radius, WIDTH, dtype=torch.float64)) @ q.T
-    eigenvalues = torch.linspace(-radius, radius, WIDTH, dtype=torch.float64)
-    if kind == "symmetric":
-        return q @ torch.diag(eigenvalues) @ q.T
-    # Schur form with as much above the diagonal as on it: a norm of about three times the radius.
-    above = make.normal(WIDTH, WIDTH).triu(1) * (radius / WIDTH**0.5)
-    return q @ (torch.diag(eigenvalues) + above) @ q.T
+        a = radius * q
+    elif kind == "semidefinite":
+        a = q @ torch.diag(torch.linspace(0, radius, width, dtype=torch.float64)) @ q.T
+    elif kind == "symmetric":
+        a = q @ torch.diag(eigenvalues) @ q.T
+    else:
+        # Schur form, as much above the diagonal as on it: a norm of about three times the radius.
+        above = make.normal(width, width).triu(1) * (radius / width**0.5)
+        a = q @ (torch.diag(eigenvalues) + above) @ q.T
+    transposed, b = make.put(a.T), make.put(make.normal(64, width))
+    return lambda z, b: torch.addmm(b, z, transposed), b
 
 
-def _linear(make: _Maker, name: str, kind: str, radius: float) -> Problem:
-    transposed = make.put(_matrix(make, kind, radius).T)
-    b = make.put(make.normal(BATCH, WIDTH))
-
-    def f(z: Tensor, b: Tensor) -> Tensor:
-        return torch.addmm(b, z, transposed)
-
-    return _from_zero(name, "linear", f, b, max_evals=RADII[radius])
-
-
-def _from_zero(name: str, kind: str, f: Map, *operands: Tensor, **options: Any) -> Problem:
-    """A problem that starts from zeros like its first operand."""
-    z0 = torch.zeros_like(operands[0])
-    return Problem(name=name, kind=kind, f=f, z0=z0, operands=operands, **options)
-
-
-# --- layers --------------------------------------------------------------------------------------
-
-
-def _tanh(make: _Maker, name: str, width: int, batch: int) -> Problem:
+def _tanh(make: _Maker, width: int, batch: int) -> Made:
     """z <- tanh(z W + b), W Gaussian: a spectral radius of about 0.85 at the solution."""
     weight = make.put(make.normal(width, width) * (1.1 / width**0.5))
     b = make.put(0.5 * make.normal(batch, width))
-
-    def f(z: Tensor, b: Tensor) -> Tensor:
-        return torch.tanh(torch.addmm(b, z, weight))
-
-    return _from_zero(name, "tanh", f, b, max_evals=200)
+    return lambda z, b: torch.tanh(torch.addmm(b, z, weight)), b
 
 
-def _conv(make: _Maker, name: str, channels: int, size: int, batch: int) -> Problem:
+def _conv(make: _Maker, channels: int, size: int, batch: int) -> Made:
     """z <- tanh(K * z + b), a 3 x 3 convolution."""
     kernel = make.put(make.normal(channels, channels, 3, 3) * (1.0 / (9 * channels) ** 0.5))
     b = make.put(0.5 * make.normal(batch, channels, size, size))
-
-    def f(z: Tensor, b: Tensor) -> Tensor:
-        return torch.tanh(functional.conv2d(z, kernel, padding=1) + b)
-
-    return _from_zero(name, "conv", f, b, max_evals=200)
+    return lambda z, b: torch.tanh(functional.conv2d(z, kernel, padding=1) + b), b
 
 
-def _attention(make: _Maker, name: str, width: int, time: int, batch: int) -> Problem:
+def _attention(make: _Maker, width: int, time: int, batch: int) -> Made:
     """z <- norm(b + a attention(z)), self-attention with heads of 32."""
-    heads = width // 32
     into = make.put(make.normal(width, 3 * width) * (0.8 / width**0.5))
     out = make.put(make.normal(width, width) * (1.0 / width**0.5))
     b = make.put(make.normal(batch, time, width))
 
     def f(z: Tensor, b: Tensor) -> Tensor:
         q, k, v = (
-            part.unflatten(2, (heads, 32)).transpose(1, 2) for part in (z @ into).chunk(3, dim=2)
+            part.unflatten(2, (-1, 32)).transpose(1, 2) for part in (z @ into).chunk(3, dim=2)
         )
         mixed = functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
         return functional.layer_norm(torch.add(b, mixed @ out), (width,))
 
-    return _from_zero(name, "attention", f, b, max_evals=200)
+    return f, b
 
 
-# --- a batch in which some samples are hard ------------------------------------------------------
-
-
-def _hard(make: _Maker, name: str, hard: int) -> Problem:
+def _hard(make: _Maker, hard: int) -> Made:
     """z <- r tanh(z W) + b with a factor r for each sample: 0.5, or 0.98 for the hard ones."""
     width, batch = 512, 64
     weight = make.put(make.normal(width, width) / width**0.5)
     b = make.put(0.05 * make.normal(batch, width))
     r = torch.full((batch, 1), 0.5, dtype=torch.float64)
     r[:: batch // hard] = 0.98
-    r = make.put(r)
-
-    def f(z: Tensor, b: Tensor, r: Tensor) -> Tensor:
-        return torch.addcmul(b, r, torch.tanh(z @ weight))
-
-    return _from_zero(name, "hard", f, b, r, max_evals=1000, per_sample=True)
+    return lambda z, b, r: torch.addcmul(b, r, torch.tanh(z @ weight)), b, make.put(r)
 
 
-Builder = Callable[[_Maker, str], Problem]
-
-PROBLEMS: dict[str, Builder] = {
+PROBLEMS: dict[str, tuple[int, Callable[..., Made], *tuple[Any, ...]]] = {
     **{
-        f"linear-{kind}-{radius}": functools.partial(_linear, kind=kind, radius=radius)
+        f"linear-{kind}-{radius}": (evals, _linear, kind, radius)
         for kind in ("symmetric", "semidefinite", "orthogonal", "nonnormal")
-        for radius in RADII
+        for radius, evals in ((0.5, 100), (0.9, 400), (0.99, 2000))
     },
     **{
-        f"tanh-{width}x{batch}": functools.partial(_tanh, width=width, batch=batch)
+        f"tanh-{width}x{batch}": (200, _tanh, width, batch)
         for width in (128, 512, 2048)
         for batch in (8, 64, 256)
     },
-    "conv-32x14x14": functools.partial(_conv, channels=32, size=14, batch=32),
-    "conv-64x32x32": functools.partial(_conv, channels=64, size=32, batch=16),
-    "attention-128x64": functools.partial(_attention, width=128, time=64, batch=16),
-    **{f"hard-{hard}-of-64": functools.partial(_hard, hard=hard) for hard in (1, 8, 32)},
+    "conv-32x14x14": (200, _conv, 32, 14, 32),
+    "conv-64x32x32": (200, _conv, 64, 32, 16),
+    "attention-128x64": (200, _attention, 128, 64, 16),
+    **{f"hard-{hard}-of-64": (1000, _hard, hard) for hard in (1, 8, 32)},
     # What keeps a GPU busy.
-    "large-tanh-4096x1024": functools.partial(_tanh, width=4096, batch=1024),
-    "large-conv-128x64x64": functools.partial(_conv, channels=128, size=64, batch=64),
-    "large-attention-512x256": functools.partial(_attention, width=512, time=256, batch=64),
+    "large-tanh-4096x1024": (200, _tanh, 4096, 1024),
+    "large-conv-128x64x64": (200, _conv, 128, 64, 64),
+    "large-attention-512x256": (200, _attention, 512, 256, 64),
 }
-"""Builder by name; a width comes before a batch."""
+"""Budget of evaluations, builder and its sizes, by name; a width comes before a batch."""
 
 
 def usual(device: str) -> list[str]:
@@ -198,5 +156,14 @@ def build(name: str, *, device: str | torch.device, dtype: torch.dtype) -> Probl
     Raises:
         KeyError: there is no such problem.
     """
+    evals, make, *sizes = PROBLEMS[name]
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-    return PROBLEMS[name](_Maker(device, dtype, generator), name)
+    f, *operands = make(_Maker(device, dtype, generator), *sizes)
+    return Problem(
+        name=name,
+        f=f,
+        z0=torch.zeros_like(operands[0]),
+        operands=tuple(operands),
+        max_evals=evals,
+        per_sample=make is _hard,
+    )

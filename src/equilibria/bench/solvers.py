@@ -7,6 +7,7 @@ tolerance is marked with the share that it reached, and its time is not compared
 
 from __future__ import annotations
 
+import functools
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ from equilibria.bench.count import Calls, Counts, Spent, count
 from equilibria.bench.problems import Problem
 from equilibria.train.memory import peak_bytes
 
-__all__ = ["SLACK", "Row", "measure", "relative_residual"]
+__all__ = ["SLACK", "Row", "measure", "relative_residual", "told"]
 
 SLACK = 1.01  # a residual on the tolerance is rounded otherwise when it is measured anew
 SECONDS = 6.0  # for the rounds of one problem, where that leaves enough of them
@@ -66,22 +67,24 @@ def measure(
     rows: dict[str, Row] = {}
     solves: dict[str, Solve] = {}
     took: dict[str, float] = {}
+    few: dict[str, int] = {}
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a peer's; what it reached is measured
         for each in contestants:
             began = time.perf_counter()
             rows[each.name], solve = _first(each, problem, rtol)
-            if rows[each.name].get("reached") == len(problem.z0):
+            if rows[each.name]["reached"] == len(problem.z0):
                 solves[each.name], took[each.name] = solve, time.perf_counter() - began
-        scipy = [name for name in solves if rows[name]["family"] == "scipy"]
-        for name, solve in solves.items():
-            if name not in scipy:  # whose operations nobody sees
-                rows[name] |= _counted(rows[name], solve, problem)
-        few = {name: FEW if took[name] < LONG else 1 for name in scipy}
-        rounds = _rounds(rounds, sum(took[name] for name in took if name not in few))
+                if each.family == "scipy":  # whose operations nobody sees
+                    few[each.name] = FEW if took[each.name] < LONG else 1
+                else:
+                    rows[each.name] |= _counted(rows[each.name], solve, problem)
+        round_trip = sum(took[name] for name in took if name not in few)
+        fewest = FEWEST if round_trip < SECONDS / 2 else FEW
+        rounds = clock.fitting(rounds, SECONDS, round_trip, fewest)
         times = _times(problem, solves, rounds, few) if rounds else {}
     head: Row = {
-        "kind": problem.kind,
+        "kind": problem.name.removeprefix("large-").split("-")[0],
         "entries": problem.z0[0].numel(),
         "state_bytes": problem.z0.numel() * problem.z0.element_size(),
         "f_ms": times.pop("", None),
@@ -93,12 +96,16 @@ def measure(
     return [first | head, *others]
 
 
-def relative_residual(problem: Problem, value: Tensor) -> Tensor:
+def relative_residual(image: Tensor, value: Tensor) -> Tensor:
     """Return ||f(z) - z|| / ||f(z)|| of each sample, inf where it is not a number."""
-    image = problem.image(value)
     size = (image - value).flatten(1).norm(dim=1)
     relative = size / (image.flatten(1).norm(dim=1) + torch.finfo(size.dtype).tiny)
     return torch.where(torch.isfinite(relative), relative, torch.inf)
+
+
+def told(error: Exception) -> str:
+    """Return an exception in a line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
 
 def _first(contestant: Contestant, problem: Problem, rtol: float) -> tuple[Row, Solve]:
@@ -119,11 +126,10 @@ def _first(contestant: Contestant, problem: Problem, rtol: float) -> tuple[Row, 
     try:
         answer = contestant.solve(problem, calls, rtol, budget)
     except Exception as error:  # a peer's may be anything; it is reported as it is
-        kind = "" if isinstance(error, Spent) else f"{type(error).__name__}: "
-        row |= {"error": " ".join(f"{kind}{error}".split())[:200]}
+        row["error"] = " ".join(str(error).split()) if isinstance(error, Spent) else told(error)
         evals = None
     else:
-        residual, evals = relative_residual(problem, answer.value), answer.evals
+        residual, evals = relative_residual(problem.image(answer.value), answer.value), answer.evals
         within = residual <= SLACK * rtol
         row |= {"reached": int(within.sum()), "residual": float(residual.max())}
         if answer.status is not None:
@@ -155,14 +161,6 @@ def _counted(row: Row, solve: Solve, problem: Problem) -> Row:
     }
 
 
-def _rounds(wanted: int, round_trip: float) -> int:
-    """As many rounds as fit into the time for a problem."""
-    if not round_trip:
-        return wanted
-    fewest = FEWEST if round_trip < SECONDS / 2 else FEW
-    return min(wanted, max(fewest, int(SECONDS / round_trip)))
-
-
 def _times(
     problem: Problem, solves: Mapping[str, Solve], rounds: int, few: Mapping[str, int]
 ) -> dict[str, float]:
@@ -177,9 +175,7 @@ def _times(
         for _ in range(repeats):
             problem.image(z)
 
-    calls: dict[str, Callable[[], object]] = {
-        name: (lambda s=solve: s(problem.f)) for name, solve in solves.items()
-    }
+    calls = {name: functools.partial(solve, problem.f) for name, solve in solves.items()}
     times = clock.interleaved({**calls, "": f_alone}, z.device, rounds=rounds, few=few)
     times[""] /= repeats
     return {name: 1e3 * seconds for name, seconds in times.items()}

@@ -5,83 +5,78 @@ from __future__ import annotations
 import functools
 
 from equilibria.bench import methods
-from equilibria.bench.cells import RADII
 from equilibria.experiments.data import Data, Frame
-from equilibria.experiments.studies.bench._gradients import compared, points
-from equilibria.experiments.studies.bench._tables import PEERS, dots, pivot, scientific
+from equilibria.experiments.studies.bench._rows import PEERS, dots, points, scientific, steps
 from equilibria.experiments.study import Study
-from equilibria.experiments.views import Pivot
+from equilibria.experiments.views import Derived, Pivot
 
 __all__ = ["STUDY"]
 
 RTOL = 1e-4
+CASES = {f"radius-{r}": {"radius": r, "width": 128, "batch": 32} for r in (0.5, 0.8, 0.9, 0.95)}
 
 
 def gradients(data: Data) -> Frame:
-    rows = compared(data, RTOL)
+    rows = steps(data, RTOL)
     return rows.assign(at=rows["radius"].map("radius {:.2g}".format))
 
 
-across = functools.partial(
-    pivot, gradients, each="method", index={"method": "gradient"}, across="at"
-)
-PANELS = (
-    ("error", "relative error", None),
-    ("backward_ms", "backward, ms", ""),
-    ("states", "peak, in states", ""),
-)
+across = functools.partial(Pivot, each="method", index={"method": "gradient"}, across="at")
+VIEWS = [
+    across(
+        title="Gradients: relative error",
+        values={"{level}": scientific("error")},
+        note="Against the exact gradient, all parameters and the input together, computed in "
+        "float64.",
+    ),
+    across(title="Gradients: cosine with the exact one", values={"{level}": "cosine"}),
+    across(title="Gradients: milliseconds of a backward", values={"{level}": "backward_ms"}),
+    Pivot(
+        title="Gradients: all figures",
+        each="method",
+        index={"problem": "problem", "method": "gradient"},
+        values={
+            "cosine": "cosine",
+            "relative error": scientific("error"),
+            "products, mean": "products",
+            "max": "products_max",
+            "backward, ms": "backward_ms",
+            "step, ms": "ms",
+            "bytes/state": "states",
+            "": "said",
+        },
+        note="bytes/state: peak of forward and backward less the gradients themselves, in "
+        "states. products: vector-Jacobian products; a dash where the method counts none.",
+    ),
+    Pivot(
+        title="Gradients: the problems",
+        index={"problem": "problem"},
+        values={"spectral radius": "radius", "smallest singular value of I - J": "smallest"},
+        note="The Jacobian J at the solution, the largest radius and the smallest singular "
+        "value over the samples; the latter divides the tolerances in the bound on the error.",
+    ),
+    *(
+        dots(
+            {"x": column, "y": "rank", "by": ["problem"], "label": label},
+            title=title,
+            x="",
+            names="method",
+            log_x=True,
+        )
+        for column, title, label in (
+            ("error", "relative error", None),
+            ("backward_ms", "backward, ms", ""),
+            ("states", "peak, in states", ""),
+        )
+    ),
+]
 
 STUDY = Study(
     title="Gradients",
     description="The gradient by every adjoint, beside the exact one in float64, at spectral radii "
     "of the Jacobian from 0.5 to 0.95.",
     note="Relative tolerance 1e-4, forward and backward, float32; medians of at most 7 rounds.",
-    points=lambda scale: points(RADII, methods.adjoints, rtol=RTOL, rounds=7),
+    points=lambda scale: points(CASES, methods.adjoints, rtol=RTOL, rounds=7),
     peers=PEERS,
-    views=[
-        across(
-            title="Gradients: relative error",
-            values={"{level}": scientific("error")},
-            note="Against the exact gradient, all parameters and the input together, computed in "
-            "float64.",
-        ),
-        across(title="Gradients: cosine with the exact one", values={"{level}": "cosine"}),
-        across(title="Gradients: milliseconds of a backward", values={"{level}": "backward_ms"}),
-        pivot(
-            gradients,
-            title="Gradients: all figures",
-            each="method",
-            index={"problem": "problem", "method": "gradient"},
-            values={
-                "cosine": "cosine",
-                "relative error": scientific("error"),
-                "products, mean": "products",
-                "max": "products_max",
-                "backward, ms": "backward_ms",
-                "step, ms": "ms",
-                "bytes/state": "states",
-                "": "said",
-            },
-            note="bytes/state: peak of forward and backward less the gradients themselves, in "
-            "states. products: vector-Jacobian products; a dash where the method counts none.",
-        ),
-        Pivot(
-            title="Gradients: the problems",
-            index={"problem": "problem"},
-            values={"spectral radius": "radius", "smallest singular value of I - J": "smallest"},
-            note="The Jacobian J at the solution, the largest radius and the smallest singular "
-            "value over the samples; the latter divides the tolerances in the bound on the error.",
-        ),
-        *(
-            dots(
-                gradients,
-                {"x": column, "y": "rank", "by": ["problem"], "label": label},
-                title=title,
-                x="",
-                names="method",
-                log_x=True,
-            )
-            for column, title, label in PANELS
-        ),
-    ],
+    views=[Derived(gradients, view) for view in VIEWS],
 )

@@ -22,9 +22,7 @@ __all__ = ["STUDY"]
 
 SOLVERS = ("Picard", "Anderson", "AlternatingAnderson", "Broyden", "NewtonKrylov", "Auto")
 ADJOINTS = ("Implicit", "Phantom", "NeumannPhantom", "JacobianFree", "Shine", "Unrolled")
-NO_PAIR = {("Shine", name) for name in SOLVERS if name != "Broyden"} | {
-    ("Unrolled", "NewtonKrylov")
-}
+NO_PAIR = {("Unrolled", "NewtonKrylov"), *(("Shine", s) for s in SOLVERS if s != "Broyden")}
 SIZES = {32: 64, 128: 512}  # batch: width
 EVALS, ROUNDS = 50, 15
 
@@ -64,15 +62,6 @@ def graphs(context: Context) -> dict[str, float]:
         }
 
 
-def forward(model: Function, x: Tensor) -> None:
-    with torch.no_grad():
-        model(x)
-
-
-def step(model: Function, x: Tensor) -> None:
-    model(x).sum().backward()
-
-
 def speeds(context: Context) -> Iterable[dict[str, Any]]:
     """Microseconds an evaluation, of a forward alone and of a training step."""
     batch, width = (int(size) for size in context.factors.values())
@@ -84,16 +73,17 @@ def speeds(context: Context) -> Iterable[dict[str, Any]]:
         "torch.compile(model), DEQ(torch.compile(cell))": torch.compile(model(compiled=True)),
     }
     x = torch.randn(batch, width)
-    works = {"forward": forward, "step": step}
-    calls = {w + name: partial(works[w], each, x) for name, each in models.items() for w in works}
+    calls: dict[str, Callable[[], object]] = {}
+    for name, each in models.items():
+        calls[f"forward {name}"] = partial(torch.no_grad()(each), x)
+        calls[f"step {name}"] = lambda each=each: each(x).sum().backward()
     with alone():
         interleaved(calls, x.device, rounds=2)  # compiles
         best = interleaved(calls, x.device, rounds=ROUNDS, statistic=min)
     for name in models:
-        yield {"compiled": name, **{w: 1e6 * best[w + name] / EVALS for w in works}}
+        took = {work: 1e6 * best[f"{work} {name}"] / EVALS for work in ("forward", "step")}
+        yield {"compiled": name, **took}
 
-
-PAIRS = grid(solver=SOLVERS, adjoint=ADJOINTS)
 
 STUDY = Study(
     title="Compiled models",
@@ -101,7 +91,7 @@ STUDY = Study(
     points=lambda scale: [
         *(
             Point(factors=pair, measures=[graphs], minutes=0.04)
-            for pair in PAIRS
+            for pair in grid(solver=SOLVERS, adjoint=ADJOINTS)
             if (pair["adjoint"], pair["solver"]) not in NO_PAIR
         ),
         *(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from equilibria.experiments.data import Frame
 from equilibria.experiments.study import Context, Point, Study
-from equilibria.experiments.views import Pivot
+from equilibria.experiments.views import Pivot, first
 from equilibria.solve.growth import GROWTH, SHARE
 
 __all__ = ["STUDY"]
@@ -91,17 +91,16 @@ def stops(context: Context) -> Iterable[dict[str, Any]]:
     relative, start = size <= RTOL * scale, torch.maximum(scale[0], size[0])
     kept = scale <= GROWTH * start
     # The largest residual so far, none larger beside ||f(z)|| now than beside its own.
-    pairs = (
-        torch.fmin(size[: k + 1], size[: k + 1] / scale[: k + 1] * s) for k, s in enumerate(scale)
-    )
-    largest = torch.stack([each.max() for each in pairs])
+    share = size / scale
+    so_far = (torch.fmin(size[:k], share[:k] * scale[k - 1]) for k in range(1, len(scale) + 1))
+    largest = torch.stack([each.max() for each in so_far])
 
     def below(reference: Tensor) -> Tensor:
         return size + torch.finfo(scale.dtype).eps * scale <= SHARE * reference
 
+    shares = (relative & below(reference) for reference in (size[0], start))
     grown = (relative & (kept | below(reference)) for reference in (largest, start))
-    found = relative, relative & below(size[0]), relative & below(start), *grown
-    for rule, where in zip(RULES, found, strict=True):
+    for rule, where in zip(RULES, (relative, *shares, *grown), strict=True):
         row: dict[str, Any] = {"rule": rule}
         if where.any():
             row["evals"] = k = int(where.nonzero()[0]) + 1
@@ -113,10 +112,10 @@ def stops(context: Context) -> Iterable[dict[str, Any]]:
 
 def said(rows: Frame) -> str:
     """Where a rule stops; it is wrong to stop where there is no fixed point."""
-    evals, error = rows["evals"].iloc[0], rows.get("error", rows["evals"] * float("nan")).iloc[0]
+    evals, error = rows["evals"].iloc[0], first("error")(rows)
     if evals != evals:
         return "never"
-    return f"{evals:.0f}: {100 * error:.2g} %" if error == error else f"**{evals:.0f}: false**"
+    return f"**{evals:.0f}: false**" if error is None else f"{evals:.0f}: {100 * error:.2g} %"
 
 
 STUDY = Study(

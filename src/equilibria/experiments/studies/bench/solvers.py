@@ -11,10 +11,9 @@ from equilibria.bench.contestants import contestants, require_peers
 from equilibria.bench.modes import MODES, in_mode
 from equilibria.bench.problems import build, usual
 from equilibria.bench.solvers import Row, measure
-from equilibria.experiments.studies.bench._solvers import SAME, compared, summary, with_total
-from equilibria.experiments.studies.bench._tables import PEERS, dots, geometric, pivot, scientific
+from equilibria.experiments.studies.bench import _rows as bench
 from equilibria.experiments.study import Context, Point, Scale, Study, grid
-from equilibria.experiments.views import Table, median, of
+from equilibria.experiments.views import Derived, Pivot, Table, median, of
 
 __all__ = ["STUDY"]
 
@@ -28,7 +27,7 @@ MARKS: tuple[dict[str, Any], ...] = (
 
 def solve(context: Context, rounds: int) -> list[Row]:
     """A row for each solver; see `bench.solvers.measure`."""
-    require_peers(*PEERS)
+    require_peers(*bench.PEERS)
     precision = str(context.factors.get("precision", "float32"))
     inside = None if precision == "float32" else getattr(torch, precision)
     problem = build(str(context.factors["problem"]), device=context.device, dtype=torch.float32)
@@ -44,48 +43,32 @@ def points(scale: Scale) -> list[Point]:
     return [Point(factors=f, measures=once, settings={"rtol": RTOL}, minutes=0.35) for f in every]
 
 
-FIGURES: dict[str, Any] = {
-    "evals, mean": "evals", "max": "evals_max", "f-samples": "f_samples",
-    "residual, max": scientific("residual"), "ms": "ms", "x same method": "same",
-    "x torchdeq's best": "best", "overhead": "overhead", "ops/eval": "ops", "mean": "ops_mean",
-    "reads": "reads", "bytes/state": "states", "": "said",
-}  # fmt: skip
-
-STUDY = Study(
-    title="Solvers beside torchdeq and SciPy",
-    description="One solve of the whole batch without gradients, to a relative residual of 1e-4, "
-    "or of 1e-2 with bfloat16 inside f.",
-    note="float32; medians of at most 15 rounds, all solvers interleaved. No solver of ours gives "
-    "up on slow samples (patience=None).",
-    points=points,
-    peers=PEERS,
-    views=[
-        Table(
-            title="Solvers: summary",
-            columns=["what", "problems", "geometric mean", "worst", "where"],
-            rows=summary,
-            note="Over the problems in which all samples of both reached the tolerance. Overhead: "
-            "time / (evaluations x time of f alone).",
-        ),
+pivot = functools.partial(Pivot, each="solver")
+VIEWS = [
+    Table(
+        title="Solvers: summary",
+        columns=["what", "problems", "geometric mean", "worst", "where"],
+        rows=bench.summary,
+        note="Over the problems in which all samples of both reached the tolerance. Overhead: "
+        "time / (evaluations x time of f alone).",
+    ),
+    pivot(
+        title="Solvers: times as fast as torchdeq",
+        index={"problem": "problem"},
+        values={
+            "f, ms": "f_ms",
+            **{name: of("same", solver=name) for name in bench.SAME},
+            "torchdeq's best": "fastest",
+            "default against it": of("best", solver="default"),
+            "if only f took time": of("bound", solver="default"),
+            "overhead of the default": of("overhead", solver="default"),
+        },
+        note="The method's name: against the same method of torchdeq. A dash: one of the two "
+        "did not reach the tolerance with every sample, or was not timed.",
+    ),
+    Derived(
+        bench.with_total,
         pivot(
-            compared,
-            each="solver",
-            title="Solvers: times as fast as torchdeq",
-            index={"problem": "problem"},
-            values={
-                "f, ms": "f_ms",
-                **{name: of("same", solver=name) for name in SAME},
-                "torchdeq's best": "fastest",
-                "default against it": of("best", solver="default"),
-                "if only f took time": of("bound", solver="default"),
-                "overhead of the default": of("overhead", solver="default"),
-            },
-            note="The method's name: against the same method of torchdeq. A dash: one of the two "
-            "did not reach the tolerance with every sample, or was not timed.",
-        ),
-        pivot(
-            with_total,
-            each="solver",
             title="Solvers: who converges",
             index={"problem": "problem", "samples": "samples"},
             across="solver",
@@ -94,45 +77,62 @@ STUDY = Study(
             "All have the same number of evaluations, except Broyden's method, ours and "
             "torchdeq's: at most 400, as it keeps every step.",
         ),
-        pivot(
-            compared,
-            each="solver",
-            title="Solvers: what they cost beside f",
-            index={"solver": "solver"},
-            where={"solved": True},
-            values={
-                "solved": len,
-                "overhead": geometric("overhead"),
-                "ops/eval": median("ops_mean"),
-                "reads/eval": median("reads_each"),
-                "bytes/state": median("states"),
-            },
-            note="Over the problems that it solved: the geometric mean of the overhead, the "
-            "medians of the operations (all of a solve, for each evaluation), of the host reads "
-            "and of the peak allocated, in states.",
-        ),
-        pivot(
-            compared,
-            each="solver",
-            title="Solvers: all figures",
-            index={"problem": "problem", "solver": "solver"},
-            values=FIGURES,
-            note="x same method, x torchdeq's best: how many times as fast. ops/eval: ATen "
-            "operations that compute or copy between two calls of f, the median; and all of the "
-            "solve's for each evaluation, products among them, the mean. reads: values that the "
-            "host waited for in a solve. bytes/state: peak allocated in a solve, in states.",
-        ),
-        dots(
-            compared,
-            *(
-                {"x": "best", "y": "place", "by": ["method"], "colours": COLOURS, **each}
-                for each in MARKS
-            ),
-            title="speed, problem by problem",
-            x="times as fast as torchdeq's fastest method",
-            names="problem",
-            level=1,
-            log_x=True,
-        ),
-    ],
+    ),
+    pivot(
+        title="Solvers: what they cost beside f",
+        index={"solver": "solver"},
+        where={"solved": True},
+        values={
+            "solved": len,
+            "overhead": bench.geometric("overhead"),
+            "ops/eval": median("ops_mean"),
+            "reads/eval": median("reads_each"),
+            "bytes/state": median("states"),
+        },
+        note="Over the problems that it solved: the geometric mean of the overhead, the medians of "
+        "the operations (all of a solve, for each evaluation), of the host reads and of the peak "
+        "allocated, in states.",
+    ),
+    pivot(
+        title="Solvers: all figures",
+        index={"problem": "problem", "solver": "solver"},
+        values={
+            "evals, mean": "evals",
+            "max": "evals_max",
+            "f-samples": "f_samples",
+            "residual, max": bench.scientific("residual"),
+            "ms": "ms",
+            "x same method": "same",
+            "x torchdeq's best": "best",
+            "overhead": "overhead",
+            "ops/eval": "ops",
+            "mean": "ops_mean",
+            "reads": "reads",
+            "bytes/state": "states",
+            "": "said",
+        },
+        note="x same method, x torchdeq's best: how many times as fast. ops/eval: ATen "
+        "operations that compute or copy between two calls of f, the median; and all of the "
+        "solve's for each evaluation, products among them, the mean. reads: values that the "
+        "host waited for in a solve. bytes/state: peak allocated in a solve, in states.",
+    ),
+    bench.dots(
+        *({"x": "best", "y": "place", "by": ["method"], "colours": COLOURS, **m} for m in MARKS),
+        title="speed, problem by problem",
+        x="times as fast as torchdeq's fastest method",
+        names="problem",
+        levels=[("", 1)],
+        log_x=True,
+    ),
+]
+
+STUDY = Study(
+    title="Solvers beside torchdeq and SciPy",
+    description="One solve of the whole batch without gradients, to a relative residual of 1e-4, "
+    "or of 1e-2 with bfloat16 inside f.",
+    note="float32; medians of at most 15 rounds, all solvers interleaved. No solver of ours gives "
+    "up on slow samples (patience=None).",
+    points=points,
+    peers=bench.PEERS,
+    views=[Derived(bench.solves, view) for view in VIEWS],
 )
