@@ -10,7 +10,7 @@ from equilibria.experiments.measures import timing
 from equilibria.experiments.measures.probing import Probing
 from equilibria.experiments.provenance import Origin
 from equilibria.experiments.studies.jacobian import _costs, _images, growth, tables
-from equilibria.experiments.studies.jacobian._cost_views import WORDS
+from equilibria.experiments.studies.jacobian._views import WORDS
 from equilibria.experiments.studies.mdeq import _networks
 from equilibria.experiments.training import Store
 from equilibria.experiments.views import DIVERGED, NOT_RUN

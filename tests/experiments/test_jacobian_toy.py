@@ -94,8 +94,15 @@ def test_gradients_are_clipped_network_by_network():
 
 
 def test_the_zigzag_is_plain_iteration():
-    across, up = _maps.zigzag([0.0, 1.0, 3.0, 20.0], reach=10)
-    assert list(zip(across, up, strict=True)) == [(0, 0), (0, 1), (1, 1), (1, 3), (3, 3), (3, 20)]
+    line = _maps.zigzag([0.0, 1.0, 3.0, 20.0], reach=10, label="")
+    assert list(zip(line.x, line.y, strict=True)) == [
+        (0, 0),
+        (0, 1),
+        (1, 1),
+        (1, 3),
+        (3, 3),
+        (3, 20),
+    ]
 
 
 def test_the_study_of_the_network_runs_to_its_end(monkeypatch, tmp_path):
@@ -127,9 +134,9 @@ def test_the_study_of_the_network_runs_to_its_end(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("curve", _maps.CURVES.values(), ids=lambda curve: f"{curve.slope:g}")
 def test_a_curve_has_the_slope_it_says_and_one_fixed_point(curve):
-    z = torch.tensor(curve.fixed, dtype=torch.float64, requires_grad=True)
+    z = torch.tensor(_maps.FIXED, dtype=torch.float64, requires_grad=True)
     (found,) = torch.autograd.grad(curve(z), z)
-    assert float(curve(z)) == curve.fixed and float(found) == pytest.approx(curve.slope)
+    assert float(curve(z)) == _maps.FIXED and float(found) == pytest.approx(curve.slope)
     grid = torch.linspace(-5, 6, 10_000, dtype=torch.float64)
     signs = (curve(grid) - grid).sign()
     assert int((signs[1:] != signs[:-1]).sum()) == 1

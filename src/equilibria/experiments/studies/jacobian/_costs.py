@@ -18,12 +18,8 @@ from equilibria.models import EquilibriumModel, Model
 from equilibria.solve import Broyden, Picard, Solver
 from equilibria.train import evaluation, memory
 
-__all__ = ["LIMITS", "NETWORKS", "READERS", "SOLVERS"]
-__all__ += ["inference", "memories", "pace", "stopped", "times"]
-
 LIMITS = (1, 2, 3, 4, 5, 6, LIMIT)
-"""Evaluations after which solves are stopped, as in Table 3, and those of training without the
-penalty."""
+"""Evaluations after which solves are stopped: Table 3's, and those of training without penalty."""
 
 READERS: dict[str, tuple[str, int | None]] = {
     "resnet": ("resnet", None),
@@ -32,9 +28,6 @@ READERS: dict[str, tuple[str, int | None]] = {
     "regularised": (BEST, THIRD),
 }
 """Which network reads test images, and after how many evaluations a solve is stopped."""
-
-NETWORKS = ("resnet", "plain", BEST)
-"""Those whose costs are compared."""
 
 SOLVERS = {"own": "the recipe's", "broyden": "Broyden, all steps kept"}
 """Solvers whose memory is measured: the network's own, and the papers'."""
@@ -48,11 +41,9 @@ def stopped(context: Context, *, limits: Iterable[int]) -> Iterable[dict[str, An
     accelerator = evaluation.accelerator(run.recipe.precision)
     model, size = run.load().model.to(accelerator.device), run.recipe.eval_batch_size
     for limit in limits if isinstance(model, EquilibriumModel) else [None]:
-        found = evaluation.evaluate(
-            model, run.task, accelerator, batch_size=size, solver=_stopped(model, limit)
-        )
+        options = {"batch_size": size, "solver": _stopped(model, limit)}
+        accuracy = evaluation.evaluate(model, run.task, accelerator, **options)["accuracy"]
         reader = next((name for name, of in READERS.items() if of == (network, limit)), None)
-        accuracy = found["accuracy"]
         yield {"limit": limit, "reader": reader, "accuracy": accuracy, "error": 1 - accuracy}
 
 
@@ -67,11 +58,9 @@ def pace(context: Context) -> dict[str, float | None]:
     """`epoch_seconds`: the median over the epochs after the shallow start; None without any."""
     run, start = context.run, context.run.recipe.pretrain
     begins = [0, *(epoch["step"] for epoch in run.metrics)]
-    seconds = [
-        epoch["seconds"]
-        for begin, epoch in zip(begins, run.metrics, strict=False)
-        if begin >= (start.steps if start else 0)
-    ]
+    epochs = zip(begins, run.metrics, strict=False)
+    shallow = start.steps if start else 0
+    seconds = [epoch["seconds"] for begin, epoch in epochs if begin >= shallow]
     return {"epoch_seconds": statistics.median(seconds) if seconds and not run.diverged else None}
 
 
@@ -83,10 +72,8 @@ def times(context: Context) -> Iterable[dict[str, Any]]:
     runs = context.runs.items()
     trainers = {name: run.trainer(trained=True, before_end=timing.SPENT) for name, run in runs}
     steps = timing.steps(trainers)
-    calls = {}
-    for name, (network, limit) in READERS.items():
-        trainer = trainers[network]
-        calls[name] = timing.reader(trainer, _stopped(trainer.model, limit))
+    readers = {name: (trainers[network], limit) for name, (network, limit) in READERS.items()}
+    calls = {n: timing.reader(t, _stopped(t.model, limit)) for n, (t, limit) in readers.items()}
     read = timing.milliseconds(calls)
     for name, (network, _) in READERS.items():
         step = None if name == "stopped" else steps[network]["step"]
@@ -104,9 +91,11 @@ def memories(context: Context) -> Iterable[dict[str, Any]]:
         recipe, task = run.recipe, run.task
         model = run.load().model.to(evaluation.accelerator(recipe.precision).device)
         if reader != "stopped":
-            batch = task.feed(recipe.batch_size, recipe.seed).batch(0)
-            penalised = recipe.regulariser is not None
-            peak = step_bytes(model, task, batch, penalised=penalised)
+            batch, penalised = (
+                task.feed(recipe.batch_size, recipe.seed).batch(0),
+                recipe.regulariser,
+            )
+            peak = step_bytes(model, task, batch, penalised=penalised is not None)
             yield {"reader": reader, "step_bytes": peak}
         if isinstance(model, EquilibriumModel) and limit is not None:
             inputs = task.sample("test", recipe.eval_batch_size).inputs
@@ -119,13 +108,8 @@ def memories(context: Context) -> Iterable[dict[str, Any]]:
 
 @torch.no_grad()
 def inference(model: EquilibriumModel, inputs: Any, limit: int) -> dict[str, tuple[int, int]]:
-    """Return the peak of a forward without gradients, in bytes, with each of `SOLVERS` and without
-    a history, by plain iteration.
-
-    Args:
-        model: in float32, on the device to measure.
-        inputs: images, anywhere.
-        limit: evaluations after which a solve is stopped.
+    """Return the peak of a forward without gradients, in bytes, with each of `SOLVERS`, stopped
+    after `limit` evaluations, and without a history, by plain iteration.
 
     papers: Bai et al. 2021, sec. 3.4.
     """

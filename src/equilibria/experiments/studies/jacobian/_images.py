@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from equilibria.experiments import counterpart
 from equilibria.experiments.measures.probing import Probing
@@ -13,28 +12,16 @@ from equilibria.experiments.studies.mdeq import _networks as networks
 from equilibria.experiments.study import Scale
 from equilibria.experiments.training import Training
 from equilibria.models.vision.resnet import ResNetConfig
-from equilibria.solve import Implicit
 from equilibria.train import recipe as recipes
 from equilibria.train.recipe import Recipe
 from equilibria.train.regulariser import JacobianPenalty
 
-__all__ = ["BEST", "DECAY", "GAMMAS", "LIMIT", "PROBABILITY", "PROBED", "SEEDS", "THIRD"]
-__all__ += ["TOLERANCE", "WORDS", "recipe_of", "training_of"]
-
 BASE: Mapping[Scale, str] = {"cpu": "mdeq-cifar10-16", "gpu": "mdeq-cifar10-gpu"}
-MODEL: Mapping[Scale, Mapping[str, Any]] = {
-    "cpu": {
-        "channels": (16, 28),
-        "head_channels": (4, 8),
-        "halvings": 1,
-        "initial": None,
-        "dropout": 0.0,
-    },
-    "gpu": {},
-}
-"""Fields of the model that differ from the recipe's. PyTorch's own initialisation and no dropout:
-at this size, small weights and dropout bound the Jacobian by themselves, an unregularised network
-is solved in few evaluations too, and nothing is left for the penalty to do."""
+UNSTABLE = {"channels": (16, 28), "head_channels": (4, 8), "halvings": 1}
+UNSTABLE |= {"initial": None, "dropout": 0.0}
+"""Fields of the model at CPU scale that differ from the recipe's. PyTorch's own initialisation and
+no dropout: at this size, small weights and dropout bound the Jacobian by themselves, an
+unregularised network is solved in few evaluations too, and nothing is left to the penalty."""
 
 TOLERANCE: Mapping[Scale, float] = {"cpu": 1e-3, "gpu": 1e-2}
 """Of forward and adjoint; bfloat16 leaves a floor above the smaller one."""
@@ -61,10 +48,6 @@ SEEDS: Mapping[str, Sequence[int]] = {
 }
 """Seeds with which each is trained."""
 
-MINUTES: Mapping[Scale, float] = {"cpu": 7, "gpu": 240}
-
-_recipe = functools.cache(recipes.load)
-
 
 def training_of(name: str, scale: Scale, seed: int = 0) -> Training:
     """Return a training, with a probe after each epoch of an equilibrium network.
@@ -74,30 +57,31 @@ def training_of(name: str, scale: Scale, seed: int = 0) -> Training:
         scale: size of the recipe.
         seed: of the training.
     """
+    minutes = {"cpu": 7, "gpu": 240}[scale]
     if name != "resnet":
-        return Training(recipe=recipe_of(name, scale, seed), minutes=MINUTES[scale], probe=PROBED)
+        return Training(recipe=recipe_of(name, scale, seed), minutes=minutes, probe=PROBED)
     recipe = networks.recipe_of("cifar10", "resnet", scale, seed)
     if scale == "gpu":
-        base = replace(_recipe(BASE[scale]), seed=seed)
-        recipe = counterpart.with_model(base, ResNetConfig())
-    return Training(recipe=recipe, minutes=MINUTES[scale] / 4)
+        recipe = counterpart.with_model(_base(scale, seed), ResNetConfig())
+    return Training(recipe=recipe, minutes=minutes / 4)
+
+
+def _base(scale: Scale, seed: int) -> Recipe:
+    return replace(recipes.load(BASE[scale]), seed=seed)
 
 
 def recipe_of(name: str, scale: Scale, seed: int = 0) -> Recipe:
     """Return the recipe of one of `WORDS`: all are alike but for limits, penalty and decay."""
-    base = replace(_recipe(BASE[scale]), seed=seed)
-    gamma, optimiser = GAMMAS.get(name), cast(Any, base.optimiser)
+    base: Any = _base(scale, seed)
+    gamma, decayed = GAMMAS.get(name), {"weight_decay": DECAY} if name == "decay" else {}
     limits = {"rtol": TOLERANCE[scale], "max_evals": LIMIT if gamma is None else THIRD}
-    if not isinstance(base.adjoint, Implicit):
-        raise ValueError(f"the trainings limit the products of an Implicit, not of {base.adjoint}")
-    linear = replace(cast(Any, base.adjoint.linear), **limits)
     return replace(
         base,
         description=f"{WORDS[name]}, at most {limits['max_evals']} evaluations: {base.description}",
-        model=replace(cast(Any, base.model), **MODEL[scale]),
-        solver=replace(cast(Any, base.solver), **limits),
+        model=replace(base.model, **(UNSTABLE if scale == "cpu" else {})),
+        solver=replace(base.solver, **limits),
         eval_solver=None,
-        adjoint=replace(base.adjoint, linear=linear),
-        optimiser=replace(optimiser, weight_decay=DECAY) if name == "decay" else optimiser,
+        adjoint=replace(base.adjoint, linear=replace(base.adjoint.linear, **limits)),
+        optimiser=replace(base.optimiser, **decayed),
         regulariser=gamma and JacobianPenalty(gamma=gamma, probability=PROBABILITY),
     )

@@ -12,35 +12,28 @@ import torch
 from torch import Tensor
 
 from equilibria.experiments.study import Context
+from equilibria.report.panel import Series
 from equilibria.solve import Solution, Solver, Status, fixed_point
 
-__all__ = ["CURVES", "Curve", "linear", "scalar", "symmetric", "zigzag"]
-
-SHOWN = 42
-"""Evaluations that are kept of a scalar solve."""
+FIXED = 0.5
+"""z*, the fixed point of every scalar map."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
     """A scalar map with one fixed point, f(z) = z* + slope shape(z - z*), shape'(0) = 1.
 
-    Args:
-        words: what plain iteration does on it.
-        slope: f'(z*).
-        shape: of the curve.
-        start: of the solve.
-        fixed: z*.
+    `words` say what plain iteration does on it from `start`.
     """
 
     words: str
     slope: float
     shape: Literal["tanh", "sinh"]
     start: float
-    fixed: float = 0.5
 
     def __call__(self, z: Tensor) -> Tensor:
         """Return f(z)."""
-        return self.fixed + self.slope * getattr(torch, self.shape)(z - self.fixed)
+        return FIXED + self.slope * getattr(torch, self.shape)(z - FIXED)
 
 
 # tanh keeps what oscillates in sight; sinh, steeper farther out, has no second fixed point.
@@ -59,7 +52,7 @@ def scalar(
     context: Context, *, curve: Curve, solvers: Mapping[str, Solver]
 ) -> Iterable[dict[str, Any]]:
     """How a solve of a scalar map ended, by `solver`; and `z`, f(z) and `gap` = |f(z) - z| at each
-    `evaluation`."""
+    `evaluation`, of the first 42."""
     start = torch.tensor([[curve.start]], dtype=torch.float64)
     for name, solver in solvers.items():
         path: list[Tensor] = []
@@ -69,9 +62,9 @@ def scalar(
             return curve(z)
 
         solution = fixed_point(f, start, solver=solver)
-        ended = {"status": Status(int(solution.status)).name}
-        yield {"solver": name} | ended | _ended(solution, (solution.value - curve.fixed).abs())
-        for number, z in enumerate(path[:SHOWN], start=1):
+        ended = {"solver": name, "status": Status(int(solution.status)).name}
+        yield ended | _ended(solution, (solution.value - FIXED).abs())
+        for number, z in enumerate(path[:42], start=1):
             row = {"z": z, "f": curve(z), "gap": (curve(z) - z).abs()}
             row = {key: float(value) for key, value in row.items()}
             yield {"solver": name, "evaluation": number} | row
@@ -119,15 +112,12 @@ def symmetric(size: int, radius: float, count: int, seed: int = 0) -> Tensor:
     return radius * vectors @ torch.diag_embed(values) @ vectors.mT
 
 
-def zigzag(states: Iterable[float], reach: float = math.inf) -> tuple[list[float], list[float]]:
-    """Return x and y of the corners of plain iteration between the curve and the diagonal.
+def zigzag(states: Iterable[float], reach: float = math.inf, **options: Any) -> Series:
+    """Return plain iteration between the curve and the diagonal, from z, f(z), f(f(z)) and so on.
 
-    Up or down to (z, f(z)), then across to (f(z), f(z)).
-
-    Args:
-        states: z, f(z), f(f(z)) and so on.
-        reach: what lies farther out is left out.
+    Up or down to (z, f(z)), then across to (f(z), f(z)); what begins beyond `reach` is left out.
     """
     twice = [z for z in states for _ in range(2)]
     corners = [(x, y) for x, y in pairwise(twice) if abs(x) < reach]
-    return [x for x, _ in corners], [y for _, y in corners]
+    x, y = zip(*corners, strict=True)
+    return Series(x=x, y=y, style="dashed", **options)

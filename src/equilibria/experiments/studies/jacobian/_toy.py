@@ -17,8 +17,6 @@ from equilibria.stability import jacobian_penalty
 from equilibria.train.optimiser import Cosine
 from equilibria.train.regulariser import JacobianPenalty
 
-__all__ = ["NOISE", "SPAN", "WEIGHTS", "Setting", "ToyCell", "samples", "target", "toy"]
-
 WEIGHTS = ("inner", "outer", "inject", "bias")
 """W1, W2, U and b."""
 
@@ -58,9 +56,7 @@ class Setting:
 def target(x: Tensor) -> Tensor:
     """Return h(x) = 3/2 x^3 + x^2 - 5 x + 2 sin x - 3, which the fixed point is to be.
 
-    As in section 5.1 and in the thesis; the paper's appendix A.1 has + 5 x.
-
-    papers: Bai et al. 2021, sec. 5.1; Bai 2022 (thesis), sec. 4.4.1.
+    papers: Bai et al. 2021, sec. 5.1, whose appendix A.1 has + 5 x; Bai 2022 (thesis), sec. 4.4.1.
     """
     return 1.5 * x**3 + x**2 - 5 * x + 2 * torch.sin(x) - 3
 
@@ -70,6 +66,9 @@ def samples(generators: Sequence[torch.Generator], count: int) -> tuple[Tensor, 
     low, high = SPAN
     x = torch.stack([torch.rand(count, generator=g) for g in generators]) * (high - low) + low
     return x, target(x) + NOISE * torch.stack([torch.randn(count, generator=g) for g in generators])
+
+
+EXACT = solve.AlternatingAnderson(rtol=1e-6, max_evals=200)
 
 
 class ToyCell(nn.Module):
@@ -95,20 +94,15 @@ class ToyCell(nn.Module):
         hidden = torch.relu(state * inner + place * inject + bias)
         return (hidden @ outer.mT).view_as(z)
 
-    @torch.no_grad()
-    def equilibria(self, x: Tensor, rtol: float = 1e-6, limit: int = 200) -> Tensor:
-        """Return the fixed points at x (networks * samples,), from zero."""
-        return self.solved(x, solve.AlternatingAnderson(rtol=rtol, max_evals=limit)).value
-
-    def solved(self, x: Tensor, solver: solve.Solver) -> solve.Solution:
-        """Return the solution at x, from zero."""
-        return solve.fixed_point(self, torch.zeros_like(x), x, solver=solver)
+    def solved(self, x: Tensor, solver: solve.Solver = EXACT) -> solve.Solution:
+        """Return the solution at x (networks * samples,), from zero."""
+        with torch.no_grad():
+            return solve.fixed_point(self, torch.zeros_like(x), x, solver=solver)
 
     def slope(self, z: Tensor, x: Tensor) -> Tensor:
         """Return df/dz at (z, x), of their shape."""
-        with torch.enable_grad():
-            state = z.detach().requires_grad_()
-            return torch.autograd.grad(self(state, x).sum(), state)[0]
+        state = z.detach().requires_grad_()
+        return torch.autograd.grad(self(state, x).sum(), state)[0]
 
 
 def toy(context: Context, *, setting: Setting, seeds: Sequence[int]) -> Iterable[dict[str, Any]]:
@@ -123,25 +117,17 @@ def toy(context: Context, *, setting: Setting, seeds: Sequence[int]) -> Iterable
 def train(setting: Setting, gamma: float, seeds: Sequence[int]) -> tuple[ToyCell, Tensor, Tensor]:
     """Train a network for each seed, all at once, on the squared error of the fixed point.
 
-    Each has its own samples, order, start and loss; only whether a step has the penalty is drawn
-    once for all of them.
-
-    Args:
-        setting: how.
-        gamma: weight of the penalty in the steps that have it.
-        seeds: one a network.
+    Each has its own samples, order, start and loss; only whether a step has the penalty, of weight
+    gamma, is drawn once for all of them.
 
     Returns:
-        The networks, and the inputs and targets that they are evaluated on, (networks, samples).
+        The networks, and inputs and targets to evaluate them on, (networks, samples).
     """
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     x, y = samples(generators, setting.training + setting.validation)
-    cell = ToyCell(
-        torch.stack(
-            [torch.stack([scale * torch.randn(setting.width, generator=g) for g in generators])
-             for scale in setting.initial]
-        )
-    )  # fmt: skip
+    scales = torch.tensor(setting.initial)[:, None, None]
+    drawn = [[torch.randn(setting.width, generator=g) for g in generators] for _ in scales]
+    cell = ToyCell(scales * torch.stack([torch.stack(each) for each in drawn]))
     linear = solve.GMRES(rtol=setting.adjoint_rtol, max_evals=setting.limit)
     solver = solve.AlternatingAnderson(rtol=setting.rtol, max_evals=setting.limit)
     layer = DEQ(cell, solver=solver, adjoint=solve.Implicit(linear=linear))
@@ -163,8 +149,7 @@ def train(setting: Setting, gamma: float, seeds: Sequence[int]) -> tuple[ToyCell
             error = solution.value.view_as(places) - y.gather(1, places)
             loss = error.square().mean(1).sum()  # a sum: none changes the gradient of another
             if gamma and penalty.drawn(step, steps, seeds[0]):
-                extra = jacobian_penalty(solution, generator=probes)
-                loss = loss + gamma * len(seeds) * extra
+                loss = loss + gamma * len(seeds) * jacobian_penalty(solution, generator=probes)
             loss.backward()
         assert cell.weights.grad is not None
         cell.weights.grad = cell.weights.grad.renorm(2, 1, setting.clip)
@@ -172,7 +157,6 @@ def train(setting: Setting, gamma: float, seeds: Sequence[int]) -> tuple[ToyCell
     return cell.eval(), x[:, setting.training :], y[:, setting.training :]
 
 
-@torch.no_grad()
 def figures(cell: ToyCell, x: Tensor, y: Tensor, setting: Setting) -> list[dict[str, float]]:
     """Return for each network how well it fits, how steep it is and what its solves take.
 
@@ -181,10 +165,10 @@ def figures(cell: ToyCell, x: Tensor, y: Tensor, setting: Setting) -> list[dict[
     of `anderson`, the alternating method, to the tolerance of training, means over the samples;
     and the share of samples that converged, `plain_converged` and `anderson_converged`.
     """
-    inputs = x.flatten()
-    usual, exact = cell.equilibria(inputs, setting.rtol, setting.limit), cell.equilibria(inputs)
+    inputs, exact = x.flatten(), cell.solved(x.flatten()).value
+    usual = solve.AlternatingAnderson(rtol=setting.rtol, max_evals=setting.limit)
     found = {
-        "mse": (usual.view_as(y) - y).square(),
+        "mse": (cell.solved(inputs, usual).value.view_as(y) - y).square(),
         "mse_solved": (exact.view_as(y) - y).square(),
         "slope": cell.slope(exact, inputs).abs(),
     }

@@ -48,7 +48,7 @@ class Landscape:
         x, z = torch.linspace(*SPAN, 18), torch.linspace(*HEIGHTS, 18)
         plane, at = torch.meshgrid(z, x, indexing="ij")
         surface = partial(Surface, x=x.tolist(), y=z.tolist())
-        found, place = cell.equilibria(X).tolist(), torch.full_like(z, SLICES[0])
+        found, place = cell.solved(X).value.tolist(), torch.full_like(z, SLICES[0])
         return replace(
             plot,
             surfaces=[
@@ -75,14 +75,13 @@ def _slices(data: Data, gamma: float) -> Iterable[Series]:
         states = [0.0]
         for _ in range(12):
             states.append(cell(torch.tensor(states[-1:]), torch.tensor([x])).item())
-        across, up = zigzag(states)
-        yield Series(label="", x=across, y=up, colour=colour, style="dashed")
+        yield zigzag(states, label="", colour=colour)
 
 
 def _along(data: Data, *, slope: bool) -> Iterable[Series]:
     """The fixed points of the networks against x, or the slopes there."""
     for colour, (gamma, cell) in enumerate(_cells(data).items()):
-        found = cell.equilibria(X)
+        found = cell.solved(X).value
         y = cell.slope(found, X).abs() if slope else found
         yield Series(label=f"gamma = {gamma:g}", x=X.tolist(), y=y.tolist(), colour=colour)
 

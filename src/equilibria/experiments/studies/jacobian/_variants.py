@@ -14,11 +14,8 @@ from equilibria.experiments.training import Training
 from equilibria.train.recipe import Recipe
 from equilibria.train.regulariser import JacobianPenalty
 
-__all__ = ["EPOCHS", "PROBED", "STEPS", "VARIANTS", "Variant", "recipe_of", "training_of"]
-
 EPOCHS: Mapping[Scale, int] = {"cpu": 5, "gpu": 20}
 STEPS: Mapping[Scale, int] = {"cpu": 80, "gpu": 500}
-MINUTES: Mapping[Scale, float] = {"cpu": 5, "gpu": 15}
 
 PROBED = 16
 """Evaluations, and products of the adjoint, after which the residuals are measured."""
@@ -75,7 +72,8 @@ VARIANTS: Mapping[str, Variant] = {
 def training_of(name: str, scale: Scale) -> Training:
     """Return the training of a variant, with a probe after each epoch of an equilibrium network."""
     probe = Probing(PROBED, PROBED) if VARIANTS[name].limit else None
-    return Training(recipe=recipe_of(name, scale), minutes=MINUTES[scale], probe=probe)
+    minutes = {"cpu": 5, "gpu": 15}[scale]
+    return Training(recipe=recipe_of(name, scale), minutes=minutes, probe=probe)
 
 
 def recipe_of(name: str, scale: Scale) -> Recipe:

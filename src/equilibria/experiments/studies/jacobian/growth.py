@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from equilibria.experiments.data import Frame
 from equilibria.experiments.measures.epochs import epochs, summary
 from equilibria.experiments.published import BAI_2021
 from equilibria.experiments.studies.jacobian import _images as images
+from equilibria.experiments.studies.jacobian._courses import against_norm, course, final
 from equilibria.experiments.study import Point, Study
-from equilibria.experiments.views import DIVERGED, Cell, Chart, Lines, Pivot, first, last
+from equilibria.experiments.views import Pivot, first, last
 
 __all__ = ["STUDY"]
 
-NAMES = ("plain", "decay", images.BEST)
+LINES = {"label": images.WORDS, "band": True}
 FORWARD, ADJOINT = images.PROBED.forward, images.PROBED.adjoint
 FIGURES = {
     "probe_forward": ("Fig. 1a", f"forward residual after {FORWARD}"),
@@ -21,15 +19,6 @@ FIGURES = {
     "probe_norm": ("Fig. 1b", "||J||² / d"),
     "radius": ("Fig. 7", "spectral radius"),
 }
-lines = partial(Lines, by=("network",), label=images.WORDS)
-
-
-def _accuracy(rows: Frame) -> Cell:
-    """Of the last epoch, on the images that are set aside; on the test images without any."""
-    if first("diverged")(rows) is None:
-        return last("valid_accuracy", 100)(rows) or last("test_accuracy", 100)(rows)
-    return DIVERGED if first("epoch")(rows) else "diverged in the first epoch"
-
 
 STUDY = Study(
     paper=BAI_2021,
@@ -43,7 +32,7 @@ STUDY = Study(
             runs={name: images.training_of(name, scale, seed)},
         )
         for seed in images.SEEDS["plain"]
-        for name in NAMES
+        for name in ("plain", "decay", images.BEST)
         if seed in images.SEEDS[name]
     ],
     views=[
@@ -52,7 +41,7 @@ STUDY = Study(
             index={"network": "network", "seed": "seed"},
             whole=True,
             values={
-                "held-out accuracy, %": _accuracy,
+                "held-out accuracy, %": final("valid_accuracy", "test_accuracy", scale=100),
                 "evaluations in training, last epoch": last("forward"),
                 **{
                     f"{words}, {when} epoch": of(column)
@@ -61,39 +50,17 @@ STUDY = Study(
                 },
             },
             words={"network": images.WORDS},
-            note="Residuals: relative, of held-out images, without dropout, after a fixed number "
-            f"of evaluations or products whatever the limits of training ({images.LIMIT} of either "
-            f"without the penalty, {images.THIRD} with it). Weight decay: {images.DECAY:g}, of the "
-            "others the recipe's. The paper's figure shows the unregularised residuals growing "
-            "over the training, an adjoint residual above 0.05 with weight decay, and neither with "
-            "the penalty; its values are not printed.",
+            note="Residuals: relative, of held-out images, without dropout, whatever the limits of "
+            f"training ({images.LIMIT} without the penalty, {images.THIRD} with it). Weight decay: "
+            f"{images.DECAY:g}, of the others the recipe's. In the paper's figure, whose values "
+            "are not printed, unregularised residuals grow, the adjoint one is above 0.05 with "
+            "weight decay, and neither with the penalty.",
         ),
         *(
-            Chart(
-                title=f"{figure}: {words}",
-                x="epoch",
-                y="",
-                marks=[lines(x="epoch", y=column, band=True, style="marked")],
-                log_y=True,
-                whole_x=True,
-            )
+            course(f"{figure}: {words}", "epoch", column, **LINES)
             for column, (figure, words) in FIGURES.items()
         ),
-        Chart(
-            title="Fig. 1b: forward residual against ||J||² / d",
-            x="||J||² / d",
-            y=f"residual after {FORWARD}",
-            marks=[lines(x="probe_norm", y="probe_forward", merge=None, style="points")],
-            log_x=True,
-            log_y=True,
-        ),
-        Chart(
-            title="evaluations in training, mean",
-            x="epoch",
-            y="",
-            marks=[lines(x="epoch", y="forward", band=True, style="marked")],
-            whole_x=True,
-            zero=True,
-        ),
+        against_norm("Fig. 1b", f"residual after {FORWARD}", label=images.WORDS),
+        course("evaluations in training, mean", "epoch", "forward", zero=True, **LINES),
     ],
 )

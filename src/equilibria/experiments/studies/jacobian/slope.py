@@ -18,24 +18,20 @@ __all__ = ["RADII", "STUDY"]
 
 RTOL, EVALS = 1e-6, 200
 SOLVERS = methods(RTOL, EVALS)
-DRAWN = 14
-"""Evaluations of plain iteration that are drawn."""
-
 MAPS, SIZES, RADII = 16, (2, 5, 10), (0.5, 0.9, 1.1, 2.0)
 SIGHT = (-2.0, 3.0)
 
 
 def _graph(data: Data, *, curve: Curve) -> list[Series]:
-    """The curve, the diagonal, and the zigzag of plain iteration between them."""
+    """The curve, the diagonal, and between them 14 evaluations of plain iteration."""
     path = data.series("evaluation", slope=curve.slope, solver="plain")
     if path.empty:
         return []
     z = torch.linspace(*SIGHT, 121, dtype=torch.float64)
-    across, up = zigzag(path["z"][:DRAWN], reach=10)
     return [
         Series(label="f", x=z.tolist(), y=curve(z).tolist(), colour=0),
         Series(label="f = z", x=SIGHT, y=SIGHT, colour=7),
-        Series(label="plain iteration", x=across, y=up, colour=1, style="dashed"),
+        zigzag(path["z"][:14], reach=10, label="plain iteration", colour=1),
     ]
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from equilibria.experiments.data import Frame
 from equilibria.experiments.measures.epochs import epochs, summary
 from equilibria.experiments.published import BAI_2021
+from equilibria.experiments.studies.jacobian._courses import against_norm, course, final
 from equilibria.experiments.studies.jacobian._variants import PROBED, VARIANTS, training_of
 from equilibria.experiments.study import Point, Study
-from equilibria.experiments.views import DIVERGED, Cell, Chart, Lines, Pivot, first, last
+from equilibria.experiments.views import Pivot, first, last
 
 __all__ = ["STUDY"]
 
@@ -18,20 +16,11 @@ FIGURE_7 = ("post", "post-15", "post-jr")
 FIGURE_8 = ("post", "decay", "decay-more", "post-jr")
 NAMES = tuple(dict.fromkeys((*FIGURE_3, *FIGURE_7, *FIGURE_8)))
 WORDS = {name: VARIANTS[name].words for name in NAMES}
-LINES: Any = {
-    "by": ["network"],
+LINES = {
     "label": {name: words.removeprefix("DEQ, ") for name, words in WORDS.items()},
     "colours": {name: place for place, name in enumerate(NAMES)},
 }
 RESIDUAL = f"forward residual after {PROBED}"
-
-
-def perplexity(rows: Frame) -> Cell:
-    """The last epoch's, unless the training diverged."""
-    if first("diverged")(rows) is None:
-        return last("valid_perplexity")(rows)
-    return DIVERGED if last("epoch")(rows) else "diverged in the first epoch"
-
 
 STUDY = Study(
     paper=BAI_2021,
@@ -53,7 +42,7 @@ STUDY = Study(
             whole=True,
             words={"network": WORDS},
             values={
-                "validation perplexity": perplexity,
+                "validation perplexity": final("valid_perplexity"),
                 "forward residual, first epoch": first("probe_forward"),
                 "last epoch": last("probe_forward"),
                 "adjoint residual, last epoch": last("probe_adjoint"),
@@ -68,14 +57,7 @@ STUDY = Study(
             "printed.",
         ),
         *(
-            Chart(
-                title=f"Fig. {title}",
-                x="step",
-                y="",
-                marks=[Lines(x="step", y=y, where={"network": names}, style="marked", **LINES)],
-                log_y=True,
-                whole_x=True,
-            )
+            course(f"Fig. {title}", "step", y, where={"network": names}, **LINES)
             for title, names, y in (
                 (f"3a: {RESIDUAL}", FIGURE_3, "probe_forward"),
                 (f"3b: adjoint residual after {PROBED}", FIGURE_3, "probe_adjoint"),
@@ -85,13 +67,6 @@ STUDY = Study(
                 ("10c: ||J||² / d", FIGURE_8, "probe_norm"),
             )
         ),
-        Chart(
-            title="Fig. 10b: forward residual against ||J||² / d",
-            x="||J||² / d",
-            y="",
-            marks=[Lines(x="probe_norm", y="probe_forward", merge=None, style="points", **LINES)],
-            log_x=True,
-            log_y=True,
-        ),
+        against_norm("Fig. 10b", **LINES),
     ],
 )
