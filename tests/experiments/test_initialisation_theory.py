@@ -14,7 +14,6 @@ from equilibria.experiments import catalogue, pages, runner
 from equilibria.experiments.measures.methods import WORDS, methods
 from equilibria.experiments.studies.initialisation import _linear, _wide, solvers, threshold
 from equilibria.experiments.studies.initialisation._ensembles import NAMES, PAPER
-from equilibria.experiments.studies.initialisation._solving import solved
 from equilibria.experiments.study import Point, Study
 from equilibria.experiments.training import Store
 from equilibria.experiments.views import NOT_RUN
@@ -96,10 +95,11 @@ def test_linear_networks_are_measured(measured, ensemble):
 
 def test_wide_networks_are_measured(measured):
     sizes = {"width": 40, "draws": 2, "inputs": 2, "steps": 60, "scales": (0.4, 3.0)}
-    measure = partial(_wide.iterated, **sizes, decomposed=2)
+    measure = partial(_wide.iterated, **sizes)
     points = [Point(factors={"ensemble": each}, measures=[measure]) for each in PAPER]
     rows = measured(*points).rows
-    assert rows.groupby(["ensemble", "scale"]).size().tolist() == [2] * 6  # one of each draw
+    counts = rows.groupby("ensemble").size().to_dict()  # one of each draw of the GOE
+    assert counts == {"gaussian": 2, "orthogonal": 2, "goe": 4}
     assert rows.loc[rows["scale"] == 0.4, "converged"].dropna().tolist() == [1] * 3
     assert rows.loc[rows["scale"] == 3.0, "converged"].dropna().max() < 1
     assert rows.loc[rows["scale"] == 0.4, "radius"].max() < 1
@@ -107,7 +107,7 @@ def test_wide_networks_are_measured(measured):
 
 def test_solvers_are_compared_at_every_scale(measured):
     sizes = {"width": 24, "draws": 1, "inputs": 2, "scales": (0.25, 3.0)}
-    measure = partial(solved, solvers=methods(1e-4, 100), **sizes)
+    measure = partial(_wide.solved, solvers=methods(1e-4, 100), **sizes)
     factors = {"activation": "hard-tanh", "ensemble": "gaussian"}
     rows = measured(Point(factors=factors, measures=[measure])).rows
     assert rows["solver"].tolist() == [*WORDS, *WORDS]

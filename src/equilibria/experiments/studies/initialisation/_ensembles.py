@@ -1,14 +1,17 @@
-"""What weight ensembles are called in tables and charts, and the colours that they have there."""
+"""Weight ensembles: what they are called, the colours that they have in charts, a member drawn."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
 
-from equilibria.experiments.views import Lines
-from equilibria.nn.init import Ensemble
+import torch
+from torch import Tensor
 
-__all__ = ["COLOURS", "NAMES", "PAPER", "lines"]
+from equilibria.experiments.views import Lines
+from equilibria.nn.init import Ensemble, fill
+
+__all__ = ["COLOURS", "NAMES", "PAPER", "lines", "weight"]
 
 NAMES: Mapping[Ensemble, str] = {
     "gaussian": "Gaussian",
@@ -27,3 +30,16 @@ PAPER: Mapping[Ensemble, str] = {name: NAMES[name] for name in ("gaussian", "ort
 
 lines = partial(Lines, by=("ensemble",), label=NAMES, colours=COLOURS)
 """A line for each ensemble."""
+
+
+def weight(
+    ensemble: Ensemble,
+    width: int,
+    generator: torch.Generator,
+    scale: float = 1,
+    dtype: torch.dtype = torch.float64,
+) -> Tensor:
+    """Draw a member of an ensemble at a scale, `(width, width)`."""
+    w = torch.empty(width, width, dtype=dtype)
+    fill(w, ensemble, scale, generator=generator)
+    return w

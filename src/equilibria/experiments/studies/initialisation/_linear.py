@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from equilibria.experiments.data import Frame
+from equilibria.experiments.studies.initialisation._ensembles import weight
 from equilibria.experiments.study import Context, Point
-from equilibria.nn.init import Ensemble, fill
+from equilibria.nn.init import Ensemble
 from equilibria.nn.init.normal import disk
 from equilibria.theory import critical_V, length_variance, second_moment
 
@@ -101,7 +102,7 @@ def tied(ensemble: Ensemble, width: int, deltas: Sequence[float], seed: int) -> 
     if ensemble == "normal":
         values = disk(width, generator)
     else:
-        w = _weight(ensemble, 1.0, width, generator)
+        w = weight(ensemble, width, generator)
         if ensemble == "gaussian":
             eye = torch.eye(width, dtype=w.dtype)
             return [_traces(torch.linalg.inv(eye - root * w)) for root in roots]
@@ -119,7 +120,7 @@ def untied(ensemble: Ensemble, width: int, delta: float, draws: int, seed: int) 
     settled, apart = spaced(delta)
     m = torch.eye(width, dtype=torch.float64)
     for step in range(settled + apart * (draws - 1) + 1):
-        m = _weight(ensemble, 1 - delta, width, generator) @ m
+        m = weight(ensemble, width, generator, math.sqrt(1 - delta)) @ m
         m.diagonal().add_(1)
         if step >= settled and (step - settled) % apart == 0:
             yield _traces(m)
@@ -129,12 +130,6 @@ def spaced(delta: float) -> tuple[int, int]:
     """Return the steps until an untied network has settled, and those between recorded states."""
     rate = math.log1p(-delta)
     return math.ceil(math.log(SETTLED) / rate), math.ceil(math.log(REMEMBERED) / rate)
-
-
-def _weight(ensemble: Ensemble, V: float, width: int, generator: torch.Generator) -> Tensor:
-    w = torch.empty(width, width, dtype=torch.float64)
-    fill(w, ensemble, math.sqrt(V), generator=generator)
-    return w
 
 
 def _eigenvalues(ensemble: Ensemble, w: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
-"""Wide non-linear networks iterated at many scales: the rows that Figures 2, 3 and 4 share."""
+"""Wide non-linear networks at many scales: iterated, for Figures 2, 3 and 4, or solved."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -11,9 +12,12 @@ import torch
 from torch import Tensor
 
 from equilibria.experiments.data import Data, Frame
-from equilibria.experiments.studies.initialisation._ensembles import PAPER
+from equilibria.experiments.studies.initialisation._ensembles import PAPER, weight
 from equilibria.experiments.study import Context, Point, Scale
-from equilibria.nn.init import Ensemble, fill
+from equilibria.experiments.views import Pivot
+from equilibria.nn.init import Ensemble
+from equilibria.solve import Solution, Solver, SolveWarning, Status, fixed_point
+from equilibria.stability import spectral_radius
 from equilibria.theory import (
     MeanField,
     NoMeanFieldError,
@@ -21,8 +25,6 @@ from equilibria.theory import (
     critical_scale,
     mean_field,
 )
-
-__all__ = ["iterated", "points", "weight"]
 
 ACTIVATION = "hard-tanh"
 WIDTH, DRAWS, INPUTS, STEPS = 1000, 3, 8, 200
@@ -48,8 +50,8 @@ def points(scale: Scale) -> list[Point]:
     return [
         Point(
             factors={"ensemble": ensemble},
-            measures=[partial(iterated, **sizes, decomposed=DECOMPOSED[ensemble])],
-            settings={"activation": ACTIVATION, "settled": SETTLED},
+            measures=[partial(iterated, **sizes)],
+            settings={"activation": ACTIVATION, "settled": SETTLED, "decomposed": DECOMPOSED},
             minutes=0.7,
         )
         for ensemble in PAPER
@@ -57,16 +59,15 @@ def points(scale: Scale) -> list[Point]:
 
 
 def iterated(
-    context: Context, *, width: int, draws: int, inputs: int, steps: int, scales: Sequence[float],
-    decomposed: int,
-) -> Iterator[dict[str, float]]:  # fmt: skip
+    context: Context, *, width: int, draws: int, inputs: int, steps: int, scales: Sequence[float]
+) -> Iterator[dict[str, float]]:
     """One row for each `scale` and each draw whose spectral `radius` is computed.
 
     The first of a scale has the means over all samples: `length` h.h / N, `residual`, the length
     of the last step, and `converged`, the share whose last step is below `SETTLED` times |h|.
     """
     ensemble: Any = context.factors["ensemble"]
-    weights = [weight(ensemble, width, seed) for seed in range(draws)]
+    weights = [weight(ensemble, width, torch.Generator().manual_seed(k)) for k in range(draws)]
     generator = torch.Generator().manual_seed(1000)
     x = torch.randn(draws, width, inputs, generator=generator, dtype=torch.float64)
     for scale in scales:
@@ -80,16 +81,9 @@ def iterated(
             "residual": float(residuals.mean()),
             "converged": float((relative < SETTLED).double().mean()),
         }
-        for w, (h, _) in list(zip(weights, found, strict=True))[:decomposed]:
+        for w, (h, _) in list(zip(weights, found, strict=True))[: DECOMPOSED[ensemble]]:
             yield row | {"radius": _radius(ensemble, scale * w, h[:, 0])}
             row = {"scale": scale}
-
-
-def weight(ensemble: Ensemble, width: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Return one member of an ensemble at scale 1, (width, width)."""
-    whole = torch.empty(width, width, dtype=dtype)
-    fill(whole, ensemble, generator=torch.Generator().manual_seed(seed))
-    return whole
 
 
 def _last(w: Tensor, x: Tensor, steps: int) -> tuple[Tensor, Tensor]:
@@ -118,6 +112,64 @@ def _radius(ensemble: Ensemble, w: Tensor, h: Tensor) -> float:
     return float(values.abs().max())
 
 
+# --- solved ---------------------------------------------------------------------------------------
+
+SAME = 1e-2
+"""Relative distance within which two solutions are one."""
+
+
+def solved(
+    context: Context, *, solvers: Mapping[str, Solver], width: int, draws: int, inputs: int,
+    scales: Sequence[float],
+) -> Iterator[dict[str, Any]]:  # fmt: skip
+    """One row for each `scale` and `solver`, as `_summary` gives it."""
+    factors: Any = context.factors
+    phi = as_activation(factors["activation"])
+    drawn = [
+        weight(factors["ensemble"], width, torch.Generator().manual_seed(k), dtype=torch.float32)
+        for k in range(draws)
+    ]
+    generator = torch.Generator().manual_seed(1000)
+    x = torch.randn(draws * inputs, width, generator=generator)
+    # Farther from the solution than the state's own length: another start finds another one.
+    starts = (torch.zeros_like(x), 2 * torch.randn(x.shape, generator=generator))
+    for scale in scales:
+        scaled = scale * torch.stack(drawn).mT
+
+        def f(z: Tensor, x: Tensor, w: Tensor = scaled) -> Tensor:
+            return phi((z.unflatten(0, (draws, inputs)) @ w).flatten(0, 1)) + x
+
+        for name, solver in solvers.items():
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", SolveWarning)
+                found = [fixed_point(f, start, x, solver=solver) for start in starts]
+            yield {"scale": scale, "solver": name, **_summary(f, x, *found)}
+
+
+@torch.no_grad()
+def _summary(f: Any, x: Tensor, zero: Solution, random: Solution) -> dict[str, Any]:
+    """How the solves from zero ended, whether another start agrees, how stable what is found is.
+
+    `converged`, `both` starts converged, `same`: of these, with one solution (shares); `evals`,
+    `residual`, `radius` (medians) and `unstable`, the share of radii above 1.
+    """
+    solved, again = (each.status == Status.CONVERGED for each in (zero, random))
+    both = solved & again
+    distance = (zero.value - random.value).norm(dim=1) / zero.value.norm(dim=1)
+    row = {
+        "converged": solved.double().mean().item(),
+        "residual": zero.stats.residual.double().median().item(),
+        "both": both.double().mean().item(),
+        "same": (distance[both] < SAME).double().mean().item(),  # NaN of none
+    }
+    if solved.any():
+        radius = spectral_radius(f, zero.value, x)[solved].double()
+        row["evals"] = zero.stats.evals[solved].double().median().item()
+        row["radius"] = radius.median().item()
+        row["unstable"] = (radius > 1).double().mean().item()
+    return row
+
+
 # --- theory ---------------------------------------------------------------------------------------
 
 
@@ -136,17 +188,27 @@ def critical(ensemble: Ensemble, *, reaction: bool = True) -> float:
     return critical_scale(ACTIVATION, ensemble, reaction=reaction, tolerance=1e-4)
 
 
-def predicted(
-    column: str, **theories: Callable[[Ensemble, float], float | None]
-) -> Callable[[Data], Frame]:
-    """Add what theories say of a row's ensemble and scale, and the deviation `off_...` in %."""
+def predicted(column: str, theory: Callable[..., float | None]) -> Callable[[Data], Frame]:
+    """Add what theory says of a row's ensemble and scale, and the deviations `off_...` in %.
+
+    `plain` is the paper's theory, `cavity` that with the reaction of symmetric weights.
+    """
 
     def derive(data: Data) -> Frame:
         rows = data.series("scale")
-        for name, theory in theories.items() if column in rows else ():
-            limits = map(theory, rows["ensemble"], rows["scale"])
+        for name, reaction in (("plain", False), ("cavity", True)) if column in rows else ():
+            limits = map(partial(theory, reaction=reaction), rows["ensemble"], rows["scale"])
             rows = rows.assign(**{name: pd.Series(limits, rows.index, dtype=float)})
             rows[f"off_{name}"] = 100 * (rows[column] / rows[name] - 1)
         return rows
 
     return derive
+
+
+table = partial(
+    Pivot,
+    index={"ensemble": "ensemble", "scale": "sqrt(V)"},
+    each="scale",
+    words={"ensemble": PAPER},
+)
+"""A row for each ensemble and scale."""

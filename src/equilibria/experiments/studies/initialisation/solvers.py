@@ -10,7 +10,7 @@ from equilibria.experiments.data import Frame
 from equilibria.experiments.measures.methods import WORDS, methods
 from equilibria.experiments.published import AGARWALA_2022
 from equilibria.experiments.studies.initialisation._ensembles import NAMES, PAPER
-from equilibria.experiments.studies.initialisation._solving import SAME, solved
+from equilibria.experiments.studies.initialisation._wide import SAME, solved
 from equilibria.experiments.study import Point, Scale, Study, grid
 from equilibria.experiments.views import Chart, Lines, Pivot, curve, first, mean, median, ratio
 from equilibria.theory import critical_scale
