@@ -1,7 +1,8 @@
-"""Measures of short trainings that leave no run folder: dozens belong to one figure."""
+"""Short trainings that leave no run folder, dozens for one figure, and which of them work."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import warnings
@@ -12,11 +13,16 @@ from typing import Any, cast
 import torch
 
 from equilibria import theory
+from equilibria.experiments.data import Data, Frame
 from equilibria.experiments.measures.epochs import solves
 from equilibria.experiments.measures.sequences import segments
+from equilibria.experiments.studies.initialisation._ensembles import COLOURS, PAPER
 from equilibria.experiments.study import Context
+from equilibria.experiments.views import NOT_RUN, Cell
+from equilibria.experiments.views.columns import Column
 from equilibria.models import EquilibriumModel
 from equilibria.nn.init import Ensemble
+from equilibria.report.panel import Series
 from equilibria.solve import SolveWarning
 from equilibria.tasks import Task
 from equilibria.tasks.language import LanguageTask
@@ -24,8 +30,6 @@ from equilibria.train.evaluation import accelerator, evaluating, to_device
 from equilibria.train.recipe import Recipe
 from equilibria.train.tally import Tally
 from equilibria.train.trainer import Diverged, Trainer
-
-__all__ = ["errors_of_seeds", "learn", "perplexity", "threshold"]
 
 
 def learn(
@@ -111,3 +115,57 @@ def threshold(context: Context, *, ensembles: Sequence[Ensemble], seeds: int) ->
         f"critical_{each}": theory.critical_scale("tanh", each, injection="outside", **law)
         for each in ensembles
     }
+
+
+# --- which work -----------------------------------------------------------------------------------
+
+SHARE = 0.9
+"""A scale is workable if so many of its trainings work."""
+
+
+def compared(data: Data) -> Frame:
+    """Add to each test error its `ratio` to the best median, and the `critical` scale by theory."""
+    if "seed" not in data.rows:
+        return data.rows
+    best = data.rows.groupby(["solver", "ensemble", "scale"])["error"].median().min()
+    critical = data.rows["ensemble"].map(_critical(data))
+    return data.rows.assign(ratio=data.rows["error"] / best, critical=critical)
+
+
+def _critical(data: Data) -> dict[Ensemble, float]:
+    start = data.get(what="start")
+    return {} if start is None else {name: start[f"critical_{name}"] for name in PAPER}
+
+
+def above(factor: float) -> Column:
+    """How many trainings end above so many times the best median."""
+    return lambda rows: int((rows["ratio"] > factor).sum())
+
+
+def workable(factor: float) -> Column:
+    """Up to which scale, without a gap, trainings end within so many times the best median."""
+
+    def cell(rows: Frame) -> Cell:
+        if not rows["done"].all():
+            return NOT_RUN
+        works = (rows["ratio"] <= factor).groupby(rows["scale"]).mean() >= SHARE
+        run = list(itertools.takewhile(works.get, works.index))
+        return f"up to {run[-1]:g}" if run else "none"
+
+    return cell
+
+
+def predicted(solver: str, data: Data) -> list[Series]:
+    """Return a short vertical rule at the critical scale of each ensemble that was measured."""
+    measured = set(data.series("seed", solver=solver)["ensemble"])
+    return [
+        Series(
+            label="predicted V*" if name == "gaussian" else "",
+            x=[critical, critical],
+            y=[5, 8],
+            colour=COLOURS[name],
+            style="marked",
+        )
+        for name, critical in _critical(data).items()
+        if name in measured
+    ]

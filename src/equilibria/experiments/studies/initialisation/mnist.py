@@ -9,15 +9,8 @@ from typing import Any
 from equilibria.experiments.measures.methods import WORDS
 from equilibria.experiments.published import AGARWALA_2022
 from equilibria.experiments.studies.deq._trainings import named
+from equilibria.experiments.studies.initialisation import _learning as learning
 from equilibria.experiments.studies.initialisation._ensembles import PAPER, lines
-from equilibria.experiments.studies.initialisation._learning import errors_of_seeds, threshold
-from equilibria.experiments.studies.initialisation._workable import (
-    SHARE,
-    above,
-    compared,
-    predicted,
-    workable,
-)
 from equilibria.experiments.study import Point, Scale, Study, grid
 from equilibria.experiments.views import Chart, Derived, Pivot, first, largest, mean, median
 from equilibria.solve import AlternatingAnderson, Broyden, Implicit, Neumann, Picard
@@ -44,12 +37,12 @@ WITHIN = (1.25, 1.5, 2.0)
 def points(scale: Scale) -> list[Point]:
     """What the theory predicts; trainings with all seeds of each solver, ensemble and scale."""
     base = named(RECIPE, scale)
-    start = partial(threshold, ensembles=list(PAPER), seeds=SEEDS)
+    start = partial(learning.threshold, ensembles=list(PAPER), seeds=SEEDS)
     found = [Point(factors={"what": "start"}, measures=[start], reads=[base], minutes=0.2)]
     for each in grid(solver=SOLVERS, ensemble=PAPER, scale=SCALES):
         begin = Initialisation(ensemble=each["ensemble"], scale=each["scale"])
         recipe = replace(base, initialisation=begin, **SOLVERS[each["solver"]])
-        measures = [partial(errors_of_seeds, seeds=SEEDS)]
+        measures = [partial(learning.errors_of_seeds, seeds=SEEDS)]
         found.append(Point(factors=each, measures=measures, reads=[recipe], minutes=1))
     return found
 
@@ -62,83 +55,79 @@ pivot = partial(
 )
 errors = partial(lines, x="scale", y="error", scale=100)
 
+VIEWS = [
+    pivot(
+        title="Figure 5: test error on MNIST against the scale at the start",
+        index={"solver": "solver", "ensemble": "ensemble", "scale": "sqrt V"},
+        values={
+            "mean error, %": mean("error", 100),
+            "median, %": median("error", 100),
+            "worst, %": largest("error", 100),
+            **{f"of {SEEDS} above {each:g} x best": learning.above(each) for each in WITHIN},
+            "solves converged, %": mean("forward_converged", 100),
+        },
+        note=f"z* = tanh(W z*) + U x + b, the recipe {RECIPE} with {SEEDS} seeds; at most "
+        f"{LIMITS['max_evals']} evaluations to {LIMITS['rtol']:g}, and as many products of "
+        "the adjoint by the same method. A training that diverged counts as an error of "
+        "100 %. Best: the lowest median. Solves: of the last epoch of training. The "
+        "paper's figure prints no values, nor width, images or solver; it tunes the "
+        "learning rate, 1e-2 being the best for all.",
+    ),
+    pivot(
+        title="Scales from which training works",
+        index={"solver": "solver", "ensemble": "ensemble"},
+        values={
+            "predicted sqrt V*": first("critical"),
+            **{f"sqrt V, within {each:g} x best": learning.workable(each) for each in WITHIN},
+        },
+        note=f"Of the scales {', '.join(f'{size:g}' for size in SCALES)}: those up to "
+        f"which, without a gap, at least {100 * learning.SHARE:.0f} % of {SEEDS} trainings end "
+        "within so many times the lowest median error of all. Predicted: where plain "
+        "iteration stops converging at the start, by `theory.critical_scale` from the "
+        "variance of the injection.",
+    ),
+    *(
+        Chart(
+            title=f"Fig. 5: {WORDS[name]}",
+            x="sqrt V",
+            y="test error, %",
+            marks=[
+                errors(
+                    where={"solver": name},
+                    merge="median",
+                    band=True,
+                    style="marked",
+                    label={each: f"{name}: median" for each, name in PAPER.items()},
+                ),
+                errors(
+                    where={"solver": name},
+                    style="dashed",
+                    label={**dict.fromkeys(PAPER, ""), "gaussian": "mean"},
+                ),
+                partial(learning.predicted, name),
+            ],
+            log_y=True,
+            span_y=(5, 110),
+        )
+        for name in SOLVERS
+    ),
+    *(
+        Chart(
+            title=f"Convergence: {WORDS[name]}",
+            x="sqrt V",
+            y="converged in the last epoch, % of the solves",
+            marks=[errors(y="forward_converged", where={"solver": name}, style="marked")],
+            span_y=(0, 105),
+        )
+        for name in SOLVERS
+    ),
+]
+
 STUDY = Study(
     paper=AGARWALA_2022,
     item="Figure 5",
     title="From which scales a fully connected network trains",
     description="Test error on MNIST from Gaussian, orthogonal and GOE weights of many scales.",
     points=points,
-    views=[
-        Derived(
-            compared,
-            pivot(
-                title="Figure 5: test error on MNIST against the scale at the start",
-                index={"solver": "solver", "ensemble": "ensemble", "scale": "sqrt V"},
-                values={
-                    "mean error, %": mean("error", 100),
-                    "median, %": median("error", 100),
-                    "worst, %": largest("error", 100),
-                    **{f"of {SEEDS} above {each:g} x best": above(each) for each in WITHIN},
-                    "solves converged, %": mean("forward_converged", 100),
-                },
-                note=f"z* = tanh(W z*) + U x + b, the recipe {RECIPE} with {SEEDS} seeds; at most "
-                f"{LIMITS['max_evals']} evaluations to {LIMITS['rtol']:g}, and as many products of "
-                "the adjoint by the same method. A training that diverged counts as an error of "
-                "100 %. Best: the lowest median. Solves: of the last epoch of training. The "
-                "paper's figure prints no values, nor width, images or solver; it tunes the "
-                "learning rate, 1e-2 being the best for all.",
-            ),
-        ),
-        Derived(
-            compared,
-            pivot(
-                title="Scales from which training works",
-                index={"solver": "solver", "ensemble": "ensemble"},
-                values={
-                    "predicted sqrt V*": first("critical"),
-                    **{f"sqrt V, within {each:g} x best": workable(each) for each in WITHIN},
-                },
-                note=f"Of the scales {', '.join(f'{size:g}' for size in SCALES)}: those up to "
-                f"which, without a gap, at least {100 * SHARE:.0f} % of {SEEDS} trainings end "
-                "within so many times the lowest median error of all. Predicted: where plain "
-                "iteration stops converging at the start, by `theory.critical_scale` from the "
-                "variance of the injection.",
-            ),
-        ),
-        *(
-            Chart(
-                title=f"Fig. 5: {WORDS[name]}",
-                x="sqrt V",
-                y="test error, %",
-                marks=[
-                    errors(
-                        where={"solver": name},
-                        merge="median",
-                        band=True,
-                        style="marked",
-                        label=lambda ensemble: f"{PAPER[ensemble]}: median",
-                    ),
-                    errors(
-                        where={"solver": name},
-                        style="dashed",
-                        label=lambda ensemble: "mean" if ensemble == "gaussian" else "",
-                    ),
-                    partial(predicted, name),
-                ],
-                log_y=True,
-                span_y=(5, 110),
-            )
-            for name in SOLVERS
-        ),
-        *(
-            Chart(
-                title=f"Convergence: {WORDS[name]}",
-                x="sqrt V",
-                y="converged in the last epoch, % of the solves",
-                marks=[errors(y="forward_converged", where={"solver": name}, style="marked")],
-                span_y=(0, 105),
-            )
-            for name in SOLVERS
-        ),
-    ],
+    views=[Derived(learning.compared, view) for view in VIEWS],
 )
