@@ -181,7 +181,13 @@ def test_deviations_and_trainings_that_diverged(monkeypatch):
     factors = grid(data=["mnist"], network=_networks.NAMES, seed=range(3))
     measured = {"mdeq": [0.5, 0.6, None], "resnet": [None, None]}
     rows = [
-        {"data": "mnist", "network": name, "seed": seed, "accuracy": each, "seconds": 60.0}
+        {
+            "data": "mnist",
+            "network": name,
+            "seed": seed,
+            "accuracy": each,
+            "diverged": each is None or None,
+        }
         for name, figures in measured.items()
         for seed, each in enumerate(figures)
     ]

@@ -91,10 +91,11 @@ def smallest(column: str, scale: float = 1, **where: Any) -> Column:
 
 
 def spread(column: str, scale: float = 1, spec: str = ".1f") -> Column:
-    """Mean ± standard deviation in words, the mean alone of one row."""
+    """Mean ± standard deviation in words, the mean alone of one row; or that all diverged."""
 
     def cell(rows: Frame) -> Cell:
-        return mean_and_deviation([scale * each for each in _known(rows, column)], spec)
+        words = mean_and_deviation([scale * each for each in _known(rows, column)], spec)
+        return words or (DIVERGED if _known(rows, "diverged") else None)
 
     return cell
 

@@ -19,10 +19,7 @@ from equilibria.models.vision.resnet import ResNetConfig
 from equilibria.train import recipe as recipes
 from equilibria.train.recipe import Recipe
 
-__all__ = ["IMAGES", "LOOSE", "NAMES", "RATES", "SEEDS", "parameters", "recipe_of", "training_of"]
-
 SEEDS: Sequence[int] = (0, 1, 2)
-
 IMAGES: Mapping[str, str] = {"cifar10": "CIFAR-10", "mnist": "MNIST"}
 RECIPES: Mapping[str, Mapping[Scale, str]] = {
     "cifar10": {"cpu": "mdeq-cifar10-16", "gpu": "mdeq-cifar10-small-gpu"},
@@ -30,8 +27,7 @@ RECIPES: Mapping[str, Mapping[Scale, str]] = {
 }
 """Of the multiscale network."""
 SHAPES = {"cifar10": (3, 32, 32), "mnist": (1, 28, 28)}
-"""Of an image that is not resized."""
-CLASSES = 10
+"""Of an image of one of 10 classes that is not resized."""
 
 NAMES: Mapping[str, str] = {
     "neural-ode": "neural ODE",
@@ -85,46 +81,37 @@ def training_of(data: str, kind: str, scale: Scale, seed: int = 0) -> Training:
 
 
 def recipe_of(data: str, kind: str, scale: Scale, seed: int = 0) -> Recipe:
-    """Return a network's recipe: that of the multiscale network but for the model and its rate.
-
-    Args:
-        data: one of `IMAGES`.
-        kind: one of `NAMES`.
-        scale: size of the recipe.
-        seed: of the training.
-    """
+    """Return the recipe of one of `NAMES` on one of `IMAGES`: that of the multiscale network but
+    for the model and its rate."""
     return replace(_recipe(data, kind, scale), seed=seed)
 
 
 @functools.cache
 def _recipe(data: str, kind: str, scale: Scale) -> Recipe:
-    recipe = recipes.load(RECIPES[data][scale])
+    recipe: Any = recipes.load(RECIPES[data][scale])
     if kind not in MAKERS:
         return recipe
-    optimiser = cast(Any, recipe.optimiser)
-    recipe = replace(
-        recipe,
-        optimiser=replace(optimiser, lr=RATES.get(kind, 1.0) * optimiser.lr),
-        description=f"{NAMES[kind]} as large as the network of: {recipe.description}",
-    )
-    return counterpart.with_model(recipe, _model_of(data, kind, recipe))
+    rate = RATES.get(kind, 1.0) * recipe.optimiser.lr
+    recipe = replace(recipe, optimiser=replace(recipe.optimiser, lr=rate))
+    description = f"{NAMES[kind]} as large as the network of: {recipe.description}"
+    return counterpart.with_model(recipe, _model_of(data, kind, recipe), description)
 
 
 def _model_of(data: str, kind: str, recipe: Recipe) -> ModelConfig:
     """The network whose number of parameters is the nearest to the multiscale network's."""
-    model, side = cast(MDEQConfig, recipe.model), _shape(data, recipe)[1]
-    aim = parameters(data, recipe)
+    size = partial(parameters, data, recipe)
     found: list[ModelConfig] = []
     for maker in MAKERS[kind]:
-        made = [maker(model, side, width) for width in range(1, 257)]
-        place = bisect_left(made, aim, key=partial(parameters, data, recipe))
+        side = _shape(data, recipe)[1]
+        made = [maker(cast(MDEQConfig, recipe.model), side, width) for width in range(1, 257)]
+        place = bisect_left(made, size(), key=size)
         found += made[max(0, place - 1) : place + 1]
-    return min(found, key=lambda each: abs(parameters(data, recipe, each) - aim))
+    return min(found, key=lambda each: abs(size(each) - size()))
 
 
 def parameters(data: str, recipe: Recipe, model: ModelConfig | None = None) -> int:
     """Return the number of parameters of a recipe's network, or of another of the same images."""
-    whole = replace(cast(Any, model or recipe.model), shape=_shape(data, recipe), classes=CLASSES)
+    whole = replace(cast(Any, model or recipe.model), shape=_shape(data, recipe), classes=10)
     return counterpart.parameters(whole)
 
 

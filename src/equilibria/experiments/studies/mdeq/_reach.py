@@ -22,13 +22,11 @@ from equilibria.models.vision.cell import MultiscaleCell
 from equilibria.models.vision.mdeq import MDEQ, MDEQConfig
 from equilibria.train.trainer import seed_all
 
-__all__ = ["bounds", "field", "reach", "strength"]
-
 Extents = np.ndarray[Any, Any]
 
 
 def reach(context: Context, *, config: MDEQConfig, evals: int, draws: int) -> Iterable[Any]:
-    """How far an output sees: a row for each number of evaluations, with figures in pixels.
+    """How far an output sees, in pixels, after each number of evaluations.
 
     `measured` over draws of the weights, `counted` from kernels and strides, the `bound` r 2^n, and
     `field`, what one evaluation sees of z; `agreeing`, the resolutions where measured and counted
@@ -58,11 +56,8 @@ def reach(context: Context, *, config: MDEQConfig, evals: int, draws: int) -> It
 
 
 def strength(context: Context, *, evals: Sequence[int], across: int) -> Iterable[dict[str, Any]]:
-    """Largest |gradient| at each `distance` from the middle of a mosaic, relative to its maximum.
-
-    That of the highest resolution there, by `norm`: "group", the network as it was trained, and
-    "none", without norm and with new weights.
-    """
+    """Largest |gradient| at each `distance` from the middle of a mosaic, relative to its maximum,
+    of the highest resolution; by `norm`: "group", as trained, or "none", with new weights."""
     run = context.run.load()
     yield {"source": run.data.source}
     image = mosaics(run.data.sample("test", across**2).inputs, across).double().requires_grad_()
@@ -77,9 +72,8 @@ def strength(context: Context, *, evals: Sequence[int], across: int) -> Iterable
             distances = torch.maximum(away[:, None], away[None])  # along the farther axis
             gradient = _dependence(leaf, image, middle)
             for distance in range(int(distances.max()) + 1):
-                share = gradient[distances == distance].max() / gradient.max()
-                figures = {"distance": distance, "gradient": float(share)}
-                yield {"norm": norm, "evals": number, **figures}
+                share = float(gradient[distances == distance].max() / gradient.max())
+                yield {"norm": norm, "evals": number, "distance": distance, "gradient": share}
 
 
 def bounds(config: MDEQConfig, evals: int) -> Extents:
@@ -98,10 +92,7 @@ def bounds(config: MDEQConfig, evals: int) -> Extents:
 
 
 def field(config: MDEQConfig) -> int:
-    """Return how far, in pixels, any place of f(z) sees z: 2, 5, 11, 23 at 1 to 4 resolutions.
-
-    Of the image r evaluations see less than r times as far: it enters at the highest resolution.
-    """
+    """Return how far, in pixels, any place of f(z) sees z: 2, 5, 11, 23 at 1 to 4 resolutions."""
     here = np.zeros((len(config.channels), 2))
     return int(_evaluated(here, np.zeros(2), 2**config.halvings).max())
 

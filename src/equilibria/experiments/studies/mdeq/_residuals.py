@@ -17,8 +17,6 @@ from equilibria.nn import using
 from equilibria.solve import Solver
 from equilibria.tasks.classification import ClassificationTask
 
-__all__ = ["LEVELS", "larger", "mosaics", "resolutions"]
-
 LEVELS = ("highest", "1/2", "1/4", "1/8")
 """Resolutions of a state."""
 
@@ -84,14 +82,12 @@ def _enlarged(run: Trained, side: int, count: int) -> Tensor:
 
 def _mosaics(run: Trained, side: int, count: int) -> Tensor:
     """Test images as the training has them, as many side by side as fit."""
-    task = cast(ClassificationTask, run.task)
-    across = max(1, side // task.shape[-1])
-    return mosaics(task.sample("test", count * across**2).inputs, across)
+    across = max(1, side // cast(ClassificationTask, run.task).shape[-1])
+    return mosaics(run.task.sample("test", count * across**2).inputs, across)
 
 
 def mosaics(images: Tensor, across: int) -> Tensor:
     """Return images of `across` by `across` of the images (count, channels, height, width)."""
     _, channels, height, width = images.shape
-    tiles = images.reshape(-1, across, across, channels, height, width)
-    whole = tiles.permute(0, 3, 1, 4, 2, 5)
-    return whole.reshape(-1, channels, across * height, across * width)
+    tiles = images.reshape(-1, across, across, channels, height, width).permute(0, 3, 1, 4, 2, 5)
+    return tiles.reshape(-1, channels, across * height, across * width)

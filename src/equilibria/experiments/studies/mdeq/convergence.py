@@ -89,10 +89,9 @@ STUDY = Study(
             where={"images": "test"},
             words={"network": NAMES, "solver": METHODS},
             values={f"after {evals}": of("residual", evals=evals) for evals in SHOWN} | REACHED,
-            note=f"CIFAR-10, {SAMPLES} images; ||f(z) - z|| / ||f(z)|| of one resolution "
-            f"alone, at each of {EVALS} evaluations. Figure 3.3 shows all scales falling "
-            "together, the lower ones sooner, and the highest sooner than a single stream; its "
-            "values are not printed.",
+            note=f"CIFAR-10, {SAMPLES} images; ||f(z) - z|| / ||f(z)|| of one resolution alone. "
+            "Figure 3.3, whose values are not printed, shows all scales falling together, the "
+            "lower ones sooner, and the highest sooner than a single stream.",
         ),
         Pivot(
             title="Relative residual on larger images",
@@ -101,12 +100,12 @@ STUDY = Study(
             where={"images": list(KINDS)},
             words={"images": KINDS, "solver": METHODS},
             values={f"after {evals}": _spread(evals) for evals in SHOWN} | REACHED,
-            note=f"Mean ± deviation over {BATCHES} batches of {BATCH} test "
-            "images, all solved by one network, the MDEQ that was trained on the smallest size. "
-            "Enlarged: CIFAR-10 has 32 x 32 pixels; above that, images are interpolated and hold "
-            "no finer detail. Side by side: images of the training's size fill the larger one. "
-            "Figure 3.7 has CIFAR-10, ImageNet and Cityscapes, with a network trained on each, and "
-            "||z' - z|| / ||z||; its values are not printed.",
+            note=f"Mean ± deviation over {BATCHES} batches of {BATCH} test images, solved by one "
+            "network, the MDEQ that was trained on the smallest size. Enlarged: CIFAR-10 has 32 x "
+            "32 pixels; above that, images are interpolated and hold no finer detail. Side by "
+            "side: images of the training's size fill the larger one. Figure 3.7, whose values are "
+            "not printed, has CIFAR-10, ImageNet and Cityscapes, with a network trained on each, "
+            "and ||z' - z|| / ||z||.",
         ),
         *(
             chart(

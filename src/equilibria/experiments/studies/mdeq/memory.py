@@ -15,21 +15,15 @@ from equilibria.train.trainer import seed_all
 
 __all__ = ["STUDY"]
 
-DEPTHS = (6, 12, 18, 36)
-HOW = {
-    "deq": "at equilibrium",
-    "unrolled": "unrolled",
-    "checkpointed": "checkpointed",
-    "explicit": "as it is",
-}
 MIB = 2**20
+DEPTHS = (6, 12, 18, 36)
+DEEP = {"deq": "at equilibrium", "unrolled": "unrolled", "checkpointed": "checkpointed"}
 
 
 def steps(context: Context) -> Iterable[dict[str, Any]]:
-    """Bytes of a step of a new network, at each depth and unrolled to it; once of an explicit one.
+    """Bytes of a step of a new network by `how` and `evals`, once of an explicit one.
 
-    In the first row `source`, `batch` and `parameters`, then in each `how`, `evals`, `bytes` and of
-    these `history_bytes`, which the solver keeps.
+    Of the `bytes` the solver keeps `history_bytes`; the first row has `batch` and `parameters`.
     """
     (recipe,) = context.reads
     task = context.tasks(recipe)
@@ -53,14 +47,13 @@ def _rows(data: Data) -> Iterable[Sequence[Any]]:
             yield words, None, NOT_RUN
             continue
         for row in (row for row in rows if row["network"] == network):
-            head = (words, point["parameters"], HOW[row["how"]])
+            head, mib = (words, point["parameters"]), row["bytes"] / MIB
             if row["how"] == "explicit":
-                yield *head, None, row["bytes"] / MIB
+                yield *head, "as it is", None, mib
                 continue
             unrolled = taken.get((network, "unrolled", row["evals"]))
             shares = [whole and 100 * row["bytes"] / whole for whole in (unrolled, resnet)]
-            sizes = (row["bytes"] / MIB, row["history_bytes"] / MIB)
-            yield *head, row["evals"], *sizes, *shares
+            yield *head, DEEP[row["how"]], row["evals"], mib, row["history_bytes"] / MIB, *shares
 
 
 def _levels(data: Data) -> list[tuple[str, float]]:
@@ -69,11 +62,10 @@ def _levels(data: Data) -> list[tuple[str, float]]:
 
 
 def _lines(network: str, style: Any) -> Lines:
-    label = {how: f"{NAMES[network]}, {words}" for how, words in HOW.items()}
-    where = {"network": network, "how": list(HOW)[:3]}
-    return Lines(
-        x="evals", y="bytes", by=["how"], where=where, label=label, scale=1 / MIB, style=style
-    )
+    where = {"network": network, "how": list(DEEP)}
+    label = {how: f"{NAMES[network]}, {words}" for how, words in DEEP.items()}
+    drawn = {"x": "evals", "y": "bytes", "by": ["how"], "scale": 1 / MIB}
+    return Lines(where=where, label=label, style=style, **drawn)
 
 
 STUDY = Study(

@@ -43,6 +43,7 @@ def cell(resolutions: int, evals: int) -> MDEQConfig:
 
 
 lines = partial(Lines, x="evals", by=["resolutions"], where={"what": "reach"})
+strengths = partial(Lines, x="distance", y="gradient", by=["evals"])
 
 STUDY = Study(
     paper=BAI_2022,
@@ -83,10 +84,8 @@ STUDY = Study(
             f"over all resolutions of z_r and {DRAWS} draws of weights, in double precision. "
             "Counted: from kernels and strides alone. The cell has no norm here: the statistics of "
             "GroupNorm make every output depend on every pixel from the first evaluation on, "
-            "though weakly (below). No output of n resolutions sees beyond r 2^n, the stem "
-            "included; from the second evaluation on some see as far. One evaluation sees more of "
-            "z, which already stands at all resolutions, than it adds to what is seen of the "
-            "image, which enters at the highest.",
+            "though weakly (below). r 2^n includes the stem. One evaluation sees more of z, which "
+            "stands at all resolutions, than of the image, which enters at the highest.",
         ),
         Pivot(
             title="Largest |gradient| at a distance, relative to its maximum",
@@ -96,8 +95,7 @@ STUDY = Study(
             words={"norm": NORMS},
             values={f"{at} pixels": of("gradient", distance=at) for at in (4, 8, 16, 24)},
             note=f"Of the middle place of the highest resolution, CIFAR-10, {ACROSS} x {ACROSS} "
-            "test images side by side. With GroupNorm no distance has an exact zero: the mean and "
-            "deviation over all places carry what the kernels cannot.",
+            "test images side by side.",
         ),
         Chart(
             title="reach, measured; dashed: r 2^n at n resolutions",
@@ -115,15 +113,7 @@ STUDY = Study(
                 title=title,
                 x="distance, pixels",
                 y="|gradient|, the largest being 1",
-                marks=[
-                    Lines(
-                        x="distance",
-                        y="gradient",
-                        by=["evals"],
-                        where={"norm": norm},
-                        label="evaluations: {:g}".format,
-                    )
-                ],
+                marks=[strengths(where={"norm": norm}, label="evaluations: {:g}".format)],
                 log_y=True,
             )
             for norm, title in (

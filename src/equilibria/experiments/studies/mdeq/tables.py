@@ -9,7 +9,7 @@ from equilibria.experiments.measures.epochs import epochs, summary
 from equilibria.experiments.measures.memory import step_memory
 from equilibria.experiments.published import BAI_2022
 from equilibria.experiments.studies.mdeq._networks import IMAGES, NAMES, SEEDS, training_of
-from equilibria.experiments.studies.mdeq._tables import ACCURACY, MIB, ORDER, RELEASED, source
+from equilibria.experiments.studies.mdeq._tables import ACCURACY, ORDER, RELEASED, source
 from equilibria.experiments.study import Point, Study, grid
 from equilibria.experiments.views import Bars, Chart, Lines, Pivot, first, of
 
@@ -31,11 +31,9 @@ def _curves(data: str) -> Chart:
     return Chart(title=title, x="epoch", y="accuracy, %", marks=[lines], whole_x=True)
 
 
-def _bars(title: str, unit: str, y: str, merge: Any, scale: float) -> Chart:
+def _bars(title: str, unit: str, **options: Any) -> Chart:
     names = [re.sub("(-| )", r"\1\n", words) for words in NAMES.values()]
-    bars = Bars(
-        at="network", places=list(NAMES), y=y, by="data", label=IMAGES, merge=merge, scale=scale
-    )
+    bars = Bars(at="network", places=list(NAMES), by="data", label=IMAGES, **options)
     return Chart(title=title, x="", y=unit, marks=[bars], names=names, zero=True)
 
 
@@ -72,7 +70,7 @@ STUDY = Study(
         ),
         RELEASED,
         *(_curves(data) for data in IMAGES),
-        _bars("time of all training steps", "minutes", "seconds", "median", 1 / 60),
-        _bars("memory of a training step", "MiB", "step_bytes", "max", 1 / MIB),
+        _bars("time of all training steps", "minutes", y="seconds", merge="median", scale=1 / 60),
+        _bars("memory of a training step", "MiB", y="step_bytes", merge="max", scale=2**-20),
     ],
 )
