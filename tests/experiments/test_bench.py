@@ -7,17 +7,16 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from rich.console import Console
 
 from equilibria.bench import methods
 from equilibria.bench.contestants import MissingPeer, contestants
 from equilibria.cli.main import main
-from equilibria.experiments import catalogue, pages, runner
+from equilibria.experiments import catalogue, pages
 from equilibria.experiments.data import Data
 from equilibria.experiments.studies.bench import _rows, solvers, training
 from equilibria.experiments.studies.digits import training as digits
-from equilibria.experiments.study import Point, Study
-from equilibria.experiments.training import Store, Training
+from equilibria.experiments.study import Point
+from equilibria.experiments.training import Training
 from equilibria.train import memory
 from equilibria.train import recipe as recipes
 
@@ -148,39 +147,33 @@ def test_a_method_that_failed_says_why():
 # --- for real -------------------------------------------------------------------------------------
 
 
-def executed(study, folder, **options):
-    """Run a study in a folder and return its page."""
-    console, path = Console(quiet=True), folder / "rows.csv"
-    store = Store(folder / "runs", console)
-    outcome = runner.execute(study, path=path, store=store, console=console, **options)
-    assert not outcome.failed
-    return pages.rendered(study, runner.collect(study, path))
+@pytest.fixture
+def tables_of(measured):
+    """Measure a study; the tables of its page."""
+    return lambda study, *points, **options: (
+        pages.rendered(study, measured(study, *points, **options)).grids
+    )
 
 
-def renewed(study, points):
-    return Study(title=study.title, description="", points=lambda scale: points, views=study.views)
-
-
-def test_solvers_are_measured(tmp_path, monkeypatch):
+def test_solvers_are_measured(tables_of, monkeypatch):
     some = [each for each in contestants() if each.name in ("Picard", "torchdeq anderson")]
     monkeypatch.setattr(solvers, "contestants", lambda device: some)
     monkeypatch.setattr(solvers, "require_peers", lambda *names: None)
     once = [partial(solvers.solve, rounds=1)]
     factors = {"problem": "linear-symmetric-0.5", "mode": "eager", "precision": "bfloat16"}
-    page = executed(renewed(solvers.STUDY, [Point(factors=factors, measures=once)]), tmp_path)
-    shown = page.grids[2]
+    shown = tables_of(solvers.STUDY, [Point(factors=factors, measures=once)])[2]
     assert shown.rows[0][0] == "linear-symmetric-0.5, eager, bfloat16"
     assert shown.rows[0][1:] == [64] * (1 + len(some))
 
 
 @pytest.mark.parametrize("name", ["adjoints", "training"])
-def test_rows_are_measured(name, tmp_path, monkeypatch):
+def test_gradients_are_measured(name, tables_of, monkeypatch):
     monkeypatch.setattr(_rows, "require_peers", lambda *names: None)
     ways = [each for each in methods.adjoints() if each.name in ("Implicit(GMRES)", "JacobianFree")]
     case = {"width": 5, "batch": 2, "radius": 0.5}
     points = _rows.points({"tiny": case}, lambda: ways, rtol=1e-4, rounds=1)
-    page = executed(renewed(catalogue.find(f"bench/{name}"), points), tmp_path)
-    rows = next(grid for grid in page.grids if grid.title.endswith("all figures")).rows
+    grids = tables_of(catalogue.find(f"bench/{name}"), points)
+    rows = next(grid for grid in grids if grid.title.endswith("all figures")).rows
     errors = {
         row[1]: float(next(c for c in row if "e-" in str(c) or "e+" in str(c))) for row in rows
     }
@@ -194,10 +187,9 @@ def test_rows_are_measured(name, tmp_path, monkeypatch):
         ("bench/compile", {"solver": "Picard", "adjoint": "JacobianFree"}),
     ],
 )
-def test_a_point_is_measured(name, factors, tmp_path):
-    chosen = lambda point: dict(point.factors) == factors  # noqa: E731
-    page = executed(catalogue.find(name), tmp_path, only=chosen)
-    (row,) = (row for row in page.grids[0].rows if "not run" not in row)
+def test_a_point_is_measured(name, factors, tables_of):
+    grids = tables_of(catalogue.find(name), only=lambda point: point.factors == factors)
+    (row,) = (row for row in grids[0].rows if "not run" not in row)
     assert list(row[: len(factors)]) == list(factors.values())
     if name == "bench/rules":
         assert row[1:] == ["45: 0.97 %"] * 5
@@ -205,7 +197,7 @@ def test_a_point_is_measured(name, factors, tmp_path):
         assert row[2] <= 1 and row[4] < 1e-5  # a graph break at most
 
 
-def test_digits_are_trained_and_their_memory_measured(tmp_path, monkeypatch):
+def test_digits_are_trained_and_their_memory_measured(tables_of, monkeypatch):
     monkeypatch.setattr(memory, "DEPTHS", (3,))
     recipe = recipes.load("digits", ["--epochs", "1", "--model.width", "16"])
     point = Point(
@@ -213,7 +205,7 @@ def test_digits_are_trained_and_their_memory_measured(tmp_path, monkeypatch):
         measures=[digits.figures, digits.step_memory],
         runs={"run": Training(recipe=recipe, minutes=1)},
     )
-    figures, _, depths, _ = executed(renewed(digits.STUDY, [point]), tmp_path).grids
+    figures, _, depths, _ = tables_of(digits.STUDY, [point])
     (row,) = figures.rows
     assert row[0] == 0 and all(0 <= share <= 100 for share in row[1:4]) and row[4] >= 1
     assert depths.columns == ["evaluations", "deq, MiB", "unrolled, MiB", "checkpointed, MiB"]

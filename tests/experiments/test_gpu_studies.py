@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from rich.console import Console
 
-from equilibria.experiments import catalogue, pages, runner
-from equilibria.experiments.study import Point, Study
-from equilibria.experiments.training import Store, Training
+from equilibria.experiments import catalogue, pages
+from equilibria.experiments.study import Point
+from equilibria.experiments.training import Training
 from equilibria.train import recipe as recipes
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "gpu"
@@ -42,18 +41,13 @@ def recipe(tmp_path):
     return str(tmp_path / "lm.yaml")
 
 
-def rows(study, folder, points=None):
+def rows(study, data):
     """Cells of the study's table, by heading."""
-    points = points or study.points("gpu")
-    study = Study(title="t", description="", points=lambda scale: points, views=study.views)
-    console, path = Console(quiet=True), folder / "rows.csv"
-    store = Store(folder / "runs", console)
-    assert not runner.execute(study, path=path, store=store, console=console).failed
-    table = pages.rendered(study, runner.collect(study, path)).grids[0]
+    table = pages.rendered(study, data).grids[0]
     return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
 
 
-def test_a_training_is_shown_epoch_by_epoch(recipe, tmp_path):
+def test_a_training_is_shown_epoch_by_epoch(recipe, measured):
     study, names = load("training")
     names["RECIPES"]["tiny"] = None
     point = Point(
@@ -61,7 +55,7 @@ def test_a_training_is_shown_epoch_by_epoch(recipe, tmp_path):
         measures=[names["curve"]],
         runs={"run": Training(recipe=recipes.load(recipe), minutes=1)},
     )
-    *epochs, last = rows(study, tmp_path, [point])
+    *epochs, last = rows(study, measured(study, [point]))
     assert [str(row["epoch"]) for row in epochs] == ["1", "2"] and last["epoch"] == "test"
     assert all(row["images or tokens a second"] > 0 for row in epochs)
     assert last["accuracy or perplexity"] > 1 and last["published, %"] is None
@@ -76,11 +70,11 @@ def test_trainings_have_the_published_figures():
     assert printed.keys() <= set(recipes.available())
 
 
-def test_throughput_measures_every_network(recipe, tmp_path):
+def test_throughput_measures_every_network(recipe, measured):
     study, names = load("throughput")
     names |= {"RECIPE": recipe, "VOCABULARY": 30, "TOKENS": 500, "ROUNDS": 1, "WARM_UP": 1}
     names["PRECISIONS"] = ("float32",)
-    found = {row["network"]: row for row in rows(study, tmp_path)}
+    found = {row["network"]: row for row in rows(study, measured(study, study.points("gpu")))}
     assert len(found) == 7 and {"deq", "deq-30", "tied-18-checkpointed"} <= set(found)
     for row in found.values():
         assert row["tokens a second, training"] > 0 and row["reading"] > 0

@@ -8,14 +8,19 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from rich.console import Console
 
 from equilibria.experiments import catalogue, pages, runner
 from equilibria.experiments.measures.methods import WORDS, methods
-from equilibria.experiments.studies.initialisation import _linear, _wide, solvers, threshold
+from equilibria.experiments.studies.initialisation import (
+    _linear,
+    _wide,
+    moments,
+    solvers,
+    threshold,
+    variance,
+)
 from equilibria.experiments.studies.initialisation._ensembles import NAMES, PAPER
-from equilibria.experiments.study import Point, Study
-from equilibria.experiments.training import Store
+from equilibria.experiments.study import Point
 from equilibria.experiments.views import NOT_RUN
 from equilibria.nn.init import fill
 from equilibria.nn.init.normal import disk
@@ -69,25 +74,11 @@ def test_a_slope_is_the_power_of_a_law():
     assert _linear.slope(pd.Series({1: 8.0, 2: 2.0, 4: 0.5})) == pytest.approx(-2)
 
 
-@pytest.fixture
-def measured(tmp_path):
-    """Measure points; their rows as the views read them."""
-
-    def run(*points):
-        study = Study(title="tiny", description="", points=lambda scale: points, views=[])
-        console, path = Console(quiet=True), tmp_path / "rows.csv"
-        store = Store(tmp_path / "runs", console)
-        assert not runner.execute(study, path=path, store=store, console=console).missing
-        return runner.collect(study, path)
-
-    return run
-
-
 @pytest.mark.parametrize("ensemble", ["gaussian", "goe"])
 def test_linear_networks_are_measured(measured, ensemble):
     kinds = ("tied", 40), ("untied", 20)
     points = [_linear.point(ensemble, *each, (0.7, 0.4), draws=3, minutes=1) for each in kinds]
-    rows = measured(*points).rows
+    rows = measured(moments.STUDY, points).rows
     assert rows["delta"].tolist() == 2 * [0.7, 0.4]
     assert (rows["length_min"] <= rows["length"]).all()
     assert rows["second_error"].between(0, 0.3).all()
@@ -97,7 +88,7 @@ def test_wide_networks_are_measured(measured):
     sizes = {"width": 40, "draws": 2, "inputs": 2, "steps": 60, "scales": (0.4, 3.0)}
     measure = partial(_wide.iterated, **sizes)
     points = [Point(factors={"ensemble": each}, measures=[measure]) for each in PAPER]
-    rows = measured(*points).rows
+    rows = measured(variance.STUDY, points).rows
     counts = rows.groupby("ensemble").size().to_dict()  # one of each draw of the GOE
     assert counts == {"gaussian": 2, "orthogonal": 2, "goe": 4}
     assert rows.loc[rows["scale"] == 0.4, "converged"].dropna().tolist() == [1] * 3
@@ -109,7 +100,7 @@ def test_solvers_are_compared_at_every_scale(measured):
     sizes = {"width": 24, "draws": 1, "inputs": 2, "scales": (0.25, 3.0)}
     measure = partial(_wide.solved, solvers=methods(1e-4, 100), **sizes)
     factors = {"activation": "hard-tanh", "ensemble": "gaussian"}
-    rows = measured(Point(factors=factors, measures=[measure])).rows
+    rows = measured(solvers.STUDY, [Point(factors=factors, measures=[measure])]).rows
     assert rows["solver"].tolist() == [*WORDS, *WORDS]
     assert (rows.loc[rows["scale"] == 0.25, ["converged", "both", "same"]] == 1).all(axis=None)
     assert rows.loc[rows["converged"] == 0, "evals"].isna().all()

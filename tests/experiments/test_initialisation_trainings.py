@@ -5,13 +5,10 @@ import math
 
 import pandas as pd
 import pytest
-from rich.console import Console
 
-from equilibria.experiments import runner
 from equilibria.experiments.data import Data
 from equilibria.experiments.studies.initialisation import _learning, mnist, transformer
 from equilibria.experiments.studies.initialisation._ensembles import PAPER
-from equilibria.experiments.training import Store
 from equilibria.train import recipe as recipes
 from equilibria.train.initialisation import Initialisation
 from equilibria.train.optimiser import SGD
@@ -52,22 +49,13 @@ def test_a_training_that_diverges_is_not_examined():
     assert "step" in found["diverged"]
 
 
-def test_both_studies_are_measured(tmp_path, monkeypatch):
-    store = Store(tmp_path / "runs", Console(quiet=True))
-
-    def run(study, only):
-        path = tmp_path / "rows.csv"
-        path.unlink(missing_ok=True)
-        outcome = runner.execute(study, path=path, store=store, console=store.console, only=only)
-        assert not outcome.failed
-        return runner.collect(study, path)
-
+def test_both_studies_are_measured(tmp_path, measured, monkeypatch):
     monkeypatch.setattr(mnist, "SEEDS", 2)
     model = digits().model
     outside = dataclasses.replace(model, bound=None, injection="outside")
     monkeypatch.setattr(mnist, "named", lambda *_: digits(model=outside))
     first = {"solver": "plain", "ensemble": "goe", "scale": 1.0}
-    data = run(mnist.STUDY, lambda point: point.factors in ({"what": "start"}, first))
+    data = measured(mnist.STUDY, only=lambda point: point.factors in ({"what": "start"}, first))
     assert data.get(what="start")["critical_goe"] > 0
     rows = data.series("seed", **first)
     assert len(rows) == 2 and rows["error"].between(0, 1).all()
@@ -77,7 +65,7 @@ def test_both_studies_are_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(transformer, "POINT", 3)
     monkeypatch.setattr(transformer, "named", lambda *_: recipe)
     first = {"layers": "goe", "scale": 1.0, "seed": 0}
-    data = run(transformer.STUDY, lambda point: point.factors == first)
+    data = measured(transformer.STUDY, only=lambda point: point.factors == first)
     assert data.get(**first)["perplexity"] > 1 and data.get(**first)["parameters"] > 0
     assert data.series("loss", **first)["step"].tolist() == [3, 6]
 

@@ -1,0 +1,27 @@
+"""A study run in a folder of its own."""
+
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from equilibria.experiments import runner
+from equilibria.experiments.study import Study
+from equilibria.experiments.training import Store
+
+
+@pytest.fixture
+def measured(tmp_path):
+    """Measure a study, or other points in place of its own; what the views read of it."""
+
+    def run(study: Study, points=None, **options):
+        if points is not None:
+            study = replace(study, points=lambda scale: points, peers=())
+        console, path = Console(quiet=True), tmp_path / "rows.csv"
+        path.unlink(missing_ok=True)
+        store = Store(tmp_path / "runs", console)
+        outcome = runner.execute(study, path=path, store=store, console=console, **options)
+        assert not outcome.failed
+        return runner.collect(study, path)
+
+    return run
