@@ -113,7 +113,7 @@ def test_the_terminal_has_the_table_and_the_words(place, found):
     for sentence in found["recommendation"]["reasons"] + found["recommendation"]["remarks"]:
         assert sentence in out
     assert f"To train: {found['recommendation']['command']}" in out
-    assert "theory" in out and "largest" in out
+    assert "theory" in out and "max" in out
 
 
 def test_the_same_again_to_the_last_byte(place):
@@ -153,7 +153,7 @@ def test_radii_of_survivors_are_left_out_of_the_table():
     )
     for whole in (True, False):
         head, (good, bad) = table(found, whole=whole)
-        place = head.index("radius"), head.index("largest")
+        place = head.index("radius"), head.index("max")
         assert [good[i] for i in place] == ["0.777", "0.888"]
         assert [bad[i] for i in place] == ["–", "–"] and "≥ 50" in bad[head.index("converged")]
 
@@ -206,7 +206,7 @@ def test_an_examination_is_not_overwritten_unless_asked(place, capsys):
     assert main(["initialise", *map(str, words)]) == 0
     assert (out / "initialise.json").read_text() != before
     (out / "mine.txt").write_text("mine")
-    assert "holds other things" in fails(capsys, recipe, "--out", out, *QUICKEST, "--fresh")
+    assert "holds other files" in fails(capsys, recipe, "--out", out, *QUICKEST, "--fresh")
 
 
 def test_scales_are_a_list_and_rows():
@@ -230,8 +230,8 @@ def test_what_is_no_row_of_scales(word):
         ([], "recipe"),
         (["nowhere"], "no recipe 'nowhere'"),
         (["RECIPE", "--ensembles", "gausian"], "did you mean 'gaussian'?"),
-        (["RECIPE", "--scales", "0"], "--scales are positive and finite; got 0"),
-        (["RECIPE", "--scales", "1", "-2"], "--scales are positive and finite; got -2"),
+        (["RECIPE", "--scales", "0"], "--scales must be positive and finite; got 0"),
+        (["RECIPE", "--scales", "1", "-2"], "--scales must be positive and finite; got -2"),
         (["RECIPE", "--scales", "inf"], "inf"),
         (["RECIPE", "--scales", "large"], "scales"),
         (["RECIPE", "--draws", "0"], "--draws must be 1 or more; got 0"),

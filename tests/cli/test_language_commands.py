@@ -189,7 +189,7 @@ def test_an_explicit_network_is_evaluated_and_has_no_doctor(explicit, capsys):
     shown = capsys.readouterr().out
     assert "perplexity" in shown and "CONVERGED" not in shown and "spectral" not in shown
     assert main(["evaluate", str(explicit), "--budgets", "4"]) == 1
-    assert "describes an explicit network, which solves nothing" in capsys.readouterr().err
+    assert "describes an explicit network, which has no solver" in capsys.readouterr().err
     assert main(["doctor", str(explicit)]) == 1
     message = capsys.readouterr().err
     assert "holds an explicit network (TiedStack)" in message and "nothing to examine" in message

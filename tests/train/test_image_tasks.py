@@ -356,7 +356,7 @@ def test_a_folder_is_named_with_data(
     [
         ("small.yaml", "nowhere", "no data set is called 'nowhere', and no folder"),
         ("small.yaml", "./nowhere", "there is no folder"),
-        ("copy-memory", "pets", "CopyMemory makes its data itself"),
+        ("copy-memory", "pets", "CopyMemory generates its own data"),
     ],
     ids=["name", "path", "task"],
 )

@@ -1,7 +1,7 @@
-"""Measure equilibria beside torchdeq and SciPy, or, without a name, list the benchmarks.
+"""Benchmark equilibria against torchdeq and SciPy, or, without a name, list the benchmarks.
 
 All contestants solve the same problem in one process, to the same tolerance, interleaved. Every
-answer is measured anew; one that missed the tolerance is marked and not timed. The same as
+answer is measured again; one that missed the tolerance is marked and not timed. Equivalent to
 `equilibria reproduce bench/NAME`.
 """
 

@@ -21,8 +21,8 @@ def looking_back(recipe: Recipe, memory: int, minimum: int) -> dict[str, int]:
     """
     if not has_memory(recipe):
         raise UserError(
-            f"--memory is for Transformers, and {type(recipe.model).__name__} is none: its state "
-            "is what it remembers"
+            f"--memory is for Transformers, and {type(recipe.model).__name__} is not one: its "
+            "memory is its state"
         )
     if memory < minimum:
         raise UserError(f"--memory must be {minimum} or more; got {memory}")

@@ -1,7 +1,7 @@
 """Examine a run on a batch of its test samples: do its solves converge, is the Jacobian at the
-solution tame, does the answer depend on the start, is the gradient right, is the depth used? Says
-what is healthy, what is not and what to change. The figures are written to doctor.json in the run
-folder, where `equilibria report` finds them.
+solution well behaved, does the answer depend on the start, is the gradient correct, is the depth
+used? Reports what is healthy, what is not and what to change. The figures are written to
+doctor.json in the run folder, where `equilibria report` finds them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> None:
         help=f"test samples to examine (default: {visit.SAMPLES}; {visit.SEQUENCES} sequences)",
     )
     parser.add_argument(
-        "--starts", type=int, default=4, help="other starts to solve from (default: 4)"
+        "--starts", type=int, default=4, help="alternative starts to solve from (default: 4)"
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the starts (default: 0)")
     parser.add_data_dir()
@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> None:
     if precision != "float32":
         console.print(
             f"The run trained in {precision} and was examined in float32. A solve in {precision} "
-            "can end above its tolerance: metrics.jsonl has the shares of each status in training.",
+            "can end above its tolerance: metrics.jsonl has the share of each status in training.",
             style="yellow",
         )
     path = loaded.folder / FILE
@@ -86,18 +86,18 @@ def show(examination: Examination, console: Console) -> None:
     figures.add_row("solver", e.solver)
     figures.add_row("adjoint", e.adjoint)
     figures.add_row(
-        "evaluations: mean, median, 90 %, most",
+        "evaluations: mean, median, 90 %, max",
         f"{evals.mean:.1f}, {evals.p50:.0f}, {evals.p90:.0f}, {evals.max:.0f}",
     )
-    figures.add_row("spectral radius: mean, largest", f"{radius.mean:.3f}, {radius.max:.3f}")
+    figures.add_row("spectral radius: mean, max", f"{radius.mean:.3f}, {radius.max:.3f}")
     if (ritz := e.jacobian.ritz) is not None:
         figures.add_row(
-            "the same by the solve's own Ritz values", f"{ritz.mean:.3f}, {ritz.max:.3f}"
+            "the same from the solver's Ritz values", f"{ritz.mean:.3f}, {ritz.max:.3f}"
         )
     figures.add_row("Frobenius norm of the Jacobian: mean", f"{e.jacobian.norm.mean:.3f}")
-    figures.add_row("distance between answers: largest", f"{e.starts.distance.max:.1e}")
+    figures.add_row("distance between answers: max", f"{e.starts.distance.max:.1e}")
     figures.add_row(
-        "gradient: cosine, length against the exact one",
+        "gradient: cosine and length ratio to the exact one",
         f"{e.gradient.cosine:.5f}, {e.gradient.norm_ratio:.4f}",
     )
     if (bound := e.gradient.bound) is not None:

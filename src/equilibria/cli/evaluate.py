@@ -1,8 +1,8 @@
-"""Evaluate a run: how good it is, how each solve ended, what it cost, and what fewer evaluations
-would do: the figures of what is read from the state after 1, 2, 3, 5, 8 and 12 of them; or, of a
-language model, those where solves are stopped after 2, 4, 8, 12, 16 and 24. Beside a language model
-stands an interpolated trigram model of the same text. The figures are written to evaluation.json in
-the run folder too.
+"""Evaluate a run: how good it is, how its solves ended, what they cost, and what fewer evaluations
+would give: the metrics read out from the state after 1, 2, 3, 5, 8 and 12 of them; or, for a
+language model, with solves stopped after 2, 4, 8, 12, 16 and 24. A language model is compared with
+an interpolated trigram model of the same text. The figures are also written to evaluation.json in
+the run folder.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ def main(argv: Sequence[str]) -> None:
         type=int,
         nargs="*",
         metavar="EVALS",
-        help="limits of evaluations for a language model (default: "
-        f"{' '.join(map(str, evaluation.BUDGETS))}); none at all for no other limit than its own, "
-        "above which a limit changes nothing",
+        help="limits on evaluations for a language model (default: "
+        f"{' '.join(map(str, evaluation.BUDGETS))}); give none for the solver's own limit only; "
+        "limits above it change nothing",
     )
     parser.add_argument(
-        "--memory", type=int, help="times before a segment that a Transformer is to see"
+        "--memory", type=int, help="tokens before a segment that a Transformer sees"
     )
     parser.add_argument(
         "--no-trigram",
         action="store_true",
-        help="leave the trigram model out, which takes minutes on a text of 100 million words",
+        help="skip the trigram model, which takes minutes on a text of 100 million words",
     )
     parser.add_data_dir()
     arguments = parser.parse_args(list(argv))
@@ -90,13 +90,13 @@ def measure(
     split: str = "test",
     limits: Sequence[int] = evaluation.BUDGETS,
 ) -> dict[str, Any]:
-    """Return everything that is known of a run on a split.
+    """Return everything that is measured of a run on a split.
 
     Args:
         loaded: the run, with its data.
-        accelerator: tells the device and the processes.
+        accelerator: gives the device and the processes.
         split: one of the task's.
-        limits: numbers of evaluations under which a text is read too.
+        limits: numbers of evaluations at which a text is also evaluated.
     """
     recipe, task = loaded.recipe, loaded.data
     model = loaded.model.to(accelerator.device)
@@ -116,19 +116,19 @@ def measure(
 
 
 def _check_budgets(loaded: run.Run, limits: Sequence[int]) -> None:
-    """Refuse limits of evaluations that can limit nothing.
+    """Refuse limits on evaluations that limit nothing.
 
     Raises:
-        UserError: one is below 1, or the run is of no equilibrium language model.
+        UserError: one is below 1, or the run is not of an equilibrium language model.
     """
     if any(limit < 1 for limit in limits):
         raise UserError(f"--budgets must be 1 or more each; got {' '.join(map(str, limits))}")
-    what = "--budgets is for language models with an equilibrium"
+    what = "--budgets is for equilibrium language models"
     if not loaded.data.streams:
         raise UserError(f"{what}: {_other(loaded)}")
     if not loaded.recipe.model.implicit:
         name = type(loaded.recipe.model).__name__
-        raise UserError(f"{what}: {name} describes an explicit network, which solves nothing")
+        raise UserError(f"{what}: {name} describes an explicit network, which has no solver")
 
 
 def _other(loaded: run.Run) -> str:
@@ -144,7 +144,7 @@ def show(result: Mapping[str, Any], loaded: run.Run, console: Console) -> None:
     for name, value in _figures(result, task):
         table.add_row(name, value)
     if task.streams:
-        table.add_row(f"time a {unit[:-1]}", f"{1e3 * result[f'seconds_per_{unit[:-1]}']:.3f} ms")
+        table.add_row(f"time per {unit[:-1]}", f"{1e3 * result[f'seconds_per_{unit[:-1]}']:.3f} ms")
     if result["forward"]["status"] is not None:
         for name, value in _solves(result["forward"]):
             table.add_row(name, value)
@@ -152,7 +152,7 @@ def show(result: Mapping[str, Any], loaded: run.Run, console: Console) -> None:
         count = task.sample(split, loaded.recipe.probes).samples
         where = f"{count} {split} {'segments' if task.streams else 'samples'}"
         table.add_row(
-            f"spectral radius at {where}: mean, largest",
+            f"spectral radius at {where}: mean, max",
             "{mean:.2f}, {max:.2f}".format(**result["spectral_radius"]),
         )
     for depth, figures in result.get("at", {}).items():
@@ -164,7 +164,7 @@ def show(result: Mapping[str, Any], loaded: run.Run, console: Console) -> None:
     console.print(table)
     if result.get("budgets"):
         names = [name for name, _ in _figures(result["budgets"][0], task)]
-        heads = ("at most", "evaluations", "converged", *names, f"ms a {unit[:-1]}")
+        heads = ("at most", "evaluations", "converged", *names, f"ms per {unit[:-1]}")
         budgets = Table(*heads, title="fewer evaluations")
         for row in result["budgets"]:
             forward = row["forward"]
@@ -194,4 +194,4 @@ def _solves(forward: Mapping[str, Any]) -> list[tuple[str, str]]:
         if status[each.name] or each is Status.CONVERGED
     ]
     cost = f"{evals['mean']:.1f}, {evals['p50']}, {evals['p90']}, {evals['p99']}, {evals['max']}"
-    return [*rows, ("evaluations: mean, median, 90 %, 99 %, most", cost)]
+    return [*rows, ("evaluations: mean, median, 90 %, 99 %, max", cost)]

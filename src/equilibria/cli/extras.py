@@ -15,7 +15,7 @@ def missing(extra: str) -> list[str]:
 
 
 def advice(command: str) -> str:
-    """Return in one line what `command` lacks and how to get it; "" where it lacks nothing."""
+    """Return in one line what `command` lacks and how to install it; "" if nothing is missing."""
     extra = OF_COMMANDS.get(command, "cli")
     needs = f"equilibria {command}" if command in OF_COMMANDS else "the command line"
     absent = ", ".join(missing(extra))

@@ -1,6 +1,6 @@
-"""Write on from a prompt with a language model that `equilibria train` left in a run folder. The
-text comes word by word, or character by character, as it is chosen; then, on standard error, what
-it cost and how the solves ended. The folder is all that is needed: no data.
+"""Continue a prompt with a trained language model from a run folder. The text is printed word by
+word, or character by character, as it is sampled; then, on standard error, what it cost and how
+the solves ended. Only the run folder is needed, not the data.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> None:
         "--prompt",
         type=str,
         default="",
-        help="text to write on from; without it the text begins on a new line",
+        help="text to continue; without it the text begins on a new line",
     )
     parser.add_argument(
         "--length", type=int, default=200, help="words or characters to write (default: 200)"
@@ -43,25 +43,25 @@ def main(argv: Sequence[str]) -> None:
         "--temperature",
         type=float,
         default=1.0,
-        help="below 1 takes fewer risks; 0 takes the most probable each time (default: 1)",
+        help="below 1 takes fewer risks; 0 always takes the most probable (default: 1)",
     )
-    parser.add_argument("--top-k", type=int, help="choose among so many most probable ones")
+    parser.add_argument("--top-k", type=int, help="sample only from this many most probable tokens")
     parser.add_argument(
         "--top-p",
         type=float,
-        help="choose among the fewest most probable ones that together have this probability",
+        help="sample only from the most probable tokens that together reach this probability",
     )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the choices (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sampling (default: 0)")
     parser.add_argument(
         "--memory",
         type=int,
-        help="tokens that a Transformer looks back on (default: the recipe's eval_memory, or as "
-        "many as it did at most in training)",
+        help="how many tokens back a Transformer sees (default: the recipe's eval_memory, or the "
+        "maximum in training)",
     )
     parser.add_argument(
         "--cold",
         action="store_true",
-        help="start each solve where the layer starts, not at an earlier equilibrium",
+        help="start each solve from the layer's own start, not from an earlier equilibrium",
     )
     arguments = parser.parse_args(list(argv))
     if arguments.seed < 0:
@@ -77,7 +77,7 @@ def main(argv: Sequence[str]) -> None:
         top_k=arguments.top_k,
         top_p=arguments.top_p,
         seed=arguments.seed,
-        # A token that the training text never had is none that the model could have learnt.
+        # The model cannot have learnt a token that the training text does not contain.
         excluded=[] if vocabulary.counts[vocabulary.unknown] else [vocabulary.unknown],
         warm=not arguments.cold,
     )
@@ -94,7 +94,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def load(path: Path, memory: int | None) -> run.Run:
-    """Return the run in a folder, without its data, looking back as far as it is told."""
+    """Return the run in a folder, without its data, looking back `memory` tokens."""
     if not path.is_dir():
         raise run.RunError(f"there is no run folder {path}")
     changes = seen(run.Folder(path).read_recipe(), memory)
@@ -110,8 +110,8 @@ def vocabulary_of(loaded: run.Run) -> Vocabulary:
     path = run.Folder(loaded.folder).vocabulary
     if not isinstance(loaded.model, SequenceModel) or not path.is_file():
         raise UserError(
-            f"{loaded.folder} has no {path.name}: it is not the run of a language model (its task "
-            f"is {type(loaded.recipe.task).__name__}), so there is no text to write"
+            f"{loaded.folder} has no {path.name}: it is not a run of a language model (its task "
+            f"is {type(loaded.recipe.task).__name__}), so it cannot generate text"
         )
     vocabulary = Vocabulary.load(path)
     if vocabulary.size != loaded.model.lexicon.vocabulary:
@@ -123,7 +123,7 @@ def vocabulary_of(loaded: run.Run) -> Vocabulary:
 
 
 def seen(recipe: Recipe, memory: int | None) -> dict[str, int]:
-    """Return how far a Transformer looks back, as a change of its config; nothing of others.
+    """Return how far a Transformer looks back, as a change of its config; empty for other models.
 
     Args:
         recipe: of the run.
@@ -131,7 +131,7 @@ def seen(recipe: Recipe, memory: int | None) -> dict[str, int]:
             segment saw in training.
 
     Raises:
-        UserError: `memory` is below 1, or given for a model that has none to set.
+        UserError: `memory` is below 1, or given for a model without a memory to set.
     """
     if memory is None and not has_memory(recipe):
         return {}
@@ -143,7 +143,7 @@ def seen(recipe: Recipe, memory: int | None) -> dict[str, int]:
 
 
 def read(vocabulary: Vocabulary, prompt: str) -> list[int]:
-    """Return the tokens of a prompt; those that the model does not know come with a warning."""
+    """Return the tokens of a prompt; warn of those that are not in the vocabulary."""
     tokens = vocabulary.encode(prompt)
     words = split_words(prompt) if vocabulary.unit == "words" else list(prompt)
     named = vocabulary.tokens[vocabulary.unknown]
@@ -154,9 +154,9 @@ def read(vocabulary: Vocabulary, prompt: str) -> list[int]:
         more = f" and {len(unknown) - 8} more" if len(unknown) > 8 else ""
         lower = [word.lower() for word in unknown]
         known = [word for word in lower if vocabulary.number(word) != vocabulary.unknown]
-        hint = f"; it knows {known[0]!r}, in small letters" if known else ""
+        hint = f"; lower-case {known[0]!r} is in it" if known else ""
         warnings.warn(
-            f"the model has not met these {vocabulary.unit} and reads {named} instead: "
+            f"these {vocabulary.unit} are not in the model's vocabulary and are read as {named}: "
             f"{shown}{more}{hint}",
             stacklevel=2,
         )
@@ -169,22 +169,22 @@ def beginning(vocabulary: Vocabulary) -> int:
 
 
 def say(text: str) -> None:
-    """Write to standard output at once; a character that it cannot show becomes a question mark."""
+    """Write to standard output at once; a character that it cannot encode becomes "?"."""
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
     sys.stdout.flush()
 
 
 def summary(steps: Sequence[Step], prompt: int, seconds: float) -> str:
-    """Say what the tokens cost, and how the solves ended."""
+    """Return what the tokens cost and how the solves ended."""
     first, *rest = steps
-    each = f"{1000 * seconds / len(steps):.1f} ms a token"
+    each = f"{1000 * seconds / len(steps):.1f} ms per token"
     if not first.evaluations:
-        return f"{len(steps)} tokens, {each}; an explicit network, nothing to solve"
+        return f"{len(steps)} tokens, {each}; an explicit network, no solves"
     lines = [f"prompt: {prompt} tokens, {sum(first.evaluations)} evaluations"]
     if rest:
         spent = sum(sum(step.evaluations) for step in rest)
-        lines.append(f"then {spent / len(rest):.1f} evaluations a token, {each}")
+        lines.append(f"then {spent / len(rest):.1f} evaluations per token, {each}")
     ended = Counter(status for step in steps for status in step.statuses)
     shares = [f"{s.name} {100 * ended[s] / ended.total():.1f} %" for s in Status if ended[s]]
     return "; ".join([*lines, f"solves: {', '.join(shares)}"])

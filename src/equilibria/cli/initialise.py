@@ -1,11 +1,11 @@
-"""Say what to start a recipe's training from: which ensemble of weights, and at which scale.
+"""Recommend initial weights for a recipe: which ensemble, and at which scale.
 
 The recurrent weights of the recipe's own model are drawn from each ensemble at each scale, and a
-batch of its training data is solved: how many samples converge by the recipe's solver and by plain
-iteration, in how many evaluations, and with which spectral radius at z*; beside it what the theory
-of wide networks predicts, where it covers the cell. The largest radius of the samples counts, as it
-does for the key `initialisation.radius`. Table, recommendation, figure and page go into
-a folder. Nothing is trained. Every key of the recipe is an option as well, as of `train`.
+batch of its training data is solved: how many samples converge with the recipe's solver and with
+plain iteration, in how many evaluations, and with which spectral radius at z*, compared with the
+prediction for wide networks where the theory covers the cell. The largest radius over the samples
+counts, as for the key `initialisation.radius`. Table, recommendation, figure and page are written
+to a folder. Nothing is trained. Every key of the recipe is also an option, as for `train`.
 """
 
 from __future__ import annotations
@@ -105,12 +105,12 @@ def _parser() -> Parser:
         nargs="+",
         default=[f"{scale:g}" for scale in SCALES],
         metavar="SCALE",
-        help="sqrt(V), root mean square of the singular values: the scales to try, each a number "
-        f"or a row in equal ratios, LOW:HIGH of {STEPS} or LOW:HIGH:COUNT "
+        help="scales to try, sqrt(V), the root mean square of the singular values: numbers, or "
+        f"geometric series LOW:HIGH (of {STEPS}) or LOW:HIGH:COUNT "
         f"(default: {' '.join(f'{s:g}' for s in SCALES)})",
     )
     parser.add_argument(
-        "--draws", type=int, default=DRAWS, help=f"draws of the weights at each (default: {DRAWS})"
+        "--draws", type=int, default=DRAWS, help=f"weight draws per scale (default: {DRAWS})"
     )
     parser.add_argument(
         "--samples",
@@ -119,7 +119,7 @@ def _parser() -> Parser:
     )
     parser.add_argument("--out", type=str, help=f"folder for the files (default: {OUT}/RECIPE)")
     parser.add_argument(
-        "--fresh", action="store_true", help="replace what an earlier call has left in the folder"
+        "--fresh", action="store_true", help="replace the results of an earlier call in the folder"
     )
     parser.add_argument(
         "--data", type=str, help="text file or folder of images, or name of a data set"
@@ -127,7 +127,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--data-dir",
         type=str,
-        help="folder to look for data sets in, before $EQUILIBRIA_DATA and a download",
+        help="folder to search for data sets before $EQUILIBRIA_DATA and downloading",
     )
     return parser
 
@@ -136,7 +136,7 @@ def _scales(words: Sequence[str]) -> list[float]:
     """The scales that words such as `.5`, `.1:2` and `.1:2:5` name.
 
     Raises:
-        UserError: one is neither a number nor a row, or not positive and finite.
+        UserError: one is neither a number nor a series, or not positive and finite.
     """
     return [scale for word in words for scale in _row(word)]
 
@@ -150,11 +150,12 @@ def _row(word: str) -> list[float]:
             raise ValueError
     except ValueError:
         raise UserError(
-            f"--scales are numbers, or rows LOW:HIGH or LOW:HIGH:COUNT of 2 or more; got '{word}'"
+            "--scales must be numbers, or series LOW:HIGH or LOW:HIGH:COUNT with COUNT 2 or more; "
+            f"got '{word}'"
         ) from None
     for scale in (low, high):
         if not 0 < scale < float("inf"):
-            raise UserError(f"--scales are positive and finite; got {scale:g}")
+            raise UserError(f"--scales must be positive and finite; got {scale:g}")
     if len(parts) == 1:
         return [low]
     ratio = (high / low) ** (1 / (count - 1))
@@ -162,21 +163,21 @@ def _row(word: str) -> list[float]:
 
 
 def _check_free(folder: Path, fresh: bool) -> None:
-    """See that nothing is overwritten.
+    """Check that nothing is overwritten.
 
     Raises:
-        UserError: there is something in the folder, other than what is to be replaced.
+        UserError: the folder holds something other than what is to be replaced.
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file: name a folder with --out")
     there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     if there - {JSON, FIGURE, PAGE}:
         raise UserError(
-            f"{folder} exists and holds other things: name an empty or a new folder with --out"
+            f"{folder} exists and holds other files: name an empty or new folder with --out"
         )
     if there and not fresh:
         raise UserError(
-            f"{folder} holds an examination already and is not overwritten: replace it with "
+            f"{folder} already holds results, which are not overwritten: replace them with "
             "--fresh, or name another folder with --out"
         )
 
@@ -216,8 +217,8 @@ def write(
     """Write the files, each whole or not at all, and return where they are.
 
     Args:
-        folder: is made where it is missing.
-        recipe: whose start was examined.
+        folder: created if missing.
+        recipe: whose initial weights were examined.
         found: what was measured.
         advice: what it means.
         command: that trains as recommended; None where nothing is.

@@ -14,10 +14,10 @@ __all__ = ["panels"]
 
 
 def panels(found: Sweep) -> list[Panel]:
-    """Three panels: the spectral radius over its prediction, the shares, the evaluations.
+    """Three panels: the spectral radius with its prediction, the shares, the evaluations.
 
     A radius has a band from the mean to the largest, and is left out where so few samples converge
-    that it is of the survivors.
+    that it would only be that of the survivors.
 
     Args:
         found: what a sweep has measured.
@@ -41,10 +41,8 @@ def panels(found: Sweep) -> list[Panel]:
             bands=(AIM,),
             levels=(("1", 1.0),),
         ),
-        panel(
-            title=compared, y="share of samples that converge", series=shares, span_y=(-0.03, 1.03)
-        ),
-        panel(title=compared, y="evaluations of a sample", series=evals, zero=True),
+        panel(title=compared, y="share of samples converged", series=shares, span_y=(-0.03, 1.03)),
+        panel(title=compared, y="evaluations per sample", series=evals, zero=True),
     ]
 
 
@@ -52,7 +50,7 @@ Figure = Callable[[Start], float | None]
 
 
 def _lines(found: Sweep, own: Figure, other: Figure, high: Figure | None = None) -> list[Series]:
-    """For each ensemble a line with a band up to `high`, and a dashed one of what it is beside."""
+    """For each ensemble a line with a band up to `high`, and a dashed one to compare it with."""
     series: list[Series] = []
     for colour, name in enumerate(found.ensembles):
         starts = found.of(name)

@@ -37,7 +37,7 @@ def show(console: Console, found: Sweep, advice: Recommendation, command: str | 
 
 
 def subject(found: Sweep) -> str:
-    """Return on what it was measured, and how."""
+    """Return what was measured, and how."""
     maps = "one map" if found.maps == 1 else f"{found.maps} maps"
     return (
         f"{found.samples} samples of {found.entries} entries, {maps}; {found.solver} and plain "
@@ -48,11 +48,11 @@ def subject(found: Sweep) -> str:
 def table(found: Sweep, *, whole: bool = True) -> tuple[list[str], list[list[str]]]:
     """Heads and rows of the table: a row for each ensemble and scale.
 
-    What is measured at fixed points is a dash where too few samples reach theirs.
+    Figures at fixed points are a dash where too few samples converge.
 
     Args:
         found: what was measured.
-        whole: all columns, or as many as a terminal has room for.
+        whole: all columns, or only as many as fit on a terminal.
     """
     columns: list[tuple[str, Callable[[Start], str]]] = [
         ("ensemble", lambda start: start.ensemble),
@@ -68,8 +68,8 @@ def table(found: Sweep, *, whole: bool = True) -> tuple[list[str], list[list[str
         ("radius", lambda start: _known(start, start.radius)),
     ]
     if whole:
-        columns += [("its range", lambda start: _known(start, *start.radii))]
-    columns += [("largest", lambda start: _known(start, start.largest))]
+        columns += [("range", lambda start: _known(start, *start.radii))]
+    columns += [("max", lambda start: _known(start, start.largest))]
     if found.theory:
         columns += [("theory", lambda start: _number(start.forecast and start.forecast.radius))]
     if whole and any(math.isfinite(start.response) for start in found.starts):
@@ -83,7 +83,7 @@ def table(found: Sweep, *, whole: bool = True) -> tuple[list[str], list[list[str
 
 
 def _known(start: Start, *values: float) -> str:
-    """From the least to the largest of `values`; a dash where they would be of survivors."""
+    """The range of `values`; a dash where they would be of survivors."""
     return "–".join(map(_number, values)) if start.workable else "–"
 
 

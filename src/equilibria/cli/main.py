@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from equilibria import __version__
 
 COMMANDS = {
-    "train": "train a recipe and leave a run folder",
-    "initialise": "say which weights to start from: ensemble and scale, predicted and measured",
-    "evaluate": "figures, evaluations and statuses of a run on its test data",
+    "train": "train a recipe and write a run folder",
+    "initialise": "recommend initial weights: ensemble and scale, predicted and measured",
+    "evaluate": "evaluate a run on its test data: metrics, evaluations and statuses",
     "doctor": "examine a run: does it converge, to one answer, with the right gradient?",
-    "generate": "write on from a prompt with a trained language model",
+    "generate": "continue a prompt with a trained language model",
     "memory": "measure the memory of a training step of a run against depth",
-    "report": "draw one page with plots from one run or several",
-    "reproduce": "run an experiment of the papers, or list them",
-    "bench": "measure solvers and gradients beside torchdeq and SciPy",
+    "report": "write one page with plots from one or more runs",
+    "reproduce": "run experiments from the papers, or list them",
+    "bench": "benchmark solvers and gradients against torchdeq and SciPy",
     "recipes": "list the recipes, or show one",
 }
 
@@ -31,7 +31,7 @@ Train and examine deep equilibrium networks.
 commands:
 {commands}
 
-equilibria COMMAND --help tells more about one of them; --debug shows where an error came from.
+equilibria COMMAND --help describes a command; --debug shows where an error came from.
 Start with: equilibria train digits"""
 
 
@@ -49,8 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _fail(program, "interrupted", status=130)
     except BrokenPipeError:
-        # The reader of the pipe, such as `head`, has seen enough; what is still held back for it
-        # must not fail once more when Python ends.
+        # The reader of the pipe, such as `head`, has seen enough; output that is still buffered
+        # must not fail again when Python exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
@@ -72,7 +72,7 @@ def _run(command: str, words: list[str]) -> int:
 
         return _fail("equilibria", f"there is no command '{command}'" + nearest(command, COMMANDS))
     warnings.showwarning = _warn
-    # Read when torch is loaded: its profiler would tell when it starts and stops; and where other
+    # Read when torch is loaded: its profiler would log when it starts and stops; and where other
     # programs want the cores, threads of libgomp that spin while they wait slow everything down.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
@@ -81,7 +81,7 @@ def _run(command: str, words: list[str]) -> int:
 
 
 def _message(command: str, error: Exception) -> str:
-    """Return the error's own words where they are meant for the user, else what it is as well."""
+    """Return the error's own message where it is meant for the user, else with its type."""
     own = type(error).__module__.startswith("equilibria.")
     if own or isinstance(error, ValueError | TypeError):
         return str(error)
@@ -92,7 +92,7 @@ def _message(command: str, error: Exception) -> str:
             return advice
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return f"{type(error).__name__}: {error} (a defect of equilibria; --debug shows where)"
+    return f"{type(error).__name__}: {error} (a bug in equilibria; --debug shows where)"
 
 
 def _fail(program: str, message: str, *, status: int = 1) -> int:
@@ -101,7 +101,7 @@ def _fail(program: str, message: str, *, status: int = 1) -> int:
 
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:
-    """Show a warning as one line, without the place in the source that it came from."""
+    """Show a warning as one line, without its location in the source."""
     print(f"warning: {message}", file=sys.stderr)
 
 

@@ -1,7 +1,7 @@
 """Measure the memory of a training step of a run against depth: of its equilibrium layer, and of
-the same layer unrolled, plain and with checkpointing. What the machine is too small for is left out
-and said. Each point is written to memory.json in the run folder as soon as it is measured, where
-`equilibria report` finds it; the same command goes on where it was interrupted.
+the same layer unrolled, plain and with checkpointing. Points that need more memory than the machine
+has are skipped with a message. Each point is written to memory.json in the run folder as soon as it
+is measured, where `equilibria report` finds it; the same command continues after an interruption.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def main(argv: Sequence[str]) -> None:
 
 
 def measure(loaded: run.Run, console: Console) -> list[memory.MemoryPoint]:
-    """Write memory.json, point by point; points that are there already are kept.
+    """Write memory.json, point by point; existing points are kept.
 
     Args:
         loaded: the run, with its data.
-        console: where to say what is left out.
+        console: where to report what is skipped.
 
     Returns:
-        All points that there are.
+        All points.
     """
     path, task = run.Folder(loaded.folder).memory, loaded.data
     model = loaded.model.to(evaluation.accelerator("float32").device)
@@ -63,7 +63,7 @@ def measure(loaded: run.Run, console: Console) -> list[memory.MemoryPoint]:
 
 
 def _points(path: Path) -> list[memory.MemoryPoint]:
-    """What memory.json has; nothing where there is none, or one of another version."""
+    """The points in memory.json; empty if there is none, or one of another version."""
     try:
         return [memory.MemoryPoint(**point) for point in json.loads(path.read_text("utf-8"))]
     except (OSError, ValueError, TypeError):

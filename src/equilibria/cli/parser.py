@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class UserError(Exception):
-    """A mistake of the user's; the message says what was given, what was expected, what to do."""
+    """A user's mistake; the message states what was given, what was expected and what to do."""
 
 
 class Parser(ArgumentParser):
@@ -40,7 +40,7 @@ class Parser(ArgumentParser):
         self.add_argument(
             "--data-dir",
             type=Path,
-            help="folder to look for data sets in, before $EQUILIBRIA_DATA and a download",
+            help="folder to search for data sets before $EQUILIBRIA_DATA and downloading",
         )
 
     def error(self, message: str, ex: Exception | None = None) -> Never:
@@ -72,13 +72,13 @@ class Parser(ArgumentParser):
 
 
 def named_data(value: str, task: TaskConfig) -> str:
-    """Return the option of the recipe that names data of the user's.
+    """Return the option of the recipe that names the user's data.
 
     The path of a file or a folder becomes absolute: the run folder holds it, and the run may be
     evaluated from another working directory.
 
     Raises:
-        ConfigError: the task makes its data itself.
+        ConfigError: the task generates its own data.
     """
     path = Path(value).expanduser().absolute()
     if hasattr(task, "file"):
@@ -86,6 +86,6 @@ def named_data(value: str, task: TaskConfig) -> str:
     if hasattr(task, "data"):
         return f"--task.data={path if path.is_dir() or Path(value).name != value else value}"
     raise ConfigError(
-        f"--data names a text or images, and {type(task).__name__} makes its data itself: "
+        f"--data names a text or images, and {type(task).__name__} generates its own data: "
         "leave it out"
     )

@@ -1,4 +1,4 @@
-"""List the recipes that come with equilibria, or show one with every default spelt out.
+"""List the recipes that come with equilibria, or show one with every default filled in.
 
 A recipe is a YAML file: copy one, change it, and give its path to `equilibria train`.
 """
@@ -18,7 +18,7 @@ def main(argv: Sequence[str]) -> None:
     """Run `equilibria recipes` with the words `argv`."""
     parser = Parser("recipes", __doc__)
     parser.add_argument(
-        "recipe", type=str, nargs="?", help="the one to show; without it all are listed"
+        "recipe", type=str, nargs="?", help="recipe to show; without it, all are listed"
     )
     arguments = parser.parse_args(list(argv))
     if arguments.recipe is not None:

@@ -1,6 +1,6 @@
-"""Draw one page about a run, or one that compares several: learning curves, how the solves
+"""Write one page about a run, or one that compares several: learning curves, how the solves
 converge, what they cost, how stable they are, the memory of a training step, and the doctor's
-findings. The page is one HTML file that needs no other file and no network.
+findings. The page is a single self-contained HTML file that needs no network.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ def draw(
 ) -> Path:
     """Write the page about the runs in `folders` and return where it is.
 
-    What has not been examined since its weights were last written is examined on the way, unless
-    its data cannot be had.
+    Runs that have not been examined since their weights were last written are examined first,
+    unless their data are unavailable.
 
     Args:
         folders: run folders, each once.
         out: file to write; by default report.html in the folder of a single run, or
             comparison.html in the working directory.
-        data_dir: folder to look for data sets in, before EQUILIBRIA_DATA.
-        console: where to say what takes time.
+        data_dir: folder to search for data sets before EQUILIBRIA_DATA.
+        console: where to report what takes time.
 
     Raises:
         UserError: a folder is named twice, or holds a run without a finished epoch.
-        RunError: a folder is no run, or a file in it is damaged.
+        RunError: a folder is not a run, or a file in it is damaged.
     """
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise UserError("a run is named twice: name each folder once")
@@ -83,7 +83,7 @@ def draw(
 
 
 def _collect(path: Path, data_dir: Path | None, console: Console) -> dict[str, Any]:
-    """What the page shows of a run."""
+    """What the page shows about a run."""
     folder = run.Folder(path)
     if not path.is_dir():
         raise run.RunError(f"there is no run folder {path}")
@@ -108,8 +108,8 @@ def _collect(path: Path, data_dir: Path | None, console: Console) -> dict[str, A
     points = _read(folder.memory)
     if not points:
         console.print(
-            f"{path} is reported without the memory of a training step, which is not measured yet: "
-            f"equilibria memory {path}",
+            f"{path} is reported without the memory of a training step, which has not been "
+            f"measured: run equilibria memory {path}",
             soft_wrap=True,
             markup=False,
         )
@@ -134,4 +134,4 @@ def _read(path: Path) -> Any:
     try:
         return json.loads(path.read_text("utf-8"))
     except ValueError as error:
-        raise run.RunError(f"{path} is damaged: {error}. Delete it to have it made anew") from None
+        raise run.RunError(f"{path} is damaged: {error}. Delete it to recreate it") from None

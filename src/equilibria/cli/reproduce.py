@@ -1,8 +1,8 @@
 """Measure the tables and figures of the papers again, or, without a name, list the studies.
 
-What is measured is kept: the same command continues where it was interrupted or its budget was
-spent. Tables and a picture are drawn from what is there, the papers' figures beside ours; what was
-not run says so. --budget 0 only draws.
+Results are kept: the same command continues where it was interrupted or its budget was spent.
+Tables and a figure are drawn from the existing results, with the papers' figures next to ours;
+points not run are marked. --budget 0 only draws.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def run(command: str, description: str | None, argv: Sequence[str], folder: str 
         command: its name.
         description: the paragraph that opens its --help.
         argv: words of the command line.
-        folder: of the studies that it offers, such as "bench"; empty for all.
+        folder: of the studies to offer, such as "bench"; empty for all.
     """
     arguments = _parser(command, description).parse_args(list(argv))
     for option, minimum in (("budget", 0), ("threads", 1)):
@@ -76,7 +76,7 @@ def _parser(command: str, description: str | None) -> Parser:
         "--budget",
         type=float,
         metavar="MINUTES",
-        help='what would start later is "not run"; a training stops there, is saved and resumes',
+        help='start nothing after this ("not run"); a training then stops, is saved and resumes',
     )
     parser.add_argument(
         "--only",
@@ -86,27 +86,27 @@ def _parser(command: str, description: str | None) -> Parser:
         metavar="FACTOR=VALUE",
         help="only the points with these factors, or patterns: seed=0 'cell=trans*'",
     )
-    parser.add_argument("--out", type=str, help=f"folder for tables and pictures (default: {OUT})")
+    parser.add_argument("--out", type=str, help=f"folder for tables and figures (default: {OUT})")
     parser.add_argument(
         "--runs", type=str, default=RUNS, help="folder for the trainings that studies share"
     )
     parser.add_argument(
         "--data-dir",
         type=str,
-        help="folder to look for data sets in, before $EQUILIBRIA_DATA and a download",
+        help="folder to search for data sets before $EQUILIBRIA_DATA and downloading",
     )
     parser.add_argument(
         "--scale",
         type=Literal["cpu", "gpu"],
         default="cpu",
-        help="size of the recipes: minutes on two CPU cores (default), or one GPU; gpu writes to a "
-        f"folder of its own, {OUT}/gpu",
+        help="size of the recipes: minutes on two CPU cores (default), or for one GPU; gpu writes "
+        f"to its own folder, {OUT}/gpu",
     )
-    parser.add_argument("--threads", type=int, help="of torch on the CPU (default: torch's own)")
+    parser.add_argument("--threads", type=int, help="torch threads on the CPU (default: torch's)")
     parser.add_argument(
         "--stale",
         action="store_true",
-        help="run nothing; list the rows that are older than the code that they were measured with",
+        help="run nothing; list the rows that are older than the code that produced them",
     )
     return parser
 
@@ -183,8 +183,8 @@ class _Session:
                 raise KeyboardInterrupt
         if failed:
             raise UserError(
-                f"failed: {'; '.join(failed)}; {self.store.folder / 'errors'} has the tracebacks, "
-                "and the same command tries again"
+                f"failed: {'; '.join(failed)}; the tracebacks are in "
+                f"{self.store.folder / 'errors'}, and the same command retries them"
             )
 
     def _chosen(self, names: Sequence[str]) -> Callable[[Point], bool]:
@@ -241,7 +241,7 @@ def _console() -> Console:
 
 
 def _named(patterns: Sequence[str], known: Sequence[str], folder: str) -> list[str]:
-    """The names that one of the patterns names, in their own order, then files of the user's."""
+    """The names that match a pattern, in their own order, then the user's files."""
     files = [pattern for pattern in patterns if pattern.endswith(".py")]
     for file in files:
         if not Path(file).is_file():

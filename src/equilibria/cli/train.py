@@ -1,9 +1,9 @@
-"""Train a recipe and leave a run folder: the resolved recipe, metrics, weights and a checkpoint.
+"""Train a recipe and write a run folder: the resolved recipe, metrics, weights and a checkpoint.
 
-Every key of the recipe is an option as well, for example --seed 1, --epochs 3, --solver.history 8
-or --solver.name Broyden; `equilibria train RECIPE --help` lists them. Data of your own are named
-with --data: a text FILE (--task.file) for a recipe of a language model, and for one of images a
-FOLDER (--task.data) that has a folder of images for each class. With several processes:
+Every key of the recipe is also an option, for example --seed 1, --epochs 3, --solver.history 8
+or --solver.name Broyden; `equilibria train RECIPE --help` lists them. Name your own data with
+--data: a text FILE (--task.file) for a language model, or a FOLDER (--task.data) with one
+subfolder of images per class for an image model. With several processes:
 torchrun --nproc-per-node 2 -m equilibria train RECIPE.
 """
 
@@ -30,12 +30,10 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument(
         "--data",
         type=str,
-        help="text file or folder of images to learn from, or name of a data set",
+        help="text file or folder of images to train on, or name of a data set",
     )
     parser.add_data_dir()
-    parser.add_argument(
-        "--resume", action="store_true", help="go on with the run that is in the run folder"
-    )
+    parser.add_argument("--resume", action="store_true", help="continue the run in the run folder")
     own, overrides = parser.split(argv)
     names = [word for word in own if not word.startswith("-")]
     if names and {"-h", "--help"} & set(own):
