@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
@@ -38,30 +39,18 @@ PRECISIONS = ("bf16", "float32")
 EVALS, LAYERS = (12, 30), (12, 18)
 
 
-@dataclass(frozen=True)
-class Words:
-    """A vocabulary of so many words."""
-
-    size: int
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """Made-up text: words drawn independently, word r with a probability like 1 / (r + 2.7)."""
-
-    vocabulary: Words
-    name: str = "zipf"
-    checksum: str = "made up, seed 0"
-    splits: Mapping[str, torch.Tensor] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, size: int, tokens: int) -> Corpus:
-        """Draw `tokens` words of `size`."""
-        generator = torch.Generator().manual_seed(0)
-        mass = (1.0 / (torch.arange(size, dtype=torch.float64) + 2.7)).cumsum(0)
-        drawn = torch.rand(tokens, generator=generator, dtype=torch.float64) * mass[-1]
-        text = torch.searchsorted(mass, drawn).clamp_(max=size - 1)
-        return cls(Words(size), splits={"train": text, "valid": text, "test": text})
+def corpus(size: int, tokens: int) -> Any:
+    """Draw `tokens` words of `size`, word r with a probability like 1 / (r + 2.7)."""
+    generator = torch.Generator().manual_seed(0)
+    mass = (1.0 / (torch.arange(size, dtype=torch.float64) + 2.7)).cumsum(0)
+    drawn = torch.rand(tokens, generator=generator, dtype=torch.float64) * mass[-1]
+    text = torch.searchsorted(mass, drawn).clamp_(max=size - 1)
+    return SimpleNamespace(
+        vocabulary=SimpleNamespace(size=size),
+        name="zipf",
+        checksum="made up, seed 0",
+        splits={"train": text, "valid": text, "test": text},
+    )
 
 
 def networks(precision: str) -> dict[str, Recipe]:
@@ -74,9 +63,9 @@ def networks(precision: str) -> dict[str, Recipe]:
         adjoint = replace(base.adjoint, linear=replace(base.adjoint.linear, **exact))
         found[f"deq-{evals}"] = replace(base, solver=solver, eval_solver=None, adjoint=adjoint)
     for layers in LAYERS:
-        found[f"tied-{layers}"] = counterpart.explicit(base, layers=layers)
-        checkpointed = counterpart.explicit(base, layers=layers, checkpoint=True)
-        found[f"tied-{layers}-checkpointed"] = checkpointed
+        for suffix, kept in (("", False), ("-checkpointed", True)):
+            stack = counterpart.explicit(base, layers=layers, checkpoint=kept)
+            found[f"tied-{layers}{suffix}"] = stack
     return found
 
 
@@ -127,8 +116,7 @@ def measure(context: Context) -> dict[str, Any]:
     """Figures of a network; without the ratios where there is no room for both, or `lacking`."""
     known = networks(str(context.factors["precision"]))
     recipe = known[str(context.factors["network"])]
-    corpus: Any = Corpus.of(VOCABULARY, TOKENS)
-    task = LanguageTask(cast(LanguageModelling, recipe.task), corpus)
+    task = LanguageTask(cast(LanguageModelling, recipe.task), corpus(VOCABULARY, TOKENS))
     lacking = ""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SolveWarning)  # fixed solves end above their tolerance of 0
@@ -143,19 +131,18 @@ def measure(context: Context) -> dict[str, Any]:
 
 
 def points(_: str) -> list[Point]:
+    sizes = {"vocabulary": VOCABULARY, "tokens": TOKENS, "rounds": ROUNDS}
     return [
         Point(
             factors={"precision": precision, "network": name},
             measures=[measure],
-            settings={
-                "recipe": decides(recipe), "stack": decides(networks(precision)[STACK]),
-                "vocabulary": VOCABULARY, "tokens": TOKENS, "rounds": ROUNDS,
-            },
+            settings={"recipe": decides(recipe), "stack": decides(known[STACK]), **sizes},
             minutes=1.5,
         )
         for precision in PRECISIONS
-        for name, recipe in networks(precision).items()
-    ]  # fmt: skip
+        for known in [networks(precision)]
+        for name, recipe in known.items()
+    ]
 
 
 STUDY = Study(

@@ -86,7 +86,7 @@ def test_throughput_measures_every_network(recipe, measured):
 
 def test_made_up_text_follows_zipf():
     _, names = load("throughput")
-    corpus = names["Corpus"].of(1000, 100_000)
+    corpus = names["corpus"](1000, 100_000)
     counts = corpus.splits["train"].bincount(minlength=1000).double()
     assert len(counts) == 1000
     assert counts[0] / counts[10] == pytest.approx(12.7 / 2.7, rel=0.2)

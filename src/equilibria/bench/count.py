@@ -61,8 +61,7 @@ class Counts:
     """What happened in one solve outside of f.
 
     Attributes:
-        between: for each two successive calls of f, the operations between them that compute or
-            copy.
+        between: operations that compute or copy, between each two successive calls of f.
         outside: those before the first call and after the last.
         reads: host reads of the whole solve.
     """
@@ -70,11 +69,6 @@ class Counts:
     between: Sequence[int]
     outside: int
     reads: int
-
-    @property
-    def total(self) -> int:
-        """All operations of the solve."""
-        return self.outside + sum(self.between)
 
     @property
     def per_evaluation(self) -> float | None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from equilibria.bench import clock
 from equilibria.bench.cells import Case, compare
 from equilibria.bench.methods import Method
-from equilibria.bench.solvers import SLACK, Row, relative_residual, told
+from equilibria.bench.solvers import SLACK, Row, headed, relative_residual, told
 from equilibria.train.memory import peak_bytes
 
 __all__ = ["measure"]
@@ -77,15 +77,7 @@ def measure(
                 rows[name] |= {side: 1e3 * statistics.median(own) for side, own in sides}
                 rows[name]["ms"] = 1e3 * seconds
     case.clear()
-    head: Row = {
-        "entries": case.x[0].numel(),
-        "state_bytes": case.x.numel() * case.x.element_size(),
-        "radius": case.radius,
-        "smallest": case.smallest,
-        "rounds": rounds,
-    }
-    first, *others = rows.values()
-    return [first | head, *others]
+    return headed(rows, case.x, radius=case.radius, smallest=case.smallest, rounds=rounds)
 
 
 def _first(method: Method, case: Case, rtol: float) -> Row:

@@ -7,8 +7,7 @@ import functools
 import importlib.util
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,8 +23,7 @@ __all__ = ["Backward", "Method", "adjoints", "exact"]
 MAX_EVALS = 400  # evaluations forward, and products backward
 
 
-@dataclass(frozen=True)
-class Backward:
+class Backward(NamedTuple):
     """What a method says about its own backward solve.
 
     Attributes:
@@ -41,8 +39,7 @@ Forward = Callable[[Case, float], tuple[Tensor, Callable[[], Backward]]]
 """case, tolerance -> z* connected to autograd, and what to ask once it has gone backward."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Method:
+class Method(NamedTuple):
     """A way to a gradient.
 
     Attributes:
@@ -72,17 +69,15 @@ def _ours(
     sol = eq.fixed_point(case.cell, z0, case.x, solver=solver, adjoint=adjoint)
 
     def ask() -> Backward:
-        if sol.adjoint is None:
-            return Backward()
-        return Backward(sol.adjoint.stats.evals, int((sol.adjoint.status != 0).sum()))
+        own = sol.adjoint
+        return Backward(own.stats.evals, int((own.status != 0).sum())) if own else Backward()
 
     assert isinstance(sol.value, Tensor)
     return sol.value, ask
 
 
 def _method(name: str, solver: Solver, adjoint: Adjoint, *, exact: bool = True) -> Method:
-    forward = functools.partial(_ours, solver, adjoint)
-    return Method(name=name, family="equilibria", exact=exact, forward=forward)
+    return Method(name, "equilibria", exact, functools.partial(_ours, solver, adjoint))
 
 
 # --- torchdeq ------------------------------------------------------------------------------------
@@ -124,7 +119,7 @@ class _Theirs:
 
 
 def _its(name: str, *, exact: bool = True, **options: Any) -> Method:
-    return Method(name=f"torchdeq {name}", family="torchdeq", exact=exact, forward=_Theirs(options))
+    return Method(f"torchdeq {name}", "torchdeq", exact, _Theirs(options))
 
 
 # --- all -----------------------------------------------------------------------------------------

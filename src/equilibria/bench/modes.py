@@ -37,9 +37,8 @@ def in_mode(problem: Problem, mode: str, autocast: torch.dtype | None = None) ->
         return dataclasses.replace(problem, f=compiled, eager=f)
     if mode == "graphs":
         if not problem.z0.is_cuda:
-            raise ValueError(
-                f"CUDA graphs need a CUDA device; the problem is on {problem.z0.device}"
-            )
+            where = problem.z0.device
+            raise ValueError(f"CUDA graphs need a CUDA device; the problem is on {where}")
         return dataclasses.replace(problem, f=_Graph(f, problem), eager=f)
     return dataclasses.replace(problem, f=f)
 

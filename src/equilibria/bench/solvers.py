@@ -22,7 +22,7 @@ from equilibria.bench.count import Calls, Counts, Spent, count
 from equilibria.bench.problems import Problem
 from equilibria.train.memory import peak_bytes
 
-__all__ = ["SLACK", "Row", "measure", "relative_residual", "told"]
+__all__ = ["SLACK", "Row", "headed", "measure", "relative_residual", "told"]
 
 SLACK = 1.01  # a residual on the tolerance is rounded otherwise when it is measured anew
 SECONDS = 6.0  # for the rounds of one problem, where that leaves enough of them
@@ -83,17 +83,16 @@ def measure(
         fewest = FEWEST if round_trip < SECONDS / 2 else FEW
         rounds = clock.fitting(rounds, SECONDS, round_trip, fewest)
         times = _times(problem, solves, rounds, few) if rounds else {}
-    head: Row = {
-        "kind": problem.name.removeprefix("large-").split("-")[0],
-        "entries": problem.z0[0].numel(),
-        "state_bytes": problem.z0.numel() * problem.z0.element_size(),
-        "f_ms": times.pop("", None),
-        "rounds": rounds,
-    }
+    kind, f_ms = problem.name.removeprefix("large-").split("-")[0], times.pop("", None)
     for name, ms in times.items():
         rows[name]["ms"] = ms
+    return headed(rows, problem.z0, kind=kind, f_ms=f_ms, rounds=rounds)
+
+
+def headed(rows: Mapping[str, Row], state: Tensor, **figures: Any) -> list[Row]:
+    """Return the rows, the first with the sizes of the state and with figures of the problem."""
     first, *others = rows.values()
-    return [first | head, *others]
+    return [{**first, "entries": state[0].numel(), "state_bytes": state.nbytes, **figures}, *others]
 
 
 def relative_residual(image: Tensor, value: Tensor) -> Tensor:
@@ -112,8 +111,8 @@ def _first(contestant: Contestant, problem: Problem, rtol: float) -> tuple[Row, 
     """The first solve: is the answer right? And how to repeat it."""
     budget = min(problem.max_evals, contestant.max_evals or problem.max_evals)
     if contestant.allocates:
-        state = problem.z0.numel() * problem.z0.element_size()
-        budget = max(40, min(budget, MAX_ROOM // (contestant.allocates * state)))
+        room = MAX_ROOM // (contestant.allocates * problem.z0.nbytes)
+        budget = max(40, min(budget, room))
     calls = Calls(problem.f, budget + 5)  # a solver may look at its start and its end besides
     row: Row = {
         "solver": contestant.name,
@@ -134,12 +133,9 @@ def _first(contestant: Contestant, problem: Problem, rtol: float) -> tuple[Row, 
         row |= {"reached": int(within.sum()), "residual": float(residual.max())}
         if answer.status is not None:
             row["wrong"] = int(((answer.status == 0) & ~within).sum())
-    row |= {
-        "evals": calls.calls if evals is None else float(evals.double().mean()),
-        "evals_max": calls.calls if evals is None else int(evals.max()),
-        "calls": calls.calls,
-        "f_samples": calls.samples,
-    }
+    evals = torch.tensor([calls.calls]) if evals is None else evals
+    row |= {"evals": float(evals.double().mean()), "evals_max": int(evals.max())}
+    row |= {"calls": calls.calls, "f_samples": calls.samples}
     if contestant.pays_for_budget and row["reached"] == len(problem.z0):
         budget = min(budget, calls.calls + 2)  # given by hindsight just what it needs
     return row, lambda f: contestant.solve(problem, f, rtol, budget)
@@ -154,7 +150,7 @@ def _counted(row: Row, solve: Solve, problem: Problem) -> Row:
     # Products count as evaluations, and f sees nothing of them.
     return {
         "ops": counts.per_evaluation,
-        "ops_mean": counts.total / max(1, row["calls"], row["evals_max"]),
+        "ops_mean": (counts.outside + sum(counts.between)) / max(1, row["calls"], row["evals_max"]),
         "ops_outside": counts.outside,
         "reads": counts.reads,
         "bytes": peak,

@@ -8,6 +8,7 @@ import statistics
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -125,11 +126,10 @@ SHARE = 0.9
 
 def compared(data: Data) -> Frame:
     """Add to each test error its `ratio` to the best median, and the `critical` scale by theory."""
-    if "seed" not in data.rows:
-        return data.rows
-    best = data.rows.groupby(["solver", "ensemble", "scale"])["error"].median().min()
-    critical = data.rows["ensemble"].map(_critical(data))
-    return data.rows.assign(ratio=data.rows["error"] / best, critical=critical)
+    rows = data.series("error")
+    best = rows.groupby(["solver", "ensemble", "scale"])["error"].median().min()
+    critical = rows["ensemble"].map(_critical(data))
+    return rows.assign(ratio=rows["error"] / best, critical=critical)
 
 
 def _critical(data: Data) -> dict[Ensemble, float]:
@@ -158,14 +158,9 @@ def workable(factor: float) -> Column:
 def predicted(solver: str, data: Data) -> list[Series]:
     """Return a short vertical rule at the critical scale of each ensemble that was measured."""
     measured = set(data.series("seed", solver=solver)["ensemble"])
+    rule = partial(Series, y=[5, 8], style="marked")
     return [
-        Series(
-            label="predicted V*" if name == "gaussian" else "",
-            x=[critical, critical],
-            y=[5, 8],
-            colour=COLOURS[name],
-            style="marked",
-        )
-        for name, critical in _critical(data).items()
+        rule(label="predicted V*" if name == "gaussian" else "", x=[at, at], colour=COLOURS[name])
+        for name, at in _critical(data).items()
         if name in measured
     ]

@@ -13,7 +13,6 @@ from equilibria.experiments.studies.initialisation import _wide as wide
 from equilibria.experiments.studies.initialisation._ensembles import PAPER, lines
 from equilibria.experiments.study import Study
 from equilibria.experiments.views import Chart, Pivot, curve, first
-from equilibria.experiments.views.columns import Column
 
 __all__ = ["STUDY", "half"]
 
@@ -26,14 +25,6 @@ def half(rows: Frame) -> float | None:
         return None
     last = shares.iloc[max(0, below[0] - 1) : below[0] + 1][::-1]
     return float(np.interp(0.5, last, last.index))
-
-
-def _fails(rows: Frame) -> float:
-    return rows.loc[rows["converged"] < 1, "scale"].min()
-
-
-def _critical(**options: Any) -> Column:
-    return lambda rows: wide.critical(rows["ensemble"].iloc[0], **options)
 
 
 def _rules(low: float, high: float) -> list[Any]:
@@ -62,10 +53,14 @@ STUDY = Study(
             each="scale",
             words={"ensemble": PAPER},
             values={
-                "sqrt(V*), the paper's theory": _critical(reaction=False),
-                "sqrt(V*), with the reaction": _critical(),
+                "sqrt(V*), the paper's theory": lambda rows: wide.critical(
+                    rows["ensemble"].iloc[0], reaction=False
+                ),
+                "sqrt(V*), with the reaction": lambda rows: wide.critical(rows["ensemble"].iloc[0]),
                 "half converge up to sqrt(V)": half,
-                "first scale at which one fails": _fails,
+                "first scale at which one fails": lambda rows: rows.loc[
+                    rows["converged"] < 1, "scale"
+                ].min(),
             },
             note=f"{wide.AVERAGED}. Converged: ||h_(t+1) - h_t|| < {wide.SETTLED:g} ||h_t|| at the "
             "last step; the half is interpolated between scales. Two effects keep it below the "

@@ -32,10 +32,9 @@ __all__ = ["STUDY"]
 
 RECIPE = "lm-ptb-characters"
 SCALES = (0.1, 1.0, 6.0)
-SEEDS = 5
+SEEDS, SEGMENTS = 5, 256
 POINT = 20
 """Steps of a point of a learning curve."""
-SEGMENTS = 256
 FAILED = 1.5
 """A training has failed if it diverges, or ends at so many times the perplexity of the best."""
 
@@ -48,8 +47,7 @@ LAYERS: Mapping[str, tuple[Ensemble, int]] = {
 }
 """Ensemble of the dense layers, and their inner width in units of the state's: the paper's three,
 whose GOE network is square and smaller than the others, and two of its size."""
-SQUARE = {f"{each}-square": f"{NAMES[each]}, GOE's size" for each in ("orthogonal", "gaussian")}
-WORDS = {**NAMES, **SQUARE}
+WORDS = {**NAMES, **{f"{e}-square": f"{NAMES[e]}, GOE's size" for e in ("orthogonal", "gaussian")}}
 
 
 def _recipe(layers: str, size: float, seed: int, scale: Scale) -> Recipe:
@@ -67,9 +65,8 @@ def _recipe(layers: str, size: float, seed: int, scale: Scale) -> Recipe:
 
 def _compared(data: Data) -> Frame:
     """Beside each perplexity its ratio to the best."""
-    if "perplexity" not in data.rows:
-        return data.rows
-    return data.rows.assign(ratio=data.rows["perplexity"] / data.rows["perplexity"].min())
+    rows = data.series("perplexity")
+    return rows.assign(ratio=rows["perplexity"] / rows["perplexity"].min())
 
 
 STUDY = Study(
