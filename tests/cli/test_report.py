@@ -108,7 +108,7 @@ def test_files_that_are_missing_are_done_without(
     ("spoil", "message"),
     [
         (lambda folder: shutil.rmtree(folder), "there is no run folder"),
-        (lambda folder: (folder / "recipe.yaml").unlink(), "is no run folder"),
+        (lambda folder: (folder / "recipe.yaml").unlink(), "is not a run folder"),
         (lambda folder: (folder / "memory.json").write_text("{"), "memory.json is damaged"),
         (lambda folder: (folder / "metrics.jsonl").unlink(), "has no finished epoch yet"),
         (lambda folder: (folder / "metrics.jsonl").write_text("no\nno\n"), "is damaged"),

@@ -216,4 +216,4 @@ def test_a_search_is_announced(tree, tmp_path):
     tree["model"]["bound"] = 0.3
     with pytest.raises(TrainingError):
         train(recipes.parse(tree), tmp_path / "run", console=Console(file=out, width=200))
-    assert "Looking for the scale" in out.getvalue() and "radius of 0.8" in out.getvalue()
+    assert "Searching for the scale" in out.getvalue() and "radius of 0.8" in out.getvalue()

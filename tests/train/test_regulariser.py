@@ -237,6 +237,6 @@ def test_an_infinite_penalty_stops_the_run_before_the_step(make, quiet, weights)
     trainer, folder = make("run", *JR[:2], "--regulariser.gamma", "1e300")
     before = weights(trainer)
     trainer.stabiliser.factor = 1e300
-    with pytest.raises(TrainingError, match="the regulariser and the correction add"):
+    with pytest.raises(TrainingError, match="the sum of the regulariser and the correction"):
         fit(trainer, folder, quiet)
     assert all(torch.equal(a, before[k]) for k, a in weights(trainer).items())

@@ -58,14 +58,14 @@ def test_a_run_is_read_without_its_data(finished):
 
 def test_a_run_is_never_overwritten(finished):
     trainer, folder = finished
-    with pytest.raises(RunError, match=r"run holds a run already.*--resume"):
+    with pytest.raises(RunError, match=r"run already holds a run.*--resume"):
         folder.create(trainer.recipe)
 
 
 def test_a_folder_with_other_things_is_not_taken(make, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
-    with pytest.raises(RunError, match="mine exists and is no run"):
+    with pytest.raises(RunError, match="mine exists and is not a run"):
         make("mine")
 
 
@@ -77,7 +77,7 @@ def test_an_empty_folder_is_taken(make, tmp_path):
 def test_what_is_no_run_cannot_be_loaded(tmp_path):
     with pytest.raises(RunError, match="there is no run folder"):
         run.load(tmp_path / "nowhere")
-    with pytest.raises(RunError, match="is no run folder"):
+    with pytest.raises(RunError, match="is not a run folder"):
         run.load(tmp_path)
 
 
@@ -172,4 +172,4 @@ def test_a_run_that_does_not_converge_says_so_at_its_end(make, capsys):
     trainer, folder = make("short", "--solver.max_evals", "2")
     fit(trainer, folder, Console())
     said = " ".join(capsys.readouterr().out.split())
-    assert "Not all test samples reached their fixed point: 100.0 % MAX_EVALS" in said
+    assert "Not all test samples converged: 100.0 % MAX_EVALS" in said

@@ -1,1 +1,1 @@
-"""Recipes, the training loop, and the folder that a run leaves behind."""
+"""Recipes, the training loop, and run folders."""

@@ -1,4 +1,4 @@
-"""What the baseline of a task makes of the data that a run has learnt."""
+"""The figures of a task's baseline on the data of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from equilibria.train.run import Folder
 def reference(task: Task, folder: Folder, split: str) -> dict[str, Any]:
     """Return the figures of a task's baseline on a split, and its `name`.
 
-    They are kept in the run folder, and found there the next time.
+    They are cached in the run folder.
 
     Args:
         task: of the run; it has a baseline.
@@ -25,7 +25,7 @@ def reference(task: Task, folder: Folder, split: str) -> dict[str, Any]:
         try:
             known = json.loads(folder.baseline.read_text("utf-8"))
         except ValueError:
-            known = {}  # it is made anew
+            known = {}  # it is recreated
     if known.get("data") != task.checksum:
         known = {"data": task.checksum, "splits": {}}
     if split not in known["splits"]:

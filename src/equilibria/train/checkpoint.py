@@ -1,4 +1,4 @@
-"""Everything that a run needs to go on as if it had never stopped, in one file."""
+"""Everything that a run needs to continue as if it had never stopped, in one file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CUDA = torch.cuda.is_available()
 
 
 class CheckpointError(RuntimeError):
-    """A file of a run that cannot be read; the message names it and says what to do."""
+    """A file of a run that cannot be read; the message names it and what to do."""
 
 
 def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
@@ -51,9 +51,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} is missing: there is nothing to resume from") from None
     except (RuntimeError, EOFError, OSError, ValueError, KeyError, pickle.UnpicklingError) as error:
         reason = " ".join(str(error).split())[:80] or "it is empty"
-        raise CheckpointError(f"{path} is damaged or is no checkpoint ({reason})") from None
+        raise CheckpointError(f"{path} is damaged or not a checkpoint ({reason})") from None
     if not isinstance(content, dict) or content.get("version") != VERSION:
-        raise CheckpointError(f"{path} is no checkpoint of this version of equilibria")
+        raise CheckpointError(f"{path} is not a checkpoint of this version of equilibria")
     return content
 
 
@@ -70,11 +70,11 @@ def load_weights(path: Path, model: nn.Module) -> None:
         CheckpointError: the file is missing, damaged or of another model.
     """
     if not path.is_file():
-        raise CheckpointError(f"{path} is missing: the run saved no weights yet")
+        raise CheckpointError(f"{path} is missing: the run has not saved any weights yet")
     try:
         state = load_file(path)
     except Exception as error:  # safetensors raises its own class for a damaged file
-        raise CheckpointError(f"{path} is damaged or is no safetensors file ({error})") from None
+        raise CheckpointError(f"{path} is damaged or not a safetensors file ({error})") from None
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
@@ -88,10 +88,10 @@ def on_cpu(tree: Any) -> Any:
 
 
 def copied(tree: Any) -> Any:
-    """Return a tree with its tensors detached and copied into memory without gaps.
+    """Return a tree with its tensors detached and copied into contiguous memory.
 
-    What is read from a checkpoint lies in memory like that; where a tensor lies differently, as a
-    view of a larger one, arithmetic with it may differ in the last bit.
+    Tensors read from a checkpoint are contiguous; arithmetic on a tensor with another layout, such
+    as a view of a larger one, may differ in the last bit.
     """
     plain = torch.contiguous_format
     return pytree.tree_map(
@@ -119,7 +119,7 @@ def random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any]) -> None:
-    """Put all global random generators of this process into a state that `random_state` gave."""
+    """Restore all global random generators of this process to a state from `random_state`."""
     torch.set_rng_state(torch.tensor(state["torch"], dtype=torch.uint8))
     if state["cuda"] and CUDA:
         states = [torch.tensor(each, dtype=torch.uint8) for each in state["cuda"]]

@@ -22,18 +22,18 @@ Choices = Mapping[str, type]
 
 
 class ConfigError(ValueError):
-    """A key or a value that a recipe cannot have; the message names the nearest right one."""
+    """An invalid key or value of a recipe; the message names the nearest valid one."""
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
     """Return '; did you mean ...?' for the nearest of `words`, or else all of them."""
     known = sorted(words)
     match = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    if not match:  # a key is often right but for its place: `history` for `solver.history`
+    if not match:  # often only the prefix is missing: `history` for `solver.history`
         match = [key for key in known if key.rpartition(".")[2] == word.rpartition(".")[2]][:1]
     if match:
         return f"; did you mean '{match[0]}'?"
-    return f"; there are: {', '.join(known)}"
+    return f"; choose from: {', '.join(known)}"
 
 
 def build(
@@ -46,11 +46,11 @@ def build(
 ) -> _Class:
     """Build `cls` from a nested mapping, overridden by options such as `--solver.history 3`.
 
-    An option `--solver.name Broyden` switches the class. What the old and the new one have in
-    common keeps its value: a switch from Anderson to Broyden keeps the tolerance. A default of the
-    old class gives way to that of the new one: a switch from AlternatingAnderson to Anderson does
-    not keep the period. `null` takes a class away where there may be none. Where there is but one
-    class, an option of it chooses it: `--regulariser.gamma .1` needs no name.
+    An option `--solver.name Broyden` switches the class. Fields that the old and the new class
+    share keep their values: a switch from Anderson to Broyden keeps the tolerance. A default of the
+    old class is replaced by that of the new one: a switch from AlternatingAnderson to Anderson does
+    not keep the period. `null` removes an optional class. Where there is only one class, any of its
+    options chooses it: `--regulariser.gamma .1` needs no name.
 
     Args:
         cls: a dataclass; its fields' defaults stand for what `tree` and `argv` leave out.
@@ -60,7 +60,7 @@ def build(
         source: what `tree` is, for messages.
 
     Raises:
-        ConfigError: an unknown key, a value of a wrong type, or one that the class refuses.
+        ConfigError: an unknown key, a value of a wrong type, or one that the class rejects.
     """
     options = dict(pairs(argv))
     tree = _resolve(cls, tree, choices, options)
@@ -71,8 +71,8 @@ def build(
     for key in options.keys() - hints:
         if f"{key}.name" in hints:
             raise ConfigError(
-                f"'--{key}' has keys of its own: choose it with --{key}.name, or take it away with "
-                f"--{key}.name null where a recipe may be without"
+                f"'--{key}' has keys of its own: choose it with --{key}.name, or, if it is "
+                f"optional, remove it with --{key}.name null"
             )
         raise ConfigError(f"unknown option '--{key}'" + nearest(key, hints))
     parser = ArgumentParser(exit_on_error=False, add_help=False)
@@ -89,7 +89,7 @@ def pairs(argv: Iterable[str]) -> Iterator[tuple[str, str]]:
     """The keys and values of options, `--key value` or `--key=value`.
 
     Raises:
-        ConfigError: a word is no option, or an option has no value.
+        ConfigError: a word is not an option, or an option has no value.
     """
     words = iter(argv)
     for word in words:
@@ -102,7 +102,7 @@ def pairs(argv: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def dump(value: Any, choices: Choices) -> Any:
-    """Return the nested mapping that `build` turns into `value`, every default spelt out."""
+    """Return the nested mapping that `build` turns into `value`, with every default filled in."""
     if not dataclasses.is_dataclass(value):
         return list(value) if isinstance(value, tuple) else value
     names = {cls: {"name": name} for name, cls in choices.items()}
@@ -265,7 +265,7 @@ def _flatten(
 
 
 def _explain(parser: ArgumentParser, values: Mapping[str, Any], hints: Mapping[str, Any]) -> str:
-    """Return in one line which value the parser refuses and what it expects; "" if it is none."""
+    """Return in one line which value the parser rejects and what it expects; "" if none."""
     for key, value in values.items():
         try:
             parser.parse_object({key: value})

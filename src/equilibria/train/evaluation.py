@@ -24,10 +24,10 @@ from equilibria.tasks import Batch, Part, Task
 from equilibria.train.tally import Tally
 
 DEPTHS = (1, 2, 3, 5, 8, 12)
-"""Evaluations after which `equilibria evaluate` reads an answer from the state of a solve."""
+"""Evaluations after which `equilibria evaluate` reads the state of a solve."""
 
 BUDGETS = (2, 4, 8, 12, 16, 24)
-"""Limits of evaluations under which `equilibria evaluate` reads a text."""
+"""Limits on evaluations under which `equilibria evaluate` evaluates a text."""
 
 PRECISION = {"float32": "no", "bf16": "bf16", "fp16": "fp16"}
 """Accelerate's words for a recipe's precision."""
@@ -39,7 +39,7 @@ def accelerator(precision: str) -> Accelerator:
     """Return the accelerator of this process: a CUDA device where there is one, else the CPU.
 
     Other devices are left out because the solvers need float64 for their small systems. A process
-    works in one precision at a time: accelerators from before take on that of the latest.
+    works in one precision at a time: earlier accelerators take on that of the latest.
     """
     state: Any = AcceleratorState
     if state._shared_state and state().mixed_precision != PRECISION[precision]:
@@ -69,7 +69,8 @@ def loss_of(
 ) -> Tensor:
     """Return the loss of a prediction, the sum over its units, in the precision of the run.
 
-    What is read from parts of the state in training adds its mean loss times `task.auxiliary`.
+    Auxiliary outputs, read from parts of the state in training, add their mean loss times
+    `task.auxiliary`.
     """
     with accelerator.autocast():
         loss = task.loss(model, widened(prediction.output), targets)
@@ -90,7 +91,7 @@ def sums_of(
 
 
 def output_at(model: Any, states: Sequence[Any]) -> Any:
-    """Return what is read from states on the way to the solutions of a prediction.
+    """Return what is read from states on the path to the solutions of a prediction.
 
     Args:
         model: the equilibrium model whose solutions they are.
@@ -103,11 +104,11 @@ def output_at(model: Any, states: Sequence[Any]) -> Any:
 
 @contextmanager
 def evaluating(model: Model, solver: Solver | None = None) -> Iterator[None]:
-    """Put a model into evaluation mode for a while.
+    """Put a model into evaluation mode for a block.
 
     Args:
         model: the model.
-        solver: solves in the meantime; None for the model's own.
+        solver: used in the block; None for the model's own.
     """
     mode = model.training
     model.eval()
@@ -137,7 +138,7 @@ def evaluate(
     Args:
         model: the model itself, on the accelerator's device.
         task: gives data, loss and figures.
-        accelerator: tells the device and the processes.
+        accelerator: gives the device and the processes.
         split: one of the task's.
         batch_size: as `Task.batches` takes it.
         depths: evaluations of each solve after which the figures are taken too, under "at". A
@@ -195,7 +196,7 @@ def budgets(
     Args:
         model: the model itself, on the accelerator's device.
         task: gives data, loss and figures.
-        accelerator: tells the device and the processes.
+        accelerator: gives the device and the processes.
         split: one of the task's.
         batch_size: as `Task.batches` takes it.
         limits: numbers of evaluations, kept under "max_evals" as they are given.
@@ -221,9 +222,9 @@ def timed(
     solver: Solver | None = None,
     depths: Sequence[int] = (),
 ) -> tuple[dict[str, Any], float]:
-    """Return what `evaluate` says and how many seconds a unit of the task took.
+    """Return the result of `evaluate` and the seconds per unit of the task.
 
-    The first batch is read once before the clock starts: what is set up only once is not counted.
+    The first batch is run once before the clock starts: one-off set-up is not counted.
     """
     for batch in islice(task.batches(split, batch_size, part_of(accelerator)), 1):
         with torch.no_grad(), evaluating(model, solver), accelerator.autocast():
@@ -244,7 +245,7 @@ def timed(
 
 
 def _wait(accelerator: Accelerator) -> None:
-    """Wait until the device has done all that it was asked for."""
+    """Wait until the device has finished."""
     if accelerator.device.type == "cuda":
         torch.cuda.synchronize()
 

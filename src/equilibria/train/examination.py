@@ -1,4 +1,4 @@
-"""The doctor's visit to a run: which batch is examined, and what is asked of it."""
+"""The doctor on a run: which batch is examined, and how."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def examine(
 ) -> Examination:
     """Examine a run on the first samples of a split.
 
-    Of a text, a sample is a segment of a stream, and other segments precede it: what the model
-    carries over is there. Of a model that solves a segment in pieces, the first piece is examined.
+    For a text, a sample is a segment of a stream, and other segments precede it, so the model has
+    its carry. For a model that solves a segment in pieces, the first piece is examined.
 
     Args:
         loaded: the run, with its data.
         samples: how many; None for `SAMPLES`, or `SEQUENCES`. All, if there are fewer.
-        starts: other starts to solve from.
+        starts: alternative starts to solve from.
         seed: of starts, probes and projections.
         split: one of the task's.
 
     Raises:
-        RunError: the run is of an explicit network, in which there is nothing to examine.
+        RunError: the run is of an explicit network, which has nothing to examine.
     """
     task, model = loaded.data, loaded.model
     check_implicit(loaded)
@@ -74,8 +74,8 @@ def check_implicit(loaded: Run) -> None:
     """Raise RunError if a run is of an explicit network."""
     if not isinstance(loaded.model, EquilibriumModel):
         raise RunError(
-            f"{loaded.folder} holds an explicit network ({type(loaded.model).__name__}): it solves "
-            "for no fixed point, so there is nothing to examine"
+            f"{loaded.folder} holds an explicit network ({type(loaded.model).__name__}), which "
+            "solves for no fixed point, so there is nothing to examine"
         )
 
 

@@ -1,4 +1,4 @@
-"""Files that are either the old ones or the new ones, never half of either."""
+"""Atomic writes: a file is either the old one or the new one."""
 
 import json
 import os
@@ -9,14 +9,14 @@ from typing import IO, Any
 
 
 def write(path: Path, save: Callable[[IO[bytes]], object]) -> None:
-    """Let `save` fill a temporary file beside `path`, flush it to the disk and rename it to `path`.
+    """Let `save` fill a temporary file next to `path`, flush it to disk and rename it to `path`.
 
     Args:
         path: the file to write or to replace.
         save: called with the temporary file, open for writing bytes.
 
     Raises:
-        OSError: the disk is full or the folder cannot be written; `path` is what it was before.
+        OSError: the disk is full or the folder cannot be written; `path` is unchanged.
     """
     try:
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")

@@ -1,4 +1,4 @@
-"""How the recurrent weights begin, as a recipe names it."""
+"""Initialisation of the recurrent weights, as a recipe names it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from equilibria.stability.rescale import set_radius
 __all__ = ["Beginning", "Initialisation", "first_piece"]
 
 SMALL = 0.3
-"""Scale from which a radius is sought: solves are short there, and long where it is too large."""
+"""Scale from which the search for a radius starts: solves are short there."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Beginning:
     radius: float | None = None
 
     def json(self) -> dict[str, Any]:
-        """Return it as a run records it: the gain of each weight, and what it is made of."""
+        """Return it as a run records it: the gain of each weight, and its ensembles."""
         return {
             "radius": self.radius,
             "gain": {row.path: row.gain for row in self.rows},
@@ -50,17 +50,17 @@ class Beginning:
 
 @dataclass(frozen=True, kw_only=True)
 class Initialisation:
-    """Fills the recurrent weights of the cell with members of an ensemble.
+    """Fills the recurrent weights of the cell with draws from an ensemble.
 
-    See `equilibria.nn.init.initialize`; `equilibria initialise RECIPE` says what to choose.
+    See `equilibria.nn.init.initialize`; `equilibria initialise RECIPE` recommends what to choose.
 
     Args:
         ensemble: family of random matrices.
-        scale: sqrt(V), the root mean square of the singular values; null for 1, or for what
-            `radius` asks for.
+        scale: sqrt(V), the root mean square of the singular values; null for 1, or for whatever
+            `radius` requires.
         radius: largest spectral radius of df/dz at z* over the first batch of training, between 0
-            and 1, that the weights are scaled to by measuring; null to take `scale`. One of the two
-            may be given.
+            and 1, which is measured and the weights scaled to; null to use `scale`. At most one of
+            the two may be given.
         layers: only weights whose path matches one of these patterns, such as `*expand*`; null for
             all that the cell applies to its state.
 
@@ -74,15 +74,16 @@ class Initialisation:
 
     def __post_init__(self) -> None:
         if self.scale is not None and not 0.0 <= self.scale < math.inf:
-            raise ValueError(f"scale is sqrt(V), finite and not negative; got {self.scale}")
+            raise ValueError(f"scale, sqrt(V), must be finite and not negative; got {self.scale}")
         if self.radius is not None and not 0.0 < self.radius < 1.0:
             raise ValueError(
-                f"radius is that of df/dz at a fixed point, between 0 and 1; got {self.radius}"
+                "radius, the spectral radius of df/dz at a fixed point, must lie between 0 and 1; "
+                f"got {self.radius}"
             )
         if self.scale is not None and self.radius is not None:
             raise ValueError(
                 f"scale ({self.scale:g}) and radius ({self.radius:g}) exclude each other: the "
-                "radius is reached by scaling; take one of them away with null"
+                "radius is reached by scaling; set one of them to null"
             )
 
     def apply(self, model: Model, first: Callable[[], Any]) -> Beginning:
@@ -91,16 +92,16 @@ class Initialisation:
         Args:
             model: changed in place.
             first: returns the inputs of the first batch of training, the same on all processes,
-                which `radius` is measured on. The weights are drawn where they are, and the model
-                then goes to the device of the inputs: a seed gives the same weights with a radius
-                as with a scale, wherever it is measured.
+                on which `radius` is measured. The weights are drawn on their own device, and the
+                model then moves to the device of the inputs: a seed gives the same weights with a
+                radius as with a scale, on any device.
 
         Returns:
             What they were set to.
 
         Raises:
             ValueError: the model has no recurrent weight, or none that a pattern matches; or the
-                radius cannot be reached on this batch, and the message names what can.
+                radius cannot be reached on this batch: the message names those that can.
         """
         if self.radius is None:
             scale = 1.0 if self.scale is None else self.scale

@@ -28,11 +28,11 @@ class Logger(Protocol):
 
 
 class JsonLines:
-    """metrics.jsonl: one line an epoch, each flushed to the disk.
+    """metrics.jsonl: one line per epoch, each flushed to disk.
 
     Args:
         folder: the run.
-        epochs: finished epochs that the run goes on from; what the file has beyond them is dropped.
+        epochs: finished epochs from which the run continues; later lines are dropped.
     """
 
     def __init__(self, folder: Folder, epochs: int) -> None:
@@ -56,7 +56,7 @@ class TensorBoard:
 
     Args:
         folder: the run.
-        step: steps that the run goes on from; TensorBoard hides what was logged beyond them.
+        step: step from which the run continues; TensorBoard hides what was logged after it.
     """
 
     def __init__(self, folder: Folder, step: int) -> None:
@@ -76,13 +76,13 @@ class TensorBoard:
 
 
 class Terminal:
-    """A progress bar for the epoch that runs, and a line for each that is finished.
+    """A progress bar for the current epoch, and a line for each finished one.
 
     Args:
         console: where to write.
         epochs: epochs of the run.
-        steps: steps of an epoch.
-        task: tells units and metrics.
+        steps: steps per epoch.
+        task: gives units and metrics.
     """
 
     def __init__(self, console: Console, epochs: int, steps: int, task: Task) -> None:
@@ -137,11 +137,11 @@ class Terminal:
         return f"  {units / seconds:,.0f} {self.task.unit}/s"
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self.bar.stop()
 
     def _figures(self, summary: Mapping[str, Any]) -> str:
-        """Return the loss, the primary figure, and for each kind of solve what it took."""
+        """Return the loss, the primary figure, and the cost of each kind of solve."""
         parts = [_written(summary, LOSS, self.task.primary)]
         for name in ("forward", "adjoint"):
             evals, status = summary[name]["evals"], summary[name]["status"]

@@ -1,4 +1,4 @@
-"""The training loop: from a recipe to a run folder, and on from where a run was stopped."""
+"""The training loop: from a recipe to a run folder, or from where a run was stopped."""
 
 from __future__ import annotations
 
@@ -40,31 +40,31 @@ def train(
     probe: Probe | None = None,
     stop: Stop = lambda: False,
 ) -> None:
-    """Train a model as `recipe` says and leave the run in the folder `path`.
+    """Train a model as `recipe` says and write the run to the folder `path`.
 
     Under `torchrun` or `accelerate launch` all processes call this; the first one writes.
 
     Args:
         recipe: what to do.
         path: the run folder, which must not exist yet, or be a run of this recipe under `resume`.
-        data_dir: folder to look for data sets in, before EQUILIBRIA_DATA.
-        resume: go on from the checkpoint in the folder; a finished run is left as it is.
-        console: where to write; None for the standard output.
-        probe: measures something more after each epoch.
+        data_dir: folder to search for data sets before EQUILIBRIA_DATA.
+        resume: continue from the checkpoint in the folder; a finished run is left as it is.
+        console: where to write; None for standard output.
+        probe: takes further measurements after each epoch.
         stop: tells when to stop.
 
     Raises:
         RunError: the folder exists, or cannot be resumed with this recipe.
         CheckpointError: the checkpoint is damaged, or of another run.
-        TrainingError: the loss is not finite any more.
-        ODEError: a neural ODE cannot be integrated any more.
+        TrainingError: the loss is no longer finite.
+        ODEError: a neural ODE can no longer be integrated.
         Interrupted: a signal or `stop` ended the run; it was saved.
     """
     folder = Folder(path)
     if resume:
-        folder.read_recipe()  # what is no run is said before any data are read
+        folder.read_recipe()  # fails before any data are read if this is not a run
     else:
-        folder.check_free()  # on all processes: none of them is left waiting for another
+        folder.check_free()  # on all processes, so that none is left waiting for another
     accelerator = evaluation.accelerator(recipe.precision)
     console = (console or Console()) if accelerator.is_main_process else Console(quiet=True)
     with accelerator.main_process_first():  # which downloads what is missing
@@ -76,7 +76,7 @@ def train(
     begins = recipe.initialisation
     if fresh and begins is not None and begins.radius is not None:
         console.print(
-            f"Looking for the scale of the recurrent weights that gives a spectral radius of "
+            f"Searching for the scale of the recurrent weights that gives a spectral radius of "
             f"{begins.radius:g} on the first batch ...",
             markup=False,
         )
@@ -140,14 +140,14 @@ def fit(
             if ends and trainer.step < trainer.steps:
                 raise Interrupted(
                     f"stopped in epoch {epoch + 1} after step {trainer.step} of {trainer.steps}; "
-                    f"it is saved: go on with: equilibria train {folder.recipe} "
+                    f"it is saved; continue with: equilibria train {folder.recipe} "
                     f"--out {folder.path} --resume"
                 )
     conclude(trainer, folder, console)
 
 
 def conclude(trainer: Trainer, folder: Folder, console: Console) -> None:
-    """Write the weights and evaluation.json; say so if samples missed their fixed point."""
+    """Write the weights and evaluation.json; warn if samples did not converge."""
     result = trainer.evaluate("test", () if trainer.task.streams else evaluation.DEPTHS)
     if (radius := trainer.radius()) is not None:
         result["spectral_radius"] = radius
@@ -160,8 +160,7 @@ def conclude(trainer: Trainer, folder: Folder, console: Console) -> None:
             f"{100 * share:.1f} % {name}" for name, share in statuses.items() if share
         )
         console.print(
-            f"Not all test samples reached their fixed point: {ended}. "
-            f"See: equilibria doctor {folder.path}",
+            f"Not all test samples converged: {ended}. See: equilibria doctor {folder.path}",
             style="yellow",
             markup=False,
         )

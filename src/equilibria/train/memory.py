@@ -47,7 +47,7 @@ DEPTHS = (5, 10, 20, 40, 80)
 """Evaluations at which a step is measured."""
 
 LONG = (6, 12, 24)
-"""The same where one evaluation reads whole segments of a text."""
+"""The same where one evaluation processes whole segments of a text."""
 
 LONGEST = 60.0
 """Seconds that `measure_within` lets a point take."""
@@ -62,11 +62,11 @@ class _Keyed:
     kind: Kind
     """The DEQ as it trains; its cell unrolled, plain or with checkpointing; an explicit network."""
     evals: int
-    """Evaluations of the cell in the forward; of an explicit network its layers, 0 if unknown."""
+    """Evaluations of the cell in the forward; layers of an explicit network, 0 if unknown."""
 
     @property
     def key(self) -> tuple[Kind, int]:
-        """What tells this point from the others of a model."""
+        """What identifies this point among those of a model."""
         return self.kind, self.evals
 
 
@@ -75,7 +75,7 @@ class MemoryPoint(_Keyed):
     """What one training step needs at one depth."""
 
     bytes: int
-    """Peak of what forward and backward allocate, less the gradients of the parameters."""
+    """Peak of what forward and backward allocate, minus the gradients of the parameters."""
     history_bytes: int
     """Share of `bytes` that the solvers' histories take: the larger of forward and backward."""
 
@@ -85,21 +85,21 @@ def measure(
 ) -> list[MemoryPoint]:
     """Measure the memory of a training step: of a DEQ and of its cell unrolled, or of a network.
 
-    Every solve is made to take the full number of evaluations (its tolerance is 0). Parameters,
-    gradients and optimiser state are there before the measurement and are not part of it. It is
-    made in float32, on the device of the model: with torch's profiler on the CPU, with
+    Every solve takes the full number of evaluations (its tolerance is 0). Parameters, gradients and
+    optimiser state exist before the measurement and are not part of it. It is made in float32, on
+    the device of the model: with torch's profiler on the CPU, with
     `torch.cuda.max_memory_allocated` on a GPU.
 
-    Of a model of sequences the body is measured, without embedding and softmax: tokens are embedded
-    before, and the loss is the mean square of the features. A batch that follows another is
-    measured: there is a carry.
+    For a sequence model the body is measured, without embedding and softmax: tokens are embedded
+    beforehand, and the loss is the mean square of the features. The batch measured follows another
+    one, so there is a carry.
 
     Args:
         model: the model; it is copied.
         task: gives the loss.
         batch: one batch.
-        depths: numbers of evaluations; None for `DEPTHS`, or `LONG` of sequences, and beside them
-            the solver's `max_evals` where its history grows to the end.
+        depths: numbers of evaluations; None for `DEPTHS`, or `LONG` for sequences, and also the
+            solver's `max_evals` where its history grows to the end.
     """
     subject = _subject(model, task, batch)
     return [_point(subject, each)[0] for each in settings(model, depths)]
@@ -110,8 +110,8 @@ class Setting(_Keyed):
     """What is measured of one point.
 
     Attributes:
-        solver: takes so many evaluations; None of an explicit network.
-        adjoint: gives the gradient; None of an explicit network.
+        solver: takes this many evaluations; None for an explicit network.
+        adjoint: gives the gradient; None for an explicit network.
     """
 
     solver: Solver | None = None
@@ -119,7 +119,7 @@ class Setting(_Keyed):
 
 
 def settings(model: Model, depths: Sequence[int] | None = None) -> list[Setting]:
-    """Return what `measure` measures of a model, kind by kind, each from the shallowest on."""
+    """Return what `measure` measures of a model, kind by kind, shallowest first."""
     if not isinstance(model, EquilibriumModel):
         return [Setting("explicit", getattr(getattr(model, "config", None), "layers", 0))]
     solver = model.deq.solver
@@ -145,7 +145,7 @@ def settings(model: Model, depths: Sequence[int] | None = None) -> list[Setting]
 
 
 def missing(model: Model, known: Sequence[MemoryPoint]) -> list[Setting]:
-    """Return what of the `settings` of a model has not been measured yet."""
+    """Return the `settings` of a model that have not been measured yet."""
     done = {point.key for point in known}
     return [each for each in settings(model) if each.key not in done]
 
@@ -160,20 +160,19 @@ def measure_within(
     max_bytes: float | None = None,
     max_seconds: float = LONGEST,
 ) -> Iterator[MemoryPoint]:
-    """Measure point by point what `measure` does, but for what the machine is too small for.
+    """Measure point by point what `measure` does, skipping what the machine is too small for.
 
-    Before a point is measured, its memory and its time are estimated: from the point before it, or
-    from steps on two and four samples. Both grow at most in proportion to the
-    evaluations.
+    Before a point is measured, its memory and time are estimated: from the previous point, or from
+    steps on two and four samples. Both grow at most in proportion to the evaluations.
 
     Args:
         model: the model; it is copied.
         task: gives the loss.
         batch: one batch.
         known: points that were measured before; they are not measured again.
-        skipped: called with a sentence that says why a point is left out.
-        max_bytes: that a step may take; None for four fifths of what the device has free.
-        max_seconds: that the two steps of a point may take.
+        skipped: called with a sentence that says why a point is skipped.
+        max_bytes: maximum for a step; None for four fifths of the device's free memory.
+        max_seconds: maximum for the two steps of a point.
 
     Yields:
         A point as soon as it is measured.
@@ -182,7 +181,7 @@ def measure_within(
     if not wanted:
         return
     device = _device(model)
-    # A fifth is left to copies of the weights, their gradients and what else runs there.
+    # A fifth is left for copies of the weights, their gradients and other programs.
     limit = 0.8 * free_bytes(device) if max_bytes is None else max_bytes
     subject = _subject(model, task, batch)
     latest: tuple[Setting, _Need] | None = None
@@ -201,8 +200,8 @@ def measure_within(
         what = f"Memory of a step, {each.kind} at depth {each.evals}, is not measured: "
         if likely.bytes > limit:
             skipped(
-                f"{what}about {likely.bytes / 2**30:.1f} GiB are needed and there are "
-                f"{limit / 2**30:.1f} GiB"
+                f"{what}it needs about {likely.bytes / 2**30:.1f} GiB, and {limit / 2**30:.1f} GiB "
+                "are available"
             )
         elif likely.seconds > max_seconds:
             skipped(
@@ -291,7 +290,7 @@ def _estimate(model: Model, task: Task, batch: Batch, setting: Setting) -> _Need
 
 
 def free_bytes(device: torch.device) -> float:
-    """Return how many bytes can still be allocated on a device; infinity where nobody says."""
+    """Return how many bytes can still be allocated on a device; infinity if unknown."""
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cached
@@ -311,7 +310,7 @@ _Sequences = TypeVar("_Sequences", bound=SequenceModel)
 
 
 def body(model: _Sequences, tokens: Tensor) -> _Sequences:
-    """Return a copy of a model of sequences that knows no words: `tokens` are embedded once.
+    """Return a copy of a sequence model without its lexicon: `tokens` are embedded once.
 
     Whatever it is called with, it reads the embeddings of `tokens`, which are constants.
     """
@@ -323,7 +322,7 @@ def body(model: _Sequences, tokens: Tensor) -> _Sequences:
 
 
 class _Embedded(nn.Module):
-    """Stands for a lexicon that has embedded already."""
+    """Stands in for a lexicon whose tokens are already embedded."""
 
     def __init__(self, embedded: Tensor) -> None:
         super().__init__()
@@ -348,7 +347,7 @@ def _carry(model: Model, inputs: Any) -> Any:
 
 def peak_bytes(step: Callable[[], object], device: torch.device = CPU) -> int:
     """Return the largest number of bytes that `step` has allocated at one time on a device."""
-    gc.collect()  # what is freed meanwhile but allocated before cannot be counted
+    gc.collect()  # memory allocated before and freed during the step would be miscounted
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         before = torch.cuda.memory_allocated(device)

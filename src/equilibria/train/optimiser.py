@@ -1,4 +1,4 @@
-"""Optimisers and courses of the learning rate that a recipe can name."""
+"""Optimisers and learning-rate schedules that a recipe can name."""
 
 import abc
 import math
@@ -58,7 +58,7 @@ class _Moments(Optimiser):
 
 @dataclass(frozen=True, kw_only=True)
 class Adam(_Moments):
-    """Adam (Kingma and Ba 2015), whose decay is a part of the gradient: an L2 penalty.
+    """Adam (Kingma and Ba 2015), with weight decay as part of the gradient: an L2 penalty.
 
     Args:
         lr: learning rate at its highest; the schedule multiplies it.
@@ -113,9 +113,9 @@ class SGD(Optimiser):
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule(abc.ABC):
-    """A learning rate's course: a factor on the optimiser's own learning rate.
+    """A learning-rate schedule: a factor on the optimiser's own learning rate.
 
-    It is a function of the step, so that there is no state to save but the step.
+    It is a function of the step, which is therefore the only state to save.
 
     Args:
         warmup: share of all steps, from 0 to 1, in which the factor rises linearly from 0.
@@ -125,7 +125,7 @@ class Schedule(abc.ABC):
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.warmup <= 1.0:
-            raise ValueError(f"warmup is a share of all steps, from 0 to 1; got {self.warmup}")
+            raise ValueError(f"warmup must be a share of all steps, 0 to 1; got {self.warmup}")
 
     def factor(self, step: int, steps: int) -> float:
         """Return the factor for step `step` (from 0) of `steps`."""
@@ -168,7 +168,7 @@ class Cosine(Schedule):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0.0 <= self.final <= 1.0:
-            raise ValueError(f"final is a factor from 0 to 1; got {self.final}")
+            raise ValueError(f"final must be a factor from 0 to 1; got {self.final}")
 
     def fall(self, progress: float) -> float:
         """Return the cosine's factor at `progress` in [0, 1]."""

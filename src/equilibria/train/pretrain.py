@@ -1,4 +1,4 @@
-"""Training that begins with a shallow network, as a recipe names it."""
+"""Pretraining as a shallow network, as a recipe names it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["ShallowStart"]
 
 @dataclass(frozen=True, kw_only=True)
 class ShallowStart:
-    """Trains the cell unrolled a few times in the first steps, and solves for its fixed point then.
+    """Trains the cell unrolled a few times in the first steps, then solves for its fixed point.
 
         z_(i+1) = f(z_i; x),    z_0 = 0,    i < layers,
 
     is an ordinary weight-tied network, with ordinary gradients through all its layers. An
-    evaluation that falls into these steps reads the same shallow network. The regulariser and the
-    correction begin with the solves.
+    evaluation during these steps uses the same shallow network. The regulariser and the correction
+    begin with the solves.
 
     Args:
         layers: evaluations of the cell.

@@ -1,4 +1,4 @@
-"""Recipes: everything that decides what a training run does."""
+"""Recipes: everything that determines what a training run does."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ METHODS: dict[str, type] = {
         )
     },
 }
-"""Every class that a recipe may name, beside models and tasks."""
+"""Every class that a recipe may name, other than models and tasks."""
 
 
 def choices() -> dict[str, type]:
@@ -54,34 +54,34 @@ class Recipe:
     """What a training run does, down to the last digit.
 
     Args:
-        description: what the recipe is for, in a sentence.
+        description: what the recipe is for, in one sentence.
         task: data, loss and metric.
         model: architecture.
-        solver: solver of the fixed point; null for an explicit network, as all that follows up to
+        solver: solver of the fixed point; null for an explicit network, as are `adjoint`,
             `initialisation`, `regulariser`, `correction` and `pretrain`.
         eval_solver: solver in evaluation; null for the same one.
-        adjoint: what stands for the derivative of the fixed point.
+        adjoint: how the fixed point is differentiated.
         per_sample: let samples that have converged leave the batch.
         initialisation: ensemble of the cell's recurrent weights; null for the model's own.
-        optimiser: optimiser and its highest learning rate.
-        schedule: course of the learning rate.
+        optimiser: optimiser and its peak learning rate.
+        schedule: learning-rate schedule.
         regulariser: penalty on the Jacobian at the solution, which keeps solves short; null for
             none.
         correction: loss on states along the solver's path; null for none.
-        pretrain: shallow network that the first steps train; null for solves from the first on.
-        epochs: epochs of the run; evaluation follows each.
+        pretrain: shallow network trained in the first steps; null to solve from the first step.
+        epochs: epochs of the run; each is followed by an evaluation.
         epoch_steps: steps that count as an epoch; null for a pass over the training data.
-        batch_size: samples or streams a step, of all processes together.
-        accumulate: micro-batches that each process cuts its share of a step into, one after the
-            other: less memory, and the same gradient to rounding.
-        eval_batch_size: samples a batch in evaluation, on each process; or streams of a text, of
-            all processes together.
-        clip: largest norm of the gradient of all parameters together; null for no limit.
+        batch_size: samples or streams per step, over all processes.
+        accumulate: micro-batches into which each process splits its share of a step, run one after
+            the other: less memory, and the same gradient up to rounding.
+        eval_batch_size: samples per batch in evaluation, on each process; or streams of a text,
+            over all processes.
+        clip: maximum norm of the gradient of all parameters together; null for no limit.
         precision: arithmetic inside the cell and around the solver: float32, or autocast to bf16
             or fp16. The solver's own arithmetic stays in float32.
         probes: held-out samples at which the spectral radius is measured after each epoch.
         save_every: steps between checkpoints; null for one at the end of each epoch.
-        seed: seed of the initial weights, the order of the samples and everything else at random.
+        seed: seed of the initial weights, the order of the samples and everything else random.
     """
 
     description: str = ""
@@ -126,13 +126,13 @@ class Recipe:
     def _check_layer(self) -> None:
         for name in ("solver", "adjoint"):
             if getattr(self, name) is None:
-                raise ValueError(f"{name}: is missing, and {type(self.model).__name__} needs one")
+                raise ValueError(f"{name} is missing, and {type(self.model).__name__} needs one")
         assert self.solver is not None
         controller = self.regulariser and self.regulariser.controller
         if controller and controller.evals >= self.solver.max_evals:
             raise ValueError(
                 f"regulariser.controller.evals is {controller.evals:g}, but solver.max_evals is "
-                f"{self.solver.max_evals}: solves can never exceed that budget; lower it"
+                f"{self.solver.max_evals}: solves can never exceed this budget; lower it"
             )
 
     def _check_explicit(self) -> None:
@@ -144,14 +144,14 @@ class Recipe:
             raise ValueError(_nothing_to_solve(type(self.model).__name__, given))
 
     def layer(self) -> dict[str, Any]:
-        """Return the keywords of the model's `DEQ` layer; none of an explicit network."""
+        """Return the keywords of the model's `DEQ` layer; none for an explicit network."""
         return {name: getattr(self, name) for name in LAYER} if self.model.implicit else {}
 
 
 def _nothing_to_solve(model: str, given: Sequence[str]) -> str:
     return (
-        f"{model} is an explicit network: there is nothing to solve, and a recipe of it has no "
-        f"{', '.join(given)}. Leave that out, or take it away with {given[0]}: null"
+        f"{model} is an explicit network: there is nothing to solve, so its recipe has no "
+        f"{', '.join(given)}. Leave this out, or set {given[0]}: null"
     )
 
 
@@ -176,7 +176,7 @@ def read(name: str) -> dict[str, Any]:
         try:
             text = Path(name).read_text("utf-8")
         except UnicodeDecodeError as error:
-            raise ConfigError(f"{name} is no text in UTF-8: {error}") from None
+            raise ConfigError(f"{name} is not UTF-8 text: {error}") from None
     else:
         raise ConfigError(f"there is no recipe '{name}'" + nearest(name, available()))
     try:
@@ -196,7 +196,7 @@ def load(name: str, argv: Sequence[str] = ()) -> Recipe:
         argv: command line options such as `--solver.history 3`.
 
     Raises:
-        ConfigError: an unknown recipe, key or class, or a value that one of them refuses.
+        ConfigError: an unknown recipe, key or class, or a value that one of them rejects.
     """
     return parse(read(name), argv, source=f"recipe {name}")
 
@@ -205,7 +205,7 @@ def parse(tree: Mapping[str, Any], argv: Sequence[str] = (), *, source: str = "r
     """Return the recipe that a nested mapping describes; see `load`."""
     recipe = config.build(Recipe, tree, choices(), argv, source=source)
     if not recipe.model.implicit:
-        # What equals a default is nothing to the class, but here it was written down.
+        # The class ignores a value that equals a default, but here it was given explicitly.
         options = dict(config.pairs(argv))
         names = {name: options.get(f"{name}.name") or tree.get(name) or "null" for name in IMPLICIT}
         given = [name for name in IMPLICIT if names[name] != "null"]
@@ -215,14 +215,14 @@ def parse(tree: Mapping[str, Any], argv: Sequence[str] = (), *, source: str = "r
 
 
 def dump(recipe: Recipe) -> dict[str, Any]:
-    """Return the recipe as a nested mapping with every default spelt out."""
+    """Return the recipe as a nested mapping with every default filled in."""
     return config.dump(recipe, choices())
 
 
 def renamed(tree: Any) -> Any:
-    """Return a resolved recipe, or any part of one, with one name for each method, to compare it.
+    """Return a resolved recipe, or any part of one, with one name per method, for comparison.
 
-    `Anderson` with a period above 1 is `AlternatingAnderson`, a name that older records lack.
+    `Anderson` with a period above 1 is `AlternatingAnderson`, a name missing from older records.
     """
     if isinstance(tree, Mapping):
         found = {key: renamed(value) for key, value in tree.items()}
@@ -233,7 +233,7 @@ def renamed(tree: Any) -> Any:
 
 
 def to_yaml(recipe: Recipe) -> str:
-    """Return the recipe as YAML with every default spelt out; `parse` reads it back."""
+    """Return the recipe as YAML with every default filled in; `parse` reads it back."""
     return yaml.safe_dump(dump(recipe), sort_keys=False, default_flow_style=None, width=100)
 
 

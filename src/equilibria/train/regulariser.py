@@ -11,18 +11,18 @@ __all__ = ["EvaluationBudget", "JacobianPenalty"]
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationBudget:
-    """Holds the evaluations of the forward solves at a budget, by a factor on the penalty's gamma.
+    """Keeps the evaluations of the forward solves at a budget, by a factor on the penalty's gamma.
 
     After every few steps, factor <- factor exp(gain (e / evals - 1)), with e the mean evaluations
-    of a sample in these steps: over the budget the penalty grows, under it fades. The factor
+    per sample in these steps: above the budget the penalty grows, below it fades. The factor
     begins at 1 and stays between `lowest` and `highest`.
 
     Args:
-        evals: mean evaluations of a sample to hold, in the forward solves of training.
+        evals: target mean evaluations per sample, in the forward solves of training.
         every: steps between changes of the factor.
         gain: change of log(factor) where solves take twice the budget.
-        lowest: smallest factor, above 0, so that the penalty can come back.
-        highest: largest factor, which keeps the penalty from drowning the loss.
+        lowest: minimum factor, above 0, so that the penalty can recover.
+        highest: maximum factor, which keeps the penalty from dominating the loss.
     """
 
     evals: float
@@ -46,7 +46,7 @@ class EvaluationBudget:
 
     def adapt(self, factor: float, evals: float) -> float:
         """Return the factor that follows on solves with a mean of `evals`."""
-        # Solves that ran to their limit are no reason for more than a factor of exp(gain).
+        # Even solves that ran to their limit raise the factor by at most exp(gain).
         excess = min(1.0, evals / self.evals - 1.0)
         return min(self.highest, max(self.lowest, factor * math.exp(self.gain * excess)))
 
@@ -57,9 +57,9 @@ class JacobianPenalty:
 
         loss + tau gamma penalty,    tau ~ Bernoulli(probability),
 
-    with `stability.jacobian_penalty`. Both gamma and probability can move over the training, as
+    with `stability.jacobian_penalty`. Both gamma and probability can change during training, as
     in the papers (gamma from 1.6 to 2.5 at a probability of .35 on WikiText-103; .5 at .05 on
-    CIFAR-10). Whether a step has the penalty depends on the seed of the run and the step alone: it
+    CIFAR-10). Whether a step has the penalty depends only on the seed of the run and the step: it
     is the same on all processes, and the same when a run is resumed.
 
     Args:
@@ -69,8 +69,8 @@ class JacobianPenalty:
         final_probability: share at the end of the ramp; null for no change.
         begin: where the ramp begins, as a share of all steps.
         end: where it ends, as a share of all steps.
-        stairs: jumps in which the ramp is climbed, the last of them at `end`; null for a straight
-            line.
+        stairs: number of equal jumps that replace the ramp, the last at `end`; null for a linear
+            ramp.
         samples: random probes for each sample of the batch, M in the papers.
         controller: adapts gamma to a budget of evaluations; null for none.
 
@@ -98,7 +98,7 @@ class JacobianPenalty:
                 raise ValueError(f"{name} must lie in [0, 1]; got {value}")
         if not 0.0 <= self.begin <= self.end <= 1.0:
             raise ValueError(
-                "begin and end are shares of all steps, 0 <= begin <= end <= 1; got "
+                "begin and end must be shares of all steps, 0 <= begin <= end <= 1; got "
                 f"{self.begin} and {self.end}"
             )
         for name in ("stairs", "samples"):

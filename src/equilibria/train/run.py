@@ -1,4 +1,4 @@
-"""The folder that a training run leaves behind."""
+"""The folder of a training run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from equilibria.train.recipe import Recipe
 
 
 class RunError(RuntimeError):
-    """A run folder that cannot be made, read or resumed; the message names it."""
+    """A run folder that cannot be created, read or resumed; the message names it."""
 
 
 class _File:
@@ -48,25 +48,25 @@ class Folder:
     path: Path
 
     recipe = _File("recipe.yaml")
-    """The recipe with every default spelt out, as YAML."""
+    """The recipe with every default filled in, as YAML."""
     info = _File("run.json")
     """Versions, hardware and date, as JSON."""
     metrics = _File("metrics.jsonl")
-    """One JSON object a line and epoch."""
+    """One line per epoch, each a JSON object."""
     events = _File("events")
     """Folder of TensorBoard's events."""
     weights = _File("model.safetensors")
     """Weights after the last finished epoch, as safetensors."""
     checkpoint = _File("checkpoint.pt")
-    """What the run needs to go on."""
+    """What the run needs to resume."""
     evaluation = _File("evaluation.json")
     """Figures, evaluations and statuses on the test data, as JSON."""
     vocabulary = _File("vocabulary.json")
-    """Which token is which word or character, as JSON, of a run on a text."""
+    """Which token is which word or character, as JSON, for a run on a text."""
     images = _File("images.json")
-    """Names of the classes and how images were normalised, as JSON, of a run on images."""
+    """Names of the classes and how images were normalised, as JSON, for a run on images."""
     baseline = _File("baseline.json")
-    """What the task's baseline makes of the same data, as JSON."""
+    """Figures of the task's baseline on the same data, as JSON."""
     memory = _File("memory.json")
     """Memory of a training step against depth, as JSON."""
 
@@ -76,36 +76,36 @@ class Folder:
         return self.path / f"{name}.json"
 
     def create(self, recipe: Recipe) -> None:
-        """Make the folder and write the recipe into it.
+        """Create the folder and write the recipe into it.
 
         Raises:
-            RunError: there is something at that path already.
+            RunError: the path is not free.
         """
         self.check_free()
         self.path.mkdir(parents=True, exist_ok=True)
         files.write_text(self.recipe, recipes.to_yaml(recipe))
 
     def check_free(self) -> None:
-        """Raise RunError if there is something at the path already."""
+        """Raise RunError if the path is not free."""
         if self.recipe.exists():
             raise RunError(
-                f"{self.path} holds a run already and is not overwritten: "
+                f"{self.path} already holds a run, which is not overwritten: "
                 "continue it with --resume, or name another folder with --out"
             )
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise RunError(
-                f"{self.path} exists and is no run: name an empty or a new folder with --out"
+                f"{self.path} exists and is not a run: name an empty or new folder with --out"
             )
 
     def read_recipe(self) -> Recipe:
         """Return the recipe of the run.
 
         Raises:
-            RunError: the folder is no run.
-            ConfigError: its recipe is not one of this version of equilibria.
+            RunError: the folder is not a run.
+            ConfigError: its recipe is not valid in this version of equilibria.
         """
         if not self.recipe.is_file():
-            raise RunError(f"{self.path} is no run folder: it has no {self.recipe.name}")
+            raise RunError(f"{self.path} is not a run folder: it has no {self.recipe.name}")
         try:
             tree = yaml.safe_load(self.recipe.read_text("utf-8"))
         except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -115,7 +115,7 @@ class Folder:
         return recipes.parse(tree, source=str(self.recipe))
 
     def check_untrained(self) -> None:
-        """See that a run without a checkpoint has nothing to lose by starting anew.
+        """Check that a run without a checkpoint loses nothing by restarting.
 
         Raises:
             RunError: it has weights or metrics.
@@ -123,21 +123,21 @@ class Folder:
         trained = [path for path in (self.weights, self.metrics) if path.exists()]
         if any(path.stat().st_size for path in trained):
             raise RunError(
-                f"{self.checkpoint} is missing, though the run has {trained[0].name}: bring it "
-                "back, or train into another folder with --out"
+                f"{self.checkpoint} is missing, though the run has {trained[0].name}: restore it, "
+                "or train into another folder with --out"
             )
 
     def check_data(self, checksum: str) -> None:
-        """See that the run was started on the data that are there now.
+        """Check that the run was started on the same data.
 
         Raises:
-            RunError: it was started on others.
+            RunError: it was started on other data.
         """
         known = json.loads(self.info.read_text("utf-8")).get("data")
         if known != checksum:
             raise RunError(
-                f"{self.path} was started on other data ({known}) than are found now ({checksum}): "
-                "name their folder with --data-dir"
+                f"{self.path} was started on other data ({known}) than those found ({checksum}): "
+                "name the folder of the original data with --data-dir"
             )
 
     def check_same(self, recipe: Recipe) -> None:
@@ -148,11 +148,11 @@ class Folder:
         if lines:
             raise RunError(
                 f"{self.path} was started with another recipe and cannot be resumed with this one "
-                f"({'; '.join(lines)}): leave these options out, or start anew with --out"
+                f"({'; '.join(lines)}): leave these options out, or start a new run with --out"
             )
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Return the metrics of all epochs; a last line that a crash cut off is left out."""
+        """Return the metrics of all epochs; a last line truncated by a crash is dropped."""
         if not self.metrics.is_file():
             return []
         lines = self.metrics.read_text("utf-8").splitlines(keepends=True)
@@ -174,7 +174,7 @@ class Run:
     """With the trained weights, in evaluation mode, on the CPU."""
     task: Task | None
     metrics: list[dict[str, Any]]
-    """One a finished epoch."""
+    """One record per finished epoch."""
 
     @property
     def data(self) -> Task:
@@ -195,10 +195,10 @@ def load(
 
     Args:
         path: its folder.
-        data_dir: folder to look for data sets in, before EQUILIBRIA_DATA.
+        data_dir: folder to search for data sets before EQUILIBRIA_DATA.
         data: read the data set too.
-        changes: fields of the model's config that are to be others than in training, such as
-            `eval_memory`. They must leave the weights what they are.
+        changes: fields of the model's config that differ from training, such as `eval_memory`.
+            They must not affect the weights.
 
     Raises:
         RunError: there is no run at `path`.
@@ -218,7 +218,7 @@ def load(
 
 
 def describe(model: Model, task: Task, accelerator: Accelerator) -> dict[str, Any]:
-    """Return what run.json holds: what the result depends on beside the recipe, and the metrics."""
+    """Return what run.json holds: what the result depends on besides the recipe, and metrics."""
     counts = {"parameters": _parameters(model)}
     if isinstance(model, SequenceModel):
         lexicon = _parameters(model.lexicon)
@@ -241,7 +241,7 @@ def _parameters(module: nn.Module) -> int:
 
 
 def environment() -> dict[str, Any]:
-    """Return what a result depends on beside the recipe: versions, hardware, date."""
+    """Return what a result depends on besides the recipe: versions, hardware, date."""
     packages = ("equilibria", "torch", "numpy", "accelerate")
     hardware = f"{len(_cores())} CPU cores, {torch.get_num_threads()} threads"
     if torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""What training adds to the loss for the sake of stability, and what it remembers of it."""
+"""The stabilising terms that training adds to the loss, and their statistics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Stabiliser:
     Args:
         recipe: of the run.
         steps: of the whole run.
-        accelerator: tells the process and the device.
+        accelerator: gives the process and the device.
     """
 
     def __init__(self, recipe: Recipe, steps: int, accelerator: Accelerator) -> None:
@@ -54,16 +54,16 @@ class Stabiliser:
     ) -> Tensor | None:
         """Return what a micro-batch of step `step` adds to the loss, a scalar; None for nothing.
 
-        Of a model that solves several times, piece by piece, the penalty is the mean over the
+        For a model that solves several times, piece by piece, the penalty is the mean over the
         solves.
 
         Args:
             step: from 0.
             solutions: found with the iterates that `states` asked for.
-            loss: states, one of each solve -> scalar, what the micro-batch contributes to the mean
-                loss of what is read from them.
+            loss: states, one per solve -> scalar, the micro-batch's contribution to the mean loss
+                of the outputs read from them.
             share: of this process's rows that are in the micro-batch.
-            part: of the whole step's rows that these are.
+            part: the part of the whole step's rows that these are.
             penalised: whether the step has the penalty; None: drawn, as the recipe says.
         """
         terms: list[Tensor] = []
@@ -92,7 +92,7 @@ class Stabiliser:
         return sum(terms[1:], terms[0]) if terms else None
 
     def observe(self, step: int, solutions: Sequence[Solution]) -> None:
-        """Take note of what the solves of step `step` took."""
+        """Record the evaluations of the solves of step `step`."""
         controller = self.recipe.regulariser and self.recipe.regulariser.controller
         evals = torch.cat([each.stats.evals for each in solutions])
         self.length = float(evals.double().mean())
@@ -107,7 +107,7 @@ class Stabiliser:
             self.evals, self.samples = 0.0, 0
 
     def finish_epoch(self) -> dict[str, Any]:
-        """Return what the log of an epoch says, and begin the counts of another."""
+        """Return the log of an epoch, and reset the counts."""
         total: dict[str, float] = defaultdict(float)
         for each in gather_object([dict(self.counts)]):
             for name, value in each.items():
@@ -144,6 +144,6 @@ class Stabiliser:
         self.samples, self.length = state["samples"], state["length"]
 
     def _probes(self, step: int, part: Part) -> torch.Generator:
-        """Probes of their own, so that all else at random is what it is without a penalty."""
+        """A separate generator, so that everything else random is the same without a penalty."""
         seed = random.Random(f"probes {self.recipe.seed} {step} {part.index}").getrandbits(63)
         return torch.Generator(self.accelerator.device).manual_seed(seed)

@@ -25,10 +25,10 @@ from equilibria.train.recipe import Recipe
 __all__ = ["ENSEMBLES", "SAMPLES", "SEQUENCES", "examine_start"]
 
 ENSEMBLES: tuple[Ensemble, ...] = ("gaussian", "orthogonal", "goe")
-"""What is compared where nothing else is asked for."""
+"""The ensembles compared by default."""
 
 SAMPLES = 64
-"""Samples that are solved for."""
+"""Samples to solve."""
 
 SEQUENCES = 4
 """The same where a sample is a sequence, whose state has many more entries."""
@@ -44,17 +44,17 @@ def examine_start(
     samples: int | None = None,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Sweep:
-    """Measure how the model of a recipe would start, on the first samples that training meets.
+    """Measure the initial stability of a recipe's model, on the first samples of training.
 
-    The model is the one that training would begin with, its other weights included; a radius that
-    the recipe asks for is set as training does, on its whole first batch, and where it cannot be
-    reached the sweep says so. Of a text, a sample is the first segment of a stream, which nothing
-    precedes; of a model that solves a segment in pieces, the first piece is taken. All is measured
-    in float32. Random generators stay as they were.
+    The model is the one that training would begin with, including its other weights; a radius that
+    the recipe requests is set as in training, on its whole first batch, and the sweep reports if it
+    cannot be reached. For a text, a sample is the first segment of a stream, which nothing
+    precedes; for a model that solves a segment in pieces, the first piece is used. Everything is
+    measured in float32. The state of random generators is preserved.
 
     Args:
-        recipe: its seed is that of the draws too, its `initialisation.layers` says which weights
-            are drawn, and its solver is the one that must converge.
+        recipe: its seed is also that of the draws, its `initialisation.layers` selects which
+            weights are drawn, and its solver is the one that must converge.
         task: the recipe's.
         ensembles, scales, draws, progress: see `stability.ensembles.sweep`.
         samples: how many; None for `SAMPLES`, or `SEQUENCES`.
@@ -66,8 +66,8 @@ def examine_start(
     kind = type(recipe.model).__name__
     if not recipe.model.implicit:
         raise ValueError(
-            f"{kind} describes an explicit network: it solves for no fixed point, so there are no "
-            "recurrent weights whose start could be unstable"
+            f"{kind} describes an explicit network: it solves for no fixed point, so it has no "
+            "recurrent weights to initialise"
         )
     with _kept():
         return _examine(recipe, task, ensembles, scales, draws, samples, progress)
@@ -120,19 +120,19 @@ def _examine(
 
 
 def _notes(recipe: Recipe) -> Iterator[str]:
-    """In what training differs from what is measured."""
+    """How training differs from what is measured."""
     if recipe.pretrain is not None:
         yield (
             f"The recipe trains a shallow network in its first {recipe.pretrain.steps} steps "
-            "(pretrain): its solves begin from what these have made of the weights."
+            "(pretrain): its first solves use the weights after these steps."
         )
     if recipe.precision != "float32":
-        yield f"The recipe trains in {recipe.precision}, and this was measured in float32."
+        yield f"The recipe trains in {recipe.precision}; this was measured in float32."
 
 
 @contextmanager
 def _kept() -> Iterator[None]:
-    """Leaves all global random generators as they were."""
+    """Preserves the state of all global random generators."""
     python, arrays = random.getstate(), numpy.random.get_state()
     with torch.random.fork_rng():
         try:

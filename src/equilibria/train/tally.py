@@ -42,7 +42,7 @@ class SolveTally:
         }
 
     def _percentile(self, percent: int) -> int:
-        """Return the least number of evaluations that `percent` of the samples did not exceed."""
+        """Return the minimum number of evaluations that `percent` of the samples did not exceed."""
         left = self.evals.total() * percent / 100
         for evals, samples in sorted(self.evals.items()):
             left -= samples
@@ -53,7 +53,7 @@ class SolveTally:
 
 @dataclass
 class Tally:
-    """Sums of loss and metrics, and forward and adjoint solves, of what was seen so far.
+    """Sums of loss and metrics, and counts of forward and adjoint solves, so far.
 
     Attributes:
         sums: by name, on the CPU, in float64 or int64; `loss` and `units` among them.
@@ -79,7 +79,7 @@ class Tally:
         """Count the solves behind a batch, forward and, once they were made, backward.
 
         Args:
-            solutions: one a solve.
+            solutions: one per solve.
             rows: (batch,) bool, which samples count; None for all.
         """
         for solution in solutions:
@@ -120,7 +120,7 @@ class Tally:
 
     @classmethod
     def total(cls, states: Iterable[Mapping[str, Any]]) -> Tally:
-        """Return the tally of all that several have seen, given the `state` of each."""
+        """Return the sum of several tallies, given the `state` of each."""
         total = Tally()
         for tally in map(cls.restore, states):
             total.add(tally.sums)

@@ -1,4 +1,4 @@
-"""A training between two steps: a step of it, an epoch's record, its checkpoint."""
+"""The state of a training run: its steps, the record of an epoch, its checkpoint."""
 
 from __future__ import annotations
 
@@ -45,36 +45,37 @@ Probe = Callable[["Trainer"], dict[str, Any]]
 
 
 class TrainingError(RuntimeError):
-    """Training cannot go on; the message says why."""
+    """Training cannot continue; the message says why."""
 
 
 class Diverged(TrainingError):
-    """The loss or the gradient is not finite; the recipe is why, and not where it is trained."""
+    """The loss or the gradient is not finite; the cause is the recipe, not the machine."""
 
 
 class Trainer:
-    """A model, its optimiser, and where in the data they are.
+    """A model, its optimiser, and their position in the data.
 
     Args:
         recipe: what to do.
         task: the recipe's task.
         accelerator: device, processes and precision.
-        probe: measures something more after each epoch.
+        probe: takes further measurements after each epoch.
         fresh: the run begins here; otherwise it is restored from a checkpoint, and the weights
-            need not begin as the recipe says.
+            are not initialised as the recipe says.
 
     Attributes:
-        model: itself, on the accelerator's device; not what wraps it on several processes.
-        beginning: what the recurrent weights were set to; None where the recipe says nothing.
-        stabiliser: the regulariser and the correction; None where the recipe has neither.
-        step: steps that were taken.
-        carry: what the model carries over to the next step, of each micro-batch; None at the start.
+        model: the model itself, on the accelerator's device, without the wrapper for several
+            processes.
+        beginning: what the recurrent weights were set to; None if the recipe does not set them.
+        stabiliser: the regulariser and the correction; None if the recipe has neither.
+        step: steps taken.
+        carry: what the model carries over to the next step, per micro-batch; None at the start.
         tally: sums and solves of this process since the epoch began.
-        seconds: that the steps since then took.
+        seconds: time of the steps since then.
 
     Raises:
-        TrainingError: the batches cannot be cut from the data or shared among the processes; or
-            the recipe asks for a spectral radius that the cell cannot have.
+        TrainingError: the batches cannot be formed from the data or split between the processes; or
+            the recipe requests a spectral radius that the cell cannot reach.
     """
 
     def __init__(
@@ -109,19 +110,20 @@ class Trainer:
             self.stabiliser = Stabiliser(recipe, self.steps, accelerator)
 
     def _check(self) -> None:
-        """Raise TrainingError where this recipe cannot be trained by these processes."""
+        """Raise TrainingError if this recipe cannot be trained by these processes."""
         recipe, processes = self.recipe, self.accelerator.num_processes
         if recipe.batch_size % processes:
             raise TrainingError(
-                f"batch_size {recipe.batch_size} cannot be shared equally by {processes} processes"
+                f"batch_size {recipe.batch_size} cannot be split equally between {processes} "
+                "processes"
             )
         if recipe.accumulate * processes > recipe.batch_size:
             raise TrainingError(
                 f"accumulate is {recipe.accumulate}, more than the {recipe.batch_size // processes}"
-                " rows that each process has of a batch: lower it or raise batch_size"
+                " rows of a batch on each process: lower it or raise batch_size"
             )
         if recipe.precision == "fp16" and self.accelerator.device.type == "cpu":
-            raise TrainingError("precision fp16 needs a GPU; on a CPU there is bf16")
+            raise TrainingError("precision fp16 needs a GPU; use bf16 on a CPU")
         if recipe.pretrain is not None and recipe.pretrain.steps >= self.steps:
             raise TrainingError(
                 f"pretrain.steps is {recipe.pretrain.steps} and the run has {self.steps} steps: it "
@@ -129,7 +131,7 @@ class Trainer:
             )
 
     def _begin(self) -> Beginning:
-        """Fill the recurrent weights as the recipe says, alike on all processes."""
+        """Fill the recurrent weights as the recipe says, identically on all processes."""
         asked = self.recipe.initialisation
         assert asked is not None
         try:
@@ -143,7 +145,7 @@ class Trainer:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps of an epoch: of a pass over the data, or as many as the recipe says."""
+        """Steps per epoch: a pass over the data, or as many as the recipe says."""
         return self.recipe.epoch_steps or self.feed.steps
 
     @property
@@ -156,11 +158,11 @@ class Trainer:
     def evaluate(self, split: str, depths: Sequence[int] = ()) -> dict[str, Any]:
         """Return the model's figures on a split; see `evaluation.evaluate`.
 
-        In the shallow beginning of a run, the shallow network is evaluated.
+        During a shallow start, the shallow network is evaluated.
 
         Args:
             split: one of the task's.
-            depths: evaluations after which the figures are taken too.
+            depths: evaluations after which the figures are also taken.
         """
         shallow = self._shallow(self.step - 1)
         with shallow.applied(self.model) if shallow else nullcontext():
@@ -175,9 +177,9 @@ class Trainer:
             )
 
     def radius(self) -> dict[str, float] | None:
-        """Return the spectral radius at the first samples of the split that is evaluated.
+        """Return the spectral radius at the first samples of the evaluation split.
 
-        None of a network that solves nothing; see `evaluation.radius`.
+        None for a network without solves; see `evaluation.radius`.
         """
         if not isinstance(self.model, EquilibriumModel) or self._shallow(self.step - 1):
             return None
@@ -185,7 +187,7 @@ class Trainer:
         return evaluation.radius(self.model, probes.inputs)
 
     def _shallow(self, step: int) -> ShallowStart | None:
-        """Return the shallow network that step `step` trains; None where it solves."""
+        """Return the shallow network that step `step` trains; None if the step solves."""
         start = self.recipe.pretrain
         return start if start is not None and step < start.steps else None
 
@@ -220,8 +222,8 @@ class Trainer:
     def train_step(self, penalised: bool | None = None) -> None:
         """Take one step of the optimiser on the next batch.
 
-        Loss and gradient are the mean over all units of the step, of all micro-batches on all
-        processes, however unequally these share them.
+        Loss and gradient are the mean over all units of the step, in all micro-batches on all
+        processes, however unevenly these are distributed.
 
         Args:
             penalised: whether the step has the regulariser's penalty; None: drawn, as the recipe
@@ -313,11 +315,11 @@ class Trainer:
         return total.tolist()
 
     def _check_finite(self, value: float, added: float) -> None:
-        """Raise Diverged on all processes where loss or penalty of one of them is not finite.
+        """Raise Diverged on all processes if the loss or penalty of any of them is not finite.
 
-        Called before they meet in backward, where one that had ended would keep the others waiting.
+        Called before they synchronise in backward, where one that had ended would block the others.
         """
-        names = "the loss", "what the regulariser and the correction add to the loss"
+        names = "the loss", "the sum of the regulariser and the correction"
         for name, each in zip(names, self._total(value, added), strict=True):
             if not math.isfinite(each):
                 raise self._diverged(f"{name} is {each}")
@@ -325,14 +327,14 @@ class Trainer:
     def _diverged(self, what: str) -> Diverged:
         """Return the error that ends training before a step that would ruin the weights."""
         return Diverged(
-            f"{what} at step {self.step + 1}. The weights and the checkpoint saved are from "
-            "before; a lower optimiser.lr or a clip may help, in a new run (--out)"
+            f"{what} at step {self.step + 1}. The saved weights and checkpoint are from before it; "
+            "a lower optimiser.lr or a clip may help, in a new run (--out)"
         )
 
     # --- the checkpoint ---------------------------------------------------------------------------
 
     def digest(self) -> str:
-        """Return what tells the checkpoints of this run from those of others."""
+        """Return what distinguishes the checkpoints of this run from those of others."""
         text = recipes.to_yaml(self.recipe) + self.task.checksum
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -340,7 +342,7 @@ class Trainer:
         """Write a checkpoint and, at the end of an epoch, the weights.
 
         Raises:
-            OSError: they could not be written; what was there before is untouched.
+            OSError: they could not be written; the previous files are untouched.
         """
         own = {
             "random": checkpoint.random_state(),
@@ -365,7 +367,7 @@ class Trainer:
             checkpoint.save_weights(folder.weights, self.model)
 
     def restore(self, folder: Folder) -> None:
-        """Go back to where the checkpoint of a run was saved; to the start if there was none yet.
+        """Restore a run from its checkpoint, or to its start if there is none yet.
 
         Raises:
             RunError: it was saved by another number of processes, or on other data.
@@ -379,7 +381,7 @@ class Trainer:
         content = checkpoint.load_checkpoint(path)
         try:
             if content["run"] != self.digest():
-                raise ValueError("its recipe or its data are others")
+                raise ValueError("its recipe or its data differ")
             processes = content["processes"]
             if len(processes) != self.accelerator.num_processes:
                 raise RunError(
@@ -402,5 +404,5 @@ class Trainer:
         except (LookupError, TypeError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:200]
             raise checkpoint.CheckpointError(
-                f"{path} is of another run, or of another version of equilibria ({reason})"
+                f"{path} belongs to another run, or another version of equilibria ({reason})"
             ) from None
