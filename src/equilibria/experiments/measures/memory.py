@@ -47,15 +47,9 @@ def step_bytes(
 ) -> int:
     """Return the peak of forward and backward less parameters and gradients, in bytes.
 
-    In float32, without autocast, on the device of the model, which is copied. Of a network of
-    sequences the body is measured, without embedding and softmax, on a batch that follows another.
-
-    Args:
-        model: to train.
-        task: gives the loss.
-        batch: of training.
-        solver: in place of the model's own.
-        penalised: with the Jacobian penalty.
+    In float32, without autocast, on the device of the model, which is copied; with `solver` in
+    place of its own, and with the Jacobian penalty where `penalised`. Of a network of sequences the
+    body is measured, without embedding and softmax, on a batch that follows another.
     """
     device = next(model.parameters()).device
     inputs, targets = pytree.tree_map(lambda x: x.to(device), (batch.inputs, batch.targets))

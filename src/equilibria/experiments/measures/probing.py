@@ -23,13 +23,9 @@ class Probing:
     """A probe of solves of a fixed length, whatever training allows itself.
 
     On the first samples of the evaluation split, without dropout: `forward` and `adjoint`, relative
-    residuals after so many evaluations and products, means over the samples, and `norm`,
-    ||J||_F^2 / d at the state found, d its entries. The model is left as it is.
-
-    Args:
-        forward: evaluations of the solver that trains.
-        adjoint: products of the linear solver that trains, or of `Implicit`'s own where training
-            solves no linear system.
+    residuals after so many evaluations and products of the solvers that train, means over the
+    samples, and `norm`, ||J||_F^2 / d at the state found, d its entries. The linear solver is that
+    of `Implicit` where training solves no linear system. The model is left as it is.
 
     papers: Bai et al. 2021, figures 1, 3 and 10.
     """

@@ -24,14 +24,8 @@ __all__ = ["as_equilibrium", "reading", "residuals", "segments"]
 
 
 def segments(task: Task, length: int | None, count: int, split: str = "test") -> Batch:
-    """Return `count` segments, fewer of a short text, from all over a split, each at a beginning.
-
-    Args:
-        task: a language task.
-        length: of them in tokens; None for that of the training.
-        count: of segments.
-        split: of the corpus.
-    """
+    """Return `count` segments, fewer of a short text, from all over a split, each at a beginning;
+    of `length` tokens, None for as many as in the training."""
     task = cast(LanguageTask, task)
     config = replace(task.config, length=length or task.config.length)
     return LanguageTask(config, task.corpus).sample(split, count)
@@ -53,15 +47,10 @@ def as_equilibrium(run: Run) -> EquilibriumModel:
 def residuals(
     context: Context, *, solvers: Mapping[str, Solver], count: int, length: int | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Relative residuals on test segments: a row for each `solver` and number of `evals`.
+    """Relative residuals on `segments` of the test text, by `solver` and number of `evals`.
 
-    `median`, `low` (10 %) and `high` (90 %) are over the segments.
-
-    Args:
-        context: of a point with one training.
-        solvers: by name; plain iteration is the stack of layers.
-        count: of segments.
-        length: of them, as `segments` takes it.
+    `median`, `low` (10 %) and `high` (90 %) are over the segments. Plain iteration is the stack of
+    layers.
     """
     run = context.run.load()
     model, inputs = as_equilibrium(run), segments(run.data, length, count).inputs
@@ -75,12 +64,8 @@ def residuals(
 
 
 def reading(context: Context, **fields: Any) -> dict[str, Any]:
-    """`perplexity`, `evals` and `converged` of the test text, and `token_seconds`, for each token.
-
-    Args:
-        context: of a point with one training of an equilibrium network; {} of one that diverged.
-        **fields: of the solver, in place of its own.
-    """
+    """`perplexity`, `evals` and `converged` of the test text, and `token_seconds`, for each token;
+    {} of a training that diverged. `fields` of the solver are in place of its own."""
     if context.run.diverged:
         return {}
     run = context.run.load()

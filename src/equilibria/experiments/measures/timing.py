@@ -61,12 +61,8 @@ def steps(trainers: Mapping[str, Trainer]) -> dict[str, dict[str, float | None]]
 
 
 def reader(trainer: Trainer, solver: Solver | None = None) -> Callable[[], None]:
-    """Return a call that reads the next batch of the test split, without gradients, endlessly.
-
-    Args:
-        trainer: whose network reads, in batches of its recipe's evaluation.
-        solver: in place of the network's own.
-    """
+    """Return a call that reads the next batch of the test split, without gradients, endlessly; with
+    `solver` in place of the network's own."""
     task, model, accelerator = trainer.task, trainer.model, trainer.accelerator
     size = trainer.recipe.eval_batch_size
     batches = itertools.chain.from_iterable(task.batches("test", size) for _ in itertools.count())

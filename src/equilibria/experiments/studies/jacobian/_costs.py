@@ -91,11 +91,8 @@ def memories(context: Context) -> Iterable[dict[str, Any]]:
         recipe, task = run.recipe, run.task
         model = run.load().model.to(evaluation.accelerator(recipe.precision).device)
         if reader != "stopped":
-            batch, penalised = (
-                task.feed(recipe.batch_size, recipe.seed).batch(0),
-                recipe.regulariser,
-            )
-            peak = step_bytes(model, task, batch, penalised=penalised is not None)
+            batch = task.feed(recipe.batch_size, recipe.seed).batch(0)
+            peak = step_bytes(model, task, batch, penalised=recipe.regulariser is not None)
             yield {"reader": reader, "step_bytes": peak}
         if isinstance(model, EquilibriumModel) and limit is not None:
             inputs = task.sample("test", recipe.eval_batch_size).inputs

@@ -19,11 +19,8 @@ from equilibria.train.regulariser import JacobianPenalty
 
 WEIGHTS = ("inner", "outer", "inject", "bias")
 """W1, W2, U and b."""
-
-SPAN = (-2.0, 2.0)
-"""Inputs; the paper does not print their ends."""
-
-NOISE = 0.05
+SPAN, NOISE = (-2.0, 2.0), 0.05
+"""Inputs, whose ends the paper does not print, and deviation of the noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +30,6 @@ class Setting:
     Args:
         initial: standard deviations of W1, W2, U and b at the start.
         rate: of Adam, at the start of its cosine.
-        epochs: passes over the training samples.
         limit: evaluations of a solve in training, and products of its adjoint.
         clip: maximum norm of a network's gradient.
         probability: share of the steps that have the penalty.

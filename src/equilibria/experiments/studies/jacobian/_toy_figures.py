@@ -15,8 +15,6 @@ from equilibria.experiments.views import Chart, curve
 from equilibria.report.panel import Series
 from equilibria.report.surfaces import Curve, Surface, SurfacePlot
 
-__all__ = ["GAMMAS", "VIEWS"]
-
 GAMMAS = (0.0, 2.0, 4.0)
 """Weights of the penalty in Figure 5."""
 
@@ -49,6 +47,7 @@ class Landscape:
         plane, at = torch.meshgrid(z, x, indexing="ij")
         surface = partial(Surface, x=x.tolist(), y=z.tolist())
         found, place = cell.solved(X).value.tolist(), torch.full_like(z, SLICES[0])
+        cut = cell(z, place).tolist()
         return replace(
             plot,
             surfaces=[
@@ -57,10 +56,9 @@ class Landscape:
             ],
             curves=[
                 Curve(label="equilibria z*(x)", x=X.tolist(), y=found, z=found, dashed=True),
-                Curve(label=f"x = {SLICES[0]:g}", x=place.tolist(), y=z.tolist(),
-                      z=cell(z, place).tolist(), colour=0),
+                Curve(label=f"x = {SLICES[0]:g}", x=place.tolist(), y=z.tolist(), z=cut, colour=0),
             ],
-        )  # fmt: skip
+        )
 
 
 def _slices(data: Data, gamma: float) -> Iterable[Series]:
@@ -78,7 +76,7 @@ def _slices(data: Data, gamma: float) -> Iterable[Series]:
         yield zigzag(states, label="", colour=colour)
 
 
-def _along(data: Data, *, slope: bool) -> Iterable[Series]:
+def _along(data: Data, *, slope: bool = False) -> Iterable[Series]:
     """The fixed points of the networks against x, or the slopes there."""
     for colour, (gamma, cell) in enumerate(_cells(data).items()):
         found = cell.solved(X).value
@@ -86,6 +84,8 @@ def _along(data: Data, *, slope: bool) -> Iterable[Series]:
         yield Series(label=f"gamma = {gamma:g}", x=X.tolist(), y=y.tolist(), colour=colour)
 
 
+H = curve("h(x)", X.tolist(), lambda x: target(torch.tensor(x)).item())
+SLOPES = partial(_along, slope=True)
 VIEWS = [
     *(Landscape(gamma) for gamma in GAMMAS),
     *(
@@ -99,20 +99,6 @@ VIEWS = [
         )
         for gamma in GAMMAS
     ),
-    Chart(
-        title="Fig. 9: learned equilibria and h",
-        x="x",
-        y="z*",
-        marks=[
-            partial(_along, slope=False),
-            curve("h(x)", X.tolist(), lambda x: target(torch.tensor(x)).item()),
-        ],
-    ),
-    Chart(
-        title="slope at the equilibrium",
-        x="x",
-        y="|df/dz|",
-        marks=[partial(_along, slope=True)],
-        log_y=True,
-    ),
+    Chart(title="Fig. 9: learned equilibria and h", x="x", y="z*", marks=[_along, H]),
+    Chart(title="slope at the equilibrium", x="x", y="|df/dz|", marks=[SLOPES], log_y=True),
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 from equilibria.experiments import counterpart
 from equilibria.experiments.measures.probing import Probing
@@ -33,7 +33,7 @@ class Variant:
         limit: evaluations of a solve in training, forward and adjoint; 0 for the explicit stack.
         model: fields of the model that differ.
         penalised: with the Jacobian penalty.
-        decay: weight decay.
+        decay: of the weights.
         longer: factor on the length of segments, at the same tokens a step.
     """
 
@@ -78,21 +78,21 @@ def training_of(name: str, scale: Scale) -> Training:
 
 def recipe_of(name: str, scale: Scale) -> Recipe:
     """Return a variant of the DEQ-Transformer's recipe on Penn Treebank, shortened."""
-    variant, base, steps = VARIANTS[name], named(CELLS["transformer"], scale), STEPS[scale]
-    task, adjoint = cast(Any, base.task), cast(Any, base.adjoint)
-    limit = max(variant.limit, 1)
+    base: Any = named(CELLS["transformer"], scale)
+    variant, steps, limit = VARIANTS[name], STEPS[scale], max(VARIANTS[name].limit, 1)
+    linear = replace(base.adjoint.linear, rtol=1e-4, max_evals=limit)
     recipe = replace(
         base,
         description=f"{variant.words}, {EPOCHS[scale]} times {steps} steps",
-        task=replace(task, length=task.length * variant.longer),
-        model=replace(cast(Any, base.model), **variant.model),
+        task=replace(base.task, length=base.task.length * variant.longer),
+        model=replace(base.model, **variant.model),
         epochs=EPOCHS[scale],
         epoch_steps=steps,
         batch_size=base.batch_size // variant.longer,
-        optimiser=replace(cast(Any, base.optimiser), weight_decay=variant.decay),
-        solver=replace(cast(Any, base.solver), rtol=1e-3, max_evals=limit),
+        optimiser=replace(base.optimiser, weight_decay=variant.decay),
+        solver=replace(base.solver, rtol=1e-3, max_evals=limit),
         eval_solver=None,
-        adjoint=replace(adjoint, linear=replace(adjoint.linear, rtol=1e-4, max_evals=limit)),
+        adjoint=replace(base.adjoint, linear=linear),
         regulariser=PENALTY if variant.penalised else None,
         # A warm-up as long as an epoch: the rest is what is looked at.
         pretrain=base.pretrain and replace(base.pretrain, steps=min(base.pretrain.steps, steps)),
