@@ -119,28 +119,27 @@ def test_without_rounds_all_is_counted_and_nothing_timed():
     assert "ms" not in honest and honest["f_ms"] is None
 
 
-def test_who_pays_for_its_budget_is_given_what_it_needs():
+def asked_of(**options) -> Any:
+    """Budgets that a contestant was given, one after the other, and its row."""
     asked = []
 
     def solve(problem, f, rtol, evals):
         asked.append(evals)
         return iterate(problem, f, rtol, evals)
 
-    measured(of("ahead", solve, pays_for_budget=True))
+    return asked, measured(of("one", solve, **options))["one"]
+
+
+def test_who_pays_for_its_budget_is_given_what_it_needs():
+    asked, _ = asked_of(pays_for_budget=True)
     assert asked[0] == 60
     assert set(asked[1:]) == {22}  # 20 calls, and two to spare
 
 
 def test_who_keeps_every_step_is_given_at_most_so_many_evaluations():
-    asked = []
-
-    def solve(problem, f, rtol, evals):
-        asked.append(evals)
-        return iterate(problem, f, rtol, evals)
-
-    rows = measured(of("short", solve, max_evals=10))
+    asked, row = asked_of(max_evals=10)
     assert set(asked) == {10}
-    assert rows["short"]["reached"] == 0
+    assert row["reached"] == 0
     broyden = [each.max_evals for each in contestants() if each.method == "Broyden"]
     assert broyden and set(broyden) == {400}
 

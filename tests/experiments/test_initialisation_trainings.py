@@ -77,9 +77,8 @@ def test_a_scale_is_workable_where_nine_of_ten_trainings_end_near_the_best():
     } | {("gaussian", size): good if size < 1 else poor for size in mnist.SCALES}
     rows = [{"what": "start"} | {f"critical_{name}": 1.8 for name in PAPER}]
     for (ensemble, scale), each in errors.items():
-        factors = {"solver": "plain", "ensemble": ensemble, "scale": scale}
-        rows += [factors | {"seed": n, "error": e, "forward_converged": 1.0}
-                 for n, e in enumerate(each)]  # fmt: skip
+        own = {"solver": "plain", "ensemble": ensemble, "scale": scale, "forward_converged": 1.0}
+        rows += [own | {"seed": n, "error": e} for n, e in enumerate(each)]
     data = Data.of(pd.DataFrame(rows), [point.factors for point in mnist.points("cpu")])
     figure, ranges = (view.render(data) for view in mnist.STUDY.views[:2])
     found = {tuple(row[:2]): row[2:] for row in ranges.rows}
@@ -97,11 +96,9 @@ def test_a_scale_is_workable_where_nine_of_ten_trainings_end_near_the_best():
 
 def test_an_ensemble_is_described_by_its_best_its_mean_and_its_failures():
     reached = [8.0, 10.0, 13.0, math.inf, 6.0]
-    rows = [
-        {"layers": "gaussian", "scale": 1.0, "seed": seed, "perplexity": value, "parameters": 7,
-         "forward_converged": 1.0, "adjoint_converged": 0.5}
-        for seed, value in enumerate(reached)
-    ]  # fmt: skip
+    own = {"layers": "gaussian", "scale": 1.0, "parameters": 7}
+    own |= {"forward_converged": 1.0, "adjoint_converged": 0.5}
+    rows = [own | {"seed": seed, "perplexity": value} for seed, value in enumerate(reached)]
     factors = [point.factors for point in transformer.STUDY.points("cpu")]
     table = transformer.STUDY.views[0].render(Data.of(pd.DataFrame(rows), factors))
     (row,) = (row for row in table.rows if row[2] != "not run")
