@@ -159,7 +159,7 @@ def test_a_checkpoint_that_is_not_of_this_run_is_refused(make, quiet, everything
         other.save(its)
         folder.checkpoint.write_bytes(its.checkpoint.read_bytes())
     expected = {"truncated": "is damaged", "other version": "of this version of equilibria"}
-    with pytest.raises(CheckpointError, match=expected.get(damage, "belongs to another run")) as caught:
+    with pytest.raises(CheckpointError, match=expected.get(damage, "to another run")) as caught:
         fit(trainer, folder, quiet, resume=True)
     assert str(folder.checkpoint) in str(caught.value)
     assert folder.read_metrics()[-1]["epoch"] == 3  # nothing was lost

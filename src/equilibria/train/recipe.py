@@ -126,7 +126,7 @@ class Recipe:
     def _check_layer(self) -> None:
         for name in ("solver", "adjoint"):
             if getattr(self, name) is None:
-                raise ValueError(f"{name} is missing, and {type(self.model).__name__} needs one")
+                raise ValueError(f"{name}: is missing, and {type(self.model).__name__} needs one")
         assert self.solver is not None
         controller = self.regulariser and self.regulariser.controller
         if controller and controller.evals >= self.solver.max_evals:
