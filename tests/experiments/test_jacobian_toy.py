@@ -95,14 +95,7 @@ def test_gradients_are_clipped_network_by_network():
 
 def test_the_zigzag_is_plain_iteration():
     line = _maps.zigzag([0.0, 1.0, 3.0, 20.0], reach=10, label="")
-    assert list(zip(line.x, line.y, strict=True)) == [
-        (0, 0),
-        (0, 1),
-        (1, 1),
-        (1, 3),
-        (3, 3),
-        (3, 20),
-    ]
+    assert (line.x, line.y) == ((0, 0, 1, 1, 3, 3), (0, 1, 1, 3, 3, 20))
 
 
 def test_the_study_of_the_network_runs_to_its_end(monkeypatch, tmp_path):

@@ -179,17 +179,12 @@ def test_memory_at_equilibrium_does_not_grow_as_unrolled(run):
 def test_deviations_and_trainings_that_diverged(monkeypatch):
     monkeypatch.setattr(_tables, "IMAGES", {"mnist": "MNIST"})
     factors = grid(data=["mnist"], network=_networks.NAMES, seed=range(3))
-    measured = {"mdeq": [0.5, 0.6, None], "resnet": [None, None]}
+    ran_away = {"diverged": "the loss is nan"}
+    ends = {"mdeq": [{"accuracy": 0.5}, {"accuracy": 0.6}, ran_away], "resnet": [ran_away] * 2}
     rows = [
-        {
-            "data": "mnist",
-            "network": name,
-            "seed": seed,
-            "accuracy": each,
-            "diverged": each is None or None,
-        }
-        for name, figures in measured.items()
-        for seed, each in enumerate(figures)
+        {"data": "mnist", "network": name, "seed": seed} | ended
+        for name, endings in ends.items()
+        for seed, ended in enumerate(endings)
     ]
     found = cells(_tables.ACCURACY, Data.of(pd.DataFrame(rows), factors))
     said = {row["network"]: row for row in found if row["images"] == "MNIST"}
