@@ -140,3 +140,61 @@ def test_lines_of_nothing_are_none(tmp_path):
 
 def test_legacy_is_no_identity():
     assert len(LEGACY) != 16  # the length of every checksum
+
+
+# --- factors, and where rows come from -----------------------------------------------------------
+
+FACTORS = [
+    1 / 3,
+    0.1 + 0.2,
+    1234567890123,
+    1234567890124,
+    True,
+    None,
+    "all",
+    "a,\r\nb",
+    "1e-7",
+    "é",
+]
+
+
+def test_points_of_any_factor_are_found_again(tmp_path):
+    path, order = tmp_path / "s.csv", [{"x": x} for x in FACTORS]
+    for number, each in enumerate(order):
+        rows = [{"y": number}, {"epoch": 1, "text": "two\rlines"}]
+        replace_point(path, order, each, rows, identity="i0", origin=ORIGIN, seconds=1.0)
+    data = Data.of(read(path, ("x",)), order)
+    assert data.points["y"].tolist() == list(range(len(FACTORS)))
+    assert data.rows["x"].tolist() == [x for x in FACTORS for _ in range(2)]
+    assert data.series("epoch", x=1 / 3)["text"].tolist() == ["two lines"]
+
+
+def test_text_that_looks_like_a_number_is_the_factor_of_the_grid(tmp_path):
+    path, order = tmp_path / "s.csv", [{"x": "1"}, {"x": "2.10"}]
+    for each in order:
+        rows = [{"epoch": 1}]
+        replace_point(path, order, each, rows, identity="i0", origin=ORIGIN, seconds=1.0)
+    assert len(Data.of(read(path, ("x",)), order).series("epoch", x="2.10")) == 1
+
+
+def test_a_point_without_a_training_has_not_that_of_the_point_before(tmp_path):
+    path = tmp_path / "s.csv"
+    for factors, trained in zip(ORDER, (["c1"], []), strict=False):
+        replace_point(
+            path, ORDER, factors, [{"x": 1}, {"epoch": 1}],
+            identity="i0", origin=ORIGIN, seconds=1.0, trained=trained,
+        )  # fmt: skip
+    trained = read(path, ("net", "seed"))["_trained"]
+    assert trained.tolist()[:2] == ["c1", "c1"] and trained.isna().tolist()[2:] == [True, True]
+
+
+@pytest.mark.parametrize("identity", ["1234567890123456", "12345678901234e5", "0000000000000012"])
+def test_an_identity_of_digits_stays_text(tmp_path, identity):
+    put(tmp_path / "s.csv", ORDER[0], [{"x": 1}], identity=identity)
+    assert data_of(tmp_path / "s.csv").points["_identity"][0] == identity
+
+
+def test_a_row_of_zeros_was_run(tmp_path):
+    put(tmp_path / "s.csv", ORDER[0], [{"x": 0}])
+    view = Pivot(title="", index={"seed": "seed"}, values={"x": "x"}, where={"net": "a"})
+    assert view.render(data_of(tmp_path / "s.csv")).rows == [[0, 0], [1, NOT_RUN]]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-__all__ = ["Data", "Frame", "select"]
+__all__ = ["Data", "Frame", "key", "select", "written"]
 
 Frame = Any
 """A pandas.DataFrame; the types that a checker infers for its methods are unions of everything."""
@@ -19,8 +20,8 @@ class Data:
     """What was measured of a study.
 
     Attributes:
-        rows: every row, the factors of its point filled in; figures of the point as a whole stand
-            in its first row alone.
+        rows: every row, with the factors of its point as the grid has them; figures of the point as
+            a whole stand in its first row alone.
         points: one row for each point of the grid, in its order, with the columns of the point's
             first row, and `done`, whether it was measured.
         factors: names of the columns that tell points apart.
@@ -41,10 +42,12 @@ class Data:
         keys = list(dict.fromkeys(name for each in factors for name in each))
         rows = rows.reindex(columns=[*keys, *(c for c in rows.columns if c not in keys)])
         wanted = pd.DataFrame([dict(each) for each in factors], columns=pd.Index(keys))
-        place = {_key(each, keys): number for number, each in enumerate(factors)}
-        at = [place.get(_key(row, keys)) for row in rows[keys].to_dict("records")]
+        place = {key(each, keys): number for number, each in enumerate(factors)}
+        at = [place.get(key(row, keys)) for row in rows[keys].to_dict("records")]
         rows = rows.assign(_at=pd.array(at, dtype="Int64")).dropna(subset=["_at"])
         rows = rows.sort_values("_at", kind="stable")
+        # A file holds text: 1 beside "all" would be read as "1", and "1" alone as 1.
+        rows[keys] = wanted.loc[rows["_at"].tolist()].set_axis(rows.index)
         heads = rows.drop_duplicates("_at").set_index("_at")
         points = wanted.join(heads.drop(columns=keys))
         points["done"] = points.index.isin(heads.index)
@@ -74,17 +77,32 @@ def select(frame: Frame, where: Mapping[str, Any]) -> Frame:
     return frame
 
 
-def _key(row: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
-    """A point's factors as text: 1 and 1.0 are one level, and a factor that it lacks is empty."""
-    return tuple(_text(row.get(name)) for name in names)
+def key(row: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
+    """Return a point's factors as text, alike in the grid and as a file is read.
+
+    1 and 1.0 are one level, as are floats that agree in nine digits; a factor that it lacks is "".
+    """
+    return tuple(_level(row.get(name)) for name in names)
 
 
-def _text(value: Any) -> str:
-    if value is None or value is pd.NA or value != value:
-        return ""
+def _level(value: Any) -> str:
     if isinstance(value, bool):
         return str(value)
     try:
-        return f"{float(value):.12g}"
+        number = float(value)
     except (TypeError, ValueError):
-        return str(value)
+        return written(value)
+    return "" if math.isnan(number) else written(number)
+
+
+def written(value: Any) -> str:
+    """Return a figure as a file has it: a line of text, "" for None, NaN and infinity by name.
+
+    Nine digits of a float tell apart those of 32 bits.
+    """
+    if value is None or value is pd.NA:
+        return ""
+    if isinstance(value, float):
+        whole = math.isfinite(value) and value == int(value) and abs(value) < 2**53
+        return str(int(value)) if whole else f"{value:.9g}"
+    return " ".join(str(value).splitlines())

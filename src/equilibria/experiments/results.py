@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pandas as pd
 from filelock import FileLock
 
-from equilibria.experiments.data import Frame
+from equilibria.experiments.data import Frame, key, written
 from equilibria.experiments.provenance import Origin
 from equilibria.train import files
 
@@ -49,7 +48,13 @@ def read(path: Path, factors: Sequence[str]) -> Frame:
     if not path.exists():
         return pd.DataFrame(columns=pd.Index([*factors, *ORIGIN]))
     try:
-        frame = pd.read_csv(path, keep_default_na=False, na_values=["", "nan"], low_memory=False)
+        frame = pd.read_csv(
+            path,
+            keep_default_na=False,
+            na_values=["", "nan"],
+            dtype={name: str for name in ORIGIN if name not in ("_took", "_threads")},
+            low_memory=False,
+        )
     except (ValueError, OSError) as error:
         raise ResultsError(f"{path} cannot be read ({error}): restore it, or remove it") from None
     lacking = [name for name in ("_identity", "_commit") if name not in frame]
@@ -57,7 +62,8 @@ def read(path: Path, factors: Sequence[str]) -> Frame:
         raise ResultsError(f"{path} is no table of a study: it has no column {', '.join(lacking)}")
     frame = frame.reindex(columns=list(dict.fromkeys([*factors, *frame.columns, *ORIGIN])))
     # A point's rows stand together, and its first has the origin.
-    return frame.assign(**{name: frame[name].ffill() for name in ORIGIN})
+    origins = frame.groupby(frame["_identity"].notna().cumsum())[list(ORIGIN)]
+    return frame.assign(**origins.ffill())
 
 
 def replace_point(
@@ -95,10 +101,10 @@ def replace_point(
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_name(f".{path.name}.lock")):
         points = _points(path, names)
-        points[_key(factors, names)] = new
-        places = {_key(each, names): place for place, each in enumerate(order)}
-        ordered = sorted(points, key=lambda key: places.get(key, len(places)))
-        _write(path, names, [row for key in ordered for row in points[key]])
+        points[key(factors, names)] = new
+        places = {key(each, names): place for place, each in enumerate(order)}
+        ordered = sorted(points, key=lambda each: places.get(each, len(places)))
+        _write(path, names, [row for each in ordered for row in points[each]])
 
 
 def _points(path: Path, names: Sequence[str]) -> dict[tuple[str, ...], list[dict[str, Any]]]:
@@ -106,30 +112,16 @@ def _points(path: Path, names: Sequence[str]) -> dict[tuple[str, ...], list[dict
     found: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     if path.exists():
         for row in csv.DictReader(io.StringIO(path.read_text("utf-8"))):
-            found.setdefault(_key(row, names), []).append(dict(row))
+            found.setdefault(key(row, names), []).append(dict(row))
     return found
 
 
-def _key(row: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(_text(row.get(name)) for name in names)
-
-
 def _write(path: Path, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    known = dict.fromkeys(name for row in rows for name, value in row.items() if _text(value))
+    known = dict.fromkeys(name for row in rows for name, value in row.items() if written(value))
     figures = [name for name in known if name not in names and name not in ORIGIN]
     columns = [*names, *figures, *ORIGIN]
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows([_text(row.get(name)) for name in columns] for row in rows)
+    writer.writerows([written(row.get(name)) for name in columns] for row in rows)
     files.write_text(path, buffer.getvalue())
-
-
-def _text(value: Any) -> str:
-    """A cell on disk: nine digits of a float, a float32's; NaN, infinity by name; "" for None."""
-    if value is None or value is pd.NA:
-        return ""
-    if isinstance(value, float):
-        whole = math.isfinite(value) and value == int(value) and abs(value) < 2**53
-        return str(int(value)) if whole else f"{value:.9g}"
-    return str(value)

@@ -135,7 +135,7 @@ class Pivot:
         ]
         columns = [*self.index.values(), *headings]
         shown = [[_cell(each) for each in row] for row in rows]
-        shown = [row if any(row) else [NOT_RUN] for row in shown]
+        shown = [row if any(each is not None for each in row) else [NOT_RUN] for row in shown]
         padded = [_padded(row, len(columns)) for row in shown]
         return Grid(title=self.title, columns=columns, rows=padded, note=self.note)
 
