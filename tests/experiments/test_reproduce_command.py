@@ -1,5 +1,7 @@
 """`equilibria reproduce` as a user meets it, with a study of one's own."""
 
+from pathlib import Path
+
 import pytest
 
 from equilibria.cli.main import main
@@ -69,6 +71,17 @@ def test_names_are_never_cut(monkeypatch, capsys):
 def test_stale_rows_are_listed(capsys):
     assert main(["reproduce", "deq/growth", "--stale"]) == 0
     assert "deq/growth" in capsys.readouterr().out
+
+
+def test_stale_rows_are_those_of_the_scale(monkeypatch, capsys, tmp_path):
+    from equilibria.experiments import runner
+
+    seen = []
+    collect = runner.collect
+    monkeypatch.setattr(runner, "collect", lambda *args: seen.append(args[1:]) or collect(*args))
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", "deq/growth", "--stale", "--scale", "gpu"]) == 0
+    assert seen == [(Path("results/gpu/deq-growth.csv"), "gpu")]
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,14 @@
 
 import dataclasses
 import math
+import random
 import time
 from functools import partial
 
+import numpy
 import pytest
+import torch
+from filelock import FileLock
 from rich.console import Console
 
 from equilibria.experiments import identity, results, runner, stale
@@ -13,7 +17,9 @@ from equilibria.experiments.provenance import CHANGED, Origin
 from equilibria.experiments.study import Point, Study, StudyError
 from equilibria.experiments.training import Store, Training
 from equilibria.experiments.views import Pivot
+from equilibria.train import checkpoint
 from equilibria.train import recipe as recipes
+from equilibria.train.loop import Interrupted
 
 CALLS: list[str] = []
 
@@ -118,9 +124,68 @@ def test_an_interrupt_keeps_what_is_done(run):
     assert outcome.stopped and points["done"].tolist() == [True, False, False]
 
 
-def test_two_points_with_the_same_factors_are_an_error(run):
-    with pytest.raises(StudyError, match="x=1"):
-        run(study(xs=(1, 1)))
+@pytest.mark.parametrize("xs", [(1, 1), (1, 1.0), (1, "1"), (0.1, 0.1 + 1e-12), (True, "True")])
+def test_two_points_with_the_same_factors_are_an_error(run, xs):
+    with pytest.raises(StudyError, match=f"x={xs[0]}"):
+        run(study(xs=xs))
+
+
+@pytest.mark.parametrize("x", ["long" * 100, 'a/b\\c:d<e>"?*|', "é"])
+def test_the_traceback_of_any_point_can_be_kept(run, x):
+    outcome, _ = run(study(broken, xs=(x,)))
+    assert outcome.failed == (f"x={x}",)
+    (file,) = (run.store.folder / "errors").iterdir()
+    assert not set(file.name) & set('\\/:<>"?*|') and len(file.name) < 130
+
+
+def names_a_factor(context):
+    return [{"x": 7}]
+
+
+def test_a_measure_cannot_change_a_factor(run):
+    outcome, points = run(study(names_a_factor))
+    assert outcome.failed == ("x=1", "x=2") and not points["done"].any()
+    assert "'x', which is a factor" in outcome.missing["x=1"]
+
+
+def test_two_processes_measure_a_point_once(run):
+    def elsewhere(point):
+        if point.factors["x"] == 1 and not CALLS:
+            CALLS.append("elsewhere")
+            run(study())
+        return True
+
+    outcome, points = run(study(), only=elsewhere)
+    assert CALLS == ["elsewhere", 1, 2]
+    assert not outcome.missing and points["done"].all()
+
+
+def test_what_another_process_measures_is_left_to_it(run):
+    (point, _) = study().points("cpu")
+    run.store.folder.mkdir()
+    with FileLock(run.store.folder / f".{runner.identity_of(point, run.store)}.lock"):
+        outcome, _ = run(study())
+    assert outcome.missing == {"x=1": "another process is at it"} and CALLS == [2]
+
+
+def drawn(context):
+    return {"drawn": random.random() + numpy.random.rand() + float(torch.rand(()))}
+
+
+def test_a_measure_is_the_same_whichever_came_before_and_changes_no_random_state(run):
+    which = study()
+    points = [Point(factors={"x": n}, measures=[drawn] * n) for n in (1, 2)]
+    points.append(Point(factors={"x": 0}, measures=[drawn, broken]))
+    before = checkpoint.random_state()
+    _, rows = run(dataclasses.replace(which, points=lambda scale: points))
+    assert rows["drawn"][0] == rows["drawn"][1]
+    assert checkpoint.random_state() == before
+
+
+def test_what_was_measured_on_another_device_is_measured_anew(run):
+    run(study(xs=(1,)))
+    run(study(xs=(1,)), device="cuda")
+    assert CALLS == [1, 1]
 
 
 # --- trainings -----------------------------------------------------------------------------------
@@ -144,6 +209,15 @@ def test_a_training_is_shared_by_what_decides_it(run):
     assert run.store.find(other) is None
 
 
+def test_a_training_is_resumed_under_another_description(run):
+    recipe = recipes.load("digits", TINY)
+    polished = dataclasses.replace(recipe, description="the same in other words")
+    with pytest.raises(Interrupted):
+        run.store.run(Training(recipe=recipe, minutes=1), lambda: True)
+    found = run.store.run(Training(recipe=polished, minutes=1), lambda: False)
+    assert len(found.metrics) == 1
+
+
 def test_the_checksum_of_the_data_and_the_probe_count(run, monkeypatch):
     training = Training(recipe=recipes.load("digits", TINY), minutes=1)
     before = run.store.identity(training)
@@ -160,9 +234,32 @@ def test_a_default_that_changes_changes_the_identity():
     assert identity.digest(whole) != identity.digest({**whole, "seed": 5})
 
 
-def test_what_has_no_name_is_no_part_of_an_identity():
+def power_of(power):
+    def measure(context):
+        return {"y": context.factors["x"] ** power}
+
+    return measure
+
+
+@pytest.mark.parametrize(
+    "x", [object(), lambda context: {}, power_of(2)], ids=["object", "lambda", "closure"]
+)
+def test_what_has_no_name_is_no_part_of_an_identity(x):
     with pytest.raises(TypeError, match="identity"):
-        identity.digest({"x": object()})
+        identity.digest({"x": x})
+
+
+@dataclasses.dataclass
+class Power:
+    power: int
+
+    def measure(self, context):
+        return {"y": context.factors["x"] ** self.power}
+
+
+def test_methods_and_decorated_functions_are_known_by_what_they_are():
+    assert identity.digest(Power(2).measure) != identity.digest(Power(3).measure)
+    assert identity.digest(torch.no_grad()(square)) == identity.digest(square)
 
 
 # --- stale ---------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def run(command: str, description: str | None, argv: Sequence[str], folder: str 
     known = [name for name in catalogue.names() if name.startswith(folder)]
     names = _named(arguments.names, known, folder)
     if arguments.stale:
-        _stale(console, names or known, Path(arguments.out or OUT))
+        _stale(console, names or known, _out(arguments), arguments.scale)
     elif names:
         words = shlex.join(["equilibria", command, *argv])
         _Session.start(arguments, words, console).reproduce(names)
@@ -111,6 +111,11 @@ def _parser(command: str, description: str | None) -> Parser:
     return parser
 
 
+def _out(arguments: Any) -> Path:
+    """The folder for tables and pictures."""
+    return Path(arguments.out or (f"{OUT}/gpu" if arguments.scale == "gpu" else OUT))
+
+
 @dataclass(frozen=True)
 class _Session:
     """What all studies of one command share."""
@@ -141,7 +146,7 @@ class _Session:
                 Path(arguments.data_dir) if arguments.data_dir else None,
                 command,
             ),
-            out=Path(arguments.out or (f"{OUT}/gpu" if gpu else OUT)),
+            out=_out(arguments),
             console=console,
             scale=arguments.scale,
             deadline=None if budget is None else time.monotonic() + 60 * budget,
@@ -282,7 +287,7 @@ def _list(console: Console, command: str, names: Sequence[str], scale: Scale) ->
     )
 
 
-def _stale(console: Console, names: Sequence[str], out: Path) -> None:
+def _stale(console: Console, names: Sequence[str], out: Path, scale: Scale) -> None:
     """Print, for each study, how many points are older than the last change below it."""
     from equilibria.experiments import catalogue
     from equilibria.experiments.runner import collect
@@ -293,7 +298,7 @@ def _stale(console: Console, names: Sequence[str], out: Path) -> None:
         grid.add_column(heading, justify="left" if heading == "study" else "right", no_wrap=True)
     grid.add_column("stale points")
     for name in names:
-        data = collect(catalogue.find(name), out / f"{catalogue.rows_of(name)}.csv")
+        data = collect(catalogue.find(name), out / f"{catalogue.rows_of(name)}.csv", scale)
         done = data.points[data.points["done"]]
         found = verdicts(done, catalogue.source_of(name)) if len(done) else []
         labels = [

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
+import inspect
 import json
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,9 +43,15 @@ def _plain(value: Any) -> Any:
         return dict(value)
     if isinstance(value, set | frozenset | range):
         return sorted(value)
-    if callable(value):
-        of = getattr(value, "func", value)  # of a functools.partial
-        arguments = [getattr(value, "args", ()), getattr(value, "keywords", {})]
-        name = f"{of.__module__.rpartition('.')[2]}.{of.__qualname__}"
-        return [name, *arguments] if of is not value else name
-    raise TypeError(f"{value!r} is no part of an identity: give numbers, strings or dataclasses")
+    if isinstance(value, functools.partial):
+        return [_plain(value.func), value.args, value.keywords]
+    if isinstance(value, types.MethodType):
+        return [_plain(value.__func__), value.__self__]
+    plain = inspect.unwrap(value) if callable(value) else None  # of a decorator such as no_grad
+    name = getattr(plain, "__qualname__", "")
+    if name and not name.endswith("<lambda>") and not getattr(plain, "__closure__", None):
+        return f"{value.__module__.rpartition('.')[2]}.{name}"
+    raise TypeError(
+        f"{value!r} is no part of an identity: give numbers, strings, dataclasses, or a function "
+        "with a name; what it closes over as an argument of functools.partial"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -9,17 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import torch
-from filelock import Timeout
+from filelock import FileLock, Timeout
 from rich.console import Console
 
 from equilibria.data import DataError
 from equilibria.experiments import results
-from equilibria.experiments.data import Data
+from equilibria.experiments.data import Data, key
 from equilibria.experiments.identity import decides, digest
 from equilibria.experiments.provenance import Origin
 from equilibria.experiments.study import Context, Point, Scale, Study, StudyError
 from equilibria.experiments.training import Store, Trained
+from equilibria.train import checkpoint
 from equilibria.train.loop import Interrupted
 
 __all__ = ["Outcome", "check", "collect", "execute", "identity_of"]
@@ -44,13 +45,14 @@ def check(study: Study, scale: Scale) -> Sequence[Point]:
     """Return the points of a study.
 
     Raises:
-        StudyError: two have the same factors.
+        StudyError: two have the same factors, as the study's file writes them.
     """
     points = study.points(scale)
-    labels = [point.label for point in points]
-    twice = next((label for label in labels if labels.count(label) > 1), None)
-    if twice is not None:
-        raise StudyError(f"study '{study.title}' has two points with the factors {twice}")
+    names = list(dict.fromkeys(name for point in points for name in point.factors))
+    keys = [key(point.factors, names) for point in points]
+    for point, each in zip(points, keys, strict=True):
+        if keys.count(each) > 1:
+            raise StudyError(f"study '{study.title}' has two points with the factors {point.label}")
     return points
 
 
@@ -67,14 +69,20 @@ def collect(study: Study, path: Path, scale: Scale = "cpu") -> Data:
     return Data.of(results.read(path, names), factors)
 
 
-def identity_of(point: Point, store: Store) -> str:
+def identity_of(point: Point, store: Store, device: str = "cpu") -> str:
     """Return the checksum of what decides a point's rows.
+
+    Args:
+        point: to measure.
+        store: of the trainings.
+        device: torch's name of the device to measure on.
 
     Raises:
         DataError: data that it needs cannot be had, so that their checksum is unknown.
     """
     return digest(
         {
+            **({} if device == "cpu" else {"device": device}),
             "factors": point.factors,
             "measures": point.measures,
             "settings": point.settings,
@@ -100,7 +108,8 @@ def execute(
     A point that fails does not stop the others: its traceback is kept in the store's folder
     `errors`. A training is stopped at the deadline and resumed the next time; another measurement
     begins only where its estimate fits in what is left. Ctrl-C ends the study; what is done is
-    kept. Rows of another identity stay until those that replace them are measured.
+    kept. Rows of another identity stay until those that replace them are measured. Several
+    processes may run one study: each point is measured by one of them.
 
     Args:
         study: what to run.
@@ -114,8 +123,7 @@ def execute(
     """
     points = check(study, scale)
     order = [point.factors for point in points]
-    known = collect(study, path, scale).points
-    identities = known["_identity"].tolist() if "_identity" in known else [None] * len(points)
+    identities = _identities(study, path, scale)
     missing: dict[str, str] = {}
     failed: list[str] = []
     stopped = False
@@ -129,31 +137,35 @@ def execute(
             missing[label] = f"the budget is spent{', older rows are shown' if measured else ''}"
             continue
         try:
-            identity = identity_of(point, store)
+            identity = identity_of(point, store, device)
             if there == identity:
                 continue
             reason = _obstacle(point, store, deadline)
             if reason:
                 missing[label] = reason
                 continue
-            what = point.description or label
-            console.print(
-                f"[{number}/{len(points)}] {what} (about {_minutes(point, store):.2g} minutes)",
-                markup=False, highlight=False, soft_wrap=True,
-            )  # fmt: skip
-            origin, start = Origin.now(store.command, study.peers), time.perf_counter()
-            runs = _trained(point, store, deadline)
-            rows = _measured(point, runs, store, device)
-            results.replace_point(
-                path,
-                order,
-                point.factors,
-                rows,
-                identity=identity,
-                origin=origin,
-                seconds=time.perf_counter() - start,
-                trained=[run.origin.commit for run in runs.values()],
-            )
+            store.folder.mkdir(parents=True, exist_ok=True)
+            with FileLock(store.folder / f".{identity}.lock", timeout=0):
+                if _identities(study, path, scale)[number - 1] == identity:
+                    continue  # another process has measured it since
+                what = point.description or label
+                console.print(
+                    f"[{number}/{len(points)}] {what} (about {_minutes(point, store):.2g} minutes)",
+                    markup=False, highlight=False, soft_wrap=True,
+                )  # fmt: skip
+                origin, start = Origin.now(store.command, study.peers), time.perf_counter()
+                runs = _trained(point, store, deadline)
+                rows = _measured(point, runs, store, device)
+                results.replace_point(
+                    path,
+                    order,
+                    point.factors,
+                    rows,
+                    identity=identity,
+                    origin=origin,
+                    seconds=time.perf_counter() - start,
+                    trained=[run.origin.commit for run in runs.values()],
+                )
         except Timeout:
             missing[label] = "another process is at it"
         except DataError as error:
@@ -168,12 +180,18 @@ def execute(
             failed.append(label)
             errors = store.folder / "errors"
             errors.mkdir(parents=True, exist_ok=True)
-            file = errors / f"{path.stem} {label}.txt".replace("/", "-")
+            name = re.sub(r"[^\w=.,+ -]", "-", f"{path.stem} {label}")[:100]
+            file = errors / f"{name} {digest(label)[:4]}.txt"
             file.write_text(traceback.format_exc(), "utf-8")
             console.print(
                 f"  {missing[label]} (see {file})", style="red", markup=False, soft_wrap=True
             )
     return Outcome(missing, tuple(failed), stopped)
+
+
+def _identities(study: Study, path: Path, scale: Scale) -> list[Any]:
+    """The identity of each point's rows, NaN of one that has none."""
+    return collect(study, path, scale).points["_identity"].tolist()
 
 
 def _trained(point: Point, store: Store, deadline: float | None) -> dict[str, Trained]:
@@ -199,16 +217,22 @@ def _measured(
     )
     head: dict[str, Any] = {}
     rows: list[dict[str, Any]] = []
-    random = torch.get_rng_state()
-    for measure in point.measures:
-        torch.manual_seed(0)  # a measure is the same whichever came before
-        found = measure(context)
-        if isinstance(found, Mapping):
-            head |= cast(Mapping[str, Any], found)
-        else:
-            rows += [dict(row) for row in found]
-    torch.set_rng_state(random)
-    return [head, *rows] if head or not rows else [rows[0], *rows[1:]]
+    random = checkpoint.random_state()
+    try:
+        for measure in point.measures:
+            checkpoint.seed_all(0)  # a measure is the same whichever came before
+            found = measure(context)
+            if isinstance(found, Mapping):
+                head |= cast(Mapping[str, Any], found)
+            else:
+                rows += [dict(row) for row in found]
+    finally:
+        checkpoint.set_random_state(random)
+    rows = [head, *rows] if head or not rows else rows
+    for name, level in point.factors.items():
+        if any(row.get(name, level) != level for row in rows):
+            raise StudyError(f"a measure returns a column '{name}', which is a factor: rename it")
+    return rows
 
 
 def _minutes(point: Point, store: Store) -> float:

@@ -169,13 +169,14 @@ class Store:
             run, record = Folder(folder / "run"), folder / RECORD
             if not record.exists():
                 files.write_json(record, {"origin": Origin.now(self.command).json()})
-            message = None
+            resume, message = run.recipe.exists(), None
             try:
                 train(
-                    training.recipe,
+                    # Begun with a description of its own; what decides the result is the same.
+                    run.read_recipe() if resume else training.recipe,
                     run.path,
                     data_dir=self.data_dir,
-                    resume=run.recipe.exists(),
+                    resume=resume,
                     console=self.console,
                     probe=training.probe,
                     stop=stop,
