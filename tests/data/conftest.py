@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder for caches, and no folder of data named by the environment."""
+    """An empty folder for caches, nor any folder of data named by the environment."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("EQUILIBRIA_DATA", raising=False)
     return tmp_path / "cache"

@@ -125,14 +125,14 @@ def test_what_is_missing_is_downloaded_once(
 
 
 def test_missing(tmp_path: Path, cache: Path) -> None:
-    match = r"cifar-10-binary\.tar\.gz or cifar-10-python\.tar\.gz is in none of .*160 MB"
+    match = r"cifar-10-binary\.tar\.gz or cifar-10-python\.tar\.gz was not found in .*160 MB"
     with pytest.raises(DataError, match=match):
         data.load("cifar10", tmp_path, download=False)
 
 
 def test_another_archive_of_that_name(tmp_path: Path, cache: Path) -> None:
     (tmp_path / "cifar-10-python.tar.gz").write_bytes(tar(official(1)))
-    with pytest.raises(DataError, match=r"cifar-10-python\.tar\.gz is damaged or another file"):
+    with pytest.raises(DataError, match=r"cifar-10-python\.tar\.gz is damaged or the wrong file"):
         data.load("cifar10", tmp_path, download=False)
 
 
@@ -152,7 +152,7 @@ def test_an_archive_without_a_batch(
     archive = tar(files)
     (tmp_path / "cifar-10-binary.tar.gz").write_bytes(archive)
     publish(monkeypatch, 0, archive)
-    with pytest.raises(DataError, match=r"has no cifar-10-batches-bin/data_batch_3\.bin"):
+    with pytest.raises(DataError, match=r"does not contain cifar-10-batches-bin/data_batch_3\.bin"):
         data.load("cifar10", tmp_path, download=False)
 
 
@@ -205,7 +205,7 @@ def test_unpacked_files_with_too_few_images_are_refused(
 
 @pytest.mark.parametrize("content", [b"", b"x" * 3072, b"x" * 6147], ids=["none", "short", "odd"])
 def test_records_that_are_not_whole(content: bytes) -> None:
-    with pytest.raises(DataError, match=r"a\.bin has \d+ bytes, no multiple of the 3073"):
+    with pytest.raises(DataError, match=r"a\.bin has \d+ bytes, not a multiple of the 3073"):
         records(content, "a.bin", 1)
 
 
@@ -225,7 +225,7 @@ def test_a_pickle_that_is_no_batch_does_nothing(
     content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match=r"data_batch_1 is damaged or no batch of CIFAR images"):
+    with pytest.raises(DataError, match=r"data_batch_1 is damaged or not a batch of CIFAR images"):
         pickled(content, "data_batch_1", "labels")
     assert list(tmp_path.iterdir()) == []
 
@@ -264,7 +264,9 @@ def test_the_copy_says_what_it_is_and_is_decoded_once(
     tmp_path: Path, cache: Path, copy: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packed(tmp_path, copy)
-    with pytest.warns(UserWarning, match=r"CIFAR-10 \(JPEG copy\) is read from .* is in none of"):
+    with pytest.warns(
+        UserWarning, match=r"CIFAR-10 \(JPEG copy\) is read from .* was not found in"
+    ):
         first = data.load("cifar10", tmp_path, download=False)
     assert first.title == "CIFAR-10 (JPEG copy)" and first.source.endswith("cifar10_jpg.tar.xz")
     assert first.train.targets.tolist() == [*range(10)] * 2
@@ -312,8 +314,8 @@ def test_the_official_images_come_first(
     ("name", "content", "message"),
     [
         ("train/cat/0001.jpg", None, r"has 1 images in train/cat: expected 2"),
-        ("train/cow/0001.jpg", b"x", r"train/cow/0001\.jpg in .* is in no known class"),
-        ("train/cat/0001.jpg", b"x", r"train/cat/0001\.jpg in .* is no image"),
+        ("train/cow/0001.jpg", b"x", r"train/cow/0001\.jpg in .* belongs to no known class"),
+        ("train/cat/0001.jpg", b"x", r"train/cat/0001\.jpg in .* is not an image"),
         (
             "train/cat/0001.jpg",
             content(picture(0, (16, 16))),

@@ -53,7 +53,7 @@ def test_goes_on_where_a_transfer_broke_off(server: FileServer, path: Path) -> N
 
 def test_truncated_is_an_error_and_a_later_call_goes_on(server: FileServer, path: Path) -> None:
     server.break_next, server.broken_at = 2, 1000
-    with pytest.raises(DataError, match="truncated: 2000 of 700000 bytes came"):
+    with pytest.raises(DataError, match="truncated: 2000 of 700000 bytes arrived"):
         fetch(server.url("file"), path, checksum=MD5, attempts=2)
     assert leftovers(path) == {"file.part"}
     fetch(server.url("file"), path, checksum=MD5)

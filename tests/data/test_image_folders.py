@@ -89,7 +89,7 @@ def _no_class(root: Path) -> str:
         path.unlink()
     (root / "cat").rmdir()
     (root / "dog").rmdir()
-    return r"pets has no folders of classes: expected FOLDER/CLASS/IMAGE"
+    return r"pets has no class folders: expected FOLDER/CLASS/IMAGE"
 
 
 def _nested(root: Path) -> str:
@@ -104,29 +104,29 @@ def _single_image(root: Path) -> str:
 
 def _no_test(root: Path) -> str:
     folder(root / "train", {"a": 1, "b": 1})
-    return r"has a folder train and neither test nor val"
+    return r"has a folder train but neither test nor val"
 
 
 def _flat_parts(root: Path) -> str:
     for name in ("cat", "dog"):
         (root / name).rename(root / {"cat": "train", "dog": "test"}[name])
-    return r"pets has no folders of classes"
+    return r"pets has no class folders"
 
 
 def _unknown_class(root: Path) -> str:
     folder(root / "train", {"a": 1, "b": 1})
     folder(root / "test", {"a": 1, "c": 1})
-    return r"test has a class c that .*train has not"
+    return r"test has a class c that .*train does not have"
 
 
 def _no_image(root: Path) -> str:
     (root / "cat" / "notes.txt").write_text("hello")
-    return r"cat/notes\.txt is no image"
+    return r"cat/notes\.txt is not an image"
 
 
 def _empty_file(root: Path) -> str:
     (root / "cat" / "000.png").write_bytes(b"")
-    return r"cat/000\.png is no image"
+    return r"cat/000\.png is not an image"
 
 
 def _grey(root: Path) -> str:
@@ -146,7 +146,7 @@ def _palette(root: Path) -> str:
 
 def _deep_grey(root: Path) -> str:
     Image.fromarray(np.zeros((12, 12), np.uint16)).save(root / "dog" / "007.png")
-    return r"dog/007\.png has 16 bits a channel \(mode I\)"
+    return r"dog/007\.png has 16 bits per channel \(mode I\)"
 
 
 def deep(kind: int, channels: int) -> bytes:
@@ -164,7 +164,7 @@ def deep(kind: int, channels: int) -> bytes:
 
 def _deep_colours(root: Path) -> str:
     (root / "dog" / "007.png").write_bytes(deep(2, 3))
-    return r"dog/007\.png has 16 bits a channel \(mode RGB\)"
+    return r"dog/007\.png has 16 bits per channel \(mode RGB\)"
 
 
 def _sizes(root: Path) -> str:
@@ -187,7 +187,7 @@ def test_a_bad_folder_is_refused_by_name(pets: Path, spoil: Callable[[Path], str
 
 
 def test_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="nowhere is no folder"):
+    with pytest.raises(DataError, match="nowhere is not a folder"):
         images.load(tmp_path / "nowhere")
 
 
@@ -225,7 +225,7 @@ def test_sixteen_bits_are_refused_where_images_are_converted(
 ) -> None:
     (pets / "dog" / "007.png").write_bytes(deep(kind, channels))
     for wanted in (3, 1):
-        with pytest.raises(DataError, match=r"dog/007\.png has 16 bits a channel"):
+        with pytest.raises(DataError, match=r"dog/007\.png has 16 bits per channel"):
             images.load(pets, channels=wanted)
 
 
@@ -376,10 +376,12 @@ def test_imagenet_is_found_and_says_how_much_of_it_is_there(tmp_path: Path, cach
 
 
 def test_imagenet_missing(tmp_path: Path, cache: Path) -> None:
-    with pytest.raises(DataError, match=r"imagenet: train/ is in none of .*image-net\.org.*WNID"):
+    with pytest.raises(
+        DataError, match=r"imagenet: train/ was not found in .*image-net\.org.*WNID"
+    ):
         data.load("imagenet", tmp_path)
     (tmp_path / "imagenet" / "train").mkdir(parents=True)
-    with pytest.raises(DataError, match=r"imagenet: val/ is in none of .*image-net\.org"):
+    with pytest.raises(DataError, match=r"imagenet: val/ was not found in .*image-net\.org"):
         data.load("imagenet", tmp_path)
 
 

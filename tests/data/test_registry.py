@@ -53,7 +53,7 @@ def test_it_is_downloaded_once_and_checked_each_time(server: FileServer, tmp_pat
     for name in ("weights.txt", "edges.txt"):
         (tmp_path / "ring" / name).write_text("0 3\n")
         with pytest.raises(
-            DataError, match=rf"{name} is damaged or another file: its (md5|sha256)"
+            DataError, match=rf"{name} is damaged or the wrong file: its (md5|sha256)"
         ):
             data.load("ring", tmp_path)
 
@@ -74,7 +74,7 @@ def test_a_copy_is_read_where_the_download_fails(
 
 def test_what_is_nowhere(server: FileServer, tmp_path: Path) -> None:
     (tmp_path / "edges.txt").write_bytes(OFFICIAL)
-    match = r"ring: weights\.txt is in none of .*12 bytes; licence: CC0.*--data-dir"
+    match = r"ring: weights\.txt was not found in .*12 bytes; licence: CC0.*--data-dir"
     with pytest.raises(DataError, match=match):
         data.load("ring", tmp_path, download=False)
     assert server.requests == []
@@ -87,7 +87,7 @@ def test_data_behind_a_log_in(
     entry = replace(registry.entry("ring"), remotes=(remote,), how_to_get="Ask its author")
     monkeypatch.setitem(globals(), "RING", entry)
     (tmp_path / "edges.txt").write_bytes(OFFICIAL)  # another data set's: it is not in `ring`
-    with pytest.raises(DataError, match=r"ring: edges\.txt is in none of .* Ask its author"):
+    with pytest.raises(DataError, match=r"ring: edges\.txt was not found in .* Ask its author"):
         data.load("ring", tmp_path)
     (tmp_path / "ring").mkdir()
     (tmp_path / "ring" / "edges.txt").write_bytes(OFFICIAL)

@@ -59,11 +59,11 @@ def test_an_unknown_name_gets_the_nearest() -> None:
     assert data.available() == sorted(
         [*data.available(Dataset), *data.text.available(), "copy-memory", "imagenet"]
     )
-    with pytest.raises(ValueError, match="'minst', and no folder: did you mean 'mnist'"):
+    with pytest.raises(ValueError, match="'minst', nor any folder: did you mean 'mnist'"):
         data.load("minst")
-    with pytest.raises(ValueError, match=r"'nothing', and no folder\. There are cifar10, "):
+    with pytest.raises(ValueError, match=r"'nothing', nor any folder\. Choose from cifar10, "):
         data.load("nothing")
-    with pytest.raises(ValueError, match=r"'ptb'.* There are cifar10, cifar100, digits, mnist"):
+    with pytest.raises(ValueError, match=r"'ptb'.* Choose from cifar10, cifar100, digits, mnist"):
         data.load("ptb", kind=Dataset)
 
 
@@ -110,7 +110,7 @@ def test_idx_round_trip(tmp_path: Path, name: str) -> None:
         (b"", "begins with nothing"),
         (b"<html>", "begins with 3c 68 74 6d"),
         (as_idx(ARRAY)[:7], "header ends after 7 bytes"),
-        (as_idx(ARRAY)[:-1], "holds 59 entries, its header promises 60"),
+        (as_idx(ARRAY)[:-1], "holds 59 entries, but its header says 60"),
         (as_idx(ARRAY) + b"\0", "holds 61 entries"),
     ],
 )
@@ -215,7 +215,9 @@ def test_the_folder_given_comes_first(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_mnist_missing(small: FileServer, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"train-images-idx3-ubyte\.gz is in none of .*--data-dir"):
+    with pytest.raises(
+        DataError, match=r"train-images-idx3-ubyte\.gz was not found in .*--data-dir"
+    ):
         data.load("mnist", tmp_path, download=False)
     assert small.requests == []
 
@@ -230,7 +232,9 @@ def test_mnist_with_another_content(small: FileServer, tmp_path: Path) -> None:
     data.load("mnist", tmp_path)
     path = tmp_path / "mnist" / "train-labels-idx1-ubyte.gz"
     path.write_bytes(gzip.compress(as_idx(np.zeros(6, dtype=np.uint8))))
-    with pytest.raises(DataError, match=r"train-labels-idx1-ubyte\.gz is damaged or another file"):
+    with pytest.raises(
+        DataError, match=r"train-labels-idx1-ubyte\.gz is damaged or the wrong file"
+    ):
         data.load("mnist", tmp_path)
 
 

@@ -237,7 +237,7 @@ def test_hostile(
 
 def test_a_folder_or_nothing(cache: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(DataError, match="is no regular file"):
+    with pytest.raises(DataError, match="is not a regular file"):
         text.load(file=tmp_path / "pipe")
     with pytest.raises(DataError, match="is a folder: give one text file"):
         text.load(file=tmp_path)

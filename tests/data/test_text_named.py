@@ -82,7 +82,7 @@ def test_ptb_is_found(
 
 
 def test_ptb_missing(small: FileServer, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"ptb\.train\.txt is in none of .*--data-dir"):
+    with pytest.raises(DataError, match=r"ptb\.train\.txt was not found in .*--data-dir"):
         text.load("ptb", data_dir=tmp_path, download=False)
     small.files.clear()
     with pytest.raises(DataError, match=r"could not download ptb\.train\.txt.*HTTP 404"):
@@ -91,7 +91,9 @@ def test_ptb_missing(small: FileServer, tmp_path: Path) -> None:
 
 def test_ptb_with_another_content(small: FileServer, tmp_path: Path) -> None:
     (tmp_path / "ptb.train.txt").write_text("something else\n")
-    with pytest.raises(DataError, match=r"ptb\.train\.txt is damaged or another file.*--data-dir"):
+    with pytest.raises(
+        DataError, match=r"ptb\.train\.txt is damaged or the wrong file.*--data-dir"
+    ):
         text.load("ptb", data_dir=tmp_path)
 
 
@@ -178,20 +180,20 @@ def test_a_damaged_split(wiki: FileServer, tmp_path: Path) -> None:
     (tmp_path / "wikitext2").mkdir()
     for split, content in TEXTS.items():
         (tmp_path / "wikitext2" / f"{split}.txt").write_text(content + "." * (split == "valid"))
-    with pytest.raises(DataError, match=r"valid\.txt is damaged or another file: its sha1 is"):
+    with pytest.raises(DataError, match=r"valid\.txt is damaged or the wrong file: its sha1 is"):
         text.load("wikitext2", data_dir=tmp_path)
 
 
 def test_wikitext_missing(wiki: FileServer, tmp_path: Path) -> None:
     (tmp_path / "wikitext2").mkdir()
     (tmp_path / "wikitext2" / "valid.txt").write_text(TEXTS["valid"])
-    with pytest.raises(DataError, match=r"wikitext-2-v1\.zip or train\.txt is in none of"):
+    with pytest.raises(DataError, match=r"wikitext-2-v1\.zip or train\.txt was not found in"):
         text.load("wikitext2", data_dir=tmp_path, download=False)
 
 
 def test_a_damaged_archive(wiki: FileServer, tmp_path: Path) -> None:
     (tmp_path / "wikitext-2-v1.zip").write_bytes(archive()[:-9])
-    with pytest.raises(DataError, match=r"wikitext-2-v1\.zip is damaged or another file"):
+    with pytest.raises(DataError, match=r"wikitext-2-v1\.zip is damaged or the wrong file"):
         text.load("wikitext2", data_dir=tmp_path)
 
 

@@ -113,10 +113,10 @@ def test_saved_and_loaded(tmp_path: Path, unit: str) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "no vocabulary"),
-        ("[]", "no vocabulary"),
+        ("", "not a vocabulary"),
+        ("[]", "not a vocabulary"),
         ('{"unit": "words"}', "'tokens'"),
-        ('{"unit": "words", "tokens": ["<unk>", "<eos>", 3], "counts": [0, 0, 0]}', "no text"),
+        ('{"unit": "words", "tokens": ["<unk>", "<eos>", 3], "counts": [0, 0, 0]}', "not a string"),
         ('{"unit": "words", "tokens": ["<unk>", "<unk>"], "counts": [0, 0]}', "distinct"),
         ('{"unit": "words", "tokens": ["<unk>"], "counts": [0]}', "needs the token <eos>"),
         ('{"unit": "characters", "tokens": ["a"], "counts": [0]}', "needs the token <unk>"),
@@ -184,7 +184,7 @@ def test_too_many_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spilled
     if spilled:
         monkeypatch.setattr(counting, "_IN_MEMORY", 1)
     assert count(["a b c\n"], tmp_path).size == 5
-    with pytest.raises(DataError, match=r"has 6 distinct words, .* 5 at most: .*max_size"):
+    with pytest.raises(DataError, match=r"has 6 distinct words, .* at most 5: .*max_size"):
         count(["a b ", "c d"], tmp_path)
     assert count(["a b ", "c d"], tmp_path, max_size=5).tokens == ("<unk>", "a", "b", "c", END)
     assert count(["a b ", "c d d"], tmp_path, min_count=2).tokens == ("<unk>", "d", END)

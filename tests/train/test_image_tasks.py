@@ -265,7 +265,7 @@ def test_images_of_their_own_to_validate_on(folder: Path, tmp_path: Path) -> Non
 
 
 def test_unknown_data(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"called 'cifra10', and no folder: did you mean 'cifar10"):
+    with pytest.raises(ValueError, match=r"called 'cifra10', nor any folder: did you mean 'cifar10"):
         ImageClassification(data="cifra10").load()
     with pytest.raises(DataError, match=r"there is no folder .*nowhere; expected FOLDER/CLASS"):
         ImageClassification(data=str(tmp_path / "nowhere")).load()
@@ -354,7 +354,7 @@ def test_a_folder_is_named_with_data(
 @pytest.mark.parametrize(
     ("recipe", "value", "message"),
     [
-        ("small.yaml", "nowhere", "no data set is called 'nowhere', and no folder"),
+        ("small.yaml", "nowhere", "no data set is called 'nowhere', nor any folder"),
         ("small.yaml", "./nowhere", "there is no folder"),
         ("copy-memory", "pets", "CopyMemory generates its own data"),
     ],

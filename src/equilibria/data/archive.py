@@ -16,7 +16,7 @@ def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, by
 
     Args:
         path: The archive.
-        wanted: Told the name of a file, whether to read it.
+        wanted: Given the name of a file, returns whether to read it.
 
     Yields:
         Name and content of each file that is wanted.
@@ -52,5 +52,5 @@ def contents(paths: Sequence[Path], folder: str, names: Sequence[str]) -> dict[s
     wanted = {f"{folder}/{name}": name for name in names}
     found = {wanted[name]: content for name, content in members(paths[0], wanted.__contains__)}
     if missing := [name for name in wanted if wanted[name] not in found]:
-        raise DataError(f"{paths[0]} has no {missing[0]}: it is another file")
+        raise DataError(f"{paths[0]} does not contain {missing[0]}: it is a different file")
     return found

@@ -1,4 +1,4 @@
-"""Checksums of files: what a file is, and whether it is the right one."""
+"""Checksums of files: computing and checking them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def digest(path: Path, algorithm: str = "sha256", *, unpacked: bool = False) -> 
     With `unpacked`, over the content of a gzipped file, which is never in memory as a whole.
 
     Raises:
-        DataError: If the file cannot be read, or is no gzipped file.
+        DataError: If the file cannot be read, or is not gzipped.
     """
     with (
         reading(path, gzip.BadGzipFile, EOFError, zlib.error),
@@ -27,7 +27,7 @@ def digest(path: Path, algorithm: str = "sha256", *, unpacked: bool = False) -> 
 
 
 def mismatch(path: Path, checksum: str, *, unpacked: bool = False) -> str:
-    """How a file, or its content, differs from ``ALGORITHM:DIGITS``; empty where it does not."""
+    """How a file, or its content, differs from ``ALGORITHM:DIGITS``; empty if it does not."""
     algorithm, _, expected = checksum.partition(":")
     found = digest(path, algorithm, unpacked=unpacked).partition(":")[2]
     if found == expected.lower():
@@ -39,6 +39,7 @@ def check(path: Path, checksum: str, *, unpacked: bool = False) -> None:
     """Raise DataError unless a file, or its content, has this ``ALGORITHM:DIGITS``."""
     if problem := mismatch(path, checksum, unpacked=unpacked):
         raise DataError(
-            f"{path} is damaged or another file: {problem}. If it is another data set of the same "
-            "file names, name another folder with --data-dir; else delete it and run again"
+            f"{path} is damaged or the wrong file: {problem}. If it belongs to another data set "
+            "with the same file names, name another folder with --data-dir; otherwise delete it "
+            "and run again"
         )

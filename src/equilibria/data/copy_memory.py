@@ -22,15 +22,15 @@ def split(delay: int, samples: int, *, seed: int, delimiters: int = 1) -> Split:
         x_0 ... x_9 from {1, ..., 8},  x_{T+9} = 9,  y_{T+10} ... y_{T+19} = x_0 ... x_9,
 
     all other x and y being zero, where T is `delay` and a sample is T + 20 tokens long. A
-    network without memory does best with a guess of the ten symbols, a mean loss of
+    network without memory can at best guess the ten symbols, with a mean loss of
     10 ln(8) / (T + 20) nats.
 
     Args:
         delay: T, the steps from the symbols to their repetition.
         samples: How many to draw.
-        seed: Fixes them; the same delay, samples and seed are the same split on every machine.
+        seed: The same delay, samples and seed give the same split on every machine.
         delimiters: How many of the last eleven inputs are 9, from the first on. 11 is the
-            variant of Bai et al. 2018, which need not count how much it has recalled.
+            variant of Bai et al. 2018, in which the network need not count what it has recalled.
 
     Returns:
         Inputs and targets, int64, (samples, delay + 20).

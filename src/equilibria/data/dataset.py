@@ -15,7 +15,7 @@ from equilibria.data.remote import Files
 
 
 class Samples(Protocol):
-    """Samples and their targets, in memory or read when they are asked for."""
+    """Samples and their targets, in memory or read on demand."""
 
     @property
     def targets(self) -> Tensor:
@@ -49,7 +49,7 @@ class Split:
         if len(self.inputs) != len(self.targets) or len(self.targets) == 0:
             raise ValueError(
                 f"{len(self.inputs)} samples and {len(self.targets)} targets: "
-                "expected one target a sample, and at least one sample"
+                "expected one target per sample, and at least one sample"
             )
 
     def __len__(self) -> int:
@@ -98,9 +98,9 @@ class Dataset:
     Attributes:
         name: The name by which `load` knows it.
         title: What tables call it.
-        train: Samples to learn from.
-        test: Samples to be judged by.
-        valid: Samples to choose by; None where the source names none.
+        train: Training samples.
+        test: Test samples.
+        valid: Validation samples; None if the source names none.
         classes: Number of classes; targets are 0 to ``classes - 1``.
         labels: What each class is called.
         shape: Shape of one sample, ``(channels, height, width)`` for images.

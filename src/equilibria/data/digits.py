@@ -15,7 +15,7 @@ def read(files: Files) -> Dataset:
     Returns:
         Images as float32 in [0, 1], ``(count, 1, 8, 8)``, and targets as int64, ``(count,)``.
     """
-    # Imported here: scikit-learn takes a second that nobody else should wait for.
+    # Imported here: scikit-learn takes a second to import.
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 

@@ -1,4 +1,4 @@
-"""The one error of this room, and what the disk refuses as one of its kind."""
+"""The error of this package, and disk errors turned into it."""
 
 from __future__ import annotations
 

@@ -17,11 +17,11 @@ _BLOCK = 1 << 20
 
 
 class _Unreachable(Exception):
-    """This address will not give the file, however often it is asked."""
+    """This address will not serve the file, however often it is retried."""
 
 
 class _Interrupted(Exception):
-    """The transfer ended early; what came is kept, and another attempt goes on from there."""
+    """The transfer ended early; what arrived is kept, and another attempt resumes it."""
 
 
 def fetch(
@@ -32,19 +32,19 @@ def fetch(
     attempts: int = 3,
     timeout: float = 30.0,
 ) -> Path:
-    """Download a file, or leave it where it is if it is there and right.
+    """Download a file, unless it is already there and correct.
 
-    The bytes go to ``path`` + ``.part``, which takes the name of `path` only when it is complete
-    and its checksum is right: what stands under `path` is never half a file. A transfer that
-    breaks off goes on from where it stopped (HTTP Range), in this call or in a later one. Two
-    processes that want the same file wait for each other.
+    The bytes go to ``path`` + ``.part``, which is renamed to `path` only when it is complete and
+    its checksum is correct: `path` is never a partial file. An interrupted transfer resumes from
+    where it stopped (HTTP Range), in this call or in a later one. Two processes that want the same
+    file wait for each other.
 
     Args:
         urls: Address of the file, or several addresses of the same file, tried in order.
-        path: Where it goes; folders are made as needed.
+        path: Where it goes; folders are created as needed.
         checksum: ``"md5:..."``, ``"sha256:..."`` or another name of hashlib and hexadecimal
             digits. None: only the length is checked.
-        attempts: How often an address that answers is asked before it is given up.
+        attempts: How often an address that answers is tried before giving up.
         timeout: Seconds without an answer after which an attempt ends.
 
     Returns:
@@ -66,7 +66,7 @@ def fetch(
             if not path.exists():  # else another process was faster
                 part = path.with_name(f"{path.name}.part")
                 if checksum is None:
-                    part.unlink(missing_ok=True)  # nothing would tell a part of another file
+                    part.unlink(missing_ok=True)  # a part of another file could not be detected
                 problems: list[str] = []
                 for url in [urls] if isinstance(urls, str) else urls:
                     try:
@@ -77,8 +77,8 @@ def fetch(
                         os.replace(part, path)
                         return path
                 raise DataError(
-                    f"could not download {path.name}. {'; '.join(problems)}. Run again to go on, "
-                    f"or fetch it by other means and put it at {path}"
+                    f"could not download {path.name}. {'; '.join(problems)}. Run again to resume, "
+                    f"or fetch it by other means and save it as {path}"
                 )
     return path
 
@@ -91,7 +91,7 @@ def _transfer(url: str, part: Path, checksum: str | None, attempts: int, timeout
             if not (resumed and checksum and not checksums.mismatch(part, checksum)):
                 _request(url, part, timeout)
             if checksum is not None and (problem := checksums.mismatch(part, checksum)):
-                raise DataError(f"what came is damaged or another file: {problem}")
+                raise DataError(f"the download is damaged or the wrong file: {problem}")
             return
         except _Interrupted:
             if attempt == attempts:
@@ -118,7 +118,7 @@ def _request(url: str, part: Path, timeout: float) -> None:
         answer = f"HTTP {error.code} {error.reason}"
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and have:
             part.unlink()
-            raise _Interrupted(f"the part on disk ({have} bytes) is not of this file") from error
+            raise _Interrupted(f"the part on disk ({have} bytes) is from another file") from error
         if error.code >= 500 or error.code in (408, 429):
             raise _Interrupted(answer) from error
         raise _Unreachable(answer) from error
@@ -138,7 +138,7 @@ def _request(url: str, part: Path, timeout: float) -> None:
             os.fsync(file.fileno())
     size = part.stat().st_size
     if length is not None and size != have + int(length):
-        raise _Interrupted(f"truncated: {size} of {have + int(length)} bytes came")
+        raise _Interrupted(f"truncated: {size} of {have + int(length)} bytes arrived")
 
 
 def _blocks(reply: http.client.HTTPResponse) -> Iterator[bytes]:

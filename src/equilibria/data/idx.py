@@ -39,7 +39,7 @@ def read(path: Path) -> np.ndarray:
     count = int(np.prod(shape, dtype=np.int64))
     if len(content) - start != count:
         raise DataError(
-            f"{path} holds {len(content) - start} entries, its header promises {count} "
+            f"{path} holds {len(content) - start} entries, but its header says {count} "
             f"in the shape {shape}: delete it and run again"
         )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)

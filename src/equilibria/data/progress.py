@@ -14,11 +14,11 @@ _TERMINAL, _FILE = 1.0, 30.0
 
 
 def tracked(items: Iterable[_Item], total: int | None, doing: str) -> Iterator[_Item]:
-    """Give items on one by one; where that takes long, tell how many there were.
+    """Yield items one by one; if that takes long, report how many there were.
 
     Args:
         items: What to go through.
-        total: How many there are; None where nobody knows.
+        total: How many there are; None if unknown.
         doing: What is being done, e.g. ``"Reading images"``.
     """
     terminal = sys.stderr.isatty()

@@ -1,4 +1,4 @@
-"""All data sets that have a name: one more is a file with its reader, and a line here."""
+"""All named data sets: a new one is a file with its reader, and a line here."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ DATA_SETS: dict[str, tuple[type, str]] = {
     "wikitext2": (Corpus, "equilibria.data.text.named:WIKITEXT2"),
     "wikitext103": (Corpus, "equilibria.data.text.named:WIKITEXT103"),
 }
-"""The type of each data set, by name, and where its `Entry` is: imported when it is read."""
+"""The type of each data set, by name, and where its `Entry` is, which is imported on demand."""
 
 
 def available(kind: type | UnionType = object) -> list[str]:
     """The names that `load` knows, sorted.
 
     Args:
-        kind: Types of data sets that are asked for, such as ``data.text.Corpus``; all without it.
+        kind: Types of data sets to list, such as ``data.text.Corpus``; all by default.
     """
     return sorted(name for name, (gives, _) in DATA_SETS.items() if issubclass(gives, kind))
 
@@ -52,25 +52,25 @@ def load(
     kind: type | UnionType = object,
     **options: Any,
 ) -> Any:
-    """Read a data set, and download it first where it is not on disk.
+    """Read a data set, and download it first if it is not on disk.
 
-    Official data come before copies of lesser quality: such a copy is read, with a warning, only
-    where the official data are not on disk and cannot be downloaded, and the title of what is
-    returned names it.
+    Official data come before lower-quality copies: such a copy is read, with a warning, only if
+    the official data are not on disk and cannot be downloaded, and the title of the data set
+    names it.
 
     Args:
-        name: One of `available()`, or a folder of images with a folder for each class.
-        data_dir: Folder that is looked in before ``$EQUILIBRIA_DATA`` and the user's cache.
-        download: Whether what is missing may be downloaded.
-        kind: Types that may be returned; the name of a data set of another is unknown.
+        name: One of `available()`, or a folder of images with one subfolder per class.
+        data_dir: Folder that is searched before ``$EQUILIBRIA_DATA`` and the user's cache.
+        download: Whether missing files may be downloaded.
+        kind: Types that may be returned; names of data sets of other types are unknown.
         options: What the data set's reader takes, such as ``unit`` for a text.
 
     Returns:
-        What the data set is: a `Dataset` for classification, a `text.Corpus`, an
-        `images.ImageFolder`, a `Split` of copy memory.
+        A `Dataset` for classification, a `text.Corpus`, an `images.ImageFolder`, or a `Split` of
+        copy memory.
 
     Raises:
-        ValueError: If no data set goes by that name; the message names the nearest.
+        ValueError: If no data set has that name; the message names the nearest.
         DataError: If the data are missing, damaged or out of reach.
     """
     if name in (names := available(kind)):
@@ -83,8 +83,8 @@ def load(
         raise DataError(f"there is no folder {name}; {layout.EXPECTED}")
     near = difflib.get_close_matches(name, names, n=1)
     hint = f": did you mean {near[0]!r}?" if near else "."
-    missing, more = ", and no folder", ", and any folder with a folder for each class"
+    missing, more = ", nor any folder", ", or any folder with one subfolder per class"
     raise ValueError(
-        f"no data set is called {name!r}{missing if folders else ''}{hint} There are "
+        f"no data set is called {name!r}{missing if folders else ''}{hint} Choose from "
         f"{', '.join(names)}{more if folders else ''}"
     )

@@ -1,4 +1,4 @@
-"""The files of a data set: where they are looked for, how they are known, where they come from."""
+"""Where the files of a data set are looked for, how they are checked, where they come from."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ class Remote:
 
     Attributes:
         files: Names of the files, all of which are needed; one that ends with ``/`` is a folder.
-            None where an installed package has the data.
-        addresses: Folders on the net that have them, the official one first, or the package; none
-            for what is only read where somebody put it.
+            Empty if an installed package has the data.
+        addresses: Folders on the web that have them, the official one first, or the package; empty
+            for files that are only read from disk.
         checksums: ``"md5:..."``, ``"sha256:..."`` or another algorithm of hashlib, by file name,
-            as somebody published them. That of a name without its ``.gz`` is of the uncompressed
-            content: then the file also counts if somebody else zipped it, and unzipped. A
-            downloaded file that has none gets one, in ``.FILE.checksum`` beside it, and is checked
-            against that from then on.
-        licence: On what terms the data are to be had.
-        size: What there is to download, such as ``"160 MB"``.
-        inside: Folders in which the files are looked for, for names that other data sets have
-            too; ``"."`` is any place where data lie.
-        copy: What makes it of lesser quality, such as ``"JPEG copy"``; None for official data.
+            as published. One for a name without its ``.gz`` is that of the uncompressed content:
+            the file is then also accepted uncompressed, or compressed by someone else. A
+            downloaded file without a published checksum gets one, in ``.FILE.checksum`` next to
+            it, and is checked against that from then on.
+        licence: Terms of use of the data.
+        size: Size of the download, such as ``"160 MB"``.
+        inside: Folders in which the files are looked for, for names that other data sets also
+            use; ``"."`` is any data folder.
+        copy: Why the quality is lower, such as ``"JPEG copy"``; None for official data.
     """
 
     files: tuple[str, ...]
@@ -96,7 +96,7 @@ class Remote:
 
 
 def _record(path: Path) -> Path:
-    """The file that keeps the checksum of a downloaded file for which nobody published one."""
+    """The file that keeps the checksum of a downloaded file without a published one."""
     return path.with_name(f".{path.name}.checksum")
 
 
@@ -105,11 +105,11 @@ class Entry:
     """A data set before it is read.
 
     Attributes:
-        name: What `load` knows it by.
-        title: What tables call it.
-        read: Makes the data set of its `Files` and of the options of `load`.
+        name: Its name for `load`.
+        title: Its name in tables.
+        read: Makes the data set from its `Files` and the options of `load`.
         remotes: Forms in which it is published, the best first; the first is downloaded.
-        how_to_get: What to do where it cannot be downloaded, as behind a log-in.
+        how_to_get: What to do if it cannot be downloaded, for example because of a log-in.
     """
 
     name: str
@@ -121,16 +121,16 @@ class Entry:
 
 @dataclass(frozen=True)
 class Files:
-    """The files of a data set; found, checked or downloaded when one of them is first asked for.
+    """The files of a data set; found and checked, or downloaded, on first access.
 
     Official data come first: those on disk, in the order of the entry's forms, then a download.
-    If that fails, a copy of lesser quality on disk is read, with a warning. Where there is none
-    either, or a file is damaged, all properties raise DataError.
+    If that fails, a lower-quality copy on disk is read, with a warning. If there is none either,
+    or a file is damaged, all properties raise DataError.
 
     Attributes:
         entry: The data set.
-        data_dir: Folder that is looked in before ``$EQUILIBRIA_DATA`` and the user's cache.
-        may_download: Whether what is missing may be downloaded into the first of these.
+        data_dir: Folder that is searched before ``$EQUILIBRIA_DATA`` and the user's cache.
+        may_download: Whether missing files may be downloaded into the first of these.
     """
 
     entry: Entry
@@ -175,7 +175,7 @@ class Files:
             if not (found := _complete(copies, places)):
                 raise
             warnings.warn(
-                f"{self.entry.title} ({found[0].copy}) is read from {found[1][0]}, since the "
+                f"{self.entry.title} ({found[0].copy}) is read from {found[1][0]}, because the "
                 f"official data are not available: {error}",
                 stacklevel=6,
             )
@@ -199,7 +199,7 @@ class Files:
         )
         where = ", ".join(map(str, places))
         raise DataError(
-            f"{self.entry.name}: {' or '.join(lacking)} is in none of {where}. {advice}"
+            f"{self.entry.name}: {' or '.join(lacking)} was not found in {where}. {advice}"
         )
 
 

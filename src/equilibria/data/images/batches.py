@@ -31,8 +31,8 @@ def records(content: bytes, name: str, labels: int) -> tuple[np.ndarray, np.ndar
     """
     if not content or len(content) % (labels + PIXELS):
         raise DataError(
-            f"{name} has {len(content)} bytes, no multiple of the {labels + PIXELS} of one image: "
-            "it is truncated or another file"
+            f"{name} has {len(content)} bytes, not a multiple of the {labels + PIXELS} of one "
+            "image: it is truncated or the wrong file"
         )
     rows = np.frombuffer(content, np.uint8).reshape(-1, labels + PIXELS)
     return rows[:, labels:].reshape(-1, 3, 32, 32), rows[:, labels - 1]
@@ -41,10 +41,10 @@ def records(content: bytes, name: str, labels: int) -> tuple[np.ndarray, np.ndar
 def pickled(content: bytes, name: str, key: str) -> tuple[np.ndarray, np.ndarray]:
     """Read the Python version: a pickled dictionary of arrays and lists.
 
-    Nothing else than arrays of numpy and what is built into pickle is made, and no other function
-    is called, whatever the file asks for.
+    Only numpy arrays and pickle's built-in types are created, and no other function is called,
+    whatever the file asks for.
 
-    The labels are under `key`; the rest is as of `records`.
+    The labels are under `key`; everything else is as for `records`.
 
     Raises:
         DataError: If the file is something else.
@@ -55,7 +55,7 @@ def pickled(content: bytes, name: str, key: str) -> tuple[np.ndarray, np.ndarray
         return images.astype(np.uint8, casting="safe").reshape(-1, 3, 32, 32), labels
     except Exception as error:  # a damaged pickle can raise anything
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(f"{name} is damaged or no batch of CIFAR images ({reason})") from error
+        raise DataError(f"{name} is damaged or not a batch of CIFAR images ({reason})") from error
 
 
 class _Arrays(pickle.Unpickler):

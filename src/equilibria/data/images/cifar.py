@@ -54,7 +54,7 @@ class Version:
             files=(self.archive,),
             addresses=(ADDRESS,),
             checksums={self.archive: f"md5:{self.md5}"},
-            licence="none is stated; cite Krizhevsky 2009",
+            licence="none stated; cite Krizhevsky 2009",
             size="160 MB",
         )
         return packed, packed.unpacked(self.names, self.folder, checksums=self.checksums)
@@ -72,7 +72,7 @@ class Version:
             if len(found) != expected:
                 raise DataError(
                     f"{self.folder}/{name} has {len(found):,} images, expected {expected:,}: it is "
-                    "truncated or another file"
+                    "truncated or the wrong file"
                 )
         images, targets = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         targets = targets.astype(np.int64)

@@ -51,7 +51,7 @@ def identified(file: BinaryIO, name: str | Path) -> Image:
         return Image.open(file)
     except UnidentifiedImageError:
         raise DataError(
-            f"{name} is no image that Pillow can read, or its beginning is damaged: remove or "
+            f"{name} is not an image that Pillow can read, or its header is damaged: remove or "
             "replace it"
         ) from None
     except Exception as error:  # a damaged header can raise anything

@@ -1,4 +1,4 @@
-"""Images that stay on disk until they are asked for."""
+"""Images that stay on disk until they are used."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MEMORY = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFiles:
-    """Images with their classes, decoded as they are asked for.
+    """Images with their classes, decoded on demand.
 
-    The same file is the same pixels each time: without a `crop`, the middle of the image.
+    Without a `crop`, a file always gives the same pixels: the middle of the image.
 
     Attributes:
         root: Folder of the files.

@@ -1,4 +1,4 @@
-"""A folder of the user's images, a folder a class."""
+"""A user's folder of images, with one subfolder per class."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from equilibria.data.images.files import ImageFiles
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFolder:
-    """Images of a folder, on disk until they are asked for.
+    """Images of a folder, on disk until they are used.
 
     Attributes:
-        title: What tables call it: the name of the folder.
-        train: Images to learn from.
-        test: Images to be judged by.
-        valid: Images to choose by; None where the folder names none.
+        title: Its name in tables: the name of the folder.
+        train: Training images.
+        test: Test images.
+        valid: Validation images; None if the folder has none.
         labels: Names of the classes, in the order of their numbers.
         shape: Channels, height and width of an image.
         smallest: Name of the smallest file, with its height and width in pixels.
@@ -51,21 +51,21 @@ def load(
     share: float = 1.0,
     title: str | None = None,
 ) -> ImageFolder:
-    """Find the images of a folder and see from their headers that they go together.
+    """Find the images of a folder and check from their headers that they are compatible.
 
-    `layout.read` says what the folder must be. Images are shown upright, as Exif says.
+    `layout.read` defines what the folder must be. Images are rotated upright according to Exif.
 
     Args:
         root: The folder.
-        size: Pixels of each side to which the middle square of an image is brought; None for
-            images that all have one size, and are left as they are.
-        channels: 3 or 1, to have all images converted to RGB or grey; None for images that are
-            all RGB or all grey.
-        share: The part of the shorter side that the middle square has.
-        title: What tables call it; None for the folder's name.
+        size: Pixels per side to which the central square of an image is resized; None for images
+            that all have the same size, and are left as they are.
+        channels: 3 or 1, to convert all images to RGB or greyscale; None for images that are all
+            RGB or all greyscale.
+        share: The part of the shorter side that the central square covers.
+        title: Its name in tables; None for the folder's name.
 
     Raises:
-        DataError: If the folder has no classes, a class has no images, a file is no image, or
+        DataError: If the folder has no classes, a class has no images, a file is not an image, or
             images differ in size or colours; the message names the file.
         ValueError: If `size` is below 1 or `channels` neither 3 nor 1.
     """

@@ -54,11 +54,11 @@ def scan(root: Path, names: Sequence[str]) -> tuple[list[Header], str]:
         names: Their names below it.
 
     Returns:
-        A header a file, and ``sha256:...`` over names and lengths of the files, and, if there are
-        no more than `SMALL`, over their bytes.
+        One header per file, and ``sha256:...`` over names and lengths of the files, and, if there
+        are no more than `SMALL`, over their bytes.
 
     Raises:
-        DataError: If a file cannot be read or is no image; the message names it.
+        DataError: If a file cannot be read or is not an image; the message names it.
     """
     whole = len(names) <= SMALL
     reader = decode.in_threads(lambda name: _header(root / name, whole), names)
@@ -93,8 +93,8 @@ def channels_of(root: Path, names: Sequence[str], headers: Sequence[Header]) -> 
     )
     raise DataError(
         f"{root / names[place]} is {_WORDS.get(odd, 'of other colours')} (mode {odd}), and "
-        f"{others}. Convert it, in Python: Image.open(path).convert({usual!r}).save(path); or have "
-        "every image converted as it is read, with task.channels: 3 (RGB) or 1 (grey)"
+        f"{others}. Convert it, in Python: Image.open(path).convert({usual!r}).save(path); or "
+        "convert every image as it is read, with task.channels: 3 (RGB) or 1 (grey)"
     )
 
 
@@ -104,8 +104,8 @@ def check_depth(root: Path, names: Sequence[str], headers: Sequence[Header]) -> 
         if header.mode[:1] in ("I", "F") or header.mode.endswith(";16"):
             bits = 16 if "16" in header.mode else 32
             raise DataError(
-                f"{root / name} has {bits} bits a channel (mode {header.mode.split(';')[0]}), and "
-                "images must have 8: convert it, so that white is 255, for example with "
+                f"{root / name} has {bits} bits per channel (mode {header.mode.split(';')[0]}), "
+                "and images must have 8: convert it, so that white is 255, for example with "
                 "ImageMagick: magick FILE -depth 8 FILE"
             )
 
@@ -121,8 +121,8 @@ def size_of(root: Path, names: Sequence[str], headers: Sequence[Header]) -> tupl
         if header[:2] != first[:2]:
             raise DataError(
                 f"the images differ in size: {root / names[0]} has {first.height} x {first.width} "
-                f"pixels and {root / name} has {header.height} x {header.width}. Have all brought "
-                "to one size, for example with --task.size 64"
+                f"pixels and {root / name} has {header.height} x {header.width}. Resize all to one "
+                "size, for example with --task.size 64"
             )
     return first.height, first.width
 

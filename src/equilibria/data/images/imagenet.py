@@ -1,4 +1,4 @@
-"""ImageNet (ILSVRC 2012): 1.28 million photographs of 1,000 classes, behind a log-in."""
+"""ImageNet (ILSVRC 2012): 1.28 million photographs of 1,000 classes, which require a log-in."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def read(
 ) -> ImageFolder:
     """The images of ImageNet, or of as many of its classes as there are; see `images.load`.
 
-    The validation images are the test part, as everybody's: the answers for those to test on were
-    never given away. A few photographs are grey or CMYK: all are read as RGB.
+    The validation images are the test part, as is usual: the labels of the test images were never
+    published. A few photographs are grey or CMYK: all are read as RGB.
     """
     root = next(path for path in files.paths[0].parents if (path / "train").is_dir())
     found = load(root, size=size, channels=channels or 3, share=share, title=files.title)
@@ -43,8 +43,8 @@ IMAGENET = Entry(
     how_to_get=(
         "ImageNet cannot be downloaded without a log-in: register at https://image-net.org, get "
         "ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar, and unpack them to "
-        "imagenet/train/WNID/*.JPEG and imagenet/val/WNID/*.JPEG, a folder a class (the "
-        "validation images come in one folder: the development kit tells the class of each). Then "
-        "name the folder that imagenet is in with --data-dir or EQUILIBRIA_DATA"
+        "imagenet/train/WNID/*.JPEG and imagenet/val/WNID/*.JPEG, one folder per class (the "
+        "validation images come in one folder: the development kit lists the class of each). Then "
+        "name the folder that contains imagenet with --data-dir or EQUILIBRIA_DATA"
     ),
 )

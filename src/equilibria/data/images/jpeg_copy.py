@@ -25,7 +25,7 @@ _FORMAT = 1
 
 REMOTE = Remote(
     files=("cifar10_jpg.tar.xz",),
-    licence="none is stated; cite Krizhevsky 2009",
+    licence="none stated; cite Krizhevsky 2009",
     inside=("cifar10_jpeg", "."),
     copy="JPEG copy",
 )
@@ -34,9 +34,9 @@ REMOTE = Remote(
 def read(path: Path, labels: tuple[str, ...]) -> dict[str, Split]:
     """The images of the archive, ``SPLIT/CLASS/NAME.jpg``, decoded by Pillow.
 
-    In the archive each class follows the one before; here the first image of each class comes
-    first, then the second of each, so that every part of a split shows all classes. The pixels
-    are kept in the user's cache, under the checksum of the archive.
+    In the archive the classes follow each other; here the first image of each class comes first,
+    then the second of each, so that every part of a split has all classes. The pixels are kept in
+    the user's cache, under the checksum of the archive.
 
     Args:
         path: The archive.
@@ -70,7 +70,7 @@ def _decoded(path: Path, labels: tuple[str, ...]) -> dict[str, Split]:
         place = (split, rest.partition("/")[0])
         if place not in files:
             raise DataError(
-                f"{name} in {path} is in no known class: expected train/CLASS/NAME.jpg and "
+                f"{name} in {path} belongs to no known class: expected train/CLASS/NAME.jpg and "
                 f"test/CLASS/NAME.jpg, CLASS one of {', '.join(labels)}"
             )
         files[place].append((name, content))
@@ -85,7 +85,7 @@ def _decoded(path: Path, labels: tuple[str, ...]) -> dict[str, Split]:
 
 def _split(classes: list[list[tuple[str, bytes]]], path: Path) -> Split:
     """Images of all classes, interleaved: the first of each, the second of each, ..."""
-    interleaved = [file for turn in zip(*classes, strict=True) for file in turn]
+    interleaved = [file for row in zip(*classes, strict=True) for file in row]
     images = np.empty((len(interleaved), 3, *SIZE), np.uint8)
     decoded = decode.in_threads(
         lambda file: decode.pixels(file[1], f"{file[0]} in {path}", "RGB", SIZE), interleaved
@@ -113,7 +113,7 @@ def _keep(splits: dict[str, Split], path: Path) -> None:
 
 
 def _restored(path: Path) -> dict[str, Split] | None:
-    """What is in the cache; None where nothing is, or something else than was written."""
+    """The content of the cache; None if there is none, or it is damaged."""
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():

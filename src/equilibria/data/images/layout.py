@@ -23,7 +23,7 @@ _SEED = 0
 _TEST_SHARE = 0.1
 
 EXPECTED = (
-    "expected FOLDER/CLASS/IMAGE with two classes or more, or FOLDER/train/CLASS/IMAGE and "
+    "expected FOLDER/CLASS/IMAGE with at least two classes, or FOLDER/train/CLASS/IMAGE and "
     "FOLDER/test/CLASS/IMAGE"
 )
 
@@ -62,14 +62,14 @@ def read(root: Path) -> Layout:
         DataError: If that is not what the folder is; the message names what is wrong.
     """
     if not root.is_dir():
-        raise DataError(f"{root} is no folder: {EXPECTED}")
+        raise DataError(f"{root} is not a folder: {EXPECTED}")
     if set(_folders(root)) <= {TRAIN, TEST, *VALID} and not _folders(root / TRAIN):
-        raise DataError(f"{root} has no folders of classes: {EXPECTED}")
+        raise DataError(f"{root} has no class folders: {EXPECTED}")
     groups = _parted(root) if _folders(root / TRAIN) else _whole(root)
     labels = tuple(groups[TRAIN])
     if len(labels) == 1:
         raise DataError(
-            f"{root} has a single class, {labels[0]}: there is nothing to tell apart. {EXPECTED}"
+            f"{root} has a single class, {labels[0]}: there is nothing to classify. {EXPECTED}"
         )
     number = {label: place for place, label in enumerate(labels)}
     interleaved = {part: list(_interleaved(group)) for part, group in groups.items()}
@@ -85,7 +85,7 @@ def _parted(root: Path) -> dict[str, Group]:
     """The parts of a folder that has ``train`` and others beside it."""
     valid = [name for name in VALID if (root / name).is_dir()]
     if len(valid) > 1:
-        raise DataError(f"{root} has both {valid[0]} and {valid[1]}: leave one of them")
+        raise DataError(f"{root} has both {valid[0]} and {valid[1]}: keep only one of them")
     parts = {TRAIN: TRAIN}
     if (root / TEST).is_dir():
         parts |= {TEST: TEST} | ({"valid": valid[0]} if valid else {})
@@ -93,16 +93,16 @@ def _parted(root: Path) -> dict[str, Group]:
         parts[TEST] = valid[0]
     else:
         raise DataError(
-            f"{root} has a folder train and neither test nor val beside it: put test images into "
-            f"{root / TEST}, a folder a class; or name {root / TRAIN} itself, of which a tenth is "
-            "then set aside to test on"
+            f"{root} has a folder train but neither test nor val: put test images into "
+            f"{root / TEST}, one folder per class; or name {root / TRAIN} itself, of which a tenth "
+            "is then held out for testing"
         )
     groups = {part: _group(root, name) for part, name in parts.items()}
     for part, group in groups.items():
         if more := sorted(set(group) - set(groups[TRAIN])):
             raise DataError(
-                f"{root / parts[part]} has a class {more[0]} that {root / TRAIN} has not: no model "
-                "can learn it"
+                f"{root / parts[part]} has a class {more[0]} that {root / TRAIN} does not have, so "
+                "no model can learn it"
             )
     return groups
 
@@ -113,8 +113,8 @@ def _whole(root: Path) -> dict[str, Group]:
     for label, names in _group(root, "").items():
         if len(names) < 2:
             raise DataError(
-                f"{root / label} has a single image, {names[0]}: one to learn from and one to test "
-                "on are needed"
+                f"{root / label} has a single image, {names[0]}: at least one for training and one "
+                "for testing are needed"
             )
         generator = torch.Generator().manual_seed(_SEED)
         order = torch.randperm(len(names), generator=generator).tolist()
@@ -129,14 +129,14 @@ def _group(root: Path, part: str) -> Group:
     folder = root / part
     labels = _folders(folder)
     if not labels:
-        raise DataError(f"{folder} has no folders of classes: {EXPECTED}")
+        raise DataError(f"{folder} has no class folders: {EXPECTED}")
     group: Group = {}
     for label in labels:
         entries = _entries(folder / label)
         if inner := [entry.name for entry in entries if entry.is_dir()]:
             raise DataError(
-                f"{folder / label} has a folder {inner[0]} in it: images stand in the folder of "
-                f"their class. {EXPECTED}"
+                f"{folder / label} has a folder {inner[0]} in it: images must be directly in the "
+                f"folder of their class. {EXPECTED}"
             )
         if not entries:
             raise DataError(f"{folder / label} has no images: add some, or remove the folder")

@@ -27,7 +27,7 @@ def resized(images: Tensor, size: int) -> Tensor:
         ValueError: If `size` is below one.
     """
     if size < 1:
-        raise ValueError(f"size is {size}: images have a side of at least 1 pixel")
+        raise ValueError(f"size is {size}: expected at least 1 pixel per side")
     if tuple(images.shape[2:]) == (size, size):
         return images
     down = weights(images.shape[2], size)

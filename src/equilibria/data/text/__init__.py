@@ -4,7 +4,7 @@
     corpus = eq.data.text.load(file="book.txt", unit="characters")
     corpus.splits["train"][:100]      # a tensor of token numbers
 
-The encoded text lies in the user's cache; neither its length nor that of its lines costs memory.
+The encoded text is kept in the user's cache; neither its length nor that of its lines costs memory.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ def load(
     max_size: int | None = None,
     errors: Errors = "strict",
 ) -> Corpus:
-    """Read a text, by name or from a file, and encode it first where that was not done before.
+    """Read a text, by name or from a file, and encode it first if it has not been encoded.
 
     Args:
-        name: One of `available()`, with its own splits; None for a text of the user's.
-        file: A text in UTF-8 where `name` is None.
+        name: One of `available()`, with its own splits; None for a user's text.
+        file: A UTF-8 text, if `name` is None.
         unit: ``"words"`` (split at white space, a newline is ``<eos>``) or ``"characters"``.
             None: words for a named text, characters for a file.
-        data_dir: Folder that is looked in before ``$EQUILIBRIA_DATA`` and the user's cache.
-        download: Whether what is missing may be downloaded.
-        valid_share: Share of a file's text, after that for training, for the validation split.
-        test_share: Share of a file's text, its end, for the test split.
-        min_count: A token that stands less often in the training split becomes ``<unk>``.
-        max_size: The most tokens of the vocabulary, ``<unk>`` and ``<eos>`` among them; None
-            for all.
+        data_dir: Folder that is searched before ``$EQUILIBRIA_DATA`` and the user's cache.
+        download: Whether missing files may be downloaded.
+        valid_share: Share of a file's text, after the training part, for the validation split.
+        test_share: Share of a file's text, at its end, for the test split.
+        min_count: A token that occurs less often in the training split becomes ``<unk>``.
+        max_size: Maximum size of the vocabulary, including ``<unk>`` and ``<eos>``; None for no
+            limit.
         errors: ``"replace"`` reads U+FFFD for bytes that are not UTF-8 and counts them in the
             statistics; ``"strict"`` raises.
 
     Raises:
-        ValueError: If no text goes by that name, both or neither of `name` and `file` are given,
+        ValueError: If no text has that name, both or neither of `name` and `file` are given,
             or an option is out of its range.
         DataError: If the text is missing, damaged, out of reach, compressed, empty, too short for
             three splits, or not UTF-8; the message says what to do.

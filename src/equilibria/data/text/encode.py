@@ -56,8 +56,8 @@ class Options:
 
     Attributes:
         unit: ``"words"`` or ``"characters"``.
-        min_count: A token that stands less often in the training split is ``<unk>``.
-        max_size: The most tokens of the vocabulary; None for all.
+        min_count: A token that occurs less often in the training split is ``<unk>``.
+        max_size: Maximum size of the vocabulary; None for no limit.
         errors: ``"strict"`` or ``"replace"``, for bytes that are not UTF-8.
 
     Raises:
@@ -78,7 +78,7 @@ class Options:
             raise ValueError(f"min_count is {self.min_count}: expected 1 or more")
         if self.max_size is not None and self.max_size < 3:
             raise ValueError(
-                f"max_size is {self.max_size}: expected 3 or more, <unk> and <eos> count"
+                f"max_size is {self.max_size}: expected 3 or more, including <unk> and <eos>"
             )
 
 
@@ -102,7 +102,7 @@ def load(source: Source, options: Options) -> Corpus:
                 _make(folder, source, options)
                 found = _read(folder, source)
     if found is None:
-        raise DataError(f"{folder} is damaged just after it was written: check the disk")
+        raise DataError(f"{folder} was damaged immediately after it was written: check the disk")
     return found
 
 

@@ -118,6 +118,6 @@ def _not_utf8(piece: Piece, place: int, data: bytes, error: UnicodeDecodeError) 
         )
     return (
         f"{piece} is not UTF-8: byte 0x{data[error.start]:02x} at offset {where} "
-        f"({error.reason}). Convert the file, e.g. with iconv -f LATIN1 -t UTF-8, or read "
-        'U+FFFD for what is invalid with errors="replace"'
+        f"({error.reason}). Convert the file, e.g. with iconv -f LATIN1 -t UTF-8, or replace "
+        'invalid bytes by U+FFFD with errors="replace"'
     )

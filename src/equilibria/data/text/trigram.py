@@ -41,8 +41,8 @@ class _Level:
         first = np.flatnonzero(np.diff(grams // size, prepend=-1))
         totals = np.add.reduceat(counts, first)
         types = np.diff(first, append=len(grams))
-        # Contexts that are as frequent differ in how much they tell, which the mean count of
-        # what follows them shows (Chen and Goodman 1998, section 4.1.1).
+        # Equally frequent contexts differ in how informative they are, which the mean count of
+        # the tokens that follow them shows (Chen and Goodman 1998, section 4.1.1).
         often = np.minimum(np.log2(totals).astype(np.int64), _COUNT_BUCKETS - 1)
         mean = np.minimum((2 * np.log2(totals / types)).astype(np.int64), _MEAN_BUCKETS - 1)
         buckets = 1 + often * _MEAN_BUCKETS + mean

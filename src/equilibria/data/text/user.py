@@ -1,4 +1,4 @@
-"""A text file of the user's, split into three parts that follow each other."""
+"""A user's text file, split into three consecutive parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from equilibria.data.text import splitting
 from equilibria.data.text.encode import Source
 from equilibria.data.text.vocabulary import Unit
 
-# First bytes of what people give for a text, and how to get at the text.
+# First bytes of compressed files that might be given as a text, and how to unpack them.
 _PACKED = {
     b"\x1f\x8b": ("gzip", "gunzip -k"),
     b"BZh": ("bzip2", "bunzip2 -k"),
@@ -28,10 +28,10 @@ def source(
     valid_share: float = 0.05,
     test_share: float = 0.05,
 ) -> Source:
-    """The beginning of a file is for training, its end for testing, what is between to choose.
+    """The first part of a file is for training, the next for validation, the last for testing.
 
     Args:
-        file: A text in UTF-8.
+        file: A UTF-8 text.
         unit: ``"words"`` or ``"characters"``.
         valid_share: Share of the text for the validation split.
         test_share: Share of the text for the test split.
@@ -69,7 +69,7 @@ def _check_file(path: Path) -> None:
         if path.is_dir():
             raise DataError(f"{path} is a folder: give one text file, e.g. all of them joined")
         if not path.is_file():
-            raise DataError(f"{path} is no regular file: save the text to one and give that")
+            raise DataError(f"{path} is not a regular file: save the text to one and give that")
         with path.open("rb") as file:
             head = file.read(8)
     if not head:

@@ -1,4 +1,4 @@
-"""The words or characters of a corpus, and the numbers they go by."""
+"""The words or characters of a corpus, and their numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from equilibria.data.errors import DataError, reading
 UNKNOWN = "<unk>"
 END = "<eos>"
 MOST = 1 << 20
-"""The most tokens that a vocabulary may have."""
+"""Maximum size of a vocabulary."""
 
 Unit = Literal["words", "characters"]
 UNITS: tuple[Unit, ...] = ("words", "characters")
@@ -25,20 +25,20 @@ UNITS: tuple[Unit, ...] = ("words", "characters")
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Tokens sorted by how often they stand in the training text, the most frequent first.
+    """Tokens sorted by how often they occur in the training text, the most frequent first.
 
     By words, a text is split at white space and each newline is the token ``<eos>``; a word that
     is not in the vocabulary is ``<unk>``. By characters, each Unicode character is a token, the
     newline too, and ``<unk>`` stands for all that the training text does not have.
 
     Attributes:
-        tokens: The tokens; a token's number is its place.
-        counts: How often each stands in the training text.
+        tokens: The tokens; a token's number is its index.
+        counts: How often each occurs in the training text.
         unit: ``"words"`` or ``"characters"``.
 
     Raises:
-        ValueError: If a token stands there twice, ``<unk>`` (or, by words, ``<eos>``) is missing,
-            or there are more counts than tokens or fewer.
+        ValueError: If a token is repeated, ``<unk>`` (or, by words, ``<eos>``) is missing, or the
+            numbers of tokens and counts differ.
     """
 
     tokens: tuple[str, ...] = field(repr=False)
@@ -128,17 +128,17 @@ class Vocabulary:
         """Read what `save` wrote.
 
         Raises:
-            DataError: If the file is missing or is no vocabulary.
+            DataError: If the file is missing or is not a vocabulary.
         """
         try:
             with reading(path):
                 content = json.loads(Path(path).read_text(encoding="utf-8"))
             tokens, counts = content["tokens"], content["counts"]
             if not all(isinstance(token, str) for token in tokens):
-                raise TypeError("a token is no text")
+                raise TypeError("a token is not a string")
             return cls(tuple(tokens), tuple(map(int, counts)), content["unit"])
         except (ValueError, TypeError, KeyError) as error:
-            raise DataError(f"{path} is no vocabulary, or is damaged: {error}") from error
+            raise DataError(f"{path} is not a vocabulary, or is damaged: {error}") from error
 
 
 def split_words(text: str) -> list[str]:
@@ -190,9 +190,9 @@ def most_frequent(
         size = len(kept) + sum(1 for _ in stream) + len(special)
         if size > MOST:
             raise DataError(
-                f"the training text has {size} distinct {unit}, a vocabulary holds {MOST} at "
-                "most: limit it with max_size (the most tokens) or min_count (how often a token "
-                "must stand in the training text), or read the text by characters"
+                f"the training text has {size} distinct {unit}, and a vocabulary holds at most "
+                f"{MOST}: limit it with max_size (its maximum size) or min_count (how often a "
+                "token must occur in the training text), or read the text by characters"
             )
     found[UNKNOWN] = total - sum(count for _, count in kept) - found.get(END, 0)
     ranked = sorted([*kept, *found.items()], key=_by_frequency)
