@@ -27,3 +27,5 @@ def test_a_keyword_goes_by_its_old_name_too() -> None:
     with pytest.warns(DeprecationWarning, match=r"function\(old=\.\.\.\).*use new") as warned:
         assert function(old=1) == 10  # pyright: ignore[reportCallIssue]
     assert warned[0].filename == __file__
+    with pytest.raises(TypeError, match="both new and old"):
+        function(old=1, new=2)  # pyright: ignore[reportCallIssue]

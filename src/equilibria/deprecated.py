@@ -47,6 +47,8 @@ def keyword(
         def call(*args: Any, **kwargs: Any) -> Any:
             if old in kwargs:
                 name = function.__qualname__
+                if new in kwargs:
+                    raise TypeError(f"{name}() got both {new} and {old}, its old name: use {new}")
                 message = f"{name}({old}=...) is deprecated: use {new}"
                 warnings.warn(message, DeprecationWarning, stacklevel=2)
                 kwargs[new] = convert(kwargs.pop(old))

@@ -180,9 +180,10 @@ def test_every_command_explains_itself(command, capsys):
     assert len(out.splitlines()) > 8
 
 
-def test_help_of_a_recipe_lists_its_keys_with_their_values(capsys):
+@pytest.mark.parametrize("before", [[], ["--out", "somewhere"]], ids=" ".join)
+def test_help_of_a_recipe_lists_its_keys_with_their_values(before, capsys):
     with pytest.raises(SystemExit):
-        main(["train", "digits", "--help"])
+        main(["train", *before, "digits", "--help"])
     out = " ".join(capsys.readouterr().out.split())
     for key in ("--solver.history", "--model.width", "--optimiser.lr", "--adjoint.linear.rtol"):
         assert key in out

@@ -59,6 +59,15 @@ def test_rows_of_other_points_are_kept_on_disk_and_not_shown(tmp_path):
     assert "gone" in path.read_text()
 
 
+def test_a_table_that_a_spreadsheet_has_saved_keeps_its_rows(tmp_path):
+    path = tmp_path / "s.csv"
+    for number in (0, 1):
+        put(path, ORDER[number], [{"x": number}])
+    path.write_text(path.read_text("utf-8").replace("\n", "\r\n"), "utf-8-sig")
+    put(path, ORDER[1], [{"x": 5}])
+    assert data_of(path).points["x"].tolist()[:2] == [0, 5]
+
+
 @pytest.mark.parametrize("content", ["", "a,b\n1,2\n"])
 def test_a_file_that_is_no_table_of_a_study_is_named(tmp_path, content):
     path = tmp_path / "s.csv"

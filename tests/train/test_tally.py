@@ -67,6 +67,13 @@ def test_a_tally_survives_being_saved_and_two_add_up():
     assert Tally.total([one.state(), two.state()]) == both
 
 
+def test_a_task_may_reuse_the_tensor_of_its_sums():
+    tally, confusion = Tally(), torch.zeros(3, dtype=torch.float64)
+    for place in range(3):
+        tally.add({"confusion": confusion.zero_().index_fill_(0, torch.tensor(place), 1.0)})
+    assert tally.sums["confusion"].tolist() == [1.0, 1.0, 1.0]
+
+
 def test_an_adjoint_that_solves_nothing_has_no_figures():
     tally = Tally()
     tally.add(batch(1.0, 1, []))

@@ -10,11 +10,12 @@ torchrun --nproc-per-node 2 -m equilibria train RECIPE.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
 
-from equilibria.cli.parser import Parser, named_data
+from equilibria.cli.parser import Parser, UserError, named_data
 from equilibria.train import config
 from equilibria.train import recipe as recipes
 from equilibria.train.loop import train
@@ -35,11 +36,13 @@ def main(argv: Sequence[str]) -> None:
     parser.add_data_dir()
     parser.add_argument("--resume", action="store_true", help="continue the run in the run folder")
     own, overrides = parser.split(argv)
-    names = [word for word in own if not word.startswith("-")]
-    if names and {"-h", "--help"} & set(own):
-        recipe = recipes.load(names[0], overrides)
-        group = parser.add_argument_group(f"recipe {names[0]}")
-        config.describe(parser, group, recipe, recipes.choices())
+    plain = [word for word in own if word not in ("-h", "--help")]
+    if len(plain) < len(own):
+        with suppress(UserError):  # no recipe is named
+            name = parser.parse_args(plain).recipe
+            group = parser.add_argument_group(f"recipe {name}")
+            recipe = recipes.load(name, overrides)
+            config.describe(parser, group, recipe, recipes.choices())
     arguments = parser.parse_args(own)
     recipe = recipes.load(arguments.recipe, overrides)
     if arguments.data is not None:

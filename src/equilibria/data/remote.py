@@ -90,8 +90,11 @@ class Remote:
         checksum = self.checksums.get(name)
         fetch([address + name for address in self.addresses], path, checksum=checksum)
         if checksum is None:
-            with writing(_record(path), _ELSEWHERE):
-                _record(path).write_text(checksums.digest(path), "utf-8")
+            record = _record(path)
+            with writing(record, _ELSEWHERE):
+                part = record.with_name(f"{record.name}.{os.getpid()}.part")  # never half a record
+                part.write_text(checksums.digest(path), "utf-8")
+                os.replace(part, record)
         return path
 
 

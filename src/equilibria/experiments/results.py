@@ -1,4 +1,4 @@
-"""One CSV file a study: a tidy table with a row, or several, for each point that was measured."""
+"""One CSV file per study: a tidy table with one or more rows for each measured point."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ ORIGIN = (
     *("_identity", "_took", "_commit", "_versions", "_hardware", "_threads", "_date", "_command"),
     "_trained",
 )
-"""Columns that tell where a point's rows come from, filled in its first row on disk."""
+"""Columns with the origin of a point's rows, filled in only in its first row on disk."""
 
 
 class ResultsError(RuntimeError):
-    """A results file that cannot be read; the message says what to do."""
+    """A results file that cannot be read; the message says how to fix it."""
 
 
 def read(path: Path, factors: Sequence[str]) -> Frame:
@@ -43,7 +43,7 @@ def read(path: Path, factors: Sequence[str]) -> Frame:
         every row of a point. An absent figure is NaN.
 
     Raises:
-        ResultsError: the file is no table of this study.
+        ResultsError: the file is not a table of this study.
     """
     if not path.exists():
         return pd.DataFrame(columns=pd.Index([*factors, *ORIGIN]))
@@ -59,9 +59,9 @@ def read(path: Path, factors: Sequence[str]) -> Frame:
         raise ResultsError(f"{path} cannot be read ({error}): restore it, or remove it") from None
     lacking = [name for name in ("_identity", "_commit") if name not in frame]
     if lacking:
-        raise ResultsError(f"{path} is no table of a study: it has no column {', '.join(lacking)}")
+        raise ResultsError(f"{path} is not a study's table: it has no column {', '.join(lacking)}")
     frame = frame.reindex(columns=list(dict.fromkeys([*factors, *frame.columns, *ORIGIN])))
-    # A point's rows stand together, and its first has the origin.
+    # A point's rows are contiguous, and the first has the origin.
     origins = frame.groupby(frame["_identity"].notna().cumsum())[list(ORIGIN)]
     return frame.assign(**origins.ffill())
 
@@ -80,13 +80,13 @@ def replace_point(
     """Write the rows of a point into the file, in place of those that it had.
 
     Args:
-        path: the CSV file; made where it is missing.
+        path: the CSV file; created if missing.
         order: factors of all points of the study, in the order of the file.
         factors: of the point.
         rows: its figures, the first row those of the point as a whole.
-        identity: checksum of what decides them.
+        identity: checksum of what determines them.
         origin: where they come from.
-        seconds: that they took.
+        seconds: how long they took.
         trained: commits at which the trainings that they were measured on started.
     """
     head = {
@@ -111,7 +111,7 @@ def _points(path: Path, names: Sequence[str]) -> dict[tuple[str, ...], list[dict
     """The rows on disk as text, by the text of their factors."""
     found: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     if path.exists():
-        for row in csv.DictReader(io.StringIO(path.read_text("utf-8"))):
+        for row in csv.DictReader(io.StringIO(path.read_text("utf-8-sig"))):
             found.setdefault(key(row, names), []).append(dict(row))
     return found
 

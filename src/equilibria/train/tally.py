@@ -72,7 +72,7 @@ class Tally:
         """Add what a batch contributes to the sums, tensors of any shape."""
         for name, value in sums.items():
             wide = torch.float64 if value.is_floating_point() else torch.int64
-            value = value.detach().cpu().to(wide)
+            value = value.detach().to("cpu", wide, copy=True)  # a task may go on with its own
             self.sums[name] = self.sums[name] + value if name in self.sums else value
 
     def add_solves(self, solutions: Iterable[Solution], rows: Tensor | None = None) -> None:
