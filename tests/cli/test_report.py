@@ -39,7 +39,7 @@ def test_one_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "How solves end",
         "Spectral radius",
         "Memory of one training step against depth",
-        "What depth buys",
+        "Benefit of depth",
         "The doctor’s findings",
         "width: 16",
         "torch",

@@ -346,7 +346,7 @@ def test_everything_but_the_fixed_point_is_the_same(small, cell, tied):
 def test_there_and_back_is_the_same_network(small, cell):
     model, stack = loaded(cell).model, counterpart.explicit(loaded(cell)).model
     assert counterpart.implicit(stack) == model
-    with pytest.raises(ValueError, match="no weight-tied stack"):
+    with pytest.raises(ValueError, match="not a weight-tied stack"):
         counterpart.implicit(dataclasses.replace(stack, tied=False))
 
 

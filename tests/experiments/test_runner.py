@@ -165,7 +165,7 @@ def test_what_another_process_measures_is_left_to_it(run):
     run.store.folder.mkdir()
     with FileLock(run.store.folder / f".{runner.identity_of(point, run.store)}.lock"):
         outcome, _ = run(study())
-    assert outcome.missing == {"x=1": "another process is at it"} and CALLS == [2]
+    assert outcome.missing == {"x=1": "another process is running it"} and CALLS == [2]
 
 
 def drawn(context):

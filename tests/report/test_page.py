@@ -113,7 +113,7 @@ ALL = [
     "Loss",
     "Accuracy",
     "How the residual falls",
-    "What depth buys",
+    "Benefit of depth",
     "Evaluations in each epoch",
     "Spectral radius",
     "How solves end",
@@ -213,7 +213,7 @@ OPTIONAL = ("evaluation", "memory", "examination", "recipe", "about")
 UNMEASURED = {
     "Memory of one training step against depth",
     "How the residual falls",
-    "What depth buys",
+    "Benefit of depth",
 }
 
 

@@ -1,4 +1,4 @@
-"""The papers' tables and figures, measured again: one file per table or figure, cases that resume.
+"""The papers' tables and figures, measured again: one file per study, points that resume.
 
-`registry.EXPERIMENTS` names them all; `equilibria reproduce` runs them.
+`catalogue.names` lists them all; `equilibria reproduce` runs them.
 """

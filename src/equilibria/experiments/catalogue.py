@@ -1,4 +1,4 @@
-"""All studies by name: a file of `studies/PAPER/NAME.py` with a `STUDY` is the study PAPER/NAME."""
+"""All studies by name: a file `studies/PAPER/NAME.py` with a `STUDY` is the study PAPER/NAME."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def find(name: str) -> Study:
     """Return a study by its name, or by the path of a Python file of yours that defines `STUDY`.
 
     Raises:
-        StudyError: the file defines none.
+        StudyError: the file defines no study.
     """
     if name.endswith(".py"):
         module = f"{__package__}.files.{Path(name).stem}"

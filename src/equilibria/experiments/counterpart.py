@@ -18,7 +18,7 @@ STACKS = {"deq-transformer": "transformer-xl", "deq-trellisnet": "trellisnet"}
 
 
 def explicit(recipe: Recipe, *, layers: int = 12, tied: bool = True, **options: Any) -> Recipe:
-    """Return the recipe of the explicit stack of the same cell, everything else alike.
+    """Return the recipe of the explicit stack of the same cell, everything else equal.
 
     All fields of the cell, the data, the optimiser and its schedule are those of `recipe`, so that
     both see the same tokens in the same order.
@@ -26,7 +26,7 @@ def explicit(recipe: Recipe, *, layers: int = 12, tied: bool = True, **options: 
     Args:
         recipe: of an equilibrium network, one of `STACKS`.
         layers: applications of the cell.
-        tied: one cell for all layers, or one a layer.
+        tied: one cell for all layers, or one per layer.
         options: other fields of the stack, such as `checkpoint`.
 
     Raises:
@@ -46,12 +46,12 @@ def implicit(config: ModelConfig) -> ModelConfig:
     """Return the equilibrium network of the cell of a weight-tied stack, the reverse of `explicit`.
 
     Raises:
-        ValueError: it is no weight-tied stack.
+        ValueError: it is not a weight-tied stack.
     """
     known = choices()
     deq = {known[name]: known[deq] for deq, name in STACKS.items()}.get(type(config))
     if deq is None or not cast(Any, config).tied:
-        raise ValueError(f"{type(config).__name__} is no weight-tied stack: {config}")
+        raise ValueError(f"{type(config).__name__} is not a weight-tied stack: {config}")
     return _shared(config, deq)
 
 
@@ -62,9 +62,9 @@ def _shared(config: Any, kind: Any, **options: Any) -> ModelConfig:
 
 
 def recurrent(recipe: Recipe, name: str, vocabulary: int, **options: Any) -> Recipe:
-    """Return the recipe of an LSTM or a GRU with about as many parameters, everything else alike.
+    """Return the recipe of an LSTM or a GRU with about as many parameters, everything else equal.
 
-    Its width, of embedding and state, is the one whose number of parameters is nearest.
+    Its width, of embedding and state, is the one with the closest number of parameters.
 
     Args:
         recipe: of any sequence network.
@@ -86,7 +86,7 @@ def recurrent(recipe: Recipe, name: str, vocabulary: int, **options: Any) -> Rec
 
 
 def parameters(config: ModelConfig, vocabulary: int | None = None) -> int:
-    """Return the number of parameters of a network, without making room for them.
+    """Return the number of parameters of a network, without allocating them.
 
     Args:
         config: of the network.
@@ -99,10 +99,10 @@ def parameters(config: ModelConfig, vocabulary: int | None = None) -> int:
 
 
 def with_model(recipe: Recipe, model: ModelConfig, description: str | None = None) -> Recipe:
-    """Return the recipe with another model in place of its own, everything else alike.
+    """Return the recipe with another model in place of its own, everything else equal.
 
-    Keys of equilibrium networks alone are unset where the model is explicit, and so is the loss on
-    parts of the state where it has no heads for them.
+    Keys that only equilibrium networks have are unset if the model is explicit, and so is the loss
+    on parts of the state if it has no heads for them.
 
     Args:
         recipe: of any network.

@@ -1,4 +1,4 @@
-"""The rows of a study as its views read them: one tidy table, and the grid that was asked for."""
+"""The rows of a study as its views read them: one tidy table, and the requested grid."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Data:
         at = [place.get(key(row, keys)) for row in rows[keys].to_dict("records")]
         rows = rows.assign(_at=pd.array(at, dtype="Int64")).dropna(subset=["_at"])
         rows = rows.sort_values("_at", kind="stable")
-        # A file holds text: 1 beside "all" would be read as "1", and "1" alone as 1.
+        # A file holds text: next to "all", 1 would be read as "1", and "1" alone as 1.
         rows[keys] = wanted.loc[rows["_at"].tolist()].set_axis(rows.index)
         heads = rows.drop_duplicates("_at").set_index("_at")
         points = wanted.join(heads.drop(columns=keys))

@@ -1,4 +1,4 @@
-"""What decides a result, as one short checksum."""
+"""What determines a result, as one short checksum."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from equilibria.train.recipe import Recipe
 __all__ = ["decides", "digest"]
 
 PROSE = ("description",)
-"""Keys of a recipe that decide nothing."""
+"""Keys of a recipe that do not affect the result."""
 
 
 def digest(content: Any) -> str:
@@ -27,9 +27,9 @@ def digest(content: Any) -> str:
 
 
 def decides(recipe: Recipe) -> dict[str, Any]:
-    """Return the keys of a recipe that decide its result, every default spelt out.
+    """Return the keys of a recipe that determine its result, with every default filled in.
 
-    A default that changes changes the checksum; a description does not.
+    Changing a default changes the checksum; changing a description does not.
     """
     return {key: value for key, value in recipes.dump(recipe).items() if key not in PROSE}
 
@@ -52,6 +52,6 @@ def _plain(value: Any) -> Any:
     if name and not name.endswith("<lambda>") and not getattr(plain, "__closure__", None):
         return f"{value.__module__.rpartition('.')[2]}.{name}"
     raise TypeError(
-        f"{value!r} is no part of an identity: give numbers, strings, dataclasses, or a function "
-        "with a name; what it closes over as an argument of functools.partial"
+        f"{value!r} cannot be part of an identity: give numbers, strings, dataclasses, or a named "
+        "function; pass what it closes over as arguments of functools.partial"
     )

@@ -1,4 +1,4 @@
-"""A study's page: its tables and its picture in Markdown, with where the figures come from."""
+"""A study's page: its tables and its picture in Markdown, with the origin of the figures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from equilibria.train import files
 __all__ = ["Page", "listing", "markdown", "picture", "rendered", "tables_only"]
 
 LONG = 60
-"""Rows of a table that a reader unfolds only where they are needed."""
+"""Rows above which a table is folded."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Page:
 
 
 def rendered(study: Study, data: Data) -> Page:
-    """Draw up all views of a study."""
+    """Render all views of a study."""
     shown = [view.render(data) for view in study.views]
     return Page(
         [each for each in shown if isinstance(each, Grid)],
@@ -42,7 +42,7 @@ def rendered(study: Study, data: Data) -> Page:
 
 
 def picture(page: Page, path: Path) -> None:
-    """Write the charts of a page, where it has any, as one SVG."""
+    """Write the charts of a page, if it has any, as one SVG."""
     if page.panels:
         path.parent.mkdir(parents=True, exist_ok=True)
         files.write_text(path, svg.picture(page.panels))
@@ -105,7 +105,7 @@ def listing() -> str:
 
 
 def folded(table: Grid) -> str:
-    """Return a table in Markdown; a long one is unfolded by the reader."""
+    """Return a table in Markdown; a long one is folded."""
     cells = [[str(each).replace("|", "\\|") for each in row] for row in _rows(table)]
     whole = "\n".join("| " + " | ".join(row) + " |" for row in cells)
     if len(table.rows) <= LONG:

@@ -1,4 +1,4 @@
-"""What a figure depends on beside its settings: commit, versions, hardware, date."""
+"""What a figure depends on besides its settings: commit, versions, hardware, date."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOURCE = Path(__file__).resolve().parents[1]  # the package
 PACKAGES = ("equilibria", "torch", "numpy")
 
 CHANGED = " and changes"
-"""Behind a commit: files of the package differed from it."""
+"""Suffix of a commit: files of the package differed from it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ def _commit() -> str:
 
 
 def git(*words: str) -> str | None:
-    """Return what Git says of the package's checkout; None where it says nothing."""
+    """Return Git's output for the package's checkout; None if the command fails."""
     try:
         run = subprocess.run(
             ["git", "-C", str(SOURCE), *words], capture_output=True, text=True, check=True

@@ -1,4 +1,4 @@
-"""What the papers print, from one CSV file a paper; figures whose values are lost are not made up.
+"""What the papers print, from one CSV file per paper; values that are not printed are not guessed.
 
 Columns: paper, item, row, metric, value, unit. A figure that the paper leaves out has no line.
 """
@@ -30,7 +30,7 @@ def published(paper: str, item: str) -> list[dict[str, Any]]:
         the paper prints no number, or its unit is part of it (66M).
 
     Raises:
-        LookupError: nothing of that item is known.
+        LookupError: the item is unknown.
     """
     rows: dict[str, dict[str, Any]] = {}
     for line in _lines():
@@ -38,7 +38,7 @@ def published(paper: str, item: str) -> list[dict[str, Any]]:
             row = rows.setdefault(line["row"], {"row": line["row"]})
             row[line["metric"]] = _value(line["value"], line["unit"])
     if not rows:
-        raise LookupError(f"nothing is known of {paper}, {item}")
+        raise LookupError(f"there are no published numbers for {paper}, {item}")
     return list(rows.values())
 
 

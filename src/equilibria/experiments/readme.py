@@ -1,4 +1,4 @@
-"""Writes the tables of README.md anew: `python -m equilibria.experiments.readme` in a checkout."""
+"""Regenerates the tables of README.md: `python -m equilibria.experiments.readme` in a checkout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STUDIES = ("digits/training",)
 
 
 def fresh(text: str, results: Path) -> str:
-    """Return a page with the tables between its marks made from what was measured.
+    """Return a page with the tables between its marks regenerated from the results.
 
     Args:
         text: of the page.

@@ -1,4 +1,4 @@
-"""Runs the points of a study that are missing, while the budget lasts."""
+"""Runs the missing points of a study, within the budget."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ __all__ = ["Outcome", "check", "collect", "execute", "identity_of"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a study.
+    """The outcome of a study.
 
     Attributes:
         missing: label of each point without a row of its identity, and why it was not run.
         failed: labels of those that raised an error.
-        stopped: whether the user ended it.
+        stopped: whether the user interrupted it.
     """
 
     missing: Mapping[str, str]
@@ -45,7 +45,7 @@ def check(study: Study, scale: Scale) -> Sequence[Point]:
     """Return the points of a study.
 
     Raises:
-        StudyError: two have the same factors, as the study's file writes them.
+        StudyError: two have the same factors.
     """
     points = study.points(scale)
     names = list(dict.fromkeys(name for point in points for name in point.factors))
@@ -57,7 +57,7 @@ def check(study: Study, scale: Scale) -> Sequence[Point]:
 
 
 def collect(study: Study, path: Path, scale: Scale = "cpu") -> Data:
-    """Return what has been measured of a study.
+    """Return the results of a study so far.
 
     Args:
         study: whose grid it is.
@@ -78,7 +78,7 @@ def identity_of(point: Point, store: Store, device: str = "cpu") -> str:
         device: torch's name of the device to measure on.
 
     Raises:
-        DataError: data that it needs cannot be had, so that their checksum is unknown.
+        DataError: data that it needs are unavailable, so their checksum is unknown.
     """
     return digest(
         {
@@ -130,7 +130,7 @@ def execute(
     for number, (point, there) in enumerate(zip(points, identities, strict=True), start=1):
         label = point.label
         if stopped or not only(point):
-            missing[label] = "interrupted before" if stopped else "not asked for"
+            missing[label] = "interrupted before" if stopped else "not requested"
             continue
         if deadline is not None and time.monotonic() >= deadline:
             measured = isinstance(there, str)  # of whatever identity
@@ -167,7 +167,7 @@ def execute(
                     trained=[run.origin.commit for run in runs.values()],
                 )
         except Timeout:
-            missing[label] = "another process is at it"
+            missing[label] = "another process is running it"
         except DataError as error:
             missing[label] = f"no data: {error}"
         except (Interrupted, KeyboardInterrupt):
@@ -236,16 +236,16 @@ def _measured(
 
 
 def _minutes(point: Point, store: Store) -> float:
-    """What is left to be done of a point, by the estimates."""
+    """Estimated minutes left for a point."""
     trainings = [each for each in point.runs.values() if store.find(each) is None]
     return point.minutes + sum(each.minutes for each in trainings)
 
 
 def _obstacle(point: Point, store: Store, deadline: float | None) -> str:
-    """Why the point cannot begin now; empty where it can. Trainings can always go on later."""
+    """Why the point cannot begin now; empty if it can. Trainings can always resume later."""
     if deadline is None or any(store.find(each) is None for each in point.runs.values()):
         return ""
     left = (deadline - time.monotonic()) / 60
     if point.minutes > left:
-        return f"needs about {point.minutes:g} minutes, {left:.1f} are left"
+        return f"it needs about {point.minutes:g} minutes, and {left:.1f} are left"
     return ""

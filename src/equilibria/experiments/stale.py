@@ -1,4 +1,4 @@
-"""Which rows are older than the last change of the code that they were measured with."""
+"""Which rows are older than the last change of the code that produced them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from equilibria.experiments.results import LEGACY
 __all__ = ["below", "last_change", "verdicts"]
 
 PROSE = ("report", "cli", "experiments/views", "experiments/pages.py")
-"""Parts of the package that decide no figure."""
+"""Parts of the package that affect no figure."""
 
 
 def below(source: Path) -> list[Path]:
-    """Return the files of the package that a study's module imports, however far below, and it.
+    """Return the files of the package that a study's module imports, directly or not, and itself.
 
     Args:
         source: file of the module.
@@ -62,9 +62,9 @@ def last_change(source: Path) -> str | None:
 def verdicts(rows: Frame, source: Path) -> list[str]:
     """Return "stale", "current" or "unknown" for each row of a study's points.
 
-    A row is stale if the commit at which it started, or a training that it was measured on, lacks
-    the last change below the study, and where its identity was not recorded. It is unknown where it
-    was measured outside of a checkout, with files changed, or at a commit that is not here.
+    A row is stale if the commit at which it started, or that of a training it was measured on,
+    lacks the last change below the study, or if its identity was not recorded. It is unknown if it
+    was measured outside a checkout, with files changed, or at a commit that is not in this clone.
 
     Args:
         rows: with the columns of `results.ORIGIN`.

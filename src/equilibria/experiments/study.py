@@ -1,4 +1,4 @@
-"""A study: a grid of points to measure, and what is shown of the rows that they leave."""
+"""A study: a grid of points to measure, and views of the resulting rows."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Context:
     Attributes:
         factors: coordinates of the point.
         runs: its trainings, finished, by the names that the point gives them.
-        reads: recipes that the point names beside them.
+        reads: further recipes that the point names.
         tasks: loads the task of a recipe, once for all points.
-        console: for what a reader wants to know meanwhile.
-        device: torch's name of the device that is measured on.
+        console: for progress messages.
+        device: torch's name of the device to measure on.
     """
 
     factors: Mapping[str, Factor]
@@ -62,11 +62,11 @@ class Point:
     """One point of a study's grid: measured once, kept as rows of the study's table.
 
     Args:
-        factors: its coordinates, which no other point of the study has.
+        factors: its coordinates, unique within the study.
         measures: what is measured, in order; those that return one row share the point's first.
-        runs: trainings that they read, by name; several points and studies share them.
+        runs: trainings that they use, by name; several points and studies share them.
         reads: recipes whose data or models are measured without a training.
-        settings: what else decides the result, as JSON.
+        settings: anything else that determines the result, as JSON.
         minutes: estimate, without the trainings.
         description: what is done, for the progress line; None for the factors.
     """
@@ -93,12 +93,12 @@ class Study:
         paper: authors and year; empty for a benchmark of our own.
         item: the tables and figures of the paper.
         title: heading of its page.
-        description: what it shows, in a sentence.
+        description: what it shows, in one sentence.
         points: the grid at a scale, in the order of the tables.
         views: tables and charts of the rows.
-        note: what a reader must know of all of them.
-        peers: other packages whose version belongs to the figures.
-        rows_of: name of the study whose rows these are, where it has no CSV file of its own.
+        note: what a reader must know about all of them.
+        peers: other packages whose version is recorded with the figures.
+        rows_of: name of the study whose rows it shows, if it has no CSV file of its own.
     """
 
     paper: str = ""
@@ -117,5 +117,5 @@ class StudyError(RuntimeError):
 
 
 def grid(**axes: Iterable[Any]) -> list[dict[str, Any]]:
-    """Return the product of the axes, the last one running fastest, as one dict for each point."""
+    """Return the product of the axes, the last varying fastest, as one dict per point."""
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]

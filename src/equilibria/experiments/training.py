@@ -1,4 +1,4 @@
-"""Trainings that studies share: each is run once, and found by what decides its result."""
+"""Trainings that studies share: each is run once, and identified by what determines its result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from equilibria.train.trainer import Diverged, Probe, Trainer
 __all__ = ["Store", "Trained", "Training"]
 
 RECORD = "study.json"
-"""In the folder of a training, beside its run: origin, and how it ended."""
+"""In the folder of a training, next to its run: origin, and how it ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +51,8 @@ class Trained:
 
     Attributes:
         folder: its run folder.
-        diverged: the message of a training whose loss ran away, or whose ODE could not be
-            integrated any more; such a run has no evaluation.
+        diverged: the message of a training that diverged, or whose ODE could no longer be
+            integrated; such a run has no evaluation.
         origin: commit, versions and hardware when it started.
         task: of its recipe, loaded.
     """
@@ -65,7 +65,7 @@ class Trained:
 
     @functools.cached_property
     def recipe(self) -> Recipe:
-        """What was trained, what the data decide filled in."""
+        """What was trained, completed from the data."""
         return self.folder.read_recipe()
 
     @functools.cached_property
@@ -101,11 +101,11 @@ class Trained:
     def trainer(self, *, trained: bool, before_end: int = 0) -> Trainer:
         """Return a trainer of the run: new, or as it ended, some steps before its last.
 
-        It stands behind the shallow start, where the recipe has one.
+        It is past the shallow start, if the recipe has one.
 
         Args:
             trained: with the weights and the optimiser of the run's end.
-            before_end: steps that are to be left.
+            before_end: steps to leave.
         """
         recipe = self.recipe
         trainer = Trainer(recipe, self.task, evaluation.accelerator(recipe.precision))
@@ -119,13 +119,13 @@ class Trained:
 
 
 class Store:
-    """The folder of all shared trainings, one below it for each identity.
+    """The folder of all shared trainings, with one subfolder per identity.
 
     Args:
-        folder: where they are; made where it is missing.
+        folder: where they are; created if missing.
         console: for progress.
-        data_dir: folder to look for data sets in, before EQUILIBRIA_DATA.
-        command: what was typed, for the records.
+        data_dir: folder to search for data sets before EQUILIBRIA_DATA.
+        command: the command line, for the records.
     """
 
     def __init__(
@@ -147,11 +147,11 @@ class Store:
         return digest([decides(training.recipe), training.probe, data])
 
     def find(self, training: Training) -> Trained | None:
-        """Return a training that is finished; None where it has yet to be run."""
+        """Return a finished training; None if it has yet to be run."""
         return self._read(self._folder(training), self.task(training.recipe))
 
     def run(self, training: Training, stop: Callable[[], bool]) -> Trained:
-        """Return a training, run or resumed where it is not finished.
+        """Return a training, run or resumed if it is not finished.
 
         Args:
             training: what to run.
@@ -159,7 +159,7 @@ class Store:
 
         Raises:
             Interrupted: it was stopped; the same call resumes it.
-            filelock.Timeout: another process is at it.
+            filelock.Timeout: another process is running it.
         """
         folder, task = self._folder(training), self.task(training.recipe)
         folder.mkdir(parents=True, exist_ok=True)
@@ -209,11 +209,11 @@ class Store:
 
 
 def parameters(recipe: Recipe, model: Any = None) -> int:
-    """Return the number of parameters of a recipe's network, without making room for them.
+    """Return the number of parameters of a recipe's network, without allocating them.
 
     Args:
         recipe: what its layer is made with.
-        model: config of the network, what the data decide filled in; None for the recipe's own.
+        model: config of the network, completed from the data; None for the recipe's own.
     """
     recipe = recipe if model is None else replace(recipe, model=model)
     with torch.device("meta"):

@@ -13,10 +13,10 @@ from equilibria.report.panel import Numbers, Panel, Series
 __all__ = ["colour_of", "draw_panel"]
 
 MAX_POINTS = 160
-"""Of a series; of more, as many are drawn, evenly spread: a picture is too narrow for others."""
+"""Maximum points drawn of a series; a longer one is thinned evenly, as a picture is too narrow."""
 
 MAX_MARKED = 40
-"""Points of a line that are marked; of more, the line alone is drawn."""
+"""Maximum points of a line with markers; a longer one is drawn without them."""
 
 _DASHES: dict[str, Any] = {"dashed": (0, (4, 2.5)), "dotted": (0, (1, 2))}
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -92,7 +92,7 @@ def _draw(axes: Any, panel: Panel, series: Series, colour: str) -> bool:
 
 
 def _bars(axes: Any, panel: Panel, series: Series, colour: str, points: Sequence[Any]) -> None:
-    """Draw the bars of a series beside those of the others."""
+    """Draw the bars of a series next to those of the others."""
     others = [each for each in panel.series if each.style == "bars"]
     width = 0.8 / len(others)
     shift = (others.index(series) - (len(others) - 1) / 2) * width

@@ -1,4 +1,4 @@
-"""What stands on the page, in which order, and in which words."""
+"""The content of the page, its order and its wording."""
 
 from __future__ import annotations
 
@@ -73,5 +73,5 @@ def _held(run: Run) -> Run:
 
 
 def _plain(about: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run recorded, less the descriptions that are for this page."""
+    """What a run recorded, without the descriptions that are for this page."""
     return {key: value for key, value in about.items() if key != "metrics"}

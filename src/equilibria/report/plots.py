@@ -124,7 +124,7 @@ def evaluations(runs: Sequence[Run]) -> Drawing | None:
             "forward, 99 % of the samples": _at("train", "forward", "evals", "p99"),
         },
         title="Evaluations in each epoch",
-        y="evaluations a sample, training",
+        y="evaluations per sample, training",
         zero=True,
     )
 
@@ -146,7 +146,7 @@ def spectral_radius(runs: Sequence[Run]) -> Drawing | None:
 
 
 def penalty(runs: Sequence[Run]) -> Drawing | None:
-    """The Jacobian penalty per epoch, before and after it is weighed with gamma."""
+    """The Jacobian penalty per epoch, before and after weighting by gamma."""
     plain, gamma = _at("regulariser", "penalty"), _at("regulariser", "gamma")
     return _epochs(
         runs,
@@ -187,14 +187,14 @@ def residual(runs: Sequence[Run]) -> Drawing | None:
 
 
 def read_early(runs: Sequence[Run], metric: Metric) -> Drawing | None:
-    """A figure of the test data, of the answer read off after a few evaluations."""
+    """A figure on the test data, of the answer read out after a few evaluations."""
     return _bought(
         runs,
         metric,
         early_points,
         [("solved to tolerance", solved(runs[0], metric))],
-        title="What depth buys",
-        x="evaluations of f before the answer is read",
+        title="Benefit of depth",
+        x="evaluations of f before the answer is read out",
     )
 
 
@@ -206,8 +206,8 @@ def under_budgets(runs: Sequence[Run], metric: Metric) -> Drawing | None:
         metric,
         budget_points,
         [(str(pick(baseline, "name")), number(baseline, metric.name))],
-        title="What evaluations buy",
-        x="largest number of evaluations of f for a segment",
+        title="Benefit of more evaluations",
+        x="maximum number of evaluations of f per segment",
         log_y=metric.scale != 100,
     )
 

@@ -41,7 +41,7 @@ def number(tree: Any, *path: Any) -> float:
 
 
 def metrics_of(runs: Sequence[Run]) -> list[Metric]:
-    """The metrics that runs say they have, each once; of older runs what their numbers are."""
+    """The metrics that runs record, each once; for older runs, inferred from their numbers."""
     found: dict[str, Metric] = {}
     for run in runs:
         last = run["metrics"][-1] if run["metrics"] else {}
@@ -58,7 +58,7 @@ def primary_of(run: Run) -> Metric:
 
 
 def held_name(runs: Sequence[Run]) -> str:
-    """What the data are called that are evaluated after each epoch."""
+    """The name of the data that are evaluated after each epoch."""
     names = dict.fromkeys(str(run.get("eval_split", "test")) for run in runs)
     return " or ".join("validation" if name == "valid" else name for name in names)
 
@@ -83,7 +83,7 @@ def solved(run: Run, metric: Metric) -> float:
 
 
 def budget_points(run: Run, metric: Metric) -> dict[float, float]:
-    """A figure under limits of evaluations."""
+    """A figure under limits on evaluations."""
     rows = pick(run, "evaluation", "budgets") or []
     points = {float(row["max_evals"]): number(row, metric.name) for row in rows}
     return {limit: value for limit, value in points.items() if isfinite(value)}

@@ -17,9 +17,9 @@ __all__ = ["Plate", "Section", "sections"]
 
 @dataclass(frozen=True)
 class Plate:
-    """A drawing with its text, perhaps with the numbers behind it.
+    """A drawing with its text, optionally with the numbers behind it.
 
-    Without a drawing, where nothing was measured, it is left out of the page.
+    Without a drawing, because nothing was measured, it is left out of the page.
     """
 
     text: str
@@ -42,12 +42,12 @@ def sections(runs: Sequence[Run]) -> list[Section]:
     return [
         Section(
             "Learning",
-            "The network is trained as any other: the loss on the answer goes backward through the "
-            "fixed point.",
+            "The network is trained like any other: the loss is differentiated through the fixed "
+            "point.",
             (
                 Plate(
                     "Both curves should fall; where the test curve turns upward, the network "
-                    "begins to learn its training data by heart.",
+                    "begins to overfit.",
                     plots.learning_curve(runs, LOSS),
                 ),
                 *(
@@ -63,18 +63,18 @@ def sections(runs: Sequence[Run]) -> list[Section]:
         ),
         Section(
             "Solving",
-            "The layer is evaluated again and again until evaluating it once more changes nothing. "
-            "How often that takes is decided for each sample by itself.",
+            "The layer is evaluated repeatedly until another evaluation changes nothing. How many "
+            "evaluations that takes is decided for each sample individually.",
             (
                 Plate(
-                    "A straight line downward is a healthy solve: each evaluation removes the same "
-                    "share of what is left. Samples that have reached the tolerance stop and keep "
-                    "their residual.",
+                    "A straight line downward is a healthy solve: each evaluation reduces the "
+                    "residual by the same factor. Samples that have reached the tolerance stop and "
+                    "keep their residual.",
                     plots.residual(runs),
                 ),
                 *(
                     Plate(
-                        "The answer is read off before the solve has finished. A curve that "
+                        "The answer is read out before the solve has finished. A curve that "
                         f"{'rises' if metric.higher_is_better else 'falls'} shows that the network "
                         "uses its depth; where it levels off, cheaper answers are just as good.",
                         plots.read_early(runs, metric),
@@ -84,11 +84,11 @@ def sections(runs: Sequence[Run]) -> list[Section]:
                 ),
                 *(
                     Plate(
-                        "All solves are stopped early, and what the network carries over from "
-                        "segment to segment is found that way too. Where the curve levels off, a "
-                        "cheaper reading is just as good.",
+                        "All solves are stopped early, including those of what the network carries "
+                        "over from segment to segment. Where the curve levels off, cheaper solves "
+                        "are just as good.",
                         plots.under_budgets(runs, metric),
-                        _points(runs, metric, "evaluations at most", reading.budget_points),
+                        _points(runs, metric, "maximum evaluations", reading.budget_points),
                     )
                     for metric in primary
                 ),
@@ -101,23 +101,24 @@ def sections(runs: Sequence[Run]) -> list[Section]:
         ),
         Section(
             "Stability",
-            "A fixed point can only be trusted where the solver reached it. A solve that did not "
-            "is counted here and never hidden.",
+            "A fixed point can only be trusted if the solver reached it. Solves that did not are "
+            "counted here and never hidden.",
             (
                 Plate(
-                    "How strongly the layer feeds a small change of its state back to itself, in "
-                    "the long run. Below 1 the fixed point attracts; the closer to 1, the slower.",
+                    "How strongly the layer amplifies a small change of its state under repeated "
+                    "evaluation. Below 1 the fixed point is attracting; the closer to 1, the "
+                    "slower the convergence.",
                     plots.spectral_radius(runs),
                 ),
                 Plate(
-                    "What training pays for a strong Jacobian, to be compared with the loss. It is "
+                    "The cost of a large Jacobian in training, to be compared with the loss. It is "
                     "the mean square of the Jacobian's singular values at the solutions.",
                     plots.penalty(runs),
                 ),
                 Plate(
                     "The share of samples by the status of their solve, epoch by epoch. A forward "
-                    "solve that ends early leaves an answer that is not the fixed point; a "
-                    "backward solve that ends early leaves a gradient that is inexact.",
+                    "solve that ends early gives an answer that is not the fixed point; a backward "
+                    "solve that ends early gives an inexact gradient.",
                     plots.status(runs),
                 ),
             ),
@@ -128,10 +129,10 @@ def sections(runs: Sequence[Run]) -> list[Section]:
             "differentiated at its solution alone and stores one evaluation, however many it took.",
             (
                 Plate(
-                    "Measured, not computed: the largest number of bytes allocated in forward and "
-                    "backward, less parameters, gradients and optimiser state. The solver keeps a "
-                    "few earlier states, its history; that is the part shaded. Of a language model "
-                    "the body is measured, without embedding and softmax.",
+                    "Measured, not computed: the peak number of bytes allocated in forward and "
+                    "backward, minus parameters, gradients and optimiser state. The solver keeps a "
+                    "few earlier states, its history, which is the shaded part. For a language "
+                    "model the body is measured, without embedding and softmax.",
                     plots.memory(runs),
                     _memory(runs),
                 ),

@@ -1,4 +1,4 @@
-"""What a reader learns first: key figures, several runs side by side, the doctor's verdicts."""
+"""The summary: key figures, several runs side by side, the doctor's findings."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def tiles(run: Run) -> list[Tile]:
         Tile(
             "Solved to tolerance",
             percent(_test(run, "status", "CONVERGED")),
-            "of test samples reached their fixed point",
+            "of test samples converged",
         ),
         Tile(
             "Depth found",
             decimal(_test(run, "evals", "mean")),
-            f"evaluations a test sample needs; 99 % need at most "
+            f"evaluations per test sample; 99 % need at most "
             f"{decimal(_test(run, 'evals', 'p99'), 0)}",
         ),
         Tile(
             "Backward solve",
             decimal(number(last, "train", "adjoint", "evals", "mean")),
-            "vector–Jacobian products a sample in training",
+            "vector–Jacobian products per sample in training",
         ),
         Tile(
             "Spectral radius",
@@ -68,20 +68,20 @@ def tiles(run: Run) -> list[Tile]:
             Tile(
                 "Training memory",
                 mib(mine),
-                f"for a step, however deep, the solvers' histories included; {unrolled}"
+                f"per step, at any depth, including the solvers' histories; {unrolled}"
                 if unrolled
-                else "for a step, which stores what every layer computed",
+                else "per step, which stores what every layer computed",
             )
         )
     unit = str(pick(run, "about", "unit"))
     units = sum(number(row, unit) for row in run["metrics"])
     found.append(
-        Tile("Training speed", count(units / max(_seconds(run), 1e-9)), f"{unit} a second")
+        Tile("Training speed", count(units / max(_seconds(run), 1e-9)), f"{unit} per second")
     )
     epochs = len(run["metrics"])
     found.append(Tile("Training time", duration(_seconds(run)), f"for {epochs} epochs"))
     parameters = number(run, "about", "parameters")
-    found.append(Tile("Parameters", count(parameters), "however deep the network turns out"))
+    found.append(Tile("Parameters", count(parameters), "independent of the depth"))
     return [tile for tile in found if tile.value != UNKNOWN]
 
 
@@ -158,7 +158,7 @@ def _figure(run: Run, metric: Metric) -> float:
 
 
 def _beside(run: Run) -> str:
-    """What stands beside the primary figure: the others, and that of the baseline."""
+    """The note on the primary figure: the other figures, and that of the baseline."""
     primary, *others = metrics_of([run]) or [LOSS]
     of = "" if _source(run) == UNKNOWN else f" of {_source(run)}"
     parts = [f"on data{of} never seen in training"]

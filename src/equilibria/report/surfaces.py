@@ -50,7 +50,7 @@ class SurfacePlot:
     Args:
         title: what it shows.
         x, y, z: names of the axes, with units.
-        surfaces: none says that nothing was run.
+        surfaces: empty if nothing was run.
         curves: lines over them.
         heights: ends of the vertical axis, at which surfaces are clipped.
     """

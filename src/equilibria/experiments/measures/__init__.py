@@ -1,1 +1,1 @@
-"""What several studies measure."""
+"""Measures shared by several studies."""

@@ -1,4 +1,4 @@
-"""What a run has recorded: epoch by epoch, and at its end."""
+"""What a run has recorded: per epoch, and at its end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["epochs", "solves", "summary"]
 
 
 def summary(context: Context) -> dict[str, Any]:
-    """Figures of the finished run: of the test split, and what it took.
+    """Figures of the finished run: on the test split, and its cost.
 
     `parameters`, `source` of the data, `seconds` of all steps, `conditions` that these depend on,
     `last_epoch`, `diverged` (the message), every metric of the task on the test split, and `evals`

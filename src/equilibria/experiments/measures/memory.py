@@ -45,11 +45,11 @@ def step_memory(context: Context, *, nearest: int | None = None) -> dict[str, in
 def step_bytes(
     model: Model, task: Task, batch: Batch, *, solver: Solver | None = None, penalised: bool = False
 ) -> int:
-    """Return the peak of forward and backward less parameters and gradients, in bytes.
+    """Return the peak of forward and backward minus parameters and gradients, in bytes.
 
     In float32, without autocast, on the device of the model, which is copied; with `solver` in
-    place of its own, and with the Jacobian penalty where `penalised`. Of a network of sequences the
-    body is measured, without embedding and softmax, on a batch that follows another.
+    place of its own, and with the Jacobian penalty if `penalised`. For a sequence model the body is
+    measured, without embedding and softmax, on a batch that follows another.
     """
     device = next(model.parameters()).device
     inputs, targets = pytree.tree_map(lambda x: x.to(device), (batch.inputs, batch.targets))

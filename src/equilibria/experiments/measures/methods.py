@@ -1,4 +1,4 @@
-"""The solvers that studies compare, by name, and what tables call them."""
+"""The solvers that studies compare, by name, and their names in tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured after each epoch of a training: how well both equations can be solved now."""
+"""Measured after each epoch of a training: how well forward and backward can be solved."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Probing"]
 
 @dataclass(frozen=True)
 class Probing:
-    """A probe of solves of a fixed length, whatever training allows itself.
+    """A probe with solves of a fixed length, whatever the limits in training.
 
     On the first samples of the evaluation split, without dropout: `forward` and `adjoint`, relative
     residuals after so many evaluations and products of the solvers that train, means over the

@@ -1,4 +1,4 @@
-"""What is measured of a trained network of sequences: on segments, and by other solvers."""
+"""Measures of a trained sequence model: on segments, and with other solvers."""
 
 from __future__ import annotations
 

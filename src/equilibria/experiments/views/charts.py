@@ -16,8 +16,8 @@ __all__ = ["Bars", "Chart", "Lines", "curve"]
 class Lines:
     """A line for each level of some factors, through the rows that have x and y.
 
-    Rows at the same x, such as those of several seeds, come to their mean or median, and the band
-    is their range unless `low` and `high` name columns.
+    Rows at the same x, such as those of several seeds, are merged to their mean or median, and the
+    band is their range unless `low` and `high` name columns.
 
     Args:
         x: column of the horizontal axis.
@@ -151,7 +151,7 @@ def curve(
     colour: int = 7,
     style: Style = "dashed",
 ) -> Callable[[Data], list[Series]]:
-    """A function, such as a theory's, drawn beside what was measured, and only there.
+    """A function, such as a prediction, drawn alongside measurements, and only if there are any.
 
     Args:
         label: in the legend.
@@ -178,9 +178,9 @@ class Chart(Axes):
 
     Args:
         marks: what is drawn: `Lines`, or functions of the measured rows.
-        levels: heights of horizontal rules by what they are, or a function of the rows.
-        names_y: what stands at y = 0, 1, 2, ..., from the top, or a function of the rows; `levels`
-            are then vertical.
+        levels: labelled heights of horizontal rules, or a function of the rows.
+        names_y: labels at y = 0, 1, 2, ..., from the top, or a function of the rows; `levels` are
+            then vertical.
     """
 
     marks: Sequence[Callable[[Data], Iterable[Series]]]

@@ -1,4 +1,4 @@
-"""What a group of a study's rows comes to: a cell of a table."""
+"""How a group of a study's rows is summarised in a cell of a table."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ __all__ = [
 ]
 
 NOT_RUN = "not run"
-"""Stands in a table for a figure of ours that has not been measured yet."""
+"""Marks a figure of ours that has not been measured yet."""
 
 DIVERGED = "diverged"
-"""Stands in a table for a figure that a training which diverged cannot have."""
+"""Marks a figure that is missing because the training diverged."""
 
 Cell = str | int | float | None
 

@@ -43,7 +43,7 @@ def text(cell: Cell) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table that a function draws up.
+    """A table whose rows a function computes.
 
     Args:
         title: what it shows.
@@ -67,10 +67,10 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Pivot:
-    """A row for each group of points, or of rows; its cells are what the group comes to.
+    """A row for each group of points, or of rows; its cells summarise the group.
 
-    Levels stand in the order of the grid, those of the first name outermost. A group none of whose
-    points was measured says so.
+    Levels are in the order of the grid, those of the first name outermost. A group without measured
+    points is marked as not run.
 
     Args:
         title: what it shows.

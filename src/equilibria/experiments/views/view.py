@@ -18,7 +18,7 @@ class View(Protocol):
     """A table or a chart of a study's rows."""
 
     def render(self, data: Data, /) -> Grid | Panel | SurfacePlot:
-        """Draw it up from what was measured, be it nothing."""
+        """Render it from what was measured, possibly nothing."""
         ...
 
 
@@ -35,5 +35,5 @@ class Derived:
     view: View
 
     def render(self, data: Data, /) -> Grid | Panel | SurfacePlot:
-        """Draw up the view."""
+        """Render the view."""
         return self.view.render(replace(data, rows=self.derive(data)))
