@@ -180,7 +180,12 @@ def test_it_is_trained_evaluated_examined_and_reported(motion, tmp_path, capsys)
     assert main(["memory", str(run)]) == 0
     assert main(["report", str(run)]) == 0
     html = (run / "report.html").read_text()
-    for text in ("Test root mean square error", "Downward", "pixels per second", "Benefit of depth"):
+    for text in (
+        "Test root mean square error",
+        "Downward",
+        "pixels per second",
+        "Benefit of depth",
+    ):
         assert text in html
     assert "ccuracy" not in html and "erplexity" not in html
 
