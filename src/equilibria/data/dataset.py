@@ -19,7 +19,7 @@ class Samples(Protocol):
 
     @property
     def targets(self) -> Tensor:
-        """One target a sample, ``(count, ...)``."""
+        """One target per sample, ``(count, ...)``."""
         ...
 
     def __len__(self) -> int: ...
@@ -39,7 +39,7 @@ class Split:
 
     Attributes:
         inputs: Samples, ``(count, ...)``; pixels of images may be uint8 to save memory.
-        targets: One target a sample, ``(count, ...)``.
+        targets: One target per sample, ``(count, ...)``.
     """
 
     inputs: Tensor

@@ -47,7 +47,7 @@ class Axes:
         ticks_x: x has its ticks where there are points.
         percent: y is a share of one, written in per cent.
         zero: y begins at 0.
-        names: what stands at x = 0, 1, 2, ..., in place of these numbers.
+        names: labels at x = 0, 1, 2, ..., in place of these numbers.
         span_x, span_y: ends of an axis; None for what the series reach.
     """
 
@@ -73,7 +73,7 @@ class Panel(Axes):
         series: a panel that has no point of any says that nothing was run.
         levels: heights of horizontal rules, such as a published figure, by what they are.
         bands: lower and upper ends of heights that are shaded.
-        names_y: what stands at y = 0, 1, 2, ..., from the top; `levels` are then vertical rules
+        names_y: labels at y = 0, 1, 2, ..., from the top; `levels` are then vertical rules
             without a label.
     """
 

@@ -49,7 +49,7 @@ def picture(panels: Sequence[Panel | SurfacePlot]) -> str:
     """Return an SVG document, the same to the last byte for the same figures.
 
     Args:
-        panels: at least one; three stand side by side, each with its title and legend.
+        panels: at least one; three per row, each with its title and legend.
     """
     columns = min(3, len(panels))
     rows = math.ceil(len(panels) / columns)

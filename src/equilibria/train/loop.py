@@ -122,7 +122,7 @@ def fit(
         for logger in loggers:
             stack.callback(logger.close)
         stopped = stack.enter_context(_signals(trainer.accelerator.num_processes == 1))
-        # Shares of failed backward solves are logged; a warning a step would bury them.
+        # Shares of failed backward solves are logged; a warning per step would bury them.
         stack.enter_context(warnings.catch_warnings(action="ignore", category=SolveWarning))
         every = trainer.recipe.save_every
         while trainer.step < trainer.steps:

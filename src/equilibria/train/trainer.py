@@ -335,7 +335,8 @@ class Trainer:
 
     def digest(self) -> str:
         """Return what distinguishes the checkpoints of this run from those of others."""
-        text = recipes.to_yaml(self.recipe) + self.task.checksum
+        recipe = recipes.parse(recipes.dump(self.recipe))  # 1.0 where code has written 1, as read
+        text = recipes.to_yaml(recipe) + self.task.checksum
         return hashlib.sha256(text.encode()).hexdigest()
 
     def save(self, folder: Folder) -> None:

@@ -70,7 +70,7 @@ def load(
         ValueError: If `size` is below 1 or `channels` neither 3 nor 1.
     """
     if size is not None and size < 1:
-        raise ValueError(f"size is {size}: images have a side of at least 1 pixel")
+        raise ValueError(f"size is {size}: expected at least 1 pixel per side")
     if channels not in (None, 1, 3):
         raise ValueError(f"channels is {channels}: expected 3 (RGB), 1 (grey), or None")
     found = layout.read(Path(root).expanduser())

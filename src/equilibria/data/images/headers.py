@@ -38,7 +38,7 @@ _WORDS = {
 class Header(NamedTuple):
     """One image: pixels down and across, as a viewer shows it, and Pillow's word for its colours.
 
-    ``;16`` after the mode says that there are 16 bits a channel.
+    ``;16`` after the mode means 16 bits per channel.
     """
 
     height: int
@@ -99,7 +99,7 @@ def channels_of(root: Path, names: Sequence[str], headers: Sequence[Header]) -> 
 
 
 def check_depth(root: Path, names: Sequence[str], headers: Sequence[Header]) -> None:
-    """Raise DataError if an image has more than 8 bits a channel: what is white is not known."""
+    """Raise DataError if an image has more than 8 bits per channel: its white is unknown."""
     for name, header in zip(names, headers, strict=True):
         if header.mode[:1] in ("I", "F") or header.mode.endswith(";16"):
             bits = 16 if "16" in header.mode else 32

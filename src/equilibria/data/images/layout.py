@@ -15,7 +15,7 @@ from equilibria.data.errors import DataError, reading
 TRAIN, TEST = "train", "test"
 VALID = ("val", "valid", "validation")
 
-# What systems put beside files without being asked.
+# Files that operating systems add by themselves.
 _STRAY = {"thumbs.db", "desktop.ini", "__macosx"}
 
 # Of the choice of test images: the same names are the same choice on every machine.
@@ -82,7 +82,7 @@ def read(root: Path) -> Layout:
 
 
 def _parted(root: Path) -> dict[str, Group]:
-    """The parts of a folder that has ``train`` and others beside it."""
+    """The parts of a folder that has ``train`` and others."""
     valid = [name for name in VALID if (root / name).is_dir()]
     if len(valid) > 1:
         raise DataError(f"{root} has both {valid[0]} and {valid[1]}: keep only one of them")

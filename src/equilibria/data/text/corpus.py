@@ -63,7 +63,7 @@ class Statistics:
 
     @property
     def characters_per_token(self) -> float:
-        """Mean characters a token; bits per token over this are bits per character."""
+        """Mean characters per token; bits per token over this are bits per character."""
         return self.characters / self.tokens
 
 

@@ -1,4 +1,4 @@
-"""How often each word or character stands in a text that does not fit in memory."""
+"""How often each word or character occurs in a text that does not fit in memory."""
 
 from __future__ import annotations
 

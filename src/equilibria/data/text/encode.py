@@ -173,7 +173,7 @@ def _make(folder: Path, source: Source, options: Options) -> None:
             "files": {name: checksums.digest(part / name) for name in names},
         }
         (part / _INFO).write_text(json.dumps(info, indent=1), encoding="utf-8")
-        shutil.rmtree(folder, ignore_errors=True)  # damaged, else nobody would make it anew
+        shutil.rmtree(folder, ignore_errors=True)  # damaged, or it would not be recreated
         os.replace(part, folder)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)

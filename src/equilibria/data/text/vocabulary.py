@@ -161,10 +161,10 @@ def most_frequent(
     characters' code points, so the vocabulary is a function of the counts alone.
 
     Args:
-        counts: Each token of the training text and how often it stands there, in any order.
+        counts: Each token of the training text and how often it occurs there, in any order.
         unit: ``"words"`` or ``"characters"``.
         total: Number of tokens in the training text.
-        min_count: A token that stands there less often is left out.
+        min_count: A token that occurs there less often is left out.
         max_size: The most tokens that the vocabulary may have; None for all.
 
     Raises:
