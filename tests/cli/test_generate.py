@@ -152,4 +152,4 @@ def test_what_is_no_run_of_a_language_model_is_refused(words, tmp_path, capsys):
     assert "not the vocabulary of this run" in capsys.readouterr().err
     (twin / "vocabulary.json").write_text("{")
     assert main(["generate", str(twin)]) == 1
-    assert "no vocabulary" in capsys.readouterr().err
+    assert "not a vocabulary" in capsys.readouterr().err
