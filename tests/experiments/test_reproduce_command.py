@@ -61,6 +61,24 @@ def test_a_study_of_ones_own_is_one_short_file(mine, capsys):
     assert len(runs) == 4
 
 
+def test_a_measure_of_ones_own_that_changes_is_taken_anew(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = [
+        "from equilibria.experiments.study import Point, Study",
+        "def measure(context): return {'y': 1}",
+        "def points(scale): return [Point(factors={'x': 0}, measures=[measure])]",
+        "STUDY = Study(title='t', description='d', points=points, views=[])",
+    ]
+    for title, y in (("t", 1), ("other words", 1), ("t", 2)):
+        text = "\n".join(lines).replace("1}", f"{y}}}").replace("'t'", repr(title))
+        (tmp_path / "mine.py").write_text(text)
+        before = (tmp_path / "results/mine.csv").read_text() if y + len(title) > 2 else ""
+        assert main(["reproduce", "mine.py"]) == 0
+        table = (tmp_path / "results/mine.csv").read_text()
+        assert table.splitlines()[1].startswith(f"0,{y},")
+        assert (table == before) == (title == "other words")
+
+
 def test_names_are_never_cut(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["reproduce"]) == 0

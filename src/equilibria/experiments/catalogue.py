@@ -7,6 +7,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
+from equilibria.experiments.identity import FILES
 from equilibria.experiments.study import Study, StudyError
 
 __all__ = ["ORDER", "file_of", "find", "names", "rows_of", "source_of"]
@@ -32,8 +33,7 @@ def find(name: str) -> Study:
         StudyError: the file defines no study.
     """
     if name.endswith(".py"):
-        module = f"{__package__}.files.{Path(name).stem}"
-        spec = importlib.util.spec_from_file_location(module, name)
+        spec = importlib.util.spec_from_file_location(f"{FILES}{Path(name).stem}", name)
         assert spec is not None and spec.loader is not None
         module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)

@@ -14,7 +14,10 @@ from typing import Any
 from equilibria.train import recipe as recipes
 from equilibria.train.recipe import Recipe
 
-__all__ = ["decides", "digest"]
+__all__ = ["FILES", "decides", "digest"]
+
+FILES = f"{__package__}.files."
+"""Prefix of the modules of a user's own files."""
 
 PROSE = ("description",)
 """Keys of a recipe that do not affect the result."""
@@ -38,7 +41,7 @@ def _plain(value: Any) -> Any:
     """Solvers, adjoints and probes by name and fields, other objects by where they are defined."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
-        return {"": type(value).__qualname__, **fields}
+        return {"": type(value).__qualname__ + _code(type(value)), **fields}
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, set | frozenset | range):
@@ -50,8 +53,13 @@ def _plain(value: Any) -> Any:
     plain = inspect.unwrap(value) if callable(value) else None  # of a decorator such as no_grad
     name = getattr(plain, "__qualname__", "")
     if name and not name.endswith("<lambda>") and not getattr(plain, "__closure__", None):
-        return f"{value.__module__.rpartition('.')[2]}.{name}"
+        return f"{value.__module__.rpartition('.')[2]}.{name}{_code(plain)}"
     raise TypeError(
         f"{value!r} cannot be part of an identity: give numbers, strings, dataclasses, or a named "
         "function; pass what it closes over as arguments of functools.partial"
     )
+
+
+def _code(defined: Any) -> str:
+    """The code of what a user's file defines: no commit of the package tells when it changes."""
+    return inspect.getsource(defined) if defined.__module__.startswith(FILES) else ""
