@@ -86,7 +86,8 @@ models.register("motion-deq", new.MotionConfig)
 recipe = recipes.load("motion.yaml")
 accelerator = Accelerator(cpu=True)
 trainer = Trainer(recipe, recipe.task.load(), accelerator)
-units = trainer.task.units(trainer.batch().targets)
+batches = [trainer.batch(k) for k in range(recipe.accumulate)]
+units = sum(trainer.task.units(batch.targets) for batch in batches)
 for _ in range(3):
     trainer.train_step()
 result = {"weights": dict(trainer.model.state_dict()), "test": trainer.evaluate("test")}
@@ -108,11 +109,11 @@ def test_processes_with_unequal_units_take_the_steps_of_one_and_diverge_together
 
     A loss that is not finite on one process ends all of them: none waits for another in backward.
     """
-    recipe = RECIPE | TIGHT | {"accumulate": 1}
-    (tmp_path / "motion.yaml").write_text(yaml.safe_dump(recipe))
     (tmp_path / "program.py").write_text(PROGRAM)
     found = {}
-    for count in (1, 2):
+    for count in (1, 2):  # processes, and micro-batches of each
+        recipe = RECIPE | TIGHT | {"accumulate": count}
+        (tmp_path / "motion.yaml").write_text(yaml.safe_dump(recipe))
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count)]
         command += ["--master-port", "0", "--rdzv-backend", "c10d", "--rdzv-endpoint"]
         command += ["localhost:0", "program.py", str(request.path.parent)]
