@@ -24,7 +24,8 @@ def using(
 
     The layers are not changed: other threads, and forwards after the block, use the layers' own
     methods. A layer inside the cell of another is a part of that one's f and keeps its own too.
-    Blocks nest; the inner one prevails.
+    Blocks nest; the inner one prevails. A forward that runs again in backward, as under
+    `torch.utils.checkpoint`, needs its backward inside the block, else it runs by other methods.
 
     Args:
         module: a `DEQ`, or a module that holds some.
