@@ -7,56 +7,31 @@ import pytest
 from equilibria.cli.main import main
 from equilibria.experiments import catalogue
 
-OWN = """
-from equilibria.experiments.measures.epochs import epochs, summary
-from equilibria.experiments.study import Point, Study, grid
-from equilibria.experiments.training import Training
-from equilibria.experiments.views import Chart, Lines, Pivot, spread
-from equilibria.train import recipe as recipes
+PAGE = Path(__file__).parents[2] / "docs" / "reproduce.md"
+OWN = PAGE.read_text("utf-8").partition("```python\n")[2].partition("```")[0]
+"""The study of one's own that the page shows."""
 
-TINY = ("--epochs=2", "--epoch_steps=2", "--task.samples=100")
-
-
-def training(width, seed):
-    recipe = recipes.load("digits", (*TINY, f"--model.width={width}", f"--seed={seed}"))
-    return Training(recipe=recipe, minutes=0.1)
-
-
-STUDY = Study(
-    title="Width",
-    description="Accuracy by width.",
-    points=lambda scale: [
-        Point(factors=each, measures=[summary, epochs], runs={"run": training(**each)})
-        for each in grid(width=(8, 16), seed=(0, 1))
-    ],
-    views=[
-        Pivot(title="Accuracy", index={"width": "width"},
-              values={"accuracy, %": spread("accuracy", 100)}),
-        Chart(title="Accuracy", x="epoch", y="accuracy, %", whole_x=True,
-              marks=[Lines(x="epoch", y="test_accuracy", by=["width"], scale=100, band=True)]),
-    ],
-)
-"""
+TINY = OWN.replace('"--epochs=2"', '"--epochs=1", "--epoch_steps=2", "--task.samples=100"')
 
 
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "width.py").write_text(OWN)
+    (tmp_path / "mine.py").write_text(TINY)
     return tmp_path
 
 
 def test_a_study_of_ones_own_is_one_short_file(mine, capsys):
-    assert len(OWN.splitlines()) <= 60
-    assert main(["reproduce", "width.py", "--only", "width=8"]) == 0
+    assert len(OWN.splitlines()) <= 35
+    assert main(["reproduce", "mine.py", "--only", "lr=0.005"]) == 0
     shown = capsys.readouterr().out
     assert "±" in shown and "not run" in shown
-    assert main(["reproduce", "width.py", "--budget", "5"]) == 0
+    assert main(["reproduce", "mine.py", "--budget", "5"]) == 0
     shown = capsys.readouterr().out
-    assert "not run" not in shown and "width=8" not in shown  # measured before
-    table = (mine / "results" / "width.csv").read_text()
-    assert table.count("test_accuracy") == 1 and len(table.splitlines()) == 1 + 4 * 3
-    assert (mine / "results" / "width.svg").read_text().startswith("<?xml")
+    assert "not run" not in shown and "lr=0.005" not in shown  # measured before
+    table = (mine / "results" / "mine.csv").read_text()
+    assert table.count("test_accuracy") == 1 and len(table.splitlines()) == 1 + 4 * 2
+    assert (mine / "results" / "mine.svg").read_text().startswith("<?xml")
     runs = [path for path in (mine / "runs" / "studies").iterdir() if path.is_dir()]
     assert len(runs) == 4
 
@@ -106,11 +81,11 @@ def test_stale_rows_are_those_of_the_scale(monkeypatch, capsys, tmp_path):
     ("words", "message"),
     [
         (["deq/grwth"], "deq/growth"),
-        (["width.py", "--only", "width=9"], "--only"),
+        (["mine.py", "--only", "lr=9"], "--only"),
         (["nowhere.py"], "nowhere.py"),
-        (["width.py", "--budget", "-1"], "--budget must be 0 or more"),
-        (["width.py", "--threads", "0"], "--threads must be 1 or more"),
-        (["width.py", "--scale", "gpu"], "CUDA"),
+        (["mine.py", "--budget", "-1"], "--budget must be 0 or more"),
+        (["mine.py", "--threads", "0"], "--threads must be 1 or more"),
+        (["mine.py", "--scale", "gpu"], "CUDA"),
         (["broken.py"], "broken.py"),
     ],
 )
@@ -123,7 +98,7 @@ def test_what_cannot_be_run_is_named(mine, capsys, words, message):
 
 def test_a_damaged_table_is_not_overwritten(mine, capsys):
     (mine / "results").mkdir()
-    (mine / "results" / "width.csv").write_text("a,b\n1,2\n")
-    assert main(["reproduce", "width.py", "--budget", "1"]) == 1
-    assert "width.csv" in capsys.readouterr().err
-    assert (mine / "results" / "width.csv").read_text() == "a,b\n1,2\n"
+    (mine / "results" / "mine.csv").write_text("a,b\n1,2\n")
+    assert main(["reproduce", "mine.py", "--budget", "1"]) == 1
+    assert "mine.csv" in capsys.readouterr().err
+    assert (mine / "results" / "mine.csv").read_text() == "a,b\n1,2\n"
