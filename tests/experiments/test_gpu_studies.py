@@ -20,6 +20,7 @@ SIZES = {"epochs": 2, "epoch_steps": 3, "batch_size": 4, "eval_batch_size": 4, "
 
 
 def load(name):
+    catalogue._imported.cache_clear()  # tests change what is in the module
     study = catalogue.find(str(FOLDER / f"{name}.py"))
     return study, study.points.__globals__
 

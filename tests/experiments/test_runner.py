@@ -109,9 +109,9 @@ def test_infinity_is_a_result(run):
 
 def test_what_does_not_fit_the_budget_is_not_begun(run):
     outcome, _ = run(study(minutes=5), deadline=time.monotonic() + 60)
-    assert not CALLS and "needs about 5 minutes" in outcome.missing["x=1"]
+    assert not CALLS and "needs about 5 minutes" in outcome.missing["x=1"].reason
     outcome, _ = run(study(), deadline=time.monotonic() - 1)
-    assert not CALLS and outcome.missing["x=2"] == "the budget is spent"
+    assert not CALLS and outcome.missing["x=2"] == (runner.BUDGET, False)
 
 
 def test_an_interrupt_keeps_what_is_done(run):
@@ -145,7 +145,7 @@ def names_a_factor(context):
 def test_a_measure_cannot_change_a_factor(run):
     outcome, points = run(study(names_a_factor))
     assert outcome.failed == ("x=1", "x=2") and not points["done"].any()
-    assert "'x', which is a factor" in outcome.missing["x=1"]
+    assert "'x', which is a factor" in outcome.missing["x=1"].reason
 
 
 def test_two_processes_measure_a_point_once(run):
@@ -165,7 +165,7 @@ def test_what_another_process_measures_is_left_to_it(run):
     run.store.folder.mkdir()
     with FileLock(run.store.folder / f".{runner.identity_of(point, run.store)}.lock"):
         outcome, _ = run(study())
-    assert outcome.missing == {"x=1": "another process is running it"} and CALLS == [2]
+    assert outcome.missing["x=1"].reason == "another process is running it" and CALLS == [2]
 
 
 def drawn(context):
@@ -295,7 +295,8 @@ def test_rows_older_than_the_last_change_below_them_are_stale(
 
     rows = pd.DataFrame({"_identity": [identity_], "_commit": [commit], "_trained": [trained]})
     source = stale.SOURCE / "experiments/studies/deq/growth.py"
-    assert stale.verdicts(rows, source) == [verdict]
+    assert stale.verdicts(rows, source, [None]) == [verdict]
+    assert stale.verdicts(rows, source, ["another"]) == ["stale"]
     stale._verdict.cache_clear()
 
 

@@ -2,6 +2,7 @@
 
 import re
 from importlib import metadata
+from pathlib import Path
 
 OF_COMMANDS = {"reproduce": "reproduce", "bench": "bench"}
 """The extra that a command needs; the others need `cli`, which these contain."""
@@ -21,6 +22,12 @@ def advice(command: str) -> str:
     absent = ", ".join(missing(extra))
     line = (
         f"{needs} needs packages that are not installed ({absent}): "
-        f"pip install 'equilibria[{extra}]'"
+        f"pip install '{_package()}[{extra}]'"
     )
     return line if absent else ""
+
+
+def _package() -> str:
+    """What pip is to install: the checkout that this file is in, or the package by its name."""
+    checkout = Path(__file__).parents[3]
+    return str(checkout) if (checkout / "pyproject.toml").is_file() else "equilibria"

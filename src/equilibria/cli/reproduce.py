@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 import shlex
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from equilibria.train.config import nearest
 
 if TYPE_CHECKING:
     from equilibria.experiments.pages import Page
+    from equilibria.experiments.runner import Missing
     from equilibria.experiments.study import Point, Scale
     from equilibria.experiments.views import Grid
 
@@ -49,18 +51,19 @@ def run(command: str, description: str | None, argv: Sequence[str], folder: str 
         if value is not None and not value >= minimum:
             raise UserError(f"--{option} must be {minimum} or more; got {value:g}")
 
+    from equilibria.cli import reproduce_lists
     from equilibria.experiments import catalogue
 
     console = _console()
     known = [name for name in catalogue.names() if name.startswith(folder)]
     names = _named(arguments.names, known, folder)
     if arguments.stale:
-        _stale(console, names or known, _out(arguments), arguments.scale)
+        reproduce_lists.stale(Session.start(arguments, "", console), names or known)
     elif names:
         words = shlex.join(["equilibria", command, *argv])
-        _Session.start(arguments, words, console).reproduce(names)
+        Session.start(arguments, words, console).reproduce(names)
     else:
-        _list(console, command, known, arguments.scale)
+        reproduce_lists.studies(console, command, known, arguments.scale)
 
 
 def _parser(command: str, description: str | None) -> Parser:
@@ -117,7 +120,7 @@ def _out(arguments: Any) -> Path:
 
 
 @dataclass(frozen=True)
-class _Session:
+class Session:
     """What all studies of one command share."""
 
     store: Any
@@ -128,16 +131,13 @@ class _Session:
     only: Sequence[str]
 
     @classmethod
-    def start(cls, arguments: Any, command: str, console: Console) -> _Session:
+    def start(cls, arguments: Any, command: str, console: Console) -> Session:
         import torch
 
         from equilibria.experiments.training import Store
 
         if arguments.threads is not None:
             torch.set_num_threads(arguments.threads)
-        gpu = arguments.scale == "gpu"
-        if gpu and not torch.cuda.is_available():
-            raise UserError("--scale gpu needs a CUDA device, and torch finds none here")
         budget = arguments.budget
         return cls(
             store=Store(
@@ -155,12 +155,17 @@ class _Session:
 
     def reproduce(self, names: Sequence[str]) -> None:
         """Run the studies one after the other and show each."""
+        import torch
+
         from equilibria.experiments import catalogue
         from equilibria.experiments.pages import picture, rendered
         from equilibria.experiments.results import ResultsError
         from equilibria.experiments.runner import collect, execute
 
+        if self.scale == "gpu" and not torch.cuda.is_available():
+            raise UserError("--scale gpu needs a CUDA device, and torch finds none here")
         chosen = self._chosen(names)
+        self._try_out()
         failed: list[str] = []
         for name in names:
             study, path = catalogue.find(name), self.out / f"{catalogue.rows_of(name)}.csv"
@@ -173,7 +178,7 @@ class _Session:
                     scale=self.scale,
                     deadline=self.deadline,
                     only=chosen,
-                    device="cuda" if self.scale == "gpu" else "cpu",
+                    device=self.device,
                 )
                 data = collect(study, path, self.scale)
                 page = rendered(study, data)
@@ -185,12 +190,38 @@ class _Session:
             self._show(page, outcome.missing, [path, drawing])
             failed += [f"{name} {label}" for label in outcome.failed]
             if outcome.stopped:
+                self._say("Interrupted: the same command continues.")
                 raise KeyboardInterrupt
         if failed:
             raise UserError(
                 f"failed: {'; '.join(failed)}; the tracebacks are in "
                 f"{self.store.folder / 'errors'}, and the same command retries them"
             )
+
+    @property
+    def device(self) -> str:
+        """Torch's name of the device to measure on."""
+        return "cuda" if self.scale == "gpu" else "cpu"
+
+    def identity(self, point: Point, recorded: str) -> str | None:
+        """The identity of a point now; None where it was not recorded, or its data are missing."""
+        from equilibria.data import DataError
+        from equilibria.experiments.results import LEGACY
+        from equilibria.experiments.runner import identity_of
+
+        try:
+            return None if recorded == LEGACY else identity_of(point, self.store, self.device)
+        except DataError:
+            return None
+
+    def _try_out(self) -> None:
+        """Raise UserError where results could not be written, before anything is measured."""
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.out):
+                pass
+        except OSError as error:
+            raise UserError(f"--out {self.out} cannot be written: {error.strerror}") from None
 
     def _chosen(self, names: Sequence[str]) -> Callable[[Point], bool]:
         """Which points are to be run; an error where no study has one of them."""
@@ -204,27 +235,43 @@ class _Session:
 
         points = [p for name in names for p in check(catalogue.find(name), self.scale)]
         for pattern in self.only:
+            if "=" not in pattern:
+                raise UserError(f"--only expects FACTOR=VALUE, such as seed=0; got '{pattern}'")
             if not any(fits(point, pattern) for point in points):
                 known = sorted({f"{k}={v}" for p in points for k, v in p.factors.items()})
                 raise UserError(f"--only: no point has '{pattern}'{nearest(pattern, known)}")
         return lambda point: all(fits(point, pattern) for pattern in self.only)
 
-    def _show(self, page: Page, missing: Mapping[str, str], paths: Sequence[Path]) -> None:
-        """Print the tables, why each missing point is missing, and the files."""
+    def _show(self, page: Page, missing: Mapping[str, Missing], paths: Sequence[Path]) -> None:
+        """Print the tables, why points are missing, and the files."""
+        from equilibria.experiments.runner import BEGUN, BUDGET, NOT_REQUESTED
+
         for grid in page.grids:
             print_grid(grid, self.console)
-        for label, reason in missing.items():
-            if self.deadline is None or time.monotonic() < self.deadline or "budget" not in reason:
-                self._say(f"not run: {label}: {reason}")
-        spent = sum("budget" in each and "older" not in each for each in missing.values())
-        if spent:
-            self._say(f"{spent} points were not run in this budget; the same command continues")
+        for label, (reason, kept) in missing.items():
+            if reason not in (BEGUN, BUDGET, NOT_REQUESTED):
+                self._say(f"{'shown from before' if kept else 'not run'}: {label}: {reason}")
+        late = [each for each in missing.values() if each.reason in (BEGUN, BUDGET)]
+        if lacking := sum(not each.kept for each in late):
+            self._say(
+                f"{_counted(lacking)} not run in this budget; without --budget 0, the same command "
+                "continues"
+            )
+        if kept := sum(each.kept for each in late):
+            self._say(
+                f"{_counted(kept)} shown from before and not compared with the study as it is "
+                "now: see --stale"
+            )
         written = [str(path) for path in paths if path.exists()]
         where = " and ".join(written)
         self._say(f"Written to {where}." if written else "Nothing has been measured yet.")
 
     def _say(self, words: str) -> None:
         self.console.print(words, soft_wrap=True, markup=False, highlight=False)
+
+
+def _counted(number: int) -> str:
+    return f"{number} point was" if number == 1 else f"{number} points were"
 
 
 def print_grid(grid: Grid, console: Console) -> None:
@@ -254,59 +301,9 @@ def _named(patterns: Sequence[str], known: Sequence[str], folder: str) -> list[s
     whole = [p if "/" in p or not folder else f"{folder}/{p}" for p in patterns if p not in files]
     for pattern in whole:
         if not fnmatch.filter(known, pattern):
-            raise UserError(f"there is no study '{pattern}'{nearest(pattern, known)}")
+            folders = sorted({f"{name.partition('/')[0]}/*" for name in known})
+            raise UserError(
+                f"there is no study '{pattern}'"
+                f"{nearest(pattern, folders if '*' in pattern else known)}"
+            )
     return [n for n in known if any(fnmatch.fnmatch(n, p) for p in whole)] + files
-
-
-def _list(console: Console, command: str, names: Sequence[str], scale: Scale) -> None:
-    """Print all studies: paper, item, what they show and how long they take."""
-    from equilibria.experiments import catalogue
-
-    grid = RichTable()
-    grid.add_column("study", no_wrap=True)
-    grid.add_column("minutes", justify="right", no_wrap=True)
-    grid.add_column("paper")
-    grid.add_column("what it shows", ratio=1)
-    every: dict[int, float] = {}
-    for name in names:
-        study = catalogue.find(name)
-        points = study.points(scale)
-        trainings = {hash(repr(each)): each for p in points for each in p.runs.values()}
-        own = sum(point.minutes for point in points)
-        minutes = own + sum(each.minutes for each in trainings.values())
-        every |= {key: each.minutes for key, each in trainings.items()} | {hash(name): own}
-        paper = f"{study.paper}, {study.item}" if study.paper else ""
-        grid.add_row(name, f"{minutes:.0f}", paper, study.description)
-    console.print(grid)
-    where = "one GPU" if scale == "gpu" else "two CPU cores"
-    console.print(
-        f"Estimates for {where}; {sum(every.values()):.0f} minutes for all of them, as a training "
-        f"that several studies share is run once.\nRun one with: equilibria {command} NAME "
-        "--budget MINUTES",
-        soft_wrap=True,
-    )
-
-
-def _stale(console: Console, names: Sequence[str], out: Path, scale: Scale) -> None:
-    """Print, for each study, how many points are older than the last change below it."""
-    from equilibria.experiments import catalogue
-    from equilibria.experiments.runner import collect
-    from equilibria.experiments.stale import verdicts
-
-    grid = RichTable()
-    for heading in ("study", "points", "measured", "current", "stale", "unknown"):
-        grid.add_column(heading, justify="left" if heading == "study" else "right", no_wrap=True)
-    grid.add_column("stale points")
-    for name in names:
-        data = collect(catalogue.find(name), out / f"{catalogue.rows_of(name)}.csv", scale)
-        done = data.points[data.points["done"]]
-        found = verdicts(done, catalogue.source_of(name)) if len(done) else []
-        labels = [
-            " ".join(str(row[c]) for c in data.factors if row[c] == row[c])
-            for row, verdict in zip(done.to_dict("records"), found, strict=True)
-            if verdict == "stale"
-        ]
-        shown = ", ".join(labels[:6]) + (f" and {len(labels) - 6} more" if len(labels) > 6 else "")
-        counts = [str(found.count(each)) for each in ("current", "stale", "unknown")]
-        grid.add_row(name, str(len(data.points)), str(len(done)), *counts, shown)
-    console.print(grid)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
+import os
 import sys
+import traceback
 from pathlib import Path
+from typing import Any
 
 from equilibria.experiments.identity import FILES
 from equilibria.experiments.study import Study, StudyError
@@ -30,13 +34,10 @@ def find(name: str) -> Study:
     """Return a study by its name, or by the path of a Python file of yours that defines `STUDY`.
 
     Raises:
-        StudyError: the file defines no study.
+        StudyError: the file cannot be imported, or defines no study.
     """
     if name.endswith(".py"):
-        spec = importlib.util.spec_from_file_location(f"{FILES}{Path(name).stem}", name)
-        assert spec is not None and spec.loader is not None
-        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        module = _imported(Path(name).resolve(), os.stat(name).st_mtime_ns)
     else:
         module = importlib.import_module(f"{__package__}.studies.{name.replace('/', '.')}")
     if not isinstance(getattr(module, "STUDY", None), Study):
@@ -44,9 +45,33 @@ def find(name: str) -> Study:
     return module.STUDY
 
 
+@functools.lru_cache(maxsize=32)
+def _imported(path: Path, changed: int) -> Any:
+    """The module of a user's file, executed once for each state of it."""
+    spec = importlib.util.spec_from_file_location(f"{FILES}{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        lines = [
+            f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)
+        ]
+        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else "?"
+        raise StudyError(f"{path}, line {line}: {type(error).__name__}: {error}") from error
+    return module
+
+
 def file_of(name: str) -> str:
-    """Return the name of a study's files, without a suffix: `deq-growth`."""
-    return (Path(name).stem if name.endswith(".py") else name).replace("/", "-")
+    """Return the name of a study's files, without a suffix: `deq-growth`.
+
+    Of a file of yours, its path below the working directory: `mine`, `ideas-mine`.
+    """
+    if name.endswith(".py"):
+        path, here = Path(name).resolve(), Path.cwd()
+        parts = path.relative_to(here).parts if path.is_relative_to(here) else path.parts[-2:]
+        name = "/".join(parts).removesuffix(".py")
+    return name.replace("/", "-")
 
 
 def rows_of(name: str) -> str:

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from filelock import FileLock, Timeout
 from rich.console import Console
@@ -23,7 +23,33 @@ from equilibria.experiments.training import Store, Trained
 from equilibria.train import checkpoint
 from equilibria.train.loop import Interrupted
 
-__all__ = ["Outcome", "check", "collect", "execute", "identity_of"]
+__all__ = [
+    "BEGUN",
+    "BUDGET",
+    "NOT_REQUESTED",
+    "Missing",
+    "Outcome",
+    "check",
+    "collect",
+    "execute",
+    "identity_of",
+]
+
+
+class Missing(NamedTuple):
+    """A point without rows of its identity.
+
+    Attributes:
+        reason: why it was not measured.
+        kept: rows of another identity, or that were not compared with it, are still shown.
+    """
+
+    reason: str
+    kept: bool
+
+
+BUDGET, BEGUN = "the budget is spent", "begun; the budget is spent"
+NOT_REQUESTED = "not requested"
 
 
 @dataclass(frozen=True)
@@ -36,7 +62,7 @@ class Outcome:
         stopped: whether the user interrupted it.
     """
 
-    missing: Mapping[str, str]
+    missing: Mapping[str, Missing]
     failed: tuple[str, ...]
     stopped: bool
 
@@ -124,25 +150,22 @@ def execute(
     points = check(study, scale)
     order = [point.factors for point in points]
     identities = _identities(study, path, scale)
-    missing: dict[str, str] = {}
+    missing: dict[str, Missing] = {}
     failed: list[str] = []
     stopped = False
     for number, (point, there) in enumerate(zip(points, identities, strict=True), start=1):
-        label = point.label
-        if stopped or not only(point):
-            missing[label] = "interrupted before" if stopped else "not requested"
-            continue
-        if deadline is not None and time.monotonic() >= deadline:
-            measured = isinstance(there, str)  # of whatever identity
-            missing[label] = f"the budget is spent{', older rows are shown' if measured else ''}"
+        label, reason = point.label, ""
+        late = deadline is not None and time.monotonic() >= deadline
+        if stopped or late or not only(point):
+            reason = "not begun" if stopped else NOT_REQUESTED if not only(point) else BUDGET
+            missing[label] = Missing(reason, isinstance(there, str))
             continue
         try:
             identity = identity_of(point, store, device)
             if there == identity:
                 continue
-            reason = _obstacle(point, store, deadline)
-            if reason:
-                missing[label] = reason
+            if obstacle := _obstacle(point, store, deadline):
+                missing[label] = Missing(obstacle, isinstance(there, str))
                 continue
             store.folder.mkdir(parents=True, exist_ok=True)
             with FileLock(store.folder / f".{identity}.lock", timeout=0):
@@ -167,25 +190,23 @@ def execute(
                     trained=[run.origin.commit for run in runs.values()],
                 )
         except Timeout:
-            missing[label] = "another process is running it"
+            reason = "another process is running it"
         except DataError as error:
-            missing[label] = f"no data: {error}"
+            reason = f"no data: {error}"
         except (Interrupted, KeyboardInterrupt):
-            if deadline is not None and time.monotonic() >= deadline:
-                missing[label] = "begun; the budget is spent"
-            else:
-                missing[label], stopped = "begun; interrupted", True
+            stopped = deadline is None or time.monotonic() < deadline
+            reason = "begun; interrupted" if stopped else BEGUN
         except Exception as error:
-            missing[label] = f"failed: {type(error).__name__}: {error}"
+            reason = f"failed: {type(error).__name__}: {error}"
             failed.append(label)
             errors = store.folder / "errors"
             errors.mkdir(parents=True, exist_ok=True)
             name = re.sub(r"[^\w=.,+ -]", "-", f"{path.stem} {label}")[:100]
             file = errors / f"{name} {digest(label)[:4]}.txt"
             file.write_text(traceback.format_exc(), "utf-8")
-            console.print(
-                f"  {missing[label]} (see {file})", style="red", markup=False, soft_wrap=True
-            )
+            console.print(f"  {reason} (see {file})", style="red", markup=False, soft_wrap=True)
+        if reason:
+            missing[label] = Missing(reason, isinstance(there, str))
     return Outcome(missing, tuple(failed), stopped)
 
 

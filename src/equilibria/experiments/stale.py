@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 
 from equilibria.experiments.data import Frame
@@ -59,20 +60,25 @@ def last_change(source: Path) -> str | None:
     return git("log", "-1", "--format=%H", "--", *paths, str(SOURCE / "recipes")) or None
 
 
-def verdicts(rows: Frame, source: Path) -> list[str]:
+def verdicts(rows: Frame, source: Path, identities: Sequence[str | None]) -> list[str]:
     """Return "stale", "current" or "unknown" for each row of a study's points.
 
     A row is stale if the commit at which it started, or that of a training it was measured on,
-    lacks the last change below the study, or if its identity was not recorded. It is unknown if it
-    was measured outside a checkout, with files changed, or at a commit that is not in this clone.
+    lacks the last change below the study, or if its identity was not recorded or is no longer the
+    point's. It is unknown if it was measured outside a checkout, with files changed, or at a commit
+    that is not in this clone.
 
     Args:
         rows: with the columns of `results.ORIGIN`.
         source: file of the study.
+        identities: of the points now; None where the data that it depends on are missing.
     """
     latest = last_change(source)
     found: list[str] = []
-    for row in rows.to_dict("records"):
+    for row, identity in zip(rows.to_dict("records"), identities, strict=True):
+        if identity is not None and row["_identity"] != identity:
+            found.append("stale")
+            continue
         trained = row["_trained"] if isinstance(row["_trained"], str) else ""
         commits = [str(row["_commit"]), *trained.split("; ")] if trained else [str(row["_commit"])]
         each = {_verdict(str(row["_identity"]), commit, latest) for commit in commits}

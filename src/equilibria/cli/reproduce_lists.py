@@ -1,0 +1,68 @@
+"""What `equilibria reproduce` lists: all studies, and the rows that are stale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from equilibria.experiments import catalogue
+
+if TYPE_CHECKING:
+    from equilibria.cli.reproduce import Session
+    from equilibria.experiments.study import Scale
+
+
+def studies(console: Console, command: str, names: Sequence[str], scale: Scale) -> None:
+    """Print all studies: paper, item, what they show and how long they take."""
+    grid = RichTable()
+    grid.add_column("study", no_wrap=True)
+    grid.add_column("minutes", justify="right", no_wrap=True)
+    grid.add_column("paper")
+    grid.add_column("what it shows", ratio=1)
+    every: dict[int, float] = {}
+    for name in names:
+        study = catalogue.find(name)
+        points = study.points(scale)
+        trainings = {hash(repr(each)): each for p in points for each in p.runs.values()}
+        own = sum(point.minutes for point in points)
+        minutes = own + sum(each.minutes for each in trainings.values())
+        every |= {key: each.minutes for key, each in trainings.items()} | {hash(name): own}
+        paper = f"{study.paper}, {study.item}" if study.paper else ""
+        grid.add_row(name, f"{minutes:.0f}", paper, study.description)
+    console.print(grid)
+    where = "one GPU" if scale == "gpu" else "two CPU cores"
+    console.print(
+        f"Estimates for {where}; {sum(every.values()):.0f} minutes for all of them, as a training "
+        f"that several studies share is run once.\nRun one with: equilibria {command} NAME "
+        "--budget MINUTES",
+        soft_wrap=True,
+    )
+
+
+def stale(session: Session, names: Sequence[str]) -> None:
+    """Print, for each study, how many points are older than the last change below it."""
+    from equilibria.experiments.runner import check, collect
+    from equilibria.experiments.stale import last_change, verdicts
+
+    grid = RichTable()
+    headings = ("study", "points", "measured", "current", "stale", "unknown", "code changed")
+    for heading in headings:
+        grid.add_column(heading, justify="left" if heading == "study" else "right", no_wrap=True)
+    grid.add_column("stale points")
+    for name in names:
+        study, source = catalogue.find(name), catalogue.source_of(name)
+        path = session.out / f"{catalogue.rows_of(name)}.csv"
+        points, known = check(study, session.scale), collect(study, path, session.scale).points
+        done = known[known["done"]]
+        identities = [session.identity(points[n], known["_identity"][n]) for n in done.index]
+        found = verdicts(done, source, identities) if len(done) else []
+        stale = [
+            points[n].label for n, each in zip(done.index, found, strict=True) if each == "stale"
+        ]
+        shown = ", ".join(stale[:6]) + (f" and {len(stale) - 6} more" if len(stale) > 6 else "")
+        counts = [len(points), len(done), *map(found.count, ("current", "stale", "unknown"))]
+        grid.add_row(name, *map(str, counts), (last_change(source) or "unknown")[:10], shown)
+    session.console.print(grid)
