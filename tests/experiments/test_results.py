@@ -68,7 +68,9 @@ def test_a_table_that_a_spreadsheet_has_saved_keeps_its_rows(tmp_path):
     assert data_of(path).points["x"].tolist()[:2] == [0, 5]
 
 
-@pytest.mark.parametrize("content", ["", "a,b\n1,2\n"])
+@pytest.mark.parametrize(
+    "content", ["", "a,b\n1,2\n", 'net,_identity,_commit\na,"i,c\n', "net,_identity,_commit\na\n"]
+)
 def test_a_file_that_is_no_table_of_a_study_is_named(tmp_path, content):
     path = tmp_path / "s.csv"
     path.write_text(content)

@@ -254,8 +254,8 @@ class Session:
         late = [each for each in missing.values() if each.reason in (BEGUN, BUDGET)]
         if lacking := sum(not each.kept for each in late):
             self._say(
-                f"{_counted(lacking)} not run in this budget; without --budget 0, the same command "
-                "continues"
+                f"{_counted(lacking)} not run in this budget: repeat the command with more minutes "
+                "to continue"
             )
         if kept := sum(each.kept for each in late):
             self._say(

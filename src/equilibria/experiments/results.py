@@ -48,6 +48,7 @@ def read(path: Path, factors: Sequence[str]) -> Frame:
     if not path.exists():
         return pd.DataFrame(columns=pd.Index([*factors, *ORIGIN]))
     try:
+        _check_rows(path)
         frame = pd.read_csv(
             path,
             keep_default_na=False,
@@ -55,8 +56,9 @@ def read(path: Path, factors: Sequence[str]) -> Frame:
             dtype={name: str for name in ORIGIN if name not in ("_took", "_threads")},
             low_memory=False,
         )
-    except (ValueError, OSError) as error:
-        raise ResultsError(f"{path} cannot be read ({error}): restore it, or remove it") from None
+    except (ValueError, OSError, csv.Error) as error:
+        reason = " ".join(str(error).split())
+        raise ResultsError(f"{path} cannot be read ({reason}): restore it, or remove it") from None
     lacking = [name for name in ("_identity", "_commit") if name not in frame]
     if lacking:
         raise ResultsError(f"{path} is not a study's table: it has no column {', '.join(lacking)}")
@@ -64,6 +66,16 @@ def read(path: Path, factors: Sequence[str]) -> Frame:
     # A point's rows are contiguous, and the first has the origin.
     origins = frame.groupby(frame["_identity"].notna().cumsum())[list(ORIGIN)]
     return frame.assign(**origins.ffill())
+
+
+def _check_rows(path: Path) -> None:
+    """Raise ValueError where a row has too few cells, as behind a quote that is never closed."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file, strict=True)
+        columns = len(next(reader, ()))
+        for row in reader:
+            if len(row) != columns:
+                raise ValueError(f"line {reader.line_num} has {len(row)} cells; expected {columns}")
 
 
 def replace_point(

@@ -53,8 +53,9 @@ class Context:
 Row = Mapping[str, Any]
 
 Measure = Callable[[Context], Row | Iterable[Row]]
-"""Columns of a point: one row of figures that hold for the point as a whole, or several rows, such
-as one for each epoch. Figures are numbers, strings or None; NaN and infinity are kept."""
+"""Measures columns of a point, in one row of figures that hold for the point as a whole, or in
+several rows, such as one for each epoch. Figures are numbers, strings or None; NaN and infinity are
+kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +82,7 @@ class Point:
 
     @property
     def label(self) -> str:
-        """The factors in one line: `cell=transformer seed=0`."""
+        """The factors in one line, such as `cell=transformer seed=0`."""
         return " ".join(f"{name}={value}" for name, value in self.factors.items())
 
 
