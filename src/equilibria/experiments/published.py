@@ -22,12 +22,12 @@ def published(paper: str, item: str) -> list[dict[str, Any]]:
     """Return the rows of a table or a figure of a paper, in its order.
 
     Args:
-        paper: as the constants of this module name it.
+        paper: such as "Bai et al. 2019"; the module has a constant for each.
         item: such as "Table 2".
 
     Returns:
-        A dict for each row: `row`, its name, and each metric that it has: a number, or text where
-        the paper prints no number, or its unit is part of it (66M).
+        A dict for each row, of `row`, its name, and each metric that it has, which is a number, or
+        text where the paper prints no number or its unit is part of it (66M).
 
     Raises:
         LookupError: the item is unknown.
