@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from equilibria import tasks
 from equilibria.cli import extras
 from equilibria.cli.main import COMMANDS, main
 
@@ -42,3 +43,42 @@ def test_a_reader_that_has_seen_enough_is_no_error(argv):
     os.close(writer)
     assert run.stderr == ""
     assert run.returncode in (0, 1)  # argparse itself takes a closed pipe for printed
+
+
+OWN = """
+from dataclasses import dataclass
+from equilibria import tasks
+from equilibria.tasks import ImageClassification
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(ImageClassification):
+    shade: float = 0.5
+
+tasks.register("mine", Mine)
+"""
+
+
+def test_a_file_of_ones_own_registers_what_a_recipe_names(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(tasks, "TASKS", dict(tasks.TASKS))
+    (tmp_path / "own.py").write_text(OWN)
+    recipe = ["digits", "--task.name", "mine", "--task.shade", "0.25"]
+    assert main(["train", *recipe, "--help"]) == 1
+    assert "no 'mine'" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["--import", str(tmp_path / "own.py"), "train", *recipe, "--help"])
+    assert "--task.shade" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--import"], "--import expects a Python file"),
+        (["--import", "--help"], "--import expects a Python file"),
+        (["--import=nowhere.py", "recipes"], "nowhere.py: FileNotFoundError"),
+        (["--import=no_such_module", "recipes"], "no_such_module: ModuleNotFoundError"),
+    ],
+)
+def test_what_cannot_be_imported_is_named(words, message, capsys):
+    assert main(words) == 1
+    error = capsys.readouterr().err
+    assert message in error and "bug" not in error and len(error.splitlines()) == 1

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Sequence
 
 from equilibria import __version__
+from equilibria.cli import own
 
 COMMANDS = {
     "train": "train a recipe and write a run folder",
@@ -31,7 +32,9 @@ Train and examine deep equilibrium networks.
 commands:
 {commands}
 
-equilibria COMMAND --help describes a command; --debug shows where an error came from.
+equilibria COMMAND --help describes a command. With every command, --debug shows where an error
+came from, and --import FILE runs a Python file first, which may register tasks, models and data
+sets of your own.
 Start with: equilibria train digits"""
 
 
@@ -39,11 +42,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` and return its exit status: 0, or 1 after an error message."""
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words or os.environ.get("EQUILIBRIA_DEBUG", "") not in ("", "0")
-    command, *rest = [word for word in words if word != "--debug"] or ["--help"]
+    try:
+        words, imports = own.taken([word for word in words if word != "--debug"])
+    except own.ImportFailed as error:
+        return _fail("equilibria", str(error))
+    command, *rest = words or ["--help"]
     program = f"equilibria {command}" if command in COMMANDS else "equilibria"
     try:
         try:
-            return _run(command, rest)
+            return _run(command, rest, imports)
         finally:
             sys.stdout.flush()
     except KeyboardInterrupt:
@@ -59,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(program, _message(command, error))
 
 
-def _run(command: str, words: list[str]) -> int:
+def _run(command: str, words: list[str], imports: Sequence[str]) -> int:
     if command in ("-h", "--help"):
         listing = "\n".join(f"  {name:11}{text}" for name, text in COMMANDS.items())
         print(HELP.format(commands=listing))
@@ -76,14 +83,16 @@ def _run(command: str, words: list[str]) -> int:
     # programs want the cores, threads of libgomp that spin while they wait slow everything down.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+    for name in imports:
+        own.imported(name)
     importlib.import_module(f"equilibria.cli.{command}").main(words)
     return 0
 
 
 def _message(command: str, error: Exception) -> str:
     """Return the error's own message where it is meant for the user, else with its type."""
-    own = type(error).__module__.startswith("equilibria.")
-    if own or isinstance(error, ValueError | TypeError):
+    ours = type(error).__module__.startswith("equilibria.")
+    if ours or isinstance(error, ValueError | TypeError):
         return str(error)
     if isinstance(error, ModuleNotFoundError):
         from equilibria.cli import extras

@@ -32,7 +32,7 @@ class Interrupted(RuntimeError):
 
 def train(
     recipe: Recipe,
-    path: Path,
+    path: str | Path,
     *,
     data_dir: Path | None = None,
     resume: bool = False,
@@ -60,7 +60,7 @@ def train(
         ODEError: a neural ODE can no longer be integrated.
         Interrupted: a signal or `stop` ended the run; it was saved.
     """
-    folder = Folder(path)
+    folder = Folder(Path(path))
     if resume:
         folder.read_recipe()  # fails before any data are read if this is not a run
     else:

@@ -127,7 +127,8 @@ class Trainer:
         if recipe.pretrain is not None and recipe.pretrain.steps >= self.steps:
             raise TrainingError(
                 f"pretrain.steps is {recipe.pretrain.steps} and the run has {self.steps} steps: it "
-                "would never solve for a fixed point; lower pretrain.steps or raise epochs"
+                "would never solve for a fixed point; lower --pretrain.steps, raise --epochs, or "
+                "leave it out with --pretrain.name null"
             )
 
     def _begin(self) -> Beginning:
