@@ -6,11 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from file_server import FileServer, serving
 
 from equilibria import data
-from equilibria.data import DataError, registry
+from equilibria.data import DataError, Dataset, Split, registry
 from equilibria.data.remote import Entry, Files, Remote
+from equilibria.train import recipe as recipes
+from equilibria.train.loop import train
 
 OFFICIAL, COPY = b"0 1\n1 2\n2 0\n", b"0 1\n"
 """The edges of a graph."""
@@ -116,3 +119,50 @@ def test_every_entry_says_how_to_get_it() -> None:
         official = [remote for remote in entry.remotes if remote.copy is None]
         assert entry.name == name and all(remote.licence for remote in entry.remotes)
         assert not entry.remotes or official[0].addresses or entry.how_to_get, name
+
+
+# --- a data set of one's own ---------------------------------------------------------------------
+
+
+def stripes(files: Files, *, count: int = 80) -> Dataset:
+    """Images of 8 x 8 pixels with horizontal or vertical stripes."""
+    targets = torch.arange(count) % 2
+    rows = torch.arange(8).expand(8, 8) % 2
+    inputs = torch.stack([rows if target else rows.T for target in targets])[:, None].float()
+    parts = {"train": Split(inputs, targets), "test": Split(inputs[:10], targets[:10])}
+    return Dataset.of(files, parts, ("horizontal", "vertical"))
+
+
+STRIPES = Entry(
+    name="stripes",
+    title="Stripes",
+    read=stripes,
+    remotes=(Remote(files=(), addresses=("made here",), licence="CC0"),),
+)
+
+
+@pytest.mark.parametrize("entry", [STRIPES, f"{__name__}:STRIPES"], ids=["object", "module"])
+def test_a_registered_data_set_is_one_like_the_others(
+    entry: Entry | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "DATA_SETS", dict(registry.DATA_SETS))
+    data.register("stripes", Dataset, entry)
+    assert "stripes" in data.available(Dataset) and "stripes" not in data.text.available()
+    found = data.load("stripes", count=20)
+    assert (len(found.train), found.title, found.source) == (20, "Stripes", "made here")
+    options = ("--task.data=stripes", "--model.classes=2", "--epochs=1", "--epoch_steps=1")
+    recipe = recipes.load("digits", options)
+    train(recipe, tmp_path / "run")
+    assert (tmp_path / "run" / "evaluation.json").exists()
+
+
+def test_a_name_is_registered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "DATA_SETS", dict(registry.DATA_SETS))
+    for _ in range(2):  # the same again is no mistake
+        data.register("stripes", Dataset, STRIPES)
+    with pytest.raises(ValueError, match="there is a data set 'stripes' already"):
+        data.register("stripes", Dataset, replace(STRIPES, title="Bars"))
+    with pytest.raises(ValueError, match="there is a data set 'digits' already"):
+        data.register("digits", Dataset, replace(STRIPES, name="digits"))
+    with pytest.raises(ValueError, match="the entry of data set 'bars' is called 'stripes'"):
+        data.register("bars", Dataset, STRIPES)

@@ -4,7 +4,7 @@ from equilibria.data import copy_memory, images, text
 from equilibria.data.dataset import Dataset, Samples, Split
 from equilibria.data.errors import DataError
 from equilibria.data.fetch import fetch
-from equilibria.data.registry import available, load
+from equilibria.data.registry import available, load, register
 
 __all__ = [
     "DataError",
@@ -16,5 +16,6 @@ __all__ = [
     "fetch",
     "images",
     "load",
+    "register",
     "text",
 ]

@@ -1,4 +1,4 @@
-"""All named data sets: a new one is a file with its reader, and a line here."""
+"""All named data sets: a new one is a file with its reader and a line here, or is registered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from equilibria.data.images import ImageFolder, layout
 from equilibria.data.remote import Entry, Files
 from equilibria.data.text.corpus import Corpus
 
-DATA_SETS: dict[str, tuple[type, str]] = {
+DATA_SETS: dict[str, tuple[type, str | Entry]] = {
     "cifar10": (Dataset, "equilibria.data.images.cifar:CIFAR10"),
     "cifar100": (Dataset, "equilibria.data.images.cifar:CIFAR100"),
     "copy-memory": (Split, "equilibria.data.copy_memory:COPY_MEMORY"),
@@ -27,7 +27,7 @@ DATA_SETS: dict[str, tuple[type, str]] = {
     "wikitext2": (Corpus, "equilibria.data.text.named:WIKITEXT2"),
     "wikitext103": (Corpus, "equilibria.data.text.named:WIKITEXT103"),
 }
-"""The type of each data set, by name, and where its `Entry` is, which is imported on demand."""
+"""The type of each data set, by name, and its `Entry`, or where that is, imported on demand."""
 
 
 def available(kind: type | UnionType = object) -> list[str]:
@@ -39,9 +39,27 @@ def available(kind: type | UnionType = object) -> list[str]:
     return sorted(name for name, (gives, _) in DATA_SETS.items() if issubclass(gives, kind))
 
 
+def register(name: str, kind: type, entry: Entry | str) -> None:
+    """Let `load` and recipes name a data set.
+
+    Args:
+        name: For `load`; the entry has the same.
+        kind: Type that its reader returns, such as `Dataset`.
+        entry: Its `Entry`, or where that is: ``"module:ENTRY"``, imported on demand.
+
+    Raises:
+        ValueError: If the name is taken, or the entry has another one.
+    """
+    if isinstance(entry, Entry) and entry.name != name:
+        raise ValueError(f"the entry of data set '{name}' is called '{entry.name}'")
+    if DATA_SETS.setdefault(name, (kind, entry)) != (kind, entry):
+        raise ValueError(f"there is a data set '{name}' already")
+
+
 def entry(name: str) -> Entry:
     """The entry of a data set, whose reader is imported here."""
-    return pkgutil.resolve_name(DATA_SETS[name][1])
+    known = DATA_SETS[name][1]
+    return pkgutil.resolve_name(known) if isinstance(known, str) else known
 
 
 def load(
