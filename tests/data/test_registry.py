@@ -1,6 +1,7 @@
 """A data set that is not for classification, registered: official files, a copy, and damage."""
 
 import hashlib
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from file_server import FileServer, serving
+from pictures import folder
 
 from equilibria import data
 from equilibria.data import DataError, Dataset, Split, registry
@@ -119,6 +121,36 @@ def test_every_entry_says_how_to_get_it() -> None:
         official = [remote for remote in entry.remotes if remote.copy is None]
         assert entry.name == name and all(remote.licence for remote in entry.remotes)
         assert not entry.remotes or official[0].addresses or entry.how_to_get, name
+
+
+def test_an_entry_without_remotes_has_no_files() -> None:
+    files = Files(Entry(name="ring", title="Ring", read=read))
+    for name in ("remote", "paths", "title", "source"):
+        with pytest.raises(DataError, match="ring declares no remotes with official data"):
+            getattr(files, name)
+
+
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(DataError, match=r"Digits needs scikit-learn, .*'equilibria\[cli\]'"):
+        data.load("digits")
+    folder(tmp_path / "pets", {"cat": 2, "dog": 2})
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(DataError, match=r"pets needs Pillow, .*'equilibria\[cli\]'"):
+        data.load(str(tmp_path / "pets"))
+
+
+def test_a_missing_module_of_a_reader_of_ones_own_is_no_data_error(
+    server: FileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reader(files: Files) -> object:
+        import no_such_module  # pyright: ignore[reportMissingImports]
+
+        return no_such_module
+
+    monkeypatch.setitem(globals(), "RING", replace(registry.entry("ring"), read=reader))
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+        data.load("ring")
 
 
 # --- a data set of one's own ---------------------------------------------------------------------

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import os
 import pkgutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import UnionType
 from typing import Any
@@ -28,6 +30,9 @@ DATA_SETS: dict[str, tuple[type, str | Entry]] = {
     "wikitext103": (Corpus, "equilibria.data.text.named:WIKITEXT103"),
 }
 """The type of each data set, by name, and its `Entry`, or where that is, imported on demand."""
+
+PACKAGES = {"PIL": "Pillow", "sklearn": "scikit-learn"}
+"""Packages of the extra `cli` that readers import, by the name of the module."""
 
 
 def available(kind: type | UnionType = object) -> list[str]:
@@ -89,14 +94,17 @@ def load(
 
     Raises:
         ValueError: If no data set has that name; the message names the nearest.
-        DataError: If the data are missing, damaged or out of reach.
+        DataError: If the data are missing, damaged or out of reach, or a package of the extra
+            `cli` that reads them is not installed.
     """
     if name in (names := available(kind)):
         known = entry(name)
-        return known.read(Files(known, data_dir, download), **options)
+        with _packages(known.title):
+            return known.read(Files(known, data_dir, download), **options)
     folders = issubclass(ImageFolder, kind)
     if folders and Path(name).expanduser().is_dir():
-        return images.load(name, **options)
+        with _packages(name):
+            return images.load(name, **options)
     if folders and Path(name).name != name:
         raise DataError(f"there is no folder {name}; {layout.EXPECTED}")
     near = difflib.get_close_matches(name, names, n=1)
@@ -106,3 +114,17 @@ def load(
         f"no data set is called {name!r}{missing if folders else ''}{hint} Choose from "
         f"{', '.join(names)}{more if folders else ''}"
     )
+
+
+@contextmanager
+def _packages(title: str) -> Iterator[None]:
+    """Turn the failed import of one of `PACKAGES` into a DataError."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = PACKAGES.get((error.name or "").partition(".")[0])
+        if package is None:
+            raise
+        raise DataError(
+            f"{title} needs {package}, which is not installed: pip install 'equilibria[cli]'"
+        ) from error

@@ -111,7 +111,8 @@ class Entry:
         name: Its name for `load`.
         title: Its name in tables.
         read: Makes the data set from its `Files` and the options of `load`.
-        remotes: Forms in which it is published, the best first; the first is downloaded.
+        remotes: Forms in which it is published, the best first; the first is downloaded. Empty
+            only if the reader asks nothing of its `Files`.
         how_to_get: What to do if it cannot be downloaded, for example because of a log-in.
     """
 
@@ -128,7 +129,7 @@ class Files:
 
     Official data come first: those on disk, in the order of the entry's forms, then a download.
     If that fails, a lower-quality copy on disk is read, with a warning. If there is none either,
-    or a file is damaged, all properties raise DataError.
+    a file is damaged, or the entry declares no remotes, all properties raise DataError.
 
     Attributes:
         entry: The data set.
@@ -159,13 +160,23 @@ class Files:
     @property
     def source(self) -> str:
         """Where the data come from: the official address, or the place on disk of a copy."""
-        official = self.entry.remotes[0]
+        official = self._official[0]
         known = official.addresses and self.remote.copy is None
         return official.address if known else str(self.paths[0])
 
+    @property
+    def _official(self) -> list[Remote]:
+        """The forms that are not copies, at least one."""
+        if official := [remote for remote in self.entry.remotes if remote.copy is None]:
+            return official
+        raise DataError(
+            f"{self.entry.name} declares no remotes with official data: its Entry needs a Remote, "
+            "even one without files, that says where the data come from"
+        )
+
     @cached_property
     def _found(self) -> tuple[Remote, tuple[Path, ...]]:
-        official = [remote for remote in self.entry.remotes if remote.copy is None]
+        official = self._official
         if not official[0].files:
             return official[0], ()
         places = locate.folders(self.entry.name, self.data_dir)
