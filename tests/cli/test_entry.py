@@ -59,7 +59,8 @@ tasks.register("mine", Mine)
 
 
 def test_a_file_of_ones_own_registers_what_a_recipe_names(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(tasks, "TASKS", dict(tasks.TASKS))
+    monkeypatch.setitem(tasks.TASKS, "mine", None)  # which is undone
+    monkeypatch.delitem(tasks.TASKS, "mine")
     (tmp_path / "own.py").write_text(OWN)
     recipe = ["digits", "--task.name", "mine", "--task.shade", "0.25"]
     assert main(["train", *recipe, "--help"]) == 1
