@@ -166,12 +166,15 @@ def test_solvers_are_measured(tables_of, monkeypatch):
     assert shown.rows[0][1:] == [64] * (1 + len(some))
 
 
+def two_ways():
+    return [each for each in methods.adjoints() if each.name in ("Implicit(GMRES)", "JacobianFree")]
+
+
 @pytest.mark.parametrize("name", ["adjoints", "training"])
 def test_gradients_are_measured(name, tables_of, monkeypatch):
     monkeypatch.setattr(_rows, "require_peers", lambda *names: None)
-    ways = [each for each in methods.adjoints() if each.name in ("Implicit(GMRES)", "JacobianFree")]
     case = {"width": 5, "batch": 2, "radius": 0.5}
-    points = _rows.points({"tiny": case}, lambda: ways, rtol=1e-4, rounds=1)
+    points = _rows.points({"tiny": case}, two_ways, rtol=1e-4, rounds=1)
     grids = tables_of(catalogue.find(f"bench/{name}"), points)
     rows = next(grid for grid in grids if grid.title.endswith("all figures")).rows
     errors = {

@@ -157,7 +157,7 @@ def test_threads_leave_compiled_code_compiled() -> None:
     torch.compiler.reset()
     layer = eq.DEQ(torch.compile(Cell(), backend=backend))
     derivatives(layer, second=False)  # compiles, which torch does for each thread that is first
-    with ThreadPoolExecutor(8) as threads:
+    with ThreadPoolExecutor(4) as threads:  # of more, torch may reach its limit of 8 compilations
         list(threads.map(lambda _: derivatives(layer, second=False), range(80)))
     before = len(calls)
     evals = int(layer(X).stats.evals.max())

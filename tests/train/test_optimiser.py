@@ -1,10 +1,12 @@
-"""Optimisers: what sets them apart is what the papers' recipes depend on."""
+"""Optimisers, which differ in what the papers' recipes depend on, and learning rates over a run."""
+
+import itertools
 
 import pytest
 import torch
 from torch import nn
 
-from equilibria.train.optimiser import SGD, Adam, AdamW
+from equilibria.train.optimiser import SGD, Adam, AdamW, Constant, Cosine
 
 
 def moved(optimiser, gradient, steps=1):
@@ -34,3 +36,30 @@ def test_the_decay_of_adam_is_in_its_gradient_and_that_of_adamw_is_not():
 def test_impossible_moments_are_refused(kind):
     with pytest.raises(ValueError, match="betas must lie in"):
         kind(betas=(0.9, 1.0))
+
+
+# --- schedules -----------------------------------------------------------------------------------
+
+
+def test_the_cosine_falls_from_one_to_its_final_factor():
+    schedule = Cosine(final=0.2)
+    factors = [schedule.factor(step, 100) for step in range(101)]
+    assert factors[0] == 1.0
+    assert factors[50] == pytest.approx(0.6)
+    assert factors[100] == pytest.approx(0.2)
+    assert factors == sorted(factors, reverse=True)
+
+
+@pytest.mark.parametrize("schedule", [Constant(warmup=0.1), Cosine(warmup=0.1)])
+def test_the_warmup_rises_in_equal_steps_and_never_from_zero(schedule):
+    factors = [schedule.factor(step, 100) for step in range(11)]
+    steps = [b - a for a, b in itertools.pairwise(factors)]
+    assert factors[0] > 0.0
+    assert steps == pytest.approx([steps[0]] * 10)
+    assert factors[10] == 1.0
+
+
+@pytest.mark.parametrize("bad", [{"warmup": -0.1}, {"warmup": 1.1}, {"final": 2.0}])
+def test_an_impossible_schedule_is_refused(bad):
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        Cosine(**bad)
