@@ -1,6 +1,8 @@
 """`equilibria reproduce` on a study that changes, and on files and folders that are not right."""
 
+import pandas as pd
 import pytest
+import torch
 
 from equilibria.cli.main import main
 from equilibria.experiments import catalogue
@@ -90,3 +92,12 @@ def test_half_a_pattern_is_completed(reproduce):
     assert status == 1 and "FACTOR=VALUE" in error
     status, _, error = reproduce(file="jacobean/*")
     assert status == 1 and "'jacobian/*'" in error
+
+
+def test_threads_are_set_and_recorded(reproduce, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    assert reproduce("--threads", "3")[0] == 0 and asked == [3]
+    table = pd.read_csv(tmp_path / "results" / "mine.csv")
+    assert set(table["_threads"]) == {torch.get_num_threads()}
+    assert set(table["_command"]) == {"equilibria reproduce mine.py --threads 3"}
