@@ -58,10 +58,11 @@ def run(command: str, description: str | None, argv: Sequence[str], folder: str 
     known = [name for name in catalogue.names() if name.startswith(folder)]
     names = _named(arguments.names, known, folder)
     if arguments.stale:
-        reproduce_lists.stale(Session.start(arguments, "", console), names or known)
+        session = _Session.start(arguments, "", console)
+        reproduce_lists.stale(names or known, session.out, session.scale, console, session.identity)
     elif names:
         words = shlex.join(["equilibria", command, *argv])
-        Session.start(arguments, words, console).reproduce(names)
+        _Session.start(arguments, words, console).reproduce(names)
     else:
         reproduce_lists.studies(console, command, known, arguments.scale)
 
@@ -120,7 +121,7 @@ def _out(arguments: Any) -> Path:
 
 
 @dataclass(frozen=True)
-class Session:
+class _Session:
     """What all studies of one command share."""
 
     store: Any
@@ -131,7 +132,7 @@ class Session:
     only: Sequence[str]
 
     @classmethod
-    def start(cls, arguments: Any, command: str, console: Console) -> Session:
+    def start(cls, arguments: Any, command: str, console: Console) -> _Session:
         import torch
 
         from equilibria.experiments.training import Store

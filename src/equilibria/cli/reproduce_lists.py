@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -11,8 +12,7 @@ from rich.table import Table as RichTable
 from equilibria.experiments import catalogue
 
 if TYPE_CHECKING:
-    from equilibria.cli.reproduce import Session
-    from equilibria.experiments.study import Scale
+    from equilibria.experiments.study import Point, Scale
 
 
 def studies(console: Console, command: str, names: Sequence[str], scale: Scale) -> None:
@@ -42,8 +42,22 @@ def studies(console: Console, command: str, names: Sequence[str], scale: Scale) 
     )
 
 
-def stale(session: Session, names: Sequence[str]) -> None:
-    """Print, for each study, how many points are older than the last change below it."""
+def stale(
+    names: Sequence[str],
+    out: Path,
+    scale: Scale,
+    console: Console,
+    identity: Callable[[Point, str], str | None],
+) -> None:
+    """Print, for each study, how many points are older than the last change below it.
+
+    Args:
+        names: of the studies.
+        out: folder of the results.
+        scale: size of the recipes.
+        console: to print on.
+        identity: point and recorded identity -> its identity now, None where it is not known.
+    """
     from equilibria.experiments.runner import check, collect
     from equilibria.experiments.stale import last_change, verdicts
 
@@ -54,10 +68,10 @@ def stale(session: Session, names: Sequence[str]) -> None:
     grid.add_column("stale points")
     for name in names:
         study, source = catalogue.find(name), catalogue.source_of(name)
-        path = session.out / f"{catalogue.rows_of(name)}.csv"
-        points, known = check(study, session.scale), collect(study, path, session.scale).points
+        path = out / f"{catalogue.rows_of(name)}.csv"
+        points, known = check(study, scale), collect(study, path, scale).points
         done = known[known["done"]]
-        identities = [session.identity(points[n], known["_identity"][n]) for n in done.index]
+        identities = [identity(points[n], known["_identity"][n]) for n in done.index]
         found = verdicts(done, source, identities) if len(done) else []
         stale = [
             points[n].label for n, each in zip(done.index, found, strict=True) if each == "stale"
@@ -65,4 +79,4 @@ def stale(session: Session, names: Sequence[str]) -> None:
         shown = ", ".join(stale[:6]) + (f" and {len(stale) - 6} more" if len(stale) > 6 else "")
         counts = [len(points), len(done), *map(found.count, ("current", "stale", "unknown"))]
         grid.add_row(name, *map(str, counts), (last_change(source) or "unknown")[:10], shown)
-    session.console.print(grid)
+    console.print(grid)

@@ -57,7 +57,7 @@ def _value(value: str, unit: str) -> Any:
 
 @functools.cache
 def _lines() -> tuple[dict[str, str], ...]:
-    folder = resources.files(__package__).joinpath("published_numbers")
+    folder = resources.files("equilibria.experiments").joinpath("published_numbers")
     paths = sorted(folder.iterdir(), key=lambda path: path.name)
     texts = [path.read_text("utf-8") for path in paths if path.name.endswith(".csv")]
     return tuple(line for text in texts for line in csv.DictReader(text.splitlines()))
