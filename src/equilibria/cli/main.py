@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Sequence
 
 from equilibria import __version__
-from equilibria.cli import own
 
 COMMANDS = {
     "train": "train a recipe and write a run folder",
@@ -42,15 +41,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` and return its exit status: 0, or 1 after an error message."""
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words or os.environ.get("EQUILIBRIA_DEBUG", "") not in ("", "0")
-    try:
-        words, imports = own.taken([word for word in words if word != "--debug"])
-    except own.ImportFailed as error:
-        return _fail("equilibria", str(error))
-    command, *rest = words or ["--help"]
+    command, *rest = [word for word in words if word != "--debug"] or ["--help"]
     program = f"equilibria {command}" if command in COMMANDS else "equilibria"
     try:
         try:
-            return _run(command, rest, imports)
+            if any(word.startswith("--import") for word in words):
+                from equilibria.cli import own
+
+                command, *rest = own.imported([command, *rest]) or ["--help"]
+            return _run(command, rest)
         finally:
             sys.stdout.flush()
     except KeyboardInterrupt:
@@ -66,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(program, _message(command, error))
 
 
-def _run(command: str, words: list[str], imports: Sequence[str]) -> int:
+def _run(command: str, words: list[str]) -> int:
     if command in ("-h", "--help"):
         listing = "\n".join(f"  {name:11}{text}" for name, text in COMMANDS.items())
         print(HELP.format(commands=listing))
@@ -83,8 +82,6 @@ def _run(command: str, words: list[str], imports: Sequence[str]) -> int:
     # programs want the cores, threads of libgomp that spin while they wait slow everything down.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
-    for name in imports:
-        own.imported(name)
     importlib.import_module(f"equilibria.cli.{command}").main(words)
     return 0
 
