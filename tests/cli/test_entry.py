@@ -34,6 +34,11 @@ def test_a_word_that_is_none_of_the_right_ones_is_told_them(capsys):
     assert "Expected one of ['cpu', 'gpu']. Got value: gpuu" in capsys.readouterr().err
 
 
+def test_a_word_in_place_of_a_number_is_named(capsys):
+    assert main(["reproduce", "deq/growth", "--budget", "abc"]) == 1
+    assert "--budget expects a number, got 'abc' (see" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("argv", [["--help"], ["train", "--help"], ["recipes"]], ids=" ".join)
 def test_a_reader_that_has_seen_enough_is_no_error(argv):
     reader, writer = os.pipe()

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from equilibria.tasks import TaskConfig
 
 
+EXPECTED = {"float": "a number", "int": "a whole number"}
+"""What an option of a type takes, in words."""
+
+
 class UserError(Exception):
     """A user's mistake; the message states what was given, what was expected and what to do."""
 
@@ -46,6 +50,10 @@ class Parser(ArgumentParser):
     def error(self, message: str, ex: Exception | None = None) -> Never:
         """Raise UserError with `message` in one line, and the nearest option to an unknown one."""
         text = " ".join(message.split()).replace("a typing.Literal", "one of ")
+        wrong = re.search(r"key \"([\w-]+)\": Expected a <class '(\w+)'>. Got value: (.*)", text)
+        if wrong and wrong[2] in EXPECTED:
+            option = wrong[1].replace("_", "-")
+            text = f"--{option} expects {EXPECTED[wrong[2]]}, got '{wrong[3]}'"
         unknown = re.search(r"unrecognized arguments: --([\w.-]+)", text, re.IGNORECASE)
         if unknown:
             options = (o for a in self._actions for o in a.option_strings)
