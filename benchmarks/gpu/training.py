@@ -93,7 +93,7 @@ STUDY = Study(
             title="held-out accuracy or perplexity",
             x="minutes",
             y="",
-            marks=[Lines(x="minutes", y="figure", by=["recipe"], style="marked")],
+            marks=Lines(x="minutes", y="figure", by=["recipe"], style="marked"),
             log_y=True,
         ),
     ],

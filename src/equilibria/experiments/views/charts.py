@@ -12,6 +12,10 @@ from equilibria.report.panel import Axes, Panel, Series, Style
 __all__ = ["Bars", "Chart", "Lines", "curve"]
 
 
+Mark = Callable[[Data], Iterable[Series]]
+"""What a chart draws of the measured rows."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Lines:
     """A line for each level of some factors, through the rows that have x and y.
@@ -177,21 +181,22 @@ class Chart(Axes):
     """A pair of axes.
 
     Args:
-        marks: what is drawn: `Lines`, or functions of the measured rows.
+        marks: what is drawn: `Lines`, `Bars` or a function of the measured rows, or several.
         levels: labelled heights of horizontal rules, or a function of the rows.
         names_y: labels at y = 0, 1, 2, ..., from the top, or a function of the rows; `levels` are
             then vertical.
     """
 
-    marks: Sequence[Callable[[Data], Iterable[Series]]]
+    marks: Mark | Sequence[Mark]
     levels: Sequence[tuple[str, float]] | Callable[[Data], Sequence[tuple[str, float]]] = ()
     names_y: Sequence[str] | Callable[[Data], Sequence[str]] = ()
 
     def render(self, data: Data, /) -> Panel:
         """Return the panel with its series."""
+        marks = [self.marks] if callable(self.marks) else self.marks
         return Panel(
             **{each.name: getattr(self, each.name) for each in fields(Axes)},
-            series=[series for mark in self.marks for series in mark(data)],
+            series=[series for mark in marks for series in mark(data)],
             levels=self.levels(data) if callable(self.levels) else self.levels,
             names_y=self.names_y(data) if callable(self.names_y) else self.names_y,
         )

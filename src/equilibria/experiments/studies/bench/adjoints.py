@@ -10,8 +10,6 @@ from equilibria.experiments.studies.bench._rows import PEERS, dots, points, scie
 from equilibria.experiments.study import Study
 from equilibria.experiments.views import Derived, Pivot
 
-__all__ = ["STUDY"]
-
 RTOL = 1e-4
 CASES = {f"radius-{r}": {"radius": r, "width": 128, "batch": 32} for r in (0.5, 0.8, 0.9, 0.95)}
 

@@ -18,8 +18,6 @@ from equilibria.experiments.studies.bench._model import Model
 from equilibria.experiments.study import Context, Point, Study, grid
 from equilibria.experiments.views import Pivot
 
-__all__ = ["STUDY"]
-
 SOLVERS = ("Picard", "Anderson", "AlternatingAnderson", "Broyden", "NewtonKrylov", "Auto")
 ADJOINTS = ("Implicit", "Phantom", "NeumannPhantom", "JacobianFree", "Shine", "Unrolled")
 NO_PAIR = {("Unrolled", "NewtonKrylov"), *(("Shine", s) for s in SOLVERS if s != "Broyden")}

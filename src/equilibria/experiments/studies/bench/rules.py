@@ -16,8 +16,6 @@ from equilibria.experiments.study import Context, Point, Study
 from equilibria.experiments.views import Pivot, first
 from equilibria.solve.growth import GROWTH, SHARE
 
-__all__ = ["STUDY"]
-
 RTOL, EVALS, D = 1e-3, 6000, 8
 RULES = (
     *("relative", "share of first", "share of start"),

@@ -15,8 +15,6 @@ from equilibria.experiments.studies.bench import _rows as bench
 from equilibria.experiments.study import Context, Point, Scale, Study, grid
 from equilibria.experiments.views import Derived, Pivot, Table, median, of
 
-__all__ = ["STUDY"]
-
 RTOL = {"float32": 1e-4, "bfloat16": 1e-2}  # bfloat16 leaves a floor near 2.5e-3
 COLOURS = {"Picard": 0, "Anderson": 2, "Broyden": 3, "NewtonKrylov": 4, "Auto": 5, "default": 1}
 MARKS: tuple[dict[str, Any], ...] = (

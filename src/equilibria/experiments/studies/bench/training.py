@@ -10,8 +10,6 @@ from equilibria.experiments.studies.bench import _rows as bench
 from equilibria.experiments.study import Study
 from equilibria.experiments.views import Derived, Pivot
 
-__all__ = ["STUDY"]
-
 RTOL = 1e-3
 # Spectral radius 0.85 to 0.9, the worst sample's: a narrow layer's samples differ more, and so its
 # weights are smaller.

@@ -62,16 +62,14 @@ CHART = Chart(
     title="copy memory: test loss, three seeds",
     x="epoch",
     y="nats",
-    marks=[
-        Lines(
-            x="epoch",
-            y="test_loss",
-            by=["seed", "network"],
-            where={"data": "copy-memory"},
-            label=lambda seed, network: "" if seed else network.upper(),
-            colours={name: place for place, name in enumerate(NETWORKS)},
-        )
-    ],
+    marks=Lines(
+        x="epoch",
+        y="test_loss",
+        by=["seed", "network"],
+        where={"data": "copy-memory"},
+        label=lambda seed, network: "" if seed else network.upper(),
+        colours={name: place for place, name in enumerate(NETWORKS)},
+    ),
     levels=[(f"{r['row']}, paper", r["loss"]) for r in PUBLISHED if r["row"] != "TCN"],
     log_y=True,
     whole_x=True,

@@ -11,8 +11,6 @@ from equilibria.experiments.study import Point, Study, grid
 from equilibria.experiments.views import Chart, Lines, Pivot, of, smallest
 from equilibria.solve import AlternatingAnderson, Picard
 
-__all__ = ["STUDY"]
-
 LENGTHS = (100, 200, 400, 800)
 DEPTHS = (12, 30, 60, 120)
 SOLVERS = {

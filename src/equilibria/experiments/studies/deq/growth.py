@@ -8,8 +8,6 @@ from equilibria.experiments.studies.deq._trainings import CELLS, language
 from equilibria.experiments.study import Point, Study
 from equilibria.experiments.views import Chart, Lines, Pivot, first
 
-__all__ = ["STUDY"]
-
 NAMES = {"transformer": "DEQ-Transformer", "trellisnet": "DEQ-TrellisNet"}
 
 STUDY = Study(
@@ -41,9 +39,9 @@ STUDY = Study(
                 title=f"{name}, training",
                 x="epoch",
                 y="evaluations, mean",
-                marks=[
-                    Lines(x="epoch", y=("forward", "adjoint"), where={"cell": cell}, style="marked")
-                ],
+                marks=Lines(
+                    x="epoch", y=("forward", "adjoint"), where={"cell": cell}, style="marked"
+                ),
                 whole_x=True,
                 zero=True,
             )

@@ -10,8 +10,6 @@ from equilibria.experiments.views import Chart, Lines, Pivot, Table, first, of, 
 from equilibria.train import memory
 from equilibria.train.trainer import seed_all
 
-__all__ = ["STUDY"]
-
 LENGTHS = (50, 100, 200, 400)
 DEPTHS = (6, 12, 24, 48)
 BATCH = 4
@@ -80,15 +78,13 @@ STUDY = Study(
                 title=f"{cell}: against {x}, {' '.join(map(str, fixed))}",
                 x={"depth": "evaluations, or layers", "length": "tokens of a segment"}[x],
                 y="MiB of a training step",
-                marks=[
-                    Lines(
-                        x=x,
-                        y=KINDS,
-                        where={"cell": cell, fixed[0]: fixed[1]},
-                        scale=1 / MIB,
-                        style="marked",
-                    )
-                ],
+                marks=Lines(
+                    x=x,
+                    y=KINDS,
+                    where={"cell": cell, fixed[0]: fixed[1]},
+                    scale=1 / MIB,
+                    style="marked",
+                ),
                 log_x=x == "length",
                 log_y=True,
                 whole_x=x == "depth",

@@ -13,8 +13,6 @@ from equilibria.experiments.studies.deq._trainings import language
 from equilibria.experiments.study import Point, Study
 from equilibria.experiments.views import Chart, Lines, Pivot, of
 
-__all__ = ["STUDY"]
-
 EVALS = (5, 10, 20, 40, 60)
 SEGMENTS = 16
 NETWORKS = {"deq": "DEQ-Transformer", "tied": "weight-tied transformer"}
@@ -56,17 +54,15 @@ STUDY = Study(
                 title=name,
                 x="evaluations",
                 y="relative residual",
-                marks=[
-                    Lines(
-                        x="evals",
-                        y="median",
-                        low="low",
-                        high="high",
-                        by=["solver"],
-                        where={"network": network},
-                        label=NAMES,
-                    )
-                ],
+                marks=Lines(
+                    x="evals",
+                    y="median",
+                    low="low",
+                    high="high",
+                    by=["solver"],
+                    where={"network": network},
+                    label=NAMES,
+                ),
                 log_y=True,
             )
             for network, name in NETWORKS.items()

@@ -18,8 +18,6 @@ from equilibria.experiments.studies.deq._quality import core, quality, times
 from equilibria.experiments.study import Point, Scale, Study, grid
 from equilibria.experiments.views import NOT_RUN, Chart, Lines, Pivot, Table, first, of
 
-__all__ = ["STUDY"]
-
 NETWORKS = {
     **{f"deq-{cell}": f"DEQ-{name}" for cell, name in comparison.NAMES.items()},
     **{f"tied-{cell}": name for cell, name in comparison.STACKS.items()},
@@ -109,17 +107,15 @@ STUDY = Study(
             title="Penn Treebank: validation perplexity",
             x="epoch",
             y="perplexity",
-            marks=[
-                Lines(
-                    x="epoch",
-                    y="valid_perplexity",
-                    by=["network"],
-                    where={"data": "ptb", "seed": 0},
-                    label=NETWORKS,
-                    style=dict.fromkeys(comparison.TIED, "dashed"),
-                    colours=dict(zip(NETWORKS, (0, 1, 0, 1), strict=True)),
-                )
-            ],
+            marks=Lines(
+                x="epoch",
+                y="valid_perplexity",
+                by=["network"],
+                where={"data": "ptb", "seed": 0},
+                label=NETWORKS,
+                style=dict.fromkeys(comparison.TIED, "dashed"),
+                colours=dict(zip(NETWORKS, (0, 1, 0, 1), strict=True)),
+            ),
             log_y=True,
             whole_x=True,
         ),

@@ -10,8 +10,6 @@ from equilibria.experiments.studies.deq._trainings import language
 from equilibria.experiments.study import Point, Study
 from equilibria.experiments.views import Chart, Lines, Pivot, first
 
-__all__ = ["STUDY"]
-
 TOLERANCES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
 LIMITS = (1, 2, 3, 5, 8, 12, 20, 30)
 ENOUGH = 200
@@ -49,7 +47,7 @@ STUDY = Study(
             title="perplexity against the tolerance",
             x="relative tolerance",
             y="test perplexity",
-            marks=[Lines(x="rtol", y="perplexity", where={"max_evals": ENOUGH}, style="marked")],
+            marks=Lines(x="rtol", y="perplexity", where={"max_evals": ENOUGH}, style="marked"),
             log_x=True,
             log_y=True,
         ),
@@ -57,9 +55,7 @@ STUDY = Study(
             title="perplexity against the limit",
             x="evaluations, limit",
             y="test perplexity",
-            marks=[
-                Lines(x="max_evals", y="perplexity", where={"max_evals": LIMITS}, style="marked")
-            ],
+            marks=Lines(x="max_evals", y="perplexity", where={"max_evals": LIMITS}, style="marked"),
             log_y=True,
             whole_x=True,
         ),

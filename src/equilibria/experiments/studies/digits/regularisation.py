@@ -18,8 +18,6 @@ from equilibria.experiments.training import Training
 from equilibria.experiments.views import Chart, Derived, Lines, Pivot, first
 from equilibria.train import recipe as recipes
 
-__all__ = ["STUDY"]
-
 OPTIONS = (
     *("--optimiser.lr", "5e-3", "--eval_solver.name", "AlternatingAnderson"),
     *("--eval_solver.rtol", "1e-3", "--eval_solver.max_evals", "400"),
@@ -62,7 +60,7 @@ def ends(data: Data) -> Frame:
 def chart(title: str, y: str, scale: float = 1, **options: Any) -> Chart:
     label = "" if scale != 1 else "{} penalty".format
     line = Lines(x="epoch", y=y, by=["penalty"], band=True, label=label, scale=scale)
-    return Chart(title=title, x="epoch", y="", marks=[line], whole_x=True, **options)
+    return Chart(title=title, x="epoch", y="", marks=line, whole_x=True, **options)
 
 
 STUDY = Study(

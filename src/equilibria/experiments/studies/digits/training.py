@@ -14,8 +14,6 @@ from equilibria.experiments.views import Derived, Pivot, first
 from equilibria.train import memory
 from equilibria.train import recipe as recipes
 
-__all__ = ["STUDY"]
-
 SEEDS = {"digits": (0, 1, 2), "mnist": (0,)}
 TITLES = {"digits": "Digits: three seeds", "mnist": "MNIST"}
 MINUTES = {"digits": 0.5, "mnist": 8}

@@ -14,8 +14,6 @@ from equilibria.experiments.study import Point, Scale, Study
 from equilibria.experiments.views import NOT_RUN, Chart, Pivot, Table, curve, of
 from equilibria.theory import length_variance_exponent
 
-__all__ = ["STUDY"]
-
 COARSE = tuple(round(10 ** (-step / 4), 6) for step in range(1, 13))
 FINE = tuple(round(10 ** (-step / 12), 6) for step in range(1, 37))
 """Distances delta = 1 - V / V_c: a Gaussian W is inverted at each, the others' cost nothing."""

@@ -16,8 +16,6 @@ from equilibria.experiments.views import Chart, Derived, Pivot, first, largest, 
 from equilibria.solve import AlternatingAnderson, Broyden, Implicit, Neumann, Picard
 from equilibria.train.initialisation import Initialisation
 
-__all__ = ["STUDY"]
-
 RECIPE = "mnist-dense"
 SCALES = (0.5, 1.0, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 4.0, 6.0, 9.0)
 SEEDS = 10
@@ -116,7 +114,7 @@ VIEWS = [
             title=f"Convergence: {WORDS[name]}",
             x="sqrt V",
             y="converged in the last epoch, % of the solves",
-            marks=[errors(y="forward_converged", where={"solver": name}, style="marked")],
+            marks=errors(y="forward_converged", where={"solver": name}, style="marked"),
             span_y=(0, 105),
         )
         for name in SOLVERS

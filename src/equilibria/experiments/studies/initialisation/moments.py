@@ -16,8 +16,6 @@ from equilibria.experiments.study import Point, Scale, Study
 from equilibria.experiments.views import NOT_RUN, Chart, Pivot, Table, curve, of
 from equilibria.nn.init import Ensemble
 
-__all__ = ["STUDY"]
-
 WIDTHS = (500, 1000, 2000)
 FAR, NEAR = (0.8, 0.6, 0.4), (0.2, 0.1, 0.05, 0.02, 0.01)
 """Distances delta = 1 - V / V_c, away from the threshold and near it."""
@@ -124,14 +122,12 @@ STUDY = Study(
             title=f"length variance, {WIDTHS[-1]} units, tied weights",
             x="distance, δ = 1 - V / V_c",
             y="median over theory",
-            marks=[
-                lines(
-                    x="delta",
-                    y="length_ratio",
-                    where={"weights": "tied", "width": WIDTHS[-1]},
-                    style="marked",
-                )
-            ],
+            marks=lines(
+                x="delta",
+                y="length_ratio",
+                where={"weights": "tied", "width": WIDTHS[-1]},
+                style="marked",
+            ),
             log_x=True,
             log_y=True,
         ),

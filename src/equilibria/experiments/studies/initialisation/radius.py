@@ -12,8 +12,6 @@ from equilibria.experiments.views import Chart, Derived, curve, mean
 from equilibria.nn.init import Ensemble
 from equilibria.theory import radius_at
 
-__all__ = ["STUDY"]
-
 
 def radius(ensemble: Ensemble, scale: float, *, reaction: bool) -> float | None:
     """Return the predicted radius; without the reaction of symmetric weights, as the paper does."""

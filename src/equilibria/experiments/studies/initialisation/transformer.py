@@ -28,8 +28,6 @@ from equilibria.experiments.views import (
 from equilibria.nn.init import Ensemble
 from equilibria.train.recipe import Recipe
 
-__all__ = ["STUDY"]
-
 RECIPE = "lm-ptb-characters"
 SCALES = (0.1, 1.0, 6.0)
 SEEDS, SEGMENTS = 5, 256
@@ -127,17 +125,15 @@ STUDY = Study(
                 title=f"Fig. 6: sqrt V = {size:g}, {SEEDS} seeds",
                 x="steps",
                 y="training loss, nats a character",
-                marks=[
-                    Lines(
-                        x="step",
-                        y="loss",
-                        by=["seed", "layers"],
-                        where={"scale": size},
-                        label=lambda seed, layers: "" if seed else WORDS[layers],
-                        colours={layers: place for place, layers in enumerate(LAYERS)},
-                        merge=None,
-                    )
-                ],
+                marks=Lines(
+                    x="step",
+                    y="loss",
+                    by=["seed", "layers"],
+                    where={"scale": size},
+                    label=lambda seed, layers: "" if seed else WORDS[layers],
+                    colours={layers: place for place, layers in enumerate(LAYERS)},
+                    merge=None,
+                ),
                 log_y=True,
             )
             for size in SCALES

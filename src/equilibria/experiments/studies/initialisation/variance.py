@@ -11,8 +11,6 @@ from equilibria.experiments.study import Study
 from equilibria.experiments.views import Chart, Derived, curve, first
 from equilibria.nn.init import Ensemble
 
-__all__ = ["STUDY"]
-
 
 def square(ensemble: Ensemble, scale: float, *, reaction: bool) -> float | None:
     """h*.h* / N; with the reaction beyond the transition too: where iteration wanders, it fits."""

@@ -24,7 +24,7 @@ def final(*columns: str, scale: float = 1) -> Column:
 def course(title: str, x: str, y: str, *, zero: bool = False, **options: Any) -> Chart:
     """A column over the training, a line for each network."""
     lines = Lines(x=x, y=y, by=["network"], style="marked", **options)
-    return Chart(title=title, x=x, y="", marks=[lines], whole_x=True, log_y=not zero, zero=zero)
+    return Chart(title=title, x=x, y="", marks=lines, whole_x=True, log_y=not zero, zero=zero)
 
 
 def against_norm(figure: str, y: str = "", **options: Any) -> Chart:
@@ -34,7 +34,7 @@ def against_norm(figure: str, y: str = "", **options: Any) -> Chart:
         title=f"{figure}: forward residual against ||J||² / d",
         x="||J||² / d",
         y=y,
-        marks=[Lines(by=["network"], **points, **options)],
+        marks=Lines(by=["network"], **points, **options),
         log_x=True,
         log_y=True,
     )

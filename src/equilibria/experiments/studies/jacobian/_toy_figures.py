@@ -93,12 +93,12 @@ VIEWS = [
             title=f"Fig. 5: slices, plain iteration from 0, gamma = {gamma:g}",
             x="z",
             y="f(z; x)",
-            marks=[partial(_slices, gamma=gamma)],
+            marks=partial(_slices, gamma=gamma),
             span_x=HEIGHTS,
             span_y=HEIGHTS,
         )
         for gamma in GAMMAS
     ),
     Chart(title="Fig. 9: learned equilibria and h", x="x", y="z*", marks=[_along, H]),
-    Chart(title="slope at the equilibrium", x="x", y="|df/dz|", marks=[SLOPES], log_y=True),
+    Chart(title="slope at the equilibrium", x="x", y="|df/dz|", marks=SLOPES, log_y=True),
 ]

@@ -111,7 +111,7 @@ def _bars(title: str, y: str, column: str, scale: float = 1, skip: str = "", **m
     readers = [each for each in READERS if each != skip]
     names = [{"resnet": "ResNet", "plain": "MDEQ"}.get(each, each) for each in readers]
     bars = Bars(at="reader", places=readers, y=column, scale=scale, **more)
-    return Chart(title=title, x="", y=y, marks=[bars], names=names, zero=True)
+    return Chart(title=title, x="", y=y, marks=bars, names=names, zero=True)
 
 
 COSTS = [

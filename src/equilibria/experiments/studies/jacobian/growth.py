@@ -9,8 +9,6 @@ from equilibria.experiments.studies.jacobian._courses import against_norm, cours
 from equilibria.experiments.study import Point, Study
 from equilibria.experiments.views import Pivot, first, last
 
-__all__ = ["STUDY"]
-
 LINES = {"label": images.WORDS, "band": True}
 FORWARD, ADJOINT = images.PROBED.forward, images.PROBED.adjoint
 FIGURES = {

@@ -26,8 +26,6 @@ from equilibria.experiments.views import (
 )
 from equilibria.report.panel import Series
 
-__all__ = ["STUDY"]
-
 ROWS = {
     "Transformer-XL (18 layers)": "tied",
     "DEQ, pre-LN": "pre",
@@ -116,7 +114,7 @@ STUDY = Study(
             title="Fig. 1c: validation perplexity against time",
             x="minutes of training steps",
             y="perplexity",
-            marks=[_curves],
+            marks=_curves,
             log_y=True,
         ),
     ],

@@ -116,10 +116,8 @@ STUDY = Study(
             title=f"linear maps of {', '.join(map(str, SIZES))} dimensions",
             x="spectral radius",
             y="solved, %",
-            marks=[
-                Bars(at="radius", places=RADII, y="converged", by="solver", label=WORDS, scale=100,
-                     where={"dimensions": SIZES})
-            ],
+            marks=Bars(at="radius", places=RADII, y="converged", by="solver", label=WORDS,
+                       scale=100, where={"dimensions": SIZES}),
             names=[f"{radius:g}" for radius in RADII],
             span_y=(0, 135),
         ),

@@ -9,8 +9,6 @@ from equilibria.experiments.studies.jacobian._variants import PROBED, VARIANTS, 
 from equilibria.experiments.study import Point, Study
 from equilibria.experiments.views import Pivot, first, last
 
-__all__ = ["STUDY"]
-
 FIGURE_3 = ("post", "pre", "unnormalised", "post-jr", "pre-jr")
 FIGURE_7 = ("post", "post-15", "post-jr")
 FIGURE_8 = ("post", "decay", "decay-more", "post-jr")

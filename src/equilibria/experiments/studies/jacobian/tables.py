@@ -15,8 +15,6 @@ from equilibria.experiments.studies.mdeq._networks import RATES
 from equilibria.experiments.study import Point, Scale, Study
 from equilibria.experiments.views import Chart, Lines, Pivot, Table, mean
 
-__all__ = ["STUDY"]
-
 WEIGHTS = {"plain": 0.0, **GAMMAS}
 
 
@@ -130,17 +128,15 @@ STUDY = Study(
             title="Table 3: accuracy of solves stopped early",
             x="evaluations",
             y="test accuracy, %",
-            marks=[
-                Lines(
-                    x="limit",
-                    y="accuracy",
-                    by=["network"],
-                    label=lambda name: f"gamma = {WEIGHTS[name]:g}",
-                    scale=100,
-                    band=True,
-                    style="marked",
-                )
-            ],
+            marks=Lines(
+                x="limit",
+                y="accuracy",
+                by=["network"],
+                label=lambda name: f"gamma = {WEIGHTS[name]:g}",
+                scale=100,
+                band=True,
+                style="marked",
+            ),
             whole_x=True,
         ),
         *_views.COSTS,

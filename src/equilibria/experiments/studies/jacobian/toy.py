@@ -14,8 +14,6 @@ from equilibria.experiments.studies.jacobian._toy_figures import VIEWS
 from equilibria.experiments.study import Point, Study, grid
 from equilibria.experiments.views import NOT_RUN, Bars, Chart, Pivot, Table, first
 
-__all__ = ["STUDY"]
-
 GAMMAS, SEEDS = (0.0, 1.0, 2.0, 4.0), (0, 1, 2)
 SETTINGS = {
     "paper": Setting(initial=(0.01, 0.01, 0.01, 0.01), rate=1e-3, epochs=50, limit=6),

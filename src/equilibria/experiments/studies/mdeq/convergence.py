@@ -13,8 +13,6 @@ from equilibria.experiments.views import Cell, Chart, Lines, Pivot, of
 from equilibria.experiments.views.columns import Column
 from equilibria.solve import AlternatingAnderson, Broyden, Picard
 
-__all__ = ["STUDY"]
-
 EVALS, SAMPLES, BATCHES, BATCH = 60, 32, 5, 4
 SOLVERS = {  # that take all evaluations
     "picard": Picard(rtol=0.0, max_evals=EVALS, patience=None),

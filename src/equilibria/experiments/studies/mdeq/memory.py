@@ -13,8 +13,6 @@ from equilibria.experiments.views import NOT_RUN, Chart, Lines, Table
 from equilibria.train import memory
 from equilibria.train.trainer import seed_all
 
-__all__ = ["STUDY"]
-
 MIB = 2**20
 DEPTHS = (6, 12, 18, 36)
 DEEP = {"deq": "at equilibrium", "unrolled": "unrolled", "checkpointed": "checkpointed"}

@@ -12,8 +12,6 @@ from equilibria.experiments.study import Point, Study
 from equilibria.experiments.views import Chart, Lines, Pivot, of
 from equilibria.models.vision.mdeq import MDEQConfig
 
-__all__ = ["STUDY"]
-
 EVALS = {1: 8, 2: 8, 3: 5, 4: 3}
 """Evaluations that are measured, by the number of resolutions."""
 DRAWS = 2
@@ -113,7 +111,7 @@ STUDY = Study(
                 title=title,
                 x="distance, pixels",
                 y="|gradient|, the largest being 1",
-                marks=[strengths(where={"norm": norm}, label="evaluations: {:g}".format)],
+                marks=strengths(where={"norm": norm}, label="evaluations: {:g}".format),
                 log_y=True,
             )
             for norm, title in (

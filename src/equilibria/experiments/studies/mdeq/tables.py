@@ -13,8 +13,6 @@ from equilibria.experiments.studies.mdeq._tables import ACCURACY, ORDER, RELEASE
 from equilibria.experiments.study import Point, Study, grid
 from equilibria.experiments.views import Bars, Chart, Lines, Pivot, first, of
 
-__all__ = ["STUDY"]
-
 
 def _curves(data: str) -> Chart:
     lines = Lines(
@@ -28,13 +26,13 @@ def _curves(data: str) -> Chart:
         scale=100,
     )
     title = f"{IMAGES[data]}, held-out images: mean and range"
-    return Chart(title=title, x="epoch", y="accuracy, %", marks=[lines], whole_x=True)
+    return Chart(title=title, x="epoch", y="accuracy, %", marks=lines, whole_x=True)
 
 
 def _bars(title: str, unit: str, **options: Any) -> Chart:
     names = [re.sub("(-| )", r"\1\n", words) for words in NAMES.values()]
     bars = Bars(at="network", places=list(NAMES), by="data", label=IMAGES, **options)
-    return Chart(title=title, x="", y=unit, marks=[bars], names=names, zero=True)
+    return Chart(title=title, x="", y=unit, marks=bars, names=names, zero=True)
 
 
 STUDY = Study(
