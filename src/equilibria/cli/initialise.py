@@ -158,6 +158,8 @@ def _row(word: str) -> list[float]:
             raise UserError(f"--scales must be positive and finite; got {scale:g}")
     if len(parts) == 1:
         return [low]
+    if low >= high:
+        raise UserError(f"--scales LOW:HIGH must rise; got '{word}'")
     ratio = (high / low) ** (1 / (count - 1))
     return [float(f"{low * ratio**i:.3g}") for i in range(count)]
 
