@@ -4,7 +4,7 @@ import functools
 import importlib
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -54,6 +54,6 @@ def keyword(
                 kwargs[new] = convert(kwargs.pop(old))
             return function(*args, **kwargs)
 
-        return call  # type: ignore[return-value]
+        return cast(_Function, call)
 
     return decorate

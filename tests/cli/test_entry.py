@@ -80,7 +80,7 @@ def test_a_file_of_ones_own_registers_what_a_recipe_names(tmp_path, capsys, monk
     [
         (["--import"], "--import expects a Python file"),
         (["--import", "--help"], "--import expects a Python file"),
-        (["--import=nowhere.py", "recipes"], "nowhere.py: FileNotFoundError"),
+        (["--import=nowhere.py", "recipes"], "there is no file nowhere.py"),
         (["--import=no_such_module", "recipes"], "no_such_module: ModuleNotFoundError"),
     ],
 )

@@ -232,7 +232,7 @@ def test_what_is_no_row_of_scales(word):
         (["RECIPE", "--ensembles", "gausian"], "did you mean 'gaussian'?"),
         (["RECIPE", "--scales", "0"], "--scales must be positive and finite; got 0"),
         (["RECIPE", "--scales", "1", "-2"], "--scales must be positive and finite; got -2"),
-        (["RECIPE", "--scales", "3:1"], "--scales LOW:HIGH must rise; got '3:1'"),
+        (["RECIPE", "--scales", "3:1"], "--scales LOW:HIGH needs LOW below HIGH; got '3:1'"),
         (["RECIPE", "--scales", "inf"], "inf"),
         (["RECIPE", "--scales", "large"], "scales"),
         (["RECIPE", "--draws", "0"], "--draws must be 1 or more; got 0"),

@@ -159,7 +159,7 @@ def _row(word: str) -> list[float]:
     if len(parts) == 1:
         return [low]
     if low >= high:
-        raise UserError(f"--scales LOW:HIGH must rise; got '{word}'")
+        raise UserError(f"--scales LOW:HIGH needs LOW below HIGH; got '{word}'")
     ratio = (high / low) ** (1 / (count - 1))
     return [float(f"{low * ratio**i:.3g}") for i in range(count)]
 

@@ -1,23 +1,18 @@
-"""Files of a user's own that run before a command, to register tasks, models and data sets."""
+"""The option `--import`: a user's own files, which register tasks, models and data sets."""
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-
-class ImportFailed(Exception):
-    """A file or a module of the user's that cannot be imported; the message says where and why."""
+from equilibria import own
 
 
 def imported(words: Sequence[str]) -> list[str]:
-    """Import what `--import NAME` names in a command line, and return the other words.
+    """Import what `--import NAME` names on a command line, and return the other words.
 
     Args:
-        words: of the command line; a name is a Python file, or a module.
+        words: of the command line; a name is a Python file or a module.
 
     Raises:
         ImportFailed: there is no such file or module, or it raised an error.
@@ -30,20 +25,13 @@ def imported(words: Sequence[str]) -> list[str]:
             continue
         name = name if equals else next(waiting, "")
         if not name or name.startswith("-"):
-            raise ImportFailed("--import expects a Python file or the name of a module")
+            raise own.ImportFailed("--import expects a Python file or the name of a module")
+        if name.endswith(".py"):
+            own.imported(name, "own_")
+            continue
         try:
-            _import(name)
+            importlib.import_module(name)
         except Exception as error:
-            raise ImportFailed(f"--import {name}: {type(error).__name__}: {error}") from error
+            message = f"--import {name}: {type(error).__name__}: {error}"
+            raise own.ImportFailed(message) from error
     return left
-
-
-def _import(name: str) -> None:
-    if not name.endswith(".py"):
-        importlib.import_module(name)
-        return
-    path = Path(name).resolve(strict=True)
-    spec = importlib.util.spec_from_file_location(f"own_{path.stem}", path)
-    assert spec is not None and spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)

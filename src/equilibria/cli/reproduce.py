@@ -191,7 +191,7 @@ class _Session:
             self._show(page, outcome.missing, [path, drawing])
             failed += [f"{name} {label}" for label in outcome.failed]
             if outcome.stopped:
-                self._say("Interrupted: the same command continues.")
+                self._say("Interrupted; run the same command to continue.")
                 raise KeyboardInterrupt
         if failed:
             raise UserError(
@@ -222,7 +222,7 @@ class _Session:
             with tempfile.TemporaryFile(dir=self.out):
                 pass
         except OSError as error:
-            raise UserError(f"--out {self.out} cannot be written: {error.strerror}") from None
+            raise UserError(f"cannot write to --out {self.out}: {error.strerror}") from None
 
     def _chosen(self, names: Sequence[str]) -> Callable[[Point], bool]:
         """Which points are to be run; an error where no study has one of them."""
@@ -251,17 +251,16 @@ class _Session:
             print_grid(grid, self.console)
         for label, (reason, kept) in missing.items():
             if reason not in (BEGUN, BUDGET, NOT_REQUESTED):
-                self._say(f"{'shown from before' if kept else 'not run'}: {label}: {reason}")
+                self._say(f"{'earlier result shown' if kept else 'not run'}: {label}: {reason}")
         late = [each for each in missing.values() if each.reason in (BEGUN, BUDGET)]
         if lacking := sum(not each.kept for each in late):
-            self._say(
-                f"{_counted(lacking)} not run in this budget: repeat the command with more minutes "
-                "to continue"
-            )
+            were = "point was" if lacking == 1 else "points were"
+            self._say(f"{lacking} {were} not run within this budget; a larger --budget continues.")
         if kept := sum(each.kept for each in late):
+            points = "point" if kept == 1 else "points"
             self._say(
-                f"{_counted(kept)} shown from before and not compared with the study as it is "
-                "now: see --stale"
+                f"Earlier results are shown for {kept} {points}, not checked against the current "
+                "study: see --stale."
             )
         written = [str(path) for path in paths if path.exists()]
         where = " and ".join(written)
@@ -269,10 +268,6 @@ class _Session:
 
     def _say(self, words: str) -> None:
         self.console.print(words, soft_wrap=True, markup=False, highlight=False)
-
-
-def _counted(number: int) -> str:
-    return f"{number} point was" if number == 1 else f"{number} points were"
 
 
 def print_grid(grid: Grid, console: Console) -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
 import os
-import sys
-import traceback
 from pathlib import Path
 from typing import Any
 
+from equilibria import own
 from equilibria.experiments.identity import FILES
 from equilibria.experiments.study import Study, StudyError
 
@@ -34,7 +32,8 @@ def find(name: str) -> Study:
     """Return a study by its name, or by the path of a Python file of yours that defines `STUDY`.
 
     Raises:
-        StudyError: the file cannot be imported, or defines no study.
+        ImportFailed: the file raised an error; the message names its line.
+        StudyError: it defines no study.
     """
     if name.endswith(".py"):
         module = _imported(Path(name).resolve(), os.stat(name).st_mtime_ns)
@@ -47,19 +46,8 @@ def find(name: str) -> Study:
 
 @functools.lru_cache(maxsize=32)
 def _imported(path: Path, changed: int) -> Any:
-    """The module of a user's file, executed once for each state of it."""
-    spec = importlib.util.spec_from_file_location(f"{FILES}{path.stem}", path)
-    assert spec is not None and spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        lines = [
-            f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)
-        ]
-        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else "?"
-        raise StudyError(f"{path}, line {line}: {type(error).__name__}: {error}") from error
-    return module
+    """The module of a user's file, executed once for each modification time."""
+    return own.imported(path, FILES)
 
 
 def file_of(name: str) -> str:

@@ -128,7 +128,7 @@ class Trainer:
             raise TrainingError(
                 f"pretrain.steps is {recipe.pretrain.steps} and the run has {self.steps} steps: it "
                 "would never solve for a fixed point; lower --pretrain.steps, raise --epochs, or "
-                "leave it out with --pretrain.name null"
+                "skip it with --pretrain.name null"
             )
 
     def _begin(self) -> Beginning:
