@@ -1,8 +1,6 @@
 """`python -m equilibria`: the same as `equilibria`."""
 
-import sys
-
-from equilibria.cli.main import main
+from equilibria.cli.main import entry
 
 if __name__ == "__main__":
-    sys.exit(main())
+    entry()

@@ -72,6 +72,7 @@ def test_more_micro_batches_than_rows_are_refused(make):
 
 
 PROGRAM = """
+import os
 import sys
 import torch
 from accelerate import Accelerator
@@ -101,6 +102,8 @@ if accelerator.num_processes > 1:
     except Diverged as error:
         print(f"process {accelerator.process_index}: {error}")
 accelerator.end_training()
+sys.stdout.flush()
+os._exit(0)  # Gloo's threads may abort while the interpreter shuts down
 """
 
 

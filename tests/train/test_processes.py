@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from equilibria.train.loop import fit
 
 PROGRAM = """
+import os
 import sys
 import torch
 from accelerate import Accelerator
@@ -32,6 +33,8 @@ fit(trainer, folder, Console(quiet=True))
 if trainer.stabiliser is not None:
     print("factor", trainer.stabiliser.factor)
 accelerator.end_training()
+sys.stdout.flush()
+os._exit(0)  # Gloo's threads may abort while the interpreter shuts down
 """
 
 

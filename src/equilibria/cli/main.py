@@ -8,6 +8,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from typing import NoReturn
 
 from equilibria import __version__
 
@@ -62,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        return _fail(program, _message(command, error))
+        return _fail(program, _message(command, error), status=getattr(error, "exit_status", 1))
 
 
 def _run(command: str, words: list[str]) -> int:
@@ -82,8 +83,8 @@ def _run(command: str, words: list[str]) -> int:
     # programs want the cores, threads of libgomp that spin while they wait slow everything down.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
-    importlib.import_module(f"equilibria.cli.{command}").main(words)
-    return 0
+    status: int | None = importlib.import_module(f"equilibria.cli.{command}").main(words)
+    return status or 0
 
 
 def _message(command: str, error: Exception) -> str:
@@ -111,5 +112,16 @@ def _warn(message: Warning | str, *_: object, **__: object) -> None:
     print(f"warning: {message}", file=sys.stderr)
 
 
+def entry() -> NoReturn:
+    """Run the command line of this process and exit with its status."""
+    status = main()
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        # Gloo's threads outlive the process group, and one that drops a tensor while the
+        # interpreter shuts down aborts the process.
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    entry()
