@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
@@ -17,7 +16,7 @@ from equilibria.models.registry import CONFIGS, LAYER
 from equilibria.solve import Adjoint, AlternatingAnderson, Implicit, Solver
 from equilibria.stability import FixedPointCorrection
 from equilibria.tasks import TASKS, TaskConfig
-from equilibria.train import config
+from equilibria.train import config, yaml_text
 from equilibria.train.config import ConfigError, nearest
 from equilibria.train.initialisation import Initialisation
 from equilibria.train.optimiser import SGD, Adam, AdamW, Constant, Cosine, Optimiser, Schedule
@@ -47,6 +46,9 @@ def choices() -> dict[str, type]:
 
 IMPLICIT = (*LAYER, "initialisation", "regulariser", "correction", "pretrain")
 """Keys of a recipe that only an equilibrium network has."""
+
+SUFFIXES = (".yaml", ".yml")
+"""How the names of recipe files end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,27 +167,18 @@ def read(name: str) -> dict[str, Any]:
     """Return the content of the recipe `name`, or of a YAML file at that path.
 
     Raises:
-        ConfigError: there is no such recipe, or it is not a mapping in YAML.
-        OSError: the file cannot be read.
+        ConfigError: there is no such recipe, it cannot be read, or it is not a mapping in YAML;
+            see `yaml_text.parse`.
     """
     if name in available():
-        text = resources.files("equilibria.recipes").joinpath(f"{name}.yaml").read_text("utf-8")
-    elif name.endswith((".yaml", ".yml")) or Path(name).is_file():
-        if not Path(name).is_file():
-            raise ConfigError(f"there is no recipe file {name}")
-        try:
-            text = Path(name).read_text("utf-8")
-        except UnicodeDecodeError as error:
-            raise ConfigError(f"{name} is not UTF-8 text: {error}") from None
-    else:
-        raise ConfigError(f"there is no recipe '{name}'" + nearest(name, available()))
-    try:
-        tree = yaml.load(text, _Loader)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{name} is not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(tree, dict):
-        raise ConfigError(f"{name} must be a mapping of keys to values; see `equilibria recipes`")
-    return tree
+        shipped = resources.files("equilibria.recipes").joinpath(f"{name}.yaml")
+        return yaml_text.parse(shipped.read_bytes())
+    path = Path(name)
+    if path.is_file() or (path.exists() and path.suffix in SUFFIXES):
+        return yaml_text.read(path)
+    if path.suffix in SUFFIXES:
+        raise ConfigError(f"there is no recipe file {name}")
+    raise ConfigError(f"there is no recipe '{name}'" + nearest(name, available()))
 
 
 def load(name: str, argv: Sequence[str] = ()) -> Recipe:
@@ -235,14 +228,3 @@ def renamed(tree: Any) -> Any:
 def to_yaml(recipe: Recipe) -> str:
     """Return the recipe as YAML with every default filled in; `parse` reads it back."""
     return yaml.safe_dump(dump(recipe), sort_keys=False, default_flow_style=None, width=100)
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML in which 1e-3 is a number, as in YAML 1.2 and in Python."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?(\d[\d_]*)(\.\d*)?[eE][-+]?\d+$"),
-    list("-+0123456789"),
-)

@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from accelerate import Accelerator
 from torch import nn
 
 from equilibria.metric import LOSS
 from equilibria.models import Model, SequenceModel
 from equilibria.tasks import Task
-from equilibria.train import config, files
+from equilibria.train import config, files, yaml_text
 from equilibria.train import recipe as recipes
 from equilibria.train.checkpoint import load_weights
+from equilibria.train.config import ConfigError
 from equilibria.train.recipe import Recipe
 
 
@@ -107,11 +107,10 @@ class Folder:
         if not self.recipe.is_file():
             raise RunError(f"{self.path} is not a run folder: it has no {self.recipe.name}")
         try:
-            tree = yaml.safe_load(self.recipe.read_text("utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise RunError(f"{self.recipe} is damaged: {' '.join(str(error).split())}") from None
-        if not isinstance(tree, dict):
-            raise RunError(f"{self.recipe} is damaged: it is not a mapping")
+            tree = yaml_text.read(self.recipe)
+        except ConfigError as error:
+            reason = str(error).removeprefix(f"{self.recipe}: ")
+            raise RunError(f"{self.recipe} is damaged: {reason}") from None
         return recipes.parse(tree, source=str(self.recipe))
 
     def check_untrained(self) -> None:

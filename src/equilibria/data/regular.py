@@ -1,0 +1,30 @@
+"""Regular files only: opening a pipe waits for ever, and reading a device need never end."""
+
+from __future__ import annotations
+
+import errno
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+_KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a folder",
+}
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Open a regular file, or a link to one, for reading bytes.
+
+    Raises:
+        OSError: If there is none, it cannot be read, or it is a folder, a pipe, a socket or a
+            device, none of which is opened.
+    """
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        kind = _KINDS.get(stat.S_IFMT(mode), "something else")
+        raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", str(path))
+    return path.open("rb")
