@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState
-from accelerate.utils import gather_object
+from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import gather_object, parse_flag_from_env
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -21,6 +21,7 @@ from equilibria.nn import using
 from equilibria.solve import Solver
 from equilibria.stability import spectral_radius
 from equilibria.tasks import Batch, Part, Task
+from equilibria.train import device as devices
 from equilibria.train.tally import Tally
 
 DEPTHS = (1, 2, 3, 5, 8, 12)
@@ -35,16 +36,32 @@ PRECISION = {"float32": "no", "bf16": "bf16", "fp16": "fp16"}
 _Tree = TypeVar("_Tree")
 
 
-def accelerator(precision: str) -> Accelerator:
-    """Return the accelerator of this process: a CUDA device where there is one, else the CPU.
+def accelerator(precision: str, device: str | None = None) -> Accelerator:
+    """Return the accelerator of this process.
 
-    Other devices are left out because the solvers need float64 for their small systems. A process
-    works in one precision at a time: earlier accelerators take on that of the latest.
+    Accelerate keeps device and precision for a whole process, so both are replaced here where an
+    earlier call had others: earlier accelerators then take on those of the latest.
+
+    Args:
+        precision: a recipe's.
+        device: cpu, cuda or cuda:N; None for a GPU where there is one, else the CPU.
+
+    Raises:
+        DeviceError: there is no such device here.
     """
-    state: Any = AcceleratorState
+    if device is None and parse_flag_from_env("ACCELERATE_USE_CPU"):  # accelerate launch --cpu
+        device = "cpu"
+    where = devices.device(device)
+    cpu, state, partial = where.type == "cpu", cast(Any, AcceleratorState), cast(Any, PartialState)
+    if devices.processes() == 1:
+        if partial._shared_state and partial().device != where:
+            state._reset_state(reset_partial_state=True)
+        partial(cpu=cpu).device = where  # Accelerate by itself knows no number of a GPU
+        if where.index is not None:
+            torch.cuda.set_device(where)
     if state._shared_state and state().mixed_precision != PRECISION[precision]:
-        state._reset_state()  # else a second run in this process could have no other precision
-    return Accelerator(cpu=not torch.cuda.is_available(), mixed_precision=PRECISION[precision])
+        state._reset_state()
+    return Accelerator(cpu=cpu, mixed_precision=PRECISION[precision])
 
 
 def part_of(accelerator: Accelerator) -> Part:

@@ -1,0 +1,25 @@
+"""The exit statuses of the command line, which scripts can rely on."""
+
+DONE = 0
+"""Done."""
+
+ERROR = 1
+"""An error, which a message names."""
+
+UNHEALTHY = 3
+"""Done, and the result is unhealthy: a finding of the doctor, or figures that are not finite."""
+
+SAVED = 75
+"""A signal stopped the training, which was saved: resume it. The EX_TEMPFAIL of sysexits.h."""
+
+INTERRUPTED = 130
+"""Interrupted, with nothing to save: 128 + SIGINT, as a shell has it."""
+
+MEANINGS = {
+    DONE: "done",
+    ERROR: "an error, which one line on standard error names",
+    UNHEALTHY: "done, and unhealthy: a finding of the doctor, figures that are not finite",
+    SAVED: "training was stopped by a signal and saved: resume it",
+    INTERRUPTED: "interrupted, nothing was saved",
+}
+"""What each status means, for --help."""
