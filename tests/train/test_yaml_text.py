@@ -97,3 +97,29 @@ def test_a_strangers_run_folder_is_read_within_the_same_limits(tmp_path, tree, c
     for command in ("evaluate", "report"):
         assert main([command, str(folder.path)]) != 0
         assert "more than 10,000 values" in " ".join(capsys.readouterr().err.split())
+
+
+INLINE = "[&a [1, 2, 3, 4, 5, 6, 7, 8, 9]" + "".join(
+    f", &{name} [{', '.join([f'*{below}'] * 9)}]"
+    for below, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize("bomb", [INLINE + "]", "[" * 20_000 + "]" * 20_000], ids=["alias", "deep"])
+def test_yaml_in_a_text_of_a_recipe_is_not_read(tree, bomb):
+    tree["description"] = bomb
+    assert recipes.parse(tree).description == bomb
+    for key in ("epochs", "clip", "precision"):
+        with pytest.raises(ConfigError, match=f"{key}: expected"):
+            recipes.parse({**tree, key: bomb})
+
+
+def test_a_text_is_taken_as_it_is_and_null_is_still_none(tree):
+    words = ("[x]: 1.txt", "7", "true", "- a", "", "1e-3")
+    for word in words:
+        assert recipes.parse(tree, ["--description", word]).description == word
+    language = {
+        "task": {"name": "language_modelling", "file": "a.txt"},
+        "model": {"name": "deq-transformer"},
+    }
+    assert recipes.parse(language, ["--task.data", "ptb", "--task.file", "null"]).task.file is None

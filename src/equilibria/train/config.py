@@ -20,6 +20,9 @@ _Class = TypeVar("_Class")
 Choices = Mapping[str, type]
 """Every class that a recipe may name, by its name there."""
 
+_LONGEST = 1000
+"""Characters of the longest string that stands for a number, a word of a few, or a list."""
+
 
 class ConfigError(ValueError):
     """An invalid key or value of a recipe; the message names the nearest valid one."""
@@ -76,13 +79,31 @@ def build(
             )
         raise ConfigError(f"unknown option '--{key}'" + nearest(key, hints))
     parser = ArgumentParser(exit_on_error=False, add_help=False)
-    for key in values:
-        parser.add_argument(f"--{key}", type=hints[key])
+    for key, value in values.items():
+        parser.add_argument(f"--{key}", type=_kind(key, value, hints[key]))
     try:
         checked = parser.parse_object(values).as_dict()
     except ArgumentError as error:
         raise ConfigError(_explain(parser, values, hints) or str(error)) from None
     return _construct(cls, checked, choices)
+
+
+def _kind(key: str, value: Any, hint: Any) -> Any:
+    """The type that jsonargparse checks a leaf for; itself, where the leaf is a text.
+
+    jsonargparse reads strings as YAML, and without the limits of `yaml_text`.
+    """
+    if not isinstance(value, str):
+        return hint
+    if hint in (str, str | None) and value != "null":
+        return _same
+    if len(value) > _LONGEST or "&" in value:
+        raise ConfigError(_unexpected(key, f"{value[:60]}...", hint))
+    return hint
+
+
+def _same(text: str) -> str:
+    return text
 
 
 def pairs(argv: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -273,9 +294,13 @@ def _explain(parser: ArgumentParser, values: Mapping[str, Any], hints: Mapping[s
             hint, words = hints[key], typing.get_args(hints[key])
             if typing.get_origin(hint) is typing.Literal:
                 return f"{key}: no '{value}'" + nearest(str(value), map(str, words))
-            expected = hint.__name__ if isinstance(hint, type) and not words else hint
-            return f"{key}: expected {expected}, got {value!r}"
+            return _unexpected(key, value, hint)
     return ""
+
+
+def _unexpected(key: str, value: Any, hint: Any) -> str:
+    plain = isinstance(hint, type) and not typing.get_args(hint)
+    return f"{key}: expected {hint.__name__ if plain else hint}, got {value!r}"
 
 
 def _construct(
