@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -186,6 +186,27 @@ class TaskConfig(abc.ABC):
         Args:
             data_dir: folder to look for data sets in, before EQUILIBRIA_DATA.
         """
+
+    def at(self, data: str | Path) -> Self:
+        """Return this task on other data.
+
+        A config says where its data are in a field `file`, in a field `data`, or in one of both.
+
+        Args:
+            data: a text file or a folder of images, whose path becomes absolute; or, as str, the
+                name of a data set.
+
+        Raises:
+            ValueError: the task generates its own data.
+        """
+        path = Path(data).expanduser().absolute()
+        known = {field.name for field in fields(self)} & {"file", "data"}
+        if "file" in known:
+            return replace(self, **{**dict.fromkeys(known), "file": str(path)})
+        if not known:
+            raise ValueError(f"{type(self).__name__} generates its own data: no other can be named")
+        named = isinstance(data, str) and Path(data).name == data and not path.is_dir()
+        return replace(self, data=data if named else str(path))
 
 
 def right(answers: Tensor) -> dict[str, Tensor]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal, Self, cast
 
 from torch import Tensor
 from typing_extensions import override
@@ -98,6 +98,14 @@ class LanguageModelling(TaskConfig):
                 f"there are two texts, the corpus '{self.data}' and the file {self.file}: set one "
                 "of task.data and task.file to null"
             )
+
+    @override
+    def at(self, data: str | Path) -> Self:
+        from equilibria.data import text
+
+        if data in text.available() and not Path(data).is_file():
+            return replace(self, data=data, file=None)
+        return super().at(data)
 
     @override
     def load(self, data_dir: Path | None = None) -> LanguageTask:
