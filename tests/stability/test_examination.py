@@ -329,7 +329,13 @@ def test_ritz_values_of_the_solve_stand_beside_the_radius(monkeypatch: pytest.Mo
 
 
 def test_the_training_that_is_told_is_kept_and_stored() -> None:
-    training = Training(gamma=2.0, probability=0.5, budget=9.0)
+    training = Training(gamma=2.0, probability=0.5, budget=9.0, precision="bf16")
     examination = doctor(eq.DEQ(Affine(0.5)), inputs(), training=training)
     assert examination.training == training
-    assert examination.json()["training"] == {"gamma": 2.0, "probability": 0.5, "budget": 9.0}
+    assert examination.json()["training"] == {
+        "gamma": 2.0,
+        "probability": 0.5,
+        "budget": 9.0,
+        "precision": "bf16",
+        "status": {},
+    }

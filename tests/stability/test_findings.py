@@ -37,6 +37,16 @@ def statuses(**shares: float) -> dict[str, float]:
     return {status.name: 0.0 for status in eq.Status} | shares
 
 
+def radii(radius: float) -> dict[str, Any]:
+    """What a Jacobian has where every sample has this spectral radius."""
+    everywhere = flat(radius)
+    return {
+        "spectral_radius": everywhere,
+        "solved": everywhere,
+        "expanding": float(radius >= 1),
+    }
+
+
 def bound(adjoint: float, lipschitz: float, forward: float, sigma: float) -> Bound:
     error = (adjoint + lipschitz * forward) / sigma
     return Bound(
@@ -84,13 +94,13 @@ CASES: list[tuple[str, str, dict[str, Any], str, str, str]] = [
         "unhealthy",
         "NaN",
     ),
-    ("Contraction", "jacobian", {"spectral_radius": flat(0.89)}, "", "healthy", ""),
-    ("Contraction", "jacobian", {"spectral_radius": flat(0.91)}, "", "watch", "spectral_norm"),
-    ("Contraction", "jacobian", {"spectral_radius": flat(0.01)}, "", "watch", "ignores z"),
+    ("Contraction", "jacobian", radii(0.89), "", "healthy", ""),
+    ("Contraction", "jacobian", radii(0.91), "", "watch", "spectral_norm"),
+    ("Contraction", "jacobian", radii(0.01), "", "watch", "ignores z"),
     (
         "Contraction",
         "jacobian",
-        {"spectral_radius": flat(1.2), "expanding": 1.0},
+        radii(1.2),
         "",
         "watch",
         "jacobian_penalty",
@@ -98,7 +108,7 @@ CASES: list[tuple[str, str, dict[str, Any], str, str, str]] = [
     (
         "Contraction",
         "jacobian",
-        {"spectral_radius": flat(1.2), "expanding": 1.0},
+        radii(1.2),
         "Implicit(linear=Neumann(rtol=0.001))",
         "unhealthy",
         "Implicit backward",
@@ -224,7 +234,7 @@ def test_severity_and_advice(
 
 def test_the_worst_comes_first(healthy: Examination) -> None:
     sick = replace(healthy, gradient=replace(healthy.gradient, cosine=0.5))
-    sick = replace(sick, jacobian=replace(sick.jacobian, spectral_radius=flat(0.95)))
+    sick = replace(sick, jacobian=replace(sick.jacobian, **radii(0.95)))
     severities = [finding.severity for finding in findings(sick)]
     assert severities[:3] == ["unhealthy", "watch", "healthy"]
 
@@ -241,7 +251,7 @@ ADVICE = [
 
 @pytest.mark.parametrize(("training", "radius", "advice"), ADVICE)
 def test_the_advice_fits_the_training(healthy, training, radius, advice) -> None:
-    jacobian = replace(healthy.jacobian, spectral_radius=flat(radius), expanding=float(radius >= 1))
+    jacobian = replace(healthy.jacobian, **radii(radius))
     told = find(replace(healthy, jacobian=jacobian, training=training))["Contraction"]
     assert told.severity == "watch" and advice in told.advice
 
@@ -263,7 +273,7 @@ def test_where_nothing_converged_no_solution_is_spoken_of(healthy) -> None:
     found = find(replace(healthy, forward=forward, gradient=gradient, depth=depth))
     said = {topic: f"{finding.sentence} {finding.advice}" for topic, finding in found.items()}
     assert said["Convergence"].startswith("None of the 5 samples reached")
-    assert "best states found" in said["Contraction"]
+    assert "No solve converged" in said["Contraction"]
     assert found["Contraction"].severity == "watch"
     assert "attracts" not in said["Contraction"]
     assert "where the solver stops" in said["Depth"]

@@ -1,12 +1,15 @@
-"""Examine a run on a batch of its test samples: do its solves converge, is the Jacobian at the
-solution well behaved, does the answer depend on the start, is the gradient correct, is the depth
-used? Reports what is healthy, what is not and what to change. The figures are written to
-doctor.json in the run folder, where `equilibria report` finds them.
+"""Examine a run on a batch of its test samples: do its solves converge, is the Jacobian well
+behaved, does the answer depend on the start, is the gradient correct, is the depth used? Reports
+what is healthy, what is not and what to change. The figures are written to doctor.json in the run
+folder, where `equilibria report` finds them. The exit status is 3 if anything is unhealthy, 1 after
+an error, and otherwise 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.table import Table
@@ -15,15 +18,20 @@ from rich.text import Text
 from equilibria.cli.parser import Parser, UserError
 from equilibria.metric import Metric
 from equilibria.stability import Examination
+from equilibria.stability.advice import converged, evaluations
+from equilibria.stability.examine import STAGES, Progress
 from equilibria.train import examination as visit
 from equilibria.train import files, run
 
 FILE = "doctor.json"
 STYLE = {"healthy": "green", "watch": "yellow", "unhealthy": "bold red"}
 
+UNHEALTHY = 3
+"""Exit status where a finding is unhealthy."""
 
-def main(argv: Sequence[str]) -> None:
-    """Run `equilibria doctor` with the words `argv`."""
+
+def main(argv: Sequence[str]) -> int:
+    """Run `equilibria doctor` with the words `argv` and return the exit status."""
     parser = Parser("doctor", __doc__)
     parser.add_argument("run", type=str, help="run folder, for example runs/digits")
     parser.add_argument(
@@ -43,83 +51,112 @@ def main(argv: Sequence[str]) -> None:
             raise UserError(f"--{option} must be 1 or more; got {value}")
     loaded = run.load(arguments.run, data_dir=arguments.data_dir)
     console = Console()
-    with console.status("Examining ..."):
-        examination = examine(
-            loaded, samples=arguments.samples, starts=arguments.starts, seed=arguments.seed
-        )
+    examination = examine(
+        loaded, samples=arguments.samples, starts=arguments.starts, seed=arguments.seed
+    )
     show(examination, console)
-    precision = loaded.recipe.precision
-    if precision != "float32":
+    if (precision := loaded.recipe.precision) != "float32":
         console.print(
-            f"The run trained in {precision} and was examined in float32. A solve in {precision} "
-            "can end above its tolerance: metrics.jsonl has the share of each status in training.",
+            f"The run trained in {precision} and was examined in float32.",
             style="yellow",
+            soft_wrap=True,
         )
     path = loaded.folder / FILE
     console.print(
         f"Written to {path}. Next: equilibria report {loaded.folder}", soft_wrap=True, markup=False
     )
+    return UNHEALTHY if examination.severity == "unhealthy" else 0
 
 
 def examine(
     loaded: run.Run, *, samples: int | None = None, starts: int = 4, seed: int = 0
 ) -> Examination:
-    """Examine a run and write doctor.json; see `train.examination.examine`."""
-    examination = visit.examine(loaded, samples=samples, starts=starts, seed=seed)
+    """Examine a run and write doctor.json; see `train.examination.examine`.
+
+    The stages are shown on standard error.
+    """
+    with _shown(f"Examining {loaded.folder}") as progress:
+        examination = visit.examine(
+            loaded, samples=samples, starts=starts, seed=seed, progress=progress
+        )
     files.write_json(loaded.folder / FILE, examination.json())
     return examination
 
 
+@contextmanager
+def _shown(what: str) -> Iterator[Progress]:
+    """Show each stage as it begins: in one line of a terminal that changes, else a line each."""
+    console = Console(stderr=True)
+
+    def line(stage: str) -> Text:
+        return Text(f"{what}: {STAGES.index(stage) + 1} of {len(STAGES)}, {stage} ...")
+
+    if not console.is_terminal:
+        yield lambda stage: console.print(line(stage), soft_wrap=True)
+        return
+    with console.status(Text(f"{what} ...")) as status:
+        yield lambda stage: status.update(line(stage))
+
+
 def show(examination: Examination, console: Console) -> None:
     """Print the findings, then the figures behind them."""
-    e, evals, radius = examination, examination.forward.evals, examination.jacobian.spectral_radius
     findings = Table(box=None, show_header=False, padding=(0, 2, 1, 0))
-    for finding in e.findings:
+    for finding in examination.findings:
         said = Text(finding.sentence)
         if finding.advice:
             said.append(f"\n{finding.advice}", style="italic")
         style = STYLE[finding.severity]
         findings.add_row(Text(finding.severity, style), Text(finding.topic, "bold"), said)
     console.print(findings)
-
-    figures = Table("figure", "value", title=f"{e.samples} samples of {e.entries} entries")
-    figures.add_row("solver", e.solver)
-    figures.add_row("adjoint", e.adjoint)
-    figures.add_row(
-        "evaluations: mean, median, 90 %, max",
-        f"{evals.mean:.1f}, {evals.p50:.0f}, {evals.p90:.0f}, {evals.max:.0f}",
-    )
-    figures.add_row("spectral radius: mean, max", f"{radius.mean:.3f}, {radius.max:.3f}")
-    if (ritz := e.jacobian.ritz) is not None:
-        figures.add_row(
-            "the same from the solver's Ritz values", f"{ritz.mean:.3f}, {ritz.max:.3f}"
-        )
-    figures.add_row("Frobenius norm of the Jacobian: mean", f"{e.jacobian.norm.mean:.3f}")
-    figures.add_row("distance between answers: max", f"{e.starts.distance.max:.1e}")
-    figures.add_row(
-        "gradient: cosine and length ratio to the exact one",
-        f"{e.gradient.cosine:.5f}, {e.gradient.norm_ratio:.4f}",
-    )
-    if (bound := e.gradient.bound) is not None:
-        figures.add_row(
-            "smallest singular value of I - J: mean, median",
-            f"{bound.sigma_min.mean:.3f}, {bound.sigma_min.p50:.3f}",
-        )
-        figures.add_row(
-            "error of the adjoint, bound: median, 90 %",
-            f"{bound.error.p50:.1e}, {bound.error.p90:.1e}",
-        )
-        figures.add_row(
-            "the same, measured: median, 90 %",
-            f"{bound.measured.p50:.1e}, {bound.measured.p90:.1e}",
-        )
-    metric = Metric(**e.depth.metric)
-    for point in e.depth.points:
-        if point.figure is not None:
-            after = "1 evaluation" if point.evals == 1 else f"{point.evals} evaluations"
-            figures.add_row(f"{metric.label} after {after}", metric.format(point.figure))
-    if e.depth.figure is not None:
-        solved = e.forward.status["CONVERGED"] == 1.0
-        where = "at the solution" if solved else "where the solver stops"
-        figures.add_row(f"{metric.label} {where}", metric.format(e.depth.figure))
+    samples = "1 sample" if examination.samples == 1 else f"{examination.samples} samples"
+    figures = Table("figure", "value", title=f"{samples} of {examination.entries} entries")
+    for name, value in _figures(examination):
+        figures.add_row(name, value)
     console.print(figures)
+
+
+def _figures(e: Examination) -> Iterator[tuple[str, str]]:
+    """What was measured, as names and text; a figure that does not exist is left out."""
+    yield "solver", e.solver
+    yield "adjoint", e.adjoint
+    share, evals, jacobian = converged(e), e.forward.evals, e.jacobian
+    radius, solved, ritz = jacobian.spectral_radius, jacobian.solved, jacobian.ritz
+    rows = [
+        (
+            "evaluations: mean, median, 90 %, max",
+            "{:.1f}, {:.0f}, {:.0f}, {:.0f}",
+            (evals.mean, evals.p50, evals.p90, evals.max),
+        ),
+        ("spectral radius: mean, max", "{:.3f}, {:.3f}", (radius.mean, radius.max)),
+    ]
+    if 0 < share < 1:
+        rows.append(
+            ("the same of what converged: mean, max", "{:.3f}, {:.3f}", (solved.mean, solved.max))
+        )
+    if ritz is not None:
+        name = "the same from the solver's Ritz values"
+        rows.append((name, "{:.3f}, {:.3f}", (ritz.mean, ritz.max)))
+    rows += [
+        ("Frobenius norm of the Jacobian: mean", "{:.3f}", (jacobian.norm.mean,)),
+        ("distance between answers: max", "{:.1e}", (e.starts.distance.max,)),
+    ]
+    if e.gradient.compared:
+        name = "gradient: cosine and length ratio to the exact one"
+        rows.append((name, "{:.5f}, {:.4f}", (e.gradient.cosine, e.gradient.norm_ratio)))
+    if (bound := e.gradient.bound) is not None:
+        sigma, error, measured = bound.sigma_min, bound.error, bound.measured
+        name = "smallest singular value of I - J: mean, median"
+        rows.append((name, "{:.3f}, {:.3f}", (sigma.mean, sigma.p50)))
+        name = "error of the adjoint, bound: median, 90 %"
+        rows.append((name, "{:.1e}, {:.1e}", (error.p50, error.p90)))
+        name = "the same, measured: median, 90 %"
+        rows.append((name, "{:.1e}, {:.1e}", (measured.p50, measured.p90)))
+    for name, form, values in rows:
+        if all(map(math.isfinite, values)):
+            yield name, form.format(*values)
+    metric = Metric(**e.depth.metric)
+    where = "at the solution" if share == 1 else "where the solver stops"
+    figures = [(f"after {evaluations(p.evals)}", p.figure) for p in e.depth.points]
+    for when, figure in (*figures, (where, e.depth.figure)):
+        if figure is not None and math.isfinite(figure):
+            yield f"{metric.label} {when}", metric.format(figure)

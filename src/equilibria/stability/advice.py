@@ -1,10 +1,16 @@
-"""Words that several findings share: advice, and numbers as text."""
+"""Words that several findings share: what was solved, advice, and numbers as text."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from equilibria.stability.examination import Examination
+
+FLOOR = {"bf16": 2.5e-3, "fp16": 3e-4}
+"""The relative residual below which a solve in this precision hardly gets: the rounding of f."""
+
+_DTYPE = {"bf16": "bfloat16", "fp16": "float16"}
 
 
 def tame(examination: Examination, radius: float) -> str:
@@ -30,9 +36,37 @@ def tame(examination: Examination, radius: float) -> str:
     return f"To lower it, raise {change}, and watch what that costs in accuracy."
 
 
+def too_fine(
+    precision: str, rtol: float, status: Mapping[str, float] | None
+) -> tuple[str, str] | None:
+    """What happened to solves whose precision cannot reach their tolerance, and what to do.
+
+    Args:
+        precision: as a recipe has it: float32, bf16 or fp16.
+        rtol: relative tolerance of the solver.
+        status: share of each status among the solves; None for no solves.
+
+    Returns:
+        Two sentences; None where no solve stalled, or not for this reason.
+    """
+    stalled, floor = (status or {}).get("STALLED", 0.0), FLOOR.get(precision, 0.0)
+    if not stalled or rtol >= floor:
+        return None
+    return (
+        f"{percent(stalled)} of the solves in {_DTYPE[precision]} stalled: its rounding leaves a "
+        f"relative residual of about {floor:g}, above the tolerance of {rtol:g}.",
+        f"Set solver.rtol to {2 * floor:g} or more, or precision to float32.",
+    )
+
+
+def converged(examination: Examination) -> float:
+    """The share of samples whose solve converged: what is said of solutions is said of these."""
+    return examination.forward.status.get("CONVERGED", 0.0)
+
+
 def unsolved(examination: Examination) -> bool:
     """Did no sample reach a fixed point? Then there is nothing to be said of one."""
-    return examination.forward.status.get("CONVERGED", 0) == 0
+    return converged(examination) == 0
 
 
 def percent(share: float) -> str:
@@ -45,12 +79,17 @@ def number(value: float) -> str:
     return f"{value:.2g}" if abs(value) < 0.1 else f"{value:.2f}"
 
 
+def evaluations(count: int) -> str:
+    """How many evaluations: "1 evaluation", "2 evaluations"."""
+    return f"{count} evaluation" + "s" * (count != 1)
+
+
 def one_digit(tolerance: float) -> str:
     """One digit, downward: 3e-4."""
     power = math.floor(math.log10(tolerance))
     return f"{math.floor(tolerance / 10.0**power)}e{power}"
 
 
-def evaluations_a_digit(radius: float) -> int:
+def evaluations_a_digit(radius: float) -> str:
     """Plain iterations for a decimal digit."""
-    return math.ceil(math.log(10) / -math.log(radius))
+    return evaluations(math.ceil(math.log(10) / -math.log(radius)))

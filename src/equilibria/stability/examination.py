@@ -90,10 +90,11 @@ class Forward:
 
 @dataclass(frozen=True, kw_only=True)
 class Jacobian:
-    """J = df/dz at z*.
+    """J = df/dz where each solve ended: at z*, for the samples that converged.
 
     Attributes:
         spectral_radius: of each sample, estimated by `spectral_radius`.
+        solved: the same of the samples that converged alone.
         expanding: share of samples with a spectral radius of 1 or more.
         norm: Frobenius norm ||J||_F of each sample, estimated by `jacobian_norm`.
         stretch: ||J||_F over the root of a sample's entries, the root mean square of the singular
@@ -103,6 +104,7 @@ class Jacobian:
     """
 
     spectral_radius: Summary
+    solved: Summary
     expanding: float
     norm: Summary
     stretch: Summary
@@ -118,12 +120,14 @@ class Starts:
         converged: share of these solves that converged.
         distance: for each sample the largest ||z - z*|| / ||z*|| among its answers that converged;
             z* is the solution from the layer's own start, to the same residual.
+        compared: share of samples for which z* and at least one of these answers converged.
         apart: share of samples with an answer further than 1e-3 from z*.
     """
 
     count: int
     converged: float
     distance: Summary
+    compared: float
     apart: float
 
 
@@ -189,6 +193,11 @@ class Gradient:
     backward: Backward | None
     bound: Bound | None = None
 
+    @property
+    def compared(self) -> bool:
+        """Whether there was an exact gradient to compare with."""
+        return self.reference <= 1e-6 and math.isfinite(self.cosine)
+
 
 @dataclass(frozen=True, kw_only=True)
 class DepthPoint:
@@ -202,26 +211,38 @@ class DepthPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Depth:
-    """What evaluations buy. `figure` is that of the finished solve; `metric` describes it."""
+    """What evaluations buy.
+
+    Attributes:
+        points: after each number of evaluations.
+        figure: that of the finished solve; None where nothing judges it.
+        metric: describes the figure.
+        chance: the figure of a network that has learnt nothing; None where that is not known.
+    """
 
     points: Sequence[DepthPoint]
     figure: float | None
     metric: Mapping[str, Any] = field(default_factory=ACCURACY.describe)
+    chance: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """How the layer was trained to be stable, for advice that fits.
+    """How the layer was trained, for advice that fits.
 
     Attributes:
         gamma: weight of the Jacobian penalty, at the end of training; 0 for none.
         probability: share of the steps that had it.
         budget: mean evaluations of a sample that a controller was to hold; None for no controller.
+        precision: of the arithmetic: float32, bf16 or fp16. The doctor examines in float32.
+        status: share of each status among the forward solves of the last epoch, by its name.
     """
 
     gamma: float = 0.0
     probability: float = 1.0
     budget: float | None = None
+    precision: str = "float32"
+    status: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,6 +255,8 @@ class Examination:
         samples: samples in the batch; a coupled layer counts as one.
         entries: entries of one sample's state.
         training: how it was trained, as far as the doctor was told.
+        broken: names of parameters and buffers that hold NaN or infinity. Where there are such, or
+            where every solve ended in NaN, only the forward solve is examined: the rest is NaN.
         findings: the worst first.
     """
 
@@ -248,7 +271,13 @@ class Examination:
     gradient: Gradient
     depth: Depth
     training: Training | None = None
+    broken: Sequence[str] = ()
     findings: Sequence[Finding] = ()
+
+    @property
+    def severity(self) -> Severity:
+        """That of the worst finding."""
+        return self.findings[0].severity if self.findings else "healthy"
 
     def json(self) -> dict[str, Any]:
         """Everything as dictionaries, lists, text and numbers; a number that is not finite is

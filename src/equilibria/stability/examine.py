@@ -14,13 +14,15 @@ from torch import Tensor, nn
 from equilibria.deprecated import keyword
 from equilibria.metric import ACCURACY, Metric
 from equilibria.nn import using
-from equilibria.solve import Picard, Solution, Solver, SolveWarning
+from equilibria.solve import Picard, Solution, Solver, SolveWarning, Status
 from equilibria.stability.examination import (
     Depth,
     DepthPoint,
     Examination,
     Forward,
+    Gradient,
     Jacobian,
+    Starts,
     Summary,
     Trace,
     Training,
@@ -32,7 +34,19 @@ from equilibria.stability.patient import Exact, Patient, Seen
 from equilibria.stability.starts import examine_starts
 from equilibria.stability.trees import relative, rows_of, shares
 
-__all__ = ["doctor"]
+__all__ = ["STAGES", "Progress", "doctor"]
+
+STAGES = (
+    "solving the batch",
+    "estimating the Jacobian",
+    "solving again in float64",
+    "solving from other starts",
+    "comparing the gradient with the exact one",
+)
+"""What an examination does, in this order."""
+
+Progress = Callable[[str], object]
+"""Takes one of `STAGES`, as it begins."""
 
 EVALUATIONS = (1, 2, 3, 5, 8, 12, 20, 30, 50)
 """Numbers of evaluations after which the answer is looked at."""
@@ -45,9 +59,11 @@ def doctor(
     loss: Callable[[Any], Tensor] | None = None,
     figure: Callable[[Any], float] | None = None,
     metric: Metric = ACCURACY,
+    chance: Callable[[Any], float] | None = None,
     starts: int = 4,
     seed: int = 0,
     training: Training | None = None,
+    progress: Progress | None = None,
 ) -> Examination:
     """Examines an equilibrium layer, alone or inside a model, on one batch.
 
@@ -61,9 +77,13 @@ def doctor(
             a random projection of the output.
         figure: output of the module -> figure that judges it. Without it, figures are left out.
         metric: what the figure is.
+        chance: output of the module -> figure of a network that has learnt nothing, to tell
+            whether this one has. Without it, that is not asked.
         starts: other starts to solve from, at least 1.
         seed: of starts, probes and the random projection.
         training: how it was trained, so that the advice fits; None for nothing known.
+        progress: called with each stage as it begins; a layer whose weights or states are not
+            finite is not taken beyond the first.
 
     Returns:
         Numbers and findings. `print` it, or store `json()`.
@@ -81,16 +101,33 @@ def doctor(
         raise ValueError(f"starts is {starts}: expected 1 or more")
     patient = Patient.admit(module, inputs)
     generator = torch.Generator().manual_seed(seed)
+    stages = iter(STAGES)
+
+    def begin() -> None:
+        stage = next(stages)
+        if progress is not None:
+            progress(stage)
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SolveWarning)  # the findings say it
+        begin()
         with torch.no_grad():
             seen = patient.call(trace=True, states=EVALUATIONS)
-            depth = _depth(patient, seen, figure, metric)
-        jacobian = _jacobian(patient, seen)
-        exact = Exact.of(patient, seen.solution)
-        with torch.no_grad():
-            apart = examine_starts(exact, starts, generator)
-        gradient = examine_gradient(patient, exact, loss, seed, generator)
+        broken = _broken(patient.module)
+        if broken or bool((seen.solution.status == Status.NONFINITE).all()):
+            jacobian, apart, gradient, depth = _unexamined(metric)
+        else:
+            with torch.no_grad():
+                depth = _depth(patient, seen, figure, metric, chance)
+            begin()
+            jacobian = _jacobian(patient, seen)
+            begin()
+            exact = Exact.of(patient, seen.solution)
+            begin()
+            with torch.no_grad():
+                apart = examine_starts(exact, starts, generator)
+            begin()
+            gradient = examine_gradient(patient, exact, loss, seed, generator)
     layer = patient.layer
     solver = layer.eval_solver or layer.solver
     examination = Examination(
@@ -105,8 +142,31 @@ def doctor(
         gradient=gradient,
         depth=depth,
         training=training,
+        broken=broken,
     )
     return replace(examination, findings=findings(examination))
+
+
+def _broken(module: nn.Module) -> tuple[str, ...]:
+    """The names of parameters that hold NaN or infinity and of buffers that hold NaN.
+
+    A buffer may hold infinity on purpose, as masks of attention do.
+    """
+    broken = [name for name, x in module.named_parameters() if not bool(x.isfinite().all())]
+    return (*broken, *(name for name, x in module.named_buffers() if bool(x.isnan().any())))
+
+
+def _unexamined(metric: Metric) -> tuple[Jacobian, Starts, Gradient, Depth]:
+    """What is known where there is nothing to measure: no number."""
+    nan, none = math.nan, Summary.of(torch.empty(0))
+    return (
+        Jacobian(spectral_radius=none, solved=none, expanding=nan, norm=none, stretch=none),
+        Starts(count=0, converged=nan, distance=none, compared=0.0, apart=nan),
+        Gradient(
+            loss="", cosine=nan, norm_ratio=nan, sample_cosine=nan, reference=nan, backward=None
+        ),
+        Depth(points=(), figure=None, metric=metric.describe()),
+    )
 
 
 def _forward(solver: Solver, solution: Solution) -> Forward:
@@ -138,8 +198,10 @@ def _jacobian(patient: Patient, seen: Seen) -> Jacobian:
     radius = spectral_radius(layer.cell, z, *seen.operands, coupled=layer.coupled)
     norm = jacobian_norm(layer.cell, z, *seen.operands, coupled=layer.coupled)
     entries = rows_of(z, layer.coupled).shape[1]
+    solved = seen.solution.status.flatten() == Status.CONVERGED
     return Jacobian(
         spectral_radius=Summary.of(radius),
+        solved=Summary.of(radius[solved]),
         expanding=float((radius >= 1).double().mean()),
         norm=Summary.of(norm),
         stretch=Summary.of(norm / math.sqrt(entries)),
@@ -158,7 +220,11 @@ def _ritz(solution: Solution) -> Summary | None:
 
 
 def _depth(
-    patient: Patient, seen: Seen, figure: Callable[[Any], float] | None, metric: Metric
+    patient: Patient,
+    seen: Seen,
+    figure: Callable[[Any], float] | None,
+    metric: Metric,
+    chance: Callable[[Any], float] | None,
 ) -> Depth:
     solution, layer = seen.solution, patient.layer
     end = rows_of(solution.value, layer.coupled)
@@ -173,4 +239,9 @@ def _depth(
             found = None if figure is None else figure(patient.call(value=state).output)
             points.append(DepthPoint(evals=evals, distance=Summary.of(distance).p50, figure=found))
     final = None if figure is None else figure(seen.output)
-    return Depth(points=points, figure=final, metric=metric.describe())
+    return Depth(
+        points=points,
+        figure=final,
+        metric=metric.describe(),
+        chance=None if chance is None else chance(seen.output),
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from equilibria.stability.advice import number, one_digit, percent, tame
+from equilibria.stability.advice import converged, number, one_digit, percent, tame, unsolved
 from equilibria.stability.examination import Examination, Finding
 
 __all__ = ["backward", "error", "gradient"]
@@ -19,26 +19,27 @@ def gradient(examination: Examination) -> Finding:
     in float64 and with 400 evaluations, got below a residual of 1e-6.
     """
     found = examination.gradient
+    name = examination.adjoint.partition("(")[0]
+    if not found.reference <= 1e-6:
+        left = f"a residual of {found.reference:.0e}" if found.reference < math.inf else "too much"
+        return Finding(
+            "Gradient",
+            "unhealthy",
+            f"There is no exact gradient to compare that of {name} with: even in float64, with "
+            f"400 evaluations and more, {left} is left in the worst sample.",
+            "Where there is no fixed point there is no gradient to compare with: see Convergence "
+            "and Backward solve first.",
+        )
     if not math.isfinite(found.cosine):
         return Finding(
             "Gradient", "unhealthy", "The gradient is not finite.", "See Convergence first."
         )
     angle = math.degrees(math.acos(max(-1.0, min(1.0, found.cosine))))
-    name = examination.adjoint.partition("(")[0]
     text = (
         f"The gradient of {name} points {angle:.1f}° away from the exact one (cosine "
         f"{found.cosine:.4f}) and is {found.norm_ratio:.3f} times as long; the worst sample has a "
         f"cosine of {found.sample_cosine:.3f}."
     )
-    if not found.reference <= 1e-6:
-        return Finding(
-            "Gradient",
-            "unhealthy",
-            f"There is no exact gradient to compare that of {name} with: even in float64, with "
-            f"400 evaluations and more, a residual of {found.reference:.0e} is left.",
-            "Where there is no fixed point there is no gradient to compare with: see Convergence "
-            "and Backward solve first.",
-        )
     if found.cosine >= 0.99 and abs(found.norm_ratio - 1) <= 0.05:
         return Finding("Gradient", "healthy", text)
     advice = {
@@ -46,12 +47,10 @@ def gradient(examination: Examination) -> Finding:
         "Unrolled": "Let the forward solve run longer: the path is cut before it arrives.",
         "JacobianFree": "Use NeumannPhantom with more steps, or Implicit, which is exact.",
     }
-    return Finding(
-        "Gradient",
-        "watch" if found.cosine >= 0.9 else "unhealthy",
-        text,
-        advice.get(name, "Use more steps, or Implicit, which is exact."),
-    )
+    remedy = advice.get(name, "Use more steps, or Implicit, which is exact.")
+    if unsolved(examination):
+        remedy = "It is taken where the solves stopped, not at a solution: see Convergence first."
+    return Finding("Gradient", "watch" if found.cosine >= 0.9 else "unhealthy", text, remedy)
 
 
 def backward(examination: Examination) -> Finding | None:
@@ -71,11 +70,12 @@ def backward(examination: Examination) -> Finding | None:
             f"It converged for every sample, after {evals.mean:.1f} vector–Jacobian products on "
             f"average and {evals.max:.0f} at most.",
         )
+    residual = solve.residual.max
     return Finding(
         "Backward solve",
         "watch" if failed <= 0.05 else "unhealthy",
-        f"It did not converge for {percent(failed)} of the samples; the largest residual is "
-        f"{solve.residual.max:.1e}.",
+        f"It did not converge for {percent(failed)} of the samples"
+        + (f"; the largest residual is {residual:.1e}." if math.isfinite(residual) else "."),
         "Raise max_evals of the adjoint's linear solver, or restart GMRES less often.",
     )
 
@@ -100,9 +100,10 @@ def error(examination: Examination) -> Finding | None:
             + tame(examination, examination.jacobian.spectral_radius.max),
         )
     from_forward = bound.lipschitz.p90 * bound.forward
+    of = "samples" if converged(examination) == 1 else "samples that converged"
     text = (
         f"By the tolerances the adjoint is wrong by at most about {percent(bound.error.p50)} of "
-        f"its length in half of the samples, and by {percent(bound.error.p90)} in nine of ten: "
+        f"its length in half of the {of}, and by {percent(bound.error.p90)} in nine of ten: "
         f"(adjoint tolerance {bound.adjoint:g} + {bound.lipschitz.p90:.2g} x forward tolerance "
         f"{bound.forward:g}) / {number(bound.sigma_min.p50)}, the smallest singular value of "
         f"I - J. Measured: {percent(bound.measured.p90)} in nine of ten."

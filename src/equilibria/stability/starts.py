@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from equilibria.nn import using
 from equilibria.solve import Status
 from equilibria.stability.examination import Starts, Summary
-from equilibria.stability.findings import APART
+from equilibria.stability.findings_starts import APART
 from equilibria.stability.patient import Exact
 from equilibria.stability.trees import relative, rows_of
 
@@ -41,6 +41,7 @@ def examine_starts(exact: Exact, count: int, generator: torch.Generator) -> Star
         count=count,
         converged=float(torch.stack(converged).double().mean()),
         distance=Summary.of(largest),
+        compared=float(largest.isfinite().double().mean()),
         apart=float((largest > APART).double().mean()),
     )
 

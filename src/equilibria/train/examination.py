@@ -8,15 +8,17 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
-from equilibria.metric import LOSS
+from equilibria.metric import LOSS, Metric
 from equilibria.models import EquilibriumModel, Model, Prediction
 from equilibria.models.sequence.base import SequenceModel
 from equilibria.stability import Examination, Training, doctor
+from equilibria.stability.examine import Progress
+from equilibria.stability.findings import findings
 from equilibria.tasks import Batch, Task
 from equilibria.train.evaluation import sums_of
 from equilibria.train.initialisation import first_piece
-from equilibria.train.recipe import Recipe
 from equilibria.train.run import Run, RunError
 
 SAMPLES = 256
@@ -24,6 +26,9 @@ SAMPLES = 256
 
 SEQUENCES = 8
 """The same where a sample is a sequence, whose state has many more entries."""
+
+_EXCHANGES = 5
+"""How often the answers to the samples are exchanged among them."""
 
 
 def examine(
@@ -33,6 +38,7 @@ def examine(
     starts: int = 4,
     seed: int = 0,
     split: str = "test",
+    progress: Progress | None = None,
 ) -> Examination:
     """Examine a run on the first samples of a split.
 
@@ -45,6 +51,7 @@ def examine(
         starts: alternative starts to solve from.
         seed: of starts, probes and projections.
         split: one of the task's.
+        progress: as `doctor` takes it.
 
     Raises:
         RunError: the run is of an explicit network, which has nothing to examine.
@@ -65,9 +72,18 @@ def examine(
         metric=metric or LOSS,
         starts=starts,
         seed=seed,
-        training=_training(loaded.recipe),
+        chance=None
+        if metric is None or batch.samples <= _EXCHANGES
+        else (lambda answer: _chance(answer, metric)),
+        training=_training(loaded),
+        progress=progress,
     )
-    return replace(examination, layer=examination.layer.removeprefix("model."))
+    named = replace(
+        examination,
+        layer=examination.layer.removeprefix("model."),
+        broken=[name.removeprefix("model.") for name in examination.broken],
+    )
+    return replace(named, findings=findings(named))
 
 
 def check_implicit(loaded: Run) -> None:
@@ -80,10 +96,14 @@ def check_implicit(loaded: Run) -> None:
 
 
 class _Answer(NamedTuple):
-    """What the doctor looks at: the mean loss, and the figures of the batch by name."""
+    """What the doctor looks at: the mean loss, and the figures of the batch by name.
+
+    `exchanged` gives the figures where each answer is judged as that of another sample.
+    """
 
     loss: Tensor
     figures: Mapping[str, float]
+    exchanged: Callable[[int], Mapping[str, float]]
 
 
 class _Measured(nn.Module):
@@ -106,7 +126,20 @@ class _Measured(nn.Module):
 def _answer(task: Task, model: Model, prediction: Prediction, targets: Any) -> _Answer:
     loss = task.loss(model, prediction.output, targets)
     sums = sums_of(model, task, prediction, targets, loss)
-    return _Answer(loss / sums["units"], task.figures({k: v.detach() for k, v in sums.items()}))
+    figures = task.figures({k: v.detach() for k, v in sums.items()})
+
+    @torch.no_grad()
+    def exchanged(by: int) -> Mapping[str, float]:
+        others = pytree.tree_map_only(Tensor, lambda x: x.roll(by, 0), targets)
+        return _answer(task, model, prediction, others).figures
+
+    return _Answer(loss / sums["units"], figures, exchanged)
+
+
+def _chance(answer: _Answer, metric: Metric) -> float:
+    """Return the best figure of answers that were exchanged among the samples."""
+    figures = [answer.exchanged(by)[metric.name] for by in range(1, _EXCHANGES + 1)]
+    return max(figures) if metric.higher_is_better else min(figures)
 
 
 def _batch(model: EquilibriumModel, task: Task, split: str, count: int) -> tuple[Batch, Any]:
@@ -129,15 +162,16 @@ def _batch(model: EquilibriumModel, task: Task, split: str, count: int) -> tuple
     return batch, carry
 
 
-def _training(recipe: Recipe) -> Training:
+def _training(loaded: Run) -> Training:
     """What the recipe says about stability, as it was at the end of the training."""
+    recipe, last = loaded.recipe, loaded.metrics[-1] if loaded.metrics else {}
     penalty = recipe.regulariser
-    if penalty is None:
-        return Training()
-    gamma, probability = penalty.at(1, 1)
-    controller = penalty.controller
+    controller = None if penalty is None else penalty.controller
+    gamma, probability = (0.0, 1.0) if penalty is None else penalty.at(1, 1)
     return Training(
         gamma=gamma,
         probability=probability,
         budget=None if controller is None else controller.evals,
+        precision=recipe.precision,
+        status=last.get("train", {}).get("forward", {}).get("status") or {},
     )

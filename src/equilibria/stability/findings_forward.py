@@ -1,0 +1,145 @@
+"""Findings about forward solves: whether they arrive, at what cost, and what stops them."""
+
+from __future__ import annotations
+
+import math
+
+from equilibria.stability.advice import converged, evaluations, percent, tame, too_fine, unsolved
+from equilibria.stability.examination import Examination, Finding
+
+__all__ = ["convergence", "cost", "precision", "weights"]
+
+_NAMED = 3
+"""Broken tensors that are named; the rest are counted."""
+
+
+def weights(examination: Examination) -> Finding:
+    """Are the weights numbers? Unhealthy where one is not: then there is nothing to examine."""
+    broken = examination.broken
+    names = ", ".join(broken[:_NAMED])
+    if len(broken) > _NAMED:
+        names += f" and {len(broken) - _NAMED} more"
+    return Finding(
+        "Weights",
+        "unhealthy",
+        f"The weights hold NaN or infinity ({names}): the network's output means nothing, and "
+        "nothing else was examined.",
+        "Training broke down. Return to a checkpoint from before, lower the learning rate, clip "
+        "the gradient, and look for NaN in the data.",
+    )
+
+
+def convergence(examination: Examination) -> Finding:
+    """Do the solves reach the tolerance?
+
+    Healthy: all samples. Watch: 95 % or more, and the rest ended short of it. Unhealthy: fewer, or
+    any sample that diverged or turned NaN, since that one's answer is not close to anything.
+    """
+    forward, n = examination.forward, examination.samples
+    failed = {k: v for k, v in forward.status.items() if k != "CONVERGED" and v > 0}
+    evals = forward.evals
+    who = "The one sample" if n == 1 else f"All {n} samples"
+    if not failed:
+        return Finding(
+            "Convergence",
+            "healthy",
+            f"{who} reached the tolerance of {forward.rtol:g}, after {evals.mean:.1f} evaluations "
+            f"on average and {evals.max:.0f} at most.",
+        )
+    if failed.get("NONFINITE") == 1:
+        return Finding(
+            "Convergence",
+            "unhealthy",
+            f"{who} ended in NaN or infinity (NONFINITE): there is no solution, and nothing else "
+            "was examined.",
+            _REMEDY["NONFINITE"],
+        )
+    broken = failed.keys() & {"DIVERGED", "NONFINITE"}
+    severity = "watch" if sum(failed.values()) <= 0.05 and not broken else "unhealthy"
+    listed = ", ".join(f"{percent(share)} {name}" for name, share in failed.items())
+    worst = max(failed, key=lambda name: (name in broken, failed[name]))
+    if unsolved(examination):
+        who = "The one sample did not reach" if n == 1 else f"None of the {n} samples reached"
+    else:
+        who = f"{percent(converged(examination))} of {n} samples reached"
+    residual = forward.residual.max
+    return Finding(
+        "Convergence",
+        severity,
+        f"{who} the tolerance of {forward.rtol:g} within {evaluations(forward.max_evals)}: {listed}"
+        + (f"; the largest residual is {residual:.1e}." if math.isfinite(residual) else "."),
+        _remedy(examination, worst),
+    )
+
+
+def precision(examination: Examination) -> Finding | None:
+    """Could the training's precision reach its tolerance?
+
+    Watch: a solve of the last epoch stalled under autocast, at a tolerance below its rounding. The
+    doctor examines in float32, and would see nothing of it.
+    """
+    training = examination.training
+    if training is None:
+        return None
+    said = too_fine(training.precision, examination.forward.rtol, training.status)
+    if said is None:
+        return None
+    sentence, advice = said
+    return Finding("Precision", "watch", f"In the last epoch of training, {sentence}", advice)
+
+
+def cost(examination: Examination) -> Finding | None:
+    """Do solves take more than they may?
+
+    Watch: more than 10 % over the budget of training's controller, on average; or, where all
+    samples converge, a tenth of them within 20 % of the limit, after which training that goes on
+    as it does will leave some unsolved. Otherwise there is nothing to say.
+    """
+    forward, training = examination.forward, examination.training
+    mean, budget = forward.evals.mean, None if training is None else training.budget
+    if budget is not None and mean > 1.1 * budget:
+        return Finding(
+            "Cost",
+            "watch",
+            f"Solves take {mean:.1f} evaluations on average, over the budget of {budget:g} that "
+            "training was to hold.",
+            "The controller's factor was at its highest, or had too few steps: look for "
+            "regulariser.factor in metrics.jsonl, and raise regulariser.gamma or "
+            "regulariser.controller.highest; or set regulariser.controller.evals to what the "
+            "accuracy needs.",
+        )
+    if converged(examination) == 1 and forward.evals.p90 >= 0.8 * forward.max_evals:
+        return Finding(
+            "Cost",
+            "watch",
+            f"A tenth of the samples take {forward.evals.p90:.0f} evaluations or more, close to "
+            f"the limit of {forward.max_evals}.",
+            "Solves tend to lengthen as training goes on. Raise max_evals, or lower the spectral "
+            "radius. " + tame(examination, examination.jacobian.spectral_radius.max),
+        )
+    return None
+
+
+_REMEDY = {
+    "DIVERGED": "The layer drives its state apart. Begin with smaller weights, normalise inside "
+    "the cell, or bound the weights that act on z with spectral_norm.",
+    "NONFINITE": "The cell returned NaN or infinity. Look for overflow, a division or a logarithm "
+    "in it, for a learning rate that is too high, and for NaN in the data.",
+}
+
+
+def _remedy(examination: Examination, status: str) -> str:
+    """What to do about solves that end with a status."""
+    radius = examination.jacobian.spectral_radius.max
+    lower = "lower the spectral radius"
+    lower += f". {tame(examination, radius)}" if radius < 0.9 else ": see Contraction."
+    if status == "MAX_EVALS":
+        return f"Raise max_evals, or {lower}"
+    if status == "STALLED" and examination.forward.residual.max < 5e-3:
+        return (
+            "In bfloat16 the residual cannot fall below about 2.5e-3, in float32 about 3e-7: "
+            "choose rtol above that. Else try Broyden, or Anderson with a longer history."
+        )
+    if status == "STALLED":
+        return f"The residual wanders far above the tolerance. Try Broyden, or {lower}"
+    return _REMEDY[status]
