@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import lzma
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, BinaryIO, cast
 
 from equilibria.data.errors import DataError, reading
+from equilibria.data.regular import open_file
+
+LARGEST = 1 << 30
+"""Bytes to which an archive may unpack: those of CIFAR, the largest, have a fifth of it."""
+
+_PACKED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
+"""How an archive is unpacked, by its first bytes."""
 
 
 def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
@@ -22,17 +32,43 @@ def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, by
         Name and content of each file that is wanted.
 
     Raises:
-        DataError: If the archive cannot be read or is damaged.
+        DataError: If the archive cannot be read, is damaged, or unpacks to more than `LARGEST`.
     """
     with (
-        reading(path, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError),
-        tarfile.open(path, "r:*") as archive,
+        reading(path, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile),
+        open_file(path) as stored,
+        _unpacked(stored) as file,
+        tarfile.open(fileobj=cast(Any, _Limited(file, path)), mode="r|") as archive,
     ):
         for entry in archive:
             name = entry.name.removeprefix("./")
             file = archive.extractfile(entry) if entry.isfile() and wanted(name) else None
             if file is not None:
                 yield name, file.read()
+
+
+def _unpacked(stored: BinaryIO) -> BinaryIO:
+    head = stored.read(6)
+    stored.seek(0)
+    unpack = next((each for magic, each in _PACKED.items() if head.startswith(magic)), None)
+    return stored if unpack is None else cast(BinaryIO, unpack(stored))
+
+
+class _Limited:
+    """What an archive unpacks to, up to `LARGEST`: what its headers say binds nobody."""
+
+    def __init__(self, file: BinaryIO, path: Path) -> None:
+        self._file, self._path, self._left = file, path, LARGEST
+
+    def read(self, size: int) -> bytes:
+        block = self._file.read(size)
+        self._left -= len(block)
+        if self._left < 0:
+            raise DataError(
+                f"{self._path} unpacks to more than {LARGEST:,} bytes, so it is damaged or the "
+                "wrong file: delete it and run again"
+            )
+        return block
 
 
 def contents(paths: Sequence[Path], folder: str, names: Sequence[str]) -> dict[str, bytes]:

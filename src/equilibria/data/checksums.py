@@ -8,36 +8,56 @@ import zlib
 from pathlib import Path
 
 from equilibria.data.errors import DataError, reading
+from equilibria.data.regular import open_file
+
+_BLOCK = 1 << 20
 
 
-def digest(path: Path, algorithm: str = "sha256", *, unpacked: bool = False) -> str:
+LARGEST = 1 << 30
+"""Bytes to which a file may unpack, where its content is not known."""
+
+
+def digest(
+    path: Path, algorithm: str = "sha256", *, unpacked: bool = False, largest: int = LARGEST
+) -> str:
     """``sha256:...`` over the bytes of a file, or another algorithm of hashlib.
 
-    With `unpacked`, over the content of a gzipped file, which is never in memory as a whole.
+    With `unpacked`, over the content of a gzipped file, which is never in memory as a whole and of
+    which at most `largest` bytes are unpacked.
 
     Raises:
-        DataError: If the file cannot be read, or is not gzipped.
+        DataError: If the file cannot be read, is not gzipped, or unpacks to more bytes.
     """
+    total = hashlib.new(algorithm, usedforsecurity=False)
     with (
         reading(path, gzip.BadGzipFile, EOFError, zlib.error),
-        gzip.open(path) if unpacked else path.open("rb") as file,
+        open_file(path) as stored,
+        gzip.open(stored) if unpacked else stored as file,
     ):
-        total = hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False))  # pyright: ignore[reportArgumentType]
+        size = 0
+        while block := file.read(_BLOCK):
+            total.update(block)
+            size += len(block)
+            if unpacked and size > largest:
+                raise DataError(
+                    f"{path} unpacks to more than {largest:,} bytes, so it is damaged or the "
+                    "wrong file: delete it and run again"
+                )
     return f"{algorithm}:{total.hexdigest()}"
 
 
-def mismatch(path: Path, checksum: str, *, unpacked: bool = False) -> str:
+def mismatch(path: Path, checksum: str, *, unpacked: bool = False, largest: int = LARGEST) -> str:
     """How a file, or its content, differs from ``ALGORITHM:DIGITS``; empty if it does not."""
     algorithm, _, expected = checksum.partition(":")
-    found = digest(path, algorithm, unpacked=unpacked).partition(":")[2]
+    found = digest(path, algorithm, unpacked=unpacked, largest=largest).partition(":")[2]
     if found == expected.lower():
         return ""
     return f"its {algorithm}{' when unpacked' * unpacked} is {found}, expected {expected}"
 
 
-def check(path: Path, checksum: str, *, unpacked: bool = False) -> None:
+def check(path: Path, checksum: str, *, unpacked: bool = False, largest: int = LARGEST) -> None:
     """Raise DataError unless a file, or its content, has this ``ALGORITHM:DIGITS``."""
-    if problem := mismatch(path, checksum, unpacked=unpacked):
+    if problem := mismatch(path, checksum, unpacked=unpacked, largest=largest):
         raise DataError(
             f"{path} is damaged or the wrong file: {problem}. If it belongs to another data set "
             "with the same file names, name another folder with --data-dir; otherwise delete it "

@@ -52,6 +52,7 @@ MNIST = Entry(
             checksums=_CHECKSUMS,
             licence="CC BY-SA 3.0",
             size="11 MB",
+            largest=16 + 60_000 * 28 * 28,
         ),
     ),
 )

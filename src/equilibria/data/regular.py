@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
@@ -16,7 +16,7 @@ _KINDS = {
 }
 
 
-def open_file(path: Path) -> BinaryIO:
+def open_file(path: Path) -> BufferedReader:
     """Open a regular file, or a link to one, for reading bytes.
 
     Raises:

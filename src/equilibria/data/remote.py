@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from equilibria.data import checksums, locate
+from equilibria.data.checksums import LARGEST
 from equilibria.data.errors import DataError, writing
 from equilibria.data.fetch import fetch
 
@@ -35,6 +36,8 @@ class Remote:
         size: Size of the download, such as ``"160 MB"``.
         inside: Folders in which the files are looked for, for names that other data sets also
             use; ``"."`` is any data folder.
+        largest: Bytes of the largest file once unpacked: a gzipped file is unpacked no further to
+            check its content.
         copy: Why the quality is lower, such as ``"JPEG copy"``; None for official data.
     """
 
@@ -44,6 +47,7 @@ class Remote:
     licence: str
     size: str = ""
     inside: tuple[str, ...] = (".",)
+    largest: int = LARGEST
     copy: str | None = None
 
     @property
@@ -76,12 +80,16 @@ class Remote:
 
     def check(self, files: Mapping[str, Path]) -> None:
         """Raise DataError if a file has another checksum than was published or recorded."""
+        known = self.checksums
         for name, path in files.items():
             plain = name.removesuffix(".gz")
-            if plain in self.checksums:
-                checksums.check(path, self.checksums[plain], unpacked=path.suffix == ".gz")
-            elif name in self.checksums:
-                checksums.check(path, self.checksums[name])
+            there = plain if path.name == Path(plain).name else name
+            if there != plain and plain in known:
+                # As published, it need not be unpacked to be known; else somebody else packed it.
+                if there not in known or checksums.mismatch(path, known[there]):
+                    checksums.check(path, known[plain], unpacked=True, largest=self.largest)
+            elif there in known:
+                checksums.check(path, known[there])
             elif (record := _record(path)).is_file():
                 checksums.check(path, record.read_text("utf-8"))
 

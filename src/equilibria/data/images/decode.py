@@ -14,13 +14,20 @@ from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 import numpy as np
 
-from equilibria.data.errors import DataError
+from equilibria.data.errors import DataError, reading
+from equilibria.data.regular import open_file
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 _From = TypeVar("_From")
 _To = TypeVar("_To")
+
+MEGAPIXELS = 64
+"""Maximum size of an image, in millions of pixels: 192 MB as RGB, in each of the threads."""
+
+BYTES = 4_000_000 * MEGAPIXELS
+"""Maximum size of its file."""
 
 Box = tuple[float, float, float, float]
 """Top, left, height and width of a part of an image, in its pixels."""
@@ -39,16 +46,36 @@ _UPRIGHT = {
 }
 
 
+def open_image(path: Path) -> io.BufferedReader:
+    """Open the file of an image.
+
+    Raises:
+        DataError: If there is none, it cannot be read, is not a regular file, or is larger than
+            `BYTES`.
+    """
+    with reading(path):
+        file = open_file(path)
+        if (size := path.stat().st_size) > BYTES:
+            file.close()
+            raise DataError(
+                f"{path} has {size:,} bytes, and the file of an image at most {BYTES:,}: remove or "
+                "replace it"
+            )
+    return file
+
+
 def identified(file: BinaryIO, name: str | Path) -> Image:
     """Open an image without decoding it.
 
     Raises:
-        DataError: If it is none; the message names the file.
+        DataError: If it is none, or has more than `MEGAPIXELS`; the message names the file.
     """
     from PIL import Image, UnidentifiedImageError
 
     try:
-        return Image.open(file)
+        image = Image.open(file)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise DataError(_too_large(name)) from None
     except UnidentifiedImageError:
         raise DataError(
             f"{name} is not an image that Pillow can read, or its header is damaged: remove or "
@@ -56,6 +83,16 @@ def identified(file: BinaryIO, name: str | Path) -> Image:
         ) from None
     except Exception as error:  # a damaged header can raise anything
         raise DataError(f"{name} is damaged ({error}): remove or replace it") from None
+    if image.width * image.height > 1_000_000 * MEGAPIXELS:
+        raise DataError(_too_large(name, f"{image.height} x {image.width} pixels, "))
+    return image
+
+
+def _too_large(name: str | Path, size: str = "") -> str:
+    return (
+        f"{name} has {size}more than the {MEGAPIXELS} megapixels that are decoded: make it "
+        "smaller, for example with ImageMagick: magick FILE -resize 2000x2000 FILE"
+    )
 
 
 def orientation(image: Image) -> int:

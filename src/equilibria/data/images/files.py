@@ -115,8 +115,8 @@ class ImageFiles:
 
     def _decoded(self, name: str, crop: Callable[[int, int], Box] | None) -> np.ndarray:
         path = self.root / name
-        with reading(path):
-            content = path.read_bytes()
+        with decode.open_image(path) as file, reading(path):
+            content = file.read()
         channels, height, width = self.shape
         part = crop or (None if self.fits else self._middle)
         return decode.pixels(content, path, "RGB" if channels == 3 else "L", (height, width), part)

@@ -129,7 +129,7 @@ def size_of(root: Path, names: Sequence[str], headers: Sequence[Header]) -> tupl
 
 def _header(path: Path, whole: bool) -> tuple[Header, str]:
     """The header of a file, and what its checksum is made of."""
-    with reading(path), path.open("rb") as file:
+    with decode.open_image(path) as file, reading(path):
         image = decode.identified(file, path)
         described = _described(image)
         if not whole:

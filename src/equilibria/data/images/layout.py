@@ -133,7 +133,7 @@ def _group(root: Path, part: str) -> Group:
     group: Group = {}
     for label in labels:
         entries = _entries(folder / label)
-        if inner := [entry.name for entry in entries if entry.is_dir()]:
+        if inner := [entry.name for entry in entries if _is_folder(entry)]:
             raise DataError(
                 f"{folder / label} has a folder {inner[0]} in it: images must be directly in the "
                 f"folder of their class. {EXPECTED}"
@@ -147,7 +147,12 @@ def _group(root: Path, part: str) -> Group:
 
 def _folders(folder: Path) -> list[str]:
     """Names of the folders in a folder, sorted; none where it is not there."""
-    return [entry.name for entry in _entries(folder) if entry.is_dir()] if folder.is_dir() else []
+    return [e.name for e in _entries(folder) if _is_folder(e)] if folder.is_dir() else []
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    with reading(entry.path):  # a link may lead in a circle
+        return entry.is_dir()
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:

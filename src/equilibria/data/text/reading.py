@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from equilibria.data.errors import DataError, reading
+from equilibria.data.regular import open_file
 
 BLOCK = 1 << 20
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
@@ -46,7 +47,7 @@ class Piece:
         """
         with reading(self, zipfile.BadZipFile, zlib.error, EOFError, KeyError):
             if self.member is None:
-                with self.path.open("rb") as file:
+                with open_file(self.path) as file:
                     file.seek(self.start)
                     yield from _blocks(file, None if self.stop is None else self.stop - self.start)
             else:
@@ -118,6 +119,6 @@ def _not_utf8(piece: Piece, place: int, data: bytes, error: UnicodeDecodeError) 
         )
     return (
         f"{piece} is not UTF-8: byte 0x{data[error.start]:02x} at offset {where} "
-        f"({error.reason}). Convert the file, e.g. with iconv -f LATIN1 -t UTF-8, or replace "
-        'invalid bytes by U+FFFD with errors="replace"'
+        f"({error.reason}). Convert the file, e.g. with iconv -f LATIN1 -t UTF-8, or have invalid "
+        "bytes replaced by U+FFFD: --task.errors replace, or errors='replace' in Python"
     )

@@ -40,7 +40,7 @@ def source(
         ValueError: If the shares are not positive or leave nothing to train on.
         DataError: If the file is missing, empty, a folder, or compressed.
     """
-    path = Path(file).expanduser().resolve()
+    path = Path(os.path.realpath(Path(file).expanduser()))  # no error where links go in a circle
     if not (valid_share > 0 and test_share > 0 and valid_share + test_share < 1):
         raise ValueError(
             f"valid_share is {valid_share} and test_share {test_share}: expected two positive "
