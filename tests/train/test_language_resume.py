@@ -7,6 +7,7 @@ and the correction.
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,8 +17,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from equilibria.train import checkpoint
-from equilibria.train.checkpoint import CheckpointError
+from equilibria.train.folder import RunError
 from equilibria.train.loop import Interrupted, fit
 
 
@@ -93,7 +93,7 @@ def test_a_stop_that_is_asked_for_saves_and_goes_on(make, quiet, everything, who
     trainer, folder = make("stopped", tree=everything)
     with pytest.raises(Interrupted, match="after step 5 of 12"):
         fit(trainer, folder, quiet, stop=lambda: trainer.step == 5)
-    assert checkpoint.load_checkpoint(folder.checkpoint)["step"] == 5
+    assert folder.checkpoints.all()[0].name.endswith("05")
     trainer, folder = make("stopped", new=False, tree=everything)
     fit(trainer, folder, quiet, resume=True)
     assert_same((trainer, folder), whole)
@@ -129,10 +129,10 @@ sys.exit(main(argv))
 def test_a_process_killed_twice_equals_uninterrupted(make, quiet, everything, whole, tmp_path):
     """SIGKILL leaves the last checkpoint; SIGTERM saves the step that it falls into."""
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(everything))
-    for number, step, code in ((signal.SIGKILL, 6, -signal.SIGKILL), (signal.SIGTERM, 9, 1)):
+    for number, step, code in ((signal.SIGKILL, 6, -signal.SIGKILL), (signal.SIGTERM, 9, 75)):
         command = [sys.executable, "-c", DYING, str(int(number)), str(step), "train", "own.yaml"]
         ended = subprocess.run(
-            [*command, "--out", "process", *(["--resume"] if code == 1 else [])],
+            [*command, "--out", "process", *(["--resume"] if code == 75 else [])],
             env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())},
             cwd=tmp_path,
             capture_output=True,
@@ -140,26 +140,21 @@ def test_a_process_killed_twice_equals_uninterrupted(make, quiet, everything, wh
         )
         assert ended.returncode == code, ended.stderr
     trainer, folder = make("process", new=False, tree=everything)
-    assert checkpoint.load_checkpoint(folder.checkpoint)["step"] == 9
+    assert folder.checkpoints.all()[0].name.endswith("09")
     fit(trainer, folder, quiet, resume=True)
     assert_same((trainer, folder), whole)
 
 
-@pytest.mark.parametrize("damage", ["truncated", "foreign", "other model", "other version"])
-def test_a_checkpoint_that_is_not_of_this_run_is_refused(make, quiet, everything, whole, damage):
+@pytest.mark.parametrize("options", [("--seed", "1"), ("--model.inner", "20")])
+def test_a_checkpoint_that_is_not_of_this_run_is_refused(make, quiet, everything, whole, options):
     trainer, folder = make("whole", new=False, tree=everything)
-    content = folder.checkpoint.read_bytes()
-    if damage == "truncated":
-        folder.checkpoint.write_bytes(content[: len(content) // 3])
-    elif damage == "other version":
-        torch.save({"version": 1}, folder.checkpoint)
-    else:
-        options = ("--seed", "1") if damage == "foreign" else ("--model.inner", "20")
-        other, its = make("other", *options, tree=everything)
-        other.save(its)
-        folder.checkpoint.write_bytes(its.checkpoint.read_bytes())
-    expected = {"truncated": "is damaged", "other version": "of this version of equilibria"}
-    with pytest.raises(CheckpointError, match=expected.get(damage, "to another run")) as caught:
+    other, its = make("other", *options, tree=everything)
+    other.step = 12
+    other.save(its)
+    shutil.rmtree(folder.checkpoints.path)
+    its.checkpoints.path.rename(folder.checkpoints.path)
+    key = options[0].removeprefix("--")
+    with pytest.raises(RunError, match=f"of another recipe .*{key}: {options[1]} there") as caught:
         fit(trainer, folder, quiet, resume=True)
-    assert str(folder.checkpoint) in str(caught.value)
+    assert str(folder.checkpoints.all()[0]) in str(caught.value)
     assert folder.read_metrics()[-1]["epoch"] == 3  # nothing was lost

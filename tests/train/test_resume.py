@@ -3,7 +3,9 @@
 import errno
 import json
 import os
+import pickle
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,14 +15,16 @@ import numpy
 import pytest
 import torch
 import yaml
+from rich.console import Console
 from safetensors.torch import load_file
 
 from equilibria.solve import Anderson
-from equilibria.train import checkpoint, files
+from equilibria.train import files, randomness, run
 from equilibria.train import recipe as recipes
-from equilibria.train.checkpoint import CheckpointError
+from equilibria.train.checkpoint import CheckpointError, Checkpoints
 from equilibria.train.loop import Interrupted, fit
 from equilibria.train.run import Folder, RunError
+from equilibria.train.trainer import Trainer
 
 
 class Killed(Exception):
@@ -41,6 +45,11 @@ def break_at(trainer, step, action):
 
 def kill():
     raise Killed
+
+
+def steps_of(folder):
+    """Return the steps of all checkpoints, the newest first."""
+    return [int(path.name) for path in folder.checkpoints.all()]
 
 
 def same(one, other):
@@ -75,13 +84,14 @@ def test_killed_and_resumed_equals_uninterrupted(make, quiet, whole, weights, st
     assert json.loads(folder.evaluation.read_text()) == json.loads(whole[1].evaluation.read_text())
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"])
 def test_a_signal_saves_in_the_middle_of_an_epoch(make, quiet, whole, weights, number):
     trainer, folder = make("stopped", "--save_every", "3")
-    break_at(trainer, 7, lambda: signal.raise_signal(number))
-    with pytest.raises(Interrupted, match="--resume"):
+    break_at(trainer, 7, lambda: signal.raise_signal(getattr(signal, number)))
+    with pytest.raises(Interrupted, match=r"equilibria train \S+/stopped --resume") as stopped:
         fit(trainer, folder, quiet)
-    assert checkpoint.load_checkpoint(folder.checkpoint)["step"] == 7
+    assert stopped.value.exit_status == 75
+    assert steps_of(folder) == [7, 6]
     again, folder = make("stopped", "--save_every", "3", new=False)
     fit(again, folder, quiet, resume=True)
     assert same(weights(again), weights(whole[0]))
@@ -136,16 +146,14 @@ def test_a_disk_that_fills_up_leaves_the_last_good_checkpoint(
     with pytest.raises(OSError, match="No space left"):
         fit(trainer, folder, quiet)
     monkeypatch.undo()
-    assert checkpoint.load_checkpoint(folder.checkpoint)["step"] == 5
-    assert not [p for p in folder.path.iterdir() if p.suffix == ".tmp"]
+    assert steps_of(folder) == [5, 3]
+    assert not list(folder.path.rglob("*.tmp"))
     again, folder = make("full", "--save_every", "3", new=False)
     fit(again, folder, quiet, resume=True)
     assert same(weights(again), weights(whole[0]))
 
 
 def test_a_finished_run_is_left_as_it_is(make, whole, capsys):
-    from rich.console import Console
-
     before = {p: p.stat().st_mtime_ns for p in whole[1].path.iterdir()}
     again, folder = make("whole", "--save_every", "3", new=False)
     fit(again, folder, Console(), resume=True)
@@ -175,48 +183,157 @@ def test_a_run_from_before_the_default_had_a_name_of_its_own_goes_on(tree, tmp_p
 def test_other_data_are_refused(make, quiet, whole):
     trainer, folder = make("whole", "--save_every", "3", new=False)
     trainer.task.checksum = "sha256:0"
-    with pytest.raises(RunError, match="started on other data"):
+    with pytest.raises(RunError, match=r"on other data .* there, Digits \(sha256:0\) here"):
         fit(trainer, folder, quiet, resume=True)
 
 
 def test_a_lost_checkpoint_does_not_cost_what_is_left_of_the_run(make, quiet, whole):
     trainer, folder = make("whole", "--save_every", "3", new=False)
-    folder.checkpoint.unlink()
+    shutil.rmtree(folder.checkpoints.path)
     before = {p: p.stat().st_mtime_ns for p in folder.path.iterdir()}
-    with pytest.raises(RunError, match=r"checkpoint\.pt is missing"):
+    with pytest.raises(RunError, match=r"has no checkpoint, though the run has model.safetensors"):
         fit(trainer, folder, quiet, resume=True)
     assert {p: p.stat().st_mtime_ns for p in folder.path.iterdir()} == before
 
 
-@pytest.mark.parametrize("content", [b"", b"not a checkpoint", None])
-def test_a_damaged_checkpoint_is_one_clear_error(make, quiet, whole, content):
+def flip(path, bit):
+    content = bytearray(path.read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+
+
+def test_a_damaged_checkpoint_is_said_and_the_one_before_is_taken(make, whole, weights, capsys):
     trainer, folder = make("whole", "--save_every", "3", new=False)
-    whole_file = folder.checkpoint.read_bytes()
-    folder.checkpoint.write_bytes(
-        whole_file[: len(whole_file) // 2] if content is None else content
-    )
-    with pytest.raises(CheckpointError, match=r"checkpoint\.pt is damaged"):
+    newest, before = folder.checkpoints.all()
+    flip(newest / "optimiser.pt", 8 * 5000)
+    fit(trainer, folder, Console(width=300), resume=True)
+    assert f"{newest} is damaged (optimiser.pt" in (said := capsys.readouterr().out)
+    assert f"continues from {before}" in said
+    assert same(weights(trainer), weights(whole[0]))
+    assert steps_of(folder) == [10, 9]
+    folder.checkpoints.read(newest)  # it is whole again
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_flipped_bit_is_accepted(whole, seed):
+    """In any file of a checkpoint, its manifest included."""
+    newest = whole[1].checkpoints.all()[0]
+    draw = random.Random(seed)
+    for _ in range(20):
+        paths = sorted(newest.iterdir())
+        path = draw.choices(paths, [path.stat().st_size for path in paths])[0]
+        content = path.read_bytes()
+        flip(path, draw.randrange(8 * len(content)))
+        with pytest.raises(CheckpointError, match="is damaged"):
+            whole[1].checkpoints.read(newest)
+        path.write_bytes(content)
+    assert whole[1].checkpoints.read(newest).step == 10
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "gone", "no manifest"])
+def test_where_every_checkpoint_is_damaged_that_is_one_clear_error(make, quiet, whole, damage):
+    trainer, folder = make("whole", "--save_every", "3", new=False)
+    for path in folder.checkpoints.all():
+        part = path / ("checkpoint.json" if damage == "no manifest" else "processes.pt")
+        content = part.read_bytes()
+        part.unlink()
+        if damage in ("empty", "cut"):
+            part.write_bytes(content[: len(content) // 2] if damage == "cut" else b"")
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .* can be read") as caught:
         fit(trainer, folder, quiet, resume=True)
+    assert str(folder.checkpoints.all()[0]) in str(caught.value)
 
 
-def test_a_checkpoint_is_not_unpickled(tmp_path):
-    path = tmp_path / "checkpoint.pt"
+def test_as_many_checkpoints_are_kept_as_asked(make, quiet):
+    trainer, folder = make("many", "--keep", "3", "--save_every", "2")
+    fit(trainer, folder, quiet)
+    assert steps_of(folder) == [10, 8, 6]
 
+
+def test_a_checkpoint_of_an_abandoned_future_goes(tmp_path):
+    """After a fallback, the damaged one is newer in name only."""
+    found = Checkpoints(tmp_path / "checkpoints")
+    for step in (3, 6, 4):
+        found.save(step, {}, {"x": torch.zeros(1)}, {})
+    assert [int(path.name) for path in found.all()] == [4, 3]
+
+
+def test_a_run_that_never_had_a_checkpoint_starts_again(make, quiet, whole, weights, capsys):
+    """What else is in the folder is of the beginning that was lost."""
+    trainer, folder = make("begun", "--save_every", "3")
+    break_at(trainer, 2, kill)
+    with pytest.raises(Killed):
+        fit(trainer, folder, quiet)
+    assert folder.info.exists() and not folder.saved
+    again, folder = make("begun", "--save_every", "3", new=False)
+    fit(again, folder, Console(width=300), resume=True)
+    assert "has no checkpoint yet: it starts again" in capsys.readouterr().out
+    assert same(weights(again), weights(whole[0]))
+
+
+def test_a_checkpoint_of_an_earlier_version_is_refused_by_name(make, quiet, whole):
+    trainer, folder = make("whole", "--save_every", "3", new=False)
+    shutil.rmtree(folder.checkpoints.path)
+    torch.save({"version": 3}, folder.path / "checkpoint.pt")
+    with pytest.raises(RunError, match=r"checkpoint\.pt is a checkpoint of an earlier version"):
+        fit(trainer, folder, quiet, resume=True)
+    assert run.load(folder.path).metrics  # its weights are read all the same
+
+
+def test_a_checkpoint_is_not_unpickled(whole):
     class Trap:
         def __reduce__(self):
             return time.sleep, (0.0,)
 
-    torch.save({"version": 1, "trap": Trap()}, path)
-    with pytest.raises(CheckpointError, match="damaged"):
-        checkpoint.load_checkpoint(path)
+    found = whole[1].checkpoints
+    found.save(11, {}, {}, {"trap": Trap()})
+    with pytest.raises(pickle.UnpicklingError, match="Weights only"):
+        found.read(found.all()[0])
 
 
-def test_all_random_generators_are_restored(tmp_path):
+def test_lost_or_damaged_metrics_come_back_from_the_checkpoint(make, quiet, whole):
+    _, folder = whole
+    before = folder.read_metrics()
+    for damage in (b"", b"\0" * 500, None):
+        folder.metrics.unlink() if damage is None else folder.metrics.write_bytes(damage)
+        again, folder = make("whole", "--save_every", "3", new=False)
+        fit(again, folder, quiet, resume=True)
+        assert folder.read_metrics() == before
+
+
+def test_an_extended_run_is_the_run_of_its_recipe(make, quiet, tree, weights, capsys):
+    """Bit for bit, its schedule starting again; and it says so."""
+    tree |= {"schedule": {"name": "Cosine", "warmup": 0.3}, "pretrain": None}
+    tree["regulariser"] = {"name": "JacobianPenalty", "probability": 0.3, "final_probability": 0.8}
+    at_once, folder = make("at-once", "--epochs", "3", "--restarts", "[2]", tree=tree)
+    fit(at_once, folder, quiet)
+    first, folder = make("extended", tree=tree)
+    fit(first, folder, quiet)
+    alone = weights(first)
+    longer = first.recipe.extended(1)
+    assert longer.restarts == (2,) and longer.epochs == 3
+    folder.check_same(longer)
+    again = Trainer(longer, first.task, first.accelerator)
+    fit(again, folder, Console(width=300), resume=True)
+    said = capsys.readouterr().out
+    assert "the Cosine schedule of the learning rate and the ramp of the regulariser starts" in said
+    assert not same(weights(again), alone)
+    assert same(weights(again), weights(at_once))
+    assert [record["lr"] for record in again.records] == [
+        record["lr"] for record in at_once.records
+    ]
+    assert folder.read_recipe() == longer
+    info = folder.read_info()
+    assert [(each["step"], each["epochs"]) for each in info["segments"]] == [(0, 2), (10, 3)]
+    assert json.loads(folder.evaluation.read_text())["step"] == 15
+
+
+def test_all_random_generators_are_restored():
     def draw():
         return torch.rand(3).tolist(), numpy.random.rand(3).tolist(), random.random()
 
     random.gauss(0.0, 1.0)
-    checkpoint.save_checkpoint(tmp_path / "c", {"random": checkpoint.random_state()})
+    state = json.loads(json.dumps(randomness.random_state()))
     expected = draw()
-    checkpoint.set_random_state(checkpoint.load_checkpoint(tmp_path / "c")["random"])
+    randomness.set_random_state(state)
     assert draw() == expected

@@ -1,31 +1,50 @@
-"""Train a recipe and write a run folder: the resolved recipe, metrics, weights and a checkpoint.
+"""Train a recipe and write a run folder: the resolved recipe, metrics, weights and checkpoints.
 
 Every key of the recipe is also an option, for example --seed 1, --epochs 3, --solver.history 8
 or --solver.name Broyden; `equilibria train RECIPE --help` lists them. Name your own data with
 --data: a text FILE (--task.file) for a language model, or a FOLDER (--task.data) with one
 subfolder of images per class for an image model. With several processes:
 torchrun --nproc-per-node 2 -m equilibria train RECIPE.
+
+Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 save after the current step and exit with status 75. A run
+folder is all that is needed to go on: equilibria train runs/digits --resume, or, once it has
+finished, --extend EPOCHS. Options that would change the result are refused then.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
-from rich.console import Console
-
+from equilibria.cli import keys
+from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser, UserError, named_data
-from equilibria.train import config
 from equilibria.train import recipe as recipes
 from equilibria.train.loop import train
+from equilibria.train.recipe import Recipe
+from equilibria.train.run import Folder, RunError
+
+
+class Asked(NamedTuple):
+    """What the words of the command line ask for."""
+
+    folder: Folder
+    recipe: Recipe
+    begins: list[str]
+    """The words that describe the recipe, for run.json."""
 
 
 def main(argv: Sequence[str]) -> None:
     """Run `equilibria train` with the words `argv`."""
-    parser = Parser("train", __doc__, usage="equilibria train RECIPE [--KEY VALUE ...]")
+    parser = Parser("train", __doc__, usage="equilibria train RECIPE|RUN [--KEY VALUE ...]")
     parser.add_argument(
-        "recipe", type=str, help="name of a recipe (see `equilibria recipes`), or a YAML file"
+        "recipe",
+        type=str,
+        help="name of a recipe (see `equilibria recipes`), a YAML file, or a run folder to go on "
+        "with",
     )
     parser.add_argument("--out", type=str, help="run folder (default: runs/RECIPE)")
     parser.add_argument(
@@ -34,19 +53,99 @@ def main(argv: Sequence[str]) -> None:
         help="text file or folder of images to train on, or name of a data set",
     )
     parser.add_data_dir()
-    parser.add_argument("--resume", action="store_true", help="continue the run in the run folder")
+    parser.add_device()
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="continue the run in the run folder, from its newest intact checkpoint",
+    )
+    parser.add_argument(
+        "--extend",
+        type=int,
+        metavar="EPOCHS",
+        help="train a run for so many epochs more; the learning rate's schedule starts again",
+    )
     own, overrides = parser.split(argv)
     plain = [word for word in own if word not in ("-h", "--help")]
     if len(plain) < len(own):
         with suppress(UserError):  # no recipe is named
             name = parser.parse_args(plain).recipe
-            group = parser.add_argument_group(f"recipe {name}")
-            recipe = recipes.load(name, overrides)
-            config.describe(parser, group, recipe, recipes.choices())
+            keys.describe(parser, f"recipe {name}", _read(name, overrides), recipes.choices())
     arguments = parser.parse_args(own)
-    recipe = recipes.load(arguments.recipe, overrides)
-    if arguments.data is not None:
-        named = named_data(arguments.data, recipe.task)
-        recipe = recipes.load(arguments.recipe, [*overrides, named])
-    folder = Path(arguments.out or Path("runs") / Path(arguments.recipe).stem)
-    train(recipe, folder, data_dir=arguments.data_dir, resume=arguments.resume, console=Console())
+    resume = arguments.resume or arguments.extend is not None
+    asked = _asked(arguments.recipe, arguments.out, overrides, resume, arguments.data)
+    recipe = asked.recipe
+    if arguments.extend is not None:
+        if arguments.extend < 1:
+            raise UserError(f"--extend must be 1 or more epochs; got {arguments.extend}")
+        recipe = recipe.extended(arguments.extend)
+    path, console = asked.folder.path, Output(quiet=arguments.quiet)
+    train(
+        recipe,
+        path,
+        data_dir=arguments.data_dir,
+        resume=resume,
+        device=arguments.device,
+        console=console,
+        command=asked.begins,
+    )
+    if os.environ.get("RANK", "0") == "0":
+        console.done(f"The run is in {path}. Next: equilibria report {path}", path)
+
+
+def _asked(
+    name: str, out: str | None, overrides: list[str], resume: bool, data: str | None
+) -> Asked:
+    """Return which recipe is to be trained in which folder.
+
+    Args:
+        name: recipe, YAML file or run folder.
+        out: run folder; None for the one that the name implies.
+        overrides: options for keys of the recipe.
+        resume: the folder holds a run.
+        data: the user's data, which for a run may have moved.
+
+    Raises:
+        UserError: a run folder is named, and not that it is to be resumed.
+        ConfigError: the recipe is not valid.
+        RunError: there is no run to resume.
+    """
+    own = Folder(Path(name)) if Path(name).is_dir() else None
+    folder = Folder(Path(out)) if out else own or Folder(Path("runs") / Path(name).stem)
+    if own is not None:
+        if not resume:
+            raise UserError(
+                f"{name} is a folder, not a recipe: to go on with the run in it, add --resume, or "
+                "--extend EPOCHS"
+            )
+        if folder.path.resolve() != own.path.resolve():
+            raise UserError(f"the run in {name} is continued there: leave --out out")
+        recipe, begins = _read(name, overrides), []
+    else:
+        begun = _begun(folder, name) if resume else []
+        begins = [name, *begun, *overrides]
+        recipe = recipes.load(name, begins[1:])
+    if data is not None:
+        named = named_data(data, recipe.task)
+        begins += named
+        recipe = recipes.parse(recipes.dump(recipe), named)
+    return Asked(folder, recipe, begins)
+
+
+def _read(name: str, overrides: list[str]) -> Recipe:
+    """Return a recipe, or that of a run folder, under options."""
+    if not Path(name).is_dir():
+        return recipes.load(name, overrides)
+    known = Folder(Path(name)).read_recipe()
+    return recipes.parse(recipes.dump(known), overrides, source=f"the recipe of {name}")
+
+
+def _begun(folder: Folder, name: str) -> list[str]:
+    """Return the options with which a run of the recipe `name` was begun."""
+    if not folder.path.is_dir():
+        raise RunError(f"there is no run folder {folder.path} to resume: name it with --out")
+    with suppress(RunError):  # run.json is missing: nothing is known
+        begun = folder.read_info().get("command", [])
+        if begun and Path(begun[0]).stem == Path(name).stem:
+            return begun[1:]
+    return []

@@ -19,10 +19,6 @@ __all__ = ["FILES", "decides", "digest"]
 FILES = f"{__package__}.files."
 """Prefix of the modules of a user's own files."""
 
-PROSE = ("description",)
-"""Keys of a recipe that do not affect the result."""
-
-
 def digest(content: Any) -> str:
     """Return a checksum of what JSON can hold, of 16 digits."""
     text = json.dumps(content, sort_keys=True, default=_plain, ensure_ascii=True)
@@ -34,7 +30,7 @@ def decides(recipe: Recipe) -> dict[str, Any]:
 
     Changing a default changes the checksum; changing a description does not.
     """
-    return {key: value for key, value in recipes.dump(recipe).items() if key not in PROSE}
+    return recipes.decisive(recipe)
 
 
 def _plain(value: Any) -> Any:

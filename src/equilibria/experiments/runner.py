@@ -20,7 +20,7 @@ from equilibria.experiments.identity import decides, digest
 from equilibria.experiments.provenance import Origin
 from equilibria.experiments.study import Context, Point, Scale, Study, StudyError
 from equilibria.experiments.training import Store, Trained
-from equilibria.train import checkpoint
+from equilibria.train import randomness
 from equilibria.train.loop import Interrupted
 
 __all__ = [
@@ -238,17 +238,17 @@ def _measured(
     )
     head: dict[str, Any] = {}
     rows: list[dict[str, Any]] = []
-    random = checkpoint.random_state()
+    random = randomness.random_state()
     try:
         for measure in point.measures:
-            checkpoint.seed_all(0)  # a measure is the same whichever came before
+            randomness.seed_all(0)  # a measure is the same whichever came before
             found = measure(context)
             if isinstance(found, Mapping):
                 head |= cast(Mapping[str, Any], found)
             else:
                 rows += [dict(row) for row in found]
     finally:
-        checkpoint.set_random_state(random)
+        randomness.set_random_state(random)
     rows = [head, *rows] if head or not rows else rows
     for name, level in point.factors.items():
         if any(row.get(name, level) != level for row in rows):

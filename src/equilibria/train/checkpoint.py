@@ -1,85 +1,181 @@
-"""Everything that a run needs to continue as if it had never stopped, in one file."""
+"""The checkpoints of a run: everything that it needs to continue as if it had never stopped.
+
+Each is a folder of its own, named by its step: `checkpoint.json` with the metrics so far and the
+SHA-256 of every other file, `model.safetensors`, `optimiser.pt` and `processes.pt`. It is complete
+or absent, and it is checked when it is read: where the newest is damaged, the one before is taken.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import io
-import pickle
-import random
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy
 import torch
-from safetensors.torch import load_file, save
-from torch import Tensor, nn
+from safetensors.torch import load, save
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from equilibria import __version__
 from equilibria.train import files
 
-VERSION = 3
-CUDA = torch.cuda.is_available()
+FORMAT = 4
+MANIFEST = "checkpoint.json"
+MODEL = "model.safetensors"
 
 
 class CheckpointError(RuntimeError):
     """A file of a run that cannot be read; the message names it and what to do."""
 
 
-def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
-    """Write a checkpoint, whole or not at all.
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was read and found intact."""
+
+    path: Path
+    step: int
+    about: dict[str, Any]
+    """What `checkpoint.json` holds besides: numbers, strings and containers of these."""
+    model: dict[str, Tensor]
+    parts: dict[str, Any]
+    """Everything else by name, on the CPU: tensors, numbers, strings and containers of these."""
+
+
+class Checkpoints:
+    """The checkpoints of a run.
 
     Args:
-        path: the file.
-        content: tensors, numbers, strings and containers of these, nothing else.
-
-    Raises:
-        OSError: it could not be written; the last checkpoint is untouched.
+        path: the folder that holds them; it need not exist yet.
     """
-    buffer = io.BytesIO()  # torch reports a full disk as something else when it writes by itself
-    torch.save({"version": VERSION, **content}, buffer)
-    files.write_bytes(path, buffer.getvalue())
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def all(self) -> list[Path]:
+        """Return the folders of all checkpoints, damaged ones too, the newest first."""
+        if not self.path.is_dir():
+            return []
+        found = (path for path in self.path.iterdir() if path.name.isdigit() and path.is_dir())
+        return sorted(found, key=lambda path: int(path.name), reverse=True)
+
+    def save(
+        self,
+        step: int,
+        about: Mapping[str, Any],
+        model: Mapping[str, Tensor],
+        parts: Mapping[str, Any],
+        *,
+        keep: int = 2,
+    ) -> None:
+        """Write a checkpoint, whole or not at all, and delete those that it makes superfluous.
+
+        Args:
+            step: steps taken; a checkpoint of this or a later step is of a past that was abandoned.
+            about: what goes into `checkpoint.json`.
+            model: parameters and buffers.
+            parts: everything else by name: tensors, numbers, strings and containers of these.
+            keep: how many checkpoints to keep, this one included.
+
+        Raises:
+            OSError: it could not be written; the earlier checkpoints are untouched.
+        """
+        state = {key: value.detach().cpu().contiguous() for key, value in model.items()}
+        content = {MODEL: save(state)}
+        for name, part in parts.items():
+            buffer = io.BytesIO()
+            torch.save(part, buffer)
+            content[f"{name}.pt"] = buffer.getvalue()
+        sums = {name: {"bytes": len(c), "sha256": _sha256(c)} for name, c in content.items()}
+        content[MANIFEST] = _signed(
+            {"format": FORMAT, "equilibria": __version__, "step": step, **about, "parts": sums}
+        )
+        self.path.mkdir(exist_ok=True)
+        files.sync_folder(self.path.parent)
+        path = self.path / f"{step:010d}"
+        if path.exists():
+            _delete(path)
+        files.write_folder(path, content)
+        earlier = [each for each in self.all() if int(each.name) < step]
+        for each in set(self.all()) - {path, *earlier[: keep - 1]}:
+            _delete(each)
+
+    def newest(self, warn: Callable[[str], object]) -> Checkpoint | None:
+        """Return the newest intact checkpoint; None if there has never been one.
+
+        Args:
+            warn: called with a sentence for each newer one that is damaged.
+
+        Raises:
+            CheckpointError: all are damaged, or of another version.
+        """
+        damaged: list[str] = []
+        for path in self.all():
+            try:
+                found = self.read(path)
+            except CheckpointError as error:
+                damaged.append(str(error))
+                continue
+            for message in damaged:
+                warn(f"{message}: it is ignored, and the run continues from {path}")
+            return found
+        if damaged:
+            raise CheckpointError(
+                f"no checkpoint in {self.path} can be read ({'; '.join(damaged)}): restore one "
+                "from a copy, or train into another folder with --out"
+            )
+        return None
+
+    def read(self, path: Path) -> Checkpoint:
+        """Read a checkpoint; nothing in it is executed.
+
+        Raises:
+            CheckpointError: it is damaged, or of another version.
+        """
+        try:
+            text = (path / MANIFEST).read_bytes()
+            about: dict[str, Any] = files.from_json(text.decode())
+            if about["format"] != FORMAT:
+                raise CheckpointError(
+                    f"{path} has format {about['format']} of version {about.get('equilibria')}, "
+                    f"and this version ({__version__}) reads format {FORMAT}"
+                )
+            if _signed({k: v for k, v in about.items() if k != "sha256"}) != text:
+                raise ValueError(f"{MANIFEST} does not have the checksum that it should")
+            content = {name: (path / name).read_bytes() for name in about["parts"]}
+            for name, known in about["parts"].items():
+                if _sha256(content[name]) != known["sha256"]:
+                    raise ValueError(f"{name} does not have the checksum that it should")
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            missing = isinstance(error, FileNotFoundError) and error.filename
+            reason = f"{Path(missing).name} is missing" if missing else " ".join(str(error).split())
+            raise CheckpointError(f"{path} is damaged ({reason})") from None
+        model = load(content.pop(MODEL))
+        parts = {name.removesuffix(".pt"): _unpickled(each) for name, each in content.items()}
+        return Checkpoint(path, about["step"], about, model, parts)
 
 
-def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Read what `save_checkpoint` wrote; nothing in it is executed.
-
-    Raises:
-        CheckpointError: the file is missing, damaged or of another version.
-    """
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing: there is nothing to resume from") from None
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError, pickle.UnpicklingError) as error:
-        reason = " ".join(str(error).split())[:80] or "it is empty"
-        raise CheckpointError(f"{path} is damaged or not a checkpoint ({reason})") from None
-    if not isinstance(content, dict) or content.get("version") != VERSION:
-        raise CheckpointError(f"{path} is not a checkpoint of this version of equilibria")
-    return content
+def _signed(content: Mapping[str, Any]) -> bytes:
+    """Return the bytes of `checkpoint.json`, with their own checksum in them."""
+    text = files.to_json(content, indent=1)
+    return files.to_json({**content, "sha256": _sha256(text.encode())}, indent=1).encode()
 
 
-def save_weights(path: Path, model: nn.Module) -> None:
-    """Write the parameters and buffers of `model` as safetensors, whole or not at all."""
-    state = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
-    files.write_bytes(path, save(state))
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
-def load_weights(path: Path, model: nn.Module) -> None:
-    """Put the weights that `save_weights` wrote into `model`.
+def _unpickled(content: bytes) -> Any:
+    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
 
-    Raises:
-        CheckpointError: the file is missing, damaged or of another model.
-    """
-    if not path.is_file():
-        raise CheckpointError(f"{path} is missing: the run has not saved any weights yet")
-    try:
-        state = load_file(path)
-    except Exception as error:  # safetensors raises its own class for a damaged file
-        raise CheckpointError(f"{path} is damaged or not a safetensors file ({error})") from None
-    try:
-        model.load_state_dict(state)
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise CheckpointError(f"{path} holds the weights of another model: {reason}") from None
+
+def _delete(path: Path) -> None:
+    """Delete a checkpoint; one that is half deleted is not taken for a whole one."""
+    (path / MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def on_cpu(tree: Any) -> Any:
@@ -97,34 +193,3 @@ def copied(tree: Any) -> Any:
     return pytree.tree_map(
         lambda x: x.detach().clone(memory_format=plain) if isinstance(x, Tensor) else x, tree
     )
-
-
-def seed_all(seed: int) -> None:
-    """Seed all global random generators."""
-    random.seed(seed)
-    numpy.random.seed(seed)
-    torch.manual_seed(seed)
-
-
-def random_state() -> dict[str, Any]:
-    """Return the state of all global random generators of this process, in plain numbers."""
-    _, keys, position, has_gauss, gauss = numpy.random.get_state(legacy=True)
-    version, internal, gauss_next = random.getstate()
-    return {
-        "torch": torch.get_rng_state().tolist(),
-        "cuda": [s.tolist() for s in torch.cuda.get_rng_state_all()] if CUDA else [],
-        "numpy": [numpy.asarray(keys).tolist(), position, has_gauss, gauss],
-        "python": [version, list(internal), gauss_next],
-    }
-
-
-def set_random_state(state: dict[str, Any]) -> None:
-    """Restore all global random generators of this process to a state from `random_state`."""
-    torch.set_rng_state(torch.tensor(state["torch"], dtype=torch.uint8))
-    if state["cuda"] and CUDA:
-        states = [torch.tensor(each, dtype=torch.uint8) for each in state["cuda"]]
-        torch.cuda.set_rng_state_all(states)
-    keys, position, has_gauss, gauss = state["numpy"]
-    numpy.random.set_state(("MT19937", keys, position, has_gauss, gauss))
-    version, internal, gauss_next = state["python"]
-    random.setstate((version, tuple(internal), gauss_next))

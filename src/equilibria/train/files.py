@@ -1,11 +1,22 @@
 """Atomic writes: a file is either the old one or the new one."""
 
+import hashlib
 import json
+import math
 import os
-import tempfile
-from collections.abc import Callable
+import platform
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
+
+HOST = hashlib.sha256(platform.node().encode()).hexdigest()[:6]
+DAY = 24 * 3600.0
+
+NONFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+"""Numbers that JSON lacks, as the strings that stand for them (as in protobuf's JSON)."""
 
 
 def write(path: Path, save: Callable[[IO[bytes]], object]) -> None:
@@ -18,18 +29,18 @@ def write(path: Path, save: Callable[[IO[bytes]], object]) -> None:
     Raises:
         OSError: the disk is full or the folder cannot be written; `path` is unchanged.
     """
+    temporary = _temporary(path)
     try:
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        # With the permissions of any new file, which tempfile's would lack.
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except OSError as error:
         reason = error.strerror or str(error)
         raise OSError(error.errno, f"{reason}; nothing was written", str(path)) from error
-    temporary = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
             save(file)
             file.flush()
             os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())  # mkstemp makes files that only their owner may read
         temporary.replace(path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
@@ -37,7 +48,7 @@ def write(path: Path, save: Callable[[IO[bytes]], object]) -> None:
             reason = error.strerror or str(error)
             raise OSError(error.errno, f"{reason}; nothing was changed", str(path)) from error
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -51,17 +62,99 @@ def write_text(path: Path, content: str) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write `content` to `path` as indented JSON, whole or not at all; see `write`."""
-    write_text(path, json.dumps(content, indent=2) + "\n")
+    """Write `content` to `path` as indented JSON, whole or not at all; see `write`, `to_json`."""
+    write_text(path, to_json(content, indent=2) + "\n")
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def write_folder(path: Path, content: Mapping[str, bytes]) -> None:
+    """Write a folder of files that does not exist yet, whole or not at all.
+
+    Raises:
+        OSError: the disk is full or the parent cannot be written; there is no such folder then.
+    """
+    temporary = _temporary(path)
+    try:
+        temporary.mkdir()
+        for name, each in content.items():
+            with (temporary / name).open("wb") as file:
+                file.write(each)
+                file.flush()
+                os.fsync(file.fileno())
+        sync_folder(temporary)
+        temporary.rename(path)
+    except BaseException as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, OSError):
+            reason = error.strerror or str(error)
+            raise OSError(error.errno, f"{reason}; nothing was changed", str(path)) from error
+        raise
+    sync_folder(path.parent)
 
 
-def _sync_folder(folder: Path) -> None:
+def clear(folder: Path) -> None:
+    """Delete the temporary files and folders of processes that died while they wrote.
+
+    Those of other machines, of which nothing is known, go when they are a day old.
+    """
+    for path in folder.glob(".*.tmp"):
+        host, _, pid = path.name.split(".")[-3].partition("-")
+        alive = _alive(int(pid)) if host == HOST and pid.isdigit() else None
+        if alive or (alive is None and path.stat().st_mtime > time.time() - DAY):
+            continue
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def to_json(content: Any, indent: int | None = None) -> str:
+    """Return `content` as JSON; numbers that are not finite become strings, see `NONFINITE`."""
+    return json.dumps(_spelt(content), indent=indent, allow_nan=False)
+
+
+def from_json(text: str) -> Any:
+    """Return what `to_json` wrote.
+
+    Raises:
+        ValueError: it is not JSON, or nested too deeply.
+    """
+    try:
+        return _read(json.loads(text))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _spelt(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, Mapping):
+        return {str(key): _spelt(each) for key, each in value.items()}
+    return [_spelt(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _read(value: Any) -> Any:
+    if isinstance(value, str):
+        return NONFINITE.get(value, value)
+    if isinstance(value, dict):
+        return {key: _read(each) for key, each in value.items()}
+    return [_read(each) for each in value] if isinstance(value, list) else value
+
+
+def _temporary(path: Path) -> Path:
+    """Return a new name beside `path`, which says who writes there; see `clear`."""
+    return path.with_name(f".{path.name}.{HOST}-{os.getpid()}.{secrets.token_hex(4)}.tmp")
+
+
+def _alive(pid: int) -> bool:
+    if pid == os.getpid():
+        return False  # what this process writes now is written under the lock, or by this thread
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def sync_folder(folder: Path) -> None:
     """Flush the rename itself: on a crash a folder entry can be lost though its file is not."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from rich.console import Console
@@ -32,18 +31,19 @@ class JsonLines:
 
     Args:
         folder: the run.
-        epochs: finished epochs from which the run continues; later lines are dropped.
+        records: of the finished epochs from which the run continues; the file holds these.
     """
 
-    def __init__(self, folder: Folder, epochs: int) -> None:
+    def __init__(self, folder: Folder, records: Sequence[Mapping[str, Any]]) -> None:
         self.path = folder.metrics
-        kept = [json.dumps(record) + "\n" for record in folder.read_metrics()[:epochs]]
-        files.write_text(self.path, "".join(kept))
+        text = "".join(files.to_json(record) + "\n" for record in records)
+        if not self.path.is_file() or self.path.read_bytes() != text.encode():
+            files.write_text(self.path, text)
 
     def epoch(self, record: Mapping[str, Any]) -> None:
         """Append the metrics of an epoch."""
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+            file.write(files.to_json(record) + "\n")
             file.flush()
             os.fsync(file.fileno())
 

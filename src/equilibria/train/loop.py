@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
+from accelerate import Accelerator
 from rich.console import Console
 
 from equilibria.solve import SolveWarning
-from equilibria.train import checkpoint, evaluation, files
+from equilibria.tasks import Task
+from equilibria.train import evaluation, files, stops
+from equilibria.train.config import as_chosen
 from equilibria.train.loggers import JsonLines, Logger, TensorBoard, Terminal
+from equilibria.train.processes import agreed, any_of, reachable
 from equilibria.train.recipe import Recipe
-from equilibria.train.run import Folder, describe
-from equilibria.train.trainer import Probe, Trainer
+from equilibria.train.run import Folder, describe, parameters, segment
+from equilibria.train.trainer import Diverged, Probe, Trainer
+from equilibria.train.weights import save_weights
 
 __all__ = ["Interrupted", "Stop", "fit", "train"]
 
@@ -27,7 +29,9 @@ Stop = Callable[[], bool]
 
 
 class Interrupted(RuntimeError):
-    """Training was stopped and can be resumed; the message says how."""
+    """Training was stopped and saved, and can be resumed; the message says how."""
+
+    exit_status = stops.STOPPED
 
 
 def train(
@@ -36,9 +40,11 @@ def train(
     *,
     data_dir: Path | None = None,
     resume: bool = False,
+    device: str | None = None,
     console: Console | None = None,
     probe: Probe | None = None,
     stop: Stop = lambda: False,
+    command: Sequence[str] = (),
 ) -> None:
     """Train a model as `recipe` says and write the run to the folder `path`.
 
@@ -48,47 +54,76 @@ def train(
         recipe: what to do.
         path: the run folder, which must not exist yet, or be a run of this recipe under `resume`.
         data_dir: folder to search for data sets before EQUILIBRIA_DATA.
-        resume: continue from the checkpoint in the folder; a finished run is left as it is.
+        resume: continue from the newest intact checkpoint in the folder, or from the start if there
+            is none yet; a finished run is left as it is. The recipe may have a further segment
+            (`Recipe.extended`).
+        device: where to train; None for the GPU, if there is one.
         console: where to write; None for standard output.
         probe: takes further measurements after each epoch.
         stop: tells when to stop.
+        command: the words of the command line that begins the run, for run.json.
 
     Raises:
-        RunError: the folder exists, or cannot be resumed with this recipe.
-        CheckpointError: the checkpoint is damaged, or of another run.
+        RunError: the folder exists, has another writer, or cannot be resumed with this recipe.
+        CheckpointError: all checkpoints are damaged.
         TrainingError: the loss is no longer finite.
         ODEError: a neural ODE can no longer be integrated.
         Interrupted: a signal or `stop` ended the run; it was saved.
+        PeerLost: another process ended.
+        Elsewhere: another process failed to begin or to save.
     """
     folder = Folder(Path(path))
     if resume:
         folder.read_recipe()  # fails before any data are read if this is not a run
     else:
-        folder.check_free()  # on all processes, so that none is left waiting for another
-    accelerator = evaluation.accelerator(recipe.precision)
+        folder.check_free()
+    accelerator = evaluation.accelerator(recipe.precision, device)
     console = (console or Console()) if accelerator.is_main_process else Console(quiet=True)
-    with accelerator.main_process_first():  # which downloads what is missing
-        task = recipe.task.load(data_dir)
-    recipe = replace(recipe, model=task.complete(recipe.model))
-    if resume:
-        folder.check_same(recipe)
-    fresh = not (resume and folder.checkpoint.exists())
-    begins = recipe.initialisation
-    if fresh and begins is not None and begins.radius is not None:
+    with ExitStack() as stack:
+        with agreed(accelerator):
+            if accelerator.is_main_process:
+                stack.enter_context(folder.writing(resume=resume))
+        stack.enter_context(reachable(accelerator, f"; resume with: {folder.resume}"))
+        task = _task(recipe, folder, accelerator, data_dir)
+        with as_chosen():
+            recipe = replace(recipe, model=task.complete(recipe.model))
+        if resume:
+            folder.check_same(recipe)
+        fresh = not (resume and folder.saved)
+        begins = recipe.initialisation
+        if fresh and begins is not None and begins.radius is not None:
+            console.print(
+                f"Searching for the scale of the recurrent weights that gives a spectral radius of "
+                f"{begins.radius:g} on the first batch ...",
+                markup=False,
+            )
+        with as_chosen():
+            trainer = Trainer(recipe, task, accelerator, probe=probe, fresh=fresh)
+        if accelerator.is_main_process and not resume:
+            folder.create(recipe)
         console.print(
-            f"Searching for the scale of the recurrent weights that gives a spectral radius of "
-            f"{begins.radius:g} on the first batch ...",
+            f"{type(recipe.model).__name__.removesuffix('Config')}, "
+            f"{parameters(trainer.model):,} parameters, on {task.source or 'its own data'}, "
+            f"{recipe.epochs} epochs of {trainer.steps_per_epoch} steps on "
+            f"{accelerator.num_processes} x {accelerator.device.type}",
+            soft_wrap=True,
             markup=False,
+            highlight=False,
         )
-    trainer = Trainer(recipe, task, accelerator, probe=probe, fresh=fresh)
-    if accelerator.is_main_process and not resume:
-        folder.create(recipe)
-    fit(trainer, folder, console, resume=resume, stop=stop)
-    accelerator.wait_for_everyone()
+        fit(trainer, folder, console, resume=resume, stop=stop, command=command)
+        accelerator.wait_for_everyone()
     accelerator.end_training()
-    console.print(
-        f"The run is in {path}. Next: equilibria report {path}", soft_wrap=True, markup=False
-    )
+
+
+def _task(recipe: Recipe, folder: Folder, accelerator: Accelerator, data_dir: Path | None) -> Task:
+    """Read the data, on the main process first: it downloads what is missing."""
+    task = None
+    for first in (True, False):
+        with agreed(accelerator), as_chosen():
+            if accelerator.is_main_process is first:
+                task = folder.found(recipe.task).load(data_dir)
+    assert task is not None
+    return task
 
 
 def fit(
@@ -98,52 +133,111 @@ def fit(
     *,
     resume: bool = False,
     stop: Stop = lambda: False,
+    command: Sequence[str] = (),
 ) -> None:
     """Train until the recipe's last epoch, and evaluate; see `train`."""
-    main = trainer.accelerator.is_main_process
+    accelerator, recipe = trainer.accelerator, trainer.recipe
     if resume:
-        trainer.restore(folder)
-        if trainer.step == trainer.steps and folder.evaluation.exists():
-            console.print(f"{folder.path} is finished: there is nothing to resume", markup=False)
-            return
-    if trainer.step == 0 and main:
-        about = describe(trainer.model, trainer.task, trainer.accelerator)
-        if trainer.beginning is not None:
-            console.print(f"Recurrent weights: {trainer.beginning}", markup=False)
-            about["initialisation"] = trainer.beginning.json()
-        files.write_json(folder.info, about)
-        trainer.task.save(folder.path)
+        with agreed(accelerator):
+            trainer.restore(folder, lambda text: console.print(text, style="yellow", markup=False))
+        _say_where(trainer, folder, console)
+    written: list[Logger] = []
+    if accelerator.is_main_process:
+        written = [JsonLines(folder, trainer.records)]
+    if resume and trainer.step == trainer.steps and folder.concluded(trainer.step):
+        console.print(
+            f"{folder.path} is finished: there is nothing to resume. To train on, add "
+            "--extend EPOCHS",
+            soft_wrap=True,
+            markup=False,
+        )
+        return
+    if accelerator.is_main_process:
+        _record(trainer, folder, console, command)
     with ExitStack() as stack:
-        terminal = Terminal(console, trainer.recipe.epochs, trainer.steps_per_epoch, trainer.task)
-        loggers: list[Logger] = [terminal]
-        if main:
-            epochs = trainer.step // trainer.steps_per_epoch
-            loggers = [JsonLines(folder, epochs), TensorBoard(folder, trainer.step), terminal]
+        terminal = Terminal(console, recipe.epochs, trainer.steps_per_epoch, trainer.task)
+        if accelerator.is_main_process:
+            written.append(TensorBoard(folder, trainer.step))
+        loggers: list[Logger] = [*written, terminal]
         for logger in loggers:
             stack.callback(logger.close)
-        stopped = stack.enter_context(_signals(trainer.accelerator.num_processes == 1))
+        stopped = stack.enter_context(stops.caught(tell=accelerator.is_main_process))
         # Shares of failed backward solves are logged; a warning per step would bury them.
         stack.enter_context(warnings.catch_warnings(action="ignore", category=SolveWarning))
-        every = trainer.recipe.save_every
         while trainer.step < trainer.steps:
-            trainer.train_step()
+            _step(trainer, folder)
             epoch, position = divmod(trainer.step, trainer.steps_per_epoch)
+            record = None
             if position:
                 terminal.step(epoch + 1, position, trainer.tally, trainer.seconds)
             else:
                 record = trainer.finish_epoch()
+            ends = any_of(accelerator, bool(stopped) or stop())
+            due = recipe.save_every is not None and trainer.step % recipe.save_every == 0
+            if record or ends or due:
+                trainer.save(folder)
+            if record:
                 for logger in loggers:
                     logger.epoch(record)
-            ends = bool(stopped) or stop()
-            if position == 0 or ends or (every and trainer.step % every == 0):
-                trainer.save(folder)
             if ends and trainer.step < trainer.steps:
                 raise Interrupted(
                     f"stopped in epoch {epoch + 1} after step {trainer.step} of {trainer.steps}; "
-                    f"it is saved; continue with: equilibria train {folder.recipe} "
-                    f"--out {folder.path} --resume"
+                    f"it is saved; continue with: {folder.resume}"
                 )
     conclude(trainer, folder, console)
+
+
+def _step(trainer: Trainer, folder: Folder) -> None:
+    """Take a step; where it diverges, say what is left of the run."""
+    try:
+        trainer.train_step()
+    except Diverged as error:
+        saved = folder.checkpoints.all()
+        left = f"The last good checkpoint is {saved[0]}" if saved else "Nothing had been saved yet"
+        raise Diverged(f"{error}. {left}") from None
+
+
+def _say_where(trainer: Trainer, folder: Folder, console: Console) -> None:
+    """Say where a run goes on, and what starts again in a further segment of it."""
+    recipe = trainer.recipe
+    if trainer.step == 0:
+        console.print(f"{folder.path} has no checkpoint yet: it starts again", markup=False)
+    elif trainer.step < trainer.steps:
+        console.print(
+            f"Continues after step {trainer.step} of {trainer.steps}", markup=False, highlight=False
+        )
+    begin, _ = trainer.segment(trainer.step)
+    if begin and begin == trainer.step < trainer.steps:
+        again = [f"the {type(recipe.schedule).__name__} schedule of the learning rate"]
+        if recipe.regulariser is not None:
+            again.append("the ramp of the regulariser")
+        console.print(
+            f"A new segment, to epoch {recipe.epochs}: {' and '.join(again)} starts again here",
+            soft_wrap=True,
+            markup=False,
+            highlight=False,
+        )
+
+
+def _record(trainer: Trainer, folder: Folder, console: Console, command: Sequence[str]) -> None:
+    """Write run.json, and all else that is known before the first step of this process."""
+    recipe, accelerator = trainer.recipe, trainer.accelerator
+    if trainer.step == 0 or not folder.info.exists():
+        about = describe(trainer.model, trainer.task, accelerator)
+        about |= {"command": list(command), "segments": []}
+        if trainer.beginning is not None:
+            console.print(f"Recurrent weights: {trainer.beginning}", markup=False)
+            about["initialisation"] = trainer.beginning.json()
+        trainer.task.save(folder.path)
+    else:
+        about = folder.read_info()
+    about["place"] = folder.place(recipe.task)
+    about["segments"] = [
+        *about.get("segments", ()),
+        segment(trainer.step, recipe.epochs, accelerator),
+    ]
+    files.write_json(folder.info, about)
+    folder.update(recipe)
 
 
 def conclude(trainer: Trainer, folder: Folder, console: Console) -> None:
@@ -151,8 +245,9 @@ def conclude(trainer: Trainer, folder: Folder, console: Console) -> None:
     result = trainer.evaluate("test", () if trainer.task.streams else evaluation.DEPTHS)
     if (radius := trainer.radius()) is not None:
         result["spectral_radius"] = radius
+    result["step"] = trainer.step
     if trainer.accelerator.is_main_process:
-        checkpoint.save_weights(folder.weights, trainer.model)
+        save_weights(folder.weights, trainer.model)
         files.write_json(folder.evaluation, result)
     statuses = result["forward"]["status"]
     if statuses is not None and statuses["CONVERGED"] < 0.99:
@@ -164,28 +259,3 @@ def conclude(trainer: Trainer, folder: Folder, console: Console) -> None:
             style="yellow",
             markup=False,
         )
-
-
-@contextmanager
-def _signals(catch: bool) -> Iterator[list[int]]:
-    """Collect the first interrupt or termination instead of dying of it; a second one kills.
-
-    Several processes are not stopped in the same step, so there the launcher's signals kill, and
-    a resume starts from the last checkpoint.
-    """
-    received: list[int] = []
-    if not catch or threading.current_thread() is not threading.main_thread():
-        yield received
-        return
-
-    def receive(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        for each, handler in before.items():
-            signal.signal(each, handler)
-
-    before = {each: signal.signal(each, receive) for each in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield received
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)

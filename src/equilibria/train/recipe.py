@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -82,7 +83,10 @@ class Recipe:
         precision: arithmetic inside the cell and around the solver: float32, or autocast to bf16
             or fp16. The solver's own arithmetic stays in float32.
         probes: held-out samples at which the spectral radius is measured after each epoch.
+        restarts: epochs after which the schedule and the ramp of the regulariser start again: where
+            the run was extended.
         save_every: steps between checkpoints; null for one at the end of each epoch.
+        keep: checkpoints to keep: where the newest is damaged, a run resumes from the one before.
         seed: seed of the initial weights, the order of the samples and everything else random.
     """
 
@@ -107,15 +111,23 @@ class Recipe:
     clip: float | None = None
     precision: Literal["float32", "bf16", "fp16"] = "float32"
     probes: int = 64
+    restarts: tuple[int, ...] = ()
     save_every: int | None = None
+    keep: int = 2
     seed: int = 0
 
     def __post_init__(self) -> None:
         counts = ("epochs", "epoch_steps", "batch_size", "accumulate", "eval_batch_size", "probes")
-        for name in (*counts, "save_every"):
+        for name in (*counts, "save_every", "keep"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1; got {value}")
+        ends = (0, *self.restarts, self.epochs)
+        if any(one >= other for one, other in itertools.pairwise(ends)):
+            raise ValueError(
+                f"restarts must be increasing epochs between 0 and epochs ({self.epochs}); got "
+                f"{', '.join(map(str, self.restarts))}"
+            )
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed must be between 0 and 2^32 - 1; got {self.seed}")
         if self.clip is not None and not self.clip > 0.0:
@@ -130,11 +142,34 @@ class Recipe:
             if getattr(self, name) is None:
                 raise ValueError(f"{name}: is missing, and {type(self.model).__name__} needs one")
         assert self.solver is not None
+        self._check_adjoint()
         controller = self.regulariser and self.regulariser.controller
         if controller and controller.evals >= self.solver.max_evals:
             raise ValueError(
                 f"regulariser.controller.evals is {controller.evals:g}, but solver.max_evals is "
                 f"{self.solver.max_evals}: solves can never exceed this budget; lower it"
+            )
+
+    def _check_adjoint(self) -> None:
+        """Raise ValueError if the adjoint cannot differentiate what the solver does."""
+        implicit = self.adjoint if isinstance(self.adjoint, Implicit) else None
+        sharing = {"adjoint": self.adjoint}
+        if implicit is not None:
+            sharing |= {
+                "adjoint.guess": implicit.guess,
+                "adjoint.preconditioner": implicit.preconditioner,
+            }
+        learns = isinstance(self.solver, solve.Broyden) and self.solver.memory is None
+        for key, method in sharing.items():
+            if isinstance(method, solve.Shine) and not learns:
+                raise ValueError(
+                    f"{key} is Shine, which shares the matrix of a forward solve by Broyden with "
+                    "unlimited memory: set solver.name to Broyden and solver.memory to null"
+                )
+        if isinstance(self.adjoint, solve.Unrolled) and isinstance(self.solver, solve.NewtonKrylov):
+            raise ValueError(
+                "adjoint is Unrolled, which cannot differentiate the steps of NewtonKrylov: set "
+                "solver.name or adjoint.name to another"
             )
 
     def _check_explicit(self) -> None:
@@ -145,9 +180,22 @@ class Recipe:
         if given:
             raise ValueError(_nothing_to_solve(type(self.model).__name__, given))
 
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The epochs at which the segments of the run end."""
+        return (*self.restarts, self.epochs)
+
+    def extended(self, epochs: int) -> Recipe:
+        """Return the recipe of the run with a further segment of so many epochs."""
+        return replace(self, epochs=self.epochs + epochs, restarts=self.ends)
+
     def layer(self) -> dict[str, Any]:
         """Return the keywords of the model's `DEQ` layer; none for an explicit network."""
         return {name: getattr(self, name) for name in LAYER} if self.model.implicit else {}
+
+
+UNDECISIVE = ("description", "save_every", "keep")
+"""Keys of a recipe that do not affect the result."""
 
 
 def _nothing_to_solve(model: str, given: Sequence[str]) -> str:
@@ -210,6 +258,31 @@ def parse(tree: Mapping[str, Any], argv: Sequence[str] = (), *, source: str = "r
 def dump(recipe: Recipe) -> dict[str, Any]:
     """Return the recipe as a nested mapping with every default filled in."""
     return config.dump(recipe, choices())
+
+
+def decisive(recipe: Recipe) -> dict[str, Any]:
+    """Return the keys of a recipe that determine its result, with every default filled in."""
+    left_out = {
+        *UNDECISIVE,
+        *(() if recipe.restarts else ("restarts",)),
+    }  # as before there were any
+    tree = {key: value for key, value in dump(recipe).items() if key not in left_out}
+    for key in ("file", "data"):  # where the user's data are; what they are, their checksum tells
+        if Path(tree["task"].get(key) or "").is_absolute():
+            tree["task"] = {**tree["task"], key: None}
+    return tree
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Return a line for each key at which two `decisive` trees differ: 'key: this, that'.
+
+    A further segment is no difference: what was trained before is the same.
+    """
+    ends = [(*tree.get("restarts", ()), tree["epochs"]) for tree in (one, other)]
+    trees = [renamed(tree) for tree in (one, other)]
+    if ends[0] == ends[1][: len(ends[0])]:
+        trees = [{k: v for k, v in t.items() if k not in ("epochs", "restarts")} for t in trees]
+    return config.differences(*trees)
 
 
 def renamed(tree: Any) -> Any:

@@ -119,15 +119,17 @@ class JacobianPenalty:
             _between(self.probability, self.final_probability, rise),
         )
 
-    def drawn(self, step: int, steps: int, seed: int) -> bool:
+    def drawn(self, step: int, steps: int, seed: int, begin: int = 0) -> bool:
         """Return tau of a step: whether it has the penalty.
 
         Args:
             step: from 0.
-            steps: of the whole run.
+            steps: of the whole run, or of the segment of it that begins at `begin`.
             seed: of the run.
+            begin: step at which the ramp began.
         """
-        return random.Random(f"penalty {seed} {step}").random() < self.at(step, steps)[1]
+        share = self.at(step - begin, steps)[1]
+        return random.Random(f"penalty {seed} {step}").random() < share
 
 
 def _between(start: float, final: float | None, rise: float) -> float:

@@ -23,12 +23,14 @@ class Stabiliser:
 
     Args:
         recipe: of the run.
-        steps: of the whole run.
+        segment: step -> first step and number of steps of the segment of the run that it is in.
         accelerator: gives the process and the device.
     """
 
-    def __init__(self, recipe: Recipe, steps: int, accelerator: Accelerator) -> None:
-        self.recipe, self.steps, self.accelerator = recipe, steps, accelerator
+    def __init__(
+        self, recipe: Recipe, segment: Callable[[int], tuple[int, int]], accelerator: Accelerator
+    ) -> None:
+        self.recipe, self.segment, self.accelerator = recipe, segment, accelerator
         # Sums over the steps of this epoch, on this process, in which something was solved.
         self.counts: dict[str, float] = defaultdict(float)
         self.factor = 1.0  # on gamma, by the controller
@@ -74,10 +76,11 @@ class Stabiliser:
             )
             self.counts["correction"] += float(terms[-1].detach())
         if (regulariser := self.recipe.regulariser) is not None:
-            gamma = regulariser.at(step, self.steps)[0]
+            begin, steps = self.segment(step)
+            gamma = regulariser.at(step - begin, steps)[0]
             weight = share * self.factor * gamma
             if penalised is None:
-                penalised = regulariser.drawn(step, self.steps, self.recipe.seed)
+                penalised = regulariser.drawn(step, steps, self.recipe.seed, begin)
             self.counts["gamma"] += weight
             if penalised and weight > 0.0:
                 probes = self._probes(step, part)

@@ -18,8 +18,8 @@ from equilibria.stability.ensembles.measure import DRAWS, SCALES
 from equilibria.stability.rescale import UnreachableRadiusError
 from equilibria.tasks import Task
 from equilibria.train import evaluation
-from equilibria.train.checkpoint import seed_all
 from equilibria.train.initialisation import first_piece
+from equilibria.train.randomness import seed_all
 from equilibria.train.recipe import Recipe
 
 __all__ = ["ENSEMBLES", "SAMPLES", "SEQUENCES", "examine_start"]
@@ -43,6 +43,7 @@ def examine_start(
     draws: int = DRAWS,
     samples: int | None = None,
     progress: Callable[[int, int], None] = lambda done, of: None,
+    device: str | None = None,
 ) -> Sweep:
     """Measure the initial stability of a recipe's model, on the first samples of training.
 
@@ -58,6 +59,7 @@ def examine_start(
         task: the recipe's.
         ensembles, scales, draws, progress: see `stability.ensembles.sweep`.
         samples: how many; None for `SAMPLES`, or `SEQUENCES`.
+        device: where to solve; None for a GPU where there is one.
 
     Raises:
         ValueError: the recipe is of an explicit network; the data do not fill such a batch; the
@@ -70,7 +72,7 @@ def examine_start(
             "recurrent weights to initialise"
         )
     with _kept():
-        return _examine(recipe, task, ensembles, scales, draws, samples, progress)
+        return _examine(recipe, task, ensembles, scales, draws, samples, progress, device)
 
 
 def _examine(
@@ -81,11 +83,12 @@ def _examine(
     draws: int,
     samples: int | None,
     progress: Callable[[int, int], None],
+    device: str | None,
 ) -> Sweep:
     seed_all(recipe.seed)
     model = task.model(recipe.model, **recipe.layer())
     count = samples or (SEQUENCES if isinstance(model, SequenceModel) else SAMPLES)
-    accelerator = evaluation.accelerator("float32")
+    accelerator = evaluation.accelerator("float32", device)
     try:
         inputs = task.feed(count, recipe.seed).batch(0).inputs
     except ValueError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -19,16 +18,18 @@ from torch import Tensor
 from equilibria.deprecated import aliases
 from equilibria.models import EquilibriumModel, Model, Prediction
 from equilibria.tasks import Batch, Task
-from equilibria.train import checkpoint, evaluation
+from equilibria.train import checkpoint, evaluation, randomness
 from equilibria.train import recipe as recipes
-from equilibria.train.checkpoint import seed_all
 from equilibria.train.evaluation import loss_of, output_at, sums_of, to_device
 from equilibria.train.initialisation import Beginning
 from equilibria.train.pretrain import ShallowStart
+from equilibria.train.processes import agreed
+from equilibria.train.randomness import seed_all
 from equilibria.train.recipe import Recipe
 from equilibria.train.run import Folder, RunError
 from equilibria.train.stabiliser import Stabiliser
 from equilibria.train.tally import Tally
+from equilibria.train.weights import save_weights
 
 __all__ = [
     "Diverged",
@@ -72,6 +73,7 @@ class Trainer:
         carry: what the model carries over to the next step, per micro-batch; None at the start.
         tally: sums and solves of this process since the epoch began.
         seconds: time of the steps since then.
+        records: the metrics of all finished epochs.
 
     Raises:
         TrainingError: the batches cannot be formed from the data or split between the processes; or
@@ -98,6 +100,7 @@ class Trainer:
         self.step, self.seconds = 0, 0.0
         self.carry: list[Any] | None = None
         self.tally = Tally()
+        self.records: list[dict[str, Any]] = []
         seed_all(recipe.seed)
         self.model: Model = task.model(self.recipe.model, **recipe.layer())
         self.beginning = self._begin() if fresh and recipe.initialisation else None
@@ -107,7 +110,7 @@ class Trainer:
         seed_all(recipe.seed + accelerator.process_index)  # own dropout masks on each process
         self.stabiliser = None
         if recipe.regulariser is not None or recipe.correction is not None:
-            self.stabiliser = Stabiliser(recipe, self.steps, accelerator)
+            self.stabiliser = Stabiliser(recipe, self.segment, accelerator)
 
     def _check(self) -> None:
         """Raise TrainingError if this recipe cannot be trained by these processes."""
@@ -154,6 +157,16 @@ class Trainer:
         """Steps of the whole run."""
         return self.recipe.epochs * self.steps_per_epoch
 
+    def segment(self, step: int) -> tuple[int, int]:
+        """Return the first step and the number of steps of the segment that `step` is in.
+
+        A run that was extended has several; the schedule starts again with each.
+        """
+        ends = [epochs * self.steps_per_epoch for epochs in self.recipe.ends]
+        end = next((end for end in ends if step < end), ends[-1])
+        begin = max(each for each in (0, *ends) if each < end)
+        return begin, end - begin
+
     # --- what is measured -------------------------------------------------------------------------
 
     def evaluate(self, split: str, depths: Sequence[int] = ()) -> dict[str, Any]:
@@ -193,7 +206,7 @@ class Trainer:
         return start if start is not None and step < start.steps else None
 
     def finish_epoch(self) -> dict[str, Any]:
-        """Evaluate, and return the metrics of the epoch that ends here."""
+        """Evaluate, and return the metrics of the epoch that ends here; `records` has them too."""
         tally = Tally.total(gather_object([self.tally.state()]))
         record = {
             "epoch": self.step // self.steps_per_epoch,
@@ -208,9 +221,10 @@ class Trainer:
         if (radius := self.radius()) is not None:
             record["spectral_radius"] = radius
         if self.probe is not None:
-            state = checkpoint.random_state()  # a probe leaves the run as it is
+            state = randomness.random_state()  # a probe leaves the run as it is
             record["probe"] = self.probe(self)
-            checkpoint.set_random_state(state)
+            randomness.set_random_state(state)
+        self.records.append(record)
         self.tally, self.seconds = Tally(), 0.0
         return record
 
@@ -234,7 +248,8 @@ class Trainer:
             Diverged: the loss or the gradient is not finite, on any process.
         """
         start = time.perf_counter()
-        factor = self.recipe.schedule.factor(self.step, self.steps)
+        begin, steps = self.segment(self.step)
+        factor = self.recipe.schedule.factor(self.step - begin, steps)
         for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
         batches = [self.task.augment(self.batch(k)) for k in range(self.recipe.accumulate)]
@@ -328,83 +343,91 @@ class Trainer:
     def _diverged(self, what: str) -> Diverged:
         """Return the error that ends training before a step that would ruin the weights."""
         return Diverged(
-            f"{what} at step {self.step + 1}. The saved weights and checkpoint are from before it; "
-            "a lower optimiser.lr or a clip may help, in a new run (--out)"
+            f"{what} at step {self.step + 1}: a lower optimiser.lr or a clip may help, in a new "
+            "run (--out)"
         )
 
     # --- the checkpoint ---------------------------------------------------------------------------
-
-    def digest(self) -> str:
-        """Return what distinguishes the checkpoints of this run from those of others."""
-        recipe = recipes.parse(recipes.dump(self.recipe))  # 1.0 where code has written 1, as read
-        text = recipes.to_yaml(recipe) + self.task.checksum
-        return hashlib.sha256(text.encode()).hexdigest()
 
     def save(self, folder: Folder) -> None:
         """Write a checkpoint and, at the end of an epoch, the weights.
 
         Raises:
             OSError: they could not be written; the previous files are untouched.
+            Elsewhere: the main process could not write them.
         """
         own = {
-            "random": checkpoint.random_state(),
+            "random": randomness.random_state(),
             "tally": self.tally.state(),
             "stabiliser": None if self.stabiliser is None else self.stabiliser.state(),
             "carry": checkpoint.on_cpu(self.carry),
         }
         processes, scaler = gather_object([own]), self.accelerator.scaler
-        if not self.accelerator.is_main_process:
-            return
-        content = {
-            "run": self.digest(),
-            "step": self.step,
-            "seconds": self.seconds,
-            "model": self.model.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
-            "scaler": None if scaler is None else scaler.state_dict(),
-            "processes": processes,
-        }
-        checkpoint.save_checkpoint(folder.checkpoint, content)
-        if self.step % self.steps_per_epoch == 0:
-            checkpoint.save_weights(folder.weights, self.model)
+        with agreed(self.accelerator):
+            if not self.accelerator.is_main_process:
+                return
+            folder.checkpoints.save(
+                self.step,
+                {
+                    "recipe": recipes.decisive(self.recipe),
+                    "data": self.task.checksum,
+                    "seconds": self.seconds,
+                    "metrics": self.records,
+                },
+                self.model.state_dict(),
+                {
+                    "optimiser": self.optimiser.state_dict(),
+                    "processes": processes,
+                    **({} if scaler is None else {"scaler": scaler.state_dict()}),
+                },
+                keep=self.recipe.keep,
+            )
+            if self.step % self.steps_per_epoch == 0:
+                save_weights(folder.weights, self.model)
 
-    def restore(self, folder: Folder) -> None:
-        """Restore a run from its checkpoint, or to its start if there is none yet.
+    def restore(self, folder: Folder, warn: Callable[[str], object] = print) -> None:
+        """Restore a run from its newest intact checkpoint, or to its start if there is none yet.
+
+        Args:
+            folder: of the run.
+            warn: called with a sentence about each damaged checkpoint.
 
         Raises:
-            RunError: it was saved by another number of processes, or on other data.
-            CheckpointError: it is damaged, or of another run.
+            RunError: it was saved by another number of processes, on other data, or under a
+                recipe with another result; or its checkpoints are missing.
+            CheckpointError: they are damaged.
         """
-        path = folder.checkpoint
-        if not path.exists():
+        found = folder.checkpoints.newest(warn)
+        if found is None:
             folder.check_untrained()
             return
-        folder.check_data(self.task.checksum)
-        content = checkpoint.load_checkpoint(path)
+        folder.check_data(self.task)
+        lines = recipes.differences(found.about["recipe"], recipes.decisive(self.recipe))
+        if lines:
+            raise RunError(f"{found.path} belongs to a run of another recipe ({'; '.join(lines)})")
+        if found.about["data"] != self.task.checksum:
+            raise RunError(f"{found.path} belongs to a run on other data ({found.about['data']})")
+        processes = found.parts["processes"]
+        if len(processes) != self.accelerator.num_processes:
+            raise RunError(
+                f"the run was started with {len(processes)} processes and cannot be resumed "
+                f"with {self.accelerator.num_processes}"
+            )
+        mine = processes[self.accelerator.process_index]
         try:
-            if content["run"] != self.digest():
-                raise ValueError("its recipe or its data differ")
-            processes = content["processes"]
-            if len(processes) != self.accelerator.num_processes:
-                raise RunError(
-                    f"the run was started with {len(processes)} processes and cannot be resumed "
-                    f"with {self.accelerator.num_processes}"
-                )
-            mine = processes[self.accelerator.process_index]
-            self.model.load_state_dict(content["model"])
-            self.optimiser.load_state_dict(content["optimiser"])
+            self.model.load_state_dict(found.model)
+            self.optimiser.load_state_dict(found.parts["optimiser"])
             if self.accelerator.scaler is not None:
-                self.accelerator.scaler.load_state_dict(content["scaler"])
-            self.step, self.seconds = content["step"], content["seconds"]
+                self.accelerator.scaler.load_state_dict(found.parts["scaler"])
+            self.step, self.seconds = found.step, found.about["seconds"]
+            self.records = found.about["metrics"]
             self.tally = Tally.restore(mine["tally"])
             self.carry = to_device(mine["carry"], self.accelerator)
             if self.stabiliser is not None:
                 self.stabiliser.restore(mine["stabiliser"])
-            checkpoint.set_random_state(mine["random"])
-        except RunError:
-            raise
+            randomness.set_random_state(mine["random"])
         except (LookupError, TypeError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:200]
             raise checkpoint.CheckpointError(
-                f"{path} belongs to another run, or another version of equilibria ({reason})"
+                f"{found.path} belongs to another version of equilibria ({reason})"
             ) from None

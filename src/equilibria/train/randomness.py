@@ -1,0 +1,42 @@
+"""The global random generators of a process."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy
+import torch
+
+CUDA = torch.cuda.is_available()
+
+
+def seed_all(seed: int) -> None:
+    """Seed all global random generators."""
+    random.seed(seed)
+    numpy.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def random_state() -> dict[str, Any]:
+    """Return the state of all global random generators of this process, in plain numbers."""
+    _, keys, position, has_gauss, gauss = numpy.random.get_state(legacy=True)
+    version, internal, gauss_next = random.getstate()
+    return {
+        "torch": torch.get_rng_state().tolist(),
+        "cuda": [s.tolist() for s in torch.cuda.get_rng_state_all()] if CUDA else [],
+        "numpy": [numpy.asarray(keys).tolist(), position, has_gauss, gauss],
+        "python": [version, list(internal), gauss_next],
+    }
+
+
+def set_random_state(state: dict[str, Any]) -> None:
+    """Restore all global random generators of this process to a state from `random_state`."""
+    torch.set_rng_state(torch.tensor(state["torch"], dtype=torch.uint8))
+    if state["cuda"] and CUDA:
+        states = [torch.tensor(each, dtype=torch.uint8) for each in state["cuda"]]
+        torch.cuda.set_rng_state_all(states)
+    keys, position, has_gauss, gauss = state["numpy"]
+    numpy.random.set_state(("MT19937", keys, position, has_gauss, gauss))
+    version, internal, gauss_next = state["python"]
+    random.setstate((version, tuple(internal), gauss_next))

@@ -1,0 +1,59 @@
+"""The trained weights of a run, as safetensors with a checksum."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from equilibria.train import files
+from equilibria.train.checkpoint import CheckpointError
+
+CHECKSUM = "sha256"
+"""Key of the file's metadata that has the checksum of its tensors."""
+
+
+def save_weights(path: Path, model: nn.Module) -> None:
+    """Write the parameters and buffers of `model`, whole or not at all."""
+    state = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
+    files.write_bytes(path, save(state, {"format": "pt", CHECKSUM: _checksum(state)}))
+
+
+def load_weights(path: Path, model: nn.Module) -> None:
+    """Put the weights that `save_weights` wrote into `model`.
+
+    Raises:
+        CheckpointError: the file is missing, damaged or of another model.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"{path} is missing: the run has not saved any weights yet")
+    try:
+        with safe_open(path, framework="pt") as file:
+            state: dict[str, Tensor] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            known = (file.metadata() or {}).get(CHECKSUM)
+    except Exception as error:  # safetensors raises its own class for a damaged file
+        raise CheckpointError(f"{path} is damaged or not a safetensors file ({error})") from None
+    if known not in (None, _checksum(state)):  # older versions wrote none
+        raise CheckpointError(
+            f"{path} is damaged: its tensors do not have the checksum that was written with them"
+        )
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise CheckpointError(f"{path} holds the weights of another model: {reason}") from None
+
+
+def _checksum(state: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 of names, types, shapes and values of tensors."""
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        value = state[name]
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
