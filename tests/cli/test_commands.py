@@ -45,7 +45,7 @@ def test_a_trained_run_is_complete(folder):
     names = {path.name for path in folder.iterdir()}
     assert names == {
         *("recipe.yaml", "run.json", "metrics.jsonl", "events", "model.safetensors"),
-        *("checkpoint.pt", "evaluation.json", "images.json"),
+        *("checkpoints", "evaluation.json", "images.json", ".lock"),
     }
     assert yaml.safe_load((folder / "recipe.yaml").read_text())["seed"] == 3
 
@@ -67,7 +67,7 @@ def test_evaluate_prints_and_writes_the_same_figures(folder, capsys):
     assert f"{100 * result['accuracy']:.2f} %" in out
     assert "CONVERGED" in out
     for depth, figures in result["at"].items():
-        assert f"accuracy after {depth} evaluations" in out
+        assert f"accuracy after {depth} evaluation{'' if depth == '1' else 's'}" in out
         assert f"{100 * figures['accuracy']:.2f} %" in out
 
 

@@ -118,9 +118,9 @@ def test_a_transformer_looks_back_as_far_as_it_is_told(characters, capsys):
     [
         (["--length", "0"], "length"),
         (["--length", "x"], "length"),
-        (["--temperature", "-1"], "temperature must be 0"),
-        (["--top-k", "0"], "top_k"),
-        (["--top-p", "2"], "top_p"),
+        (["--temperature", "-1"], "--temperature must be 0 or more"),
+        (["--top-k", "0"], "--top-k must be 1 or more"),
+        (["--top-p", "2"], "--top-p must lie in (0, 1]"),
         (["--seed", "-1"], "--seed must not be negative"),
         (["--memory", "4"], "--memory is for Transformers"),
         (["--top-q", "1"], "did you mean 'top-p'?"),

@@ -5,6 +5,7 @@ the solves ended. Only the run folder is needed, not the data.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 import warnings
@@ -12,8 +13,6 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
-
-import torch
 
 from equilibria.cli.context import has_memory, looking_back
 from equilibria.cli.parser import Parser, UserError
@@ -23,12 +22,13 @@ from equilibria.models.sequence.base import SequenceModel
 from equilibria.models.sequence.generation import Step, generate
 from equilibria.solve import Status
 from equilibria.train import run
+from equilibria.train.device import device
 from equilibria.train.recipe import Recipe
 
 
 def main(argv: Sequence[str]) -> None:
     """Run `equilibria generate` with the words `argv`."""
-    parser = Parser("generate", __doc__)
+    parser = Parser("generate", __doc__, quiet="print only the text, and errors")
     parser.add_argument("run", type=str, help="run folder, for example runs/lm-text")
     parser.add_argument(
         "--prompt",
@@ -63,14 +63,15 @@ def main(argv: Sequence[str]) -> None:
         action="store_true",
         help="start each solve from the layer's own start, not from an earlier equilibrium",
     )
+    parser.add_device()
     arguments = parser.parse_args(list(argv))
-    if arguments.seed < 0:
-        raise UserError(f"--seed must not be negative; got {arguments.seed}")
+    _check(arguments)
+    where = device(arguments.device)
     loaded = load(Path(arguments.run), arguments.memory)
     model, vocabulary = cast(SequenceModel, loaded.model), vocabulary_of(loaded)
     prompt = read(vocabulary, arguments.prompt)
     steps = generate(
-        model.to("cuda" if torch.cuda.is_available() else "cpu"),
+        model.to(where),
         prompt or [beginning(vocabulary)],
         arguments.length,
         temperature=arguments.temperature,
@@ -90,7 +91,21 @@ def main(argv: Sequence[str]) -> None:
         last = step.token
     seconds = time.perf_counter() - clock
     say("\n")
-    print(summary(taken, len(prompt) or 1, seconds), file=sys.stderr)
+    if not arguments.quiet:
+        print(summary(taken, len(prompt) or 1, seconds), file=sys.stderr)
+
+
+def _check(arguments: Any) -> None:
+    """Raise UserError for an option that nothing can be chosen by."""
+    if arguments.seed < 0:
+        raise UserError(f"--seed must not be negative; got {arguments.seed}")
+    for option, value in (("length", arguments.length), ("top-k", arguments.top_k)):
+        if value is not None and value < 1:
+            raise UserError(f"--{option} must be 1 or more; got {value}")
+    if not 0 <= arguments.temperature < math.inf:
+        raise UserError(f"--temperature must be 0 or more; got {arguments.temperature:g}")
+    if arguments.top_p is not None and not 0 < arguments.top_p <= 1:
+        raise UserError(f"--top-p must lie in (0, 1]; got {arguments.top_p:g}")
 
 
 def load(path: Path, memory: int | None) -> run.Run:

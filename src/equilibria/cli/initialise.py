@@ -15,19 +15,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from equilibria.cli.initialise_figure import panels
 from equilibria.cli.initialise_table import show, subject, table
+from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser, UserError, named_data
 from equilibria.nn.init import ENSEMBLES
 from equilibria.report import start_page
 from equilibria.report.svg import picture
 from equilibria.stability.ensembles import Recommendation, Sweep, recommend
 from equilibria.stability.ensembles.measure import DRAWS, SCALES
+from equilibria.train import device as devices
 from equilibria.train import files, start
 from equilibria.train import recipe as recipes
+from equilibria.train.config import as_chosen
 from equilibria.train.run import environment
 
 OUT = Path("results") / "initialise"
@@ -42,9 +44,10 @@ def main(argv: Sequence[str]) -> None:
     own, overrides = parser.split(argv)
     arguments = parser.parse_args(own)
     name = arguments.recipe
+    devices.device(arguments.device)  # is it there? Before any data are read
     recipe = recipes.load(name, overrides)
     if arguments.data is not None:
-        overrides = [*overrides, named_data(arguments.data, recipe.task)]
+        overrides = [*overrides, *named_data(arguments.data, recipe.task)]
         recipe = recipes.load(name, overrides)
     for option in ("draws", "samples"):
         value = getattr(arguments, option)
@@ -53,9 +56,9 @@ def main(argv: Sequence[str]) -> None:
     scales = _scales(arguments.scales)
     folder = Path(arguments.out or OUT / Path(name).stem)
     _check_free(folder, arguments.fresh)
-    console = Console()
-    console = console if console.is_terminal else Console(width=100)
-    task = recipe.task.load(Path(arguments.data_dir) if arguments.data_dir else None)
+    console = Output(quiet=arguments.quiet, width=100)
+    with as_chosen():
+        task = recipe.task.load(arguments.data_dir)
     bar = Progress(
         TextColumn("Solving"),
         BarColumn(),
@@ -63,9 +66,9 @@ def main(argv: Sequence[str]) -> None:
         TimeElapsedColumn(),
         console=console,
         transient=True,
-        disable=not console.is_terminal,
+        disable=arguments.quiet or not console.is_terminal,
     )
-    with bar as progress:
+    with bar as progress, as_chosen():
         ticket = progress.add_task("", total=None)
         found = start.examine_start(
             recipe,
@@ -75,13 +78,13 @@ def main(argv: Sequence[str]) -> None:
             draws=arguments.draws,
             samples=arguments.samples,
             progress=lambda done, of: progress.update(ticket, completed=done, total=of),
+            device=arguments.device,
         )
     advice = recommend(found)
     command = _command(name, overrides, advice, arguments.data_dir) if advice.workable else None
     where = write(folder, recipe, found, advice, command=command, source=task.source)
     show(console, found, advice, command)
-    named = " and ".join(map(str, where))
-    console.print(f"Written to {named}.", soft_wrap=True, markup=False, highlight=False)
+    console.done(f"Written to {' and '.join(map(str, where))}.", where[0])
 
 
 def _parser() -> Parser:
@@ -124,11 +127,8 @@ def _parser() -> Parser:
     parser.add_argument(
         "--data", type=str, help="text file or folder of images, or name of a data set"
     )
-    parser.add_argument(
-        "--data-dir",
-        type=str,
-        help="folder to search for data sets before $EQUILIBRIA_DATA and downloading",
-    )
+    parser.add_data_dir()
+    parser.add_device()
     return parser
 
 
@@ -185,14 +185,14 @@ def _check_free(folder: Path, fresh: bool) -> None:
 
 
 def _command(
-    name: str, overrides: Sequence[str], advice: Recommendation, data_dir: str | None
+    name: str, overrides: Sequence[str], advice: Recommendation, data_dir: Path | None
 ) -> str:
     """The command that trains as recommended, each key in it once."""
     options: dict[str, list[str]] = {}
     key = ""
     for word in overrides:
         if word.startswith("--"):
-            key = word.removeprefix("--").partition("=")[0]
+            key = word.removeprefix("--").partition("=")[0].replace("-", "_")
             options.pop(key, None)  # the last one counts
         options.setdefault(key, []).append(word)
     for replaced in ("name", "ensemble", "scale", "radius"):
@@ -203,7 +203,7 @@ def _command(
     if begins is not None and begins.radius is not None:
         words += ["--initialisation.radius", "null"]
     if data_dir is not None:
-        words += ["--data-dir", data_dir]
+        words += ["--data-dir", str(data_dir)]
     return shlex.join(words)
 
 

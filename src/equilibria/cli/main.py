@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from equilibria import __version__
+from equilibria.cli import errors
+from equilibria.cli.status import DONE, ERROR, INTERRUPTED, MEANINGS, SAVED
 
 COMMANDS = {
     "train": "train a recipe and write a run folder",
-    "initialise": "recommend initial weights: ensemble and scale, predicted and measured",
-    "evaluate": "evaluate a run on its test data: metrics, evaluations and statuses",
-    "doctor": "examine a run: does it converge, to one answer, with the right gradient?",
+    "initialise": "recommend initial weights for a recipe: ensemble and scale",
+    "evaluate": "evaluate a run on its test data: metrics, evaluations, statuses",
+    "doctor": "examine a run: convergence, uniqueness, gradient, use of depth",
     "generate": "continue a prompt with a trained language model",
     "memory": "measure the memory of a training step of a run against depth",
     "report": "write one page with plots from one or more runs",
@@ -32,17 +34,27 @@ Train and examine deep equilibrium networks.
 commands:
 {commands}
 
-equilibria COMMAND --help describes a command. With every command, --debug shows where an error
-came from, and --import FILE runs a Python file first, which may register tasks, models and data
-sets of your own.
+equilibria COMMAND --help describes a command. With every command
+  --quiet        prints only errors, and the file or folder with the result
+  --debug        shows where an error came from
+  --import FILE  runs a Python file first, which may register tasks, models and
+                 data sets of your own
+In options, hyphens and underscores are alike: --batch-size, --batch_size.
+
+exit status:
+{statuses}
+
 Start with: equilibria train digits"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line `argv` and return its exit status: 0, or 1 after an error message."""
+    """Run the command line `argv` and return its exit status; see `equilibria.cli.status`."""
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words or os.environ.get("EQUILIBRIA_DEBUG", "") not in ("", "0")
-    command, *rest = [word for word in words if word != "--debug"] or ["--help"]
+    words = [word for word in words if word != "--debug"]
+    if words[:1] == ["--quiet"]:
+        words = [*words[1:], *words[:1]] if words[1:] else []
+    command, *rest = words or ["--help"]
     program = f"equilibria {command}" if command in COMMANDS else "equilibria"
     try:
         try:
@@ -54,62 +66,67 @@ def main(argv: Sequence[str] | None = None) -> int:
         finally:
             sys.stdout.flush()
     except KeyboardInterrupt:
-        return _fail(program, "interrupted", status=130)
+        return _end(program, "interrupted", INTERRUPTED)
     except BrokenPipeError:
         # The reader of the pipe, such as `head`, has seen enough; output that is still buffered
         # must not fail again when Python exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return ERROR
     except Exception as error:
         if debug:
             traceback.print_exc()
-        return _fail(program, _message(command, error), status=getattr(error, "exit_status", 1))
+        message, everywhere = errors.explain(command, error), errors.expected(error)
+        return _end(program, message, getattr(error, "exit_status", ERROR), everywhere=everywhere)
 
 
 def _run(command: str, words: list[str]) -> int:
-    if command in ("-h", "--help"):
-        listing = "\n".join(f"  {name:11}{text}" for name, text in COMMANDS.items())
-        print(HELP.format(commands=listing))
-        return 0
-    if command == "--version":
+    if "--version" in (command, *words):
         print(f"equilibria {__version__}")
-        return 0
+        return DONE
+    if command in ("-h", "--help"):
+        listing = "\n".join(f"  {name:12}{text}" for name, text in COMMANDS.items())
+        statuses = "\n".join(f"  {status:<5}{text}" for status, text in MEANINGS.items())
+        print(HELP.format(commands=listing, statuses=statuses))
+        return DONE
     if command not in COMMANDS:
         from equilibria.train.config import nearest
 
-        return _fail("equilibria", f"there is no command '{command}'" + nearest(command, COMMANDS))
-    warnings.showwarning = _warn
+        hint = nearest(command, COMMANDS)
+        return _end("equilibria", f"there is no command '{command}'{hint}", ERROR)
+    warnings.showwarning = _ignore if "--quiet" in words else _warn
     # Read when torch is loaded: its profiler would log when it starts and stops; and where other
     # programs want the cores, threads of libgomp that spin while they wait slow everything down.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
     status: int | None = importlib.import_module(f"equilibria.cli.{command}").main(words)
-    return status or 0
+    return status or DONE
 
 
-def _message(command: str, error: Exception) -> str:
-    """Return the error's own message where it is meant for the user, else with its type."""
-    ours = type(error).__module__.startswith("equilibria.")
-    if ours or isinstance(error, ValueError | TypeError):
-        return str(error)
-    if isinstance(error, ModuleNotFoundError):
-        from equilibria.cli import extras
+def _end(program: str, message: str, status: int, *, everywhere: bool = True) -> int:
+    """Say why a command has ended, and return its status.
 
-        if advice := extras.advice(command):
-            return advice
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return f"{type(error).__name__}: {error} (a bug in equilibria; --debug shows where)"
-
-
-def _fail(program: str, message: str, *, status: int = 1) -> int:
-    print(f"{program}: error: {message}", file=sys.stderr)
+    Args:
+        program: what the user has called.
+        message: the reason.
+        status: of the process; 75 and 130 are no errors.
+        everywhere: all processes of a run have the same message, so the first says it for all.
+    """
+    rank = os.environ.get("RANK", "0") if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ""
+    if everywhere and os.environ.get("LOCAL_RANK", "0") != "0":
+        return status
+    error = "" if status in (SAVED, INTERRUPTED) else "error: "
+    process = "" if everywhere or not rank else f"process {rank}: "
+    print(f"{program}: {process}{error}{message}", file=sys.stderr)
     return status
 
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:
     """Show a warning as one line, without its location in the source."""
     print(f"warning: {message}", file=sys.stderr)
+
+
+def _ignore(*_: object, **__: object) -> None:
+    """Show no warning."""
 
 
 def entry() -> NoReturn:

@@ -13,8 +13,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser
+from equilibria.train import device as devices
 from equilibria.train import evaluation, files, memory, run
+from equilibria.train.config import as_chosen
 
 
 def main(argv: Sequence[str]) -> None:
@@ -22,37 +25,43 @@ def main(argv: Sequence[str]) -> None:
     parser = Parser("memory", __doc__)
     parser.add_argument("run", type=str, help="run folder, for example runs/digits")
     parser.add_data_dir()
+    parser.add_device()
     arguments = parser.parse_args(list(argv))
+    devices.device(arguments.device)  # is it there? Before any data are read
     loaded = run.load(arguments.run, data_dir=arguments.data_dir)
-    console = Console()
+    console = Output(quiet=arguments.quiet)
     with console.status("Measuring the memory of a training step ..."):
-        points = measure(loaded, console)
-    console.print(
-        f"{len(points)} points are in {run.Folder(loaded.folder).memory}. "
-        f"Next: equilibria report {loaded.folder}",
-        soft_wrap=True,
-        markup=False,
+        points = measure(loaded, console, device=arguments.device)
+    path = run.Folder(loaded.folder).memory
+    console.done(
+        f"{len(points)} points are in {path}. Next: equilibria report {loaded.folder}", path
     )
 
 
-def measure(loaded: run.Run, console: Console) -> list[memory.MemoryPoint]:
-    """Write memory.json, point by point; existing points are kept.
+def measure(
+    loaded: run.Run, console: Console, *, device: str | None = None
+) -> list[memory.MemoryPoint]:
+    """Write memory.json, point by point; existing points of the same device are kept.
 
     Args:
         loaded: the run, with its data.
         console: where to report what is skipped.
+        device: to measure on; None for a GPU where there is one.
 
     Returns:
         All points.
     """
     path, task = run.Folder(loaded.folder).memory, loaded.data
-    model = loaded.model.to(evaluation.accelerator("float32").device)
+    where = evaluation.accelerator("float32", device).device
+    model = loaded.model.to(where)
     order = [each.key for each in memory.settings(model)]
-    known = [point for point in _points(path) if point.key in order]
+    known = [p for p in _points(path) if p.key in order and p.device == where.type]
+    with as_chosen():
+        batch = task.feed(loaded.recipe.batch_size, loaded.recipe.seed).batch(0)
     found = memory.measure_within(
         model,
         task,
-        task.feed(loaded.recipe.batch_size, loaded.recipe.seed).batch(0),
+        batch,
         known=known,
         skipped=lambda reason: console.print(reason, style="yellow", markup=False),
     )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from argparse import Action
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
+from equilibria.cli.status import SAVED
 from equilibria.train.config import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -23,20 +26,66 @@ class UserError(Exception):
     """A user's mistake; the message states what was given, what was expected and what to do."""
 
 
+class Stopped(Exception):
+    """Interrupted with its results saved; the message says how to continue."""
+
+    exit_status = SAVED
+
+
+class Help(DefaultHelpFormatter):
+    """Help that shows each option as it was written, without Python's names of types."""
+
+    def _expand_help(self, action: Action) -> str:
+        return action.help or ""
+
+
 class Parser(ArgumentParser):
-    """The parser of one command.
+    """The parser of one command. In its options, hyphens and underscores are alike.
 
     Args:
         command: its name.
         description: the paragraph that opens its --help.
+        quiet: what the option --quiet leaves of the output.
+
+    Attributes:
+        more: what ends its --help, in lines of its own.
     """
 
-    def __init__(self, command: str, description: str | None, **options: Any) -> None:
+    more = ""
+
+    def __init__(
+        self,
+        command: str,
+        description: str | None,
+        *,
+        quiet: str = "print only errors, and where the result is",
+        **options: Any,
+    ) -> None:
         super().__init__(
             prog=f"equilibria {command}",
             description=description,
             exit_on_error=True,
+            formatter_class=Help,
             **options,
+        )
+        self.add_argument("--quiet", action="store_true", help=quiet)
+
+    def parse_args(self, args: Sequence[str] | None = None, *more: Any, **options: Any) -> Any:
+        """Return the values of the words `args`, with options in their own spelling."""
+        words = None if args is None else [self._spelled(word) for word in args]
+        return super().parse_args(words, *more, **options)
+
+    def format_help(self, *args: Any, **options: Any) -> str:
+        """Return the text of --help."""
+        text = super().format_help(*args, **options)
+        return f"{text}\n{self.more}\n" if self.more else text
+
+    def add_device(self) -> None:
+        """Add the option that names the device to work on."""
+        self.add_argument(
+            "--device",
+            type=str,
+            help="cpu, cuda or cuda:N (default: a GPU where there is one, else the CPU)",
         )
 
     def add_data_dir(self) -> None:
@@ -69,7 +118,7 @@ class Parser(ArgumentParser):
         mine: list[str] = []
         overrides: list[str] = []
         target = mine
-        for word in argv:
+        for word in map(self._spelled, argv):
             option, equals, _ = word.partition("=")
             if is_option := word.startswith("--"):
                 target = mine if option in self._option_string_actions else overrides
@@ -78,22 +127,47 @@ class Parser(ArgumentParser):
                 target = mine
         return mine, overrides
 
+    def _spelled(self, word: str) -> str:
+        """Return an option with the hyphens or underscores that it has here; else the word."""
+        option, equals, value = word.partition("=")
+        if not option.startswith("--") or option in self._option_string_actions:
+            return word
+        for known in self._option_string_actions:
+            if known.replace("_", "-") == option.replace("_", "-"):
+                return f"{known}{equals}{value}"
+        return word
 
-def named_data(value: str, task: TaskConfig) -> str:
-    """Return the option of the recipe that names the user's data.
+
+def named_data(value: str, task: TaskConfig) -> list[str]:
+    """Return the options of the recipe that name the user's data.
 
     The path of a file or a folder becomes absolute: the run folder holds it, and the run may be
     evaluated from another working directory.
 
+    Args:
+        value: of the option --data.
+        task: the recipe's.
+
     Raises:
-        ConfigError: the task generates its own data.
+        ConfigError: the task generates its own data, or there is no such text.
     """
-    path = Path(value).expanduser().absolute()
-    if hasattr(task, "file"):
-        return f"--task.file={path}"
-    if hasattr(task, "data"):
-        return f"--task.data={path if path.is_dir() or Path(value).name != value else value}"
-    raise ConfigError(
-        f"--data names a text or images, and {type(task).__name__} generates its own data: "
-        "leave it out"
-    )
+    try:
+        other = task.at(value)
+    except ValueError:
+        raise ConfigError(
+            f"--data names a text or images, and {type(task).__name__} generates its own data: "
+            "leave it out"
+        ) from None
+    file = getattr(other, "file", None)
+    if file is not None and Path(value).name == value and not Path(file).exists():
+        from equilibria.data import text
+
+        near = nearest(value, text.available()).removeprefix("; choose from: ")
+        known = near if near.startswith(";") else f"; those are {near}"
+        raise ConfigError(f"--data {value}: there is no such file, nor a text of that name{known}")
+    changed = {f.name: getattr(other, f.name) for f in fields(other)}
+    return [
+        f"--task.{name}={'null' if new is None else new}"
+        for name, new in changed.items()
+        if new != getattr(task, name)
+    ]

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
-from rich.table import Table
-
+from equilibria.cli.output import Output, listing
 from equilibria.cli.parser import Parser
 from equilibria.train import recipe as recipes
 
 
 def main(argv: Sequence[str]) -> None:
     """Run `equilibria recipes` with the words `argv`."""
-    parser = Parser("recipes", __doc__)
+    parser = Parser("recipes", __doc__, quiet="print only names")
     parser.add_argument(
         "recipe", type=str, nargs="?", help="recipe to show; without it, all are listed"
     )
@@ -24,7 +22,11 @@ def main(argv: Sequence[str]) -> None:
     if arguments.recipe is not None:
         print(recipes.to_yaml(recipes.load(arguments.recipe)), end="")
         return
-    table = Table("recipe", "what it trains")
-    for name in recipes.available():
+    names = recipes.available()
+    if arguments.quiet:
+        print("\n".join(names))
+        return
+    table = listing("recipe", "what it trains")
+    for name in names:
         table.add_row(name, recipes.load(name).description)
-    Console().print(table)
+    Output().print(table)

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from equilibria.cli.parser import Parser, UserError
+from equilibria.cli.output import Output
+from equilibria.cli.parser import Parser, Stopped, UserError
 from equilibria.train.config import nearest
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from equilibria.experiments.views import Grid
 
 OUT, RUNS = "results", "runs/studies"
+
+WIDTH = 190
+"""Columns of the tables where the output is no terminal."""
 
 
 def main(argv: Sequence[str]) -> None:
@@ -54,9 +58,12 @@ def run(command: str, description: str | None, argv: Sequence[str], folder: str 
     from equilibria.cli import reproduce_lists
     from equilibria.experiments import catalogue
 
-    console = _console()
+    console = Output(quiet=arguments.quiet and not arguments.stale, width=WIDTH)
     known = [name for name in catalogue.names() if name.startswith(folder)]
     names = _named(arguments.names, known, folder)
+    if arguments.quiet and not (names or arguments.stale):
+        print("\n".join(known))
+        return
     if arguments.stale:
         session = _Session.start(arguments, "", console)
         reproduce_lists.stale(names or known, session.out, session.scale, console, session.identity)
@@ -68,7 +75,9 @@ def run(command: str, description: str | None, argv: Sequence[str], folder: str 
 
 
 def _parser(command: str, description: str | None) -> Parser:
-    parser = Parser(command, description)
+    parser = Parser(
+        command, description, quiet="print only errors, and where results are; or names of studies"
+    )
     parser.add_argument(
         "names",
         type=str,
@@ -94,11 +103,7 @@ def _parser(command: str, description: str | None) -> Parser:
     parser.add_argument(
         "--runs", type=str, default=RUNS, help="folder for the trainings that studies share"
     )
-    parser.add_argument(
-        "--data-dir",
-        type=str,
-        help="folder to search for data sets before $EQUILIBRIA_DATA and downloading",
-    )
+    parser.add_data_dir()
     parser.add_argument(
         "--scale",
         type=Literal["cpu", "gpu"],
@@ -126,13 +131,13 @@ class _Session:
 
     store: Any
     out: Path
-    console: Console
+    console: Output
     scale: Scale
     deadline: float | None
     only: Sequence[str]
 
     @classmethod
-    def start(cls, arguments: Any, command: str, console: Console) -> _Session:
+    def start(cls, arguments: Any, command: str, console: Output) -> _Session:
         import torch
 
         from equilibria.experiments.training import Store
@@ -144,7 +149,7 @@ class _Session:
             store=Store(
                 Path(arguments.runs),
                 console,
-                Path(arguments.data_dir) if arguments.data_dir else None,
+                arguments.data_dir,
                 command,
             ),
             out=_out(arguments),
@@ -191,8 +196,7 @@ class _Session:
             self._show(page, outcome.missing, [path, drawing])
             failed += [f"{name} {label}" for label in outcome.failed]
             if outcome.stopped:
-                self._say("Interrupted; run the same command to continue.")
-                raise KeyboardInterrupt
+                raise Stopped("interrupted; run the same command to continue")
         if failed:
             raise UserError(
                 f"failed: {'; '.join(failed)}; the tracebacks are in "
@@ -263,8 +267,10 @@ class _Session:
                 "study: see --stale."
             )
         written = [str(path) for path in paths if path.exists()]
-        where = " and ".join(written)
-        self._say(f"Written to {where}." if written else "Nothing has been measured yet.")
+        if written:
+            self.console.done(f"Written to {' and '.join(written)}.", "\n".join(written))
+        else:
+            self._say("Nothing has been measured yet.")
 
     def _say(self, words: str) -> None:
         self.console.print(words, soft_wrap=True, markup=False, highlight=False)
@@ -276,16 +282,10 @@ def print_grid(grid: Grid, console: Console) -> None:
 
     table = RichTable(title=grid.title, title_justify="left", caption_justify="left")
     for place, column in enumerate(grid.columns):
-        table.add_column(column, justify="right" if place and column else "left")
+        table.add_column(column, justify="right" if place and column else "left", overflow="fold")
     for row in grid.rows:
         table.add_row(*map(text, row))
     console.print(table)
-
-
-def _console() -> Console:
-    """The terminal; wide enough for the tables where the output goes into a file."""
-    console = Console()
-    return console if console.is_terminal else Console(width=190)
 
 
 def _named(patterns: Sequence[str], known: Sequence[str], folder: str) -> list[str]:

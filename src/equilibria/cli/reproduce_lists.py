@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table as RichTable
 
+from equilibria.cli.output import listing
 from equilibria.experiments import catalogue
 
 if TYPE_CHECKING:
@@ -16,12 +16,8 @@ if TYPE_CHECKING:
 
 
 def studies(console: Console, command: str, names: Sequence[str], scale: Scale) -> None:
-    """Print all studies: paper, item, what they show and how long they take."""
-    grid = RichTable()
-    grid.add_column("study", no_wrap=True)
-    grid.add_column("minutes", justify="right", no_wrap=True)
-    grid.add_column("paper")
-    grid.add_column("what it shows", ratio=1)
+    """Print all studies: how long they take, what they show, and of which paper."""
+    grid = listing("study", "minutes", "what it shows", right=("minutes",))
     every: dict[int, float] = {}
     for name in names:
         study = catalogue.find(name)
@@ -30,8 +26,8 @@ def studies(console: Console, command: str, names: Sequence[str], scale: Scale) 
         own = sum(point.minutes for point in points)
         minutes = own + sum(each.minutes for each in trainings.values())
         every |= {key: each.minutes for key, each in trainings.items()} | {hash(name): own}
-        paper = f"{study.paper}, {study.item}" if study.paper else ""
-        grid.add_row(name, f"{minutes:.0f}", paper, study.description)
+        paper = f" ({study.paper}, {study.item})" if study.paper else ""
+        grid.add_row(name, f"{minutes:.0f}", f"{study.description}{paper}")
     console.print(grid)
     where = "one GPU" if scale == "gpu" else "two CPU cores"
     console.print(
@@ -39,6 +35,7 @@ def studies(console: Console, command: str, names: Sequence[str], scale: Scale) 
         f"that several studies share is run once.\nRun one with: equilibria {command} NAME "
         "--budget MINUTES",
         soft_wrap=True,
+        highlight=False,
     )
 
 
@@ -61,11 +58,8 @@ def stale(
     from equilibria.experiments.runner import check, collect
     from equilibria.experiments.stale import last_change, verdicts
 
-    grid = RichTable()
-    headings = ("study", "points", "measured", "current", "stale", "unknown", "code changed")
-    for heading in headings:
-        grid.add_column(heading, justify="left" if heading == "study" else "right", no_wrap=True)
-    grid.add_column("stale points")
+    counted = ("points", "measured", "current", "stale", "unknown")
+    grid = listing("study", *counted, "code changed", "stale points", right=counted)
     for name in names:
         study, source = catalogue.find(name), catalogue.source_of(name)
         path = out / f"{catalogue.rows_of(name)}.csv"

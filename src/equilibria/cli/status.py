@@ -10,7 +10,7 @@ UNHEALTHY = 3
 """Done, and the result is unhealthy: a finding of the doctor, or figures that are not finite."""
 
 SAVED = 75
-"""A signal stopped the training, which was saved: resume it. The EX_TEMPFAIL of sysexits.h."""
+"""A signal stopped a training, which was saved: resume it. The EX_TEMPFAIL of sysexits.h."""
 
 INTERRUPTED = 130
 """Interrupted, with nothing to save: 128 + SIGINT, as a shell has it."""
@@ -19,7 +19,7 @@ MEANINGS = {
     DONE: "done",
     ERROR: "an error, which one line on standard error names",
     UNHEALTHY: "done, and unhealthy: a finding of the doctor, figures that are not finite",
-    SAVED: "training was stopped by a signal and saved: resume it",
-    INTERRUPTED: "interrupted, nothing was saved",
+    SAVED: "stopped by a signal, and saved: resume it",
+    INTERRUPTED: "interrupted, with nothing to resume",
 }
 """What each status means, for --help."""

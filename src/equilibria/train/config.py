@@ -8,12 +8,15 @@ reads its help from the class.
 
 import dataclasses
 import difflib
+import linecache
+import re
+import traceback
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
-import docstring_parser
 from jsonargparse import ArgumentError, ArgumentParser
 
 _Class = TypeVar("_Class")
@@ -107,7 +110,7 @@ def _same(text: str) -> str:
 
 
 def pairs(argv: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """The keys and values of options, `--key value` or `--key=value`.
+    """The keys and values of options, `--key value` or `--key=value`; hyphens are underscores.
 
     Raises:
         ConfigError: a word is not an option, or an option has no value.
@@ -119,7 +122,41 @@ def pairs(argv: Iterable[str]) -> Iterator[tuple[str, str]]:
             raise ConfigError(f"expected an option such as --seed 1, got '{word}'")
         if not equals and (value := next(words, "--")).startswith("--"):
             raise ConfigError(f"--{key} needs a value")
-        yield key, value
+        yield key.replace("-", "_"), value
+
+
+@contextmanager
+def as_chosen(key: str = "") -> Iterator[None]:
+    """Raise a ValueError of the block as a ConfigError: a user's choice is what it rejects.
+
+    Only errors that a `raise` statement raised are meant: any other is a mistake in the code.
+
+    Args:
+        key: of the choice, for the message.
+
+    Raises:
+        ConfigError: the block raised a ValueError or a TypeError.
+    """
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        if type(error) not in (TypeError, ValueError) or not _raised(error):
+            raise
+        raise ConfigError(f"{key}: {_in_yaml(error)}" if key else _in_yaml(error)) from error
+
+
+def _raised(error: Exception) -> bool:
+    """Whether a statement of Python raised an error, as far as its source is at hand."""
+    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+    text = linecache.getline(frame.f_code.co_filename, line).lstrip()
+    return not text or text.startswith("raise ")
+
+
+def _in_yaml(error: Exception) -> str:
+    """A message of a Python class in the words of a recipe: `eq.Broyden()` is `Broyden` there."""
+    text = re.sub(r"\beq\.(\w+)\(\)", r"\1", str(error))
+    text = re.sub(r"\buse solver=(\w+)", r"choose --solver.name \1", text)
+    return re.sub(r"\bNone\b", "null", text)
 
 
 def dump(value: Any, choices: Choices) -> Any:
@@ -144,55 +181,40 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any], prefix: str = 
     return lines
 
 
-def describe(parser: Any, group: Any, instance: Any, choices: Choices) -> None:
-    """Give `group` of `parser` an option for each leaf of `instance`, with its value as default.
-
-    Args:
-        parser: a jsonargparse parser.
-        group: a group of it, which --help shows.
-        instance: of a dataclass.
-        choices: classes that a choice may name.
-    """
-    tree, cls = dump(instance, choices), type(instance)
-    for prefix, each, branches in _walk(cls, tree, choices):
-        group.add_class_arguments(each, prefix[:-1] or None, as_group=False, skip={*branches})
-        texts = {p.arg_name: p.description for p in docstring_parser.parse(each.__doc__).params}
-        for name, allowed in branches.items():
-            text = f"{texts.get(name) or ''} One of {', '.join(allowed)}."
-            group.add_argument(f"--{prefix}{name}.name", help=" ".join(text.split()))
-    parser.set_defaults(dict(_flatten(tree, _hints(cls, tree, choices))))
-
-
-def _walk(
+def walk(
     cls: type, tree: Mapping[str, Any], choices: Choices, prefix: str = ""
 ) -> Iterator[tuple[str, type, dict[str, dict[str, type]]]]:
-    """Each class that `tree` names, after the prefix of its keys and before its choices."""
-    branches = _branches(cls, choices)
+    """Each class that `tree` names, after the prefix of its keys and before its choices.
+
+    A choice is a field, with the classes that it may hold by name.
+    """
+    branches = branches_of(cls, choices)
     yield prefix, cls, branches
     for name, allowed in branches.items():
         if branch := tree[name]:
-            yield from _walk(allowed[branch["name"]], branch, choices, f"{prefix}{name}.")
+            yield from walk(allowed[branch["name"]], branch, choices, f"{prefix}{name}.")
 
 
 def _hints(cls: type, tree: Mapping[str, Any], choices: Choices) -> dict[str, Any]:
     """The type of each leaf by its key, under the classes that `tree` names."""
     found: dict[str, Any] = {}
-    for prefix, each, branches in _walk(cls, tree, choices):
-        for name, hint in _types(each).items():
+    for prefix, each, branches in walk(cls, tree, choices):
+        for name, hint in fields_of(each).items():
             key = f"{prefix}{name}"
             found |= {f"{key}.name": str | None} if name in branches else {key: hint}
     return found
 
 
-def _types(cls: type) -> dict[str, Any]:
+def fields_of(cls: type) -> dict[str, Any]:
+    """The fields of a dataclass with their types."""
     hints = typing.get_type_hints(cls)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
 
-def _branches(cls: type, choices: Choices) -> dict[str, dict[str, type]]:
+def branches_of(cls: type, choices: Choices) -> dict[str, dict[str, type]]:
     """The fields of `cls` that are choices, each with the classes that it may hold, by name."""
     found: dict[str, dict[str, type]] = {}
-    for field, hint in _types(cls).items():
+    for field, hint in fields_of(cls).items():
         union = typing.get_origin(hint) in (typing.Union, types.UnionType)
         members = typing.get_args(hint) if union else (hint,)
         bases = tuple(m for m in members if isinstance(m, type) and m is not type(None))
@@ -202,8 +224,8 @@ def _branches(cls: type, choices: Choices) -> dict[str, dict[str, type]]:
     return found
 
 
-def _defaults(cls: type, choices: Choices) -> dict[str, Any]:
-    """The defaults of `cls`, as in a dump; without the fields that have none."""
+def defaults_of(cls: type, choices: Choices) -> dict[str, Any]:
+    """The defaults of a dataclass, as in a dump; without the fields that have none."""
     found: dict[str, Any] = {}
     for field in dataclasses.fields(cls):
         if field.default_factory is not dataclasses.MISSING:
@@ -221,10 +243,10 @@ def _resolve(
     prefix: str = "",
 ) -> dict[str, Any]:
     """Return `tree` under `options`, with a name, or None, for each choice; see `build`."""
-    keys = {name: f"{prefix}{name}" for name in _types(cls)}
+    keys = {name: f"{prefix}{name}" for name in fields_of(cls)}
     result = {**tree, **{name: options[key] for name, key in keys.items() if key in options}}
-    defaults = _defaults(cls, choices)
-    for name, allowed in _branches(cls, choices).items():
+    defaults = defaults_of(cls, choices)
+    for name, allowed in branches_of(cls, choices).items():
         key, default = keys[name], defaults.get(name)
         first, *others = allowed
         asked = options.get(f"{key}.name")
@@ -252,8 +274,8 @@ def _resolve(
 
 def _in_common(branch: Mapping[str, Any], old: type, new: type, choices: Choices) -> dict[str, Any]:
     """The values of `branch` that a switch of class keeps; see `build`."""
-    before, now = _defaults(old, choices), _defaults(new, choices)
-    kept = {key: value for key, value in branch.items() if key in _types(new)}
+    before, now = defaults_of(old, choices), defaults_of(new, choices)
+    kept = {key: value for key, value in branch.items() if key in fields_of(new)}
     for key, value in branch.items():
         # A shape is that of the data, whatever the class.
         if key in before and value == before[key] != now.get(key) and not isinstance(value, list):
@@ -307,17 +329,13 @@ def _construct(
     cls: type[_Class], tree: Mapping[str, Any], choices: Choices, prefix: str = ""
 ) -> _Class:
     values = {key: value for key, value in tree.items() if key != "name"}
-    for name in _types(cls).keys() - {*values, *_defaults(cls, choices)}:
+    for name in fields_of(cls).keys() - {*values, *defaults_of(cls, choices)}:
         raise ConfigError(f"{prefix}{name}: is missing and has no default")
-    for name, allowed in _branches(cls, choices).items():
+    for name, allowed in branches_of(cls, choices).items():
         key, branch = f"{prefix}{name}", values[name]
         chosen = branch["name"]
-        if chosen is None and type(None) not in typing.get_args(_types(cls)[name]):
+        if chosen is None and type(None) not in typing.get_args(fields_of(cls)[name]):
             raise ConfigError(f"{key}: is missing; one of {', '.join(allowed)}")
         values[name] = chosen and _construct(allowed[chosen], branch, choices, f"{key}.")
-    try:
+    with as_chosen(prefix[:-1]):
         return cls(**values)
-    except ConfigError:
-        raise
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{prefix[:-1]}: {error}" if prefix else str(error)) from None

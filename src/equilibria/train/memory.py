@@ -78,6 +78,8 @@ class MemoryPoint(_Keyed):
     """Peak of what forward and backward allocate, minus the gradients of the parameters."""
     history_bytes: int
     """Share of `bytes` that the solvers' histories take: the larger of forward and backward."""
+    device: str = "cpu"
+    """Type of the device on which it was measured."""
 
 
 def measure(
@@ -267,7 +269,8 @@ def _point(subject: _Subject, setting: Setting) -> tuple[MemoryPoint, _Need]:
     vectors = _history(setting.solver, setting.evals)
     if isinstance(setting.adjoint, Implicit):
         vectors = max(vectors, _history(setting.adjoint.linear, products))
-    point = MemoryPoint(setting.kind, setting.evals, peak, size * vectors)
+    device = _device(subject.model).type
+    point = MemoryPoint(setting.kind, setting.evals, peak, size * vectors, device)
     return point, _Need(peak, size, 2 * seconds)
 
 

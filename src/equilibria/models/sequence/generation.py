@@ -18,6 +18,10 @@ PIECE = 128
 """Tokens of a prompt that are read at a time; those before are in the carry."""
 
 
+class NotANumber(ValueError):
+    """The model does not give probabilities: its weights or its states are not finite."""
+
+
 class Step(NamedTuple):
     """One token, and what the model did for it."""
 
@@ -106,7 +110,7 @@ def choose(
     _check_choice(temperature, top_k, top_p)
     scores = log_probs.detach().cpu().double().clone()
     if scores.isnan().any():
-        raise ValueError("the model's probabilities are not numbers: its states overflow")
+        raise NotANumber("the model's probabilities are not numbers: its states overflow")
     scores[list(excluded)] = -math.inf
     if temperature == 0 or top_k == 1:
         return int(scores.argmax())

@@ -1,0 +1,98 @@
+"""What the command line says of an error: whose it is, and what to do."""
+
+from __future__ import annotations
+
+import os
+import re
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import equilibria
+
+__all__ = ["expected", "explain"]
+
+LESS = {
+    "train": "lower --batch-size or --eval-batch-size, or split each batch with --accumulate",
+    "doctor": "lower --samples",
+    "initialise": "lower --samples",
+}
+"""What takes less memory, by command."""
+
+LOST = re.compile(
+    r"connection (closed|reset) by (remote )?peer|gloo/transport|NCCL error|broken pipe", re.I
+)
+"""How torch.distributed reports that another process is gone."""
+
+
+def expected(error: BaseException) -> bool:
+    """Return whether an error is one of equilibria's own classes, whose messages are for users."""
+    return type(error).__module__.partition(".")[0] == "equilibria"
+
+
+def explain(command: str, error: BaseException) -> str:
+    """Return one message for the user about an error that ended a command.
+
+    Messages of equilibria's own errors stand for themselves. An error of any other class is named
+    after the user's own file if it passed through one, after what the machine lacks (a package, a
+    file, memory, another process), and otherwise is a bug.
+
+    Args:
+        command: that raised it.
+        error: as it was caught.
+    """
+    if expected(error):
+        return str(error)
+    name, text = type(error).__name__, " ".join(str(error).split())
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    if line := _own_line(error):
+        return f"{line}: {name}: {text}"
+    if isinstance(error, ModuleNotFoundError) and (lacking := _lacking(command, error)):
+        return lacking
+    if _several() and isinstance(error, RuntimeError | OSError) and LOST.search(f"{name}: {text}"):
+        return (
+            "another process of this run has ended or was killed; the last checkpoint, if there "
+            "is one, is in the run folder: continue with --resume"
+        )
+    if _out_of_memory(error):
+        tried = re.search(r"tried to allocate ([\d.]+ ?\w+)", text, re.I)
+        asked = f" ({tried[1]} more were asked for)" if tried else ""
+        return f"out of memory{asked}: {LESS.get(command, 'free some, or try --device cpu')}"
+    if isinstance(error, RecursionError) and any(Path(f).parent.name == "json" for f in files):
+        return "a JSON file is nested too deeply to be read"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return f"{name}: {text} (a bug in equilibria; --debug shows where)"
+
+
+def _own_line(error: BaseException) -> str:
+    """The innermost line of a user's own Python file that an error passed through; "" if none."""
+    library = Path(equilibria.__file__).parent, Path(sysconfig.get_path("stdlib"))
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        packaged = {"site-packages", "dist-packages"} & {*file.parts}
+        if file.is_file() and not packaged and not any(map(file.is_relative_to, library)):
+            return f"{file}, line {frame.lineno}"
+    return ""
+
+
+def _lacking(command: str, error: ModuleNotFoundError) -> str:
+    """Which package is not installed; "" for a module of equilibria itself."""
+    from equilibria.cli import extras
+
+    if advice := extras.advice(command):
+        return advice
+    package = (error.name or "equilibria").partition(".")[0]
+    return "" if package == "equilibria" else f"the package '{package}' is not installed"
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    """Whether the CPU's or a GPU's memory is spent; torch says the first in a RuntimeError."""
+    names: Iterator[str] = (cls.__name__ for cls in type(error).__mro__)
+    spent = {"MemoryError", "OutOfMemoryError"} & {*names}
+    return bool(spent) or "DefaultCPUAllocator: " in str(error)
+
+
+def _several() -> bool:
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1

@@ -1,0 +1,50 @@
+"""Where commands print."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+
+class Output(Console):
+    """Standard output; under --quiet only where the result is.
+
+    Args:
+        quiet: as the option --quiet says.
+        width: columns where the output is no terminal, as wide as its tables; None for 80, or
+            $COLUMNS.
+    """
+
+    def __init__(self, *, quiet: bool = False, width: int | None = None) -> None:
+        super().__init__(quiet=quiet)
+        if width is not None and not self.is_terminal:
+            self.width = width
+
+    def done(self, said: str, result: str | Path) -> None:
+        """Print the last line of a command.
+
+        Args:
+            said: where the result is and what to do next, in a sentence.
+            result: the path of it alone, which is what --quiet prints.
+        """
+        if self.quiet:
+            print(result)
+        else:
+            self.print(said, soft_wrap=True, markup=False, highlight=False)
+
+
+def listing(*heads: str, right: Sequence[str] = ()) -> Table:
+    """Return a table whose first column is names that a user types: they are folded, never cut.
+
+    Args:
+        heads: of the columns.
+        right: which of them are aligned to the right.
+    """
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for head in heads:
+        table.add_column(head, justify="right" if head in right else "left", overflow="fold")
+    return table
