@@ -10,24 +10,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser, UserError
+from equilibria.cli.status import DONE, UNHEALTHY
 from equilibria.metric import Metric
 from equilibria.stability import Examination
 from equilibria.stability.advice import converged, evaluations
 from equilibria.stability.examine import STAGES, Progress
 from equilibria.train import examination as visit
 from equilibria.train import files, run
+from equilibria.train.device import device
 
 FILE = "doctor.json"
 STYLE = {"healthy": "green", "watch": "yellow", "unhealthy": "bold red"}
-
-UNHEALTHY = 3
-"""Exit status where a finding is unhealthy."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -44,15 +45,22 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the starts (default: 0)")
     parser.add_data_dir()
+    parser.add_device(usual="cpu")
     arguments = parser.parse_args(list(argv))
     for option in ("samples", "starts"):
         value = getattr(arguments, option)
         if value is not None and value < 1:
             raise UserError(f"--{option} must be 1 or more; got {value}")
+    where = device(arguments.device)
     loaded = run.load(arguments.run, data_dir=arguments.data_dir)
-    console = Console()
+    console = Output(quiet=arguments.quiet)
     examination = examine(
-        loaded, samples=arguments.samples, starts=arguments.starts, seed=arguments.seed
+        loaded,
+        samples=arguments.samples,
+        starts=arguments.starts,
+        seed=arguments.seed,
+        device=where,
+        quiet=arguments.quiet,
     )
     show(examination, console)
     if (precision := loaded.recipe.precision) != "float32":
@@ -62,31 +70,25 @@ def main(argv: Sequence[str]) -> int:
             soft_wrap=True,
         )
     path = loaded.folder / FILE
-    console.print(
-        f"Written to {path}. Next: equilibria report {loaded.folder}", soft_wrap=True, markup=False
-    )
-    return UNHEALTHY if examination.severity == "unhealthy" else 0
+    console.done(f"Written to {path}. Next: equilibria report {loaded.folder}", path)
+    return UNHEALTHY if examination.severity == "unhealthy" else DONE
 
 
-def examine(
-    loaded: run.Run, *, samples: int | None = None, starts: int = 4, seed: int = 0
-) -> Examination:
-    """Examine a run and write doctor.json; see `train.examination.examine`.
+def examine(loaded: run.Run, *, quiet: bool = False, **options: Any) -> Examination:
+    """Examine a run and write doctor.json; see `train.examination.examine` for the options.
 
-    The stages are shown on standard error.
+    The stages are shown on standard error, unless `quiet`.
     """
-    with _shown(f"Examining {loaded.folder}") as progress:
-        examination = visit.examine(
-            loaded, samples=samples, starts=starts, seed=seed, progress=progress
-        )
+    with _shown(f"Examining {loaded.folder}", quiet) as progress:
+        examination = visit.examine(loaded, progress=progress, **options)
     files.write_json(loaded.folder / FILE, examination.json())
     return examination
 
 
 @contextmanager
-def _shown(what: str) -> Iterator[Progress]:
+def _shown(what: str, quiet: bool) -> Iterator[Progress]:
     """Show each stage as it begins: in one line of a terminal that changes, else a line each."""
-    console = Console(stderr=True)
+    console = Console(stderr=True, quiet=quiet)
 
     def line(stage: str) -> Text:
         return Text(f"{what}: {STAGES.index(stage) + 1} of {len(STAGES)}, {stage} ...")

@@ -80,12 +80,14 @@ class Parser(ArgumentParser):
         text = super().format_help(*args, **options)
         return f"{text}\n{self.more}\n" if self.more else text
 
-    def add_device(self) -> None:
-        """Add the option that names the device to work on."""
+    def add_device(self, usual: str | None = None) -> None:
+        """Add the option that names the device to work on; `usual` is its default."""
+        default = usual or "a GPU where there is one, else the CPU"
         self.add_argument(
             "--device",
             type=str,
-            help="cpu, cuda or cuda:N (default: a GPU where there is one, else the CPU)",
+            default=usual,
+            help=f"cpu, cuda or cuda:N (default: {default})",
         )
 
     def add_data_dir(self) -> None:

@@ -148,7 +148,8 @@ class JacobianOperator:
 
     def noise(self, generator: torch.Generator | None) -> Tensor:
         generator = generator or _generator(self.device)
-        return torch.randn(self.shape, dtype=self.dtype, device=self.device, generator=generator)
+        options: Any = {"dtype": self.dtype, "device": generator.device, "generator": generator}
+        return torch.randn(self.shape, **options).to(self.device)
 
     def transposed(self, rows: Tensor) -> Tensor:
         """J^T u for each sample's row u: (samples, entries)."""

@@ -39,6 +39,7 @@ def examine(
     seed: int = 0,
     split: str = "test",
     progress: Progress | None = None,
+    device: torch.device | str = "cpu",
 ) -> Examination:
     """Examine a run on the first samples of a split.
 
@@ -52,11 +53,12 @@ def examine(
         seed: of starts, probes and projections.
         split: one of the task's.
         progress: as `doctor` takes it.
+        device: where to solve.
 
     Raises:
         RunError: the run is of an explicit network, which has nothing to examine.
     """
-    task, model = loaded.data, loaded.model
+    task, model = loaded.data, loaded.model.to(device)
     check_implicit(loaded)
     assert isinstance(model, EquilibriumModel)
     count = samples or (SEQUENCES if isinstance(model, SequenceModel) else SAMPLES)
@@ -144,9 +146,13 @@ def _chance(answer: _Answer, metric: Metric) -> float:
 
 def _batch(model: EquilibriumModel, task: Task, split: str, count: int) -> tuple[Batch, Any]:
     """Return the batch to examine, and what the model carries over into it."""
-    carry = None
+    carry, device = None, next(model.parameters()).device
+
+    def moved(batch: Batch) -> Batch:
+        return pytree.tree_map_only(Tensor, lambda x: x.to(device), batch)
+
     if task.streams:
-        segments = task.batches(split, count)
+        segments = map(moved, task.batches(split, count))
         first = next(segments)
         batch = next(segments, first)
         if bool((batch.targets >= 0).all()) and not batch.begins:
@@ -155,7 +161,7 @@ def _batch(model: EquilibriumModel, task: Task, split: str, count: int) -> tuple
         else:  # the text is too short
             batch = first
     else:
-        batch = task.sample(split, count)
+        batch = moved(task.sample(split, count))
     inputs = first_piece(model, batch.inputs)
     if inputs is not batch.inputs:
         batch = batch._replace(inputs=inputs, targets=batch.targets[:, : inputs.shape[1]])
