@@ -3,29 +3,41 @@ would give: the metrics read out from the state after 1, 2, 3, 5, 8 and 12 of th
 language model, with solves stopped after 2, 4, 8, 12, 16 and 24. A language model is compared with
 an interpolated trigram model of the same text. The figures are also written to evaluation.json in
 the run folder.
+
+With --data the run's model is evaluated on other data, which it sees as its own: with the run's
+vocabulary, classes and normalisation. Their figures are written to a file of their own, named
+evaluation-other-NAME-CHECKSUM.json. Without it, data that have changed since training are an error.
+
+The exit status is 3 if the loss or the weights are not finite, 1 after an error, and otherwise 0.
 """
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 from rich.console import Console
 from rich.table import Table
 
 from equilibria.cli.context import looking_back
+from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser, UserError
+from equilibria.cli.status import DONE, UNHEALTHY
 from equilibria.metric import LOSS
 from equilibria.models import EquilibriumModel
 from equilibria.solve import Status
 from equilibria.tasks import Task
 from equilibria.train import baseline, evaluation, files, run
+from equilibria.train.folder import place_of
 
 
-def main(argv: Sequence[str]) -> None:
-    """Run `equilibria evaluate` with the words `argv`."""
+def main(argv: Sequence[str]) -> int:
+    """Run `equilibria evaluate` with the words `argv` and return the exit status."""
     parser = Parser("evaluate", __doc__)
     parser.add_argument("run", type=Path, help="run folder, for example runs/digits")
     parser.add_argument(
@@ -48,7 +60,14 @@ def main(argv: Sequence[str]) -> None:
         action="store_true",
         help="skip the trigram model, which takes minutes on a text of 100 million words",
     )
+    parser.add_argument(
+        "--data",
+        type=str,
+        help="text file or folder of images to evaluate on, or name of a data set, in place of the "
+        "run's own data; all of a file, or of a folder without train and test, is the test set",
+    )
     parser.add_data_dir()
+    parser.add_device()
     arguments = parser.parse_args(list(argv))
     folder = run.Folder(arguments.run)
     if not folder.path.is_dir():
@@ -56,31 +75,50 @@ def main(argv: Sequence[str]) -> None:
     recipe = folder.read_recipe()
     memory = arguments.memory
     changes = {} if memory is None else looking_back(recipe, memory, minimum=0)
-    loaded = run.load(folder.path, data_dir=arguments.data_dir, changes=changes)
+    loaded = run.load(
+        folder.path, data_dir=arguments.data_dir, other=arguments.data, changes=changes
+    )
     task = loaded.data
     if arguments.budgets is not None:
         _check_budgets(loaded, arguments.budgets)
-    if arguments.no_trigram and not task.baseline:
+    if arguments.no_trigram and not type(task).baseline:
         raise UserError(f"--no-trigram is for language models: {_other(loaded)}")
     if arguments.split not in task.splits:
         raise UserError(f"--split must be one of {', '.join(task.splits)}; got {arguments.split}")
-    accelerator = evaluation.accelerator(loaded.recipe.precision)
+    place = place_of(recipe.task)
+    if loaded.other and place and place == place_of(recipe.task.at(arguments.data)):
+        warnings.warn(
+            f"{place} is what the run was trained on, and has changed: what it has learned from "
+            "may be among what is evaluated",
+            stacklevel=2,
+        )
+    accelerator = evaluation.accelerator(loaded.recipe.precision, arguments.device)
     limits = evaluation.BUDGETS if arguments.budgets is None else tuple(arguments.budgets)
-    console = Console()
+    console = Output(quiet=arguments.quiet)
     with console.status("Evaluating ..."):
         result = measure(loaded, accelerator, split=arguments.split, limits=limits)
+    wrong = _not_finite(result, loaded)
+    status = UNHEALTHY if wrong else DONE
     if not accelerator.is_main_process:
-        return
+        return status
     if task.baseline and not arguments.no_trigram:
         with console.status(f"Fitting a {task.baseline} ..."):
             try:
                 result["baseline"] = baseline.reference(task, folder, arguments.split)
             except ValueError as error:
                 console.print(f"No {task.baseline}: {error}", style="yellow", markup=False)
-    path = folder.evaluation_of(arguments.split, changed=bool(changes))
+    if loaded.metrics and "step" in loaded.metrics[-1]:
+        result["step"] = loaded.metrics[-1]["step"]
+    if loaded.other is not None:
+        result["other"] = {"source": loaded.other, "checksum": task.checksum}
+    other = None if loaded.other is None else task
+    path = folder.evaluation_of(arguments.split, changed=bool(changes), other=other)
     files.write_json(path, {**result, **changes})
     show(result, loaded, console)
-    console.print(f"Written to {path}", soft_wrap=True, markup=False)
+    if wrong:
+        console.print(wrong, style="bold red", soft_wrap=True, markup=False)
+    console.done(f"Written to {path}", path)
+    return status
 
 
 def measure(
@@ -135,11 +173,32 @@ def _other(loaded: run.Run) -> str:
     return f"the task of this run is {type(loaded.recipe.task).__name__}"
 
 
+def _not_finite(result: Mapping[str, Any], loaded: run.Run) -> str:
+    """Say that weights or the loss are not finite; "" where all is well.
+
+    Where the weights of the cell are not, solves end at their start, and the loss can be finite.
+    """
+    tensors = dict(loaded.model.named_parameters())
+    broken = [name for name, each in tensors.items() if not bool(torch.isfinite(each).all())]
+    if broken:
+        what = f"{broken[0]} and others" if broken[1:] else broken[0]
+        return (
+            f"{len(broken)} of {len(tensors)} tensors of weights {'are' if broken[1:] else 'is'} "
+            f"not finite ({what}): these figures tell nothing of the model"
+        )
+    if not math.isfinite(result["loss"]):
+        return f"The loss is {result['loss']}, though all weights are finite"
+    return ""
+
+
 def show(result: Mapping[str, Any], loaded: run.Run, console: Console) -> None:
     """Print the figures."""
     task = loaded.data
     unit, split, primary = task.unit, task.eval_split, task.primary
-    title = f"{loaded.folder}, {result[unit]} {result['split']} {unit} of {task.source}"
+    where = f"{loaded.folder},"
+    if loaded.other is not None:
+        where = f"{loaded.folder} on other data:"
+    title = f"{where} {result[unit]} {result['split']} {unit} of {task.source}"
     table = Table("figure", "value", title=title)
     for name, value in _figures(result, task):
         table.add_row(name, value)
@@ -156,14 +215,14 @@ def show(result: Mapping[str, Any], loaded: run.Run, console: Console) -> None:
             "{mean:.2f}, {max:.2f}".format(**result["spectral_radius"]),
         )
     for depth, figures in result.get("at", {}).items():
-        after = f"{primary.label} after {depth} evaluations"
+        after = f"{primary.label} after {depth} evaluation{'s' * (depth != '1')}"
         table.add_row(after, primary.format(figures[primary.name]))
     if "baseline" in result:
         for name, value in _figures(result["baseline"], task):
             table.add_row(f"{result['baseline']['name']}: {name}", value)
     console.print(table)
     if result.get("budgets"):
-        names = [name for name, _ in _figures(result["budgets"][0], task)]
+        names = [name for name, _ in _figures(result["budgets"][0], task, loss=False)]
         heads = ("at most", "evaluations", "converged", *names, f"ms per {unit[:-1]}")
         budgets = Table(*heads, title="fewer evaluations")
         for row in result["budgets"]:
@@ -172,15 +231,22 @@ def show(result: Mapping[str, Any], loaded: run.Run, console: Console) -> None:
                 str(row["max_evals"]),
                 f"{forward['evals']['mean']:.1f}",
                 f"{100 * forward['status']['CONVERGED']:.1f} %",
-                *(value for _, value in _figures(row, task)),
+                *(value for _, value in _figures(row, task, loss=False)),
                 f"{1e3 * row[f'seconds_per_{unit[:-1]}']:.3f}",
             )
         console.print(budgets)
 
 
-def _figures(result: Mapping[str, Any], task: Task) -> list[tuple[str, str]]:
-    """Return the figures of a task's metrics that are known, as names and text."""
-    metrics = dict.fromkeys((*task.metrics, LOSS))
+def _figures(result: Mapping[str, Any], task: Task, *, loss: bool = True) -> list[tuple[str, str]]:
+    """Return the figures of a task's metrics that are known, as names and text.
+
+    Args:
+        result: the figures, by the name of the metric.
+        task: whose metrics they are.
+        loss: whether the loss is one of them even where the task has others.
+    """
+    more = (LOSS,) if loss or not task.metrics else ()
+    metrics = dict.fromkeys((*task.metrics, *more))
     known = (each for each in metrics if each.name in result)
     return [(each.label, each.format(result[each.name])) for each in known]
 

@@ -187,6 +187,18 @@ class TaskConfig(abc.ABC):
             data_dir: folder to look for data sets in, before EQUILIBRIA_DATA.
         """
 
+    def load_other(self, run: Path, data_dir: Path | None = None) -> Task:
+        """Read data that a run did not learn from, to evaluate its model on them.
+
+        They are seen as the run's own were: with its vocabulary, say, or its numbers of classes. By
+        default they are read as they would be for training.
+
+        Args:
+            run: folder of the run, which holds what `Task.save` has written.
+            data_dir: as in `load`.
+        """
+        return self.load(data_dir)
+
     def at(self, data: str | Path) -> Self:
         """Return this task on other data.
 

@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from equilibria.data import Dataset, Split, available, load
 from equilibria.data.dataset import Samples
+from equilibria.data.errors import DataError
 from equilibria.data.images import ImageFiles, ImageFolder, headers
 from equilibria.data.images.files import MEMORY
 from equilibria.data.images.resize import resized
@@ -24,6 +25,7 @@ from equilibria.tasks.base import SampleTask, TaskConfig, right
 from equilibria.tasks.feed import Batch, Feed
 from equilibria.tasks.normalisation import READ, Normalised, Statistics
 from equilibria.tasks.photographs import Photographs
+from equilibria.tasks.seen import Seen
 
 SHOWN = 7 / 8
 """The part of an image's shorter side that is judged where training shows random parts: the usual
@@ -88,26 +90,66 @@ class ImageClassification(TaskConfig):
     def load(self, data_dir: Path | None = None) -> ClassificationTask:
         return ClassificationTask(self, data_dir)
 
+    @override
+    def load_other(self, run: Path, data_dir: Path | None = None) -> ClassificationTask:
+        """Read images and bring them to the run's size and channels, with its numbers of classes.
+
+        All images of a folder that has no parts are the test images.
+
+        Raises:
+            DataError: the run has not all of their classes, or images of another shape.
+        """
+        seen = Seen.read(run / IMAGES)
+        channels, height, width = seen.shape
+        config = replace(
+            self,
+            size=self.size or (height if height == width else None),
+            channels=channels
+            if channels in (1, 3) and self.data not in available(Dataset)
+            else None,
+            crop=self.crop if self.size else None,
+            samples=None,
+            valid=None,
+        )
+        return ClassificationTask(config, data_dir, seen)
+
 
 class ClassificationTask(SampleTask):
-    """Images (n, channels, height, width) with labels (n,)."""
+    """Images (n, channels, height, width) with labels (n,).
+
+    Args:
+        config: what the recipe says.
+        data_dir: folder to look for data sets in, before EQUILIBRIA_DATA.
+        seen: how a run has seen its images, for others to evaluate it on; None for its own.
+    """
 
     metrics = (ACCURACY,)
 
-    def __init__(self, config: ImageClassification, data_dir: Path | None) -> None:
+    def __init__(
+        self, config: ImageClassification, data_dir: Path | None, seen: Seen | None = None
+    ) -> None:
         self.config = config
-        found = _found(config, data_dir)
+        found = _found(config, data_dir, whole=seen is not None)
         samples = _chosen(config, found)
-        train = samples["train"]
+        train = samples.get("train")
         self.files = train if isinstance(train, ImageFiles) else None
-        self.statistics = None
-        if config.normalise:
-            self.statistics = Statistics.of(train, None if self.files is None else READ)
+        self.statistics = None if seen is None else seen.statistics
+        if config.normalise and seen is None:
+            self.statistics = Statistics.of(samples["train"], None if self.files is None else READ)
+        if seen is not None:
+            samples = seen.numbered(samples, found.labels, found.title)
+        if self.statistics is not None:
             samples = {name: Normalised(s, self.statistics) for name, s in samples.items()}
         super().__init__(samples, found.checksum)
-        self.source, self.labels, self.classes = found.title, found.labels, len(found.labels)
+        self.source, self.labels = found.title, found.labels if seen is None else seen.labels
+        self.classes = len(self.labels)
         size = config.size
         self.shape = found.shape if size is None else (found.shape[0], size, size)
+        if seen is not None and self.shape != seen.shape:
+            raise DataError(
+                f"the images of {found.title} have shape {self.shape} (channels, height, width), "
+                f"and the run's have {seen.shape}"
+            )
         self.smallest = found.smallest if isinstance(found, ImageFolder) else None
         self.auxiliary = config.auxiliary
 
@@ -200,8 +242,10 @@ IMAGES = "images.json"
 """The file of a run folder that tells what classes are called and how images were normalised."""
 
 
-def _found(config: ImageClassification, data_dir: Path | None) -> Dataset | ImageFolder:
-    """Read a named data set, or find the images of a folder.
+def _found(
+    config: ImageClassification, data_dir: Path | None, *, whole: bool
+) -> Dataset | ImageFolder:
+    """Read a named data set, or find the images of a folder; `whole` as `data.images.load` has it.
 
     Raises:
         ValueError: there is no such data set.
@@ -210,6 +254,8 @@ def _found(config: ImageClassification, data_dir: Path | None) -> Dataset | Imag
     if config.data not in available(Dataset):
         share = SHOWN if config.crop is not None else 1.0
         options = {"size": config.size, "channels": config.channels, "share": share}
+        if config.data not in available(ImageFolder):
+            options["whole"] = whole
         return load(config.data, data_dir, kind=Dataset | ImageFolder, **options)
     if config.channels is not None:
         raise ValueError(
@@ -220,7 +266,7 @@ def _found(config: ImageClassification, data_dir: Path | None) -> Dataset | Imag
 
 
 def _chosen(config: ImageClassification, found: Dataset | ImageFolder) -> dict[str, Samples]:
-    """Return the images of each split: "train", "test" and perhaps "valid".
+    """Return the images of each split: "test", and perhaps "train" and "valid".
 
     Images in files are decoded here, once, where they fit into memory and are shown as a whole.
 
@@ -228,7 +274,7 @@ def _chosen(config: ImageClassification, found: Dataset | ImageFolder) -> dict[s
         ValueError: there are not so many images.
         DataError: one of not too many images is damaged; the message names the file.
     """
-    chosen: dict[str, Samples] = {"train": found.train}
+    chosen: dict[str, Samples] = {"train": found.train} if len(found.train) else {}
     if config.valid is not None and found.valid is not None:
         raise ValueError(
             f"valid is {config.valid}, and '{config.data}' has images of its own to validate on: "

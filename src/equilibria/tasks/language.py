@@ -47,6 +47,17 @@ BITS_PER_CHARACTER = Metric(
 )
 
 
+UNKNOWN = Metric(
+    name="unknown",
+    label="tokens that are <unk>",
+    scale=100.0,
+    spec=".2f",
+    unit=" %",
+    plot=False,
+)
+"""The share of tokens of another text that the run's vocabulary lacks: they are easy to predict."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LanguageModelling(TaskConfig):
     """Which word or character comes next? Trained with the mean of -ln p over the tokens of a text.
@@ -126,6 +137,27 @@ class LanguageModelling(TaskConfig):
         )
         return LanguageTask(self, corpus)
 
+    @override
+    def load_other(self, run: Path, data_dir: Path | None = None) -> LanguageTask:
+        """Read a text with the run's vocabulary; all of a file is to evaluate on.
+
+        Raises:
+            DataError: the run's vocabulary is missing or damaged, or the text cannot be read.
+        """
+        from equilibria.data import text
+
+        corpus = text.load(
+            self.data,
+            file=self.file,
+            data_dir=data_dir,
+            errors=self.errors,
+            vocabulary=text.Vocabulary.load(run / VOCABULARY),
+        )
+        task = LanguageTask(self, corpus)
+        # A trigram model of the other text would have learned from it, as the run's has not.
+        task.metrics, task.baseline = (*task.metrics, UNKNOWN), ""
+        return task
+
 
 class LanguageTask(Task):
     """A text, in three parts one after the other.
@@ -135,8 +167,6 @@ class LanguageTask(Task):
         corpus: the text.
     """
 
-    splits = ("train", "valid", "test")
-    eval_split = "valid"
     unit = "tokens"
     metrics = (PERPLEXITY, BITS, BITS_PER_CHARACTER)
     streams = True
@@ -144,6 +174,8 @@ class LanguageTask(Task):
 
     def __init__(self, config: LanguageModelling, corpus: Corpus) -> None:
         self.config, self.corpus = config, corpus
+        self.splits = tuple(corpus.splits)
+        self.eval_split = "valid" if "valid" in self.splits else "test"
         self.checksum, self.source = corpus.checksum, corpus.name
 
     @override
@@ -197,7 +229,10 @@ class LanguageTask(Task):
 
     @override
     def figures(self, sums: Sums, split: str | None = None) -> dict[str, float]:
-        return self._with_characters(super().figures(sums, split), split)
+        figures = self._with_characters(super().figures(sums, split), split)
+        if split is not None and UNKNOWN in self.metrics:
+            figures["unknown"] = self.corpus.statistics[split].unknown_share
+        return figures
 
     def _with_characters(self, figures: dict[str, float], split: str | None) -> dict[str, float]:
         """The figures with bits a character of a split's text, where these are known.

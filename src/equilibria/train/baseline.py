@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from equilibria.tasks import Task
@@ -23,7 +22,7 @@ def reference(task: Task, folder: Folder, split: str) -> dict[str, Any]:
     known: dict[str, Any] = {}
     if folder.baseline.is_file():
         try:
-            known = json.loads(folder.baseline.read_text("utf-8"))
+            known = files.from_json(folder.baseline.read_text("utf-8"))
         except ValueError:
             known = {}  # it is recreated
     if known.get("data") != task.checksum:

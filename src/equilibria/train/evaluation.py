@@ -16,6 +16,7 @@ from accelerate.utils import gather_object, parse_flag_from_env
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from equilibria.data.errors import DataError
 from equilibria.models import EquilibriumModel, Model, Prediction
 from equilibria.nn import using
 from equilibria.solve import Solver
@@ -165,6 +166,7 @@ def evaluate(
 
     Raises:
         ValueError: there is no such split.
+        DataError: it is empty.
     """
     depths = tuple(depths) if isinstance(model, EquilibriumModel) else ()
     tally, at = Tally(), {depth: Tally() for depth in depths}
@@ -187,6 +189,8 @@ def evaluate(
                 tally.add_solves(prediction.solutions, task.asked(targets))
     parts = gather_object([[each.state() for each in (tally, *at.values())]])
     tally, *early = (Tally.total(states) for states in zip(*parts, strict=True))
+    if not tally.sums:
+        raise DataError(f"the {split} split of {task.source or 'the data'} is empty")
     result = {"split": split, task.unit: tally.units, **tally.summary(task, split)}
     del result["adjoint"]
     if depths:

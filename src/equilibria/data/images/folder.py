@@ -50,6 +50,7 @@ def load(
     channels: int | None = None,
     share: float = 1.0,
     title: str | None = None,
+    whole: bool = False,
 ) -> ImageFolder:
     """Find the images of a folder and check from their headers that they are compatible.
 
@@ -63,6 +64,8 @@ def load(
             RGB or all greyscale.
         share: The part of the shorter side that the central square covers.
         title: Its name in tables; None for the folder's name.
+        whole: Whether all images of a folder without parts are test images, to evaluate a model on
+            that has learned from others; there are then no training images.
 
     Raises:
         DataError: If the folder has no classes, a class has no images, a file is not an image, or
@@ -73,7 +76,7 @@ def load(
         raise ValueError(f"size is {size}: expected at least 1 pixel per side")
     if channels not in (None, 1, 3):
         raise ValueError(f"channels is {channels}: expected 3 (RGB), 1 (grey), or None")
-    found = layout.read(Path(root).expanduser())
+    found = layout.read(Path(root).expanduser(), whole=whole)
     names = [name for part in found.names.values() for name in part]
     scanned, checksum = headers.scan(found.root, names)
     if channels is None:

@@ -49,7 +49,7 @@ class Layout:
     targets: dict[str, list[int]]
 
 
-def read(root: Path) -> Layout:
+def read(root: Path, *, whole: bool = False) -> Layout:
     """Find the images of a folder, by the names of its folders alone.
 
     Where there is a folder ``train`` with class folders in it, ``test`` has the test images, and
@@ -58,6 +58,11 @@ def read(root: Path) -> Layout:
     image, is the test part: chosen by a fixed seed, so that the same names are always the same
     parts. Hidden files are left out.
 
+    Args:
+        root: The folder.
+        whole: Whether class folders in `root`, one or more, are all the test part; there is then
+            nothing to train on.
+
     Raises:
         DataError: If that is not what the folder is; the message names what is wrong.
     """
@@ -65,9 +70,12 @@ def read(root: Path) -> Layout:
         raise DataError(f"{root} is not a folder: {EXPECTED}")
     if set(_folders(root)) <= {TRAIN, TEST, *VALID} and not _folders(root / TRAIN):
         raise DataError(f"{root} has no class folders: {EXPECTED}")
-    groups = _parted(root) if _folders(root / TRAIN) else _whole(root)
-    labels = tuple(groups[TRAIN])
-    if len(labels) == 1:
+    if _folders(root / TRAIN):
+        groups = _parted(root)
+    else:
+        groups = {TRAIN: {}, TEST: _group(root, "")} if whole else _divided(root)
+    labels = tuple(groups[TRAIN] or groups[TEST])
+    if len(labels) == 1 and not whole:
         raise DataError(
             f"{root} has a single class, {labels[0]}: there is nothing to classify. {EXPECTED}"
         )
@@ -107,7 +115,7 @@ def _parted(root: Path) -> dict[str, Group]:
     return groups
 
 
-def _whole(root: Path) -> dict[str, Group]:
+def _divided(root: Path) -> dict[str, Group]:
     """The parts of a folder of classes: one image in ten is to test on."""
     train, test = {}, {}
     for label, names in _group(root, "").items():

@@ -40,6 +40,7 @@ def load(
     min_count: int = 1,
     max_size: int | None = None,
     errors: Errors = "strict",
+    vocabulary: Vocabulary | None = None,
 ) -> Corpus:
     """Read a text, by name or from a file, and encode it first if it has not been encoded.
 
@@ -57,6 +58,9 @@ def load(
             limit.
         errors: ``"replace"`` reads U+FFFD for bytes that are not UTF-8 and counts them in the
             statistics; ``"strict"`` raises.
+        vocabulary: Of another text, to encode with, in its unit and without limits: for a text
+            that a model is evaluated on and did not learn from. All of a file is then the split
+            ``"test"``.
 
     Raises:
         ValueError: If no text has that name, both or neither of `name` and `file` are given,
@@ -72,9 +76,19 @@ def load(
             f"({', '.join(available())}) or a text file"
         )
     limits: Any = {"min_count": min_count, "max_size": max_size, "errors": errors}
+    if vocabulary is not None:
+        unit, limits = vocabulary.unit, {"errors": errors}
+        if name is not None:
+            limits["vocabulary"] = vocabulary
     if name is not None:
         return registry.load(name, data_dir, download, kind=Corpus, unit=unit, **limits)
     assert file is not None
     options = encode.Options(unit=unit or "characters", **limits)
-    source = user.source(file, options.unit, valid_share=valid_share, test_share=test_share)
-    return encode.load(source, options)
+    source = user.source(
+        file,
+        options.unit,
+        valid_share=valid_share,
+        test_share=test_share,
+        whole=vocabulary is not None,
+    )
+    return encode.load(source, options, vocabulary)

@@ -74,8 +74,9 @@ class Corpus:
     Attributes:
         name: What `load` knows it by, or the name of the user's file.
         unit: ``"words"`` or ``"characters"``.
-        vocabulary: The tokens, from the training split alone.
-        splits: ``"train"``, ``"valid"`` and ``"test"``.
+        vocabulary: The tokens, from the training split alone, or those of another text.
+        splits: ``"train"``, ``"valid"`` and ``"test"``; of a file that is encoded as another text
+            was, ``"test"`` alone.
         statistics: Counts for each split.
         checksum: ``sha256:...`` over the tokens of all splits and the vocabulary, to tell two
             runs on the same data from two runs on different data.

@@ -82,16 +82,22 @@ class Options:
             )
 
 
-def load(source: Source, options: Options) -> Corpus:
+def load(source: Source, options: Options, vocabulary: Vocabulary | None = None) -> Corpus:
     """The encoded text from the cache, where it is put first if it is not there or is damaged.
 
     Two passes over the text, one for the vocabulary and one to encode, keep a block of it and
     the vocabulary in memory. Two processes that want the same text wait for each other.
 
+    Args:
+        source: The text.
+        options: How it is encoded.
+        vocabulary: Of another text, to encode with; None for that of the text's training split.
+
     Raises:
         DataError: If the text cannot be read, is too short, or the cache cannot be written.
     """
-    content = json.dumps([_FORMAT, source.key, asdict(options)])
+    given = () if vocabulary is None else (vocabulary.unit, vocabulary.tokens)
+    content = json.dumps([_FORMAT, source.key, asdict(options), *given])
     key = hashlib.sha256(content.encode()).hexdigest()[:16]
     folder = locate.cache() / "text" / f"{_as_name(source.name)}-{options.unit}-{key}"
     with writing(folder, "XDG_CACHE_HOME"):
@@ -99,7 +105,7 @@ def load(source: Source, options: Options) -> Corpus:
         with FileLock(folder.with_name(f".{folder.name}.lock")):
             found = _read(folder, source)
             if found is None:
-                _make(folder, source, options)
+                _make(folder, source, options, vocabulary)
                 found = _read(folder, source)
     if found is None:
         raise DataError(f"{folder} was damaged immediately after it was written: check the disk")
@@ -119,11 +125,11 @@ def _read(folder: Path, source: Source) -> Corpus | None:
             if checksums.digest(folder / name) != checksum:
                 return None
         vocabulary = Vocabulary.load(folder / _VOCABULARY)
+        statistics = {split: Statistics(**each) for split, each in info["statistics"].items()}
         splits = {
             split: Tokens(np.memmap(folder / f"{split}.bin", dtype=info["dtype"], mode="r"))
-            for split in SPLITS
+            for split in statistics
         }
-        statistics = {split: Statistics(**info["statistics"][split]) for split in SPLITS}
     except (OSError, DataError, ValueError, TypeError, KeyError, AttributeError):
         return None
     total = hashlib.sha256(json.dumps([info["dtype"], info["files"]], sort_keys=True).encode())
@@ -139,20 +145,21 @@ def _read(folder: Path, source: Source) -> Corpus | None:
     )
 
 
-def _make(folder: Path, source: Source, options: Options) -> None:
+def _make(folder: Path, source: Source, options: Options, vocabulary: Vocabulary | None) -> None:
     """Encode the text into a folder of another name, and rename it when it is complete."""
     part = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
     part.mkdir()
     try:
         pieces = source.pieces()
-        vocabulary = counting.count(
-            reading.texts(pieces["train"], options.errors),
-            options.unit,
-            part,
-            min_count=options.min_count,
-            max_size=options.max_size,
-        )
+        if vocabulary is None:
+            vocabulary = counting.count(
+                reading.texts(pieces["train"], options.errors),
+                options.unit,
+                part,
+                min_count=options.min_count,
+                max_size=options.max_size,
+            )
         dtype = smallest_type(vocabulary.size)
         statistics = {
             split: _encode(piece, options, vocabulary, dtype, part / f"{split}.bin")
@@ -162,7 +169,7 @@ def _make(folder: Path, source: Source, options: Options) -> None:
             source.check()
         _check_length(source, options, statistics)
         vocabulary.save(part / _VOCABULARY)
-        names = [_VOCABULARY, *(f"{split}.bin" for split in SPLITS)]
+        names = [_VOCABULARY, *(f"{split}.bin" for split in pieces)]
         info = {
             "name": source.name,
             "source": source.origin,
@@ -227,6 +234,11 @@ def _check_length(source: Source, options: Options, statistics: dict[str, Statis
     total = sum(found.tokens for found in statistics.values())
     if min(found.tokens for found in statistics.values()) >= _FEWEST:
         return
+    if len(statistics) == 1:
+        raise DataError(
+            f"{source.origin} is too short: {total} token{'s' * (total != 1)} by {options.unit}, "
+            f"and {_FEWEST} are needed, one to read and one to predict"
+        )
     each = ", ".join(f"{split} {found.tokens}" for split, found in statistics.items())
     advice = "" if options.unit == "characters" else ", or read it by characters"
     raise DataError(

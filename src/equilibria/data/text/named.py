@@ -9,15 +9,22 @@ from equilibria.data.text import encode
 from equilibria.data.text.corpus import Corpus
 from equilibria.data.text.encode import SPLITS, Options, Source
 from equilibria.data.text.reading import Piece
-from equilibria.data.text.vocabulary import Unit
+from equilibria.data.text.vocabulary import Unit, Vocabulary
 
 
-def read(files: Files, *, unit: Unit | None = None, **options: Any) -> Corpus:
+def read(
+    files: Files,
+    *,
+    unit: Unit | None = None,
+    vocabulary: Vocabulary | None = None,
+    **options: Any,
+) -> Corpus:
     """The text, encoded; its files are needed only where that was not done before.
 
     Args:
         files: One for each of `SPLITS`, or a zip archive with ``wiki.SPLIT.tokens`` in a folder.
         unit: ``"words"`` or ``"characters"``; None for words.
+        vocabulary: Of another text, to encode with; None for its own.
         options: The others of `Options`.
     """
 
@@ -35,7 +42,7 @@ def read(files: Files, *, unit: Unit | None = None, **options: Any) -> Corpus:
         origin=f"{files.entry.title}, {remotes[0].address}",
         pieces=pieces,
     )
-    return encode.load(source, Options(unit=unit or "words", **options))
+    return encode.load(source, Options(unit=unit or "words", **options), vocabulary)
 
 
 PTB = Entry(

@@ -9,6 +9,7 @@ from equilibria.data import checksums
 from equilibria.data.errors import DataError, reading
 from equilibria.data.text import splitting
 from equilibria.data.text.encode import Source
+from equilibria.data.text.reading import Piece
 from equilibria.data.text.vocabulary import Unit
 
 # First bytes of compressed files that might be given as a text, and how to unpack them.
@@ -27,6 +28,7 @@ def source(
     *,
     valid_share: float = 0.05,
     test_share: float = 0.05,
+    whole: bool = False,
 ) -> Source:
     """The first part of a file is for training, the next for validation, the last for testing.
 
@@ -35,6 +37,7 @@ def source(
         unit: ``"words"`` or ``"characters"``.
         valid_share: Share of the text for the validation split.
         test_share: Share of the text for the test split.
+        whole: Whether all of the text is the test split, and there is no other.
 
     Raises:
         ValueError: If the shares are not positive or leave nothing to train on.
@@ -55,9 +58,13 @@ def source(
 
     return Source(
         name=Path(file).stem,
-        key=(checksum, valid_share, test_share),
+        key=(checksum, "whole") if whole else (checksum, valid_share, test_share),
         origin=str(path),
-        pieces=lambda: splitting.pieces(path, unit, valid_share, test_share),
+        pieces=lambda: (
+            {"test": Piece(path)}
+            if whole
+            else splitting.pieces(path, unit, valid_share, test_share)
+        ),
         check=check,
     )
 

@@ -1,0 +1,94 @@
+"""How the images of a run were seen: which class has which number, and what was done to pixels."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from equilibria.data.dataset import Samples
+from equilibria.data.errors import DataError, reading
+from equilibria.tasks.normalisation import Statistics
+
+_LISTED = 5
+"""Classes that a message names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What images.json of a run folder holds, for other images to be seen in the same way."""
+
+    labels: tuple[str, ...]
+    """Names of the classes, in the order of their numbers."""
+    shape: tuple[int, ...]
+    """Channels, height and width of an image."""
+    statistics: Statistics | None
+    """Those by which images were normalised; None where they were not."""
+
+    @classmethod
+    def read(cls, path: Path) -> Seen:
+        """Read images.json.
+
+        Raises:
+            DataError: it is missing or damaged.
+        """
+        if not path.is_file():
+            raise DataError(
+                f"{path} is missing: without it nobody knows which class of other images is which"
+            )
+        try:
+            with reading(path):
+                content = json.loads(path.read_text("utf-8"))
+            normal, labels = content["normalise"], content["labels"]
+            if normal is not None:
+                normal = Statistics(tuple(normal["mean"]), tuple(normal["deviation"]))
+            if not all(isinstance(label, str) for label in labels):
+                raise TypeError("a name of a class is not a string")
+            return cls(labels=tuple(labels), shape=tuple(content["shape"]), statistics=normal)
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise DataError(f"{path} is damaged ({error}): restore it from a copy") from error
+
+    def numbered(
+        self, samples: dict[str, Samples], labels: Sequence[str], source: str
+    ) -> dict[str, Samples]:
+        """Return samples with the numbers that their classes have in the run.
+
+        Args:
+            samples: by the name of the split.
+            labels: names of their classes, in the order of their own numbers.
+            source: what they are called.
+
+        Raises:
+            DataError: the run has no class of one of these names.
+        """
+        unknown = [label for label in labels if label not in self.labels]
+        missing = [label for label in self.labels if label not in labels]
+        if unknown:
+            raise DataError(
+                f"{source} has classes that the run does not have: {_listed(unknown)}. The run's "
+                f"classes are matched by name, and {source} lacks {_listed(missing)} of them: "
+                "rename its classes, or remove those that the run does not have"
+            )
+        if missing:
+            warnings.warn(
+                f"{source} has {len(labels)} of the run's {len(self.labels)} classes, not "
+                f"{_listed(missing)}",
+                stacklevel=2,
+            )
+        numbers = torch.tensor([self.labels.index(label) for label in labels])
+        return {
+            name: replace(cast(Any, each), targets=numbers[each.targets])
+            for name, each in samples.items()
+        }
+
+
+def _listed(labels: Sequence[str]) -> str:
+    """Some names of classes, and how many more there are."""
+    more = len(labels) - _LISTED
+    names = ", ".join(labels[:_LISTED]) or "none"
+    return f"{names} and {more} more" if more > 0 else names
