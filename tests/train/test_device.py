@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from accelerate.state import AcceleratorState, PartialState
+from accelerate.state import AcceleratorState
 
 from equilibria.train import device as devices
 from equilibria.train import evaluation

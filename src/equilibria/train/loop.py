@@ -15,10 +15,11 @@ from equilibria.solve import SolveWarning
 from equilibria.tasks import Task
 from equilibria.train import evaluation, files, stops
 from equilibria.train.config import as_chosen
-from equilibria.train.loggers import JsonLines, Logger, TensorBoard, Terminal
+from equilibria.train.loggers import JsonLines, Logger, TensorBoard
 from equilibria.train.processes import agreed, any_of, reachable
 from equilibria.train.recipe import Recipe
 from equilibria.train.run import Folder, describe, parameters, segment
+from equilibria.train.terminal import Terminal
 from equilibria.train.trainer import Diverged, Probe, Trainer
 from equilibria.train.weights import save_weights
 
