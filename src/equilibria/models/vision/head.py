@@ -5,6 +5,8 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
+from equilibria.models.vision.batch_norm import BatchNorm2d
+
 __all__ = ["EXPANSION", "AuxiliaryHeads", "Bottleneck", "ClassificationHead"]
 
 EXPANSION = 4
@@ -28,16 +30,16 @@ class Bottleneck(nn.Module):
         outputs = EXPANSION * inner
         self.body = nn.Sequential(
             nn.Conv2d(inputs, inner, 1, bias=False),
-            nn.BatchNorm2d(inner, affine=False),
+            BatchNorm2d(inner, affine=False),
             nn.ReLU(),
             nn.Conv2d(inner, inner, 3, padding=1, bias=False),
-            nn.BatchNorm2d(inner, affine=False),
+            BatchNorm2d(inner, affine=False),
             nn.ReLU(),
             nn.Conv2d(inner, outputs, 1, bias=False),
-            nn.BatchNorm2d(outputs, affine=False),
+            BatchNorm2d(outputs, affine=False),
         )
         self.shortcut = nn.Sequential(
-            nn.Conv2d(inputs, outputs, 1, bias=False), nn.BatchNorm2d(outputs)
+            nn.Conv2d(inputs, outputs, 1, bias=False), BatchNorm2d(outputs)
         )
         self.relu = nn.ReLU()
 
@@ -68,13 +70,11 @@ class ClassificationHead(nn.Module):
         self.bottlenecks = nn.ModuleList(map(Bottleneck, channels, inner))
         self.down = nn.ModuleList(
             nn.Sequential(
-                nn.Conv2d(above, below, 3, stride=2, padding=1), nn.BatchNorm2d(below), nn.ReLU()
+                nn.Conv2d(above, below, 3, stride=2, padding=1), BatchNorm2d(below), nn.ReLU()
             )
             for above, below in pairwise(outputs)
         )
-        self.last = nn.Sequential(
-            nn.Conv2d(outputs[-1], final, 1), nn.BatchNorm2d(final), nn.ReLU()
-        )
+        self.last = nn.Sequential(nn.Conv2d(outputs[-1], final, 1), BatchNorm2d(final), nn.ReLU())
         self.classifier = nn.Linear(final, classes)
 
     def forward(self, states: Sequence[Tensor]) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from equilibria.models.base import ExplicitConfig, Model, Prediction
+from equilibria.models.vision.batch_norm import BatchNorm2d
 from equilibria.models.vision.config import VisionConfig, check_positive
 
 __all__ = ["BasicBlock", "ResNet", "ResNetConfig"]
@@ -66,13 +67,13 @@ class BasicBlock(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
         self.conv1 = _conv(inputs, outputs, 3, stride)
-        self.norm1 = nn.BatchNorm2d(outputs)
+        self.norm1 = BatchNorm2d(outputs)
         self.conv2 = _conv(outputs, outputs, 3)
-        self.norm2 = nn.BatchNorm2d(outputs)
+        self.norm2 = BatchNorm2d(outputs)
         self.shortcut = (
             nn.Identity()
             if stride == 1 and inputs == outputs
-            else nn.Sequential(_conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
+            else nn.Sequential(_conv(inputs, outputs, 1, stride), BatchNorm2d(outputs))
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -95,7 +96,7 @@ class ResNet(Model):
         large = config.stem == "imagenet"
         stem = [
             _conv(inputs, width, 7, 2) if large else _conv(inputs, width, 3),
-            nn.BatchNorm2d(width),
+            BatchNorm2d(width),
             nn.ReLU(),
         ]
         if large:

@@ -2,6 +2,8 @@
 
 from torch import nn
 
+from equilibria.models.vision.batch_norm import BatchNorm2d
+
 __all__ = ["Stem"]
 
 
@@ -37,11 +39,11 @@ class Stem(nn.Sequential):
             kernel = nn.Conv2d(
                 inputs if i == 0 else channels, channels, 3, stride, padding=1, bias=False
             )
-            layers += [kernel, nn.BatchNorm2d(channels), nn.ReLU()]
+            layers += [kernel, BatchNorm2d(channels), nn.ReLU()]
         if projection:
             layers += [
                 nn.Conv2d(channels, channels, 1, bias=False),
-                nn.BatchNorm2d(channels),
+                BatchNorm2d(channels),
                 nn.ReLU(),
             ]
         super().__init__(*layers)
