@@ -34,9 +34,9 @@ def expected(error: BaseException) -> bool:
 def explain(command: str, error: BaseException) -> str:
     """Return one message for the user about an error that ended a command.
 
-    Messages of equilibria's own errors stand for themselves. An error of any other class is named
-    after the user's own file if it passed through one, after what the machine lacks (a package, a
-    file, memory, another process), and otherwise is a bug.
+    Messages of equilibria's own errors stand for themselves. An error of any other class is put
+    down to what the machine lacks (memory, another process, a package, a file), to the user's own
+    file if it passed through one, and otherwise to a bug.
 
     Args:
         command: that raised it.
@@ -46,10 +46,6 @@ def explain(command: str, error: BaseException) -> str:
         return str(error)
     name, text = type(error).__name__, " ".join(str(error).split())
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-    if line := _own_line(error):
-        return f"{line}: {name}: {text}"
-    if isinstance(error, ModuleNotFoundError) and (lacking := _lacking(command, error)):
-        return lacking
     if _several() and isinstance(error, RuntimeError | OSError) and LOST.search(f"{name}: {text}"):
         return (
             "another process of this run has ended or was killed; the last checkpoint, if there "
@@ -59,6 +55,10 @@ def explain(command: str, error: BaseException) -> str:
         tried = re.search(r"tried to allocate ([\d.]+ ?\w+)", text, re.I)
         asked = f" ({tried[1]} more were asked for)" if tried else ""
         return f"out of memory{asked}: {LESS.get(command, 'free some, or try --device cpu')}"
+    if line := _own_line(error):
+        return f"{line}: {name}: {text}"
+    if isinstance(error, ModuleNotFoundError) and (lacking := _lacking(command, error)):
+        return lacking
     if isinstance(error, RecursionError) and any(Path(f).parent.name == "json" for f in files):
         return "a JSON file is nested too deeply to be read"
     if isinstance(error, OSError) and error.strerror:

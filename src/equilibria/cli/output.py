@@ -9,6 +9,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+ROOM = 60
+"""Columns of a terminal that has room for names in one line."""
+
 
 class Output(Console):
     """Standard output; under --quiet only where the result is.
@@ -37,14 +40,22 @@ class Output(Console):
             self.print(said, soft_wrap=True, markup=False, highlight=False)
 
 
-def listing(*heads: str, right: Sequence[str] = ()) -> Table:
-    """Return a table whose first column is names that a user types: they are folded, never cut.
+def listing(console: Console, *heads: str, right: Sequence[str] = ()) -> Table:
+    """Return a table whose first column is names that a user types.
+
+    They are in one line where there is room for them, and else folded, but never cut.
 
     Args:
+        console: where it is to be printed.
         heads: of the columns.
         right: which of them are aligned to the right.
     """
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for head in heads:
-        table.add_column(head, justify="right" if head in right else "left", overflow="fold")
+        table.add_column(
+            head,
+            justify="right" if head in right else "left",
+            overflow="fold",
+            no_wrap=head == heads[0] and console.width >= ROOM,
+        )
     return table

@@ -26,7 +26,8 @@ def main(argv: Sequence[str]) -> None:
     if arguments.quiet:
         print("\n".join(names))
         return
-    table = listing("recipe", "what it trains")
+    console = Output()
+    table = listing(console, "recipe", "what it trains")
     for name in names:
         table.add_row(name, recipes.load(name).description)
-    Output().print(table)
+    console.print(table)

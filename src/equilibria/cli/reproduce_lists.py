@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def studies(console: Console, command: str, names: Sequence[str], scale: Scale) -> None:
     """Print all studies: how long they take, what they show, and of which paper."""
-    grid = listing("study", "minutes", "what it shows", right=("minutes",))
+    grid = listing(console, "study", "minutes", "what it shows", right=("minutes",))
     every: dict[int, float] = {}
     for name in names:
         study = catalogue.find(name)
@@ -59,7 +59,7 @@ def stale(
     from equilibria.experiments.stale import last_change, verdicts
 
     counted = ("points", "measured", "current", "stale", "unknown")
-    grid = listing("study", *counted, "code changed", "stale points", right=counted)
+    grid = listing(console, "study", *counted, "code changed", "stale points", right=counted)
     for name in names:
         study, source = catalogue.find(name), catalogue.source_of(name)
         path = out / f"{catalogue.rows_of(name)}.csv"

@@ -1,0 +1,123 @@
+"""What a command says when it fails: whose error it is, what to do, and its exit status."""
+
+import json
+
+import pytest
+import torch
+
+from equilibria.cli import recipes, status
+from equilibria.cli.main import main
+from equilibria.train.config import ConfigError, as_chosen
+from equilibria.train.run import RunError
+
+
+def thrown(error):
+    """A function of equilibria, as far as its file tells, that raises `error`."""
+    space = {"error": error}
+    exec(compile("def throw(): raise error", recipes.__file__, "exec"), space)
+    return space["throw"]
+
+
+@pytest.fixture
+def ends(monkeypatch, capsys):
+    """End `equilibria recipes` with an error and return its status and what it said."""
+
+    def run(error, **environment):
+        """`error` is an exception, or an expression that raises one in a file of equilibria."""
+        what = error if isinstance(error, str) else "throw()"
+        space = {"throw": thrown(error), "json": json}
+        exec(compile(f"def fail(_): {what}", recipes.__file__, "exec"), space)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(recipes, "main", space["fail"])
+        return main(["recipes"]), capsys.readouterr().err
+
+    return run
+
+
+@pytest.mark.parametrize("error", [RunError("runs/a is not a run"), ConfigError("seed: x")])
+def test_an_error_meant_for_the_user_stands_alone(ends, error):
+    assert ends(error) == (1, f"equilibria recipes: error: {error}\n")
+
+
+@pytest.mark.parametrize(
+    "error",
+    ["int('x')", "list(zip([1], [], strict=True))", ValueError("a"), TypeError("b")],
+)
+def test_any_other_error_is_called_a_bug(ends, error):
+    code, said = ends(error)
+    assert code == 1 and "(a bug in equilibria; --debug shows where)" in said
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ..."),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: not enough memory: you tried to ..."),
+    ],
+)
+def test_spent_memory_is_no_bug(ends, error):
+    code, said = ends(error)
+    assert code == 1 and "error: out of memory" in said and "bug" not in said
+    assert ("(2.00 GiB more were asked for)" in said) == ("2.00" in str(error))
+
+
+def test_a_lost_process_is_no_bug(ends):
+    lost = RuntimeError("[gloo/transport/tcp/pair.cc:538] Connection closed by peer [::1]:2345")
+    code, said = ends(lost, WORLD_SIZE="2", LOCAL_RANK="1", RANK="3")
+    assert code == 1 and "process 3: error: another process of this run" in said
+    assert "--resume" in said and "bug" not in said
+
+
+def test_a_file_that_is_nested_too_deeply_is_no_bug(ends):
+    code, said = ends("json.loads('[' * 200_000)")
+    assert code == 1 and "JSON file is nested too deeply" in said and "bug" not in said
+
+
+def test_an_error_in_a_file_of_ones_own_is_named_with_its_line(ends, tmp_path, monkeypatch):
+    (tmp_path / "my_cell.py").write_text("def forward():\n    return 1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    code, said = ends("__import__('my_cell').forward()")
+    assert code == 1
+    assert f"error: {tmp_path / 'my_cell.py'}, line 2: ZeroDivisionError: division by zero" in said
+
+
+def test_a_package_that_is_missing_is_named(ends, monkeypatch):
+    monkeypatch.setattr("equilibria.cli.extras.missing", lambda extra: [])
+    code, said = ends(ModuleNotFoundError("No module named 'sharing'", name="sharing.more"))
+    assert code == 1 and said.endswith("the package 'sharing' is not installed\n")
+
+
+def test_of_several_processes_the_first_says_what_all_know(ends):
+    error = RunError("runs/a is not a run")
+    assert ends(error, WORLD_SIZE="2", LOCAL_RANK="1", RANK="1") == (1, "")
+    assert ends(error, WORLD_SIZE="2", LOCAL_RANK="0", RANK="0")[1]
+    assert "process 1: error: KeyError" in ends(KeyError("a"), LOCAL_RANK="1", RANK="1")[1]
+
+
+def test_a_stop_that_was_saved_and_an_interrupt_are_no_errors(ends):
+    class Saved(RunError):
+        exit_status = status.SAVED
+
+    Saved.__module__ = RunError.__module__
+    assert ends(Saved("saved")) == (75, "equilibria recipes: saved\n")
+    assert ends(KeyboardInterrupt()) == (130, "equilibria recipes: interrupted\n")
+
+
+def test_only_errors_that_were_raised_on_purpose_become_those_of_a_choice():
+    def refused():
+        raise ValueError("use solver=eq.Broyden() or None")
+
+    said = r"^adjoint: choose --solver.name Broyden or null$"
+    with pytest.raises(ConfigError, match=said), as_chosen("adjoint"):
+        refused()
+    with pytest.raises(ValueError, match="invalid literal") as raised, as_chosen():
+        int("x")
+    assert not isinstance(raised.value, ConfigError)
+
+
+def test_the_statuses_are_in_the_help(capsys):
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"\n  {code:<5}{text}\n" in out for code, text in status.MEANINGS.items())
