@@ -17,7 +17,7 @@ from equilibria.experiments.provenance import CHANGED, Origin
 from equilibria.experiments.study import Point, Study, StudyError
 from equilibria.experiments.training import Store, Training
 from equilibria.experiments.views import Pivot
-from equilibria.train import checkpoint
+from equilibria.train import randomness
 from equilibria.train import recipe as recipes
 from equilibria.train.loop import Interrupted
 
@@ -176,10 +176,10 @@ def test_a_measure_is_the_same_whichever_came_before_and_changes_no_random_state
     which = study()
     points = [Point(factors={"x": n}, measures=[drawn] * n) for n in (1, 2)]
     points.append(Point(factors={"x": 0}, measures=[drawn, broken]))
-    before = checkpoint.random_state()
+    before = randomness.random_state()
     _, rows = run(dataclasses.replace(which, points=lambda scale: points))
     assert rows["drawn"][0] == rows["drawn"][1]
-    assert checkpoint.random_state() == before
+    assert randomness.random_state() == before
 
 
 def test_what_was_measured_on_another_device_is_measured_anew(run):

@@ -1,0 +1,28 @@
+"""Killed anywhere, on a full disk, with a flipped bit or twice at once: nothing is lost.
+
+A few of each; `python tests/train/killing.py` does as many as one likes.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("random", "--kills", "12"),
+        ("events",),
+        ("full",),
+        ("flips", "--flips", "40"),
+        ("pairs", "--pairs", "1"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_nothing_is_lost(words):
+    program = Path(__file__).with_name("killing.py")
+    done = subprocess.run([sys.executable, program, *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
