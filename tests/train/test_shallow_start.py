@@ -1,9 +1,14 @@
 """Training that begins with a shallow network."""
 
+import math
+from pathlib import Path
+
+import numpy
 import pytest
 from accelerate import Accelerator
 
 from equilibria.train import recipe as recipes
+from equilibria.train.pretrain import ShallowStart
 from equilibria.train.trainer import Trainer, TrainingError
 
 
@@ -18,3 +23,55 @@ def test_a_run_that_would_never_solve_is_refused() -> None:
     recipe = recipes.parse(tree)  # 1,347 images make 84 steps of 16
     with pytest.raises(TrainingError, match=r"pretrain\.steps is 84 and the run has 84 steps"):
         Trainer(recipe, recipe.task.load(), Accelerator(cpu=True))
+
+
+def test_a_share_is_taken_of_the_run_and_never_all_of_it() -> None:
+    start = ShallowStart(steps=0.2)
+    assert [start.count(steps) for steps in (1, 2, 4, 100, 1560)] == [0, 1, 1, 20, 312]
+    assert ShallowStart(steps=0.99).count(10) == 9
+    assert ShallowStart(steps=150).count(100) == 150
+
+
+@pytest.mark.parametrize("steps", [0, -1, 1.5, 0.0, math.nan, math.inf])
+def test_steps_are_whole_or_a_share(steps: float) -> None:
+    with pytest.raises(ValueError, match="whole number of at least 1, or a share"):
+        ShallowStart(steps=steps)
+
+
+def test_the_recipe_for_ones_own_images_trains_on_few_of_them(tmp_path: Path) -> None:
+    pictures = pytest.importorskip("PIL.Image")
+    generator = numpy.random.default_rng(0)
+    for label in ("cat", "dog"):
+        (tmp_path / label).mkdir()
+        for k in range(40):
+            pixels = generator.integers(0, 256, (16, 16, 3), dtype=numpy.uint8)
+            pictures.fromarray(pixels).save(tmp_path / label / f"{k}.png")
+
+    def trainer(*options: str) -> Trainer:
+        recipe = recipes.load("mdeq-images", ["--task.data", str(tmp_path), *options])
+        return Trainer(recipe, recipe.task.load(), Accelerator(cpu=True))
+
+    found = trainer()  # 72 images make 2 steps of 32, in 20 epochs
+    assert 0 < found.shallow_steps < found.steps == 40
+    assert trainer("--epochs", "3").shallow_steps < 6
+    with pytest.raises(TrainingError, match=r"pretrain\.steps is 40 and the run has 40 steps"):
+        trainer("--pretrain.steps", "40")
+    recipe = recipes.load("mdeq-images", ["--pretrain.steps", "40"])
+    assert recipe.pretrain == ShallowStart(layers=5, steps=40)
+    assert isinstance(recipe.pretrain.steps, int)
+    assert recipes.parse(recipes.dump(recipe)) == recipe  # as a run folder has it
+
+
+def test_an_extended_run_does_not_begin_again_with_a_shallow_network() -> None:
+    tree = {
+        "task": {"name": "image_classification", "data": "digits"},
+        "model": {"name": "dense", "shape": [1, 8, 8], "classes": 10, "width": 8},
+        "pretrain": {"name": "ShallowStart", "steps": 0.5},
+        "epochs": 2,
+    }
+    recipe = recipes.parse(tree)
+    shallow = [
+        Trainer(each, each.task.load(), Accelerator(cpu=True)).shallow_steps
+        for each in (recipe, recipe.extended(4))
+    ]
+    assert shallow == [21, 21]

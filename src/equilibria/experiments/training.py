@@ -112,8 +112,7 @@ class Trained:
         if trained:
             trainer.restore(self.folder)
             trainer.step = max(0, trainer.steps - before_end)
-        if recipe.pretrain is not None:
-            trainer.step = max(trainer.step, recipe.pretrain.steps)
+        trainer.step = max(trainer.step, trainer.shallow_steps)
         trainer.carry = None
         return trainer
 

@@ -24,18 +24,28 @@ class ShallowStart:
 
     Args:
         layers: evaluations of the cell.
-        steps: steps of the optimiser before the first solve.
+        steps: steps of the optimiser before the first solve; below 1, their share of the run.
 
     papers: Bai et al. 2019, sec. 4 and appendix E.
     """
 
     layers: int = 2
-    steps: int = 1000
+    steps: int | float = 1000
 
     def __post_init__(self) -> None:
-        for name in ("layers", "steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}")
+        if self.layers < 1:
+            raise ValueError(f"layers must be at least 1; got {self.layers}")
+        if not (0 < self.steps < 1 or (self.steps >= 1 and self.steps % 1 == 0)):
+            raise ValueError(
+                "steps must be a whole number of at least 1, or a share of the run between 0 and 1;"
+                f" got {self.steps}"
+            )
+
+    def count(self, steps: int) -> int:
+        """Return how many of a run's steps are shallow; a share of them is never all of them."""
+        if self.steps >= 1:
+            return int(self.steps)
+        return min(max(1, round(self.steps * steps)), steps - 1)
 
     def applied(self, model: Model) -> AbstractContextManager[None]:
         """Make `model` the shallow network within a `with` block."""

@@ -125,8 +125,12 @@ def _examine(
 def _notes(recipe: Recipe) -> Iterator[str]:
     """How training differs from what is measured."""
     if recipe.pretrain is not None:
+        steps = recipe.pretrain.steps
+        first = (
+            f"its first {steps:g} steps" if steps >= 1 else f"the first {steps:.0%} of its steps"
+        )
         yield (
-            f"The recipe trains a shallow network in its first {recipe.pretrain.steps} steps "
+            f"The recipe trains a shallow network in {first} "
             "(pretrain): its first solves use the weights after these steps."
         )
     if recipe.precision != "float32":

@@ -127,9 +127,9 @@ class Trainer:
             )
         if recipe.precision == "fp16" and self.accelerator.device.type == "cpu":
             raise TrainingError("precision fp16 needs a GPU; use bf16 on a CPU")
-        if recipe.pretrain is not None and recipe.pretrain.steps >= self.steps:
+        if self.shallow_steps >= self.segment(0)[1]:
             raise TrainingError(
-                f"pretrain.steps is {recipe.pretrain.steps} and the run has {self.steps} steps: it "
+                f"pretrain.steps is {self.shallow_steps} and the run has {self.steps} steps: it "
                 "would never solve for a fixed point; lower --pretrain.steps, raise --epochs, or "
                 "skip it with --pretrain.name null"
             )
@@ -167,6 +167,12 @@ class Trainer:
         begin = max(each for each in (0, *ends) if each < end)
         return begin, end - begin
 
+    @property
+    def shallow_steps(self) -> int:
+        """Steps of the shallow start, the first of the run; 0 without one."""
+        start = self.recipe.pretrain
+        return 0 if start is None else start.count(self.segment(0)[1])
+
     # --- what is measured -------------------------------------------------------------------------
 
     def evaluate(self, split: str, depths: Sequence[int] = ()) -> dict[str, Any]:
@@ -202,8 +208,7 @@ class Trainer:
 
     def _shallow(self, step: int) -> ShallowStart | None:
         """Return the shallow network that step `step` trains; None if the step solves."""
-        start = self.recipe.pretrain
-        return start if start is not None and step < start.steps else None
+        return self.recipe.pretrain if step < self.shallow_steps else None
 
     def finish_epoch(self) -> dict[str, Any]:
         """Evaluate, and return the metrics of the epoch that ends here; `records` has them too."""
