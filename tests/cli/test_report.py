@@ -34,12 +34,12 @@ def test_one_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for text in (
         "<h1>digits</h1>",
         "Accuracy",
-        "How the residual falls",
+        "Residual against evaluations",
         "Evaluations in each epoch",
         "How solves end",
         "Spectral radius",
         "Memory of one training step against depth",
-        "Benefit of depth",
+        "Effect of depth",
         "The doctor’s findings",
         "width: 16",
         "torch",
@@ -110,8 +110,15 @@ def test_files_that_are_missing_are_done_without(
         (lambda folder: shutil.rmtree(folder), "there is no run folder"),
         (lambda folder: (folder / "recipe.yaml").unlink(), "is not a run folder"),
         (lambda folder: (folder / "memory.json").write_text("{"), "memory.json is damaged"),
+        (lambda folder: (folder / "run.json").write_bytes(b"\xff\x00"), "run.json is damaged"),
+        (lambda folder: (folder / "run.json").write_text("[]"), "run.json is damaged"),
+        (
+            lambda folder: (folder / "evaluation.json").write_text('{"accuracy"'),
+            "evaluation.json is damaged",
+        ),
+        (lambda folder: (folder / "doctor.json").write_text("{}"), "doctor.json is damaged"),
+        (lambda folder: (folder / "doctor.json").write_text("{"), "doctor.json is damaged"),
         (lambda folder: (folder / "metrics.jsonl").unlink(), "has no finished epoch yet"),
-        (lambda folder: (folder / "metrics.jsonl").write_text("no\nno\n"), "is damaged"),
     ],
 )
 def test_a_bad_run_leaves_the_last_page(
@@ -124,6 +131,57 @@ def test_a_bad_run_leaves_the_last_page(
     error = capsys.readouterr().err.strip()
     assert message in error and len(error.splitlines()) == 1
     assert not folder.exists() or page.read_text() == "the last page"
+
+
+def test_an_examination_is_announced_and_shows_its_stages(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "doctor.json").unlink()
+    assert main(["report", str(folder)]) == 0
+    printed = capsys.readouterr()
+    assert "has not been examined yet: the doctor examines it first" in printed.out
+    assert "--no-doctor skips it" in printed.out
+    for stage in ("1 of 5, solving the batch", "5 of 5, comparing the gradient"):
+        assert stage in printed.err
+
+
+def test_an_examination_can_be_skipped(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "doctor.json").unlink()
+    assert main(["report", str(folder), "--no-doctor"]) == 0
+    printed = capsys.readouterr()
+    assert "--no-doctor skipped it" in printed.out and "Examining" not in printed.err
+    assert not (folder / "doctor.json").exists()
+    html = (folder / "report.html").read_text()
+    assert "The run was not examined: --no-doctor skipped it" in html
+    assert "The doctor’s findings" not in html
+
+
+def test_without_its_weights_a_run_is_reported_without_findings(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "doctor.json").unlink()
+    (folder / "model.safetensors").unlink()
+    assert main(["report", str(folder)]) == 0
+    assert "reported without the doctor's findings" in capsys.readouterr().out
+    assert "The run was not examined" in (folder / "report.html").read_text()
+
+
+def test_an_evaluation_from_before_the_last_epoch_is_left_out(folder: Path) -> None:
+    evaluation = json.loads((folder / "evaluation.json").read_text())
+    stale = evaluation | {"step": 1, "accuracy": 0.12345}
+    (folder / "evaluation.json").write_text(json.dumps(stale))
+    assert main(["report", str(folder)]) == 0
+    html = (folder / "report.html").read_text()
+    assert "12.35 %" not in html and "There is no final evaluation" in html
+
+
+def test_a_damaged_line_of_the_metrics_is_named_and_left_out(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / "metrics.jsonl"
+    path.write_text("no\n" + path.read_text())
+    assert main(["report", str(folder)]) == 0
+    assert f"line 1 of {path} is damaged" in capsys.readouterr().err
 
 
 def test_mistakes_end_in_one_message(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

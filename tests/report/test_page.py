@@ -112,8 +112,8 @@ def titles(html: str) -> list[str]:
 ALL = [
     "Loss",
     "Accuracy",
-    "How the residual falls",
-    "Benefit of depth",
+    "Residual against evaluations",
+    "Effect of depth",
     "Evaluations in each epoch",
     "Spectral radius",
     "How solves end",
@@ -193,7 +193,7 @@ def test_a_metric_of_any_name_is_drawn_as_it_describes_itself() -> None:
             row[split]["epe"] = row[split].pop("accuracy")
     html = page([flow])
     assert "End-point error" in titles(html) and "Accuracy" not in titles(html)
-    for text in ("Test end-point error", "1.250 px", "4.500 px", "A curve that falls"):
+    for text in ("Test end-point error", "1.250 px", "4.500 px", "If the curve falls"):
         assert text in html
     both = page([flow, run("digits")])
     assert {"End-point error", "Accuracy"} <= set(titles(both))
@@ -209,11 +209,50 @@ def test_comparison_shows_what_differs() -> None:
     assert "What differs" not in page_of("a", "b", "c")
 
 
+def test_settings_that_only_some_recipes_have_are_apart() -> None:
+    other = run("explicit", recipe={"model": {"depth": 18, "stem": "cifar"}, "seed": 1})
+    html = page([run("narrow"), other])
+    shared, _, partial = html[html.index("What differs") :].partition("Settings that not all")
+    partial = partial[: partial.index("</table>")]
+    assert "seed" in shared and "model.width" not in shared
+    assert "(3)" in partial and "seed" not in partial
+    for key in ("model.width", "model.depth", "model.stem"):
+        assert key in partial
+
+
+def test_figures_after_evaluations_that_were_not_made_are_left_out() -> None:
+    stopped = run()
+    stopped["evaluation"]["forward"]["evals"]["max"] = 2
+    html = page([stopped])
+    table = html[html.index("Effect of depth") :]
+    table = table[: table.index("</table>")]
+    assert "90.00 %" in table and "97.00 %" not in table
+
+
+def test_figures_of_the_validation_data_are_called_that() -> None:
+    given = run(evaluation=None)
+    given["about"] = given["about"] | {"eval_split": "valid"}
+    for row in given["metrics"]:
+        row["valid"] = row.pop("test")
+    html = page([given])
+    assert "Validation accuracy" in html and "Test accuracy" not in html
+    assert "the figures are those of the validation data" in html
+
+
+def test_bfloat16_that_stalls_is_advised_on_where_no_doctor_was_asked() -> None:
+    given = run(examination=None)
+    given["recipe"] = {"precision": "bf16", "solver": {"rtol": 1e-3}}
+    given["evaluation"]["forward"]["status"] |= {"CONVERGED": 0.25, "STALLED": 0.75}
+    html = page([given])
+    assert "75 % of the solves in bfloat16 stalled" in html
+    assert "Set solver.rtol to 0.005 or more, or precision to float32." in html
+
+
 OPTIONAL = ("evaluation", "memory", "examination", "recipe", "about")
 UNMEASURED = {
     "Memory of one training step against depth",
-    "How the residual falls",
-    "Benefit of depth",
+    "Residual against evaluations",
+    "Effect of depth",
 }
 
 
@@ -263,8 +302,8 @@ def test_a_run_whose_residuals_cannot_be_drawn_still_has_a_page(value) -> None:
     trace = broken["examination"]["forward"]["trace"]
     for name in ("p10", "p50", "p90", "max"):
         trace[name] = [value] * len(trace[name])
-    assert "How the residual falls" not in titles(page([broken]))
-    assert "How the residual falls" in titles(page([broken, run("sound")]))
+    assert "Residual against evaluations" not in titles(page([broken]))
+    assert "Residual against evaluations" in titles(page([broken, run("sound")]))
 
 
 @pytest.mark.parametrize("penalty", [[0.3, 0.1, None], [0.3, 0.0, 0.1], [None, None, 0.2]])

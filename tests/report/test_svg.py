@@ -59,6 +59,7 @@ def test_published_levels_stand_beside_ours() -> None:
         (0.5, 30, ["0.5", "1", "2", "5", "10", "20"]),
         (1e-6, 1e-5, ["10⁻⁶", "2·10⁻⁶", "5·10⁻⁶", "10⁻⁵"]),
         (1.1, 1.9, ["1.2", "1.4", "1.6", "1.8"]),
+        (3.0, 3.00001, ["2.88", "2.96", "3.04", "3.12"]),
     ],
 )
 def test_a_logarithmic_axis_has_several_ticks(low: float, high: float, expected: list[str]) -> None:

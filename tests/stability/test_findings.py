@@ -281,5 +281,67 @@ def test_where_nothing_converged_no_solution_is_spoken_of(healthy) -> None:
     assert not any("at the solution" in text for text in said.values())
 
 
+def test_half_of_the_samples_are_spoken_of_as_half(healthy) -> None:
+    forward = replace(healthy.forward, status=statuses(CONVERGED=0.5, STALLED=0.5))
+    jacobian = replace(healthy.jacobian, spectral_radius=flat(0.8), solved=flat(0.4))
+    found = find(replace(healthy, forward=forward, jacobian=jacobian))
+    said = found["Contraction"].sentence
+    assert "At the solutions of the 50 % of the samples that converged" in said
+    assert "0.40 on average" in said and "over all samples" in said and "0.80 on average" in said
+    assert found["Convergence"].sentence.startswith("50 % of 5 samples reached")
+
+
+def test_weights_that_are_no_numbers_are_all_there_is_to_say(healthy) -> None:
+    found = findings(replace(healthy, broken=["a", "b", "c", "d", "e"]))
+    assert [each.topic for each in found] == ["Weights"] and found[0].severity == "unhealthy"
+    assert "(a, b, c and 2 more)" in found[0].sentence
+
+
+@pytest.mark.parametrize(
+    ("precision", "rtol", "stalled", "said"),
+    [
+        ("bf16", 1e-3, 0.75, True),
+        ("bf16", 5e-3, 0.75, False),
+        ("bf16", 1e-3, 0.0, False),
+        ("fp16", 1e-4, 0.1, True),
+        ("float32", 1e-3, 0.75, False),
+    ],
+)
+def test_a_tolerance_below_the_rounding_of_training_is_named(
+    healthy, precision: str, rtol: float, stalled: float, said: bool
+) -> None:
+    status = statuses(CONVERGED=1 - stalled, STALLED=stalled)
+    training = Training(precision=precision, status=status)
+    forward = replace(healthy.forward, rtol=rtol)
+    found = find(replace(healthy, forward=forward, training=training))
+    assert ("Precision" in found) == said
+    if said:
+        assert (
+            "stalled" in found["Precision"].sentence and f"{rtol:g}" in found["Precision"].sentence
+        )
+        assert "solver.rtol" in found["Precision"].advice
+        assert "precision to float32" in found["Precision"].advice
+
+
+@pytest.mark.parametrize(
+    ("first", "final", "chance", "said", "advised"),
+    [
+        (0.0, 0.0, 0.0, "no better than", "Train it first"),
+        (0.11, 0.11, 0.12, "no better than", "Train it first"),
+        (0.9, 0.901, 0.1, "hardly uses its depth", "an ordinary layer would do as well"),
+        (0.9, 0.6, 0.1, "make it worse", "the solver and the tolerance in use"),
+        (0.5, 0.9, 0.1, "the depth is used", ""),
+    ],
+)
+def test_what_is_said_of_depth_depends_on_what_was_learnt(
+    healthy, first: float, final: float, chance: float, said: str, advised: str
+) -> None:
+    points = [DepthPoint(evals=1, distance=0.5, figure=first)]
+    depth = replace(healthy.depth, points=points, figure=final, chance=chance)
+    found = find(replace(healthy, depth=depth))["Depth"]
+    assert said in found.sentence and advised in found.advice
+    assert ("ordinary" in found.advice) == ("ordinary" in advised)
+
+
 def find(examination: Examination) -> dict[str, Any]:
     return {finding.topic: finding for finding in findings(examination)}

@@ -135,7 +135,7 @@ def _figures(e: Examination) -> Iterator[tuple[str, str]]:
         rows.append(
             ("the same of what converged: mean, max", "{:.3f}, {:.3f}", (solved.mean, solved.max))
         )
-    if ritz is not None:
+    if ritz is not None and share == 1:
         name = "the same from the solver's Ritz values"
         rows.append((name, "{:.3f}, {:.3f}", (ritz.mean, ritz.max)))
     rows += [

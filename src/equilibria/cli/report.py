@@ -1,11 +1,12 @@
 """Write one page about a run, or one that compares several: learning curves, how the solves
 converge, what they cost, how stable they are, the memory of a training step, and the doctor's
-findings. The page is a single self-contained HTML file that needs no network.
+findings. The page is a single self-contained HTML file that needs no network. Runs that have not
+been examined are examined first, as `equilibria doctor` does, which may take minutes; --no-doctor
+skips that.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from equilibria.data import DataError
 from equilibria.report import page
 from equilibria.train import files, run
 from equilibria.train import recipe as recipes
+from equilibria.train.checkpoint import CheckpointError
 
 FILE = "report.html"
 
@@ -33,6 +35,11 @@ def main(argv: Sequence[str]) -> None:
         type=str,
         help="file to write (default: report.html in the run folder; comparison.html for several)",
     )
+    parser.add_argument(
+        "--no-doctor",
+        action="store_true",
+        help="do not examine runs that have not been examined; the page says so",
+    )
     parser.add_data_dir()
     arguments = parser.parse_args(list(argv))
     folders = [Path(name) for name in arguments.runs]
@@ -40,6 +47,7 @@ def main(argv: Sequence[str]) -> None:
         folders,
         Path(arguments.out) if arguments.out else None,
         data_dir=arguments.data_dir,
+        examine=not arguments.no_doctor,
         console=(console := Console()),
     )
     console.print(f"Open {path} in a browser.", soft_wrap=True, markup=False)
@@ -50,19 +58,21 @@ def draw(
     out: Path | None = None,
     *,
     data_dir: Path | None = None,
+    examine: bool = True,
     console: Console,
 ) -> Path:
     """Write the page about the runs in `folders` and return where it is.
 
     Runs that have not been examined since their weights were last written are examined first,
-    unless their data are unavailable.
+    unless that cannot be done, such as without their data.
 
     Args:
         folders: run folders, each once.
         out: file to write; by default report.html in the folder of a single run, or
             comparison.html in the working directory.
         data_dir: folder to search for data sets before EQUILIBRIA_DATA.
-        console: where to report what takes time.
+        examine: whether to examine what has not been examined.
+        console: where to report what takes time, and what is missing.
 
     Raises:
         UserError: a folder is named twice, or holds a run without a finished epoch.
@@ -73,7 +83,7 @@ def draw(
     short = [folder.resolve().name for folder in folders]
     names = short if len(set(short)) == len(short) else [str(folder) for folder in folders]
     measured = [
-        {"name": name, **_collect(folder, data_dir, console)}
+        {"name": name, **_collect(folder, data_dir, examine, console)}
         for name, folder in zip(names, folders, strict=True)
     ]
     if out is None:
@@ -82,7 +92,7 @@ def draw(
     return out
 
 
-def _collect(path: Path, data_dir: Path | None, console: Console) -> dict[str, Any]:
+def _collect(path: Path, data_dir: Path | None, examine: bool, console: Console) -> dict[str, Any]:
     """What the page shows about a run."""
     folder = run.Folder(path)
     if not path.is_dir():
@@ -92,20 +102,18 @@ def _collect(path: Path, data_dir: Path | None, console: Console) -> dict[str, A
     if not metrics:
         raise UserError(
             f"{path} has no finished epoch yet: there is nothing to report. "
-            "Continue the run with `equilibria train ... --resume`"
+            f"Continue the run with `{folder.resume}`"
         )
-    examination = path / doctor.FILE
-    examined = _newer(examination, folder.weights)
-    if not examined and recipe.model.implicit:
-        with console.status(f"Examining {path} ..."):
-            try:
-                doctor.examine(run.load(path, data_dir=data_dir))
-                examined = True
-            except DataError as error:
-                console.print(
-                    f"{path} is reported without the doctor's findings: {error}", markup=False
-                )
-    points = _read(folder.memory)
+    # Whatever is damaged is found before an examination that takes minutes.
+    evaluation = _read(folder.evaluation, dict, f"equilibria evaluate {path}")
+    points = _read(folder.memory, list, f"equilibria memory {path}")
+    about = _read(folder.info, dict)
+    examination, unexamined = None, ""
+    if recipe.model.implicit:
+        examination, unexamined = _examination(folder, data_dir, examine, console)
+    if unexamined:
+        said = f"{path} is reported without the doctor's findings: {unexamined}"
+        console.print(said, soft_wrap=True, markup=False)
     if not points:
         console.print(
             f"{path} is reported without the memory of a training step, which has not been "
@@ -113,25 +121,69 @@ def _collect(path: Path, data_dir: Path | None, console: Console) -> dict[str, A
             soft_wrap=True,
             markup=False,
         )
+    step = metrics[-1].get("step")
+    if evaluation is not None and evaluation.get("step", step) != step:
+        evaluation = None  # of weights that were trained on since
     return {
         "metrics": metrics,
-        "evaluation": _read(folder.evaluation),
+        "evaluation": evaluation,
         "memory": points,
-        "examination": _read(examination) if examined else None,
+        "examination": examination,
+        "unexamined": unexamined,
         "recipe": recipes.dump(recipe),
-        "about": _read(folder.info),
+        "about": about,
     }
 
 
-def _newer(path: Path, than: Path) -> bool:
-    return path.is_file() and path.stat().st_mtime >= than.stat().st_mtime
+def _examination(
+    folder: run.Folder, data_dir: Path | None, examine: bool, console: Console
+) -> tuple[dict[str, Any] | None, str]:
+    """The doctor's examination of the weights as they are, made if need be; or why there is none.
+
+    Raises:
+        RunError: doctor.json is damaged.
+    """
+    path, command = folder.path / doctor.FILE, f"equilibria doctor {folder.path}"
+    if _current(path, folder.weights):
+        examination = _read(path, dict, command)
+        if examination is not None and not isinstance(examination.get("findings"), list):
+            raise run.RunError(f"{path} is damaged: it has no findings. Make it again: {command}")
+        return examination, ""
+    if not examine:
+        return None, f"--no-doctor skipped it; make up for it with {command}"
+    since = " since it was last trained" if path.exists() else " yet"
+    console.print(
+        f"{folder.path} has not been examined{since}: the doctor examines it first. That takes "
+        "seconds for a small network and minutes for a large one; --no-doctor skips it.",
+        soft_wrap=True,
+        markup=False,
+    )
+    try:
+        return doctor.examine(run.load(folder.path, data_dir=data_dir)).json(), ""
+    except (DataError, run.RunError, CheckpointError) as error:
+        return None, str(error)
 
 
-def _read(path: Path) -> Any:
-    """The content of a JSON file; None if there is none."""
+def _current(path: Path, weights: Path) -> bool:
+    """Whether a file was written after the weights that it is about."""
+    return path.is_file() and (
+        not weights.exists() or path.stat().st_mtime >= weights.stat().st_mtime
+    )
+
+
+def _read(path: Path, kind: type, command: str = "") -> Any:
+    """The content of a JSON file; None if there is none.
+
+    Raises:
+        RunError: it is damaged, or holds another kind; with the command that makes it again.
+    """
     if not path.is_file():
         return None
     try:
-        return json.loads(path.read_text("utf-8"))
+        content = files.from_json(path.read_text("utf-8"))
+        if not isinstance(content, kind):
+            raise ValueError(f"it holds a {type(content).__name__}, not a {kind.__name__}")
     except ValueError as error:
-        raise run.RunError(f"{path} is damaged: {error}. Delete it to recreate it") from None
+        remedy = f"Make it again: {command}" if command else "Delete it to report without it"
+        raise run.RunError(f"{path} is damaged: {error}. {remedy}") from None
+    return content

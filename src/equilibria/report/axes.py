@@ -18,6 +18,9 @@ MAX_POINTS = 160
 MAX_MARKED = 40
 """Maximum points of a line with markers; a longer one is drawn without them."""
 
+_NARROWEST = 1.1
+"""Minimum ratio of the ends of a logarithmic axis: within less, ticks would be labelled alike."""
+
 _DASHES: dict[str, Any] = {"dashed": (0, (4, 2.5)), "dotted": (0, (1, 2))}
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -149,6 +152,10 @@ def _scale(axes: Any, panel: Panel) -> None:
 def _log_ticks(axis: Any) -> None:
     """Powers of ten; 1, 2 and 5 times these over few decades; round numbers within one."""
     low, high = sorted(axis.get_view_interval())
+    if high < _NARROWEST * low:
+        middle, half = math.sqrt(low * high), math.sqrt(_NARROWEST)
+        low, high = middle / half, middle * half
+        axis.set_view_interval(low, high, ignore=True)
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     wide, each = high > 1000 * low, math.ceil(len(exponents) / 8)
     ticks = [

@@ -7,7 +7,8 @@ from typing import Any
 
 import yaml
 
-from equilibria.report.reading import Run, pick
+from equilibria.report.reading import Run, pick, solves
+from equilibria.report.remarks import remarks
 from equilibria.report.rendering import render
 from equilibria.report.sections import sections
 from equilibria.report.summary import comparison, differences, sorted_findings, tiles, verdicts
@@ -31,11 +32,12 @@ def page(runs: Sequence[Run]) -> str:
             `budgets`, `baseline`, `forward`;
             `memory`: a list of `kind` (deq, unrolled, checkpointed, explicit), `evals`, `bytes`,
             `history_bytes`;
-            `examination`: the doctor's, as JSON;
-            `recipe`: a nested dictionary;
+            `examination`: the doctor's, as JSON; or `unexamined`, why there is none;
+            `recipe`: a nested dictionary, with `epochs`;
             `about`: versions, hardware and what else the run recorded: its `metrics`, the primary
             one first, each as `Metric.describe` has it; `unit`; `eval_split`.
-            A number that is missing or not finite is left out of its plot.
+            A number that is missing or not finite is left out of its plot. What is said of
+            solutions depends on the shares of solves that converged.
 
     Raises:
         ValueError: no run.
@@ -49,6 +51,8 @@ def page(runs: Sequence[Run]) -> str:
         single=len(runs) == 1,
         title=runs[0]["name"] if len(runs) == 1 else f"{len(runs)} runs compared",
         description=pick(runs[0], "recipe", "description") if len(runs) == 1 else None,
+        solving=[run["name"] for run in runs if solves(run)],
+        remarks=[(run["name"], said) for run in runs if (said := remarks(run))],
         tiles=tiles(runs[0]) if len(runs) == 1 else [],
         comparison=comparison(runs) if len(runs) > 1 else None,
         differences=differences(runs) if len(runs) > 1 else None,

@@ -130,7 +130,12 @@ def evaluations(runs: Sequence[Run]) -> Drawing | None:
 
 
 def spectral_radius(runs: Sequence[Run]) -> Drawing | None:
-    """Spectral radius of J = df/dz at z* on held-out samples, mean and largest, per epoch."""
+    """Spectral radius of J = df/dz on held-out samples, mean and largest, per epoch."""
+    shares = [
+        number(row, "held", "forward", "status", "CONVERGED")
+        for run in runs
+        for row in run["metrics"]
+    ]
     return _epochs(
         runs,
         {
@@ -138,7 +143,8 @@ def spectral_radius(runs: Sequence[Run]) -> Drawing | None:
             "largest sample": _at("spectral_radius", "max"),
         },
         title="Spectral radius",
-        y="spectral radius of J at z*",
+        y="spectral radius of J at "
+        + ("z*" if all(each == 1 for each in shares) else "the end of each solve"),
         levels=[("plain iteration no longer converges", 1.0)],
         zero=True,
         wide=True,
@@ -176,7 +182,7 @@ def residual(runs: Sequence[Run]) -> Drawing | None:
             Series(label="10 % to 90 % of samples", style="band", colour=0),
             {"low": _at("p10"), "high": _at("p90")},
         ),
-        title="How the residual falls",
+        title="Residual against evaluations",
         x="evaluations of f",
         y="relative residual ‖f(z) − z‖ / ‖f(z)‖",
         levels=[(f"tolerance {each:g}", each) for each in sorted(tolerances) if each > 0],
@@ -192,8 +198,8 @@ def read_early(runs: Sequence[Run], metric: Metric) -> Drawing | None:
         runs,
         metric,
         early_points,
-        [("solved to tolerance", solved(runs[0], metric))],
-        title="Benefit of depth",
+        [solved(runs[0], metric)],
+        title="Effect of depth",
         x="evaluations of f before the answer is read out",
     )
 
@@ -206,7 +212,7 @@ def under_budgets(runs: Sequence[Run], metric: Metric) -> Drawing | None:
         metric,
         budget_points,
         [(str(pick(baseline, "name")), number(baseline, metric.name))],
-        title="Benefit of more evaluations",
+        title="Effect of more evaluations",
         x="maximum number of evaluations of f per segment",
         log_y=metric.scale != 100,
     )
@@ -222,6 +228,8 @@ def _bought(
     """Plot a figure against evaluations, with the levels of a single run."""
     factor = _factor(metric)
     points = {run["name"]: points_of(run, metric) for run in runs}
+    if len({evals for each in points.values() for evals in each}) < 2:
+        return None  # nothing to compare
     seen = [value for each in points.values() for value in each.values()]
     flat = metric.scale == 100 and seen and max(seen) - min(seen) < _FLAT
     return _plot(

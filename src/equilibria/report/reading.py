@@ -12,13 +12,18 @@ __all__ = [
     "Row",
     "Run",
     "budget_points",
+    "converged",
     "early_points",
     "held_name",
+    "judged",
+    "judged_on",
+    "last",
     "metrics_of",
     "number",
     "pick",
     "primary_of",
     "solved",
+    "solves",
 ]
 
 Run = Mapping[str, Any]
@@ -40,12 +45,39 @@ def number(tree: Any, *path: Any) -> float:
     return float(value) if isinstance(value, int | float) else nan
 
 
+def last(run: Run) -> Row:
+    """The metrics of the last epoch."""
+    return run["metrics"][-1] if run["metrics"] else {}
+
+
+def judged(run: Run) -> Row:
+    """The figures that a run is judged by: on the test data or, where these were not evaluated,
+    those that followed the last epoch."""
+    return run.get("evaluation") or last(run).get("held") or {}
+
+
+def judged_on(run: Run) -> str:
+    """The name of the data that `judged` is about."""
+    return "test" if run.get("evaluation") else held_name([run])
+
+
+def solves(run: Run) -> bool:
+    """Whether the run is of a network that solves for a fixed point, as far as it was measured."""
+    rows = [*run["metrics"], {"train": run.get("evaluation")}]
+    parts = [row.get(part) for row in rows for part in ("train", "held")]
+    return bool(run.get("examination")) or any(pick(each, "forward", "status") for each in parts)
+
+
+def converged(run: Run) -> float:
+    """The share of `judged` solves that converged; NaN where there is none."""
+    return number(judged(run), "forward", "status", "CONVERGED")
+
+
 def metrics_of(runs: Sequence[Run]) -> list[Metric]:
     """The metrics that runs record, each once; for older runs, inferred from their numbers."""
     found: dict[str, Metric] = {}
     for run in runs:
-        last = run["metrics"][-1] if run["metrics"] else {}
-        names = [k for k, v in (last.get("held") or {}).items() if isinstance(v, float)]
+        names = [k for k, v in (last(run).get("held") or {}).items() if isinstance(v, float)]
         plain = [{"name": name} for name in sorted(names, key=LOSS.name.__eq__)]
         for each in pick(run, "about", "metrics") or plain:
             found.setdefault(each["name"], Metric(**each))
@@ -66,7 +98,9 @@ def held_name(runs: Sequence[Run]) -> str:
 def early_points(run: Run, metric: Metric) -> dict[float, float]:
     """A figure after numbers of evaluations, of the whole test set if known, else of a batch."""
     if whole := pick(run, "evaluation", "at"):
+        most = number(run, "evaluation", "forward", "evals", "max")
         points = {float(k): number(figures, metric.name) for k, figures in whole.items()}
+        points = {k: value for k, value in points.items() if not k > most}  # after it none was made
     elif _examined(run, metric):
         rows = run["examination"]["depth"]["points"]
         points = {float(row["evals"]): number(row, "figure") for row in rows}
@@ -75,11 +109,16 @@ def early_points(run: Run, metric: Metric) -> dict[float, float]:
     return {k: value for k, value in sorted(points.items()) if isfinite(value)}
 
 
-def solved(run: Run, metric: Metric) -> float:
-    """The figure of the solved answer that belongs to `early_points`."""
+def solved(run: Run, metric: Metric) -> tuple[str, float]:
+    """The figure of the finished solves that belongs to `early_points`, and what they were."""
     if pick(run, "evaluation", "at"):
-        return number(run, "evaluation", metric.name)
-    return number(run, "examination", "depth", "figure") if _examined(run, metric) else nan
+        share, figure = converged(run), number(run, "evaluation", metric.name)
+    elif _examined(run, metric):
+        share = number(run, "examination", "forward", "status", "CONVERGED")
+        figure = number(run, "examination", "depth", "figure")
+    else:
+        return "", nan
+    return "solved to tolerance" if share == 1 else "where the solver stops", figure
 
 
 def budget_points(run: Run, metric: Metric) -> dict[float, float]:

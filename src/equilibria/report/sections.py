@@ -10,7 +10,7 @@ from equilibria.metric import LOSS, Metric
 from equilibria.report import plots, reading
 from equilibria.report.reading import Run, number
 from equilibria.report.svg import Drawing
-from equilibria.report.words import Table, decimal, figure, mib
+from equilibria.report.words import Table, decimal, figure, known_columns, mib
 
 __all__ = ["Plate", "Section", "sections"]
 
@@ -39,20 +39,26 @@ class Section:
 def sections(runs: Sequence[Run]) -> list[Section]:
     """All plots of a page about these runs."""
     primary = list({each.name: each for each in map(reading.primary_of, runs)}.values())
+    # One epoch is a point: nothing rises or falls yet.
+    several = any(len(_finite(run)) > 1 for run in runs)
+    solving = any(map(reading.solves, runs))
+    held = reading.held_name(runs)
     return [
         Section(
             "Learning",
-            "The network is trained like any other: the loss is differentiated through the fixed "
-            "point.",
+            f"Loss and figures on the training data and on {held} data, which are never trained "
+            "on.",
             (
                 Plate(
-                    "Both curves should fall; where the test curve turns upward, the network "
-                    "begins to overfit.",
+                    f"Both curves should fall; where the {held} curve turns upward, the network "
+                    "begins to overfit."
+                    if several
+                    else "After one epoch there is one value each.",
                     plots.learning_curve(runs, LOSS),
                 ),
                 *(
                     Plate(
-                        metric.description or f"The {metric.better}, the better.",
+                        (several and metric.description) or f"The {metric.better}, the better.",
                         plots.learning_curve(runs, metric),
                         _epochs(runs, metric),
                     )
@@ -63,8 +69,9 @@ def sections(runs: Sequence[Run]) -> list[Section]:
         ),
         Section(
             "Solving",
-            "The layer is evaluated repeatedly until another evaluation changes nothing. How many "
-            "evaluations that takes is decided for each sample individually.",
+            "The layer is evaluated repeatedly until another evaluation changes its state by less "
+            "than the tolerance, or until the solver gives up. How many evaluations that takes is "
+            "decided for each sample individually.",
             (
                 Plate(
                     "A straight line downward is a healthy solve: each evaluation reduces the "
@@ -74,9 +81,9 @@ def sections(runs: Sequence[Run]) -> list[Section]:
                 ),
                 *(
                     Plate(
-                        "The answer is read out before the solve has finished. A curve that "
-                        f"{'rises' if metric.higher_is_better else 'falls'} shows that the network "
-                        "uses its depth; where it levels off, cheaper answers are just as good.",
+                        "The answer is read out before the solve has ended. If the curve "
+                        f"{'rises' if metric.higher_is_better else 'falls'}, the network uses its "
+                        "depth; where it levels off, cheaper answers are just as good.",
                         plots.read_early(runs, metric),
                         _points(runs, metric, "evaluations", reading.early_points),
                     )
@@ -93,8 +100,9 @@ def sections(runs: Sequence[Run]) -> list[Section]:
                     for metric in primary
                 ),
                 Plate(
-                    "The cost of training. Lines that climb from epoch to epoch are the usual "
-                    "first sign of an unstable layer.",
+                    "The cost of training."
+                    + " Lines that climb from epoch to epoch are the usual first sign of an "
+                    "unstable layer." * several,
                     plots.evaluations(runs),
                 ),
             ),
@@ -106,33 +114,36 @@ def sections(runs: Sequence[Run]) -> list[Section]:
             (
                 Plate(
                     "How strongly the layer amplifies a small change of its state under repeated "
-                    "evaluation. Below 1 the fixed point is attracting; the closer to 1, the "
-                    "slower the convergence.",
+                    "evaluation. Below 1 a fixed point attracts; the closer to 1, the slower plain "
+                    "iteration converges.",
                     plots.spectral_radius(runs),
                 ),
                 Plate(
                     "The cost of a large Jacobian in training, to be compared with the loss. It is "
-                    "the mean square of the Jacobian's singular values at the solutions.",
+                    "the mean square of the Jacobian's singular values where solves end.",
                     plots.penalty(runs),
                 ),
                 Plate(
-                    "The share of samples by the status of their solve, epoch by epoch. A forward "
-                    "solve that ends early gives an answer that is not the fixed point; a backward "
-                    "solve that ends early gives an inexact gradient.",
+                    "The share of samples by the status of their solve, in each epoch. A forward "
+                    "solve that does not converge gives an answer that is not a fixed point; a "
+                    "backward solve that does not converge gives an inexact gradient.",
                     plots.status(runs),
                 ),
             ),
         ),
         Section(
             "Memory",
-            "Training a deep network stores what every layer computed. An equilibrium layer is "
-            "differentiated at its solution alone and stores one evaluation, however many it took.",
+            "Training a deep network stores what every layer computed."
+            + " An equilibrium layer with an implicit gradient is differentiated where its solve "
+            "ended and stores one evaluation, however many that took." * solving,
             (
                 Plate(
                     "Measured, not computed: the peak number of bytes allocated in forward and "
-                    "backward, minus parameters, gradients and optimiser state. The solver keeps a "
-                    "few earlier states, its history, which is the shaded part. For a language "
-                    "model the body is measured, without embedding and softmax.",
+                    "backward, minus parameters, gradients and optimiser state."
+                    + " The solver keeps a few earlier states, its history, which is the shaded "
+                    "part."
+                    * (solving and len(runs) == 1)
+                    + " For a language model the body is measured, without embedding and softmax.",
                     plots.memory(runs),
                     _memory(runs),
                 ),
@@ -141,26 +152,31 @@ def sections(runs: Sequence[Run]) -> list[Section]:
     ]
 
 
+def _finite(run: Run) -> list[reading.Row]:
+    """The epochs whose loss is a number."""
+    return [row for row in run["metrics"] if math.isfinite(number(row, "train", "loss"))]
+
+
 def _epochs(runs: Sequence[Run], metric: Metric) -> Table | None:
+    """The figures of each epoch of a single run; columns without any are left out."""
     if len(runs) > 1:
         return None
     held = reading.held_name(runs)
-    rows = [
-        [
-            f"{number(row, 'epoch'):.0f}",
-            decimal(number(row, "train", "loss"), 4),
-            decimal(number(row, "held", "loss"), 4),
-            figure(metric, number(row, "train", metric.name)),
-            figure(metric, number(row, "held", metric.name)),
-            decimal(number(row, "train", "forward", "evals", "mean")),
-            decimal(number(row, "train", "adjoint", "evals", "mean")),
-            decimal(number(row, "spectral_radius", "mean"), 3),
-        ]
-        for row in runs[0]["metrics"]
-    ]
     name = metric.label
-    head = ["epoch", "loss, train", f"loss, {held}", f"{name}, train", f"{name}, {held}"]
-    return Table([*head, "evaluations", "backward products", "spectral radius"], rows)
+    columns: list[tuple[str, Callable[[reading.Row], str]]] = [
+        ("epoch", lambda row: f"{number(row, 'epoch'):.0f}"),
+        ("loss, train", lambda row: decimal(number(row, "train", "loss"), 4)),
+        (f"loss, {held}", lambda row: decimal(number(row, "held", "loss"), 4)),
+        (f"{name}, train", lambda row: figure(metric, number(row, "train", metric.name))),
+        (f"{name}, {held}", lambda row: figure(metric, number(row, "held", metric.name))),
+        ("evaluations", lambda row: decimal(number(row, "train", "forward", "evals", "mean"))),
+        (
+            "backward products",
+            lambda row: decimal(number(row, "train", "adjoint", "evals", "mean")),
+        ),
+        ("spectral radius", lambda row: decimal(number(row, "spectral_radius", "mean"), 3)),
+    ]
+    return known_columns(columns, runs[0]["metrics"])
 
 
 def _points(
@@ -180,20 +196,24 @@ def _points(
 
 
 def _memory(runs: Sequence[Run]) -> Table:
-    rows: list[list[str]] = []
-    for run in runs:
-        found = {(point["kind"], point["evals"]): point for point in run.get("memory") or []}
-        for evals in sorted({evals for _, evals in found}):
-            sizes = [number(found, (kind, evals), field) for kind, field in _MEMORY_COLUMNS]
-            rows.append([*([run["name"]] if len(runs) > 1 else []), f"{evals}", *map(mib, sizes)])
-    head = ["evaluations", "DEQ", "its solver's history", "unrolled", "checkpointed", "explicit"]
-    return Table([*(["run"] if len(runs) > 1 else []), *head], rows)
-
-
-_MEMORY_COLUMNS = (
-    ("deq", "bytes"),
-    ("deq", "history_bytes"),
-    ("unrolled", "bytes"),
-    ("checkpointed", "bytes"),
-    ("explicit", "bytes"),
-)
+    rows = [
+        (run["name"], evals, {p["kind"]: p for p in run.get("memory") or [] if p["evals"] == evals})
+        for run in runs
+        for evals in sorted({point["evals"] for point in run.get("memory") or []})
+    ]
+    columns: list[tuple[str, Callable[[tuple[str, int, reading.Row]], str]]] = [
+        ("evaluations", lambda row: str(row[1])),
+        *(
+            (head, lambda row, path=path: mib(number(row[2], *path)))
+            for head, *path in (
+                ("DEQ", "deq", "bytes"),
+                ("its solver's history", "deq", "history_bytes"),
+                ("unrolled", "unrolled", "bytes"),
+                ("checkpointed", "checkpointed", "bytes"),
+                ("explicit", "explicit", "bytes"),
+            )
+        ),
+    ]
+    if len(runs) > 1:
+        columns.insert(0, ("run", lambda row: row[0]))
+    return known_columns(columns, rows)

@@ -5,10 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from equilibria.metric import LOSS, Metric
-from equilibria.report.reading import Run, metrics_of, number, pick, primary_of
+from equilibria.report.reading import (
+    Run,
+    converged,
+    judged,
+    judged_on,
+    last,
+    metrics_of,
+    number,
+    pick,
+    primary_of,
+    solves,
+)
 from equilibria.report.words import (
     UNKNOWN,
     Table,
@@ -17,11 +27,21 @@ from equilibria.report.words import (
     duration,
     figure,
     flat,
+    known_columns,
     mib,
-    percent,
+    plural,
+    share,
 )
 
-__all__ = ["Tile", "comparison", "differences", "sorted_findings", "tiles", "verdicts"]
+__all__ = [
+    "Differences",
+    "Tile",
+    "comparison",
+    "differences",
+    "sorted_findings",
+    "tiles",
+    "verdicts",
+]
 
 
 @dataclass(frozen=True)
@@ -35,94 +55,137 @@ class Tile:
 
 def tiles(run: Run) -> list[Tile]:
     """Key figures of one run; what was not measured is left out."""
-    mine, unrolled = _memory(run)
-    last = _last(run)
-    radius = number(last, "spectral_radius", "mean")
-    primary = primary_of(run)
+    primary, on = primary_of(run), judged_on(run)
+    unit = str(pick(run, "about", "unit"))
+    units = sum(number(row, unit) for row in run["metrics"])
+    parameters = number(run, "about", "parameters")
     found = [
-        Tile(f"Test {primary.label}", figure(primary, _figure(run, primary)), _beside(run)),
+        Tile(f"{on.title()} {primary.label}", figure(primary, _figure(run, primary)), _beside(run)),
+        *_solving(run),
+        *_memory_of_a_step(run),
+        Tile("Training speed", count(units / max(_seconds(run), 1e-9)), f"{unit} per second"),
         Tile(
-            "Solved to tolerance",
-            percent(_test(run, "status", "CONVERGED")),
-            "of test samples converged",
+            "Training time",
+            duration(_seconds(run)),
+            f"for {plural(len(run['metrics']), 'epoch')}",
         ),
         Tile(
-            "Depth found",
-            decimal(_test(run, "evals", "mean")),
-            f"evaluations per test sample; 99 % need at most "
-            f"{decimal(_test(run, 'evals', 'p99'), 0)}",
+            "Parameters",
+            count(parameters),
+            "independent of the depth" if solves(run) else "of all layers",
+        ),
+    ]
+    return [tile for tile in found if tile.value != UNKNOWN]
+
+
+def _solving(run: Run) -> list[Tile]:
+    """How the solves ended and what they cost, as far as there are any."""
+    on, found, forward = judged_on(run), converged(run), judged(run).get("forward")
+    others = [
+        f"{share(part)} {name}"
+        for name, part in (pick(forward, "status") or {}).items()
+        if part and name != "CONVERGED"
+    ]
+    most = decimal(number(forward, "evals", "p99"), 0)
+    until = {1.0: "until it converged", 0.0: "until its solver gave up"}
+    adjoint = last(run).get("train", {}).get("adjoint") or {}
+    backward = number(adjoint, "status", "CONVERGED")
+    where = {1.0: "at the solutions", 0.0: "where the solver stopped, at no solution"}
+    return [
+        Tile(
+            "Converged",
+            share(found),
+            f"of the {on} solves reached the tolerance" + "".join(f"; {each}" for each in others),
+        ),
+        Tile(
+            "Evaluations",
+            decimal(number(forward, "evals", "mean")),
+            f"per {on} sample {until.get(found, 'until it converged or its solver gave up')}; "
+            f"at most {most} for 99 % of them",
         ),
         Tile(
             "Backward solve",
-            decimal(number(last, "train", "adjoint", "evals", "mean")),
-            "vector–Jacobian products per sample in training",
+            decimal(number(adjoint, "evals", "mean")),
+            "vector–Jacobian products per sample in training"
+            + (f"; {share(backward)} converged" if backward < 1 else ""),
         ),
         Tile(
             "Spectral radius",
-            decimal(radius, 2),
-            "of the Jacobian at the solution; below 1 plain iteration converges",
+            decimal(number(last(run), "spectral_radius", "mean"), 2),
+            f"of the Jacobian {where.get(found, 'where the solves ended')}; below 1 plain "
+            "iteration converges nearby",
         ),
     ]
-    if math.isfinite(mine) and mine > 0:
-        found.append(
-            Tile(
-                "Training memory",
-                mib(mine),
-                f"per step, at any depth, including the solvers' histories; {unrolled}"
-                if unrolled
-                else "per step, which stores what every layer computed",
-            )
-        )
-    unit = str(pick(run, "about", "unit"))
-    units = sum(number(row, unit) for row in run["metrics"])
-    found.append(
-        Tile("Training speed", count(units / max(_seconds(run), 1e-9)), f"{unit} per second")
-    )
-    epochs = len(run["metrics"])
-    found.append(Tile("Training time", duration(_seconds(run)), f"for {epochs} epochs"))
-    parameters = number(run, "about", "parameters")
-    found.append(Tile("Parameters", count(parameters), "independent of the depth"))
-    return [tile for tile in found if tile.value != UNKNOWN]
+
+
+def _memory_of_a_step(run: Run) -> list[Tile]:
+    size, unrolled = _memory(run)
+    if not size > 0:
+        return []
+    note = "per step, in forward and backward"
+    if unrolled:
+        note = f"per step, at any depth, including the solvers' histories; {unrolled}"
+    return [Tile("Training memory", mib(size), note)]
 
 
 def comparison(runs: Sequence[Run]) -> Table:
     """Key figures of several runs, a row each."""
+    on = {judged_on(run) for run in runs}
     columns: list[tuple[str, Callable[[Run], str]]] = [
         ("data", _source),
+        *([("judged on", judged_on)] if len(on) > 1 else []),
         *(
-            (f"test {each.label}", lambda run, m=each: figure(m, _figure(run, m)))
+            (
+                f"{on.copy().pop()} {each.label}" if len(on) == 1 else each.label,
+                lambda run, m=each: figure(m, _figure(run, m)),
+            )
             for each in metrics_of(runs)
         ),
-        ("converged", lambda run: percent(_test(run, "status", "CONVERGED"))),
-        ("evaluations", lambda run: decimal(_test(run, "evals", "mean"))),
+        ("converged", lambda run: share(converged(run))),
+        ("evaluations", lambda run: decimal(number(judged(run), "forward", "evals", "mean"))),
         (
             "backward products",
-            lambda run: decimal(number(_last(run), "train", "adjoint", "evals", "mean")),
+            lambda run: decimal(number(last(run), "train", "adjoint", "evals", "mean")),
         ),
         (
             "spectral radius",
-            lambda run: decimal(number(_last(run), "spectral_radius", "mean"), 3),
+            lambda run: decimal(number(last(run), "spectral_radius", "mean"), 3),
         ),
         ("step memory", lambda run: mib(_memory(run)[0])),
         ("parameters", lambda run: count(number(run, "about", "parameters"))),
         ("epochs", lambda run: str(len(run["metrics"]))),
         ("time", lambda run: duration(_seconds(run))),
     ]
-    # What no run has is left out.
-    columns = [each for each in columns if any(each[1](run) != UNKNOWN for run in runs)]
-    rows = [[run["name"], *(text(run) for _, text in columns)] for run in runs]
-    return Table(["run", *(head for head, _ in columns)], rows)
+    return known_columns([("run", lambda run: run["name"]), *columns], runs)
 
 
-def differences(runs: Sequence[Run]) -> Table | None:
-    """The keys in which the recipes differ."""
+@dataclass(frozen=True)
+class Differences:
+    """Keys in which recipes differ: those that all have, and those that only some have."""
+
+    shared: Table | None
+    partial: Table | None
+
+
+def differences(runs: Sequence[Run]) -> Differences:
+    """The keys in which the recipes differ.
+
+    Networks of unlike architectures have dozens of keys that the others lack: these are apart.
+    """
     recipes = [dict(flat(run.get("recipe") or {})) for run in runs]
     keys = dict.fromkeys(key for recipe in recipes for key in recipe if key != "description")
-    values = {key: [recipe.get(key, UNKNOWN) for recipe in recipes] for key in keys}
-    rows = [[key, *found] for key, found in values.items() if len(set(found)) > 1]
-    if not rows:
-        return None
-    return Table(["setting", *(run["name"] for run in runs)], rows)
+    head = ["setting", *(run["name"] for run in runs)]
+
+    def table(everywhere: bool) -> Table | None:
+        values = {
+            key: [recipe.get(key, UNKNOWN) for recipe in recipes]
+            for key in keys
+            if all(key in recipe for recipe in recipes if recipe) == everywhere
+        }
+        rows = [[key, *found] for key, found in values.items() if len(set(found)) > 1]
+        return Table(head, rows) if rows else None
+
+    return Differences(table(True), table(False))
 
 
 def sorted_findings(run: Run) -> list[Mapping[str, str]]:
@@ -147,21 +210,15 @@ def _source(run: Run) -> str:
     return str((run.get("about") or {}).get("source") or UNKNOWN)
 
 
-def _last(run: Run) -> Mapping[str, Any]:
-    return run["metrics"][-1] if run["metrics"] else {}
-
-
 def _figure(run: Run, metric: Metric) -> float:
-    """A figure on the test data if known, else on those that followed the last epoch."""
-    whole = number(run, "evaluation", metric.name)
-    return whole if math.isfinite(whole) else number(_last(run), "held", metric.name)
+    return number(judged(run), metric.name)
 
 
 def _beside(run: Run) -> str:
     """The note on the primary figure: the other figures, and that of the baseline."""
     primary, *others = metrics_of([run]) or [LOSS]
     of = "" if _source(run) == UNKNOWN else f" of {_source(run)}"
-    parts = [f"on data{of} never seen in training"]
+    parts = [f"on data{of} never trained on"]
     for each in others:
         if each.name != LOSS.name and math.isfinite(value := _figure(run, each)):
             parts.append(f"{each.format(value)} {each.label}")
@@ -170,12 +227,6 @@ def _beside(run: Run) -> str:
         name = pick(run, "evaluation", "baseline", "name")
         parts.append(f"a {name} has {primary.format(baseline)}")
     return "; ".join(parts)
-
-
-def _test(run: Run, *path: str) -> float:
-    """A number of the forward solves on the test data, from the evaluation or the last epoch."""
-    whole = number(run, "evaluation", "forward", *path)
-    return whole if math.isfinite(whole) else number(_last(run), "held", "forward", *path)
 
 
 def _seconds(run: Run) -> float:
@@ -196,7 +247,7 @@ def _memory(run: Run) -> tuple[float, str]:
         return float(explicit[0]), ""
     if not unrolled or max(unrolled) not in mine:
         return math.nan, ""
-    needed = _test(run, "evals", "p99")
+    needed = number(judged(run), "forward", "evals", "p99")
     near = min((d for d in unrolled if not d < needed), default=max(unrolled))
     depths = dict.fromkeys((near, max(unrolled)))
     words = ", ".join(f"{depth} times {mib(unrolled[depth])}" for depth in depths)

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from equilibria.metric import Metric
 
-__all__ = ["UNKNOWN", "Table", "count", "decimal", "duration", "figure", "flat", "mib", "percent"]
+__all__ = [
+    "UNKNOWN",
+    "Table",
+    "count",
+    "decimal",
+    "duration",
+    "figure",
+    "flat",
+    "known_columns",
+    "mib",
+    "plural",
+    "share",
+]
 
 UNKNOWN = "–"
+
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
@@ -22,8 +36,31 @@ class Table:
     rows: Sequence[Sequence[str]]
 
 
-def percent(value: float, digits: int = 1) -> str:
-    return f"{100 * value:.{digits}f} %" if math.isfinite(value) else UNKNOWN
+def known_columns(
+    columns: Sequence[tuple[str, Callable[[Row], str]]], rows: Sequence[Row]
+) -> Table:
+    """The table of these columns, each a head and what it has of a row.
+
+    Columns in which nothing is known are left out.
+    """
+    cells = [(head, [text(row) for row in rows]) for head, text in columns]
+    kept = [(head, column) for head, column in cells if any(each != UNKNOWN for each in column)]
+    return Table(
+        [head for head, _ in kept], [list(row) for row in zip(*(c for _, c in kept), strict=True)]
+    )
+
+
+def share(value: float) -> str:
+    """A share in per cent, which is 0 % or 100 % only where it is nothing or all."""
+    if not math.isfinite(value):
+        return UNKNOWN
+    if 0 < value < 0.0005:
+        return "< 0.1 %"
+    return "> 99.9 %" if 0.9995 <= value < 1 else f"{100 * value:.1f} %"
+
+
+def plural(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def decimal(value: float, digits: int = 1) -> str:
@@ -38,7 +75,7 @@ def duration(seconds: float) -> str:
     if not math.isfinite(seconds):
         return UNKNOWN
     if seconds < 90:
-        return f"{seconds:.0f} s"
+        return f"{seconds:.{int(seconds < 9.5)}f} s"
     return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 

@@ -71,6 +71,8 @@ def unsolved(examination: Examination) -> bool:
 
 def percent(share: float) -> str:
     """A share as a percentage of three digits."""
+    if 0 < share < 1e-5:
+        return "less than 0.001 %"
     return f"{100 * share:.3g} %"
 
 

@@ -46,14 +46,24 @@ def depth(examination: Examination) -> Finding | None:
             f"({metric.format(found.chance)}): whether depth helps cannot be seen.",
             "The network has not learnt to tell these samples apart. Train it first.",
         )
-    if _worse(found, first.figure, final) < 0.01:
+    gain = _worse(found, first.figure, final)
+    if gain <= -0.01:
+        return Finding(
+            "Depth",
+            "watch",
+            f"{text}: further evaluations make it worse.",
+            "The network was not trained for the solution that it is judged by. Train with the "
+            "solver and the tolerance in use, and see Uniqueness.",
+        )
+    if gain < 0.01:
         return _unused(text)
     enough = [
         p.evals
         for p in found.points
         if p.figure is not None and _worse(found, p.figure, final) <= 0.005
     ]
-    if enough and enough[0] < examination.forward.evals.mean:
+    full = converged(examination) == 1
+    if full and enough and enough[0] < examination.forward.evals.mean:
         count = evaluations(enough[0])
         come = "comes" if enough[0] == 1 else "come"
         return _used(text, f"Where time counts: {count} {come} within 0.5 % of a full solve.")

@@ -138,7 +138,7 @@ def sensitivity(examination: Examination) -> Finding | None:
     )
     if stretch.mean < 1:
         return Finding("Sensitivity", "healthy", f"{text}.")
-    transient = radius.max < 1
+    transient = radius.max < 1 and converged(examination) == 1
     return Finding(
         "Sensitivity",
         "watch",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from equilibria.stability.advice import number, percent
+from equilibria.stability.advice import converged, number, percent
 from equilibria.stability.examination import Examination, Finding
 
 __all__ = ["APART", "uniqueness"]
@@ -40,8 +40,8 @@ def uniqueness(examination: Examination) -> Finding:
         return Finding(
             "Uniqueness",
             "watch" if starts.apart <= 0.05 else "unhealthy",
-            f"{of}{found} reached another solution, up to {number(starts.distance.max)} of its "
-            "length away: they have several fixed points.",
+            f"{of}{found} reached another solution, up to {number(starts.distance.max)} times "
+            "its length away: they have several fixed points.",
             "What the network says depends on where the solve begins. Always begin alike (no warm "
             "starts, no random ones), or bound the weights that act on z with spectral_norm: "
             "a contraction has one fixed point.",
@@ -51,7 +51,10 @@ def uniqueness(examination: Examination) -> Finding:
         return Finding(
             "Uniqueness",
             "watch",
-            f"{text}, but {percent(1 - starts.converged)} of these solves did not converge.",
-            "The layer depends on a good start. Keep the one it was trained with.",
+            f"{text}, but {percent(1 - starts.converged)} of the solves from other starts "
+            "did not converge.",
+            "The layer depends on a good start. Keep the one it was trained with."
+            if converged(examination) == 1
+            else "See Convergence.",
         )
     return Finding("Uniqueness", "healthy", f"{text}.")
