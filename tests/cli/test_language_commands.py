@@ -169,7 +169,7 @@ def test_one_page_tells_of_both(deq, explicit, capsys):
     for text in (
         "Test perplexity",
         "a trigram model has",
-        "Benefit of more evaluations",
+        "Effect of more evaluations",
         "Evaluations in each epoch",
         "validation",
         "The doctor’s findings",

@@ -184,7 +184,7 @@ def test_it_is_trained_evaluated_examined_and_reported(motion, tmp_path, capsys)
         "Test root mean square error",
         "Downward",
         "pixels per second",
-        "Benefit of depth",
+        "Effect of depth",
     ):
         assert text in html
     assert "ccuracy" not in html and "erplexity" not in html
