@@ -1,0 +1,96 @@
+"""Two processes stop together: after a signal, when one of them dies, and when one sees a NaN."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+PROGRAM = """
+import os, signal, sys, time
+from pathlib import Path
+from equilibria.cli.main import main
+from equilibria.train.trainer import Trainer
+
+what, *sys.argv[1:] = sys.argv[1:]
+step, rank = Trainer.train_step, int(os.environ.get("RANK", "0"))
+
+def changed(self):
+    if self.step == 12:  # after the first epoch
+        if what == "term" and rank == 0:
+            os.kill(os.getppid(), signal.SIGTERM)  # torchrun, which passes it on
+            time.sleep(2)
+        elif what == "dies" and rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif what == "nan" and rank == 1:
+            loss = self.task.loss
+            self.task.loss = lambda *given: loss(*given) * float("nan")
+    step(self)
+
+Trainer.train_step = changed
+status = main()
+Path(f"status-{rank}").write_text(str(status))
+sys.stderr.flush()
+os._exit(status)
+"""
+
+
+@pytest.fixture
+def two(tree, tmp_path):
+    """two(what, *words) -> how a training by two processes ended, of which one stops it."""
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump({**tree, "epochs": 6}))
+    (tmp_path / "program.py").write_text(PROGRAM)
+
+    def run(what, *words):
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+        command += ["--master-port", "0", "--rdzv-backend", "c10d", "--rdzv-endpoint"]
+        command += ["localhost:0", "program.py", what, "train", *words]
+        return subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        )
+
+    return run
+
+
+def said(done):
+    """Return the lines of the program itself: torchrun adds its own."""
+    return re.findall(r"^.*equilibria train: .*$", done.stderr, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_a_signal_to_the_launcher_saves_and_the_run_goes_on(two, tmp_path):
+    done = two("term", "own.yaml", "--out", "run")
+    (line,) = said(done)
+    assert "stopped in epoch 3 after step" in line and "equilibria train run --resume" in line
+    assert "error" not in line
+    assert [(tmp_path / f"status-{rank}").read_text() for rank in (0, 1)] == ["75", "75"]
+    done = two("nothing", "run", "--resume")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "evaluation.json").exists()
+
+
+@pytest.mark.slow
+def test_when_a_process_dies_the_other_ends_and_says_so(two, tmp_path):
+    done = two("dies", "own.yaml", "--out", "run")
+    assert done.returncode != 0
+    (line,) = said(done)
+    assert "another process ended" in line and "equilibria train run --resume" in line
+    assert two("nothing", "run", "--resume").returncode == 0
+
+
+@pytest.mark.slow
+def test_a_nan_on_one_process_ends_both_with_one_message(two):
+    done = two("nan", "own.yaml", "--out", "run")
+    (line,) = said(done)
+    assert "the loss is nan at step 13" in line
+    assert "The last good checkpoint is run/checkpoints/0000000010" in line
+
+
+@pytest.mark.slow
+def test_a_second_writer_is_refused_on_all_processes(two, tmp_path):
+    done = two("nothing", "own.yaml", "--out", "run")
+    assert done.returncode == 0, done.stderr
+    done = two("nothing", "own.yaml", "--out", "run")
+    (line,) = said(done)
+    assert "already holds a run" in line
