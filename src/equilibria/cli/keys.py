@@ -15,7 +15,7 @@ from equilibria.cli.parser import Parser
 from equilibria.train import config
 from equilibria.train.config import Choices
 
-__all__ = ["describe"]
+__all__ = ["describe", "names_of"]
 
 
 def describe(parser: Parser, title: str, instance: Any, choices: Choices) -> None:
@@ -47,6 +47,17 @@ def describe(parser: Parser, title: str, instance: Any, choices: Choices) -> Non
             default = f" (default: {_written(values[key])})" if key in values else ""
             group.add_argument(f"--{key}", metavar=metavar, help=f"{text}{default}")
     parser.more = _other(cls, full, choices)
+
+
+def names_of(instance: Any, choices: Choices) -> list[str]:
+    """Return the keys that `describe` shows of a recipe."""
+    cls = type(instance)
+    full = _with_only_ones(cls, config.dump(instance, choices), choices)
+    return [
+        f"{prefix}{name}{'.name' * (name in branches)}"
+        for prefix, each, branches in config.walk(cls, full, choices)
+        for name in config.fields_of(each)
+    ]
 
 
 def _texts(cls: type) -> dict[str, str]:

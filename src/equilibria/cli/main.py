@@ -25,6 +25,7 @@ COMMANDS = {
     "reproduce": "run experiments from the papers, or list them",
     "bench": "benchmark solvers and gradients against torchdeq and SciPy",
     "recipes": "list the recipes, or show one",
+    "completion": "print a script for the tab completion of bash, zsh or fish",
 }
 
 HELP = """usage: equilibria COMMAND ...
