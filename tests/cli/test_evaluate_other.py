@@ -189,7 +189,8 @@ def test_other_images_are_normalised_and_numbered_as_the_runs_were(place, capsys
 
 def test_images_that_need_no_resizing_are_left_as_they_are(place) -> None:
     draw(place / "same", {"dark": 10}, count=1, size=8)
-    own = load(place / "images", other=str(place / "same")).data
+    with pytest.warns(UserWarning, match="has 1 of the run's 3 classes"):
+        own = load(place / "images", other=str(place / "same")).data
     pixels = torch.from_numpy(np.array(Image.open(place / "same" / "dark" / "00.png")))
     expected = own.statistics.apply(pixels[None, None] / 255)
     assert torch.equal(own.samples["test"][:1][0], expected)
@@ -230,6 +231,9 @@ def test_another_text_is_read_whole_with_the_runs_vocabulary(place, capsys) -> N
     assert "baseline" not in result
     shown = capsys.readouterr().out
     assert "tokens that are <unk>" in shown and "7.14 %" in shown
+    assert "at 1 test segment:" in shown
+    fewer = shown.split("fewer evaluations")[1]  # in 80 columns
+    assert "at most" in fewer and "evaluations" in fewer and "perplexity" in fewer
     task = load(place / "text", other=str(place / "other.txt")).data
     tokens = task.corpus.splits["test"][:].tolist()
     vocabulary = load(place / "text").data.corpus.vocabulary

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -209,7 +210,8 @@ def show(result: Mapping[str, Any], loaded: run.Run, console: Console) -> None:
             table.add_row(name, value)
     if "spectral_radius" in result:
         count = task.sample(split, loaded.recipe.probes).samples
-        where = f"{count} {split} {'segments' if task.streams else 'samples'}"
+        split = "validation" if split == "valid" else split
+        where = f"{count} {split} {'segment' if task.streams else 'sample'}{'s' * (count != 1)}"
         table.add_row(
             f"spectral radius at {where}: mean, max",
             "{mean:.2f}, {max:.2f}".format(**result["spectral_radius"]),
@@ -224,7 +226,9 @@ def show(result: Mapping[str, Any], loaded: run.Run, console: Console) -> None:
     if result.get("budgets"):
         names = [name for name, _ in _figures(result["budgets"][0], task, loss=False)]
         heads = ("at most", "evaluations", "converged", *names, f"ms per {unit[:-1]}")
-        budgets = Table(*heads, title="fewer evaluations")
+        budgets = Table(title="fewer evaluations", box=box.SIMPLE_HEAD, pad_edge=False)
+        for head in heads:  # no word of them is cut
+            budgets.add_column(head, min_width=max(map(len, head.split())))
         for row in result["budgets"]:
             forward = row["forward"]
             budgets.add_row(
