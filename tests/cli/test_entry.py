@@ -25,7 +25,7 @@ def test_a_command_without_its_extra_names_it_in_one_line(command, capsys, monke
     extra = command if command in ("reproduce", "bench") else "cli"
     packages = "accelerate, scikit-learn" if extra == "cli" else "accelerate, pandas, scikit-learn"
     assert f"not installed ({packages}" in error
-    assert f"[{extra}]'" in error and "pip install '/" in error  # of this checkout
+    assert f"[{extra}]'" in error and "pip install -e '/" in error  # of this checkout
     assert len(error.splitlines()) == 1 and not out
 
 
@@ -88,3 +88,10 @@ def test_what_cannot_be_imported_is_named(words, message, capsys):
     assert main(words) == 1
     error = capsys.readouterr().err
     assert message in error and "bug" not in error and len(error.splitlines()) == 1
+
+
+def test_outside_a_checkout_both_ways_to_install_are_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(extras, "missing", lambda extra: ["rich"])
+    monkeypatch.setattr(extras, "__file__", str(tmp_path / "a" / "b" / "c" / "extras.py"))
+    advice = extras.advice("bench")
+    assert advice.endswith("pip install 'equilibria[bench]', or in a clone pip install '.[bench]'")

@@ -196,5 +196,5 @@ def require_peers(*names: str) -> None:
     if missing:
         raise MissingPeer(
             f"the benchmark compares with {' and '.join(missing)}, not installed here. "
-            "Do: pip install 'equilibria[bench]'"
+            "Do: pip install 'equilibria[bench]', or in a clone pip install '.[bench]'"
         )

@@ -20,14 +20,13 @@ def advice(command: str) -> str:
     extra = OF_COMMANDS.get(command, "cli")
     needs = f"equilibria {command}" if command in OF_COMMANDS else "the command line"
     absent = ", ".join(missing(extra))
-    line = (
-        f"{needs} needs packages that are not installed ({absent}): "
-        f"pip install '{_package()}[{extra}]'"
-    )
+    line = f"{needs} needs packages that are not installed ({absent}): {_install(extra)}"
     return line if absent else ""
 
 
-def _package() -> str:
-    """What pip is to install: the checkout that this file is in, or the package by its name."""
+def _install(extra: str) -> str:
+    """How to install an extra: of the checkout that this file is in, or of the package."""
     checkout = Path(__file__).parents[3]
-    return str(checkout) if (checkout / "pyproject.toml").is_file() else "equilibria"
+    if (checkout / "pyproject.toml").is_file():
+        return f"pip install -e '{checkout}[{extra}]'"
+    return f"pip install 'equilibria[{extra}]', or in a clone pip install '.[{extra}]'"

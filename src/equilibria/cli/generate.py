@@ -195,11 +195,17 @@ def summary(steps: Sequence[Step], prompt: int, seconds: float) -> str:
     first, *rest = steps
     each = f"{1000 * seconds / len(steps):.1f} ms per token"
     if not first.evaluations:
-        return f"{len(steps)} tokens, {each}; an explicit network, no solves"
-    lines = [f"prompt: {prompt} tokens, {sum(first.evaluations)} evaluations"]
+        return f"{_many(len(steps), 'token')}, {each}; an explicit network, no solves"
+    read = _many(sum(first.evaluations), "evaluation")
+    lines = [f"prompt: {_many(prompt, 'token')}, {read}"]
     if rest:
         spent = sum(sum(step.evaluations) for step in rest)
         lines.append(f"then {spent / len(rest):.1f} evaluations per token, {each}")
     ended = Counter(status for step in steps for status in step.statuses)
     shares = [f"{s.name} {100 * ended[s] / ended.total():.1f} %" for s in Status if ended[s]]
     return "; ".join([*lines, f"solves: {', '.join(shares)}"])
+
+
+def _many(count: int, what: str) -> str:
+    """A number of things."""
+    return f"{count} {what}{'s' * (count != 1)}"

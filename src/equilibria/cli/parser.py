@@ -95,7 +95,8 @@ class Parser(ArgumentParser):
         self.add_argument(
             "--data-dir",
             type=Path,
-            help="folder to search for data sets before $EQUILIBRIA_DATA and downloading",
+            help="folder to search for data sets before $EQUILIBRIA_DATA and downloading, and for "
+            "data of a run that have moved",
         )
 
     def error(self, message: str, ex: Exception | None = None) -> Never:

@@ -126,5 +126,6 @@ def _packages(title: str) -> Iterator[None]:
         if package is None:
             raise
         raise DataError(
-            f"{title} needs {package}, which is not installed: pip install 'equilibria[cli]'"
+            f"{title} needs {package}, which is not installed: pip install 'equilibria[cli]', or "
+            "in a clone pip install '.[cli]'"
         ) from error

@@ -64,8 +64,8 @@ class Splitting(Solver, abc.ABC):
 
     def _misplaced(self, what: str) -> TypeError:
         return TypeError(
-            f"{type(self).__name__} splits z = relu(W z + u) of a monotone model, and {what} is "
-            "none: take another solver, such as eq.Anderson()"
+            f"{type(self).__name__} splits z = relu(W z + u) of a monotone model, which {what} is "
+            "not: take another solver, such as eq.Anderson()"
         )
 
 

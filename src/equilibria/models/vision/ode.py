@@ -238,5 +238,5 @@ def _torchdiffeq() -> ModuleType:
     except ImportError as error:
         raise MissingPackage(
             "neural ODEs are integrated by torchdiffeq, which is not installed: "
-            "pip install 'equilibria[ode]'"
+            "pip install 'equilibria[ode]', or in a clone pip install '.[ode]'"
         ) from error
