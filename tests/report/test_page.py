@@ -244,8 +244,8 @@ def test_bfloat16_that_stalls_is_advised_on_where_no_doctor_was_asked() -> None:
     given["recipe"] = {"precision": "bf16", "solver": {"rtol": 1e-3}}
     given["evaluation"]["forward"]["status"] |= {"CONVERGED": 0.25, "STALLED": 0.75}
     html = page([given])
-    assert "75 % of the solves in bfloat16 stalled" in html
-    assert "Set solver.rtol to 0.005 or more, or precision to float32." in html
+    assert "75 % of the solves in bfloat16 ended short of the tolerance of 0.001" in html
+    assert "to 0.005 or more, or precision to float32." in html
 
 
 OPTIONAL = ("evaluation", "memory", "examination", "recipe", "about")

@@ -317,7 +317,8 @@ def test_a_tolerance_below_the_rounding_of_training_is_named(
     assert ("Precision" in found) == said
     if said:
         assert (
-            "stalled" in found["Precision"].sentence and f"{rtol:g}" in found["Precision"].sentence
+            "ended short" in found["Precision"].sentence
+            and f"{rtol:g}" in found["Precision"].sentence
         )
         assert "solver.rtol" in found["Precision"].advice
         assert "precision to float32" in found["Precision"].advice

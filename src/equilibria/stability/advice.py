@@ -47,15 +47,17 @@ def too_fine(
         status: share of each status among the solves; None for no solves.
 
     Returns:
-        Two sentences; None where no solve stalled, or not for this reason.
+        Two sentences; None where the solves arrived, or did not for another reason.
     """
-    stalled, floor = (status or {}).get("STALLED", 0.0), FLOOR.get(precision, 0.0)
-    if not stalled or rtol >= floor:
+    status, floor = status or {}, FLOOR.get(precision, 0.0)
+    short = status.get("STALLED", 0.0) + status.get("MAX_EVALS", 0.0)
+    if not short or rtol >= floor:
         return None
     return (
-        f"{percent(stalled)} of the solves in {_DTYPE[precision]} stalled: its rounding leaves a "
-        f"relative residual of about {floor:g}, above the tolerance of {rtol:g}.",
-        f"Set solver.rtol to {2 * floor:g} or more, or precision to float32.",
+        f"{percent(short)} of the solves in {_DTYPE[precision]} ended short of the tolerance of "
+        f"{rtol:g}: rounding leaves a relative residual of about {floor:g}.",
+        f"Set solver.rtol, and rtol of the adjoint's solver, to {2 * floor:g} or more, or "
+        "precision to float32.",
     )
 
 

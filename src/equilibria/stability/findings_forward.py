@@ -75,7 +75,7 @@ def convergence(examination: Examination) -> Finding:
 def precision(examination: Examination) -> Finding | None:
     """Could the training's precision reach its tolerance?
 
-    Watch: a solve of the last epoch stalled under autocast, at a tolerance below its rounding. The
+    Watch: solves of the last epoch ended short of a tolerance that is below their rounding. The
     doctor examines in float32, and would see nothing of it.
     """
     training = examination.training
