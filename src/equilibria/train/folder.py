@@ -212,15 +212,18 @@ class Folder:
             raise RunError(f"{self.info} is damaged: it is not an object")
         return info
 
-    def found(self, task: TaskConfig) -> TaskConfig:
+    def found(self, task: TaskConfig, data_dir: Path | None = None) -> TaskConfig:
         """Return the task of the run with its data where they are now.
 
-        A file or folder that is no longer where it was is looked for at the same place relative to
-        the run folder: both may have moved together.
+        A file or folder of the user's that is no longer where it was is looked for by its name in
+        `data_dir`, and then at the same place relative to the run folder: both may have moved
+        together.
         """
         place = place_of(task)
         if place is None or place.exists():
             return task
+        if data_dir is not None and (data_dir / place.name).exists():
+            return task.at((data_dir / place.name).absolute())
         try:
             relative = self.read_info().get("place")
         except RunError:
@@ -263,8 +266,8 @@ class Folder:
             raise RunError(
                 f"{self.path} was trained on other data than those found: "
                 f"{info.get('source') or 'unnamed'} ({known}) there, "
-                f"{task.source or 'unnamed'} ({task.checksum}) here. Name the folder of the "
-                "original data with --data-dir, or the data themselves with --data"
+                f"{task.source or 'unnamed'} ({task.checksum}) here. Name the folder that "
+                "holds the original data with --data-dir"
             )
 
     def check_same(self, recipe: Recipe) -> None:

@@ -122,7 +122,7 @@ def _task(recipe: Recipe, folder: Folder, accelerator: Accelerator, data_dir: Pa
     for first in (True, False):
         with agreed(accelerator), as_chosen():
             if accelerator.is_main_process is first:
-                task = folder.found(recipe.task).load(data_dir)
+                task = folder.found(recipe.task, data_dir).load(data_dir)
     assert task is not None
     return task
 

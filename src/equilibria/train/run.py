@@ -97,12 +97,12 @@ def _data(
 ) -> tuple[Task, str | None]:
     """Return the data of a run, or `other` data, and what these are called; see `load`."""
     if other is None:
-        task = folder.found(task)
+        task = folder.found(task, data_dir)
         place = place_of(task)
         if place is not None and not place.exists():
             raise RunError(
-                f"the data of {folder.path} are no longer at {place}: put them back, or name them "
-                "where they are, or other data, with equilibria evaluate --data"
+                f"the data of {folder.path} are no longer at {place}: put them back, or name the "
+                "folder that holds them now with --data-dir"
             )
         found = task.load(data_dir)
         folder.check_data(found)
