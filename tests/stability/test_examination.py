@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import equilibria as eq
 from equilibria.nn import VariationalDropout
 from equilibria.stability import Examination, Training, doctor
+from equilibria.stability.examine import STAGES
 
 WIDTH = 12
 
@@ -339,3 +340,12 @@ def test_the_training_that_is_told_is_kept_and_stored() -> None:
         "precision": "bf16",
         "status": {},
     }
+
+
+def test_progress_is_told_each_stage_as_it_begins() -> None:
+    told: list[str] = []
+    doctor(eq.DEQ(Affine(0.5)), inputs(), progress=told.append)
+    assert tuple(told) == STAGES
+    told.clear()
+    broken = doctor(eq.DEQ(Affine(math.nan)), inputs(), progress=told.append)
+    assert tuple(told) == STAGES[:1] and broken.severity == "unhealthy"
