@@ -264,7 +264,9 @@ def _resolve(
         if chosen is None:
             raise ConfigError(f"{key}: needs a name, one of {', '.join(allowed)}")
         if chosen not in allowed:
-            raise ConfigError(f"{key}: no '{chosen}'" + nearest(str(chosen), allowed))
+            optional = type(None) in typing.get_args(fields_of(cls)[name])
+            known = [*allowed, *(["null"] if optional else [])]
+            raise ConfigError(f"{key}: no '{chosen}'" + nearest(str(chosen), known))
         if before in allowed and before != chosen:
             branch = _in_common(branch, allowed[before], allowed[chosen], choices)
         branch = _merged(default or {"name": chosen}, {**branch, "name": chosen})
@@ -321,8 +323,18 @@ def _explain(parser: ArgumentParser, values: Mapping[str, Any], hints: Mapping[s
 
 
 def _unexpected(key: str, value: Any, hint: Any) -> str:
-    plain = isinstance(hint, type) and not typing.get_args(hint)
-    return f"{key}: expected {hint.__name__ if plain else hint}, got {value!r}"
+    return f"{key}: expected {_in_words(hint)}, got {value!r}"
+
+
+def _in_words(hint: Any) -> str:
+    """What a value of a type is, for someone who writes YAML."""
+    members, origin = typing.get_args(hint), typing.get_origin(hint)
+    if type(None) in members:
+        return " or ".join([*(_in_words(m) for m in members if m is not type(None)), "null"])
+    if origin is tuple and members:
+        return f"a list, each {_in_words(members[0])}"
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+    return words.get(hint, str(getattr(hint, "__name__", hint)))
 
 
 def _construct(
