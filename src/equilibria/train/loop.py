@@ -85,7 +85,8 @@ def train(
             if accelerator.is_main_process:
                 stack.enter_context(folder.writing(resume=resume))
         stack.enter_context(reachable(accelerator, f"; resume with: {folder.resume}"))
-        task = _task(recipe, folder, accelerator, data_dir)
+        recipe = replace(recipe, task=folder.found(recipe.task, data_dir))
+        task = _task(recipe, accelerator, data_dir)
         with as_chosen():
             recipe = replace(recipe, model=task.complete(recipe.model))
         if resume:
@@ -116,13 +117,13 @@ def train(
     accelerator.end_training()
 
 
-def _task(recipe: Recipe, folder: Folder, accelerator: Accelerator, data_dir: Path | None) -> Task:
+def _task(recipe: Recipe, accelerator: Accelerator, data_dir: Path | None) -> Task:
     """Read the data, on the main process first: it downloads what is missing."""
     task = None
     for first in (True, False):
         with agreed(accelerator), as_chosen():
             if accelerator.is_main_process is first:
-                task = folder.found(recipe.task, data_dir).load(data_dir)
+                task = recipe.task.load(data_dir)
     assert task is not None
     return task
 
