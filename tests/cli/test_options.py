@@ -73,6 +73,8 @@ def test_quiet_leaves_where_the_result_is(folder, capsys):
     assert said == f"{out}/initialise.html\n"
     assert main(["doctor", run, "--quiet", "--samples", "2", "--starts", "1"]) in (0, 3)
     assert capsys.readouterr() == (f"{run}/doctor.json\n", "")
+    assert main(["report", run, "--quiet"]) == 0
+    assert capsys.readouterr() == (f"{run}/report.html\n", "")
 
 
 def test_quiet_leaves_names_of_a_list(capsys):

@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from equilibria.cli import doctor
+from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser, UserError
 from equilibria.data import DataError
 from equilibria.report import page
@@ -42,15 +43,15 @@ def main(argv: Sequence[str]) -> None:
     )
     parser.add_data_dir()
     arguments = parser.parse_args(list(argv))
-    folders = [Path(name) for name in arguments.runs]
+    folders, console = [Path(name) for name in arguments.runs], Output(quiet=arguments.quiet)
     path = draw(
         folders,
         Path(arguments.out) if arguments.out else None,
         data_dir=arguments.data_dir,
         examine=not arguments.no_doctor,
-        console=(console := Console()),
+        console=console,
     )
-    console.print(f"Open {path} in a browser.", soft_wrap=True, markup=False)
+    console.done(f"Open {path} in a browser.", path)
 
 
 def draw(
@@ -159,7 +160,8 @@ def _examination(
         markup=False,
     )
     try:
-        return doctor.examine(run.load(folder.path, data_dir=data_dir)).json(), ""
+        loaded = run.load(folder.path, data_dir=data_dir)
+        return doctor.examine(loaded, quiet=console.quiet).json(), ""
     except (DataError, run.RunError, CheckpointError) as error:
         return None, str(error)
 
