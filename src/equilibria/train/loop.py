@@ -12,6 +12,7 @@ from accelerate import Accelerator
 from rich.console import Console
 
 from equilibria.solve import SolveWarning
+from equilibria.stability.advice import too_fine
 from equilibria.tasks import Task
 from equilibria.train import evaluation, files, stops
 from equilibria.train.config import as_chosen
@@ -256,8 +257,17 @@ def conclude(trainer: Trainer, folder: Folder, console: Console) -> None:
         ended = ", ".join(
             f"{100 * share:.1f} % {name}" for name, share in statuses.items() if share
         )
+        solver, precision = trainer.recipe.solver, trainer.recipe.precision
+        advice = (solver and too_fine(precision, solver.rtol, statuses)) or ()
         console.print(
-            f"Not all test samples converged: {ended}. See: equilibria doctor {folder.path}",
+            " ".join(
+                (
+                    f"Not all test samples converged: {ended}.",
+                    *advice,
+                    f"See: equilibria doctor {folder.path}",
+                )
+            ),
             style="yellow",
             markup=False,
+            soft_wrap=True,
         )
