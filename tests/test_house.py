@@ -35,6 +35,7 @@ FLOORS = {
     "report": 1,
     "deprecated": 0,
     "metric": 0,
+    "precision": 0,
     "own": 0,
 }
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from equilibria.precision import too_fine
 from equilibria.report.reading import Run, converged, judged, judged_on, last, number, pick
 from equilibria.report.words import plural, share
-from equilibria.stability.advice import too_fine
 
 __all__ = ["remarks"]
 

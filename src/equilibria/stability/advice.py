@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from equilibria.stability.examination import Examination
-
-FLOOR = {"bf16": 2.5e-3, "fp16": 3e-4}
-"""The relative residual below which a solve in this precision hardly gets: the rounding of f."""
-
-_DTYPE = {"bf16": "bfloat16", "fp16": "float16"}
 
 
 def tame(examination: Examination, radius: float) -> str:
@@ -34,31 +28,6 @@ def tame(examination: Examination, radius: float) -> str:
             f"{training.probability:g} to {2 * training.probability:g}"
         )
     return f"To lower it, raise {change}, and watch what that costs in accuracy."
-
-
-def too_fine(
-    precision: str, rtol: float, status: Mapping[str, float] | None
-) -> tuple[str, str] | None:
-    """What happened to solves whose precision cannot reach their tolerance, and what to do.
-
-    Args:
-        precision: as a recipe has it: float32, bf16 or fp16.
-        rtol: relative tolerance of the solver.
-        status: share of each status among the solves; None for no solves.
-
-    Returns:
-        Two sentences; None where the solves arrived, or did not for another reason.
-    """
-    status, floor = status or {}, FLOOR.get(precision, 0.0)
-    short = status.get("STALLED", 0.0) + status.get("MAX_EVALS", 0.0)
-    if not short or rtol >= floor:
-        return None
-    return (
-        f"{percent(short)} of the solves in {_DTYPE[precision]} ended short of the tolerance of "
-        f"{rtol:g}: rounding leaves a relative residual of about {floor:g}.",
-        f"Set solver.rtol, and rtol of the adjoint's solver, to {2 * floor:g} or more, or "
-        "precision to float32.",
-    )
 
 
 def converged(examination: Examination) -> float:

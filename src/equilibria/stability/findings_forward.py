@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from equilibria.stability.advice import converged, evaluations, percent, tame, too_fine, unsolved
+from equilibria.precision import too_fine
+from equilibria.stability.advice import converged, evaluations, percent, tame, unsolved
 from equilibria.stability.examination import Examination, Finding
 
 __all__ = ["convergence", "cost", "precision", "weights"]

@@ -11,8 +11,8 @@ from pathlib import Path
 from accelerate import Accelerator
 from rich.console import Console
 
+from equilibria.precision import too_fine
 from equilibria.solve import SolveWarning
-from equilibria.stability.advice import too_fine
 from equilibria.tasks import Task
 from equilibria.train import evaluation, files, stops
 from equilibria.train.config import as_chosen
