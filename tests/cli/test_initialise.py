@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import math
+import re
 import shlex
 from dataclasses import replace
 
@@ -250,3 +251,15 @@ def test_mistakes_are_one_message_and_leave_nothing(words, message, place, tmp_p
     out = tmp_path / "out"
     assert message in fails(capsys, *(names.get(word, word) for word in words), "--out", out)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_ensembles_are_whole_in_a_terminal_of_80_columns(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    names = ["gaussian", "orthogonal", "antisymmetric"]
+    argv = ["digits", "--draws", "1", "--samples", "8", "--scales", ".5", "--ensembles", *names]
+    assert main(["initialise", *argv, "--out", str(tmp_path / "found")]) == 0
+    out = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", capsys.readouterr().out)
+    table = out[out.index("ensemble") : out.index("Start from")]
+    assert {line.split()[0] for line in table.splitlines() if line.strip()} >= set(names)
+    assert "…" not in table and max(map(len, table.splitlines())) <= 80

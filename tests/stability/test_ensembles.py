@@ -209,7 +209,7 @@ def test_of_a_range_that_ends_with_the_scales_tried_no_width_is_claimed():
     found = made_up(short, line("orthogonal", 0.6, 2.0))
     advice = recommend(found)
     assert advice.ranges[0].open and advice.ranges[0].factor == pytest.approx(1.6)
-    assert "widest" not in words(found) and "Width does not tell" in words(found)
+    assert "widest" not in words(found) and "as wide for" in words(found)
     late = starts("gaussian", [(s, 0.6 * s, float(s < 1.4), 8.0) for s in (0.7, 1.0, 1.4)])
     assert recommend(made_up(late)).ranges[0].open  # smaller scales might be workable, too
 
@@ -244,7 +244,7 @@ def test_of_ranges_as_wide_the_fewest_evaluations_win_in_any_order():
     for order in itertools.permutations(rows):
         assert recommend(made_up(*order)).ensemble == "goe"
         said = words(made_up(*order))
-        assert "Width does not tell it from gaussian" in said
+        assert "The range of scales is as wide for gaussian" in said
         assert "Evaluations at a radius of 0.60: " in said and "it takes the fewest" in said
 
 

@@ -18,9 +18,16 @@ __all__ = ["show", "subject", "table"]
 def show(console: Console, found: Sweep, advice: Recommendation, command: str | None) -> None:
     """Print the table and the recommendation."""
     head, rows = table(found, whole=False)
-    grid = Table(title=subject(found), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for place, column in enumerate(head):
-        grid.add_column(column, justify="right" if place else "left")
+    grid = Table(
+        title=subject(found),
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    for place, column in enumerate(head):  # ensembles are names that --ensembles takes
+        justify = "right" if place else "left"
+        grid.add_column(column, justify=justify, overflow="fold", no_wrap=not place)
     chosen = (advice.ensemble, f"{advice.scale:g}")
     for row, after in zip(rows, [*rows[1:], None], strict=True):
         best = advice.workable and (row[0], row[1]) == chosen

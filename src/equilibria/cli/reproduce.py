@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 
@@ -280,7 +281,13 @@ def print_grid(grid: Grid, console: Console) -> None:
     """Print a table."""
     from equilibria.experiments.views import text
 
-    table = RichTable(title=grid.title, title_justify="left", caption_justify="left")
+    table = RichTable(
+        title=grid.title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
     for place, column in enumerate(grid.columns):
         table.add_column(column, justify="right" if place and column else "left", overflow="fold")
     for row in grid.rows:

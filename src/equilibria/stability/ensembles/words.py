@@ -134,8 +134,8 @@ def _compared(choice: Choice, found: Sweep) -> Iterator[str]:
             ),
         }[choice.decided]
         yield (
-            f"Width does not tell it from {' and '.join(others)}. Evaluations at a radius of "
-            f"{number(choice.at)}: {counts}; {told}"
+            f"The range of scales is as wide for {' and '.join(others)}. Evaluations at a radius "
+            f"of {number(choice.at)}: {counts}; {told}"
         )
     words = [f"{each.ensemble} {each}" for each in choice.ranges]
     words += [f"{name} none" for name in found.ensembles if name not in ranges]
