@@ -17,11 +17,12 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from equilibria.cli import keys
+from equilibria.cli import keys, seeds
 from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser, UserError, named_data
+from equilibria.cli.status import DONE
 from equilibria.train import recipe as recipes
 from equilibria.train.loop import train
 from equilibria.train.recipe import Recipe
@@ -37,8 +38,8 @@ class Asked(NamedTuple):
     """The words that describe the recipe, for run.json."""
 
 
-def main(argv: Sequence[str]) -> None:
-    """Run `equilibria train` with the words `argv`."""
+def main(argv: Sequence[str]) -> int:
+    """Run `equilibria train` with the words `argv` and return its exit status."""
     parser = Parser("train", __doc__, usage="equilibria train RECIPE|RUN [--KEY VALUE ...]")
     parser.add_argument(
         "recipe",
@@ -65,6 +66,13 @@ def main(argv: Sequence[str]) -> None:
         metavar="EPOCHS",
         help="train a run for so many epochs more; the learning rate's schedule starts again",
     )
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        nargs="+",
+        metavar="SEED",
+        help="train a run for each seed, one after the other, and print the mean of their figures",
+    )
     own, overrides = parser.split(argv)
     plain = [word for word in own if word not in ("-h", "--help")]
     if len(plain) < len(own):
@@ -73,24 +81,47 @@ def main(argv: Sequence[str]) -> None:
             keys.describe(parser, f"recipe {name}", _read(name, overrides), recipes.choices())
     arguments = parser.parse_args(own)
     resume = arguments.resume or arguments.extend is not None
-    asked = _asked(arguments.recipe, arguments.out, overrides, resume, arguments.data)
+    if arguments.seeds is not None:
+        _check_seeds(arguments.seeds, arguments, overrides)
+    begun = resume and arguments.seeds is None
+    asked = _asked(arguments.recipe, arguments.out, overrides, begun, arguments.data)
     recipe = asked.recipe
     if arguments.extend is not None:
         if arguments.extend < 1:
             raise UserError(f"--extend must be 1 or more epochs; got {arguments.extend}")
         recipe = recipe.extended(arguments.extend)
-    path, console = asked.folder.path, Output(quiet=arguments.quiet)
-    train(
-        recipe,
-        path,
-        data_dir=arguments.data_dir,
-        resume=resume,
-        device=arguments.device,
-        console=console,
-        command=asked.begins,
-    )
+    console = Output(quiet=arguments.quiet)
+
+    def run(recipe: Recipe, folder: Folder, resume: bool) -> None:
+        train(
+            recipe,
+            folder.path,
+            data_dir=arguments.data_dir,
+            resume=resume,
+            device=arguments.device,
+            console=console,
+            command=asked.begins,
+        )
+
+    if arguments.seeds is not None:
+        return seeds.train_each(recipe, asked.folder, arguments.seeds, resume, run, console)
+    run(recipe, asked.folder, resume)
     if os.environ.get("RANK", "0") == "0":
+        path = asked.folder.path
         console.done(f"The run is in {path}. Next: equilibria report {path}", path)
+    return DONE
+
+
+def _check_seeds(given: Sequence[int], arguments: Any, overrides: Sequence[str]) -> None:
+    """Raise UserError if --seeds does not go with the other words."""
+    if len(set(given)) < len(given):
+        raise UserError(f"--seeds names a seed twice: {' '.join(map(str, given))}")
+    if any(word.partition("=")[0] == "--seed" for word in overrides):
+        raise UserError("--seed and --seeds were both given: leave one out")
+    if arguments.extend is not None or _is_folder(arguments.recipe):
+        raise UserError("--seeds needs a recipe: extend or resume a single run without it")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("--seeds trains in one process: start a run for each seed instead")
 
 
 def _asked(
@@ -110,7 +141,7 @@ def _asked(
         ConfigError: the recipe is not valid.
         RunError: there is no run to resume.
     """
-    own = Folder(Path(name)) if Path(name).is_dir() else None
+    own = Folder(Path(name)) if _is_folder(name) else None
     folder = Folder(Path(out)) if out else own or Folder(Path("runs") / Path(name).stem)
     if own is not None:
         if not resume:
@@ -132,9 +163,14 @@ def _asked(
     return Asked(folder, recipe, begins)
 
 
+def _is_folder(name: str) -> bool:
+    """Return whether a folder is named: not a recipe, whatever there is in the working folder."""
+    return name not in recipes.available() and Path(name).is_dir()
+
+
 def _read(name: str, overrides: list[str]) -> Recipe:
     """Return a recipe, or that of a run folder, under options."""
-    if not Path(name).is_dir():
+    if not _is_folder(name):
         return recipes.load(name, overrides)
     known = Folder(Path(name)).read_recipe()
     return recipes.parse(recipes.dump(known), overrides, source=f"the recipe of {name}")
