@@ -19,6 +19,7 @@ __all__ = ["FILES", "decides", "digest"]
 FILES = f"{__package__}.files."
 """Prefix of the modules of a user's own files."""
 
+
 def digest(content: Any) -> str:
     """Return a checksum of what JSON can hold, of 16 digits."""
     text = json.dumps(content, sort_keys=True, default=_plain, ensure_ascii=True)
