@@ -71,7 +71,8 @@ def reachable(accelerator: Accelerator, advice: str = "") -> Iterator[None]:
         ours = type(error).__module__.startswith("equilibria.")
         if accelerator.num_processes == 1 or ours or not UNREACHABLE.search(str(error)):
             raise
-        reason = " ".join(str(error).split())[-120:]
+        text = " ".join(str(error).split())
+        reason = re.sub(r"^\[[^]]*\] *", "", text).partition(". ")[0][:120]  # without C++'s place
         raise PeerLost(
-            f"another process ended or can't be reached, so training stops here{advice} ({reason})"
+            f"another process ended or can't be reached ({reason}), so training stops here{advice}"
         ) from error
