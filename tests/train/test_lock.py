@@ -141,3 +141,20 @@ def test_what_dead_writers_left_is_cleared_and_what_living_ones_write_is_not(tmp
     os.utime(tmp_path / old, (0, time.time() - 2 * files.DAY))
     files.clear(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {NAME, theirs, elsewhere}
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "recipe.yaml", "events"])
+def test_files_of_the_user_are_neither_taken_for_a_run_nor_deleted(make, tmp_path, name):
+    """A recipe that someone wrote by hand is no beginning of a run."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / name).write_text("mine")
+    with (
+        pytest.raises(RunError, match=r"name (an empty|another)"),
+        Folder(tmp_path / "own").writing(),
+    ):
+        pass
+    with pytest.raises(ValueError, match="no start"), Folder(tmp_path / "new").writing():
+        (tmp_path / "new" / name).write_text("mine")
+        raise ValueError("no start")
+    assert (tmp_path / "own" / name).read_text() == "mine"
+    assert (tmp_path / "new" / name).exists() is (name == "notes.txt")

@@ -91,6 +91,11 @@ def write_folder(path: Path, content: Mapping[str, bytes]) -> None:
     sync_folder(path.parent)
 
 
+def temporary(path: Path) -> bool:
+    """Return whether a file or folder is a temporary one of `write` or `write_folder`."""
+    return path.name[0] == "." and path.name.endswith(".tmp")
+
+
 def clear(folder: Path) -> None:
     """Delete the temporary files and folders of processes that died while they wrote.
 

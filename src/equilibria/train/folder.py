@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -25,6 +26,11 @@ from equilibria.train.recipe import Recipe
 
 class RunError(RuntimeError):
     """A run folder that cannot be created, read or resumed; the message names it."""
+
+
+BEGUN = {LOCK, "recipe.yaml", "run.json", "metrics.jsonl", "events", "checkpoints"}
+BEGUN |= {"vocabulary.json", "images.json"}
+"""What is in a run folder before the first checkpoint."""
 
 
 class _File:
@@ -106,7 +112,7 @@ class Folder:
     @property
     def resume(self) -> str:
         """The command that resumes the run."""
-        return f"equilibria train {self.path} --resume"
+        return f"equilibria train {shlex.quote(str(self.path))} --resume"
 
     def place(self, task: TaskConfig) -> str | None:
         """Return where the user's data are, relative to the folder; None for a named data set."""
@@ -136,14 +142,15 @@ class Folder:
             with lock(self.path):
                 if not resume:
                     self.check_free()
-                    self._empty(spare=LOCK)  # of a run that ended before it had saved anything
+                    self._clear()  # what a run left that ended before it had saved anything
                 for folder in (self.path, self.checkpoints.path):
                     files.clear(folder)
                 try:
                     yield
                 except Exception as error:
                     if not resume and not self.saved and not isinstance(error, OSError | PeerLost):
-                        self._empty()
+                        self._clear()
+                        (self.path / LOCK).unlink(missing_ok=True)
                     raise
         except Locked as error:
             raise RunError(f"{error}: wait until it has ended, or stop it") from None
@@ -152,8 +159,9 @@ class Folder:
                 with suppress(OSError):  # it holds a run, or others have put something there
                     path.rmdir()
 
-    def _empty(self, spare: str = "") -> None:
-        for path in (each for each in self.path.iterdir() if each.name != spare):
+    def _clear(self) -> None:
+        """Delete the files that a run writes before its first checkpoint, and nothing else."""
+        for path in (self.path / name for name in BEGUN - {LOCK}):
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
     @property
@@ -163,22 +171,27 @@ class Folder:
         return any(path.exists() for path in paths)
 
     def check_free(self) -> None:
-        """Raise RunError if the path is not free."""
-        if self.recipe.exists() and self.saved:
-            raise RunError(
-                f"{self.path} already holds a run, which is not overwritten: "
-                f"continue it with `equilibria train {self.path} --resume`, or name another folder "
-                "with --out"
-            )
-        if self.path.exists() and not self.path.is_dir():
-            raise RunError(f"{self.path} is a file: name an empty or new folder with --out")
-        if self.recipe.exists() or not self.path.exists():
+        """Raise RunError if the path is not free.
+
+        It is where there is nothing, or only what a run left that ended before it had saved
+        anything; the lock tells such a run from files of the user's.
+        """
+        if not self.path.exists():
             return
-        left = [path.name for path in self.path.iterdir()]
-        if any(name != LOCK and not (name[0] == "." and name.endswith(".tmp")) for name in left):
+        if not self.path.is_dir():
+            raise RunError(f"{self.path} is a file: name an empty or new folder with --out")
+        names = {path.name for path in self.path.iterdir() if not files.temporary(path)}
+        known = BEGUN if {LOCK, self.recipe.name} <= names else {LOCK}
+        if names <= known and not self.saved:
+            return
+        if self.recipe.exists():
             raise RunError(
-                f"{self.path} exists and is not a run: name an empty or new folder with --out"
+                f"{self.path} already holds a run, which is not overwritten: continue it with "
+                f"`{self.resume}`, or name another folder with --out"
             )
+        raise RunError(
+            f"{self.path} exists and is not a run: name an empty or new folder with --out"
+        )
 
     def read_recipe(self) -> Recipe:
         """Return the recipe of the run.
