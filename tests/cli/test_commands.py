@@ -127,7 +127,7 @@ def test_recipes_lists_and_shows(capsys):
         (["evaluate", "nowhere"], "no run folder nowhere"),
         (["evaluate"], "run"),
         (["recipes", "mnits"], "did you mean 'mnist'?"),
-        (["evaluate", "nowhere", "--data_dri", "x"], "did you mean 'data-dir'?"),
+        (["evaluate", "nowhere", "--data_dri", "x"], "did you mean '--data-dir'?"),
     ],
     ids=" ".join,
 )

@@ -74,4 +74,4 @@ def test_the_value_of_an_option_is_left_to_the_shell(ask, shell):
 
 def test_an_unknown_shell_is_told_the_others(capsys):
     assert main(["completion", "csh"]) == 1
-    assert "['bash', 'zsh', 'fish']" in capsys.readouterr().err
+    assert "shell must be one of bash, zsh, fish; got 'csh'" in capsys.readouterr().err

@@ -31,7 +31,7 @@ def test_a_command_without_its_extra_names_it_in_one_line(command, capsys, monke
 
 def test_a_word_that_is_none_of_the_right_ones_is_told_them(capsys):
     assert main(["reproduce", "--scale", "gpuu"]) == 1
-    assert "Expected one of ['cpu', 'gpu']. Got value: gpuu" in capsys.readouterr().err
+    assert "--scale must be one of cpu, gpu; got 'gpuu'" in capsys.readouterr().err
 
 
 def test_a_word_in_place_of_a_number_is_named(capsys):

@@ -123,7 +123,7 @@ def test_a_transformer_looks_back_as_far_as_it_is_told(characters, capsys):
         (["--top-p", "2"], "--top-p must lie in (0, 1]"),
         (["--seed", "-1"], "--seed must not be negative"),
         (["--memory", "4"], "--memory is for Transformers"),
-        (["--top-q", "1"], "did you mean 'top-p'?"),
+        (["--top-q", "1"], "did you mean '--top-p'?"),
     ],
     ids=" ".join,
 )

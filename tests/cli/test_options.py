@@ -48,10 +48,12 @@ def test_hyphens_and_underscores_are_alike():
 
 
 @pytest.mark.parametrize("spelling", ["--data-dir", "--data_dir"])
-def test_a_commands_own_options_have_both_spellings(spelling, capsys):
+def test_a_commands_own_options_have_both_spellings(spelling, capsys, tmp_path):
     assert main(["evaluate", "nowhere", spelling, "somewhere"]) == 1
+    assert "--data-dir: there is no folder somewhere" in capsys.readouterr().err
+    assert main(["evaluate", "nowhere", spelling, str(tmp_path)]) == 1
     assert "no run folder nowhere" in capsys.readouterr().err
-    assert main(["train", "digits", f"{spelling}=x", "--batch-size", "100000"]) == 1
+    assert main(["train", "digits", f"{spelling}={tmp_path}", "--batch-size", "100000"]) == 1
     assert "batch_size is 100000" in capsys.readouterr().err
 
 

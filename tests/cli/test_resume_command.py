@@ -86,6 +86,35 @@ def test_what_does_not_is_taken(stopped):
     assert Folder(stopped).read_recipe().keep == 1
 
 
+def test_a_run_is_resumed_and_extended_by_its_recipes_name_too(folder, capsys):
+    """What it was begun with is in the folder, and so is that it was extended before."""
+    words = ["train", "digits", "--out", str(folder)]
+    assert main([*words, "--extend", "1"]) == 0
+    assert main([*words, "--resume"]) == 0
+    assert main([*words, "--extend", "1"]) == 0
+    assert Folder(folder).read_recipe().ends == (2, 3, 4)
+    assert main(["train", "mnist", "--out", str(folder), "--resume"]) == 1
+    assert "was begun with the recipe digits, not mnist" in capsys.readouterr().err
+
+
+def test_a_damaged_checkpoint_is_said_under_quiet_too(folder, capsys):
+    (Folder(folder).evaluation).unlink()
+    (Folder(folder).checkpoints.all()[0] / "optimiser.pt").write_bytes(b"")
+    assert main(["train", str(folder), "--resume", "--quiet"]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"{folder}\n" and "is damaged (optimiser.pt" in said.err
+
+
+def test_metrics_of_a_run_whose_checkpoints_were_removed_stay(folder, capsys):
+    run = Folder(folder)
+    before = run.metrics.read_bytes()
+    shutil.rmtree(run.checkpoints.path)
+    run.weights.unlink()
+    assert main(["train", "digits", "--out", str(folder), "--optimiser.lr", "1e30"]) == 1
+    assert "already holds a run" in capsys.readouterr().err
+    assert run.metrics.read_bytes() == before
+
+
 def test_what_is_no_run_is_named(tmp_path, capsys):
     assert main(["train", str(tmp_path), "--resume"]) == 1
     assert "is not a run folder: it has no recipe.yaml" in capsys.readouterr().err

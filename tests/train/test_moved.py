@@ -1,9 +1,12 @@
 """A run folder is read wherever it is, and so are data that have moved."""
 
-import shutil
+import copy
 
 import pytest
+import texts
+import yaml
 
+from equilibria.cli.main import main
 from equilibria.train import recipe as recipes
 from equilibria.train import run
 from equilibria.train.folder import RunError
@@ -45,4 +48,19 @@ def test_data_that_changed_are_refused_and_both_are_named(project):
     path.write_text(path.read_text()[: len(path.read_text()) * 2 // 3])
     with pytest.raises(RunError, match=r"other data .*text \(sha256:.*\) there, text \(sha256:"):
         run.load(project / "runs" / "text")
-    shutil.rmtree(project)
+
+
+def test_a_file_beside_the_run_is_found_from_anywhere(tmp_path, monkeypatch):
+    """A relative path in a recipe is one in the folder where the training began."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "project").mkdir()
+    tree = copy.deepcopy(texts.LANGUAGE) | {"epochs": 1}
+    tree["task"] = {**tree["task"], "file": "text.txt"}
+    texts.write(tmp_path / "project" / "text.txt")
+    (tmp_path / "project" / "own.yaml").write_text(yaml.safe_dump(tree))
+    monkeypatch.chdir(tmp_path / "project")
+    assert main(["train", "own.yaml", "--out", "runs/text"]) == 0
+    monkeypatch.chdir(tmp_path)
+    assert main(["evaluate", "project/runs/text", "--budgets", "--no-trigram"]) == 0
+    (tmp_path / "project").rename(tmp_path / "moved")
+    assert main(["train", "moved/runs/text", "--extend", "1"]) == 0

@@ -19,7 +19,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from equilibria.solve import Anderson
-from equilibria.train import files, randomness, run
+from equilibria.train import files, randomness, run, stops
 from equilibria.train import recipe as recipes
 from equilibria.train.checkpoint import CheckpointError, Checkpoints
 from equilibria.train.loop import Interrupted, fit
@@ -207,11 +207,12 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_is_taken(make, whole, w
     newest, before = folder.checkpoints.all()
     flip(newest / "optimiser.pt", 8 * 5000)
     fit(trainer, folder, Console(width=300), resume=True)
-    assert f"{newest} is damaged (optimiser.pt" in (said := capsys.readouterr().out)
+    assert f"{newest} is damaged (optimiser.pt" in (said := capsys.readouterr().err)
     assert f"continues from {before}" in said
     assert same(weights(trainer), weights(whole[0]))
     assert steps_of(folder) == [10, 9]
     folder.checkpoints.read(newest)  # it is whole again
+    assert list(folder.checkpoints.path.glob("0000000010.damaged-*"))  # and nothing is lost
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -248,6 +249,69 @@ def test_as_many_checkpoints_are_kept_as_asked(make, quiet):
     trainer, folder = make("many", "--keep", "3", "--save_every", "2")
     fit(trainer, folder, quiet)
     assert steps_of(folder) == [10, 8, 6]
+
+
+def test_a_disk_that_cannot_be_read_gives_nothing_up(whole, monkeypatch):
+    """It may pass: the newest checkpoint is not taken for damaged."""
+
+    def failing(path):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(type(whole[1].path), "read_bytes", failing)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        whole[1].checkpoints.newest(print)
+
+
+def test_weights_that_share_memory_are_saved(tmp_path):
+    weight = torch.arange(3.0)
+    found = Checkpoints(tmp_path / "checkpoints")
+    found.save(1, {}, {"one": weight, "other": weight}, {})
+    assert torch.equal(found.newest(print).model["other"], weight)
+
+
+def test_a_run_is_extended_once_it_has_finished(make, quiet):
+    trainer, folder = make("short")
+    with pytest.raises(Interrupted):
+        fit(trainer, folder, quiet, stop=lambda: trainer.step == 3)
+    again = Trainer(trainer.recipe.extended(1), trainer.task, trainer.accelerator)
+    with pytest.raises(RunError, match="has not finished its 2 epochs yet: continue it with"):
+        fit(again, folder, quiet, resume=True)
+
+
+@pytest.mark.parametrize("place", ["evaluate", "radius"])
+def test_a_signal_in_the_last_evaluation_ends_it_and_it_is_made_later(
+    make, quiet, whole, place, monkeypatch
+):
+    trainer, folder = make("late", "--save_every", "3")
+    usual = getattr(trainer, place)
+
+    def stopped(*given):
+        if trainer.records[-1:] and trainer.records[-1]["epoch"] == 2:
+            signal.raise_signal(signal.SIGTERM)
+        return usual(*given)
+
+    monkeypatch.setattr(trainer, place, stopped)
+    with stops.caught() as signals, pytest.raises(Interrupted, match="all that was trained is"):
+        fit(trainer, folder, quiet, signals=signals)
+    assert not folder.evaluation.exists() and steps_of(folder)[0] == 10
+    again, folder = make("late", "--save_every", "3", new=False)
+    fit(again, folder, quiet, resume=True)
+    assert json.loads(folder.evaluation.read_text()) == json.loads(whole[1].evaluation.read_text())
+
+
+def test_a_signal_in_the_evaluation_of_the_last_epoch_is_not_lost(make, quiet):
+    trainer, folder = make("late", "--save_every", "3")
+    finish = trainer.finish_epoch
+
+    def stopped():
+        if trainer.step == 10:
+            signal.raise_signal(signal.SIGTERM)
+        return finish()
+
+    trainer.finish_epoch = stopped
+    with pytest.raises(Interrupted, match="stopped after step 10 of 10; it is saved"):
+        fit(trainer, folder, quiet)
+    assert not folder.evaluation.exists() and len(folder.read_metrics()) == 2
 
 
 def test_a_checkpoint_of_an_abandoned_future_goes(tmp_path):

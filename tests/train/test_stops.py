@@ -21,7 +21,7 @@ def changed(self):
         if what == "term" and rank == 0:
             os.kill(os.getppid(), signal.SIGTERM)  # torchrun, which passes it on
             time.sleep(2)
-        elif what == "dies" and rank == 1:
+        elif what == f"dies-{rank}":
             os.kill(os.getpid(), signal.SIGKILL)
         elif what == "nan" and rank == 1:
             loss = self.task.loss
@@ -71,10 +71,12 @@ def test_a_signal_to_the_launcher_saves_and_the_run_goes_on(two, tmp_path):
 
 
 @pytest.mark.slow
-def test_when_a_process_dies_the_other_ends_and_says_so(two, tmp_path):
-    done = two("dies", "own.yaml", "--out", "run")
+@pytest.mark.parametrize("rank", [0, 1])
+def test_when_a_process_dies_the_other_ends_and_says_so(two, tmp_path, rank):
+    done = two(f"dies-{rank}", "own.yaml", "--out", "run")
     assert done.returncode != 0
     (line,) = said(done)
+    assert f"process {1 - rank}: error: " in line
     assert "another process ended" in line and "equilibria train run --resume" in line
     assert two("nothing", "run", "--resume").returncode == 0
 

@@ -26,6 +26,7 @@ from equilibria.stability.examine import STAGES, Progress
 from equilibria.train import examination as visit
 from equilibria.train import files, run
 from equilibria.train.device import device
+from equilibria.train.weights import checksum
 
 FILE = "doctor.json"
 STYLE = {"healthy": "green", "watch": "yellow", "unhealthy": "bold red"}
@@ -81,7 +82,8 @@ def examine(loaded: run.Run, *, quiet: bool = False, **options: Any) -> Examinat
     """
     with _shown(f"Examining {loaded.folder}", quiet) as progress:
         examination = visit.examine(loaded, progress=progress, **options)
-    files.write_json(loaded.folder / FILE, examination.json())
+    weights = checksum(run.Folder(loaded.folder).weights)
+    files.write_json(loaded.folder / FILE, {"weights": weights, **examination.json()})
     return examination
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import equilibria
 
-__all__ = ["expected", "explain"]
+__all__ = ["expected", "explain", "shared"]
 
 LESS = {
     "train": "lower --batch-size or --eval-batch-size, or split each batch with --accumulate",
@@ -29,6 +29,11 @@ LOST = re.compile(
 def expected(error: BaseException) -> bool:
     """Return whether an error is one of equilibria's own classes, whose messages are for users."""
     return type(error).__module__.partition(".")[0] == "equilibria"
+
+
+def shared(error: BaseException) -> bool:
+    """Return whether the first process can say an error for all: not that a process is gone."""
+    return expected(error) and type(error).__name__ != "PeerLost"
 
 
 def explain(command: str, error: BaseException) -> str:

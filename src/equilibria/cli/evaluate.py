@@ -114,8 +114,8 @@ def main(argv: Sequence[str]) -> int:
         result["other"] = {"source": loaded.other, "checksum": task.checksum}
     other = None if loaded.other is None else task
     path = folder.evaluation_of(arguments.split, changed=bool(changes), other=other)
+    show(result, loaded, console)  # first: a full disk takes nothing from what was measured
     files.write_json(path, {**result, **changes})
-    show(result, loaded, console)
     if wrong:
         console.print(wrong, style="bold red", soft_wrap=True, markup=False)
     console.done(f"Written to {path}", path)

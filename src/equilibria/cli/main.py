@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 from equilibria import __version__
@@ -48,6 +50,11 @@ exit status:
 Start with: equilibria train digits"""
 
 
+PATIENCE = 2.0
+"""Seconds for which a process leaves it to the first to say why they end: a launcher that sees one
+end stops the others at once."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` and return its exit status; see `equilibria.cli.status`."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -65,18 +72,18 @@ def main(argv: Sequence[str] | None = None) -> int:
                 command, *rest = own.imported([command, *rest]) or ["--help"]
             return _run(command, rest)
         finally:
-            sys.stdout.flush()
+            _flush()
     except KeyboardInterrupt:
         return _end(program, "interrupted", INTERRUPTED)
     except BrokenPipeError:
         # The reader of the pipe, such as `head`, has seen enough; output that is still buffered
         # must not fail again when Python exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ERROR
+        return DONE
     except Exception as error:
         if debug:
             traceback.print_exc()
-        message, everywhere = errors.explain(command, error), errors.expected(error)
+        message, everywhere = errors.explain(command, error), errors.shared(error)
         return _end(program, message, getattr(error, "exit_status", ERROR), everywhere=everywhere)
 
 
@@ -114,11 +121,23 @@ def _end(program: str, message: str, status: int, *, everywhere: bool = True) ->
     """
     rank = os.environ.get("RANK", "0") if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ""
     if everywhere and os.environ.get("LOCAL_RANK", "0") != "0":
+        time.sleep(PATIENCE)
         return status
     error = "" if status in (SAVED, INTERRUPTED) else "error: "
     process = "" if everywhere or not rank else f"process {rank}: "
-    print(f"{program}: {process}{error}{message}", file=sys.stderr)
+    with suppress(OSError):  # the terminal may be gone: the status is not
+        print(f"{program}: {process}{error}{message}", file=sys.stderr)
     return status
+
+
+def _flush() -> None:
+    """Write what is buffered, unless something more important is on its way out."""
+    failing = sys.exc_info()[1] is not None
+    try:
+        sys.stdout.flush()
+    except OSError:
+        if not failing:
+            raise
 
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:

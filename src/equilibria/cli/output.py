@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -27,6 +29,17 @@ class Output(Console):
         if width is not None and not self.is_terminal:
             self.width = width
 
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print; where nobody reads any longer, go on in silence: the work matters more."""
+        try:
+            super().print(*objects, **options)
+        except OSError:
+            self.quiet = True
+
+    def on_broken_pipe(self) -> None:
+        """Go on in silence, where rich would exit."""
+        self.quiet = True
+
     def done(self, said: str, result: str | Path) -> None:
         """Print the last line of a command.
 
@@ -35,7 +48,8 @@ class Output(Console):
             result: the path of it alone, which is what --quiet prints.
         """
         if self.quiet:
-            print(result)
+            with suppress(OSError):
+                print(result)
         else:
             self.print(said, soft_wrap=True, markup=False, highlight=False)
 

@@ -73,7 +73,11 @@ class Parser(ArgumentParser):
     def parse_args(self, args: Sequence[str] | None = None, *more: Any, **options: Any) -> Any:
         """Return the values of the words `args`, with options in their own spelling."""
         words = None if args is None else [self._spelled(word) for word in args]
-        return super().parse_args(words, *more, **options)
+        parsed = super().parse_args(words, *more, **options)
+        folder = getattr(parsed, "data_dir", None)
+        if folder is not None and not folder.is_dir():
+            raise UserError(f"--data-dir: there is no folder {folder}")
+        return parsed
 
     def format_help(self, *args: Any, **options: Any) -> str:
         """Return the text of --help."""
@@ -102,15 +106,23 @@ class Parser(ArgumentParser):
     def error(self, message: str, ex: Exception | None = None) -> Never:
         """Raise UserError with `message` in one line, and the nearest option to an unknown one."""
         text = " ".join(message.split()).replace("a typing.Literal", "one of ")
-        wrong = re.search(r"key \"([\w-]+)\": Expected a <class '(\w+)'>. Got value: (.*)", text)
+        key = r"key \"([\w-]+)\"(?: element \d+)?: "
+        wrong = re.search(rf"{key}Expected a <class '(\w+)'>. Got value: (.*)", text)
         if wrong and wrong[2] in EXPECTED:
             option = wrong[1].replace("_", "-")
             text = f"--{option} expects {EXPECTED[wrong[2]]}, got '{wrong[3]}'"
-        unknown = re.search(r"unrecognized arguments: --([\w.-]+)", text, re.IGNORECASE)
+        choice = re.search(rf"{key}Expected one of \[(.*)\]. Got value: (.*)", text)
+        if choice:
+            allowed = choice[2].replace("'", "")
+            name = f"--{choice[1].replace('_', '-')}"
+            name = name if name in self._option_string_actions else choice[1]
+            text = f"{name} must be one of {allowed}; got '{choice[3]}'"
+        unknown = re.search(r"unrecognized arguments: (--[\w.-]+)", text, re.IGNORECASE)
         if unknown:
             options = (o for a in self._actions for o in a.option_strings)
-            known = [option[2:] for option in options if option.startswith("--")]
-            text = f"unknown option '--{unknown[1]}'" + nearest(unknown[1], known)
+            hidden = ("--help", "--print_shtab")
+            known = [each for each in options if each.startswith("--") and each not in hidden]
+            text = f"unknown option '{unknown[1]}'" + nearest(unknown[1], known)
         raise UserError(f"{text} (see `{self.prog} --help`)")
 
     def split(self, argv: Sequence[str]) -> tuple[list[str], list[str]]:

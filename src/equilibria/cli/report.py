@@ -21,6 +21,7 @@ from equilibria.report import page
 from equilibria.train import files, run
 from equilibria.train import recipe as recipes
 from equilibria.train.checkpoint import CheckpointError
+from equilibria.train.weights import checksum
 
 FILE = "report.html"
 
@@ -167,7 +168,11 @@ def _examination(
 
 
 def _current(path: Path, weights: Path) -> bool:
-    """Whether a file was written after the weights that it is about."""
+    """Whether an examination is of these weights; for one that does not say, by its date."""
+    known = checksum(weights)
+    said = _read(path, dict) or {}
+    if known is not None and said.get("weights") is not None:
+        return said["weights"] == known
     return path.is_file() and (
         not weights.exists() or path.stat().st_mtime >= weights.stat().st_mtime
     )

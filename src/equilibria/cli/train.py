@@ -143,22 +143,20 @@ def _asked(
     """
     own = Folder(Path(name)) if _is_folder(name) else None
     folder = Folder(Path(out)) if out else own or Folder(Path("runs") / Path(name).stem)
-    if own is not None:
-        if not resume:
-            raise UserError(
-                f"{name} is a folder, not a recipe: to go on with the run in it, add --resume, or "
-                "--extend EPOCHS"
-            )
-        if folder.path.resolve() != own.path.resolve():
-            raise UserError(f"the run in {name} is continued there: leave --out out")
-        recipe, begins = _read(name, overrides), []
+    if own is not None and not resume:
+        raise UserError(
+            f"{name} is a folder, not a recipe: to go on with the run in it, add --resume, or "
+            "--extend EPOCHS"
+        )
+    if own is not None and folder.path.resolve() != own.path.resolve():
+        raise UserError(f"the run in {name} is continued there: leave --out out")
+    if resume:
+        recipe, begins = _begun(folder, name if own is None else None, overrides), []
     else:
-        begun = _begun(folder, name) if resume else []
-        begins = [name, *begun, *overrides]
-        recipe = recipes.load(name, begins[1:])
+        recipe, begins = recipes.load(name, overrides), [name, *overrides]
     if data is not None:
         named = named_data(data, recipe.task)
-        begins += named
+        begins += named if begins else []
         recipe = recipes.parse(recipes.dump(recipe), named)
     return Asked(folder, recipe, begins)
 
@@ -170,18 +168,27 @@ def _is_folder(name: str) -> bool:
 
 def _read(name: str, overrides: list[str]) -> Recipe:
     """Return a recipe, or that of a run folder, under options."""
-    if not _is_folder(name):
-        return recipes.load(name, overrides)
-    known = Folder(Path(name)).read_recipe()
-    return recipes.parse(recipes.dump(known), overrides, source=f"the recipe of {name}")
+    if _is_folder(name):
+        return _begun(Folder(Path(name)), None, overrides)
+    return recipes.load(name, overrides)
 
 
-def _begun(folder: Folder, name: str) -> list[str]:
-    """Return the options with which a run of the recipe `name` was begun."""
+def _begun(folder: Folder, name: str | None, overrides: list[str]) -> Recipe:
+    """Return the recipe of a run under options, which may not change its result.
+
+    Args:
+        folder: of the run.
+        name: of the recipe that it was begun with, if that is given.
+        overrides: options for keys of the recipe.
+    """
     if not folder.path.is_dir():
         raise RunError(f"there is no run folder {folder.path} to resume: name it with --out")
-    with suppress(RunError):  # run.json is missing: nothing is known
-        begun = folder.read_info().get("command", [])
-        if begun and Path(begun[0]).stem == Path(name).stem:
-            return begun[1:]
-    return []
+    known = folder.read_recipe()
+    with suppress(RunError, LookupError):  # not known: begun in Python, or run.json is damaged
+        first = folder.read_info()["command"][0]
+        if name is not None and Path(first).stem != Path(name).stem:
+            raise UserError(
+                f"the run in {folder.path} was begun with the recipe {first}, not {name}: resume "
+                f"it with `{folder.resume}`"
+            )
+    return recipes.parse(recipes.dump(known), overrides, source=f"the recipe of {folder.path}")

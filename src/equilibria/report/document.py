@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -78,4 +79,7 @@ def _held(run: Run) -> Run:
 
 def _plain(about: Mapping[str, Any]) -> dict[str, Any]:
     """What a run recorded, without the descriptions that are for this page."""
-    return {key: value for key, value in about.items() if key != "metrics"}
+    left_out = ("metrics", "place", "segments", "command")
+    words = [str(word) for word in about.get("command") or ()]
+    command = {"command": f"equilibria train {shlex.join(words)}"} if words else {}
+    return {**command, **{key: value for key, value in about.items() if key not in left_out}}

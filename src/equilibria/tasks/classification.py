@@ -58,7 +58,7 @@ class ImageClassification(TaskConfig):
             model that has such heads.
     """
 
-    data: str = "digits"
+    data: str | None = "digits"
     size: int | None = None
     channels: int | None = None
     samples: int | None = None
@@ -88,6 +88,11 @@ class ImageClassification(TaskConfig):
 
     @override
     def load(self, data_dir: Path | None = None) -> ClassificationTask:
+        if self.data is None:
+            raise ValueError(
+                "there are no images to learn from: name a folder with --data FOLDER, with one "
+                "subfolder of images per class"
+            )
         return ClassificationTask(self, data_dir)
 
     @override
@@ -251,6 +256,7 @@ def _found(
         ValueError: there is no such data set.
         DataError: it is missing or damaged; the message names the file.
     """
+    assert config.data is not None  # as `load` has checked
     if config.data not in available(Dataset):
         share = SHOWN if config.crop is not None else 1.0
         options = {"size": config.size, "channels": config.channels, "share": share}

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import io
+import secrets
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,10 @@ class CheckpointError(RuntimeError):
     """A file of a run that cannot be read; the message names it and what to do."""
 
 
+class DamagedError(CheckpointError):
+    """A checkpoint that is not what was written."""
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A checkpoint that was read and found intact."""
@@ -43,6 +48,13 @@ class Checkpoint:
     model: dict[str, Tensor]
     parts: dict[str, Any]
     """Everything else by name, on the CPU: tensors, numbers, strings and containers of these."""
+    damaged: tuple[Path, ...] = ()
+    """Newer checkpoints, which are damaged."""
+
+    def set_aside(self) -> None:
+        """Rename the damaged checkpoints, so that they are not counted among those to keep."""
+        for path in self.damaged:
+            path.rename(path.with_name(f"{path.name}.damaged-{secrets.token_hex(2)}"))
 
 
 class Checkpoints:
@@ -83,8 +95,7 @@ class Checkpoints:
         Raises:
             OSError: it could not be written; the earlier checkpoints are untouched.
         """
-        state = {key: value.detach().cpu().contiguous() for key, value in model.items()}
-        content = {MODEL: save(state)}
+        content = {MODEL: save(plain(model))}
         for name, part in parts.items():
             buffer = io.BytesIO()
             torch.save(part, buffer)
@@ -112,20 +123,20 @@ class Checkpoints:
         Raises:
             CheckpointError: all are damaged, or of another version.
         """
-        damaged: list[str] = []
+        damaged: dict[Path, str] = {}
         for path in self.all():
             try:
                 found = self.read(path)
-            except CheckpointError as error:
-                damaged.append(str(error))
+            except DamagedError as error:
+                damaged[path] = str(error)
                 continue
-            for message in damaged:
+            for message in damaged.values():
                 warn(f"{message}: it is ignored, and the run continues from {path}")
-            return found
+            return replace(found, damaged=tuple(damaged))
         if damaged:
             raise CheckpointError(
-                f"no checkpoint in {self.path} can be read ({'; '.join(damaged)}): restore one "
-                "from a copy, or train into another folder with --out"
+                f"no checkpoint in {self.path} can be read ({'; '.join(damaged.values())}): "
+                "restore one from a copy, or train into another folder with --out"
             )
         return None
 
@@ -133,26 +144,31 @@ class Checkpoints:
         """Read a checkpoint; nothing in it is executed.
 
         Raises:
-            CheckpointError: it is damaged, or of another version.
+            DamagedError: it is damaged.
+            CheckpointError: it is of another version, or the disk cannot be read.
         """
         try:
             text = (path / MANIFEST).read_bytes()
             about: dict[str, Any] = files.from_json(text.decode())
+            if _signed({k: v for k, v in about.items() if k != "sha256"}) != text:
+                raise ValueError(f"{MANIFEST} does not have the checksum that it should")
             if about["format"] != FORMAT:
                 raise CheckpointError(
                     f"{path} has format {about['format']} of version {about.get('equilibria')}, "
                     f"and this version ({__version__}) reads format {FORMAT}"
                 )
-            if _signed({k: v for k, v in about.items() if k != "sha256"}) != text:
-                raise ValueError(f"{MANIFEST} does not have the checksum that it should")
             content = {name: (path / name).read_bytes() for name in about["parts"]}
             for name, known in about["parts"].items():
                 if _sha256(content[name]) != known["sha256"]:
                     raise ValueError(f"{name} does not have the checksum that it should")
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            missing = isinstance(error, FileNotFoundError) and error.filename
-            reason = f"{Path(missing).name} is missing" if missing else " ".join(str(error).split())
-            raise CheckpointError(f"{path} is damaged ({reason})") from None
+        except FileNotFoundError as error:
+            name = Path(error.filename).name
+            raise DamagedError(f"{path} is damaged ({name} is missing)") from None
+        except OSError as error:  # which may pass: nothing is given up for it
+            raise CheckpointError(f"{path} cannot be read ({error.strerror or error})") from None
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            reason = " ".join(str(error).split())
+            raise DamagedError(f"{path} is damaged ({reason})") from None
         model = load(content.pop(MODEL))
         parts = {name.removesuffix(".pt"): _unpickled(each) for name, each in content.items()}
         return Checkpoint(path, about["step"], about, model, parts)
@@ -176,6 +192,18 @@ def _delete(path: Path) -> None:
     """Delete a checkpoint; one that is half deleted is not taken for a whole one."""
     (path / MANIFEST).unlink(missing_ok=True)
     shutil.rmtree(path, ignore_errors=True)
+
+
+def plain(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return parameters and buffers as safetensors takes them: on the CPU, none sharing memory."""
+    found: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for key, value in state.items():
+        value = value.detach().cpu().contiguous()
+        memory = value.untyped_storage().data_ptr()
+        found[key] = value.clone() if memory in seen else value
+        seen.add(memory)
+    return found
 
 
 def on_cpu(tree: Any) -> Any:

@@ -5,15 +5,20 @@ import json
 import math
 import os
 import platform
+import re
 import secrets
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 HOST = hashlib.sha256(platform.node().encode()).hexdigest()[:6]
 DAY = 24 * 3600.0
+
+OURS = re.compile(r"^\..*\.([0-9a-f]{6})-(\d+)\.[0-9a-f]+\.tmp$")
+"""Names of temporary files, with the host and the process that write them."""
 
 NONFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 """Numbers that JSON lacks, as the strings that stand for them (as in protobuf's JSON)."""
@@ -31,13 +36,12 @@ def write(path: Path, save: Callable[[IO[bytes]], object]) -> None:
     """
     temporary = _temporary(path)
     try:
-        # With the permissions of any new file, which tempfile's would lack.
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        opened = temporary.open("xb")
     except OSError as error:
         reason = error.strerror or str(error)
         raise OSError(error.errno, f"{reason}; nothing was written", str(path)) from error
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with opened as file:
             save(file)
             file.flush()
             os.fsync(file.fileno())
@@ -93,7 +97,7 @@ def write_folder(path: Path, content: Mapping[str, bytes]) -> None:
 
 def temporary(path: Path) -> bool:
     """Return whether a file or folder is a temporary one of `write` or `write_folder`."""
-    return path.name[0] == "." and path.name.endswith(".tmp")
+    return OURS.search(path.name) is not None
 
 
 def clear(folder: Path) -> None:
@@ -102,11 +106,13 @@ def clear(folder: Path) -> None:
     Those of other machines, of which nothing is known, go when they are a day old.
     """
     for path in folder.glob(".*.tmp"):
-        host, _, pid = path.name.split(".")[-3].partition("-")
-        alive = _alive(int(pid)) if host == HOST and pid.isdigit() else None
-        if alive or (alive is None and path.stat().st_mtime > time.time() - DAY):
+        if (found := OURS.search(path.name)) is None:
             continue
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        alive = _alive(int(found[2])) if found[1] == HOST else None
+        with suppress(FileNotFoundError):  # its writer has just finished
+            if alive or (alive is None and path.lstat().st_mtime > time.time() - DAY):
+                continue
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def to_json(content: Any, indent: int | None = None) -> str:
@@ -148,6 +154,8 @@ def _temporary(path: Path) -> Path:
 
 
 def _alive(pid: int) -> bool:
+    if os.name == "nt":
+        return True  # where signal 0 is Ctrl-C
     if pid == os.getpid():
         return False  # what this process writes now is written under the lock, or by this thread
     try:

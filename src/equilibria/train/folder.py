@@ -13,24 +13,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from equilibria.tasks import Task, TaskConfig
 from equilibria.train import files, yaml_text
 from equilibria.train import recipe as recipes
-from equilibria.train.checkpoint import Checkpoints
+from equilibria.train.checkpoint import CheckpointError, Checkpoints
 from equilibria.train.config import ConfigError
 from equilibria.train.lock import NAME as LOCK
 from equilibria.train.lock import Locked, lock
 from equilibria.train.processes import PeerLost
 from equilibria.train.recipe import Recipe
+from equilibria.train.weights import load_weights
 
 
 class RunError(RuntimeError):
     """A run folder that cannot be created, read or resumed; the message names it."""
 
 
-BEGUN = {LOCK, "recipe.yaml", "run.json", "metrics.jsonl", "events", "checkpoints"}
-BEGUN |= {"vocabulary.json", "images.json"}
-"""What is in a run folder before the first checkpoint."""
+BEGUN = (
+    *("metrics.jsonl", "events", "checkpoints", "vocabulary.json", "images.json", "run.json"),
+    "recipe.yaml",
+)
+"""What is in a run folder before the first checkpoint, in the order in which it can be deleted: as
+long as there is a recipe, the folder can be resumed or started in."""
 
 
 class _File:
@@ -135,7 +141,7 @@ class Folder:
         Raises:
             RunError: the path is not free, or no run under `resume`; or it has another writer.
         """
-        self.read_recipe() if resume else self.check_free()
+        self.check_begun() if resume else self.check_free()
         new = [path for path in (self.path, *self.path.parents) if not path.exists()]
         self.path.mkdir(parents=True, exist_ok=True)
         try:
@@ -147,8 +153,9 @@ class Folder:
                     files.clear(folder)
                 try:
                     yield
-                except Exception as error:
-                    if not resume and not self.saved and not isinstance(error, OSError | PeerLost):
+                except BaseException as error:
+                    kept = isinstance(error, OSError | PeerLost) and self.recipe.exists()
+                    if not resume and not self.saved and not kept:
                         self._clear()
                         (self.path / LOCK).unlink(missing_ok=True)
                     raise
@@ -161,14 +168,25 @@ class Folder:
 
     def _clear(self) -> None:
         """Delete the files that a run writes before its first checkpoint, and nothing else."""
-        for path in (self.path / name for name in BEGUN - {LOCK}):
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        for path in (self.path / name for name in BEGUN):
+            folder = path.is_dir() and not path.is_symlink()
+            shutil.rmtree(path) if folder else path.unlink(missing_ok=True)
 
     @property
     def saved(self) -> bool:
         """Whether the run has saved anything that training can be resumed or judged from."""
-        paths = (self.weights, self.older, *self.checkpoints.all())
-        return any(path.exists() for path in paths)
+        if self.metrics.is_file() and self.metrics.stat().st_size:
+            return True
+        return any(path.exists() for path in (self.weights, self.older, *self.checkpoints.all()))
+
+    def check_begun(self) -> None:
+        """Raise RunError if no run was begun in the folder: a recipe alone may be the user's."""
+        self.read_recipe()
+        if not (self.info.exists() or (self.path / LOCK).exists() or self.saved):
+            raise RunError(
+                f"{self.path} is not a run folder: it has a {self.recipe.name}, but no "
+                f"{self.info.name}"
+            )
 
     def check_free(self) -> None:
         """Raise RunError if the path is not free.
@@ -181,10 +199,10 @@ class Folder:
         if not self.path.is_dir():
             raise RunError(f"{self.path} is a file: name an empty or new folder with --out")
         names = {path.name for path in self.path.iterdir() if not files.temporary(path)}
-        known = BEGUN if {LOCK, self.recipe.name} <= names else {LOCK}
+        known = {LOCK, *BEGUN} if {LOCK, self.recipe.name} <= names else {LOCK}
         if names <= known and not self.saved:
             return
-        if self.recipe.exists():
+        if self.recipe.exists() and (self.info.exists() or self.saved):
             raise RunError(
                 f"{self.path} already holds a run, which is not overwritten: continue it with "
                 f"`{self.resume}`, or name another folder with --out"
@@ -241,7 +259,9 @@ class Folder:
             relative = self.read_info().get("place")
         except RunError:
             return task
-        nearby = self.path.resolve() / (relative or "missing")
+        if not isinstance(relative, str):
+            return task
+        nearby = self.path.resolve() / relative
         return task.at(os.path.normpath(nearby)) if nearby.exists() else task
 
     def check_untrained(self) -> None:
@@ -304,6 +324,14 @@ class Folder:
         except (OSError, ValueError, AttributeError):
             return False  # it is made again
 
+    def has_weights(self, model: nn.Module) -> bool:
+        """Return whether the weights are there and intact; `model` then has them."""
+        try:
+            load_weights(self.weights, model)
+        except CheckpointError:
+            return False
+        return True
+
     def read_metrics(self) -> list[dict[str, Any]]:
         """Return the metrics of all epochs.
 
@@ -326,6 +354,15 @@ class Folder:
                     stacklevel=2,
                 )
         return records
+
+
+def absolute(task: TaskConfig) -> TaskConfig:
+    """Return a task whose file or folder of the user's, if it has one, is an absolute path."""
+    file, data = getattr(task, "file", None), getattr(task, "data", None)
+    given = file or data
+    if not isinstance(given, str) or (file is None and Path(given).name == given):
+        return task  # the name of a data set
+    return task.at(given)
 
 
 def place_of(task: TaskConfig) -> Path | None:

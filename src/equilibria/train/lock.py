@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
@@ -44,7 +46,7 @@ def lock(folder: Path) -> Iterator[None]:
 
     Raises:
         Locked: another process, or another thread of this one, holds it.
-        OSError: the file cannot be written, or the file system has no locks.
+        OSError: the file cannot be written.
     """
     path = (folder / NAME).resolve()
     with _guard:
@@ -61,12 +63,20 @@ def lock(folder: Path) -> Iterator[None]:
                 except Timeout:
                     raise Locked(f"{folder} is being written by another process") from None
             else:
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
                 stack.callback(os.close, descriptor)
                 try:
                     fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except (BlockingIOError, PermissionError):
                     raise Locked(f"{folder} is being written by {_holder(descriptor)}") from None
+                except OSError as error:
+                    if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+                        raise
+                    warnings.warn(
+                        f"{folder} is on a file system without locks: take care that no other "
+                        "process writes there",
+                        stacklevel=3,
+                    )
                 if not _same(descriptor, path):  # deleted with its folder, since it was opened
                     raise Locked(f"{folder} has just been written by another process: try again")
                 _sign(descriptor)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 from rich.console import Console
 
 from equilibria.precision import too_fine
@@ -16,10 +18,11 @@ from equilibria.solve import SolveWarning
 from equilibria.tasks import Task
 from equilibria.train import evaluation, files, stops
 from equilibria.train.config import as_chosen
+from equilibria.train.folder import Folder, RunError, absolute
 from equilibria.train.loggers import JsonLines, Logger, TensorBoard
 from equilibria.train.processes import agreed, any_of, reachable
 from equilibria.train.recipe import Recipe
-from equilibria.train.run import Folder, describe, parameters, segment
+from equilibria.train.run import describe, parameters, segment
 from equilibria.train.terminal import Terminal
 from equilibria.train.trainer import Diverged, Probe, Trainer
 from equilibria.train.weights import save_weights
@@ -82,17 +85,19 @@ def train(
     accelerator = evaluation.accelerator(recipe.precision, device)
     console = (console or Console()) if accelerator.is_main_process else Console(quiet=True)
     with ExitStack() as stack:
+        signals = stack.enter_context(stops.caught(tell=accelerator.is_main_process))
+        stack.enter_context(_stopped(folder))
         with agreed(accelerator):
             if accelerator.is_main_process:
                 stack.enter_context(folder.writing(resume=resume))
         stack.enter_context(reachable(accelerator, f"; resume with: {folder.resume}"))
-        recipe = replace(recipe, task=folder.found(recipe.task, data_dir))
+        recipe = replace(recipe, task=folder.found(absolute(recipe.task), data_dir))
         task = _task(recipe, accelerator, data_dir)
         with as_chosen():
             recipe = replace(recipe, model=task.complete(recipe.model))
         if resume:
             folder.check_same(recipe)
-        fresh = not (resume and folder.saved)
+        fresh = not (resume and folder.checkpoints.all())
         begins = recipe.initialisation
         if fresh and begins is not None and begins.radius is not None:
             console.print(
@@ -113,7 +118,7 @@ def train(
             markup=False,
             highlight=False,
         )
-        fit(trainer, folder, console, resume=resume, stop=stop, command=command)
+        fit(trainer, folder, console, resume=resume, stop=stop, command=command, signals=signals)
         accelerator.wait_for_everyone()
     accelerator.end_training()
 
@@ -137,17 +142,20 @@ def fit(
     resume: bool = False,
     stop: Stop = lambda: False,
     command: Sequence[str] = (),
+    signals: stops.Signals | None = None,
 ) -> None:
     """Train until the recipe's last epoch, and evaluate; see `train`."""
     accelerator, recipe = trainer.accelerator, trainer.recipe
     if resume:
-        with agreed(accelerator):
-            trainer.restore(folder, lambda text: console.print(text, style="yellow", markup=False))
+        _restore(trainer, folder)
         _say_where(trainer, folder, console)
     written: list[Logger] = []
     if accelerator.is_main_process:
         written = [JsonLines(folder, trainer.records)]
     if resume and trainer.step == trainer.steps and folder.concluded(trainer.step):
+        if accelerator.is_main_process and not folder.has_weights(trainer.model):
+            save_weights(folder.weights, trainer.model)
+            console.print(f"{folder.weights} is restored from the checkpoint", markup=False)
         console.print(
             f"{folder.path} is finished: there is nothing to resume. To train on, add "
             "--extend EPOCHS",
@@ -164,7 +172,8 @@ def fit(
         loggers: list[Logger] = [*written, terminal]
         for logger in loggers:
             stack.callback(logger.close)
-        stopped = stack.enter_context(stops.caught(tell=accelerator.is_main_process))
+        signals = signals or stack.enter_context(stops.caught(tell=accelerator.is_main_process))
+        stack.enter_context(signals.deferred())
         # Shares of failed backward solves are logged; a warning per step would bury them.
         stack.enter_context(warnings.catch_warnings(action="ignore", category=SolveWarning))
         while trainer.step < trainer.steps:
@@ -175,19 +184,62 @@ def fit(
                 terminal.step(epoch + 1, position, trainer.tally, trainer.seconds)
             else:
                 record = trainer.finish_epoch()
-            ends = any_of(accelerator, bool(stopped) or stop())
+            ends = any_of(accelerator, bool(signals.received) or stop())
             due = recipe.save_every is not None and trainer.step % recipe.save_every == 0
             if record or ends or due:
                 trainer.save(folder)
             if record:
                 for logger in loggers:
                     logger.epoch(record)
-            if ends and trainer.step < trainer.steps:
+            if ends:
+                where = f"in epoch {epoch + 1} " if trainer.step < trainer.steps else ""
                 raise Interrupted(
-                    f"stopped in epoch {epoch + 1} after step {trainer.step} of {trainer.steps}; "
-                    f"it is saved; continue with: {folder.resume}"
+                    f"stopped {where}after step {trainer.step} of {trainer.steps}; it is saved; "
+                    f"continue with: {folder.resume}"
                 )
-    conclude(trainer, folder, console)
+    with _stopped(folder):
+        conclude(trainer, folder, console)
+
+
+@contextmanager
+def _stopped(folder: Folder) -> Iterator[None]:
+    """Say how to go on after a signal that came while no step was being taken."""
+    try:
+        yield
+    except stops.Stopped as stopped:
+        if folder.saved:
+            raise Interrupted(
+                f"stopped by {stopped}; all that was trained is saved; continue with: "
+                f"{folder.resume}"
+            ) from None
+        raise KeyboardInterrupt from None
+
+
+def _restore(trainer: Trainer, folder: Folder) -> None:
+    """Go back to the newest intact checkpoint, the same one on all processes."""
+    accelerator, recipe = trainer.accelerator, trainer.recipe
+    main = accelerator.is_main_process
+
+    def warn(text: str) -> None:
+        if main:  # under --quiet too
+            print(f"warning: {text}", file=sys.stderr)
+
+    with agreed(accelerator):
+        found = trainer.restore(folder, warn)
+    steps = gather_object([trainer.step])
+    if len(set(steps)) > 1:
+        raise RunError(
+            f"the processes do not read the same checkpoint in {folder.checkpoints.path} (steps "
+            f"{', '.join(map(str, steps))}): try again when all of them can read the newest"
+        )
+    if main and found is not None:
+        found.set_aside()
+    known = folder.read_recipe()
+    if recipe.epochs > known.epochs and trainer.step < known.epochs * trainer.steps_per_epoch:
+        raise RunError(
+            f"{folder.path} has not finished its {known.epochs} epochs yet: continue it with "
+            f"{folder.resume}, and extend it then"
+        )
 
 
 def _step(trainer: Trainer, folder: Folder) -> None:
@@ -227,13 +279,16 @@ def _record(trainer: Trainer, folder: Folder, console: Console, command: Sequenc
     recipe, accelerator = trainer.recipe, trainer.accelerator
     if trainer.step == 0 or not folder.info.exists():
         about = describe(trainer.model, trainer.task, accelerator)
-        about |= {"command": list(command), "segments": []}
+        known = folder.read_info() if folder.info.exists() else {}
+        about |= {"command": known.get("command", []), "segments": []}
         if trainer.beginning is not None:
             console.print(f"Recurrent weights: {trainer.beginning}", markup=False)
             about["initialisation"] = trainer.beginning.json()
         trainer.task.save(folder.path)
     else:
         about = folder.read_info()
+    if command:
+        about["command"] = list(command)
     about["place"] = folder.place(recipe.task)
     about["segments"] = [
         *about.get("segments", ()),

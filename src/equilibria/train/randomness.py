@@ -24,7 +24,7 @@ def random_state() -> dict[str, Any]:
     version, internal, gauss_next = random.getstate()
     return {
         "torch": torch.get_rng_state().tolist(),
-        "cuda": [s.tolist() for s in torch.cuda.get_rng_state_all()] if CUDA else [],
+        "cuda": torch.cuda.get_rng_state().tolist() if CUDA else [],  # of this process's device
         "numpy": [numpy.asarray(keys).tolist(), position, has_gauss, gauss],
         "python": [version, list(internal), gauss_next],
     }
@@ -34,8 +34,7 @@ def set_random_state(state: dict[str, Any]) -> None:
     """Restore all global random generators of this process to a state from `random_state`."""
     torch.set_rng_state(torch.tensor(state["torch"], dtype=torch.uint8))
     if state["cuda"] and CUDA:
-        states = [torch.tensor(each, dtype=torch.uint8) for each in state["cuda"]]
-        torch.cuda.set_rng_state_all(states)
+        torch.cuda.set_rng_state(torch.tensor(state["cuda"], dtype=torch.uint8))
     keys, position, has_gauss, gauss = state["numpy"]
     numpy.random.set_state(("MT19937", keys, position, has_gauss, gauss))
     version, internal, gauss_next = state["python"]

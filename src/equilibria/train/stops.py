@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -24,41 +24,72 @@ Ctrl-C, passed on by a launcher."""
 NOTICE = "\nSaving after this step; press Ctrl-C again to stop at once, without saving.\n"
 
 
+class Stopped(BaseException):
+    """A signal came where there is nothing to wait for; like KeyboardInterrupt, it is no error."""
+
+
+class Signals:
+    """The signals of a run.
+
+    Args:
+        tell: write on standard error that Ctrl-C was received; for one of several processes.
+
+    Attributes:
+        received: their numbers, in order.
+    """
+
+    def __init__(self, *, tell: bool = True) -> None:
+        self.received: list[int] = []
+        self.tell, self.waits, self.pressed = tell, False, 0.0
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Collect signals for a block, which looks at `received`, in place of raising `Stopped`."""
+        self.waits = True
+        try:
+            yield
+        finally:
+            self.waits = False
+
+    def receive(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal."""
+        self.received.append(number)
+        if not self.waits:
+            raise Stopped(signal.Signals(number).name)
+        if number != signal.SIGINT:
+            return
+        if self.received.count(number) > 1:
+            if time.monotonic() > self.pressed + IMPATIENT:
+                raise KeyboardInterrupt
+            return
+        self.pressed = time.monotonic()
+        if self.tell:
+            with suppress(OSError):  # whoever read it may be gone
+                os.write(2, NOTICE.encode())  # print may be interrupted in the middle of itself
+
+
 @contextmanager
-def caught(*, tell: bool = True) -> Iterator[list[int]]:
-    """Collect the signals of `SIGNALS` for a block, instead of dying of them.
+def caught(*, tell: bool = True) -> Iterator[Signals]:
+    """Handle the signals of `SIGNALS` for a block, instead of dying of them.
 
     One that the process ignores, such as SIGHUP under nohup, is still ignored. Outside the main
     thread, nothing is caught: Python delivers signals there only.
 
     Args:
-        tell: write on standard error that the signal was received; for one of several processes.
+        tell: as `Signals` takes it.
 
     Raises:
+        Stopped: a signal came, and was not deferred.
         KeyboardInterrupt: Ctrl-C was pressed twice.
     """
-    received: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield received
-        return
-    first = 0.0
-
-    def receive(number: int, frame: FrameType | None) -> None:
-        nonlocal first
-        if received and number == signal.SIGINT and time.monotonic() > first + IMPATIENT:
-            raise KeyboardInterrupt
-        if not received:
-            first = time.monotonic()
-            if tell and number == signal.SIGINT:
-                os.write(2, NOTICE.encode())  # print may be interrupted in the middle of itself
-        received.append(number)
-
+    signals = Signals(tell=tell)
     before: dict[int, Any] = {}
-    for number in (getattr(signal, name) for name in SIGNALS if hasattr(signal, name)):
-        if signal.getsignal(number) not in (signal.SIG_IGN, None):
-            before[number] = signal.signal(number, receive)
+    if threading.current_thread() is threading.main_thread():
+        for number in (getattr(signal, name) for name in SIGNALS if hasattr(signal, name)):
+            if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                before[number] = signal.signal(number, signals.receive)
     try:
-        yield received
+        yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
 from typing import Any
 
 from rich.console import Console, RenderableType
@@ -17,6 +18,19 @@ from equilibria.train.tally import Tally
 
 EVERY = 60.0
 """Seconds between lines of a long epoch where the output is no terminal."""
+
+
+def _unless_gone(show: Callable[..., None]) -> Callable[..., None]:
+    """Let a method of `Terminal` do nothing where the terminal is gone: the run goes on."""
+
+    @wraps(show)
+    def shown(self: Terminal, *given: Any) -> None:
+        try:
+            show(self, *given)
+        except OSError:
+            self.console.quiet = True
+
+    return shown
 
 
 class Terminal:
@@ -46,6 +60,7 @@ class Terminal:
         self.bar = _Bar(console)
         self.shown: TaskID | None = None
 
+    @_unless_gone
     def step(self, epoch: int, step: int, tally: Tally, seconds: float) -> None:
         """Show how far epoch `epoch` is, its figures so far, and the time that is left.
 
@@ -78,6 +93,7 @@ class Terminal:
             soft_wrap=True,
         )
 
+    @_unless_gone
     def epoch(self, record: Mapping[str, Any]) -> None:
         """Print the line of a finished epoch."""
         split = self.task.eval_split
@@ -104,6 +120,7 @@ class Terminal:
             return ""
         return f"  {units / seconds:,.0f} {self.task.unit}/s"
 
+    @_unless_gone
     def close(self) -> None:
         """Remove the bar."""
         self.bar.stop()

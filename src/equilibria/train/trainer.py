@@ -390,12 +390,17 @@ class Trainer:
             if self.step % self.steps_per_epoch == 0:
                 save_weights(folder.weights, self.model)
 
-    def restore(self, folder: Folder, warn: Callable[[str], object] = print) -> None:
+    def restore(
+        self, folder: Folder, warn: Callable[[str], object] = print
+    ) -> checkpoint.Checkpoint | None:
         """Restore a run from its newest intact checkpoint, or to its start if there is none yet.
 
         Args:
             folder: of the run.
             warn: called with a sentence about each damaged checkpoint.
+
+        Returns:
+            The checkpoint; None if there is none yet.
 
         Raises:
             RunError: it was saved by another number of processes, on other data, or under a
@@ -405,7 +410,7 @@ class Trainer:
         found = folder.checkpoints.newest(warn)
         if found is None:
             folder.check_untrained()
-            return
+            return None
         folder.check_data(self.task)
         lines = recipes.differences(found.about["recipe"], recipes.decisive(self.recipe))
         if lines:
@@ -434,5 +439,7 @@ class Trainer:
         except (LookupError, TypeError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:200]
             raise checkpoint.CheckpointError(
-                f"{found.path} belongs to another version of equilibria ({reason})"
+                f"{found.path} does not fit the model and the optimiser of this run, or is of "
+                f"another version of equilibria ({reason})"
             ) from None
+        return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from equilibria.train import files
-from equilibria.train.checkpoint import CheckpointError
+from equilibria.train.checkpoint import CheckpointError, plain
 
 CHECKSUM = "sha256"
 """Key of the file's metadata that has the checksum of its tensors."""
@@ -20,7 +21,7 @@ CHECKSUM = "sha256"
 
 def save_weights(path: Path, model: nn.Module) -> None:
     """Write the parameters and buffers of `model`, whole or not at all."""
-    state = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
+    state = plain(model.state_dict())
     files.write_bytes(path, save(state, {"format": "pt", CHECKSUM: _checksum(state)}))
 
 
@@ -31,22 +32,47 @@ def load_weights(path: Path, model: nn.Module) -> None:
         CheckpointError: the file is missing, damaged or of another model.
     """
     if not path.is_file():
-        raise CheckpointError(f"{path} is missing: the run has not saved any weights yet")
+        raise CheckpointError(
+            f"{path} is missing: {_again(path)}, where the run has saved any weights"
+        )
     try:
         with safe_open(path, framework="pt") as file:
             state: dict[str, Tensor] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             known = (file.metadata() or {}).get(CHECKSUM)
     except Exception as error:  # safetensors raises its own class for a damaged file
-        raise CheckpointError(f"{path} is damaged or not a safetensors file ({error})") from None
+        raise CheckpointError(
+            f"{path} is damaged or not a safetensors file ({error}): {_again(path)}"
+        ) from None
     if known not in (None, _checksum(state)):  # older versions wrote none
         raise CheckpointError(
-            f"{path} is damaged: its tensors do not have the checksum that was written with them"
+            f"{path} is damaged: its tensors do not have the checksum that was written with them: "
+            f"{_again(path)}"
         )
+    shapes = (
+        {key: tuple(value.shape) for key, value in s.items()} for s in (state, model.state_dict())
+    )
+    there, here = shapes
+    wrong = [key for key in {**there, **here} if there.get(key) != here.get(key)]
+    if wrong:
+        key, more = wrong[0], f" (and {len(wrong) - 1} others)" if len(wrong) > 1 else ""
+        raise CheckpointError(
+            f"{path} holds the weights of another model: {key} is {there.get(key, 'not there')} in "
+            f"the file, {here.get(key, 'unknown')} by the recipe{more}"
+        )
+    model.load_state_dict(state)
+
+
+def checksum(path: Path) -> str | None:
+    """Return the checksum that was written with weights; None for none, or a damaged file."""
     try:
-        model.load_state_dict(state)
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise CheckpointError(f"{path} holds the weights of another model: {reason}") from None
+        with safe_open(path, framework="pt") as file:
+            return (file.metadata() or {}).get(CHECKSUM)
+    except Exception:  # safetensors raises its own class
+        return None
+
+
+def _again(path: Path) -> str:
+    return f"`equilibria train {shlex.quote(str(path.parent))} --resume` restores it"
 
 
 def _checksum(state: Mapping[str, Tensor]) -> str:
