@@ -289,14 +289,14 @@ def test_what_is_outside_the_image_stays_zero_and_nothing_reaches_around():
 def test_another_cell_is_refused(solver):
     name = type(solver).__name__
     x = torch.zeros(2, 3)
-    with pytest.raises(TypeError, match=f"{name} splits .* the cell Linear is none: take another"):
+    with pytest.raises(TypeError, match=f"{name} splits .* the cell Linear is not: take another"):
         DEQ(torch.nn.Linear(3, 3), eval_solver=solver)
-    with pytest.raises(TypeError, match=f"{name} splits .* the cell Linear is none: take another"):
+    with pytest.raises(TypeError, match=f"{name} splits .* the cell Linear is not: take another"):
         DEQ(torch.nn.Linear(3, 3), solver=solver)
-    with pytest.raises(TypeError, match=f"{name} splits .* this equation is none: take another"):
+    with pytest.raises(TypeError, match=f"{name} splits .* this equation is not: take another"):
         fixed_point(lambda z: 0.5 * z, x, solver=solver)
     model = create("dense", adjoint=Implicit(linear=solver))
-    with pytest.raises(TypeError, match=f"{name} splits .* this equation is none"):
+    with pytest.raises(TypeError, match=f"{name} splits .* this equation is not"):
         model(images(model)).output.sum().backward()
 
 

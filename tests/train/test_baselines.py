@@ -36,7 +36,7 @@ def test_a_neural_ode_trains_without_anything_to_solve(tree, make, quiet, name):
 
 
 def test_a_splitting_method_is_for_monotone_networks(tree, make):
-    with pytest.raises(TypeError, match="the cell DenseCell is none: take another solver"):
+    with pytest.raises(TypeError, match="the cell DenseCell is not: take another solver"):
         make(tree=tree | {"solver": {"name": "ForwardBackward"}})
     with pytest.raises(ConfigError, match="alpha"):
         recipes.parse(tree | {"solver": {"name": "ForwardBackward", "alpha": -1.0}})

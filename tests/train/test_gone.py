@@ -18,6 +18,9 @@ from pathlib import Path
 from equilibria.cli.main import entry
 from equilibria.train.trainer import Trainer
 
+# As in a terminal: what was started in the background ignores these.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 step = Trainer.train_step
 
 def slow(self):

@@ -1,6 +1,7 @@
 """A run folder is read wherever it is, and so are data that have moved."""
 
 import copy
+from typing import Any
 
 import pytest
 import texts
@@ -54,8 +55,8 @@ def test_a_file_beside_the_run_is_found_from_anywhere(tmp_path, monkeypatch):
     """A relative path in a recipe is one in the folder where the training began."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "project").mkdir()
-    tree = copy.deepcopy(texts.LANGUAGE) | {"epochs": 1}
-    tree["task"] = {**tree["task"], "file": "text.txt"}
+    tree: dict[str, Any] = copy.deepcopy(texts.LANGUAGE) | {"epochs": 1}
+    tree["task"]["file"] = "text.txt"
     texts.write(tmp_path / "project" / "text.txt")
     (tmp_path / "project" / "own.yaml").write_text(yaml.safe_dump(tree))
     monkeypatch.chdir(tmp_path / "project")

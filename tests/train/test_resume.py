@@ -84,6 +84,18 @@ def test_killed_and_resumed_equals_uninterrupted(make, quiet, whole, weights, st
     assert json.loads(folder.evaluation.read_text()) == json.loads(whole[1].evaluation.read_text())
 
 
+@pytest.fixture
+def heeded():
+    """All signals as in a terminal: a test run in the background would ignore some."""
+    usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    for number, handler in usual.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("heeded")
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"])
 def test_a_signal_saves_in_the_middle_of_an_epoch(make, quiet, whole, weights, number):
     trainer, folder = make("stopped", "--save_every", "3")
