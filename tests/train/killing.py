@@ -9,6 +9,7 @@
 Each training is a forked child of this process, which has loaded everything and computes nothing
 itself: autograd cannot be forked once it has been used. A file event is whatever Python's audit
 hooks tell of opening, renaming, making and deleting in the run folder, and each flush to disk.
+They name no path for what shutil.rmtree deletes inside a folder: such a deletion is one event.
 """
 
 from __future__ import annotations

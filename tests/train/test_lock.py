@@ -89,11 +89,15 @@ def test_threads_of_one_process_exclude_each_other(tmp_path):
 
 
 def test_a_folder_in_use_can_be_neither_started_in_nor_resumed(make, tmp_path, holder):
-    with pytest.raises(RunError, match="wait until it has ended, or stop it"):
-        holder()
-        with Folder(tmp_path).writing():
+    holder()
+    trainer, _ = make("other")
+    refused = "wait until it has ended, or stop it"
+    (tmp_path / "other" / "recipe.yaml").rename(tmp_path / "recipe.yaml")
+    (tmp_path / "other").rmdir()
+    for resume in (False, True):
+        with pytest.raises(RunError, match=refused), Folder(tmp_path).writing(resume=resume):
             pass
-    assert tmp_path.exists()
+    assert Folder(tmp_path).read_recipe() == trainer.recipe
 
 
 def test_a_start_that_fails_leaves_no_folder_behind(make, tmp_path):

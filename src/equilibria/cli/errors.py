@@ -20,11 +20,6 @@ LESS = {
 }
 """What takes less memory, by command."""
 
-LOST = re.compile(
-    r"connection (closed|reset) by (remote )?peer|gloo/transport|NCCL error|broken pipe", re.I
-)
-"""How torch.distributed reports that another process is gone."""
-
 
 def expected(error: BaseException) -> bool:
     """Return whether an error is one of equilibria's own classes, whose messages are for users."""
@@ -33,7 +28,7 @@ def expected(error: BaseException) -> bool:
 
 def shared(error: BaseException) -> bool:
     """Return whether the first process can say an error for all: not that a process is gone."""
-    return expected(error) and type(error).__name__ != "PeerLost"
+    return expected(error) and not getattr(error, "local", False)
 
 
 def explain(command: str, error: BaseException) -> str:
@@ -51,7 +46,7 @@ def explain(command: str, error: BaseException) -> str:
         return str(error)
     name, text = type(error).__name__, " ".join(str(error).split())
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-    if _several() and isinstance(error, RuntimeError | OSError) and LOST.search(f"{name}: {text}"):
+    if _several() and isinstance(error, RuntimeError | OSError) and _unreachable(f"{name}: {text}"):
         return (
             "another process of this run has ended or was killed; the last checkpoint, if there "
             "is one, is in the run folder: continue with --resume"
@@ -97,6 +92,13 @@ def _out_of_memory(error: BaseException) -> bool:
     names: Iterator[str] = (cls.__name__ for cls in type(error).__mro__)
     spent = {"MemoryError", "OutOfMemoryError"} & {*names}
     return bool(spent) or "DefaultCPUAllocator: " in str(error)
+
+
+def _unreachable(text: str) -> bool:
+    """Whether torch.distributed says that another process is gone."""
+    from equilibria.train.processes import UNREACHABLE
+
+    return UNREACHABLE.search(text) is not None
 
 
 def _several() -> bool:

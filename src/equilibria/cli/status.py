@@ -1,5 +1,7 @@
 """The exit statuses of the command line, which scripts can rely on."""
 
+from equilibria.train.stops import STOPPED
+
 DONE = 0
 """Done."""
 
@@ -9,7 +11,7 @@ ERROR = 1
 UNHEALTHY = 3
 """Done, and the result is unhealthy: a finding of the doctor, or figures that are not finite."""
 
-SAVED = 75
+SAVED = STOPPED
 """A signal stopped a training, which was saved: resume it. The EX_TEMPFAIL of sysexits.h."""
 
 INTERRUPTED = 130

@@ -132,8 +132,9 @@ class Folder:
     def writing(self, *, resume: bool = False) -> Iterator[None]:
         """Be the only writer of the folder for a block, which it is created for if it is missing.
 
-        Temporary files of writers that died are deleted. A start that fails before the first
-        checkpoint leaves nothing behind, unless the disk failed, or the process was stopped.
+        Temporary files of writers that died are deleted. A start that ends before the first
+        checkpoint leaves nothing behind, unless the disk or another process failed: then it can be
+        resumed.
 
         Args:
             resume: the folder holds a run already.

@@ -24,6 +24,9 @@ class Elsewhere(RuntimeError):
 class PeerLost(RuntimeError):
     """Another process ended or can't be reached: the run stops, with nothing collective tried."""
 
+    local = True
+    """Each process says so for itself: the first may be the one that is gone."""
+
 
 @contextmanager
 def agreed(accelerator: Accelerator) -> Iterator[None]:
