@@ -1,0 +1,5 @@
+"""Sequences of sensors, sound and words, each with a class."""
+
+from equilibria.data.sequences.samples import SequenceSet, Sequences
+
+__all__ = ["SequenceSet", "Sequences"]
