@@ -9,7 +9,7 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import IO, Any, BinaryIO, cast
 
 from equilibria.data.errors import DataError, reading
 from equilibria.data.regular import open_file
@@ -20,31 +20,51 @@ LARGEST = 1 << 30
 _PACKED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
 """How an archive is unpacked, by its first bytes."""
 
+DAMAGED = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
+"""What reading a damaged archive raises."""
 
-def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+
+def members(
+    path: Path, wanted: Callable[[str], bool], largest: int | None = None
+) -> Iterator[tuple[str, bytes]]:
     """The files of a tar archive, compressed or not, in its order.
 
     Args:
         path: The archive.
         wanted: Given the name of a file, returns whether to read it.
+        largest: Bytes to which the archive may unpack; None for `LARGEST`.
 
     Yields:
         Name and content of each file that is wanted.
 
     Raises:
-        DataError: If the archive cannot be read, is damaged, or unpacks to more than `LARGEST`.
+        DataError: If the archive cannot be read, is damaged, or unpacks to too many bytes.
     """
+    for name, file in opened(path, wanted, largest):
+        with reading(path, *DAMAGED):
+            content = file.read()
+        yield name, content
+
+
+def opened(
+    path: Path, wanted: Callable[[str], bool], largest: int | None = None
+) -> Iterator[tuple[str, IO[bytes]]]:
+    """As `members`, with each file open for reading until the next one is asked for.
+
+    If reading one raises one of `DAMAGED`, it is for the caller to say what is damaged.
+    """
+    largest = LARGEST if largest is None else largest
     with (
-        reading(path, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile),
+        reading(path, *DAMAGED),
         open_file(path) as stored,
         _unpacked(stored) as file,
-        tarfile.open(fileobj=cast(Any, _Limited(file, path)), mode="r|") as archive,
+        tarfile.open(fileobj=cast(Any, _Limited(file, path, largest)), mode="r|") as archive,
     ):
         for entry in archive:
             name = entry.name.removeprefix("./")
             file = archive.extractfile(entry) if entry.isfile() and wanted(name) else None
             if file is not None:
-                yield name, file.read()
+                yield name, file
 
 
 def _unpacked(stored: BinaryIO) -> BinaryIO:
@@ -55,18 +75,18 @@ def _unpacked(stored: BinaryIO) -> BinaryIO:
 
 
 class _Limited:
-    """What an archive unpacks to, up to `LARGEST`: what its headers say binds nobody."""
+    """What an archive unpacks to, up to a limit: what its headers say binds nobody."""
 
-    def __init__(self, file: BinaryIO, path: Path) -> None:
-        self._file, self._path, self._left = file, path, LARGEST
+    def __init__(self, file: BinaryIO, path: Path, largest: int) -> None:
+        self._file, self._path, self._largest, self._left = file, path, largest, largest
 
     def read(self, size: int) -> bytes:
         block = self._file.read(size)
         self._left -= len(block)
         if self._left < 0:
             raise DataError(
-                f"{self._path} unpacks to more than {LARGEST:,} bytes, so it is damaged or the "
-                "wrong file: delete it and run again"
+                f"{self._path} unpacks to more than {self._largest:,} bytes, so it is damaged or "
+                "the wrong file: delete it and run again"
             )
         return block
 
