@@ -1,5 +1,6 @@
 """The zoo: one file per architecture, and a registry."""
 
+from equilibria.models import recurrent
 from equilibria.models.base import (
     ClassifierConfig,
     EquilibriumModel,
@@ -7,6 +8,7 @@ from equilibria.models.base import (
     ModelConfig,
     Prediction,
 )
+from equilibria.models.recurrent import ERNN, ImplicitERNN
 from equilibria.models.registry import available, create, register
 from equilibria.models.sequence.base import SequenceModel
 from equilibria.models.sequence.equilibrium import EquilibriumSequence
@@ -15,10 +17,12 @@ from equilibria.models.sequence.lexicon import Lexicon
 from equilibria.models.vision.monotone_solvers import ForwardBackward, PeacemanRachford
 
 __all__ = [
+    "ERNN",
     "ClassifierConfig",
     "EquilibriumModel",
     "EquilibriumSequence",
     "ForwardBackward",
+    "ImplicitERNN",
     "Lexicon",
     "Model",
     "ModelConfig",
@@ -28,5 +32,6 @@ __all__ = [
     "available",
     "create",
     "generate",
+    "recurrent",
     "register",
 ]

@@ -7,6 +7,7 @@ from typing import Any
 from equilibria.models.base import Model, ModelConfig
 from equilibria.models.conv import ConvConfig
 from equilibria.models.dense import DenseConfig
+from equilibria.models.recurrent.classifier import RecurrentConfig
 from equilibria.models.sequence.architectures import (
     DEQTransformerConfig,
     DEQTrellisNetConfig,
@@ -32,6 +33,7 @@ CONFIGS: dict[str, type[ModelConfig]] = {
     "monotone": MonotoneConvConfig,
     "monotone-dense": MonotoneDenseConfig,
     "neural-ode": NeuralODEConfig,
+    "recurrent": RecurrentConfig,
     "resnet": ResNetConfig,
     "transformer-xl": TransformerXLConfig,
     "trellisnet": TrellisNetConfig,

@@ -13,6 +13,7 @@ import yaml
 
 import equilibria.solve as solve
 from equilibria.models import ForwardBackward, ModelConfig, PeacemanRachford
+from equilibria.models.recurrent import CELLS
 from equilibria.models.registry import CONFIGS, LAYER
 from equilibria.solve import Adjoint, AlternatingAnderson, Implicit, Solver
 from equilibria.stability import FixedPointCorrection
@@ -36,6 +37,7 @@ METHODS: dict[str, type] = {
             *("Implicit", "Phantom", "NeumannPhantom", "JacobianFree", "Shine", "Unrolled"),
         )
     },
+    **CELLS,
 }
 """Every class that a recipe may name, other than models and tasks."""
 
