@@ -16,6 +16,7 @@ from equilibria.data.dataset import Dataset, Split
 from equilibria.data.errors import DataError
 from equilibria.data.images import ImageFolder, layout
 from equilibria.data.remote import Entry, Files
+from equilibria.data.sequences import SequenceSet
 from equilibria.data.text.corpus import Corpus
 
 DATA_SETS: dict[str, tuple[type, str | Entry]] = {
@@ -23,15 +24,21 @@ DATA_SETS: dict[str, tuple[type, str | Entry]] = {
     "cifar100": (Dataset, "equilibria.data.images.cifar:CIFAR100"),
     "copy-memory": (Split, "equilibria.data.copy_memory:COPY_MEMORY"),
     "digits": (Dataset, "equilibria.data.digits:DIGITS"),
+    "har2": (SequenceSet, "equilibria.data.sequences.har:HAR2"),
+    "har6": (SequenceSet, "equilibria.data.sequences.har:HAR6"),
     "imagenet": (ImageFolder, "equilibria.data.images.imagenet:IMAGENET"),
     "mnist": (Dataset, "equilibria.data.mnist:MNIST"),
+    "noisy-cifar10": (SequenceSet, "equilibria.data.sequences.pixels:NOISY_CIFAR10"),
+    "noisy-mnist": (SequenceSet, "equilibria.data.sequences.pixels:NOISY_MNIST"),
+    "permuted-mnist": (SequenceSet, "equilibria.data.sequences.pixels:PERMUTED_MNIST"),
+    "pixel-mnist": (SequenceSet, "equilibria.data.sequences.pixels:PIXEL_MNIST"),
     "ptb": (Corpus, "equilibria.data.text.named:PTB"),
     "wikitext2": (Corpus, "equilibria.data.text.named:WIKITEXT2"),
     "wikitext103": (Corpus, "equilibria.data.text.named:WIKITEXT103"),
 }
 """The type of each data set, by name, and its `Entry`, or where that is, imported on demand."""
 
-PACKAGES = {"PIL": "Pillow", "sklearn": "scikit-learn"}
+PACKAGES = {"PIL": "Pillow", "scipy": "scipy", "sklearn": "scikit-learn"}
 """Packages of the extra `cli` that readers import, by the name of the module."""
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from equilibria.data import checksums, locate
 from equilibria.data.checksums import LARGEST
@@ -53,7 +54,7 @@ class Remote:
     @property
     def address(self) -> str:
         """Where the data come from: the first address, of the file where there is one file."""
-        return self.addresses[0] + (self.files[0] if len(self.files) == 1 else "")
+        return self.addresses[0] + (quote(self.files[0]) if len(self.files) == 1 else "")
 
     def unpacked(
         self, names: tuple[str, ...], *inside: str, checksums: Mapping[str, str]
@@ -96,7 +97,8 @@ class Remote:
     def download(self, name: str, path: Path) -> Path:
         """Fetch a file from the first address that has it."""
         checksum = self.checksums.get(name)
-        fetch([address + name for address in self.addresses], path, checksum=checksum)
+        urls = [address + quote(name) for address in self.addresses]
+        fetch(urls, path, checksum=checksum)
         if checksum is None:
             record = _record(path)
             with writing(record, _ELSEWHERE):

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 import torch
-from filelock import FileLock
 from torch import Tensor
 
-from equilibria.data import archive, checksums, locate
-from equilibria.data.dataset import Split, digest
-from equilibria.data.errors import DataError, writing
+from equilibria.data import archive, checksums, kept
+from equilibria.data.dataset import Split
+from equilibria.data.errors import DataError
 from equilibria.data.images import decode
 from equilibria.data.progress import tracked
 from equilibria.data.remote import Remote
@@ -21,7 +19,7 @@ COUNTS = {"train": 5_000, "test": 1_000}
 SIZE = (32, 32)
 
 # A part of the name of every file in the cache: another layout must not meet this one.
-_FORMAT = 1
+_FORMAT = 2
 
 REMOTE = Remote(
     files=("cifar10_jpg.tar.xz",),
@@ -49,16 +47,16 @@ def read(path: Path, labels: tuple[str, ...]) -> dict[str, Split]:
         DataError: If the archive is damaged or holds other images.
     """
     key = checksums.digest(path).partition(":")[2][:24]
-    cached = locate.cache() / "images" / f"cifar10-jpeg-{_FORMAT}-{key}.safetensors"
-    if (found := _restored(cached)) is not None:
-        return found
-    with writing(cached, "XDG_CACHE_HOME"):
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(cached.with_suffix(".lock")):
-            if (found := _restored(cached)) is None:  # else another process was faster
-                found = _decoded(path, labels)
-                _keep(found, cached)
-    return found
+
+    def make() -> dict[str, Tensor]:
+        return {
+            f"{split}.{part}": tensor
+            for split, found in _decoded(path, labels).items()
+            for part, tensor in (("inputs", found.inputs), ("targets", found.targets))
+        }
+
+    found = kept.tensors(f"images/cifar10-jpeg-{_FORMAT}-{key}", make)
+    return {split: Split(found[f"{split}.inputs"], found[f"{split}.targets"]) for split in COUNTS}
 
 
 def _decoded(path: Path, labels: tuple[str, ...]) -> dict[str, Split]:
@@ -94,37 +92,3 @@ def _split(classes: list[list[tuple[str, bytes]]], path: Path) -> Split:
         images[place] = image
     targets = torch.arange(len(classes)).repeat(len(interleaved) // len(classes))
     return Split(torch.from_numpy(images), targets)
-
-
-def _keep(splits: dict[str, Split], path: Path) -> None:
-    from safetensors.torch import save_file
-
-    tensors = {
-        f"{name}.{part}": tensor
-        for name, split in splits.items()
-        for part, tensor in (("inputs", split.inputs), ("targets", split.targets))
-    }
-    part = path.with_suffix(".part")
-    try:
-        save_file(tensors, part, {"checksum": digest(*splits.values())})
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _restored(path: Path) -> dict[str, Split] | None:
-    """The content of the cache; None if there is none, or it is damaged."""
-    from safetensors import SafetensorError, safe_open
-
-    if not path.is_file():
-        return None
-    try:
-        with safe_open(path, "pt") as file:
-            tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
-            checksum = (file.metadata() or {}).get("checksum")
-        splits = {
-            name: Split(tensors[f"{name}.inputs"], tensors[f"{name}.targets"]) for name in COUNTS
-        }
-    except (SafetensorError, OSError, KeyError, ValueError):
-        return None
-    return splits if digest(*splits.values()) == checksum else None

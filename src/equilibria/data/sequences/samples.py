@@ -5,12 +5,30 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from equilibria.data.dataset import Samples
 from equilibria.data.remote import Files
+
+
+class SequenceSamples(Samples, Protocol):
+    """Sequences in memory, or made when a batch is asked for.
+
+    Inputs of a batch are a tensor, or a tuple of it and the lengths where there are `lengths`.
+    """
+
+    @property
+    def lengths(self) -> Tensor | None:
+        """Steps of each sequence, ``(count,)``; None if all have the same number."""
+        ...
+
+    @property
+    def groups(self) -> Tensor | None:
+        """Who or what each sequence was recorded from, ``(count,)``; None if that is unknown."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -86,9 +104,9 @@ class SequenceSet:
 
     name: str
     title: str
-    train: Sequences
-    test: Sequences
-    valid: Sequences | None = None
+    train: SequenceSamples
+    test: SequenceSamples
+    valid: SequenceSamples | None = None
     labels: tuple[str, ...]
     channels: tuple[str, ...] = ()
     vocabulary: int | None = None
