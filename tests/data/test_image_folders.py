@@ -74,7 +74,7 @@ def test_hidden_files_are_left_out_and_a_class_may_be_called_train(tmp_path: Pat
 
 def _empty_class(root: Path) -> str:
     (root / "bird").mkdir()
-    return r"bird has no images"
+    return r"bird has no files"
 
 
 def _single_class(root: Path) -> str:
@@ -89,7 +89,7 @@ def _no_class(root: Path) -> str:
         path.unlink()
     (root / "cat").rmdir()
     (root / "dog").rmdir()
-    return r"pets has no class folders: expected FOLDER/CLASS/IMAGE"
+    return r"pets has no class folders: expected FOLDER/CLASS/FILE"
 
 
 def _nested(root: Path) -> str:
@@ -99,7 +99,7 @@ def _nested(root: Path) -> str:
 
 def _single_image(root: Path) -> str:
     folder(root, {"bird": 1})
-    return r"bird has a single image, .*000\.png"
+    return r"bird has a single file, .*000\.png"
 
 
 def _no_test(root: Path) -> str:

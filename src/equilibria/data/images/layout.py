@@ -1,4 +1,4 @@
-"""A folder of images: which file shows which class, and which part it belongs to."""
+"""A folder of images or recordings: which file has which class, and which part it belongs to."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ VALID = ("val", "valid", "validation")
 # Files that operating systems add by themselves.
 _STRAY = {"thumbs.db", "desktop.ini", "__macosx"}
 
-# Of the choice of test images: the same names are the same choice on every machine.
+# Of the choice of test files: the same names are the same choice on every machine.
 _SEED = 0
 _TEST_SHARE = 0.1
 
 EXPECTED = (
-    "expected FOLDER/CLASS/IMAGE with at least two classes, or FOLDER/train/CLASS/IMAGE and "
-    "FOLDER/test/CLASS/IMAGE"
+    "expected FOLDER/CLASS/FILE with at least two classes, or FOLDER/train/CLASS/FILE and "
+    "FOLDER/test/CLASS/FILE"
 )
 
 Group = dict[str, list[str]]
-"""Names of the images of each class, below the root, both sorted."""
+"""Names of the files of each class, below the root, both sorted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The images of a folder.
+    """The files of a folder.
 
     Attributes:
         root: The folder.
@@ -50,12 +50,12 @@ class Layout:
 
 
 def read(root: Path, *, whole: bool = False) -> Layout:
-    """Find the images of a folder, by the names of its folders alone.
+    """Find the files of a folder, by the names of its folders alone.
 
-    Where there is a folder ``train`` with class folders in it, ``test`` has the test images, and
+    Where there is a folder ``train`` with class folders in it, ``test`` has the test files, and
     ``val``, ``valid`` or ``validation`` those to validate on; without ``test``, they are the test
-    images. Otherwise the class folders are in `root`, and a tenth of each class, at least one
-    image, is the test part: chosen by a fixed seed, so that the same names are always the same
+    files. Otherwise the class folders are in `root`, and a tenth of each class, at least one
+    file, is the test part: chosen by a fixed seed, so that the same names are always the same
     parts. Hidden files are left out.
 
     Args:
@@ -101,7 +101,7 @@ def _parted(root: Path) -> dict[str, Group]:
         parts[TEST] = valid[0]
     else:
         raise DataError(
-            f"{root} has a folder train but neither test nor val: put test images into "
+            f"{root} has a folder train but neither test nor val: put test files into "
             f"{root / TEST}, one folder per class; or name {root / TRAIN} itself, of which a tenth "
             "is then held out for testing"
         )
@@ -116,12 +116,12 @@ def _parted(root: Path) -> dict[str, Group]:
 
 
 def _divided(root: Path) -> dict[str, Group]:
-    """The parts of a folder of classes: one image in ten is to test on."""
+    """The parts of a folder of classes: one file in ten is to test on."""
     train, test = {}, {}
     for label, names in _group(root, "").items():
         if len(names) < 2:
             raise DataError(
-                f"{root / label} has a single image, {names[0]}: at least one for training and one "
+                f"{root / label} has a single file, {names[0]}: at least one for training and one "
                 "for testing are needed"
             )
         generator = torch.Generator().manual_seed(_SEED)
@@ -133,7 +133,7 @@ def _divided(root: Path) -> dict[str, Group]:
 
 
 def _group(root: Path, part: str) -> Group:
-    """The images of each class folder below ``root / part``."""
+    """The files of each class folder below ``root / part``."""
     folder = root / part
     labels = _folders(folder)
     if not labels:
@@ -143,11 +143,11 @@ def _group(root: Path, part: str) -> Group:
         entries = _entries(folder / label)
         if inner := [entry.name for entry in entries if _is_folder(entry)]:
             raise DataError(
-                f"{folder / label} has a folder {inner[0]} in it: images must be directly in the "
+                f"{folder / label} has a folder {inner[0]} in it: files must be directly in the "
                 f"folder of their class. {EXPECTED}"
             )
         if not entries:
-            raise DataError(f"{folder / label} has no images: add some, or remove the folder")
+            raise DataError(f"{folder / label} has no files: add some, or remove the folder")
         prefix = f"{part}/{label}" if part else label
         group[label] = [f"{prefix}/{entry.name}" for entry in entries]
     return group
