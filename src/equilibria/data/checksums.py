@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 
 from equilibria.data.errors import DataError, reading
@@ -44,6 +45,18 @@ def digest(
                     "wrong file: delete it and run again"
                 )
     return f"{algorithm}:{total.hexdigest()}"
+
+
+def fingerprint(root: Path, names: Iterable[str]) -> str:
+    """``sha256:...`` over names, lengths and times of change of many files below a folder.
+
+    Raises:
+        DataError: If a file is not there.
+    """
+    with reading(root):
+        stats = [(name, (root / name).stat()) for name in names]
+    listed = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
+    return f"sha256:{hashlib.sha256(repr(listed).encode()).hexdigest()}"
 
 
 def mismatch(path: Path, checksum: str, *, unpacked: bool = False, largest: int = LARGEST) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 import os
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import UnionType
 from typing import Any
 
-from equilibria.data import images
+from equilibria.data import images, sequences
 from equilibria.data.dataset import Dataset, Split
 from equilibria.data.errors import DataError
 from equilibria.data.images import ImageFolder, layout
@@ -24,6 +24,9 @@ DATA_SETS: dict[str, tuple[type, str | Entry]] = {
     "cifar100": (Dataset, "equilibria.data.images.cifar:CIFAR100"),
     "copy-memory": (Split, "equilibria.data.copy_memory:COPY_MEMORY"),
     "digits": (Dataset, "equilibria.data.digits:DIGITS"),
+    "dsa19": (SequenceSet, "equilibria.data.sequences.dsa:DSA19"),
+    "google12": (SequenceSet, "equilibria.data.sequences.speech:GOOGLE12"),
+    "google30": (SequenceSet, "equilibria.data.sequences.speech:GOOGLE30"),
     "har2": (SequenceSet, "equilibria.data.sequences.har:HAR2"),
     "har6": (SequenceSet, "equilibria.data.sequences.har:HAR6"),
     "imagenet": (ImageFolder, "equilibria.data.images.imagenet:IMAGENET"),
@@ -35,8 +38,15 @@ DATA_SETS: dict[str, tuple[type, str | Entry]] = {
     "ptb": (Corpus, "equilibria.data.text.named:PTB"),
     "wikitext2": (Corpus, "equilibria.data.text.named:WIKITEXT2"),
     "wikitext103": (Corpus, "equilibria.data.text.named:WIKITEXT103"),
+    "yelp5": (SequenceSet, "equilibria.data.sequences.yelp:YELP5"),
 }
 """The type of each data set, by name, and its `Entry`, or where that is, imported on demand."""
+
+FOLDERS: dict[type, tuple[Callable[..., Any], str]] = {
+    ImageFolder: (images.load, layout.EXPECTED),
+    SequenceSet: (sequences.load, sequences.EXPECTED),
+}
+"""What reads a user's folder, and what it expects there; where `kind` allows both, the first."""
 
 PACKAGES = {"PIL": "Pillow", "scipy": "scipy", "sklearn": "scikit-learn"}
 """Packages of the extra `cli` that readers import, by the name of the module."""
@@ -89,15 +99,16 @@ def load(
     names it.
 
     Args:
-        name: One of `available()`, or a folder of images with one subfolder per class.
+        name: One of `available()`, or a folder of images with one subfolder per class; where
+            `kind` is `sequences.SequenceSet`, a folder of sequences (`sequences.load`).
         data_dir: Folder that is searched before ``$EQUILIBRIA_DATA`` and the user's cache.
         download: Whether missing files may be downloaded.
         kind: Types that may be returned; names of data sets of other types are unknown.
         options: What the data set's reader takes, such as ``unit`` for a text.
 
     Returns:
-        A `Dataset` for classification, a `text.Corpus`, an `images.ImageFolder`, or a `Split` of
-        copy memory.
+        A `Dataset` for classification, a `text.Corpus`, an `images.ImageFolder`, a
+        `sequences.SequenceSet`, or a `Split` of copy memory.
 
     Raises:
         ValueError: If no data set has that name; the message names the nearest.
@@ -108,18 +119,18 @@ def load(
         known = entry(name)
         with _packages(known.title):
             return known.read(Files(known, data_dir, download), **options)
-    folders = issubclass(ImageFolder, kind)
-    if folders and Path(name).expanduser().is_dir():
+    read, expected = next((FOLDERS[k] for k in FOLDERS if issubclass(k, kind)), (None, ""))
+    if read and Path(name).expanduser().is_dir():
         with _packages(name):
-            return images.load(name, **options)
-    if folders and Path(name).name != name:
-        raise DataError(f"there is no folder {name}; {layout.EXPECTED}")
+            return read(name, **options)
+    if read and Path(name).name != name:
+        raise DataError(f"there is no folder {name}; {expected}")
     near = difflib.get_close_matches(name, names, n=1)
     hint = f": did you mean {near[0]!r}?" if near else "."
     missing, more = ", nor any folder", ", or any folder with one subfolder per class"
     raise ValueError(
-        f"no data set is called {name!r}{missing if folders else ''}{hint} Choose from "
-        f"{', '.join(names)}{more if folders else ''}"
+        f"no data set is called {name!r}{missing if read else ''}{hint} Choose from "
+        f"{', '.join(names)}{more if read else ''}"
     )
 
 

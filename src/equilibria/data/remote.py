@@ -18,6 +18,9 @@ from equilibria.data.fetch import fetch
 
 _ELSEWHERE = "--data-dir or EQUILIBRIA_DATA"
 
+# What stands for itself in an address: not all servers take "%2B" for the plus of a file's name.
+_PATH = "/+"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Remote:
@@ -54,7 +57,9 @@ class Remote:
     @property
     def address(self) -> str:
         """Where the data come from: the first address, of the file where there is one file."""
-        return self.addresses[0] + (quote(self.files[0]) if len(self.files) == 1 else "")
+        return self.addresses[0] + (
+            quote(self.files[0], safe=_PATH) if len(self.files) == 1 else ""
+        )
 
     def unpacked(
         self, names: tuple[str, ...], *inside: str, checksums: Mapping[str, str]
@@ -97,7 +102,7 @@ class Remote:
     def download(self, name: str, path: Path) -> Path:
         """Fetch a file from the first address that has it."""
         checksum = self.checksums.get(name)
-        urls = [address + quote(name) for address in self.addresses]
+        urls = [address + quote(name, safe=_PATH) for address in self.addresses]
         fetch(urls, path, checksum=checksum)
         if checksum is None:
             record = _record(path)
@@ -121,8 +126,8 @@ class Entry:
         name: Its name for `load`.
         title: Its name in tables.
         read: Makes the data set from its `Files` and the options of `load`.
-        remotes: Forms in which it is published, the best first; the first is downloaded. Empty
-            only if the reader asks nothing of its `Files`.
+        remotes: Forms in which it is published, the best first; the first that has an address is
+            downloaded. Empty only if the reader asks nothing of its `Files`.
         how_to_get: What to do if it cannot be downloaded, for example because of a log-in.
     """
 
@@ -170,7 +175,7 @@ class Files:
     @property
     def source(self) -> str:
         """Where the data come from: the official address, or the place on disk of a copy."""
-        official = self._official[0]
+        official = _first(self._official)
         known = official.addresses and self.remote.copy is None
         return official.address if known else str(self.paths[0])
 
@@ -194,7 +199,7 @@ class Files:
         if found := _complete(official, places):
             return found
         try:
-            return official[0], self._download(official, places)
+            return self._download(official, places)
         except DataError as error:
             if not (found := _complete(copies, places)):
                 raise
@@ -205,11 +210,14 @@ class Files:
             )
             return found
 
-    def _download(self, official: list[Remote], places: list[Path]) -> tuple[Path, ...]:
-        remote, found = official[0], official[0].find(places)
+    def _download(
+        self, official: list[Remote], places: list[Path]
+    ) -> tuple[Remote, tuple[Path, ...]]:
+        remote = _first(official)
+        found = remote.find(places)
         if self.may_download and remote.addresses:
             remote.check(found)
-            return tuple(
+            return remote, tuple(
                 found.get(name) or remote.download(name, places[0] / name) for name in remote.files
             )
         lacking = [
@@ -225,6 +233,11 @@ class Files:
         raise DataError(
             f"{self.entry.name}: {' or '.join(lacking)} was not found in {where}. {advice}"
         )
+
+
+def _first(official: list[Remote]) -> Remote:
+    """The first form that has an address; the first of all where none has."""
+    return next((remote for remote in official if remote.addresses), official[0])
 
 
 def _complete(remotes: list[Remote], places: list[Path]) -> tuple[Remote, tuple[Path, ...]] | None:
