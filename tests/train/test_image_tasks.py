@@ -68,7 +68,7 @@ def test_more_samples_contain_fewer_and_leave_those_set_aside() -> None:
 @pytest.mark.parametrize(
     ("valid", "samples", "message"),
     [
-        (98, None, r"valid is 98, but there are 100 training images of 3 classes: at most 97"),
+        (98, None, r"valid is 98, but there are 100 training samples of 3 classes: at most 97"),
         (None, 90, r"samples is 90, 30 of class c, but there are 20 .* at most 60 samples"),
         (10, 60, r"samples is 60, 20 of class c, but there are 18 .* at most 54 samples"),
         (None, 2, r"samples is 2, but there are 3 classes"),

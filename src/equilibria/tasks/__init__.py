@@ -6,11 +6,16 @@ from equilibria.tasks.classification import ImageClassification
 from equilibria.tasks.copying import CopyMemory
 from equilibria.tasks.feed import Batch, Feed, Part
 from equilibria.tasks.language import LanguageModelling
+from equilibria.tasks.sequences import SequenceClassification
+from equilibria.tasks.synthetic import AddingProblem, OrderProblem
 
 TASKS: dict[str, type[TaskConfig]] = {
     "image_classification": ImageClassification,
     "language_modelling": LanguageModelling,
     "copy_memory": CopyMemory,
+    "sequence_classification": SequenceClassification,
+    "adding": AddingProblem,
+    "order": OrderProblem,
 }
 """The config of each task, by the name that a recipe gives it."""
 
@@ -33,14 +38,17 @@ __all__ = [
     "ACCURACY",
     "LOSS",
     "TASKS",
+    "AddingProblem",
     "Batch",
     "CopyMemory",
     "Feed",
     "ImageClassification",
     "LanguageModelling",
     "Metric",
+    "OrderProblem",
     "Part",
     "SampleTask",
+    "SequenceClassification",
     "Sums",
     "Task",
     "TaskConfig",

@@ -39,7 +39,7 @@ def parts(
         most = len(targets) - len(groups)
         if valid > most:
             raise ValueError(
-                f"valid is {valid}, but there are {len(targets)} training images of {len(groups)} "
+                f"valid is {valid}, but there are {len(targets)} training samples of {len(groups)} "
                 f"classes: at most {max(0, most)} can be set aside"
             )
         counts = shares(sizes, valid)
@@ -48,6 +48,27 @@ def parts(
     if samples is not None:
         groups = _balanced(groups, labels, samples)
     return _taken(groups, [len(group) for group in groups]), aside
+
+
+def groups(members: Tensor, share: float) -> Tensor:
+    """Return which groups are set aside: whole ones, in an order that is fixed, at least one.
+
+    Args:
+        members: the group of each sample, (count,).
+        share: of the number of groups, in (0, 1); rounded.
+
+    Raises:
+        ValueError: there is one group only, so that none can be set aside.
+    """
+    found = members.unique()
+    if len(found) < 2:
+        raise ValueError(
+            "valid sets whole groups aside (volunteers, speakers, machines), and all training "
+            "sequences are of one group: set task.valid to null, or name more groups"
+        )
+    count = min(max(1, round(share * len(found))), len(found) - 1)
+    order = torch.randperm(len(found), generator=torch.Generator().manual_seed(_SEED))
+    return found[order[:count]].sort().values
 
 
 def shares(sizes: list[int], count: int) -> list[int]:

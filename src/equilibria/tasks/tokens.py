@@ -7,7 +7,7 @@ from typing import Any, Protocol, cast
 
 from torch import Tensor
 
-from equilibria.models import ModelConfig
+from equilibria.models import ClassifierConfig, ModelConfig
 
 
 class Predicts(Protocol):
@@ -28,7 +28,7 @@ def with_vocabulary(config: ModelConfig, size: int, name: str) -> ModelConfig:
     Raises:
         ValueError: it is of no sequence model, or of one for another vocabulary.
     """
-    if not hasattr(config, "vocabulary"):
+    if isinstance(config, ClassifierConfig) or not hasattr(config, "vocabulary"):
         raise ValueError(f"{type(config).__name__} describes no model of sequences of tokens")
     given = cast(Any, config).vocabulary
     if given is None:

@@ -1,0 +1,220 @@
+"""Classification of whole sequences: windows of sensors, spoken words, reviews."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from typing_extensions import override
+
+from equilibria.data import load
+from equilibria.data.errors import DataError, reading
+from equilibria.data.sequences import SequenceSet
+from equilibria.data.sequences.samples import SequenceSamples
+from equilibria.metric import ACCURACY
+from equilibria.models import ClassifierConfig, Model, ModelConfig
+from equilibria.tasks import selection
+from equilibria.tasks.base import SampleTask, TaskConfig, right
+from equilibria.tasks.standardisation import ChannelStatistics, Standardised
+
+__all__ = ["SEQUENCES", "SequenceClassification", "SequenceTask", "complete"]
+
+SEQUENCES = "sequences.json"
+"""The file of a run folder that tells what classes and channels are called and how signals were
+standardised."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceClassification(TaskConfig):
+    """Which of several classes is a sequence of? Trained with cross-entropy.
+
+    Args:
+        data: name of a data set (har2, google12, ...), or path of a folder of sequences as CSV or
+            NPZ files; null in a recipe that leaves it to --data FOLDER.
+        samples: training sequences to learn from, as many of each class; null for all.
+        valid: share of the training sequences that is set aside, and evaluated after each epoch in
+            place of the test sequences: those of that share of volunteers, speakers or machines
+            where the data name them, and of each class otherwise; null for none.
+        standardise: give each channel mean 0 and deviation 1 over the training sequences.
+        label_smoothing: share of a target's weight that is spread over all classes, in [0, 1).
+    """
+
+    data: str | None = "har2"
+    samples: int | None = None
+    valid: float | None = None
+    standardise: bool = True
+    label_smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.label_smoothing < 1.0:
+            raise ValueError(f"label_smoothing must lie in [0, 1); got {self.label_smoothing}")
+        if self.valid is not None and not 0.0 < self.valid < 1.0:
+            raise ValueError(f"valid must lie in (0, 1), or be null; got {self.valid}")
+        if self.samples is not None and self.samples < 1:
+            raise ValueError(f"samples must be at least 1, or null; got {self.samples}")
+
+    @override
+    def load(self, data_dir: Path | None = None) -> SequenceTask:
+        if self.data is None:
+            raise ValueError(
+                "there are no sequences to learn from: name a folder with --data FOLDER, with one "
+                "subfolder of CSV or NPZ files per class"
+            )
+        return SequenceTask(self, load(self.data, data_dir, kind=SequenceSet))
+
+    @override
+    def load_other(self, run: Path, data_dir: Path | None = None) -> SequenceTask:
+        """Read other sequences and standardise them as the run's own were.
+
+        Raises:
+            DataError: their classes or channels are not the run's.
+        """
+        config = replace(self, samples=None, valid=None)
+        assert config.data is not None  # nobody names data to evaluate on without a name
+        return SequenceTask(config, load(config.data, data_dir, kind=SequenceSet), run / SEQUENCES)
+
+
+class SequenceTask(SampleTask):
+    """Sequences (n, time, channels), or tokens (n, time), with labels (n,).
+
+    Args:
+        config: what the recipe says.
+        found: the data set.
+        seen: sequences.json of a run that evaluates on these data; None for its own.
+    """
+
+    metrics = (ACCURACY,)
+
+    def __init__(
+        self, config: SequenceClassification, found: SequenceSet, seen: Path | None = None
+    ) -> None:
+        self.config, self.source = config, found.title
+        self.labels, self.channels = found.labels, found.channels
+        self.vocabulary = found.vocabulary
+        samples = _chosen(config, found)
+        self.statistics: ChannelStatistics | None = None
+        if seen is not None:
+            self.statistics = self._seen(seen)
+        elif config.standardise and found.vocabulary is None:
+            self.statistics = ChannelStatistics.of(samples["train"])
+        if self.statistics is not None:
+            samples = {name: Standardised(s, self.statistics) for name, s in samples.items()}
+        super().__init__(samples, found.checksum)
+
+    def _seen(self, path: Path) -> ChannelStatistics | None:
+        """The statistics of a run, once its classes and channels are found to be these."""
+        try:
+            with reading(path):
+                content = json.loads(path.read_text("utf-8"))
+            known = {name: tuple(content[name]) for name in ("labels", "channels")}
+            normal = content["standardise"]
+            statistics = normal and ChannelStatistics(
+                tuple(normal["mean"]), tuple(normal["deviation"])
+            )
+        except (ValueError, TypeError, KeyError) as error:
+            raise DataError(f"{path} is damaged ({error}): restore it from a copy") from error
+        for name, theirs in known.items():
+            mine = getattr(self, name)
+            if mine != theirs:
+                raise DataError(
+                    f"{self.source} has the {name} {', '.join(mine) or 'none'}, and the run has "
+                    f"{', '.join(theirs) or 'none'}: they must be the same, in this order"
+                )
+        return statistics
+
+    @override
+    def complete(self, config: ModelConfig) -> ModelConfig:
+        shape = (len(self.channels),) if self.vocabulary is None else ()
+        return complete(config, shape, len(self.labels), self.vocabulary, self.source)
+
+    @override
+    def loss(self, model: Model, output: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(
+            output, targets, label_smoothing=self.config.label_smoothing, reduction="sum"
+        )
+
+    @override
+    def sums(self, model: Model, output: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        return right(output.argmax(1) == targets)
+
+    @override
+    def save(self, folder: Path) -> None:
+        """Write sequences.json: names of classes and channels, and how signals are standardised."""
+        statistics = self.statistics
+        content = {
+            "source": self.source,
+            "labels": self.labels,
+            "channels": self.channels,
+            "vocabulary": self.vocabulary,
+            "standardise": None if statistics is None else dataclasses.asdict(statistics),
+        }
+        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        (folder / SEQUENCES).write_text(text, "utf-8")
+
+
+def complete(
+    config: ModelConfig, shape: tuple[int, ...], classes: int, vocabulary: int | None, source: str
+) -> ModelConfig:
+    """Return the config of a classifier of sequences with what the data say filled in.
+
+    Args:
+        config: what the recipe says.
+        shape: (channels,) of signals, () of tokens.
+        classes: outputs.
+        vocabulary: number of tokens; None for signals.
+        source: what the data are called.
+
+    Raises:
+        ValueError: it is of no such model, or of one for other data.
+    """
+    if not (isinstance(config, ClassifierConfig) and hasattr(config, "vocabulary")):
+        raise ValueError(f"{type(config).__name__} describes no classifier of sequences")
+    facts: dict[str, Any] = {"shape": shape, "classes": classes, "vocabulary": vocabulary}
+    for name, value in facts.items():
+        given = getattr(config, name)
+        given = tuple(given) if isinstance(given, list) else given
+        if given is not None and given != value:
+            raise ValueError(
+                f"model.{name} is {given}, and {source} has {value}: leave it out or set it to that"
+            )
+    return replace(config, **facts)
+
+
+def _chosen(config: SequenceClassification, found: SequenceSet) -> dict[str, SequenceSamples]:
+    """The sequences of each split: "train", "test", and perhaps "valid".
+
+    Raises:
+        ValueError: there are not so many.
+    """
+    chosen: dict[str, SequenceSamples] = {"train": found.train, "test": found.test}
+    if found.valid is not None:
+        chosen["valid"] = found.valid
+        if config.valid is not None:
+            raise ValueError(
+                f"valid is {config.valid}, and '{config.data}' has sequences of its own to "
+                "validate on: set task.valid to null"
+            )
+    if config.valid is None and config.samples is None:
+        return chosen
+    targets, groups = found.train.targets, found.train.groups
+    if groups is not None and config.valid is not None:
+        aside = selection.groups(groups, config.valid)
+        rest = torch.nonzero(~torch.isin(groups, aside))[:, 0]
+        chosen["valid"] = found.train.select(torch.nonzero(torch.isin(groups, aside))[:, 0])
+        chosen["train"] = found.train.select(rest)
+        if config.samples is not None:
+            places, _ = selection.parts(targets[rest], found.labels, None, config.samples)
+            chosen["train"] = chosen["train"].select(places)
+        return chosen
+    count = None if config.valid is None else max(1, round(config.valid * len(targets)))
+    learned, apart = selection.parts(targets, found.labels, count, config.samples)
+    chosen["train"] = found.train.select(learned)
+    if apart is not None:
+        chosen["valid"] = found.train.select(apart)
+    return chosen
