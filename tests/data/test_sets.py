@@ -56,8 +56,9 @@ def test_a_target_a_sample() -> None:
 
 def test_an_unknown_name_gets_the_nearest() -> None:
     assert data.available(Dataset) == ["cifar10", "cifar100", "digits", "mnist"]
+    sequences = data.available(data.sequences.SequenceSet)
     assert data.available() == sorted(
-        [*data.available(Dataset), *data.text.available(), "copy-memory", "imagenet"]
+        [*data.available(Dataset), *data.text.available(), *sequences, "copy-memory", "imagenet"]
     )
     with pytest.raises(ValueError, match="'minst', nor any folder: did you mean 'mnist'"):
         data.load("minst")

@@ -11,12 +11,12 @@ from pathlib import Path
 from types import UnionType
 from typing import Any
 
-from equilibria.data import images, sequences
+from equilibria.data import images
 from equilibria.data.dataset import Dataset, Split
 from equilibria.data.errors import DataError
 from equilibria.data.images import ImageFolder, layout
 from equilibria.data.remote import Entry, Files
-from equilibria.data.sequences import SequenceSet
+from equilibria.data.sequences import SequenceSet, user
 from equilibria.data.text.corpus import Corpus
 
 DATA_SETS: dict[str, tuple[type, str | Entry]] = {
@@ -44,7 +44,7 @@ DATA_SETS: dict[str, tuple[type, str | Entry]] = {
 
 FOLDERS: dict[type, tuple[Callable[..., Any], str]] = {
     ImageFolder: (images.load, layout.EXPECTED),
-    SequenceSet: (sequences.load, sequences.EXPECTED),
+    SequenceSet: (user.load, user.EXPECTED),
 }
 """What reads a user's folder, and what it expects there; where `kind` allows both, the first."""
 

@@ -49,12 +49,12 @@ class Layout:
     targets: dict[str, list[int]]
 
 
-def read(root: Path, *, whole: bool = False) -> Layout:
+def read(root: Path, *, whole: bool = False, share: float = _TEST_SHARE) -> Layout:
     """Find the files of a folder, by the names of its folders alone.
 
     Where there is a folder ``train`` with class folders in it, ``test`` has the test files, and
     ``val``, ``valid`` or ``validation`` those to validate on; without ``test``, they are the test
-    files. Otherwise the class folders are in `root`, and a tenth of each class, at least one
+    files. Otherwise the class folders are in `root`, and a `share` of each class, at least one
     file, is the test part: chosen by a fixed seed, so that the same names are always the same
     parts. Hidden files are left out.
 
@@ -62,6 +62,7 @@ def read(root: Path, *, whole: bool = False) -> Layout:
         root: The folder.
         whole: Whether class folders in `root`, one or more, are all the test part; there is then
             nothing to train on.
+        share: The part of each class that is held out where the folder does not say.
 
     Raises:
         DataError: If that is not what the folder is; the message names what is wrong.
@@ -73,7 +74,7 @@ def read(root: Path, *, whole: bool = False) -> Layout:
     if _folders(root / TRAIN):
         groups = _parted(root)
     else:
-        groups = {TRAIN: {}, TEST: _group(root, "")} if whole else _divided(root)
+        groups = {TRAIN: {}, TEST: _group(root, "")} if whole else _divided(root, share)
     labels = tuple(groups[TRAIN] or groups[TEST])
     if len(labels) == 1 and not whole:
         raise DataError(
@@ -102,7 +103,7 @@ def _parted(root: Path) -> dict[str, Group]:
     else:
         raise DataError(
             f"{root} has a folder train but neither test nor val: put test files into "
-            f"{root / TEST}, one folder per class; or name {root / TRAIN} itself, of which a tenth "
+            f"{root / TEST}, one folder per class; or name {root / TRAIN} itself, of which a part "
             "is then held out for testing"
         )
     groups = {part: _group(root, name) for part, name in parts.items()}
@@ -115,8 +116,8 @@ def _parted(root: Path) -> dict[str, Group]:
     return groups
 
 
-def _divided(root: Path) -> dict[str, Group]:
-    """The parts of a folder of classes: one file in ten is to test on."""
+def _divided(root: Path, share: float) -> dict[str, Group]:
+    """The parts of a folder of classes: of each class, a share is to test on."""
     train, test = {}, {}
     for label, names in _group(root, "").items():
         if len(names) < 2:
@@ -126,7 +127,7 @@ def _divided(root: Path) -> dict[str, Group]:
             )
         generator = torch.Generator().manual_seed(_SEED)
         order = torch.randperm(len(names), generator=generator).tolist()
-        count = max(1, round(_TEST_SHARE * len(names)))
+        count = max(1, round(share * len(names)))
         test[label] = [names[place] for place in sorted(order[:count])]
         train[label] = [names[place] for place in sorted(order[count:])]
     return {TRAIN: train, TEST: test}

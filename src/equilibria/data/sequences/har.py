@@ -190,7 +190,7 @@ def _low_pass(signals: np.ndarray, cutoff: float) -> np.ndarray:
     # Imported here: it takes half a second, and what it makes is kept.
     from scipy import signal
 
-    b, a, *_ = signal.butter(3, cutoff / (_RATE / 2))
+    b, a = np.asarray(signal.butter(3, cutoff / (_RATE / 2)))
     return signal.filtfilt(b, a, signals, axis=0)
 
 

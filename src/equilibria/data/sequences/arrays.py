@@ -1,0 +1,114 @@
+"""Arrays of NumPy's files, of which nothing is unpickled, as finite numbers."""
+
+from __future__ import annotations
+
+import lzma
+import math
+import zipfile
+import zlib
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from equilibria.data.errors import DataError, reading
+from equilibria.data.regular import open_file
+
+LARGEST = 4 << 30
+"""Bytes that a file may have or unpack to, and that all sequences of a folder may take."""
+
+
+_DAMAGED = (
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError),
+    NotImplementedError,  # another compression
+)
+
+
+def read(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file by name, or that of an .npy file, whose name is ``""``.
+
+    No more is read than a header says, nor more than `LARGEST` bytes.
+
+    Raises:
+        DataError: If it is no such file, is damaged or too large, or has Python objects in it.
+    """
+    kind = path.suffix.lower()
+    try:
+        with reading(path), open_file(path) as file:
+            if kind == ".npy":
+                return {"": _array(file, path.stat().st_size, str(path))}
+            with zipfile.ZipFile(file) as archive:
+                return _members(archive, path)
+    except _DAMAGED as error:
+        raise DataError(
+            f"{path} is no {kind} file of NumPy, or is damaged ({error}): remove or replace it"
+        ) from None
+
+
+def finite(array: np.ndarray, name: str) -> np.ndarray:
+    """An array as float32.
+
+    Args:
+        array: Of any shape.
+        name: What it is, for messages.
+
+    Raises:
+        DataError: If it has something else than numbers, or one that is infinite or NaN, if only
+            in float32; the message says where, counting from 0.
+    """
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{name} is an array of {array.dtype}: expected real numbers")
+    with np.errstate(over="ignore"):
+        found = array.astype(np.float32)
+    if len(wrong := np.argwhere(~np.isfinite(found))):
+        place = tuple(wrong[0].tolist())
+        where = ", ".join(map(str, place))
+        raise DataError(
+            f"{name} has {array[place]} at [{where}]: expected finite numbers; leave out or fill "
+            "in what is missing"
+        )
+    return found
+
+
+def check_size(size: int, what: str) -> None:
+    """Raise DataError if that many bytes are too many; `what` has them."""
+    if size > LARGEST:
+        raise DataError(
+            f"{what} {size:,} bytes, and at most {LARGEST:,} are read into memory: use fewer, "
+            "shorter or coarser sequences"
+        )
+
+
+def _members(archive: zipfile.ZipFile, path: Path) -> dict[str, np.ndarray]:
+    entries = archive.infolist()
+    check_size(sum(entry.file_size for entry in entries), f"{path} unpacks to")
+    found = {}
+    for entry in entries:
+        key = entry.filename.removesuffix(".npy")
+        if entry.flag_bits & 1:
+            raise DataError(f"{path} is encrypted: save it without a password")
+        with archive.open(entry) as file:
+            found[key] = _array(file, entry.file_size, f"{key} in {path}")
+    return found
+
+
+def _array(file: IO[bytes], size: int, name: str) -> np.ndarray:
+    check_size(size, f"{name} has")
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"version {version} of the format")
+    if version == (1, 0):
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    else:
+        shape, fortran, dtype = np.lib.format.read_array_header_2_0(file)
+    if dtype.hasobject:
+        raise DataError(
+            f"{name} is an array of Python objects, which are not unpickled: save numbers of one "
+            "shape, padded where sequences differ in length, or each sequence in a file of its own"
+        )
+    expected = math.prod(shape) * dtype.itemsize
+    content = file.read(min(expected, size))
+    if len(content) != expected or file.read(1):
+        raise ValueError(f"the header says {expected:,} bytes, and there are others")
+    flat = np.frombuffer(content, dtype)
+    return flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)

@@ -1,0 +1,292 @@
+"""A user's own sequences: a folder of files, a table of files, or arrays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from equilibria.data.errors import DataError
+from equilibria.data.images import layout
+from equilibria.data.images.layout import TEST, TRAIN, VALID
+from equilibria.data.progress import tracked
+from equilibria.data.sequences import arrays, division, tables
+from equilibria.data.sequences.samples import Sequences, SequenceSet, digest, padded
+
+TABLE = "labels.csv"
+
+EXPECTED = (
+    "expected FOLDER/CLASS/FILE with a sequence in each .csv, .npy or .npz file, the class folders "
+    f"perhaps under train and test; or FOLDER/{TABLE} with the columns file and label; or "
+    "FOLDER/train.npz with the arrays x and y"
+)
+
+_COLUMNS = ("file", "label", "split", "group")
+_ARRAYS = ("x", "y", "lengths", "groups")
+
+
+@dataclass
+class _Part:
+    """Sequences ``(time, channels)``, the label of each, and its group where these are known."""
+
+    sequences: list[np.ndarray]
+    labels: list[str]
+    groups: list[str] | None = None
+
+
+def load(root: str | os.PathLike[str], *, title: str | None = None) -> SequenceSet:
+    """Read a folder of sequences that have a class each, in one of three forms.
+
+    - A folder for each class, ``FOLDER/CLASS/FILE``, as for images (`layout.read`), perhaps under
+      ``train``, ``test`` and ``valid``. A file is a sequence, as `tables.read` reads it.
+    - A table ``labels.csv`` with the columns ``file``, a path below the folder, and ``label``,
+      and perhaps ``split`` (train, valid or test) and ``group``.
+    - Arrays ``train.npz`` and perhaps ``test.npz`` and ``valid.npz``: ``x``, ``(count, time,
+      channels)`` or ``(count, time)``, and ``y``, whole numbers or texts, ``(count,)``; and
+      perhaps ``lengths``, after which `x` is ignored, and ``groups``.
+
+    Where there is no test part, a quarter of each class is, by whole groups where these are known;
+    the same folder is always divided alike.
+
+    Args:
+        root: The folder.
+        title: Its name in tables; None for the folder's name.
+
+    Raises:
+        DataError: If the folder is in none of these forms, or something in it does not fit; the
+            message names the file and the line or place.
+    """
+    root = Path(root).expanduser()
+    if not root.is_dir():
+        raise DataError(f"{root} is not a folder: {EXPECTED}")
+    if (root / TABLE).exists():
+        parts, channels = _table(root)
+    elif any((root / f"{part}.npz").exists() for part in (TRAIN, TEST, *VALID)):
+        parts, channels = _from_arrays(root)
+    else:
+        parts, channels = _folders(root)
+    labels = _sorted(parts[TRAIN].labels)
+    _check_labels(parts, labels, root)
+    groups = _sorted([g for part in parts.values() for g in part.groups or ()])
+    splits = {name: _sequences(part, labels, groups) for name, part in parts.items()}
+    if TEST not in splits:
+        whole = splits[TRAIN]
+        held = division.held_out(whole.targets, whole.groups, labels, root)
+        splits |= {
+            TRAIN: whole.select((~held).nonzero()[:, 0]),
+            TEST: whole.select(held.nonzero()[:, 0]),
+        }
+    name = str(root.resolve())
+    return SequenceSet(
+        name=name,
+        title=title or root.resolve().name,
+        train=splits[TRAIN],
+        test=splits[TEST],
+        valid=splits.get("valid"),
+        labels=tuple(labels),
+        channels=channels,
+        source=name,
+        checksum=digest(*splits.values()),
+    )
+
+
+def _sequences(part: _Part, labels: Sequence[str], groups: Sequence[str]) -> Sequences:
+    inputs, lengths = padded([torch.from_numpy(each) for each in part.sequences])
+    targets = _numbers(part.labels, labels)
+    return Sequences(
+        inputs, targets, lengths, None if part.groups is None else _numbers(part.groups, groups)
+    )
+
+
+def _numbers(names: Sequence[str], known: Sequence[str]) -> Tensor:
+    number = {name: place for place, name in enumerate(known)}
+    return torch.tensor([number[name] for name in names])
+
+
+def _sorted(names: Sequence[str]) -> list[str]:
+    """Different names, sorted as numbers where all are whole numbers."""
+    found = set(names)
+    whole = all(name.removeprefix("-").isdecimal() for name in found)
+    return sorted(found, key=lambda name: (int(name), name)) if whole else sorted(found)
+
+
+def _check_labels(parts: dict[str, _Part], labels: list[str], root: Path) -> None:
+    if len(labels) == 1:
+        raise DataError(f"{root} has a single class, {labels[0]}: there is nothing to classify")
+    for name, part in parts.items():
+        if more := [label for label in part.labels if label not in labels]:
+            raise DataError(
+                f"the {name} part of {root} has a class {more[0]} that the train part does not "
+                "have, so no model can learn it"
+            )
+
+
+# --- files of one sequence each ------------------------------------------------------------------
+
+
+def _folders(root: Path) -> tuple[dict[str, _Part], tuple[str, ...]]:
+    try:
+        found = layout.read(root, share=division.SHARE)
+    except DataError as error:
+        raise DataError(str(error).replace(layout.EXPECTED, EXPECTED)) from None
+    read, channels = _read([root / name for part in found.names for name in found.names[part]])
+    parts, first = {}, 0
+    for part, targets in found.targets.items():
+        parts[part] = _Part(
+            read[first : first + len(targets)], [found.labels[target] for target in targets]
+        )
+        first += len(targets)
+    return parts, channels
+
+
+def _table(root: Path) -> tuple[dict[str, _Part], tuple[str, ...]]:
+    path = root / TABLE
+    known = {TRAIN: TRAIN, TEST: TEST, **dict.fromkeys(VALID, "valid")}
+    rows = tables.rows(path)
+    _, names = next(rows, (0, []))
+    names = [name.strip() for name in names]
+    if not {"file", "label"} <= set(names) <= set(_COLUMNS) or len(set(names)) != len(names):
+        raise DataError(
+            f"{path} has the columns {', '.join(names) or '(none)'}: expected file and label, "
+            "perhaps split and group, and no other"
+        )
+    listed: dict[Path, tuple[str, str, str]] = {}
+    for line, cells in rows:
+        cells = [cell.strip() for cell in cells]
+        if len(cells) != len(names) or not all(cells):
+            raise DataError(
+                f"{path}, line {line}: expected a value for each of {', '.join(names)}, "
+                f"found {', '.join(cells)}"
+            )
+        row = dict(zip(names, cells, strict=True))
+        file = root / row["file"]
+        part = known.get(row.get("split", TRAIN))
+        if part is None:
+            raise DataError(
+                f"{path}, line {line}: the split is {row['split']!r}, expected train, valid or test"
+            )
+        if file in listed:
+            raise DataError(f"{path}, line {line}: {row['file']} is listed twice")
+        if not file.exists():
+            raise DataError(f"{path}, line {line}: there is no file {file}")
+        listed[file] = part, row["label"], row.get("group", "")
+    if not any(part == TRAIN for part, _, _ in listed.values()):
+        raise DataError(f"{path} lists no sequences to train on")
+    read, channels = _read(list(listed))
+    parts: dict[str, _Part] = {}
+    for sequence, (part, label, group) in zip(read, listed.values(), strict=True):
+        into = parts.setdefault(part, _Part([], [], [] if "group" in names else None))
+        into.sequences.append(sequence)
+        into.labels.append(label)
+        if into.groups is not None:
+            into.groups.append(group)
+    return parts, channels
+
+
+def _read(paths: list[Path]) -> tuple[list[np.ndarray], tuple[str, ...]]:
+    """All sequences, which have the same channels, and what these are called."""
+    found: list[np.ndarray] = []
+    names: dict[tuple[str, ...], Path] = {}
+    longest = 0
+    for path in tracked(paths, len(paths), "Reading sequences"):
+        each, channels = tables.read(path)
+        first = found[0] if found else each
+        if each.shape[1] != first.shape[1]:
+            raise DataError(
+                f"{path} has {each.shape[1]} channels, and {paths[0]} has {first.shape[1]}: "
+                "expected the same in all files"
+            )
+        if channels:
+            names.setdefault(channels, path)
+        if len(names) > 1:
+            (one, first_path), (other, _) = names.items()
+            raise DataError(
+                f"{path} has the channels {', '.join(other)}, and {first_path} has "
+                f"{', '.join(one)}: expected the same in the same order"
+            )
+        longest = max(longest, len(each))
+        arrays.check_size(
+            4 * len(paths) * longest * each.shape[1],
+            f"{len(paths)} sequences padded to the {longest} steps of the longest have",
+        )
+        found.append(each)
+    return found, next(iter(names), _unnamed(found[0].shape[1]))
+
+
+def _unnamed(count: int) -> tuple[str, ...]:
+    return tuple(f"channel {number}" for number in range(1, count + 1))
+
+
+# --- arrays --------------------------------------------------------------------------------------
+
+
+def _from_arrays(root: Path) -> tuple[dict[str, _Part], tuple[str, ...]]:
+    names = [name for name in (TRAIN, TEST, *VALID) if (root / f"{name}.npz").exists()]
+    if names[0] != TRAIN:
+        raise DataError(f"{root} has {names[0]}.npz and no train.npz: {EXPECTED}")
+    if sum(name in VALID for name in names) > 1:
+        raise DataError(f"{root} has both {names[-2]}.npz and {names[-1]}.npz: keep only one")
+    parts: dict[str, _Part] = {}
+    channels = 0
+    for name in names:
+        path = root / f"{name}.npz"
+        part = _arrays(path)
+        width = part.sequences[0].shape[1]
+        channels = channels or width
+        if width != channels:
+            raise DataError(
+                f"x in {path} has {width} channels, and in train.npz {channels}: expected the same"
+            )
+        parts["valid" if name in VALID else name] = part
+    return parts, _unnamed(channels)
+
+
+def _arrays(path: Path) -> _Part:
+    found = arrays.read(path)
+    if not {"x", "y"} <= set(found) <= set(_ARRAYS):
+        raise DataError(
+            f"{path} has the arrays {', '.join(found) or '(none)'}: expected x and y, perhaps "
+            "lengths and groups, and no other"
+        )
+    x = found["x"]
+    if x.ndim not in (2, 3) or 0 in x.shape:
+        raise DataError(
+            f"x in {path} has the shape {x.shape}: expected (count, time, channels) or "
+            "(count, time), none of them 0"
+        )
+    for name in _ARRAYS[1:]:
+        if name in found and found[name].shape != x.shape[:1]:
+            raise DataError(
+                f"{name} in {path} has the shape {found[name].shape}, and x {x.shape}: expected "
+                f"({len(x)},), one for each sequence"
+            )
+    x = x if x.ndim == 3 else x[:, :, None]
+    lengths = np.full(len(x), x.shape[1])
+    if "lengths" in found:
+        lengths = found["lengths"]
+        if lengths.dtype.kind not in "iu" or lengths.min() < 1 or lengths.max() > x.shape[1]:
+            raise DataError(
+                f"lengths in {path} are {np.unique(lengths)}, {lengths.dtype}: expected whole "
+                f"numbers from 1 to {x.shape[1]}, the steps of x"
+            )
+        # What comes after the end is not looked at: some fill it with NaN.
+        after = np.arange(x.shape[1]) >= lengths[:, None]
+        x = np.where(after[:, :, None], np.zeros((), x.dtype), x)
+    x = arrays.finite(x, f"x in {path}")
+    return _Part(
+        [each[:length] for each, length in zip(x, lengths.tolist(), strict=True)],
+        _texts(found["y"], f"y in {path}"),
+        _texts(found["groups"], f"groups in {path}") if "groups" in found else None,
+    )
+
+
+def _texts(array: np.ndarray, name: str) -> list[str]:
+    """Names of classes or groups, from whole numbers or texts."""
+    if array.dtype.kind not in "biuU":
+        raise DataError(f"{name} is an array of {array.dtype}: expected whole numbers or texts")
+    return [str(each) for each in array.tolist()]
