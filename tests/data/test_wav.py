@@ -1,0 +1,185 @@
+"""WAV files: what is read of each format, and what is said of those that cannot be."""
+
+import io
+import struct
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.io import wavfile
+
+from equilibria.data import DataError
+from equilibria.data.sequences import wav
+
+TONE = 0.7 * np.sin(np.arange(800) * 0.1)
+GUID = bytes.fromhex("000000001000800000aa00389b71")
+
+
+def chunk(kind: bytes, content: bytes) -> bytes:
+    return kind + struct.pack("<I", len(content)) + content + b"\0" * (len(content) % 2)
+
+
+def form(tag: int = 1, channels: int = 1, rate: int = 8000, bits: int = 16) -> bytes:
+    block = channels * bits // 8
+    return struct.pack("<HHIIHH", tag, channels, rate, rate * block, block, bits)
+
+
+def riff(*chunks: bytes) -> bytes:
+    return chunk(b"RIFF", b"WAVE" + b"".join(chunks))
+
+
+DATA = chunk(b"data", (TONE * 2**15).astype("<i2").tobytes())
+PLAIN = riff(chunk(b"fmt ", form()), DATA)
+
+
+def in_24_bits(tone: np.ndarray) -> bytes:
+    return b"".join(int(x * 2**23).to_bytes(3, "little", signed=True) for x in tone)
+
+
+# --- formats -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tag", "bits", "data", "error"),
+    [
+        (1, 8, (TONE * 128 + 128).astype(np.uint8).tobytes(), 2**-7),
+        (1, 16, (TONE * 2**15).astype("<i2").tobytes(), 2**-15),
+        (1, 24, in_24_bits(TONE), 2**-23),
+        (1, 32, (TONE * 2**31).astype("<i4").tobytes(), 2**-22),
+        (3, 32, TONE.astype("<f4").tobytes(), 2**-24),
+        (3, 64, TONE.astype("<f8").tobytes(), 2**-24),
+    ],
+)
+def test_all_formats_hold_the_same_tone(tag: int, bits: int, data: bytes, error: float) -> None:
+    plain = form(tag, bits=bits)
+    extended = form(0xFFFE, bits=bits) + struct.pack("<HHIH", 22, bits, 4, tag) + GUID
+    for header in (plain, extended):
+        samples, rate = wav.decode(riff(chunk(b"fmt ", header), chunk(b"data", data)), "tone")
+        assert (samples.dtype, samples.shape, rate) == (torch.float32, (800,), 8000)
+        assert abs(samples.double().numpy() - TONE).max() <= error
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int32, np.float32])
+def test_scipy_reads_the_same_samples(tmp_path: Path, dtype: type) -> None:
+    scale, middle = {np.uint8: (128, 128), np.int16: (2**15, 0), np.int32: (2**31, 0)}.get(
+        dtype, (1, 0)
+    )
+    stereo = np.stack([TONE, -0.5 * TONE], axis=1) * scale + middle
+    wavfile.write(tmp_path / "a.wav", 44100, stereo.astype(dtype))
+    rate, expected = wavfile.read(tmp_path / "a.wav")
+    samples, found = wav.read(tmp_path / "a.wav")
+    assert found == rate
+    mean = ((expected.astype(float) - middle) / scale).mean(1)
+    assert abs(samples.numpy() - mean).max() < 1e-6
+
+
+@pytest.mark.parametrize("bits", [8, 16, 24, 32])
+def test_the_largest_integers_stay_below_one(bits: int) -> None:
+    extremes = [255, 0] if bits == 8 else [2 ** (bits - 1) - 1, -(2 ** (bits - 1))]
+    data = b"".join(x.to_bytes(bits // 8, "little", signed=bits > 8) for x in extremes)
+    samples, _ = wav.decode(riff(chunk(b"fmt ", form(bits=bits)), chunk(b"data", data)), "extremes")
+    assert samples[0] < 1 and samples[1] == -1
+    assert samples[0] > 0.99
+
+
+def test_other_parts_and_their_padding_are_passed_over() -> None:
+    other = chunk(b"LIST", b"odd")
+    content = riff(other, chunk(b"fmt ", form()), other, DATA, other)
+    assert torch.equal(wav.decode(content, "a")[0], wav.decode(PLAIN, "b")[0])
+    odd = riff(chunk(b"fmt ", form(bits=8)), chunk(b"data", b"\x80\x90\x70"))
+    # Some programs leave out the last byte of padding.
+    assert torch.equal(wav.decode(odd[:-1], "c")[0], torch.tensor([0, 0.125, -0.125]))
+
+
+def test_what_is_written_is_read_and_clipped(tmp_path: Path) -> None:
+    samples = torch.tensor([0.0, 0.5, -1.0, 1.0, -7.0, 2**-15])
+    wav.write(tmp_path / "a.wav", samples, 16000)
+    found, rate = wav.read(tmp_path / "a.wav")
+    assert rate == 16000
+    assert found.tolist() == [0, 0.5, -1, 1 - 2**-15, -1, 2**-15]
+    with wave.open(str(tmp_path / "a.wav")) as file:
+        assert (file.getnchannels(), file.getsampwidth(), file.getnframes()) == (1, 2, 6)
+
+
+@pytest.mark.parametrize(
+    "samples", [torch.zeros(0), torch.zeros(2, 3), torch.tensor([0.0, torch.nan])]
+)
+def test_what_is_no_recording_is_not_written(tmp_path: Path, samples: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match=r"expected \(samples,\), finite, at least 1"):
+        wav.write(tmp_path / "a.wav", samples, 16000)
+
+
+# --- damage --------------------------------------------------------------------------------------
+
+
+def lying() -> bytes:
+    return PLAIN.replace(DATA[:8], b"data" + struct.pack("<I", 2**32 - 1))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is not a WAV file: convert it, e.g. with ffmpeg"),
+        (b"fLaC" + bytes(40), "is not a WAV file but FLAC"),
+        (b"RF64" + PLAIN[4:], "is not a WAV file but RF64"),
+        (PLAIN[:-100], "is truncated: its part 'data' should have 1,600 bytes, and 1,500 are"),
+        (PLAIN[:30], "is truncated: its part 'fmt '"),
+        (PLAIN[:36], "is damaged or truncated: it has no samples"),
+        (lying(), "'data' should have 4,294,967,295 bytes, and 1,600 are there"),
+        (riff(chunk(b"fmt ", form()), chunk(b"data", b"")), "damaged or empty: 0 bytes of sound"),
+        (riff(chunk(b"fmt ", form()), chunk(b"data", b"abc")), "expected a multiple of 2"),
+        (riff(DATA, chunk(b"fmt ", form())), "its samples come before their format"),
+        (riff(chunk(b"fmt ", form()[:9]), DATA), "its format has 9 bytes"),
+        (riff(chunk(b"fmt ", form(0x55)), DATA), r"compressed or unknown \(MP3\): convert it"),
+        (riff(chunk(b"fmt ", form(0xFFFE)), DATA), r"unknown \(format 0xfffe\)"),
+        (riff(chunk(b"fmt ", form(bits=12)), DATA), "samples of 12 bits"),
+        (riff(chunk(b"fmt ", form(3, bits=16)), DATA), "samples of 16 bits"),
+        (riff(chunk(b"fmt ", form(channels=0)), DATA), "its header says 0 channels"),
+        (riff(chunk(b"fmt ", form(rate=0)), DATA), "0 times a second"),
+        (
+            riff(chunk(b"fmt ", form(3, bits=32)), chunk(b"data", struct.pack("<f", np.inf))),
+            "a sample is not a finite number",
+        ),
+    ],
+)
+def test_a_damaged_or_foreign_file_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "sound.wav").write_bytes(content)
+    with pytest.raises(DataError, match=rf"sound\.wav .*{message}"):
+        wav.read(tmp_path / "sound.wav")
+
+
+def test_no_flipped_or_missing_byte_of_a_header_is_another_error() -> None:
+    for place in range(44):
+        for value in (0, 1, 0x7F, 0xFF):
+            broken = bytearray(PLAIN)
+            broken[place] = value
+            for content in (bytes(broken), bytes(broken[:place])):
+                try:
+                    samples, rate = wav.decode(content, "a.wav")
+                except DataError as error:
+                    assert "a.wav" in str(error)
+                else:
+                    assert len(samples) and rate > 0
+
+
+def test_a_missing_or_large_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match=r"none\.wav cannot be read: No such file"):
+        wav.read(tmp_path / "none.wav")
+    (tmp_path / "long.wav").write_bytes(PLAIN)
+    monkeypatch.setattr(wav, "LARGEST", len(PLAIN) - 1)
+    with pytest.raises(DataError, match=r"long\.wav has more than 1,643 bytes: cut it"):
+        wav.read(tmp_path / "long.wav")
+
+
+def test_what_the_standard_library_writes_is_read() -> None:
+    content = io.BytesIO()
+    with wave.open(content, "wb") as file:
+        file.setnchannels(2)
+        file.setsampwidth(3)
+        file.setframerate(22050)
+        file.writeframes(in_24_bits(np.repeat(TONE, 2)))
+    samples, rate = wav.decode(content.getvalue(), "a")
+    assert rate == 22050
+    assert abs(samples.double().numpy() - TONE).max() <= 2**-23
