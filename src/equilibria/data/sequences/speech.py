@@ -149,12 +149,15 @@ def _features(files: Iterable[tuple[str, bytes]]) -> dict[str, Tensor]:
         for name, content in files:
             folder, _, file = name.rpartition("/")
             if name in _LISTS.values():
-                lists[name] = content.decode()
-            elif folder == _NOISE:
-                noises[Path(file).stem] = samples(*wav.decode(content, name), name)
+                lists[name] = content.decode("utf-8", "replace")
+                continue
+            where = f"{name} of Speech Commands"
+            wave = samples(*wav.decode(content, where), where)
+            if folder == _NOISE:
+                noises[Path(file).stem] = wave
             else:
                 names.append(name)
-                yield second(samples(*wav.decode(content, name), name))
+                yield second(wave)
 
     parts = list(_log_mels(tracked(waves(), None, "Computing features of utterances once")))
     words = [name.partition("/")[0] for name in names]
