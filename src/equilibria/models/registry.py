@@ -14,7 +14,11 @@ from equilibria.models.sequence.architectures import (
     TransformerXLConfig,
     TrellisNetConfig,
 )
-from equilibria.models.sequence.recurrent import GRUConfig, LSTMConfig
+from equilibria.models.sequence.recurrent import (
+    CellLanguageConfig,
+    GRUConfig,
+    LSTMConfig,
+)
 from equilibria.models.vision.mdeq import MDEQConfig, MDEQUnrolledConfig
 from equilibria.models.vision.monotone import MonotoneConvConfig, MonotoneDenseConfig
 from equilibria.models.vision.ode import AugmentedNeuralODEConfig, NeuralODEConfig
@@ -34,6 +38,7 @@ CONFIGS: dict[str, type[ModelConfig]] = {
     "monotone-dense": MonotoneDenseConfig,
     "neural-ode": NeuralODEConfig,
     "recurrent": RecurrentConfig,
+    "recurrent-lm": CellLanguageConfig,
     "resnet": ResNetConfig,
     "transformer-xl": TransformerXLConfig,
     "trellisnet": TrellisNetConfig,

@@ -1,19 +1,22 @@
-"""Recurrent language models, LSTM and GRU: the explicit networks to measure against."""
+"""Recurrent language models: LSTM and GRU by torch's kernels, and any cell step by step."""
 
 import abc
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
 from equilibria.models.base import ExplicitConfig, Prediction
+from equilibria.models.recurrent.cell import CellOptions
+from equilibria.models.recurrent.ernn import ERNNOptions
+from equilibria.models.recurrent.layer import Recurrent as CellLoop
 from equilibria.models.sequence.base import SequenceModel, require_batch
 from equilibria.models.sequence.config import SequenceConfig, check_positive, check_share
 from equilibria.nn import VariationalDropout, weight_dropout
 
-__all__ = ["GRUConfig", "LSTMConfig", "Recurrent"]
+__all__ = ["CellLanguageConfig", "GRUConfig", "LSTMConfig", "Recurrent"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,33 +65,107 @@ class RecurrentConfig(SequenceConfig, ExplicitConfig):
     def network(self) -> "Recurrent":
         return Recurrent(self)
 
-    @property
     @abc.abstractmethod
-    def cell(self) -> type["RecurrentLayer"]:
-        """The kind of layer."""
+    def layer(self, width: int) -> "Layer":
+        """Return a new layer of inputs of some width."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LSTMConfig(RecurrentConfig):
     __doc__ = RecurrentConfig.__doc__
 
-    @property
     @override
-    def cell(self) -> type["RecurrentLayer"]:
-        return LSTMLayer
+    def layer(self, width: int) -> "Layer":
+        return LSTMLayer(width, self.hidden, self.weight_dropout)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GRUConfig(RecurrentConfig):
     __doc__ = RecurrentConfig.__doc__
 
-    @property
     @override
-    def cell(self) -> type["RecurrentLayer"]:
-        return GRULayer
+    def layer(self, width: int) -> "Layer":
+        return GRULayer(width, self.hidden, self.weight_dropout)
 
 
-class RecurrentLayer(nn.Module, abc.ABC):
+@dataclass(frozen=True, kw_only=True)
+class CellLanguageConfig(RecurrentConfig):
+    """The architecture of a recurrent language model of any cell.
+
+    Args:
+        vocabulary: number of tokens; None for that of the data, which the task fills in.
+        cutoffs: first token of each cluster of the adaptive embedding and softmax but the first.
+        division: by what the embeddings of each cluster are narrower than those of the one before.
+        tied_embedding: embedding and softmax share their tables.
+        embedding_scale: factor of the embeddings.
+        embedding_initial: standard deviation of the embeddings' weights at the start.
+        embedding_dropout: share of the vocabulary that is set to zero in a training step.
+        input_dropout: share of the embeddings' features that is dropped, at all times alike.
+        output_dropout: share of the features before the softmax that is dropped, likewise.
+        width: features of the embeddings.
+        hidden: features of each layer's state.
+        layers: layers on top of one another.
+        hidden_dropout: share of the features between two layers that is dropped, likewise.
+        weight_dropout: 0, for this is of the kernels of `lstm` and `gru`.
+        cell: the recurrent cell, one that solves for nothing.
+    """
+
+    cell: CellOptions = field(default_factory=ERNNOptions)
+
+    @override
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.weight_dropout:
+            raise ValueError(
+                f"weight_dropout is {self.weight_dropout}, and only the models lstm and gru have "
+                "it: set it to 0"
+            )
+        if self.cell.implicit:
+            raise ValueError(
+                f"{type(self.cell).__name__} solves for its state, and a language model takes a "
+                "cell with a fixed number of steps: ERNN, for example"
+            )
+
+    @override
+    def layer(self, width: int) -> "Layer":
+        return CellLayer(width, self.hidden, self.cell)
+
+
+class Layer(nn.Module, abc.ABC):
+    """One layer over a whole segment."""
+
+    @abc.abstractmethod
+    def forward(
+        self, x: Tensor, states: tuple[Tensor, ...] | None
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return outputs (batch, time, hidden) and the states (batch, hidden) at the end.
+
+        Args:
+            x: (batch, time, width).
+            states: at the end of the segment before; None for zeros.
+        """
+
+
+class CellLayer(Layer):
+    """A layer of any cell of `models.recurrent`, step by step."""
+
+    def __init__(self, width: int, hidden: int, cell: CellOptions) -> None:
+        super().__init__()
+        self.recurrent = CellLoop(width, hidden, cell=cell)
+
+    @override
+    def forward(
+        self, x: Tensor, states: tuple[Tensor, ...] | None
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        before = None
+        if states is not None:
+            stacked = tuple(state.to(x.dtype)[None] for state in states)
+            before = stacked[0] if self.recurrent.states == 1 else stacked
+        swept = self.recurrent.sweep(x.transpose(0, 1), before)
+        return swept.output.transpose(0, 1), tuple(state[0] for state in swept.state)
+
+
+class RecurrentLayer(Layer):
     """One layer over a whole segment, by torch's own kernel.
 
     Its two matrices are linear layers of their own, not one `nn.LSTM`, so that the one from state
@@ -116,12 +193,6 @@ class RecurrentLayer(nn.Module, abc.ABC):
     def forward(
         self, x: Tensor, states: tuple[Tensor, ...] | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return outputs (batch, time, hidden) and the states (batch, hidden) at the end.
-
-        Args:
-            x: (batch, time, width).
-            states: at the end of the segment before; None for zeros.
-        """
         if states is None:
             states = (x.new_zeros(len(x), self.hidden),) * self.states
         maps = self.input_map, self.state_map
@@ -171,9 +242,7 @@ class Recurrent(SequenceModel):
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__(config, config.width, config.hidden)
         widths = (config.width, *[config.hidden] * (config.layers - 1))
-        self.layers = nn.ModuleList(
-            config.cell(width, config.hidden, config.weight_dropout) for width in widths
-        )
+        self.layers = nn.ModuleList(config.layer(width) for width in widths)
         self.hidden_dropout = VariationalDropout(config.hidden_dropout, shared=(1,))
 
     @override
