@@ -303,7 +303,7 @@ def test_an_archive_that_is_cut_off_is_damaged(
 # --- a folder of recordings ----------------------------------------------------------------------
 
 
-def folder(root: Path, rate: int = 16_000, seconds: tuple[float, ...] = (1.0,) * 10) -> Path:
+def folder(root: Path, rate: int = 16_000, seconds: tuple[float, ...] = (1.0,) * 8) -> Path:
     for word, hertz in (("high", 2000), ("low", 300)):
         (root / word).mkdir(parents=True)
         for number, length in enumerate(seconds):
@@ -312,60 +312,58 @@ def folder(root: Path, rate: int = 16_000, seconds: tuple[float, ...] = (1.0,) *
 
 
 def test_a_folder_of_recordings_has_a_class_for_each_subfolder(tmp_path: Path) -> None:
-    found = recordings.read_folder(folder(tmp_path / "words"))
+    found = data.load(str(folder(tmp_path / "words")), kind=SequenceSet)
     assert (found.title, found.labels) == ("words", ("high", "low"))
-    assert found.train.inputs.shape == (18, 99, 32) and found.test.inputs.shape == (2, 99, 32)
+    assert found.train.inputs.shape == (12, 99, 32) and found.test.inputs.shape == (4, 99, 32)
     assert found.train.lengths is None and found.channels == recordings.CHANNELS
     for split in (found.train, found.test):
         peaks = split.inputs[:, 50].argmax(1)
         assert (peaks[split.targets == 0] > 15).all() and (peaks[split.targets == 1] < 8).all()
-    assert found.checksum == recordings.read_folder(tmp_path / "words").checksum
+
+
+def test_a_table_of_recordings_keeps_speakers_on_one_side(tmp_path: Path) -> None:
+    folder(tmp_path)
+    rows = [f"{word}/{n}.wav,{word},speaker {n % 4}" for word in ("high", "low") for n in range(8)]
+    (tmp_path / "labels.csv").write_text("\n".join(["file,label,group", *rows]))
+    found = data.load(str(tmp_path), kind=SequenceSet)
+    assert (len(found.train), len(found.test)) == (12, 4)
+    assert not set(found.train.groups.tolist()) & set(found.test.groups.tolist())
 
 
 @pytest.mark.parametrize("rate", [8_000, 11_025, 22_050, 44_100, 48_000])
 def test_recordings_of_any_rate_have_the_same_features(tmp_path: Path, rate: int) -> None:
-    found = recordings.read_folder(folder(tmp_path / "other", rate))
-    expected = recordings.read_folder(folder(tmp_path / "plain"))
-    inner = (slice(None), slice(3, 95))  # the filter rings at both ends
-    assert found.train.inputs.shape == expected.train.inputs.shape
-    loud = expected.train.inputs[inner] > 0
-    difference = (found.train.inputs[inner] - expected.train.inputs[inner]).abs()
-    assert difference[loud].max() < 0.1
+    for hertz in (300, 2000):
+        wav.write(tmp_path / "a.wav", tone(hertz, rate=rate), rate)
+        found, expected = recordings.features(tmp_path / "a.wav"), mel.log_mel(tone(hertz))
+        assert found.shape == expected.shape == (99, 32)
+        inner = slice(3, 95)  # the filter rings at both ends
+        difference = (found[inner] - expected[inner]).abs()
+        assert difference[expected[inner] > 0].max() < 0.1
 
 
 def test_recordings_of_any_length_are_padded_and_keep_their_lengths(tmp_path: Path) -> None:
-    found = recordings.read_folder(folder(tmp_path / "words", seconds=(0.01, 0.5, 1.0, 2.0)))
-    seen = set()
-    for split in (found.train, found.test):
-        assert split.lengths is not None
-        for inputs, length in zip(split.inputs, split.lengths.tolist(), strict=True):
-            assert (inputs[length:] == 0).all() and (inputs[:length] != 0).all()
-            seen.add(length)
-    assert seen == {1, 49, 99, 199}
+    folder(tmp_path, seconds=(0.01, 0.5, 1.0, 2.0))
+    found = data.load(str(tmp_path), kind=SequenceSet).train
+    assert found.lengths is not None
+    assert set(found.lengths.tolist()) <= {1, 49, 99, 199}
+    for inputs, length in zip(found.inputs, found.lengths.tolist(), strict=True):
+        assert (inputs[length:] == 0).all() and (inputs[:length] != 0).all()
 
 
-def test_parts_of_a_folder_are_kept_apart(tmp_path: Path) -> None:
-    for part, count in (("train", 4), ("val", 2), ("test", 3)):
-        folder(tmp_path / "words" / part, seconds=(0.5,) * count)
-    found = recordings.read_folder(tmp_path / "words", title="Words")
-    assert found.valid is not None and found.title == "Words"
-    assert [len(s) for s in (found.train, found.valid, found.test)] == [8, 4, 6]
-
-
-def test_what_is_wrong_with_a_folder_of_recordings_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder(tmp_path / "words", seconds=(0.1,) * 3)
-    (tmp_path / "words" / "high" / "song.mp3").write_bytes(b"ID3" + bytes(100))
-    with pytest.raises(DataError, match=r"song\.mp3 is not a WAV file but MP3: convert it"):
-        recordings.read_folder(tmp_path / "words")
-    (tmp_path / "words" / "high" / "song.mp3").unlink()
-    wav.write(tmp_path / "words" / "low" / "slow.wav", torch.zeros(100), 7)
-    with pytest.raises(DataError, match=r"slow\.wav has 7 samples per second: expected 1,000 to"):
-        recordings.read_folder(tmp_path / "words")
-    wav.write(tmp_path / "words" / "low" / "slow.wav", torch.zeros(160_000), 16_000)
-    monkeypatch.setattr(recordings, "MEMORY", 500_000)
-    with pytest.raises(DataError, match=r"slow\.wav has 999 steps, and 7 recordings padded"):
-        recordings.read_folder(tmp_path / "words")
-    with pytest.raises(DataError, match=r"no class folders: expected FOLDER/CLASS/FILE"):
-        recordings.read_folder(tmp_path / "words" / "high")
+def test_what_is_wrong_with_a_folder_of_recordings_is_named(tmp_path: Path) -> None:
+    folder(tmp_path, seconds=(0.1,) * 4)
+    song = tmp_path / "high" / "song.wav"
+    song.write_bytes(b"ID3" + bytes(100))
+    with pytest.raises(DataError, match=r"song\.wav is not a WAV file but MP3: convert it"):
+        data.load(str(tmp_path), kind=SequenceSet)
+    song.rename(song.with_suffix(".mp3"))
+    with pytest.raises(DataError, match=r"song\.mp3 is none of \.csv, \.npy, \.npz, \.wav"):
+        data.load(str(tmp_path), kind=SequenceSet)
+    song.with_suffix(".mp3").unlink()
+    wav.write(song, torch.zeros(100), 7)
+    with pytest.raises(DataError, match=r"song\.wav has 7 samples per second: expected 1,000 to"):
+        data.load(str(tmp_path), kind=SequenceSet)
+    song.unlink()
+    (tmp_path / "high" / "table.csv").write_text("1,2\n3,4\n")
+    with pytest.raises(DataError, match=r"table\.csv has 2 channels, and .*wav has 32"):
+        data.load(str(tmp_path), kind=SequenceSet)

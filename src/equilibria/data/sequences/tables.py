@@ -1,4 +1,4 @@
-"""One sequence from a file: CSV with a row for each step, or an array of NumPy."""
+"""One sequence from a file: CSV with a row for each step, an array of NumPy, or a recording."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 
 from equilibria.data.errors import DataError, reading
 from equilibria.data.regular import open_file
-from equilibria.data.sequences import arrays
+from equilibria.data.sequences import arrays, recordings
 
-SUFFIXES = (".csv", ".npy", ".npz")
+SUFFIXES = (".csv", ".npy", ".npz", ".wav")
 
 
 def read(path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -22,6 +22,7 @@ def read(path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
 
     A CSV file has one row of numbers for each step, and may begin with a row of names. An array
     is ``(time, channels)`` or ``(time,)``; an .npz file has one array, or one that is called x.
+    Of a WAV file the sequence is 32 log-mel features every 10 ms (`mel.log_mel`).
 
     Args:
         path: A file that ends in one of `SUFFIXES`.
@@ -40,6 +41,8 @@ def read(path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
         )
     if kind == ".csv":
         return _csv(path)
+    if kind == ".wav":
+        return recordings.features(path).numpy(), recordings.CHANNELS
     found = arrays.read(path)
     if len(found) != 1 and "x" not in found:
         raise DataError(

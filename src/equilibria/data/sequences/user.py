@@ -21,8 +21,8 @@ from equilibria.data.sequences.samples import Sequences, SequenceSet, digest, pa
 TABLE = "labels.csv"
 
 EXPECTED = (
-    "expected FOLDER/CLASS/FILE with a sequence in each .csv, .npy or .npz file, the class folders "
-    f"perhaps under train and test; or FOLDER/{TABLE} with the columns file and label; or "
+    "expected FOLDER/CLASS/FILE with a sequence in each .csv, .npy, .npz or .wav file, the class "
+    f"folders perhaps under train and test; or FOLDER/{TABLE} with the columns file and label; or "
     "FOLDER/train.npz with the arrays x and y"
 )
 
