@@ -97,10 +97,15 @@ def _array(file: IO[bytes], size: int, name: str) -> np.ndarray:
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"version {version} of the format")
-    if version == (1, 0):
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
-    else:
-        shape, fortran, dtype = np.lib.format.read_array_header_2_0(file)
+    header = (
+        np.lib.format.read_array_header_1_0
+        if version == (1, 0)
+        else np.lib.format.read_array_header_2_0
+    )
+    try:
+        shape, fortran, dtype = header(file)
+    except Exception as error:  # it is parsed as Python, and a damaged one can raise anything
+        raise ValueError(f"its header: {error}") from None
     if dtype.hasobject:
         raise DataError(
             f"{name} is an array of Python objects, which are not unpickled: save numbers of one "

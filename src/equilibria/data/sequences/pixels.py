@@ -44,9 +44,7 @@ class NoisyRows:
 
     def __post_init__(self) -> None:
         if self.steps < (rows := self.images.inputs.shape[2]):
-            raise ValueError(
-                f"steps is {self.steps}: expected at least one for each of {rows} rows"
-            )
+            raise ValueError(f"steps is {self.steps}: expected {rows}, one for each row, or more")
 
     @property
     def targets(self) -> Tensor:
