@@ -83,7 +83,7 @@ def read(files: Files) -> SequenceSet:
     )
     # Activity, person, segment.
     shape = found["x"].shape[:3]
-    activity, person, _ = (each.flatten() for each in torch.meshgrid(*map(torch.arange, shape)))
+    activity, person, _ = torch.cartesian_prod(*map(torch.arange, shape)).T
     tested = torch.isin(person + 1, torch.tensor(TESTED))
     x = found["x"].flatten(0, 2)
     splits = {

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import io
 import json
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import torch
@@ -145,7 +145,7 @@ def _encoded(reviews: Callable[[str], Iterator[Review]], path: Path) -> dict[str
 def _lines(path: Path) -> Iterator[Review]:
     """The reviews of Yelp's own file, a JSON object a line."""
     with reading(path), open_file(path) as file:
-        for number, line in enumerate(iter(lambda: file.readline(_LONGEST), b""), 1):
+        for number, line in enumerate(_short(file), 1):
             try:
                 review = json.loads(line)
                 yield _review(review["stars"], review["text"])
@@ -164,7 +164,7 @@ def _rows(path: Path, split: str) -> Iterator[Review]:
     name = f"{_FOLDER}/{split}.csv"
     with reading(path, *archive.DAMAGED):
         for _, file in archive.opened(path, name.__eq__):
-            rows = csv.reader(_short(io.TextIOWrapper(file, "utf-8", newline="")))
+            rows = csv.reader(line.decode() for line in _short(file))
             try:
                 for stars, review in rows:
                     yield _review(int(stars), review.replace("\\n", " "))
@@ -177,9 +177,9 @@ def _rows(path: Path, split: str) -> Iterator[Review]:
     raise DataError(f"{path} does not contain {name}: it is a different file")
 
 
-def _short(text: io.TextIOWrapper) -> Iterable[str]:
-    """Lines, none of them longer than `_LONGEST`."""
-    return iter(lambda: text.readline(_LONGEST), "")
+def _short(file: IO[bytes]) -> Iterator[bytes]:
+    """Lines, of which those longer than `_LONGEST` are cut into several."""
+    return iter(lambda: file.readline(_LONGEST), b"")
 
 
 def _review(stars: object, text: object) -> Review:
