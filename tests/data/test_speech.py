@@ -15,7 +15,7 @@ from file_server import FileServer, serving
 from scipy.io import wavfile
 
 from equilibria import data
-from equilibria.data import DataError
+from equilibria.data import DataError, locate
 from equilibria.data.sequences import SequenceSet, mel, recordings, speech, wav
 
 # --- features ------------------------------------------------------------------------------------
@@ -298,6 +298,17 @@ def test_an_archive_that_is_cut_off_is_damaged(
     served(monkeypatch, server, packed(files)[:-1000])
     with pytest.raises(DataError, match=r"speech_commands_v0\.01\.tar\.gz is damaged"):
         data.load("google12", tmp_path)
+
+
+@pytest.mark.data
+def test_the_real_archive_has_the_papers_numbers(real: Path) -> None:
+    if not speech.GOOGLE12.remotes[0].find(locate.folders("google12")):
+        pytest.skip("EQUILIBRIA_DATA names no folder with Speech Commands")
+    twelve = data.load("google12", download=False, kind=SequenceSet)
+    assert twelve.valid is not None
+    assert [len(s) for s in (twelve.train, twelve.valid, twelve.test)] == [22_246, 3_093, 3_081]
+    thirty = data.load("google30", download=False, kind=SequenceSet)
+    assert (len(thirty.train), len(thirty.test)) == (51_088, 6_835)
 
 
 # --- a folder of recordings ----------------------------------------------------------------------
