@@ -36,7 +36,8 @@ def steps(samples: int) -> int:
 def log_mel(waves: Tensor) -> Tensor:
     """Logarithms of the energy in 32 bands of frequency.
 
-        y_tm = log(max(FLOOR, sum_k F_mk abs(X_tk)^2)),  X_tk = sum_n w_n x_{160 t + n} e^{-2πikn/512}
+        y_tm = log(max(FLOOR, sum_k F_mk abs(X_tk)^2))
+        X_tk = sum_n w_n x_{160 t + n} exp(-2 pi i k n / 512)
 
     w is a Hamming window of 400 samples, F the triangles of `filters`. There is no pre-emphasis:
     it would add a constant to each feature, which standardising takes away.
