@@ -85,5 +85,5 @@ def test_euler_steps_converge_linearly_no_slower_than_corollary_1_says():
 def test_a_step_too_large_fails_the_condition():
     c = cell(bound=0.8)
     x, before = torch.randn(6, 3).double(), torch.randn(6, 5).double()
-    found = d.euler_steps(c, x, before, size=2.5, steps=3, limit=3)
+    found = d.euler_steps(c, x, before, size=2.5, steps=3)
     assert (found.condition > 0).any() and (found.norm > 1).all()

@@ -10,12 +10,13 @@ import functools
 from importlib import resources
 from typing import Any
 
-__all__ = ["AGARWALA_2022", "BAI_2019", "BAI_2021", "BAI_2022", "published"]
+__all__ = ["AGARWALA_2022", "BAI_2019", "BAI_2021", "BAI_2022", "KAG_2019", "published"]
 
 AGARWALA_2022 = "Agarwala and Schoenholz 2022"
 BAI_2019 = "Bai et al. 2019"
 BAI_2021 = "Bai et al. 2021"
 BAI_2022 = "Bai 2022 (thesis)"
+KAG_2019 = "Kag et al. 2019"
 
 
 def published(paper: str, item: str) -> list[dict[str, Any]]:

@@ -136,7 +136,7 @@ class EulerSteps(NamedTuple):
     rate: Tensor
     """|F| after the Euler step over |F| before: the measured rate of linear convergence."""
     distance: Tensor
-    """|h - h_eq| / |h_0 - h_eq| after the step, h_eq after many more of them."""
+    """|h - h_eq| / |h_0 - h_eq| after the step."""
 
 
 @torch.no_grad()
@@ -159,18 +159,18 @@ def euler_steps(
         before: h_(k-1), (batch, hidden).
         size: eta.
         steps: how many are measured.
-        limit: after how many the equilibrium is taken to be reached.
+        limit: small steps, of 1 / (2 gamma), after which the equilibrium is taken to be reached.
     """
-    h = torch.zeros_like(before)
-    path: list[Tensor] = [h]
-    for _ in range(max(limit, steps)):
-        h = h + size * field(cell, h, x, before)
-        path.append(h)
-    equilibrium = path[-1]
+    equilibrium = torch.zeros_like(before)
+    for _ in range(limit):
+        equilibrium = equilibrium + 0.5 / cell.gamma * field(cell, equilibrium, x, before)
+    path = [torch.zeros_like(before)]
+    for _ in range(steps):
+        path.append(path[-1] + size * field(cell, path[-1], x, before))
     columns: list[list[Tensor]] = [[], [], [], []]
     first = (path[0] - equilibrium).norm(dim=1)
-    identity = torch.eye(cell.hidden, dtype=h.dtype, device=h.device)
-    for h, after in itertools.islice(itertools.pairwise(path), steps):
+    identity = torch.eye(cell.hidden, dtype=before.dtype, device=before.device)
+    for h, after in itertools.pairwise(path):
         value = field(cell, h, x, before)
         with torch.enable_grad():
             jacobian = field_jacobian(cell, h, x, before)

@@ -1,0 +1,1 @@
+"""Kag et al. 2019: equilibrated recurrent networks."""
