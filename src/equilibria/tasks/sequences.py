@@ -21,6 +21,7 @@ from equilibria.metric import ACCURACY
 from equilibria.models import ClassifierConfig, Model, ModelConfig
 from equilibria.tasks import selection
 from equilibria.tasks.base import SampleTask, TaskConfig, right
+from equilibria.tasks.feed import Batch
 from equilibria.tasks.standardisation import ChannelStatistics, Standardised
 
 __all__ = ["SEQUENCES", "SequenceClassification", "SequenceTask", "complete"]
@@ -42,6 +43,8 @@ class SequenceClassification(TaskConfig):
             place of the test sequences: those of that share of volunteers, speakers or machines
             where the data name them, and of each class otherwise; null for none.
         standardise: give each channel mean 0 and deviation 1 over the training sequences.
+        noise: standard deviation of Gaussian noise that is added to training signals, at each step
+            anew, in units of a standardised channel.
         label_smoothing: share of a target's weight that is spread over all classes, in [0, 1).
     """
 
@@ -49,11 +52,19 @@ class SequenceClassification(TaskConfig):
     samples: int | None = None
     valid: float | None = None
     standardise: bool = True
+    noise: float = 0.0
     label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.label_smoothing < 1.0:
             raise ValueError(f"label_smoothing must lie in [0, 1); got {self.label_smoothing}")
+        if not 0.0 <= self.noise < float("inf"):
+            raise ValueError(f"noise must not be negative; got {self.noise}")
+        if self.noise and not self.standardise:
+            raise ValueError(
+                f"noise is {self.noise:g} in units of a standardised channel, and standardise is "
+                "false: set one of them otherwise"
+            )
         if self.valid is not None and not 0.0 < self.valid < 1.0:
             raise ValueError(f"valid must lie in (0, 1), or be null; got {self.valid}")
         if self.samples is not None and self.samples < 1:
@@ -97,6 +108,11 @@ class SequenceTask(SampleTask):
         self.config, self.source = config, found.title
         self.labels, self.channels = found.labels, found.channels
         self.vocabulary = found.vocabulary
+        if config.noise and found.vocabulary is not None:
+            raise ValueError(
+                f"noise is {config.noise:g}, and '{config.data}' has tokens, not signals: set "
+                "task.noise to 0"
+            )
         samples = _chosen(config, found)
         self.statistics: ChannelStatistics | None = None
         if seen is not None:
@@ -132,6 +148,14 @@ class SequenceTask(SampleTask):
     def complete(self, config: ModelConfig) -> ModelConfig:
         shape = (len(self.channels),) if self.vocabulary is None else ()
         return complete(config, shape, len(self.labels), self.vocabulary, self.source)
+
+    @override
+    def augment(self, batch: Batch) -> Batch:
+        if not self.config.noise:
+            return batch
+        x, lengths = batch.inputs if isinstance(batch.inputs, tuple) else (batch.inputs, None)
+        x = x + self.config.noise * torch.randn_like(x)
+        return batch._replace(inputs=x if lengths is None else (x, lengths))
 
     @override
     def loss(self, model: Model, output: Tensor, targets: Tensor) -> Tensor:

@@ -89,7 +89,13 @@ def examine(
 
 
 def check_implicit(loaded: Run) -> None:
-    """Raise RunError if a run is of an explicit network."""
+    """Raise RunError if a run is of an explicit network, or solves at each step of a sequence."""
+    if loaded.recipe.model.implicit and not isinstance(loaded.model, EquilibriumModel):
+        raise RunError(
+            f"{loaded.folder} holds a {type(loaded.model).__name__}, which solves for a state at "
+            "each step of a sequence; what is examined is one equilibrium per sample. How its "
+            "solves end: equilibria evaluate"
+        )
     if not isinstance(loaded.model, EquilibriumModel):
         raise RunError(
             f"{loaded.folder} holds an explicit network ({type(loaded.model).__name__}), which "
