@@ -59,6 +59,14 @@ class TestStandardisation:
         (x, _), _ = task(folder).samples["train"][slice(0, 48)]
         assert x.isfinite().all() and not x[..., 1].any()
 
+    def test_compressed_signals_keep_their_sign_and_gain_where_they_are_small(
+        self, folder: Path
+    ) -> None:
+        (plain, _), _ = task(folder).samples["train"][slice(0, 48)]
+        (x, _), _ = task(folder, compress=0.1).samples["train"][slice(0, 48)]
+        expected = torch.asinh(10 * plain) / torch.asinh(torch.tensor(10.0))
+        torch.testing.assert_close(x, expected)
+
     def test_noise_is_added_in_training_alone(self, folder: Path) -> None:
         loaded = task(folder, noise=0.5)
         batch = loaded.feed(48, 0).batch(0)
@@ -68,7 +76,11 @@ class TestStandardisation:
             assert len(other.inputs[0]) == 5
 
     @pytest.mark.parametrize(
-        "options", [{"noise": -1.0}, {"noise": 0.1, "standardise": False}, {"valid": 1.5}]
+        "options",
+        [
+            *({"noise": -1.0}, {"noise": 0.1, "standardise": False}, {"valid": 1.5}),
+            *({"compress": 0.0}, {"compress": 0.1, "standardise": False}),
+        ],
     )
     def test_impossible_options_are_refused(self, options) -> None:
         with pytest.raises(ValueError):

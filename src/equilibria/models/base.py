@@ -59,6 +59,11 @@ class ModelConfig(abc.ABC):
         """Whether the model has a `DEQ` layer, which a recipe's solver and adjoint are for."""
         return True
 
+    @property
+    def title(self) -> str:
+        """What the model is called where its training is announced."""
+        return type(self).__name__.removesuffix("Config")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExplicitConfig(ModelConfig):

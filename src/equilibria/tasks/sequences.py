@@ -43,8 +43,11 @@ class SequenceClassification(TaskConfig):
             place of the test sequences: those of that share of volunteers, speakers or machines
             where the data name them, and of each class otherwise; null for none.
         standardise: give each channel mean 0 and deviation 1 over the training sequences.
+        compress: c of asinh(x / c) / asinh(1 / c), which standardised signals x are put through so
+            that small movements count beside large ones: linear well below c, logarithmic above;
+            null to leave them.
         noise: standard deviation of Gaussian noise that is added to training signals, at each step
-            anew, in units of a standardised channel.
+            anew, in units of a standardised channel, after it is compressed.
         label_smoothing: share of a target's weight that is spread over all classes, in [0, 1).
     """
 
@@ -52,6 +55,7 @@ class SequenceClassification(TaskConfig):
     samples: int | None = None
     valid: float | None = None
     standardise: bool = True
+    compress: float | None = None
     noise: float = 0.0
     label_smoothing: float = 0.0
 
@@ -60,11 +64,14 @@ class SequenceClassification(TaskConfig):
             raise ValueError(f"label_smoothing must lie in [0, 1); got {self.label_smoothing}")
         if not 0.0 <= self.noise < float("inf"):
             raise ValueError(f"noise must not be negative; got {self.noise}")
-        if self.noise and not self.standardise:
-            raise ValueError(
-                f"noise is {self.noise:g} in units of a standardised channel, and standardise is "
-                "false: set one of them otherwise"
-            )
+        if self.compress is not None and not 0.0 < self.compress < float("inf"):
+            raise ValueError(f"compress must be positive, or null; got {self.compress}")
+        for name in ("noise", "compress"):
+            if getattr(self, name) and not self.standardise:
+                raise ValueError(
+                    f"{name} is {getattr(self, name):g} in units of a standardised channel, and "
+                    "standardise is false: set one of them otherwise"
+                )
         if self.valid is not None and not 0.0 < self.valid < 1.0:
             raise ValueError(f"valid must lie in (0, 1), or be null; got {self.valid}")
         if self.samples is not None and self.samples < 1:
@@ -108,17 +115,17 @@ class SequenceTask(SampleTask):
         self.config, self.source = config, found.title
         self.labels, self.channels = found.labels, found.channels
         self.vocabulary = found.vocabulary
-        if config.noise and found.vocabulary is not None:
+        if found.vocabulary is not None and (config.noise or config.compress):
             raise ValueError(
-                f"noise is {config.noise:g}, and '{config.data}' has tokens, not signals: set "
-                "task.noise to 0"
+                f"'{config.data}' has tokens, not signals: set task.noise to 0 and task.compress "
+                "to null"
             )
         samples = _chosen(config, found)
         self.statistics: ChannelStatistics | None = None
         if seen is not None:
             self.statistics = self._seen(seen)
         elif config.standardise and found.vocabulary is None:
-            self.statistics = ChannelStatistics.of(samples["train"])
+            self.statistics = ChannelStatistics.of(samples["train"], config.compress)
         if self.statistics is not None:
             samples = {name: Standardised(s, self.statistics) for name, s in samples.items()}
         super().__init__(samples, found.checksum)
@@ -131,7 +138,7 @@ class SequenceTask(SampleTask):
             known = {name: tuple(content[name]) for name in ("labels", "channels")}
             normal = content["standardise"]
             statistics = normal and ChannelStatistics(
-                tuple(normal["mean"]), tuple(normal["deviation"])
+                tuple(normal["mean"]), tuple(normal["deviation"]), normal["compress"]
             )
         except (ValueError, TypeError, KeyError) as error:
             raise DataError(f"{path} is damaged ({error}): restore it from a copy") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +20,20 @@ class ChannelStatistics:
     """Mean and standard deviation of each channel, over all steps of some sequences.
 
     A channel that is constant has deviation 1: it is moved to 0 and left there.
+
+    Attributes:
+        mean: of each channel.
+        deviation: of each channel.
+        compress: c of asinh(x / c) / asinh(1 / c), which standardised signals x are then put
+            through: linear well below c, logarithmic above, and 1 at 1; None to leave them.
     """
 
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
+    compress: float | None = None
 
     @classmethod
-    def of(cls, sequences: SequenceSamples) -> ChannelStatistics:
+    def of(cls, sequences: SequenceSamples, compress: float | None = None) -> ChannelStatistics:
         """Return the statistics of sequences, in float64, without what follows their ends."""
         count, total, squares, first = 0, 0.0, 0.0, None
         for start in range(0, len(sequences), _BLOCK):
@@ -40,15 +48,21 @@ class ChannelStatistics:
         mean = total / count
         deviation = (squares / count - mean.square()).clamp(min=0).sqrt()
         deviation[deviation == 0] = 1.0
-        return cls(tuple((mean + first).tolist()), tuple(deviation.tolist()))
+        return cls(tuple((mean + first).tolist()), tuple(deviation.tolist()), compress)
 
     def apply(self, x: Tensor) -> Tensor:
-        """Return signals (..., channels) less the mean, over the deviation."""
+        """Return signals (..., channels) less the mean, over the deviation, and compressed."""
         mean, deviation = (
             torch.tensor(each, dtype=x.dtype, device=x.device)
             for each in (self.mean, self.deviation)
         )
-        return (x - mean) / deviation
+        x = (x - mean) / deviation
+        return x if self.compress is None else compressed(x, self.compress)
+
+
+def compressed(x: Tensor, scale: float) -> Tensor:
+    """Return asinh(x / scale) / asinh(1 / scale)."""
+    return torch.asinh(x / scale) / math.asinh(1 / scale)
 
 
 def steps(x: Tensor, lengths: Tensor | None) -> Tensor:

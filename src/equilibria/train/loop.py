@@ -110,8 +110,8 @@ def train(
         if accelerator.is_main_process and not resume:
             folder.create(recipe)
         console.print(
-            f"{type(recipe.model).__name__.removesuffix('Config')}, "
-            f"{parameters(trainer.model):,} parameters, on {task.source or 'its own data'}, "
+            f"{recipe.model.title}, {parameters(trainer.model):,} parameters, on "
+            f"{task.source or 'its own data'}, "
             f"{recipe.epochs} epochs of {trainer.steps_per_epoch} steps on "
             f"{accelerator.num_processes} x {accelerator.device.type}",
             soft_wrap=True,

@@ -12,7 +12,7 @@ from typing_extensions import override
 from equilibria.models.base import ClassifierConfig, Model, Prediction
 from equilibria.models.recurrent.cell import CellOptions, State, check_positive
 from equilibria.models.recurrent.ernn import ERNNOptions
-from equilibria.models.recurrent.layer import Recurrent
+from equilibria.models.recurrent.layer import Recurrent, named
 
 __all__ = ["RecurrentConfig", "SequenceClassifier"]
 
@@ -61,6 +61,11 @@ class RecurrentConfig(ClassifierConfig):
     @override
     def implicit(self) -> bool:
         return self.cell.implicit
+
+    @property
+    @override
+    def title(self) -> str:
+        return named(self.cell)
 
     @override
     def build(self, **layer: Any) -> SequenceClassifier:

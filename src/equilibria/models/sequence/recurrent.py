@@ -12,6 +12,7 @@ from equilibria.models.base import ExplicitConfig, Prediction
 from equilibria.models.recurrent.cell import CellOptions
 from equilibria.models.recurrent.ernn import ERNNOptions
 from equilibria.models.recurrent.layer import Recurrent as CellLoop
+from equilibria.models.recurrent.layer import named
 from equilibria.models.sequence.base import SequenceModel, require_batch
 from equilibria.models.sequence.config import SequenceConfig, check_positive, check_share
 from equilibria.nn import VariationalDropout, weight_dropout
@@ -111,6 +112,11 @@ class CellLanguageConfig(RecurrentConfig):
     """
 
     cell: CellOptions = field(default_factory=ERNNOptions)
+
+    @property
+    @override
+    def title(self) -> str:
+        return named(self.cell)
 
     @override
     def __post_init__(self) -> None:
