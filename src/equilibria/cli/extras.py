@@ -4,7 +4,7 @@ import re
 from importlib import metadata
 from pathlib import Path
 
-OF_COMMANDS = {"reproduce": "reproduce", "bench": "bench"}
+OF_COMMANDS = {"reproduce": "reproduce", "bench": "bench", "export": "export"}
 """The extra that a command needs; the others need `cli`, which these contain."""
 
 

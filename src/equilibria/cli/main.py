@@ -22,6 +22,7 @@ COMMANDS = {
     "evaluate": "evaluate a run on its test data: metrics, evaluations, statuses",
     "doctor": "examine a run: convergence, uniqueness, gradient, use of depth",
     "generate": "continue a prompt with a trained language model",
+    "export": "write a trained model as a file for ONNX Runtime or torch.export",
     "memory": "measure the memory of a training step of a run against depth",
     "report": "write one page with plots from one or more runs",
     "reproduce": "run experiments from the papers, or list them",

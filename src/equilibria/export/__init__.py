@@ -1,0 +1,12 @@
+"""Trained models as files that run without this library: torch.export and ONNX.
+
+A file takes raw inputs, as they were before the task prepared them, and gives logits. What it does
+is a fixed sequence of operations: a model that solves to a tolerance is exported with a chosen
+number of evaluations.
+"""
+
+from equilibria.export.errors import ExportError
+from equilibria.export.exporting import Exported, export
+from equilibria.export.judging import Judgement, judge, needed
+
+__all__ = ["ExportError", "Exported", "Judgement", "export", "judge", "needed"]

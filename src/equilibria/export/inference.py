@@ -1,0 +1,195 @@
+"""A trained model as a function of tensors: raw inputs in, logits out."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from equilibria.export.errors import ExportError
+from equilibria.export.iterated import Iterated, Method
+from equilibria.models import Model, SequenceModel
+from equilibria.models.recurrent.cell import Cell
+from equilibria.models.recurrent.transition import LowRank
+from equilibria.models.vision.ode import NeuralODE
+from equilibria.nn import DEQ
+
+__all__ = ["Step", "Stream", "Whole", "fixed", "iterated_layers", "layers"]
+
+
+def layers(model: nn.Module) -> list[DEQ]:
+    """Return the equilibrium layers of a model."""
+    return [module for module in model.modules() if isinstance(module, DEQ)]
+
+
+def iterated_layers(model: nn.Module) -> list[Iterated]:
+    """Return what stands for the equilibrium layers in a model made by `fixed`."""
+    return [module for module in model.modules() if isinstance(module, Iterated)]
+
+
+def fixed(model: Model, evals: int, method: Method) -> Model:
+    """Return a copy of a model that can be exported.
+
+    Its normalised weights are plain ones, and each equilibrium layer evaluates its cell a fixed
+    number of times.
+
+    Args:
+        model: a trained one.
+        evals: evaluations of each equilibrium layer.
+        method: plain iteration or Anderson acceleration.
+
+    Raises:
+        ExportError: what the model computes is not a fixed sequence of operations from inputs to
+            logits.
+    """
+    name = type(model).__name__
+    if isinstance(model, SequenceModel):
+        raise ExportError(
+            f"{name} is a language model, whose memory and vocabulary an exported file does not "
+            "have: classifiers can be exported"
+        )
+    if isinstance(model, NeuralODE):
+        raise ExportError(
+            f"{name} chooses its steps by the data, so that the number of its evaluations is not "
+            "fixed: it cannot be exported"
+        )
+    model = copy.deepcopy(model).cpu().eval().requires_grad_(False)
+    for module in list(model.modules()):
+        if parametrize.is_parametrized(module):
+            _resolve(module)
+    for module in model.modules():
+        if isinstance(module, Cell) and not _factored(module):
+            _hold(module)
+    for path, module in list(model.named_modules()):
+        if isinstance(module, DEQ):
+            above, _, own = path.rpartition(".")
+            setattr(model.get_submodule(above), own, Iterated(module, evals, method))
+    return model
+
+
+def _resolve(module: Any) -> None:
+    """Put plain weights in place of parametrised ones.
+
+    Torch's `remove_parametrizations` would take the property away from the class, which a copy
+    shares with the module that it is a copy of.
+    """
+    weights = {name: getattr(module, name) for name in module.parametrizations}
+    del module.parametrizations
+    module.__class__ = type(module).__bases__[0]
+    for name, weight in weights.items():
+        module.register_parameter(name, nn.Parameter(weight.detach().clone(), requires_grad=False))
+
+
+def _factored(cell: Cell) -> bool:
+    """Whether a recurrent cell's matrix is a product of small ones, which take less room."""
+    low = (m for m in cell.modules() if isinstance(m, LowRank))
+    return any(m.bound is None for m in low) or getattr(cell, "U_out", None) is not None
+
+
+@torch.no_grad()
+def _hold(cell: Any) -> None:
+    """Compute once and for all what a recurrent cell's steps take that depends on its weights."""
+    names = []
+    for i, each in enumerate(cell.weights()):
+        cell.register_buffer(f"held_{i}", each.detach().clone().contiguous())
+        names.append(f"held_{i}")
+    cell.weights = lambda: tuple(getattr(cell, name) for name in names)
+
+
+class Whole(nn.Module):
+    """Logits (batch, classes) of whole inputs, as they were before the task prepared them.
+
+    Args:
+        model: one made by `fixed`.
+        prepare: what the task does to its inputs; None for nothing.
+    """
+
+    def __init__(self, model: Model, prepare: nn.Module | None) -> None:
+        super().__init__()
+        self.model, self.prepare = model, prepare
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Return the logits of `x`; with lengths, of sequences padded at their ends."""
+        x = x if self.prepare is None else self.prepare(x)
+        return self.model(x if lengths is None else (x, lengths)).output
+
+
+class Step(nn.Module):
+    """One step of a recurrent model: (x, *state) -> (logits, *state).
+
+    Args:
+        model: one made by `fixed`, with `begin` and `step`.
+        prepare: what the task does to its inputs; None for nothing.
+    """
+
+    def __init__(self, model: Any, prepare: nn.Module | None) -> None:
+        super().__init__()
+        self.model, self.prepare = model, prepare
+
+    def forward(self, x: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        """Return the logits after the step, and the state for the next.
+
+        Args:
+            x: one step of each sequence, (batch, channels).
+            state: of `begin`, or of the step before.
+        """
+        x = x if self.prepare is None else self.prepare(x)
+        logits, after = self.model.step(x, tuple(state))
+        return (logits, *after)
+
+
+class Stream:
+    """A recurrent model step by step, with its state before the first step.
+
+    Args:
+        step: the model's step.
+        sample: raw sequences (batch, time, ...) that it is tried on.
+
+    Attributes:
+        one: the state of one sequence before its first step.
+        axes: of the batch in each tensor of the state; None for one without.
+
+    Raises:
+        ExportError: the model has no step, or its steps do not give what it makes of the whole.
+    """
+
+    @torch.no_grad()
+    def __init__(self, step: Step, sample: Tensor) -> None:
+        model, name = step.model, type(step.model).__name__
+        if not (hasattr(model, "begin") and hasattr(model, "step")):
+            raise ExportError(f"{name} is no recurrent model: it has no step to stream")
+        try:
+            self.one, two, three = (list(model.begin(count)) for count in (1, 2, 3))
+            self.axes = [_batch_axis(a, b) for a, b in zip(two, three, strict=True)]
+            whole = Whole(model, step.prepare)(sample)
+            *_, last = self.run(step, sample)
+        except (IndexError, RuntimeError, ValueError) as error:
+            raise ExportError(f"{name} cannot be streamed: {error}") from error
+        if not torch.allclose(last, whole, rtol=1e-4, atol=1e-4 * float(whole.abs().max())):
+            raise ExportError(
+                f"{name} cannot be streamed: its steps differ in time, and an exported step is the "
+                "same at all times"
+            )
+
+    def begin(self, batch: int) -> list[Tensor]:
+        """Return the state of so many sequences before their first step."""
+        return [
+            tensor if axis is None else tensor.repeat_interleave(batch, axis)
+            for tensor, axis in zip(self.one, self.axes, strict=True)
+        ]
+
+    def run(self, step: Callable[..., Sequence[Tensor]], x: Tensor) -> Iterator[Tensor]:
+        """Go through sequences (batch, time, ...) and give the logits after each step."""
+        state: Sequence[Tensor] = self.begin(len(x))
+        for each in x.unbind(1):
+            logits, *state = step(each, *state)
+            yield logits
+
+
+def _batch_axis(two: Tensor, three: Tensor) -> int | None:
+    sizes = zip(two.shape, three.shape, strict=True)
+    return next((axis for axis, (a, b) in enumerate(sizes) if a != b), None)

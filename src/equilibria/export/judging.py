@@ -1,0 +1,151 @@
+"""What an exported file does on real inputs, beside the model that it was made of."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from equilibria.export.exporting import Exported
+from equilibria.export.inference import fixed, iterated_layers, layers
+from equilibria.export.inputs import pairs
+from equilibria.export.iterated import Method
+from equilibria.models import Model, Prediction
+from equilibria.tasks import Task
+from equilibria.train.evaluation import sums_of
+from equilibria.train.tally import Tally
+
+__all__ = ["TOLERANCE", "Judgement", "judge", "needed"]
+
+TOLERANCE = 1e-5
+"""How far the logits of a float32 file may be from PyTorch's, relative to the largest of them."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A file and its model on the same samples.
+
+    Attributes:
+        samples: how many.
+        difference: largest distance of a logit of the file from that of the exported model.
+        scale: largest absolute value of a logit of the exported model.
+        figures: the task's figures of the file, by name.
+        model_figures: those of the model of the run.
+        changed: share of samples whose largest logit is another than in the model of the run.
+        residual: mean and maximum over all solves of ||f(z) - z|| / ||f(z)|| after the last
+            evaluation; None of a model without equilibrium layers.
+    """
+
+    samples: int
+    difference: float
+    scale: float
+    figures: dict[str, float]
+    model_figures: dict[str, float]
+    changed: float
+    residual: tuple[float, float] | None
+
+    @property
+    def relative(self) -> float:
+        """The difference relative to the scale."""
+        if self.difference == 0.0:
+            return 0.0
+        return self.difference / self.scale if self.scale else math.inf
+
+    @property
+    def finite(self) -> bool:
+        """Whether all logits of the file are finite, and as many as the model's."""
+        return math.isfinite(self.difference)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether a float32 file is what was exported."""
+        return self.relative <= TOLERANCE  # and not NaN
+
+
+@torch.no_grad()
+def judge(
+    exported: Exported,
+    model: Model,
+    task: Task,
+    *,
+    split: str | None = None,
+    batch_size: int = 500,
+    samples: int | None = None,
+) -> Judgement:
+    """Run a file, the model that was exported and that of the run on a split.
+
+    Args:
+        exported: the file.
+        model: of the run, in evaluation mode on the CPU; its equilibrium layers solve to their
+            tolerance.
+        task: gives data and figures.
+        split: one of its splits; None for the one that follows each epoch of training.
+        batch_size: samples of a batch.
+        samples: of the first ones, to take no more; None for all.
+    """
+    split = split or task.eval_split
+    ours, theirs = Tally(), Tally()
+    difference, scale, changed, count = 0.0, 0.0, 0, 0
+    solves = iterated_layers(exported.model)
+    found: list[Tensor] = []
+    for pair in pairs(task, split, batch_size, samples):
+        logits = exported.logits(pair.raw)
+        for layer in solves:
+            layer.residuals = []
+        expected = exported.model(pair.inputs).output
+        for layer in solves:
+            found += [each[-1] for each in layer.residuals or ()]
+            layer.residuals = None
+        right = model(pair.inputs).output if solves else expected
+        if logits.shape != expected.shape or not bool(torch.isfinite(logits).all()):
+            difference = math.nan
+        else:
+            distance = (logits - expected).abs().max()
+            difference = max(difference, float(distance))
+        scale = max(scale, float(expected.abs().max()))
+        changed += int((logits.argmax(1) != right.argmax(1)).sum())
+        count += len(right)
+        for tally, output in ((ours, logits), (theirs, right)):
+            loss = task.loss(model, output, pair.targets)
+            prediction = Prediction(output, ())
+            tally.add(sums_of(model, task, prediction, pair.targets, loss))
+    residuals = torch.cat(found) if found else None
+    return Judgement(
+        samples=count,
+        difference=difference,
+        scale=scale,
+        figures=task.figures(ours.sums, split),
+        model_figures=task.figures(theirs.sums, split),
+        changed=changed / count,
+        residual=None if residuals is None else (float(residuals.mean()), float(residuals.max())),
+    )
+
+
+@torch.no_grad()
+def needed(model: Model, task: Task, method: Method, batch_size: int = 500) -> int:
+    """Return how many evaluations bring a batch to the tolerance of the model's own solver.
+
+    They are the fewest after which every sample of the first batch of the evaluation split is
+    within it; or where none are, the solver's own limit.
+
+    Args:
+        model: with equilibrium layers.
+        task: gives the samples.
+        method: how evaluations follow from each other.
+        batch_size: samples of the batch.
+    """
+    solvers = [layer.eval_solver or layer.solver for layer in layers(model)]
+    limit = max(solver.max_evals for solver in solvers)
+    rtol = min(solver.rtol for solver in solvers)
+    copy = fixed(model, limit, method)
+    solves = iterated_layers(copy)
+    for layer in solves:
+        layer.residuals = []
+    (pair,) = islice(pairs(task, task.eval_split, batch_size), 1)
+    copy(pair.inputs)
+    worst = torch.stack([each.amax(1) for layer in solves for each in layer.residuals or ()])
+    within = (worst.amax(0) <= rtol).nonzero()
+    return max(1, int(within[0])) if len(within) else limit
