@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from equilibria.export.errors import ExportError
 from equilibria.tasks import Task
 from equilibria.tasks.base import SampleTask, known
-from equilibria.tasks.normalisation import Normalised
-from equilibria.tasks.standardisation import Standardised
+from equilibria.tasks.normalisation import Normalised, Statistics
+from equilibria.tasks.standardisation import ChannelStatistics, Standardised
 
-__all__ = ["Pair", "Standardise", "pairs", "preparation"]
+__all__ = ["Pair", "Prepared", "pairs", "preparation"]
 
 
 class Pair(NamedTuple):
@@ -27,32 +26,27 @@ class Pair(NamedTuple):
     targets: Any
 
 
-class Standardise(nn.Module):
-    """(x - mean) / deviation, by statistics of the training data."""
+class Prepared(nn.Module):
+    """What a task does to its inputs, by statistics of the training data.
 
-    mean: Tensor
-    deviation: Tensor
+    Args:
+        statistics: of the task, whose `apply` it is.
+    """
 
-    def __init__(self, mean: Tensor, deviation: Tensor) -> None:
+    def __init__(self, statistics: Statistics | ChannelStatistics) -> None:
         super().__init__()
-        self.register_buffer("mean", mean)
-        self.register_buffer("deviation", deviation)
+        self.statistics = statistics
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the standardised samples."""
-        return (x - self.mean) / self.deviation
+        """Return the samples as the model is to see them."""
+        return self.statistics.apply(x)
 
 
 def preparation(task: Task) -> nn.Module | None:
     """Return what a task does to its inputs; None for nothing."""
     samples = _samples(task, task.eval_split)
-    if not isinstance(samples, Normalised | Standardised):
-        return None
-    found = samples.statistics
-    mean, deviation = torch.tensor(found.mean), torch.tensor(found.deviation)
-    if isinstance(samples, Normalised):  # channels come before height and width
-        mean, deviation = mean[:, None, None], deviation[:, None, None]
-    return Standardise(mean, deviation)
+    prepared = isinstance(samples, Normalised | Standardised)
+    return Prepared(samples.statistics) if prepared else None
 
 
 def pairs(task: Task, split: str, batch_size: int, count: int | None = None) -> Iterator[Pair]:

@@ -42,9 +42,9 @@ def traced(module: nn.Module, arguments: Sequence[Tensor], axes: Sequence[Any]) 
 
     try:
         with quiet(), torch.no_grad():
-            return torch.export.export(
-                module, tuple(arguments), dynamic_shapes=shape(axes), strict=False
-            )
+            # The file holds the example: of a slice it would hold all that the slice is of.
+            example = tuple(each.clone(memory_format=torch.contiguous_format) for each in arguments)
+            return torch.export.export(module, example, dynamic_shapes=shape(axes), strict=False)
     except Exception as error:  # whatever torch stumbles over
         reason = " ".join(str(error).split())[:300]
         name = type(getattr(module, "model", module)).__name__
