@@ -27,7 +27,7 @@ def points(scale: Scale) -> list[Point]:
                     "adding",
                     ("--task.length", str(length), *options),
                     seed,
-                    length / 200 * (4 if network == "LSTM" else 2),
+                    length / 200 * (10 if network == "LSTM" else 4),
                 )
             },
         )
