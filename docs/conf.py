@@ -20,19 +20,24 @@ from equilibria.theory import errata_table
 DOCS = Path(__file__).parent
 GENERATED = DOCS / "_build" / "generated"
 SHORT = {
-    "solvers": ("Solvers: summary", "Solvers: who converges"),
-    "adjoints": (
+    "bench/solvers": ("Solvers: summary", "Solvers: who converges"),
+    "bench/adjoints": (
         "Gradients: relative error",
         "Gradients: cosine with the exact one",
         "Gradients: milliseconds of a backward",
     ),
-    "rules": ("Where each rule stops",),
-    "compile": (
+    "bench/rules": ("Where each rule stops",),
+    "bench/compile": (
         "Graph breaks of a training step",
         "Microseconds an evaluation, by what is compiled",
     ),
+    "ernn/har": ("Table 3: HAR-2",),
+    "ernn/adding": ("Steps until the error is below 0.01",),
+    "ernn/order": ("Accuracy against K",),
+    "ernn/speed": ("Training step and inference, 64 units",),
+    "ernn/gradients": ("|dh_T/dh_k| by T - k",),
 }
-"""Tables of benchmarks that other pages show by themselves."""
+"""Tables that other pages show by themselves."""
 
 project = "equilibria"
 author = "The equilibria authors"
@@ -104,7 +109,7 @@ def generate() -> None:
     pages = {"measured.md": "\n".join(measured), "errata.md": errata_table()}
     pages["studies.md"] = listing()
     for name, titles in SHORT.items():
-        pages[f"short-{name}.md"] = tables_only(f"bench/{name}", results, titles)
+        pages[f"short-{name.rpartition('/')[2]}.md"] = tables_only(name, results, titles)
     for words in ((), ("train", "digits"), *((name,) for name in COMMANDS)):
         pages[f"{'-'.join(('help', *words))}.txt"] = help_text(*words)
     GENERATED.mkdir(parents=True, exist_ok=True)
