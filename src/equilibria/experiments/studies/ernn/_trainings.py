@@ -26,10 +26,15 @@ SIZES = {
 }
 """Cell and units of each baseline. Units are chosen so that sizes are near the published ones."""
 
-MORE = {"FastGRNN, rank 16": ("--model.cell.rank", "16")}
+OWN = {
+    "FastGRNN-LSQ": ("--model.cell.rank", "null"),
+    "FastGRNN, rank 16": ("--model.cell.rank", "16"),
+    "Antisymmetric": ("--model.cell.step_size", "0.1"),
+}
+"""Options that a switch of the cell would otherwise take over from the recipe's."""
 
 BASELINES = {
-    name: ("--model.cell.name", cell, "--model.hidden", str(units), *MORE.get(name, ()))
+    name: ("--model.cell.name", cell, "--model.hidden", str(units), *OWN.get(name, ()))
     for name, (cell, units) in SIZES.items()
 }
 
