@@ -52,4 +52,4 @@ def step(layer: nn.Module, x: Tensor) -> None:
 def peak(layer: nn.Module, x: Tensor) -> int:
     """Return the bytes that a training step allocates at its peak, less the gradients."""
     step(layer, x)  # gradients exist from here on
-    return peak_bytes(lambda: step(layer, x))
+    return peak_bytes(lambda: step(layer, x), x.device)

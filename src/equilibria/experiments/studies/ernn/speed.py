@@ -24,18 +24,21 @@ ROUNDS = 9
 def times(context: Context, *, width: int) -> Iterable[dict[str, Any]]:
     """Milliseconds of a training step and of inference, all layers interleaved, and parameters."""
     torch.manual_seed(0)
-    x = torch.randn(TIME, BATCH, CHANNELS)
+    device = torch.device(context.device)
+    x = torch.randn(TIME, BATCH, CHANNELS).to(device)
     layers: dict[str, nn.Module] = {"nn.LSTM": nn.LSTM(CHANNELS, width)}
     layers |= {
         name: Recurrent(CHANNELS, width, cell=cell, layer=options)
         for name, (cell, options) in LAYERS.items()
     }
+    for layer in layers.values():
+        layer.to(device)
     found: dict[str, dict[str, float]] = {}
     for what, call in (("step", step), ("inference", torch.no_grad()(forward))):
         calls = {name: partial(call, layer, x) for name, layer in layers.items()}
         for each in calls.values():
             each()
-        found[what] = interleaved(calls, torch.device("cpu"), rounds=ROUNDS)
+        found[what] = interleaved(calls, device, rounds=ROUNDS)
     for name, layer in layers.items():
         yield {
             "layer": name,
@@ -56,9 +59,9 @@ def memory(context: Context, *, name: str) -> Iterable[dict[str, Any]]:
     """Peak bytes of a training step against the length."""
     cell, options = LAYERS[name]
     torch.manual_seed(0)
-    layer = Recurrent(CHANNELS, 64, cell=cell, layer=options)
+    layer = Recurrent(CHANNELS, 64, cell=cell, layer=options, device=context.device)
     for length in LENGTHS:
-        x = torch.randn(length, 32, CHANNELS)
+        x = torch.randn(length, 32, CHANNELS).to(context.device)
         yield {"length": length, "peak": peak(layer, x)}
 
 
@@ -79,7 +82,7 @@ STUDY = Study(
     title="Speed and memory of recurrent layers",
     description="A training step of each recurrent layer over that of nn.LSTM at equal width.",
     note=f"Sequences of {TIME} steps, batches of {BATCH}, {CHANNELS} channels, float32, medians of "
-    f"{ROUNDS} interleaved rounds on the CPU. Ours are eager loops over time; nn.LSTM is torch's "
+    f"{ROUNDS} interleaved rounds. Ours are eager loops over time; nn.LSTM is torch's "
     "kernel. ImplicitERNN: all steps in one batched solve by Picard to rtol 1e-3, adjoint Neumann.",
     points=points,
     views=[
