@@ -59,7 +59,7 @@ def pairs(task: Task, split: str, batch_size: int, count: int | None = None) -> 
         count: of the first samples, to take no more; None for all.
 
     Raises:
-        ExportError: the task has no such split, or no separate samples.
+        ExportError: the task has no such split, no separate samples, or none in the split.
     """
     samples = _samples(task, split)
     raw: Any = samples
@@ -68,6 +68,8 @@ def pairs(task: Task, split: str, batch_size: int, count: int | None = None) -> 
     elif isinstance(samples, Standardised):
         raw = samples.sequences
     stop = len(samples) if count is None else min(count, len(samples))
+    if stop == 0:
+        raise ExportError(f"the {split} split is empty: there is nothing to compare on")
     for start in range(0, stop, batch_size):
         place = slice(start, min(start + batch_size, stop))
         inputs, targets = samples[place]

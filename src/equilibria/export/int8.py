@@ -17,8 +17,8 @@ def quantise(proto: ModelProto) -> int:
     """Store the matrices and kernels of a model as int8 with a scale for each row, in place.
 
     w = scale * q with q from -127 to 127, computed as the file is loaded or run (DequantizeLinear);
-    sums are in float32 as before. Rows are those of the axis that leaves the smaller error. Vectors
-    stay float32.
+    sums are in float32 as before. Rows are those of the axis that leaves the smaller relative
+    error. Vectors stay float32.
 
     Args:
         proto: the model; its weights are initialisers of the outermost graph.
@@ -49,10 +49,19 @@ def quantise(proto: ModelProto) -> int:
 
 
 def _parts(weight: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray, float]:
-    """int8 entries, one scale for each index of an axis, and the squared error that they leave."""
+    """int8 entries, one scale for each index of an axis, and the error that they leave.
+
+    That is the sum of its squares in each row and in each column, relative to the row's or column's
+    own, so that small ones count as much as large ones.
+    """
     others = tuple(i for i in range(weight.ndim) if i != axis)
     scale = np.abs(weight).max(axis=others, keepdims=True) / LARGEST
     scale = np.where(scale > 0, scale, 1.0).astype(np.float32)
     quantised = np.clip(np.rint(weight / scale), -LARGEST, LARGEST).astype(np.int8)
-    error = float(np.square(weight - quantised * scale).sum(dtype=np.float64))
+    left, whole = np.square(weight - quantised * scale), np.square(weight)
+    error = 0.0
+    for kept in range(min(weight.ndim, 2)):
+        others = tuple(i for i in range(weight.ndim) if i != kept)
+        sizes = whole.sum(axis=others)
+        error += float((left.sum(axis=others)[sizes > 0] / sizes[sizes > 0]).sum())
     return quantised, scale.reshape(-1), error

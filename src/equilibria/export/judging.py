@@ -100,11 +100,9 @@ def judge(
             found += [each[-1] for each in layer.residuals or ()]
             layer.residuals = None
         right = model(pair.inputs).output if solves else expected
-        if logits.shape != expected.shape or not bool(torch.isfinite(logits).all()):
-            difference = math.nan
-        else:
-            distance = (logits - expected).abs().max()
-            difference = max(difference, float(distance))
+        same = logits.shape == expected.shape
+        distance = float((logits - expected).abs().max()) if same else math.nan
+        difference = max(difference, distance) if math.isfinite(distance) else math.nan
         scale = max(scale, float(expected.abs().max()))
         changed += int((logits.argmax(1) != right.argmax(1)).sum())
         count += len(right)
