@@ -22,9 +22,9 @@ def test_a_command_without_its_extra_names_it_in_one_line(command, capsys, monke
         monkeypatch.setitem(sys.modules, module, None)  # as where one of its packages is not there
     assert main([command, "--help"]) == 1
     out, error = capsys.readouterr()
-    extra = command if command in ("reproduce", "bench") else "cli"
-    packages = "accelerate, scikit-learn" if extra == "cli" else "accelerate, pandas, scikit-learn"
-    assert f"not installed ({packages}" in error
+    extra = command if command in ("reproduce", "bench", "export") else "cli"
+    packages = ["accelerate", *["pandas"] * (extra in ("reproduce", "bench")), "scikit-learn"]
+    assert f"not installed ({', '.join(packages)}" in error
     assert f"[{extra}]'" in error and "pip install -e '/" in error  # of this checkout
     assert len(error.splitlines()) == 1 and not out
 

@@ -100,6 +100,7 @@ def test_memory_of_an_implicit_step_is_flat_in_evaluations_and_grows_with_euler_
     assert euler[1] > 2 * euler[0]
 
 
+@pytest.mark.slow
 def test_layers_are_compared_with_torchs_own():
     speeds = {row["layer"]: row for row in speed.times(CONTEXT, width=4)}
     assert speeds["nn.LSTM"]["step_ratio"] == 1

@@ -3,6 +3,7 @@
 import torch
 
 from equilibria import models
+from equilibria.models.recurrent import ERNNOptions, LSTMOptions
 from equilibria.solve import Anderson, Implicit
 from equilibria.solve.linear import GMRES
 
@@ -26,6 +27,7 @@ SMALL = {
     "deq-trellisnet": TRELLIS,
     "gru": {**SHARED, "width": 5, "hidden": 6},
     "lstm": {**SHARED, "width": 5, "hidden": 6},
+    "recurrent-lm": {**SHARED, "width": 5, "hidden": 6, "cell": ERNNOptions(step_size=0.3)},
     "transformer-xl": {**TRANSFORMER, "layers": 3},
     "trellisnet": {**TRELLIS, "layers": 3},
 }
@@ -46,6 +48,8 @@ SEGMENTED = {
     "trellisnet": {"tied": False, "kernel": 3, "dilation": 2},
     "lstm": {},
     "gru": {"layers": 2},
+    "recurrent-lm": {"layers": 2},
+    "recurrent-lm-lstm": {"cell": LSTMOptions()},
 }
 
 

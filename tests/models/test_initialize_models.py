@@ -53,7 +53,7 @@ def test_every_equilibrium_model_is_here():
     equilibrium = {n for n in equilibrium if "unrolled" not in n}
     assert set(WEIGHTS) == equilibrium
     explicit = {"gru", "lstm", "mdeq-unrolled", "resnet", "transformer-xl", "trellisnet"}
-    explicit |= {"neural-ode", "augmented-neural-ode"}
+    explicit |= {"neural-ode", "augmented-neural-ode", "recurrent", "recurrent-lm"}
     assert equilibrium | set(NONE) | explicit == set(models.available())
 
 

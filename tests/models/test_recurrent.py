@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from equilibria.models.sequence.recurrent import GRUConfig, LSTMConfig
+from equilibria.models.recurrent import ImplicitERNNOptions
+from equilibria.models.sequence.recurrent import CellLanguageConfig, GRUConfig, LSTMConfig
 
 KINDS = {"lstm": (LSTMConfig, nn.LSTM), "gru": (GRUConfig, nn.GRU)}
 
@@ -132,3 +133,15 @@ def test_a_solver_or_a_foreign_carry_is_refused(kind):
     carry = model(tokens(3, 4)).carry
     with pytest.raises(ValueError, match="of a batch of 3 and the tokens of 2"):
         model(tokens(2, 4), carry=carry)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cell": ImplicitERNNOptions()}, "takes a cell with a fixed number of steps"),
+        ({"weight_dropout": 0.1}, "only the models lstm and gru"),
+    ],
+)
+def test_a_language_model_of_any_cell_refuses_what_it_cannot_do(options, message):
+    with pytest.raises(ValueError, match=message):
+        CellLanguageConfig(vocabulary=5, **options)
