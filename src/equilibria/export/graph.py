@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -236,6 +236,8 @@ def finish(proto: ModelProto, about: Mapping[str, str]) -> bytes:
         ExportError: the model is not valid.
     """
     proto.ir_version, proto.producer_name = IR, "equilibria"
+    for i, node in enumerate(_nodes(proto.graph)):
+        node.name = f"n{i}"  # older runtimes build names of their own on it
     proto.producer_version = __version__
     helper.set_model_props(proto, dict(about))
     try:
@@ -244,6 +246,15 @@ def finish(proto: ModelProto, about: Mapping[str, str]) -> bytes:
         reason = " ".join(str(error).split())[:300]
         raise ExportError(f"the ONNX model is not valid: {reason}") from error
     return proto.SerializeToString()
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """The nodes of a graph and of its loops."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _nodes(attribute.g)
 
 
 class Session:

@@ -15,6 +15,7 @@ from equilibria.export.iterated import Iterated, Method
 from equilibria.models import Model, SequenceModel
 from equilibria.models.recurrent.cell import Cell
 from equilibria.models.recurrent.transition import LowRank
+from equilibria.models.vision.batch_norm import BatchNorm2d
 from equilibria.models.vision.ode import NeuralODE
 from equilibria.nn import DEQ
 
@@ -34,8 +35,8 @@ def iterated_layers(model: nn.Module) -> list[Iterated]:
 def fixed(model: Model, evals: int, method: Method) -> Model:
     """Return a copy of a model that can be exported.
 
-    Its normalised weights are plain ones, and each equilibrium layer evaluates its cell a fixed
-    number of times.
+    Normalised weights and statistics of batches are plain numbers in it, and each equilibrium layer
+    evaluates its cell a fixed number of times.
 
     Args:
         model: a trained one.
@@ -61,6 +62,9 @@ def fixed(model: Model, evals: int, method: Method) -> Model:
     for module in list(model.modules()):
         if parametrize.is_parametrized(module):
             _resolve(module)
+        if isinstance(module, BatchNorm2d) and (found := module.statistics()) is not None:
+            module.running_mean, module.running_var = found
+            module.num_batches_tracked = None  # they are torch's own now
     for module in model.modules():
         if isinstance(module, Cell) and not _factored(module):
             _hold(module)

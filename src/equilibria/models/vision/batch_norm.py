@@ -20,9 +20,15 @@ class BatchNorm2d(nn.BatchNorm2d):
 
     @override
     def forward(self, input: Tensor) -> Tensor:
-        mean, var, count = self.running_mean, self.running_var, self.num_batches_tracked
-        if self.training or mean is None or var is None or count is None or self.momentum is None:
+        found = None if self.training else self.statistics()
+        if found is None:
             return super().forward(input)
+        return functional.batch_norm(input, *found, self.weight, self.bias, eps=self.eps)
+
+    def statistics(self) -> tuple[Tensor, Tensor] | None:
+        """Return mean and variance of the batches alone; None where torch's own are to be used."""
+        mean, var, count = self.running_mean, self.running_var, self.num_batches_tracked
+        if mean is None or var is None or count is None or self.momentum is None:
+            return None
         start = torch.where(count > 0, (1.0 - self.momentum) ** count, 0.0)
-        mean, var = mean / (1.0 - start), (var - start).clamp_min(0.0) / (1.0 - start)
-        return functional.batch_norm(input, mean, var, self.weight, self.bias, eps=self.eps)
+        return mean / (1.0 - start), (var - start).clamp_min(0.0) / (1.0 - start)
