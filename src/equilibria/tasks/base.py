@@ -10,8 +10,9 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from equilibria.metric import LOSS, Metric, Sums
+from equilibria.metric import ACCURACY, LOSS, Metric, Sums
 from equilibria.models import Model, ModelConfig
 from equilibria.tasks.feed import WHOLE, Batch, Feed, Indexed, Part, Shuffled
 
@@ -173,6 +174,25 @@ class SampleTask(Task):
 
     def units(self, targets: Any) -> int:
         return Batch(None, targets).samples
+
+
+class LabelledTask(SampleTask):
+    """Samples with a class each, trained with cross-entropy.
+
+    Attributes:
+        label_smoothing: share of a target's weight that is spread over all classes.
+    """
+
+    metrics = (ACCURACY,)
+    label_smoothing: float = 0.0
+
+    def loss(self, model: Model, output: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(
+            output, targets, label_smoothing=self.label_smoothing, reduction="sum"
+        )
+
+    def sums(self, model: Model, output: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        return right(output.argmax(1) == targets)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,6 @@ import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torch import Tensor
-from torch.nn import functional
 from typing_extensions import override
 
 from equilibria.data import Dataset, Split, available, load
@@ -17,11 +15,10 @@ from equilibria.data.errors import DataError
 from equilibria.data.images import ImageFiles, ImageFolder, headers
 from equilibria.data.images.files import MEMORY
 from equilibria.data.images.resize import resized
-from equilibria.metric import ACCURACY
-from equilibria.models import ClassifierConfig, Model, ModelConfig
+from equilibria.models import ClassifierConfig, ModelConfig
 from equilibria.tasks import selection
 from equilibria.tasks.augmentation import cropped, flipped, shifted
-from equilibria.tasks.base import SampleTask, TaskConfig, right
+from equilibria.tasks.base import LabelledTask, TaskConfig
 from equilibria.tasks.feed import Batch, Feed
 from equilibria.tasks.normalisation import READ, Normalised, Statistics
 from equilibria.tasks.photographs import Photographs
@@ -119,7 +116,7 @@ class ImageClassification(TaskConfig):
         return ClassificationTask(config, data_dir, seen)
 
 
-class ClassificationTask(SampleTask):
+class ClassificationTask(LabelledTask):
     """Images (n, channels, height, width) with labels (n,).
 
     Args:
@@ -127,8 +124,6 @@ class ClassificationTask(SampleTask):
         data_dir: folder to look for data sets in, before EQUILIBRIA_DATA.
         seen: how a run has seen its images, for others to evaluate it on; None for its own.
     """
-
-    metrics = (ACCURACY,)
 
     def __init__(
         self, config: ImageClassification, data_dir: Path | None, seen: Seen | None = None
@@ -146,6 +141,7 @@ class ClassificationTask(SampleTask):
         if self.statistics is not None:
             samples = {name: Normalised(s, self.statistics) for name, s in samples.items()}
         super().__init__(samples, found.checksum)
+        self.label_smoothing = config.label_smoothing
         self.source, self.labels = found.title, found.labels if seen is None else seen.labels
         self.classes = len(self.labels)
         size = config.size
@@ -219,16 +215,6 @@ class ClassificationTask(SampleTask):
         if self.config.shift:
             inputs = shifted(inputs, self.config.shift)
         return batch._replace(inputs=flipped(inputs) if self.config.flip else inputs)
-
-    @override
-    def loss(self, model: Model, output: Tensor, targets: Tensor) -> Tensor:
-        return functional.cross_entropy(
-            output, targets, label_smoothing=self.config.label_smoothing, reduction="sum"
-        )
-
-    @override
-    def sums(self, model: Model, output: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        return right(output.argmax(1) == targets)
 
     @override
     def save(self, folder: Path) -> None:

@@ -9,18 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn import functional
 from typing_extensions import override
 
 from equilibria.data import load
 from equilibria.data.errors import DataError, reading
 from equilibria.data.sequences import SequenceSet
 from equilibria.data.sequences.samples import SequenceSamples
-from equilibria.metric import ACCURACY
-from equilibria.models import ClassifierConfig, Model, ModelConfig
+from equilibria.models import ClassifierConfig, ModelConfig
 from equilibria.tasks import selection
-from equilibria.tasks.base import SampleTask, TaskConfig, right
+from equilibria.tasks.base import LabelledTask, TaskConfig
 from equilibria.tasks.feed import Batch
 from equilibria.tasks.standardisation import ChannelStatistics, Standardised
 
@@ -98,7 +95,7 @@ class SequenceClassification(TaskConfig):
         return SequenceTask(config, load(config.data, data_dir, kind=SequenceSet), run / SEQUENCES)
 
 
-class SequenceTask(SampleTask):
+class SequenceTask(LabelledTask):
     """Sequences (n, time, channels), or tokens (n, time), with labels (n,).
 
     Args:
@@ -106,8 +103,6 @@ class SequenceTask(SampleTask):
         found: the data set.
         seen: sequences.json of a run that evaluates on these data; None for its own.
     """
-
-    metrics = (ACCURACY,)
 
     def __init__(
         self, config: SequenceClassification, found: SequenceSet, seen: Path | None = None
@@ -129,6 +124,7 @@ class SequenceTask(SampleTask):
         if self.statistics is not None:
             samples = {name: Standardised(s, self.statistics) for name, s in samples.items()}
         super().__init__(samples, found.checksum)
+        self.label_smoothing = config.label_smoothing
 
     def _seen(self, path: Path) -> ChannelStatistics | None:
         """The statistics of a run, once its classes and channels are found to be these."""
@@ -163,16 +159,6 @@ class SequenceTask(SampleTask):
         x, lengths = batch.inputs if isinstance(batch.inputs, tuple) else (batch.inputs, None)
         x = x + self.config.noise * torch.randn_like(x)
         return batch._replace(inputs=x if lengths is None else (x, lengths))
-
-    @override
-    def loss(self, model: Model, output: Tensor, targets: Tensor) -> Tensor:
-        return functional.cross_entropy(
-            output, targets, label_smoothing=self.config.label_smoothing, reduction="sum"
-        )
-
-    @override
-    def sums(self, model: Model, output: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        return right(output.argmax(1) == targets)
 
     @override
     def save(self, folder: Path) -> None:

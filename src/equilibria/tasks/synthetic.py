@@ -12,9 +12,8 @@ from typing_extensions import override
 
 from equilibria.data.sequences import synthetic
 from equilibria.data.sequences.samples import Sequences, digest
-from equilibria.metric import ACCURACY
 from equilibria.models import Model, ModelConfig
-from equilibria.tasks.base import SampleTask, TaskConfig, right
+from equilibria.tasks.base import LabelledTask, SampleTask, TaskConfig
 from equilibria.tasks.feed import WHOLE, Batch, Feed, Part
 from equilibria.tasks.sequences import complete
 
@@ -145,16 +144,7 @@ class AddingTask(DrawnTask):
         return functional.mse_loss(output, targets, reduction="sum")
 
 
-class OrderTask(DrawnTask):
+class OrderTask(DrawnTask, LabelledTask):
     """Targets (n,): which symbol comes first."""
 
     classes = 2
-    metrics = (ACCURACY,)
-
-    @override
-    def loss(self, model: Model, output: Tensor, targets: Tensor) -> Tensor:
-        return functional.cross_entropy(output, targets, reduction="sum")
-
-    @override
-    def sums(self, model: Model, output: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        return right(output.argmax(1) == targets)
