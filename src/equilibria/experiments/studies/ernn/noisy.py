@@ -10,7 +10,7 @@ from equilibria.experiments.views import Chart, Lines, Pivot, first, mean, sprea
 
 NETWORKS = {
     "FastRNN": ("--model.cell.name", "FastRNN"),
-    "LSTM": ("--model.cell.name", "LSTM", "--model.hidden", "72"),
+    "LSTM": ("--model.cell.name", "LSTM", "--model.hidden", "85"),
     "ERNN (K = 1)": (),
 }
 
