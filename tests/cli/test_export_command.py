@@ -87,6 +87,7 @@ def test_nothing_is_replaced_without_being_told(runs, tmp_path, capsys):
         ("dense", ["--evals", "0"], "--evals must be 1 or more; got 0"),
         ("dense", ["--evals", "x"], "--evals"),
         ("dense", ["--samples", "-1"], "--samples must be 1 or more; got -1"),
+        ("dense", ["--tolerance", "-1"], "--tolerance must lie in [0, 1); got -1"),
         ("dense", ["--split", "dev"], "--split must be one of "),
         ("dense", ["--format", "tflite"], "--format must be one of onnx, pt2; got 'tflite'"),
         ("dense", ["--weights", "int4"], "--weights must be one of float32, int8"),
@@ -128,7 +129,12 @@ def test_a_file_that_differs_is_not_written(runs, tmp_path, capsys, monkeypatch)
     out = tmp_path / "net.pt2"
     message = fails(capsys, runs / "resnet", "--out", out)
     assert "does not do what PyTorch does" in message and "nothing was written" in message
+    assert "rounding grows" not in message  # there is no iteration
     assert list(tmp_path.iterdir()) == []
+    argv = ["--out", out, "--evals", "1"]
+    assert "Take fewer --evals" in fails(capsys, runs / "dense", *argv)
+    assert main(["export", str(runs / "dense"), *map(str, argv), "--tolerance", ".99"]) == 0
+    assert out.is_file()
 
 
 def test_a_full_disk_leaves_nothing(runs, tmp_path, capsys, monkeypatch):

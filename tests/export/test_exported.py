@@ -34,7 +34,7 @@ def test_a_model_of_images_agrees_on_raw_images(name, format, tmp_path):
     model, task = digits(name, tmp_path, **SMALL[name])
     file = made(model, task, format, evals=3, method="picard")
     found = judge(file, model, task, samples=40, batch_size=16)  # two batches, and a short one
-    assert found.agrees and found.samples == 40
+    assert found.agrees() and found.samples == 40
     assert found.scale > 0 and (found.residual is None) is (name == "resnet")
     assert list(file.file.inputs.items()) == [("x", ("batch", "1", "8", "8"))]
     assert list(file.file.outputs.items()) == [("logits", ("batch", "10"))]
@@ -50,7 +50,7 @@ def test_acceleration_is_in_the_graph(format, tmp_path):
         method: judge(made(model, task, format, evals=18, method=method), model, task, samples=30)
         for method in ("picard", "anderson")
     }
-    assert all(each.agrees for each in found.values())
+    assert all(each.agrees() for each in found.values())
     assert found["anderson"].residual[1] < 0.2 * found["picard"].residual[1]
     assert found["anderson"].changed == 0
 
@@ -58,7 +58,7 @@ def test_acceleration_is_in_the_graph(format, tmp_path):
 def test_too_few_evaluations_are_not_hidden(tmp_path):
     model, task = digits("dense", tmp_path, width=16, bound=None, scale=1.5)
     found = judge(export(model, task, format="pt2", evals=1), model, task)
-    assert found.agrees  # the file does what was exported
+    assert found.agrees()  # the file does what was exported
     assert found.residual[0] > 0.1
     assert found.changed > 0  # which is not what the run's model does
     assert found.figures != found.model_figures
@@ -80,7 +80,7 @@ def test_sequences_are_a_loop_over_time(name, options, lengths):
     need_onnx()
     model, task = recurrent(name, **options), sequences(lengths=lengths, compress=0.5)
     file = export(model, task, evals=4)
-    assert judge(file, model, task, batch_size=5).agrees
+    assert judge(file, model, task, batch_size=5).agrees()
     assert file.file.inputs["x"] == ("batch", "time", "3")
     longer = sequences(4, 31, lengths=lengths, compress=0.5)
     raw, _, _ = next(pairs(longer, "test", 4))
@@ -99,7 +99,7 @@ def test_sequences_are_a_loop_over_time(name, options, lengths):
 def test_a_stream_ends_where_the_whole_does(options, format, lengths):
     model, task = recurrent(**options), sequences(lengths=lengths)
     file = made(model, task, format, form="stream")
-    assert judge(file, model, task, batch_size=5).agrees
+    assert judge(file, model, task, batch_size=5).agrees()
     states = ["state_0", "state_1", "state_2"][: 3 if options else 1]
     assert list(file.file.inputs) == ["x", *states]
     assert list(file.file.outputs) == ["logits", *(s.replace("state", "next") for s in states)]
@@ -115,21 +115,21 @@ def test_tokens_are_streamed_too():
     task = Drawn(dict.fromkeys(("train", "test"), Sequences(tokens, torch.arange(6) % 2)), "x")
     model = recurrent(vocabulary=11, embedding=4, shape=())
     file = export(model, task, format="pt2", form="stream")
-    assert judge(file, model, task).agrees
+    assert judge(file, model, task).agrees()
     assert file.file.inputs["x"] == ("batch",)
 
 
 def test_whole_sequences_are_written_out_where_there_is_no_loop():
     model, task = recurrent(), sequences()
     file = export(model, task, format="pt2")
-    assert judge(file, model, task).agrees
+    assert judge(file, model, task).agrees()
     assert file.file.inputs["x"] == ("batch", "9", "3")
     both = recurrent(bidirectional=True)
-    assert judge(export(both, task, format="pt2"), both, task).agrees
+    assert judge(export(both, task, format="pt2"), both, task).agrees()
     with pytest.raises(ExportError, match="begins at the end"):
         export(both, task, format="pt2", form="stream")
     need_onnx()
-    assert judge(export(both, task), both, task).agrees
+    assert judge(export(both, task), both, task).agrees()
     with pytest.raises(ExportError, match=r"65 steps would be written out.*--format pt2"):
         export(both, sequences(time=65))
 
@@ -140,7 +140,7 @@ def test_steps_that_differ_in_time_are_no_stream():
         model.recurrent.cells[0].step_sizes.copy_(torch.linspace(0.1, 0.9, 9)[:, None])
     with pytest.raises(ExportError, match="differ in time"):
         export(model, task, format="pt2", form="stream")
-    assert judge(export(model, task, format="pt2"), model, task).agrees
+    assert judge(export(model, task, format="pt2"), model, task).agrees()
 
 
 @pytest.mark.parametrize("steps", [1, 3, 5])
@@ -246,8 +246,8 @@ def test_a_difference_is_seen(tmp_path):
     with torch.no_grad():
         file.model.get_parameter("head.bias")[3] += 1e-3  # as if the file lacked it
     found = judge(file, model, task, samples=20)
-    assert found.finite and not found.agrees
+    assert found.finite and not found.agrees()
     assert found.difference == pytest.approx(1e-3, rel=1e-2)
     with torch.no_grad():
         file.model.get_parameter("head.bias")[3] = torch.nan
-    assert not judge(file, model, task, samples=20).agrees
+    assert not judge(file, model, task, samples=20).agrees()

@@ -8,8 +8,8 @@ solve is that of --evals evaluations, from the layer's own start. The command sa
 they leave and how many predictions they change.
 
 The file is read again and compared with PyTorch on the samples of a split before it is written. If
-its logits differ by more than 1e-5 of the largest one, nothing is written, and the exit status is
-1; int8 weights have no such bound: compare the figures.
+its logits differ by more than --tolerance times the largest one, nothing is written, and the exit
+status is 1; int8 weights have no such bound: compare the figures.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ def main(argv: Sequence[str]) -> None:
                 f"--{option} is for equilibrium networks: {type(recipe.model).__name__} describes "
                 "an explicit network, which solves for nothing"
             )
+    if not 0.0 <= arguments.tolerance < 1.0:
+        raise UserError(f"--tolerance must lie in [0, 1); got {arguments.tolerance:g}")
     format = _format(arguments.format, arguments.out)
     out = arguments.out or folder.path / _name(format, arguments.form, arguments.weights)
     _check_free(out, arguments.fresh)
@@ -80,7 +82,8 @@ def main(argv: Sequence[str]) -> None:
         found = judge(
             made, loaded.model, task, split=split, batch_size=size, samples=arguments.samples
         )
-    _check(found, split, arguments.weights)
+    if not (found.agrees(arguments.tolerance) or (arguments.weights == "int8" and found.finite)):
+        raise ExportError(_difference(found, split, arguments.tolerance))
     files.write_bytes(out, made.content)
     title = f"{folder.path}, {NAMES[format]}" + (f", opset {made.opset}" if made.opset else "")
     table = Table("figure", "value", title=title)
@@ -138,6 +141,13 @@ def _parser() -> Parser:
         help="samples to compare on: test, valid or train (default: valid where there is one, "
         "else test)",
     )
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        default=TOLERANCE,
+        help="how far logits of float32 may be from PyTorch's, relative to the largest one "
+        f"(default: {TOLERANCE:g})",
+    )
     parser.add_argument("--samples", type=int, help="compare on so many of them (default: all)")
     parser.add_data_dir()
     return parser
@@ -180,18 +190,18 @@ def _check_free(out: Path, fresh: bool) -> None:
         raise UserError(f"{out} exists: replace it with --fresh, or name another file with --out")
 
 
-def _check(found: Judgement, split: str, weights: Weights) -> None:
-    """Refuse a file that does not do what the model does.
-
-    Raises:
-        ExportError: its logits are not the model's.
-    """
-    if found.agrees or (weights == "int8" and found.finite):
-        return
-    raise ExportError(
+def _difference(found: Judgement, split: str, tolerance: float) -> str:
+    """Say that a file does not do what the model does, and what may be the reason."""
+    remedy = ""
+    if found.finite and found.residual is not None:
+        remedy = (
+            f". The evaluations leave a residual of up to {found.residual[1]:.1e}: in an iteration "
+            "that does not converge rounding grows. Take fewer --evals, or a larger --tolerance"
+        )
+    return (
         f"the file does not do what PyTorch does: on {found.samples} {split} samples its logits "
         f"differ by up to {found.difference:.2g}, {found.relative:.1e} of the largest, where "
-        f"{TOLERANCE:.0e} is allowed; nothing was written"
+        f"{tolerance:.0e} is allowed; nothing was written{remedy}"
     )
 
 

@@ -59,10 +59,9 @@ class Judgement:
         """Whether all logits of the file are finite, and as many as the model's."""
         return math.isfinite(self.difference)
 
-    @property
-    def agrees(self) -> bool:
-        """Whether a float32 file is what was exported."""
-        return self.relative <= TOLERANCE  # and not NaN
+    def agrees(self, tolerance: float = TOLERANCE) -> bool:
+        """Return whether a float32 file is what was exported, to a relative tolerance."""
+        return self.relative <= tolerance  # and not NaN
 
 
 @torch.no_grad()
