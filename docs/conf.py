@@ -34,6 +34,7 @@ SHORT = {
     "ernn/har": ("Table 3: HAR-2",),
     "ernn/adding": ("Steps until the error is below 0.01",),
     "ernn/order": ("Accuracy against K",),
+    "ernn/starts": ("Start of the Euler steps",),
     "ernn/speed": ("Training step and inference, 64 units",),
     "ernn/gradients": ("|dh_T/dh_k| by T - k",),
 }
