@@ -43,24 +43,21 @@ TRACED = 3
 
 @dataclass(frozen=True)
 class Exported:
-    """A model in a file.
-
-    Attributes:
-        content: of the file.
-        file: the function that was read from `content`, with names and shapes of its inputs and
-            outputs.
-        model: the copy of the model that was exported, in PyTorch.
-        form: "whole" inputs, or one step of a "stream".
-        opset: version of ONNX's operators; None in a .pt2.
-        stream: the state of a recurrent model; None of one that cannot be streamed.
-    """
+    """A model in a file."""
 
     content: bytes
+    """Of the file."""
     file: File
+    """The function that was read from `content`, with names and shapes of its inputs and
+    outputs."""
     model: Model
+    """The copy of the model that was exported, in PyTorch."""
     form: Form
+    """Whole inputs, or one step of a stream."""
     opset: int | None
+    """Version of ONNX's operators; None in a .pt2."""
     stream: Stream | None
+    """The state of a recurrent model; None of one that cannot be streamed."""
 
     @property
     def parameters(self) -> int:
