@@ -112,6 +112,9 @@ class TestTheEulerSteps:
             {"step_size": float("nan")},
             {"bound": -1.0},
             {"times": 0},
+            {"transition": 2},
+            {"start": "zeros"},
+            {"activation": "gelu"},
         ],
     )
     def test_impossible_options_are_refused(self, options):
@@ -121,6 +124,9 @@ class TestTheEulerSteps:
     def test_results_name_the_start_and_the_steps(self):
         assert named(ernn(steps=3, start="zero").cell_options) == "ERNN (K = 3, start zero)"
         assert named(ernn().cell_options) == "ERNN (K = 1, start previous)"
+        assert named(ernn(transition=1).cell_options) == "ERNN (K = 1, start previous, -h_(k-1))"
+        other = "ERNN (K = 1, start previous, without h_(k-1))"
+        assert named(ernn(transition=0).cell_options) == other
 
 
 class TestAtEquilibrium:
@@ -197,6 +203,13 @@ class TestAtEquilibrium:
                 p.mul_(100)
         (matrix,) = layer.cells[0].weights()
         assert torch.linalg.matrix_norm(matrix, 2).item() == pytest.approx(0.5)
+
+    def test_a_bounded_matrix_of_zeros_has_a_gradient(self):
+        layer = implicit(bound=0.5)
+        with torch.no_grad():
+            layer.cells[0].function().U.zero_()
+        layer(sequences())[0].sum().backward()
+        assert all(p.grad.isfinite().all() for p in layer.parameters())
 
 
 class TestTheImplicitEulerStep:

@@ -234,6 +234,7 @@ class TestWhatDoesNotFit:
             ([3, 8, 1, 5], "sequence 1 has 8"),
             ([3, 7, 1], r"each of 4 sequences; got lengths \(3,\)"),
             ([3.0, 7.0, 1.0, 5.0], "whole number of steps"),
+            ([True, True, True, True], "whole number of steps"),
         ],
     )
     def test_impossible_lengths(self, lengths, message):
@@ -261,6 +262,18 @@ class TestWhatDoesNotFit:
         with pytest.raises(TypeError, match="needs a cell"):
             Recurrent(3, 4)
 
+    def test_an_option_that_would_be_ignored(self):
+        with pytest.raises(TypeError, match="solves for nothing and takes no solver"):
+            recurrent.ERNN(3, 4, layer={"solver": Picard()})
+        with pytest.warns(UserWarning, match="num_layers is 1: nothing is dropped"):
+            recurrent.LSTM(3, 4, dropout=0.5)
+
+    def test_a_step_of_unknown_time_where_steps_differ(self):
+        differing = layer("ERNN", times=7)
+        with pytest.raises(ValueError, match="steps differ in time"):
+            differing.step(sequences()[0])
+        differing.step(sequences()[0], time=0)
+
     def test_streaming_backwards(self):
         with pytest.raises(ValueError, match="cannot be streamed"):
             layer("ERNN", bidirectional=True).step(sequences()[0])
@@ -269,3 +282,9 @@ class TestWhatDoesNotFit:
         y, _ = layer("ERNN")(sequences(), lengths=torch.ones(4, dtype=torch.int64))
         torch.testing.assert_close(y[:1], layer("ERNN")(sequences()[:1])[0])
         assert not y[1:].any()
+
+    @pytest.mark.parametrize("dtype", [torch.uint8, torch.int32])
+    def test_lengths_of_any_integers(self, dtype):
+        expected = layer("ERNN", bidirectional=True)(sequences(), lengths=LENGTHS)
+        found = layer("ERNN", bidirectional=True)(sequences(), lengths=LENGTHS.to(dtype))
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)

@@ -79,7 +79,9 @@ class AddingProblem(DrawnConfig):
 class OrderProblem(DrawnConfig):
     """Which of two symbols comes first? Trained with cross-entropy.
 
-    A cell whose state is a sum over steps, such as one at equilibrium, stays at 50 %.
+    A cell whose state is a plain sum over steps stays at 50 %. One at equilibrium, whose sum has
+    alternating signs, can tell which of two symbols an odd number of steps apart is on an even
+    step: that says nothing of their order where length / 2 is even, and gives 52 % at length 50.
 
     papers: Hochreiter and Schmidhuber 1997, sec. 5.6, with two symbols.
 

@@ -12,7 +12,16 @@ from torch import Tensor, nn
 
 from equilibria.solve import Solution
 
-__all__ = ["Activation", "Cell", "CellOptions", "State", "Sweep", "activations", "check_positive"]
+__all__ = [
+    "Activation",
+    "Cell",
+    "CellOptions",
+    "State",
+    "Sweep",
+    "activations",
+    "check_positive",
+    "phi_of",
+]
 
 State = tuple[Tensor, ...]
 """What a cell carries from step to step: tensors (batch, hidden), the output first."""
@@ -25,6 +34,14 @@ activations: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid,
 }
 """The function of each name."""
+
+
+def phi_of(activation: str) -> Callable[[Tensor], Tensor]:
+    """Return the function of a name, or raise ValueError."""
+    if activation not in activations:
+        known = ", ".join(activations)
+        raise ValueError(f"activation must be one of {known}; got {activation!r}")
+    return activations[activation]
 
 
 class Sweep(NamedTuple):

@@ -144,20 +144,20 @@ class SequenceClassifier(Model):
             state += (like.new_zeros(batch, self.config.hidden), like.new_zeros(batch, 1))
         return state
 
-    def step(self, x: Tensor, state: State, *, time: int = 0) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: State, *, time: int | None = None) -> tuple[Tensor, State]:
         """Take one step of a stream.
 
         Args:
             x: signals of the step, (batch, channels), or tokens (batch,).
             state: of `begin`, or of the step before.
-            time: number of the step from 0, for cells whose steps differ.
+            time: number of the step from 0, which a cell needs whose steps differ in time.
 
         Returns:
             The answer as of this step, (batch, classes), and the state. After the last step of a
             sequence the answer is that of `forward`.
 
         Raises:
-            ValueError: the network is bidirectional, or a shape does not fit.
+            ValueError: as of `Recurrent.step`.
         """
         count = self.recurrent.states
         hx = state[:count] if count > 1 else state[0]

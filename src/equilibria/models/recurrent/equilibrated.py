@@ -26,7 +26,7 @@ class EquilibratedOptions(CellOptions):
             variant with -h_(k-1), 0 the ODE without the shift.
         gamma: decay of the ODE.
         bound: largest singular value of each matrix of f: below gamma there is one equilibrium,
-            and Euler steps below 2 / (1 + bound) lead to it; null for no bound.
+            and Euler steps below 2 / (gamma + bound) lead to it; null for no bound.
     """
 
     activation: Activation = "relu"
@@ -38,6 +38,8 @@ class EquilibratedOptions(CellOptions):
 
     def __post_init__(self) -> None:
         check_positive(depth=self.depth, gamma=self.gamma)
+        if self.transition not in (-1, 0, 1):
+            raise ValueError(f"transition must be -1, 0 or 1; got {self.transition}")
         if self.bound is not None:
             check_positive(bound=self.bound)
         if self.rank is not None:

@@ -28,7 +28,7 @@ class ERNNOptions(EquilibratedOptions):
             variant with -h_(k-1), 0 the ODE without the shift.
         gamma: decay of the ODE.
         bound: largest singular value of each matrix of f: below gamma there is one equilibrium,
-            and Euler steps below 2 / (1 + bound) lead to it; null for no bound.
+            and Euler steps below 2 / (gamma + bound) lead to it; null for no bound.
         steps: K.
         start: h^(0): "zero" as in eq. 6, or "previous", h_(k-1), as in eq. 5.
         step_size: eta at the start of training; each inner step learns its own.
@@ -49,6 +49,8 @@ class ERNNOptions(EquilibratedOptions):
             check_positive(times=self.times)
         if not abs(self.step_size) < float("inf"):
             raise ValueError(f"step_size must be finite; got {self.step_size}")
+        if self.start not in ("zero", "previous"):
+            raise ValueError(f'start must be "zero" or "previous"; got {self.start!r}')
         if self.start == "zero" and self.transition == 0:
             raise ValueError(
                 'start "zero" and transition 0 leave a cell without memory: set one of them '

@@ -14,8 +14,8 @@ from equilibria.models.recurrent.cell import (
     Cell,
     CellOptions,
     State,
-    activations,
     check_positive,
+    phi_of,
     uniform_,
 )
 
@@ -140,7 +140,7 @@ class UGRNNCell(Gated):
 
     def __init__(self, options: UGRNNOptions, width: int, hidden: int, bias: bool = True) -> None:
         super().__init__(width, hidden, 2, bias)
-        self.phi = activations[options.activation]
+        self.phi = phi_of(options.activation)
         if bias:
             nn.init.constant_(self.injection.bias[:hidden], options.update)
 
@@ -191,7 +191,7 @@ class FastGRNNCell(Cell):
     ) -> None:
         super().__init__(width, options.rank or hidden, bias=False)
         self.hidden, rank = hidden, options.rank
-        self.phi = activations[options.activation]
+        self.phi = phi_of(options.activation)
         self.widen = None if rank is None else nn.Parameter(torch.empty(hidden, rank))
         self.U = nn.Parameter(torch.empty(hidden if rank is None else rank, hidden))
         self.U_out = None if rank is None else nn.Parameter(torch.empty(hidden, rank))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from typing import Any, ClassVar
 
 import torch
@@ -64,7 +65,7 @@ class Recurrent(nn.Module):
 
     Raises:
         ValueError: a size is not positive, or dropout is not in [0, 1).
-        TypeError: the cell has no such option.
+        TypeError: the cell has no such option, or no `DEQ` layer that `layer` is for.
 
     Example:
         >>> layer = ERNN(9, 64, steps=3, batch_first=True)
@@ -96,7 +97,17 @@ class Recurrent(nn.Module):
                 raise ValueError(f"{name} must be at least 1; got {value}")
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must lie in [0, 1); got {dropout}")
+        if dropout and num_layers == 1:  # as torch's layers do
+            warnings.warn(
+                f"dropout={dropout} is for what goes from layer to layer, and num_layers is 1: "
+                "nothing is dropped",
+                stacklevel=2,
+            )
         self.cell_options = self._chosen(cell, options)
+        if layer and not self.cell_options.implicit:
+            raise TypeError(
+                f"{named(self.cell_options)} solves for nothing and takes no {', '.join(layer)}"
+            )
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.batch_first, self.bidirectional = batch_first, bidirectional
         self.directions = 2 if bidirectional else 1
@@ -187,27 +198,31 @@ class Recurrent(nn.Module):
             output, state = output.squeeze(0 if self.batch_first else 1), _first(state)
         return output, self._outward(state)
 
-    def step(self, x: Tensor, hx: Tensor | State | None = None, *, time: int = 0) -> Any:
+    def step(self, x: Tensor, hx: Tensor | State | None = None, *, time: int | None = None) -> Any:
         """Take one step of a stream.
 
         Args:
             x: inputs of this step, (batch, channels).
             hx: state that the step before returned; None at the beginning.
-            time: number of the step from 0, for cells that differ from step to step.
+            time: number of the step from 0, which a cell needs whose steps differ in time.
 
         Returns:
-            Outputs (batch, hidden) and the state. One step after the other, in memory that does
-            not grow, gives what `forward` gives of the whole sequence.
+            Outputs (batch, hidden) and the state. One step after the other gives what `forward`
+            gives of the whole sequence; under `torch.no_grad()`, in memory that does not grow.
 
         Raises:
-            ValueError: a shape does not fit, or the layer is bidirectional, which needs the end of
-                the sequence at its beginning.
+            ValueError: a shape does not fit, the cell's steps differ in time and none is given, or
+                the layer is bidirectional, which needs the end of the sequence at its beginning.
         """
         if self.bidirectional:
             raise ValueError("a bidirectional layer cannot be streamed: it begins at the end")
         if x.dim() != 2:
             raise ValueError(f"expected one step (batch, {self.input_size}); got {tuple(x.shape)}")
-        swept = self.sweep(x.unsqueeze(0), hx, time=time)
+        if time is None and getattr(self.cell_options, "times", None) is not None:
+            raise ValueError(
+                "this cell's steps differ in time: give the number of this one, time=0"
+            )
+        swept = self.sweep(x.unsqueeze(0), hx, time=time or 0)
         return swept.output[0], self._outward(swept.state)
 
     def sweep(
@@ -266,7 +281,8 @@ class Recurrent(nn.Module):
 
     def _checked(self, lengths: Tensor, x: Tensor) -> Tensor:
         lengths = torch.as_tensor(lengths)
-        if lengths.shape != x.shape[1:2] or lengths.is_floating_point():
+        counted = not lengths.is_floating_point() and lengths.dtype != torch.bool
+        if lengths.shape != x.shape[1:2] or not counted:
             raise ValueError(
                 f"expected a whole number of steps for each of {x.shape[1]} sequences; got lengths "
                 f"{tuple(lengths.shape)} of {lengths.dtype}"
@@ -278,7 +294,7 @@ class Recurrent(nn.Module):
                 f"lengths must lie between 1 and {len(x)}, the steps of the input; sequence {row} "
                 f"has {int(lengths[row])}"
             )
-        return lengths
+        return lengths.long()  # indexing takes uint8 for a mask
 
     def _inward(self, hx: Tensor | State | None, x: Tensor) -> list[State]:
         """The state of each cell."""
@@ -406,5 +422,5 @@ def named(options: CellOptions) -> str:
     if isinstance(options, ERNNOptions):
         traits += [f"K = {options.steps}", f"start {options.start}"]
     if isinstance(options, EquilibratedOptions) and options.transition != -1:
-        traits.append("+h_(k-1)" if options.transition == 0 else "-h_(k-1)")
+        traits.append("without h_(k-1)" if options.transition == 0 else "-h_(k-1)")
     return f"{name} ({', '.join(traits)})" if traits else name

@@ -14,8 +14,8 @@ from equilibria.models.recurrent.cell import (
     Cell,
     CellOptions,
     State,
-    activations,
     check_positive,
+    phi_of,
     uniform_,
 )
 
@@ -52,7 +52,7 @@ class RNNCell(Cell):
 
     def __init__(self, options: RNNOptions, width: int, hidden: int, bias: bool = True) -> None:
         super().__init__(width, hidden, bias=bias)
-        self.phi = activations[options.activation]
+        self.phi = phi_of(options.activation)
         self.U = nn.Parameter(torch.empty(hidden, hidden))
         uniform_(list(self.parameters()), hidden)
 
@@ -145,7 +145,7 @@ class AntisymmetricRNNCell(Cell):
         self, options: AntisymmetricRNNOptions, width: int, hidden: int, bias: bool = True
     ) -> None:
         super().__init__(width, hidden, bias=bias)
-        self.phi, self.step_size = activations[options.activation], options.step_size
+        self.phi, self.step_size = phi_of(options.activation), options.step_size
         self.gamma = options.gamma
         self.V = nn.Parameter(torch.empty(hidden * (hidden - 1) // 2))
         nn.init.normal_(self.V, std=hidden**-0.5)

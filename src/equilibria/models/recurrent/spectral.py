@@ -14,8 +14,8 @@ from equilibria.models.recurrent.cell import (
     Cell,
     CellOptions,
     State,
-    activations,
     check_positive,
+    phi_of,
 )
 
 __all__ = ["SpectralRNNCell", "SpectralRNNOptions"]
@@ -56,7 +56,7 @@ class SpectralRNNCell(Cell):
         self, options: SpectralRNNOptions, width: int, hidden: int, bias: bool = True
     ) -> None:
         super().__init__(width, hidden, bias=bias)
-        self.phi, self.radius = activations[options.activation], options.radius
+        self.phi, self.radius = phi_of(options.activation), options.radius
         count = min(options.reflections or hidden, hidden)
         self.left = nn.Parameter(torch.randn(hidden, count))
         self.right = nn.Parameter(torch.randn(hidden, count))

@@ -7,7 +7,7 @@ import abc
 import torch
 from torch import Tensor, nn
 
-from equilibria.models.recurrent.cell import activations, uniform_
+from equilibria.models.recurrent.cell import phi_of, uniform_
 
 __all__ = ["Deep", "Dense", "LowRank", "Transition", "transition"]
 
@@ -24,7 +24,7 @@ class Transition(nn.Module, abc.ABC):
 
     def __init__(self, hidden: int, activation: str, bound: float | None) -> None:
         super().__init__()
-        self.hidden, self.phi, self.bound = hidden, activations[activation], bound
+        self.hidden, self.phi, self.bound = hidden, phi_of(activation), bound
 
     @abc.abstractmethod
     def matrices(self) -> tuple[Tensor, ...]:
@@ -34,7 +34,8 @@ class Transition(nn.Module, abc.ABC):
         """Return the matrix, scaled down where its largest singular value is above the bound."""
         if self.bound is None:
             return matrix
-        return matrix * (self.bound / torch.linalg.matrix_norm(matrix, 2)).clamp(max=1.0)
+        # Not bound / norm, clamped to 1: of a matrix of zeros that has no gradient but NaN.
+        return matrix * (self.bound / torch.linalg.matrix_norm(matrix, 2).clamp(min=self.bound))
 
     def carry(self, u: Tensor) -> Tensor:
         """Return what f adds to the product with s, for all steps at once, from W x + b."""
