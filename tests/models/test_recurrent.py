@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from equilibria.models.recurrent import ImplicitERNNOptions
+from equilibria.models.recurrent import ERNNOptions, ImplicitERNNOptions
 from equilibria.models.sequence.recurrent import CellLanguageConfig, GRUConfig, LSTMConfig
 
 KINDS = {"lstm": (LSTMConfig, nn.LSTM), "gru": (GRUConfig, nn.GRU)}
@@ -140,6 +140,7 @@ def test_a_solver_or_a_foreign_carry_is_refused(kind):
     [
         ({"cell": ImplicitERNNOptions()}, "takes a cell with a fixed number of steps"),
         ({"weight_dropout": 0.1}, "only the models lstm and gru"),
+        ({"cell": ERNNOptions(times=9)}, r"set cell\.times to null"),
     ],
 )
 def test_a_language_model_of_any_cell_refuses_what_it_cannot_do(options, message):

@@ -60,6 +60,12 @@ def test_steps_of_a_stream_end_at_the_answer(readout, cell):
     torch.testing.assert_close(y, model(x).output)
 
 
+def test_lengths_may_be_a_list():
+    model = build(readout="mean")
+    expected = model((signals(), LENGTHS)).output
+    torch.testing.assert_close(model((signals(), LENGTHS.tolist())).output, expected)
+
+
 def test_tokens_have_an_embedding():
     model = build(shape=(), vocabulary=11, embedding=5)
     tokens = torch.randint(11, (5, 7), generator=torch.Generator().manual_seed(1))

@@ -283,6 +283,13 @@ class TestWhatDoesNotFit:
         torch.testing.assert_close(y[:1], layer("ERNN")(sequences()[:1])[0])
         assert not y[1:].any()
 
+    def test_a_state_that_would_overflow_in_the_padding_leaves_gradients_finite(self):
+        explosive = recurrent.RNN(3, 4, activation="relu")
+        torch.nn.init.constant_(explosive.cells[0].U, 5.0)
+        _, state = explosive(torch.ones(200, 1, 3), lengths=torch.tensor([3]))
+        state.sum().backward()
+        assert all(p.grad.isfinite().all() for p in explosive.parameters())
+
     @pytest.mark.parametrize("dtype", [torch.uint8, torch.int32])
     def test_lengths_of_any_integers(self, dtype):
         expected = layer("ERNN", bidirectional=True)(sequences(), lengths=LENGTHS)

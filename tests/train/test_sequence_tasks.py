@@ -105,6 +105,13 @@ class TestSelection:
         assert len(groups(torch.arange(4), 0.99)) == 3
         assert len(groups(torch.arange(4), 0.01)) == 1
 
+    def test_a_class_that_would_not_be_learned_from_is_refused(self, folder: Path) -> None:
+        content = dict(np.load(folder / "train.npz"))
+        content["y"] = (content["groups"] == groups(torch.arange(4), 0.25).item()).astype(int)
+        np.savez(folder / "train.npz", **content)
+        with pytest.raises(ValueError, match=r"all sequences of 1: set task\.valid"):
+            task(folder, valid=0.25)
+
 
 class TestRuns:
     def test_a_run_is_evaluated_on_other_sequences_as_it_saw_its_own(

@@ -223,6 +223,13 @@ def _chosen(config: SequenceClassification, found: SequenceSet) -> dict[str, Seq
     if groups is not None and config.valid is not None:
         aside = selection.groups(groups, config.valid)
         rest = torch.nonzero(~torch.isin(groups, aside))[:, 0]
+        lost = {*targets.tolist()} - {*targets[rest].tolist()}
+        if lost:
+            names = ", ".join(found.labels[k] for k in sorted(lost))
+            raise ValueError(
+                f"valid sets whole groups aside (volunteers, speakers, machines), and with them "
+                f"all sequences of {names}: set task.valid to another share or to null"
+            )
         chosen["valid"] = found.train.select(torch.nonzero(torch.isin(groups, aside))[:, 0])
         chosen["train"] = found.train.select(rest)
         if config.samples is not None:

@@ -129,16 +129,18 @@ class Cell(nn.Module, abc.ABC):
             time: number of the first step.
         """
         weights = self.weights()
-        path: list[State] = []
+        path: list[Tensor] = []
+        # A state that went on after the end could overflow there, and all gradients would be NaN.
+        ends = None if lengths is None else lengths.to(x.device)[:, None]
         # Slices x[k] would each make a gradient as large as x.
-        for k, u in enumerate(self.inject(x).unbind(0), time):
-            state = self.step(u, state, weights, k)
-            path.append(state)
-        output = torch.stack([each[0] for each in path])
-        if lengths is None:
-            return Sweep(output, state)
-        others = [torch.stack(each) for each in list(zip(*path, strict=True))[1:]]
-        return Sweep(output, tuple(last(each, lengths) for each in (output, *others)))
+        for k, u in enumerate(self.inject(x).unbind(0)):
+            after = self.step(u, state, weights, time + k)
+            if ends is not None:
+                pairs = zip(after, state, strict=True)
+                after = tuple(torch.where(k < ends, new, old) for new, old in pairs)
+            state = after
+            path.append(state[0])
+        return Sweep(torch.stack(path), state)
 
 
 def last(path: Tensor, lengths: Tensor) -> Tensor:

@@ -122,6 +122,7 @@ class SequenceClassifier(Model):
         self.refuse_carry(carry)
         x, lengths = x if isinstance(x, tuple | list) else (x, None)
         embedded = x if self.embed is None else self.embed(x)
+        lengths = None if lengths is None else torch.as_tensor(lengths)
         if embedded.dim() != 3:
             raise ValueError(
                 f"expected sequences (batch, time, {self.recurrent.input_size}); got "

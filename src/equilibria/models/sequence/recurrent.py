@@ -132,6 +132,12 @@ class CellLanguageConfig(RecurrentConfig):
                 "cell with a fixed number of steps: ERNN, for example"
             )
 
+        if getattr(self.cell, "times", None) is not None:
+            raise ValueError(
+                "a language model goes on from segment to segment, and cell.times counts steps "
+                "from the beginning of one: set cell.times to null"
+            )
+
     @override
     def layer(self, width: int) -> "Layer":
         return CellLayer(width, self.hidden, self.cell)
