@@ -114,12 +114,20 @@ def _written(value: Any) -> str:
 def _other(cls: type, tree: Mapping[str, Any], choices: Choices) -> str:
     """The keys of the classes that the recipe does not name, by where they may be chosen."""
     places: dict[tuple[str, type], list[str]] = {}
+    chosen: set[str | None] = set()
     for prefix, _, branches in config.walk(cls, tree, choices):
         for field, allowed in branches.items():
             taken = _at(tree, f"{prefix}{field}")
+            chosen.add(taken)
             for name, each in allowed.items():
                 if name != taken:
                     places.setdefault((name, each), []).append(f"{prefix}{field}")
+    # Classes that only another class may hold, such as the cell of a recurrent network.
+    for (_, each), keys in list(places.items()):
+        for field, allowed in config.branches_of(each, choices).items():
+            for name, inner in allowed.items():
+                if (name, inner) not in places and name not in chosen:
+                    places[name, inner] = [f"{key}.{field}" for key in keys]
     width = shutil.get_terminal_size().columns - 2
     lines, before = ["other classes, chosen with --KEY.name, and their keys:"], [""]
     for (name, each), keys in places.items():
