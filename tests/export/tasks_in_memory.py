@@ -10,8 +10,8 @@ from torch.nn import functional
 import equilibria as eq
 from equilibria.data.sequences.samples import Sequences
 from equilibria.metric import ACCURACY
+from equilibria.models.recurrent import CELLS
 from equilibria.models.recurrent.classifier import RecurrentConfig, SequenceClassifier
-from equilibria.models.recurrent.layer import CELLS
 from equilibria.tasks.base import SampleTask, right
 from equilibria.tasks.standardisation import ChannelStatistics, Standardised
 

@@ -5,7 +5,6 @@ import torch
 
 import equilibria as eq
 from equilibria.models.recurrent import ERNN, ImplicitERNN, ImplicitEulerRNN
-from equilibria.models.recurrent.layer import named
 
 TIGHT = {
     "solver": eq.Picard(rtol=1e-12, max_evals=1000),
@@ -80,7 +79,7 @@ class TestTheEulerSteps:
         x = sequences()
         y = layer(x)[0]
         with torch.no_grad():
-            layer.cells[0].step_sizes[4] += 0.1
+            layer.cells[0].get_parameter("step_sizes")[4] += 0.1
         z = layer(x)[0]
         torch.testing.assert_close(z[:4], y[:4])
         assert (z[4] != y[4]).any()
@@ -122,11 +121,11 @@ class TestTheEulerSteps:
             ernn(**options)
 
     def test_results_name_the_start_and_the_steps(self):
-        assert named(ernn(steps=3, start="zero").cell_options) == "ERNN (K = 3, start zero)"
-        assert named(ernn().cell_options) == "ERNN (K = 1, start previous)"
-        assert named(ernn(transition=1).cell_options) == "ERNN (K = 1, start previous, -h_(k-1))"
+        assert ernn(steps=3, start="zero").cell_options.title == "ERNN (K = 3, start zero)"
+        assert ernn().cell_options.title == "ERNN (K = 1, start previous)"
+        assert ernn(transition=1).cell_options.title == "ERNN (K = 1, start previous, -h_(k-1))"
         other = "ERNN (K = 1, start previous, without h_(k-1))"
-        assert named(ernn(transition=0).cell_options) == other
+        assert ernn(transition=0).cell_options.title == other
 
 
 class TestAtEquilibrium:

@@ -54,7 +54,7 @@ def test_steps_of_a_stream_end_at_the_answer(readout, cell):
     for layer in [m for m in model.modules() if hasattr(m, "eval_solver")]:
         layer.solver = Picard(rtol=1e-10, max_evals=500)
     x = signals().double()
-    state = model.begin(5)
+    y, state = None, model.begin(5)
     for k in range(7):
         y, state = model.step(x[:, k], state, time=k)
     torch.testing.assert_close(y, model(x).output)
@@ -70,7 +70,7 @@ def test_tokens_have_an_embedding():
     model = build(shape=(), vocabulary=11, embedding=5)
     tokens = torch.randint(11, (5, 7), generator=torch.Generator().manual_seed(1))
     assert model((tokens, LENGTHS)).output.shape == (5, 3)
-    state = model.begin(5)
+    y, state = None, model.begin(5)
     for k in range(7):
         y, state = model.step(tokens[:, k], state)
     torch.testing.assert_close(y, model(tokens).output)

@@ -15,7 +15,7 @@ def ernn():
     torch.manual_seed(0)
     cell = create("recurrent", shape=(3,), classes=2, hidden=8)
     with torch.no_grad():
-        cell.recurrent.cells[0].step_sizes.fill_(0.05)
+        cell.get_parameter("recurrent.cells.0.step_sizes").fill_(0.05)
     return cell.eval()
 
 
@@ -24,7 +24,7 @@ def test_a_stream_that_was_saved_goes_on(readout, tmp_path: Path):
     torch.manual_seed(0)
     model = create("recurrent", shape=(3,), classes=2, hidden=8, readout=readout)
     x = torch.randn(4, 50, 3)
-    state = model.begin(4)
+    y, state = None, model.begin(4)
     for k in range(50):
         if k == 20:
             torch.save(state, tmp_path / "state.pt")

@@ -10,7 +10,8 @@ from equilibria.models.recurrent.gated import (
     UGRNNOptions,
 )
 from equilibria.models.recurrent.implicit import ImplicitERNNOptions, ImplicitEulerOptions
-from equilibria.models.recurrent.layer import (
+from equilibria.models.recurrent.layer import Recurrent
+from equilibria.models.recurrent.named import (
     CELLS,
     ERNN,
     GRU,
@@ -22,7 +23,6 @@ from equilibria.models.recurrent.layer import (
     FastRNN,
     ImplicitERNN,
     ImplicitEulerRNN,
-    Recurrent,
     SpectralRNN,
 )
 from equilibria.models.recurrent.plain import AntisymmetricRNNOptions, FastRNNOptions, RNNOptions

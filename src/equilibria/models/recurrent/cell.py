@@ -64,6 +64,11 @@ class CellOptions(abc.ABC):
         """Whether the cell has a `DEQ` layer, which a recipe's solver and adjoint are for."""
         return False
 
+    @property
+    def title(self) -> str:
+        """What results call the cell, with what tells its variants apart."""
+        return type(self).__name__.removesuffix("Options")
+
     @abc.abstractmethod
     def build(self, width: int, hidden: int, bias: bool = True, **layer: Any) -> Cell:
         """Return a new cell.

@@ -12,7 +12,7 @@ from typing_extensions import override
 from equilibria.models.base import ClassifierConfig, Model, Prediction
 from equilibria.models.recurrent.cell import CellOptions, State, check_positive
 from equilibria.models.recurrent.ernn import ERNNOptions
-from equilibria.models.recurrent.layer import Recurrent, named
+from equilibria.models.recurrent.layer import Recurrent
 
 __all__ = ["RecurrentConfig", "SequenceClassifier"]
 
@@ -65,7 +65,7 @@ class RecurrentConfig(ClassifierConfig):
     @property
     @override
     def title(self) -> str:
-        return named(self.cell)
+        return self.cell.title
 
     @override
     def build(self, **layer: Any) -> SequenceClassifier:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
+from typing_extensions import override
 
 from equilibria.models.recurrent.cell import Activation, Cell, CellOptions, check_positive
 from equilibria.models.recurrent.transition import Transition, transition
@@ -49,6 +50,16 @@ class EquilibratedOptions(CellOptions):
                     f"depth is {self.depth} and rank {self.rank}: a deep transition has full "
                     "matrices; set rank to null or depth to 1"
                 )
+
+    @property
+    @override
+    def title(self) -> str:
+        traits = self.traits()
+        return super().title + (f" ({', '.join(traits)})" if traits else "")
+
+    def traits(self) -> list[str]:
+        """Return what the title says of a variant."""
+        return {-1: [], 0: ["without h_(k-1)"], 1: ["-h_(k-1)"]}[self.transition]
 
     def function(self, hidden: int) -> Transition:
         """Return a new f."""

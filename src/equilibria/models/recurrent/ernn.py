@@ -58,6 +58,10 @@ class ERNNOptions(EquilibratedOptions):
             )
 
     @override
+    def traits(self) -> list[str]:
+        return [f"K = {self.steps}", f"start {self.start}", *super().traits()]
+
+    @override
     def build(self, width: int, hidden: int, bias: bool = True, **layer: Any) -> ERNNCell:
         return ERNNCell(self, width, hidden, bias)
 

@@ -11,38 +11,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from equilibria.models.recurrent.cell import Cell, CellOptions, State, Sweep
-from equilibria.models.recurrent.equilibrated import EquilibratedOptions
-from equilibria.models.recurrent.ernn import ERNNOptions
-from equilibria.models.recurrent.gated import (
-    FastGRNNOptions,
-    GRUOptions,
-    LSTMOptions,
-    UGRNNOptions,
-)
-from equilibria.models.recurrent.implicit import ImplicitERNNOptions, ImplicitEulerOptions
-from equilibria.models.recurrent.plain import (
-    AntisymmetricRNNOptions,
-    FastRNNOptions,
-    RNNOptions,
-)
-from equilibria.models.recurrent.spectral import SpectralRNNOptions
 from equilibria.solve import Solution
 
-__all__ = [
-    "CELLS",
-    "ERNN",
-    "GRU",
-    "LSTM",
-    "RNN",
-    "UGRNN",
-    "AntisymmetricRNN",
-    "FastGRNN",
-    "FastRNN",
-    "ImplicitERNN",
-    "ImplicitEulerRNN",
-    "Recurrent",
-    "SpectralRNN",
-]
+__all__ = ["Recurrent"]
 
 
 class Recurrent(nn.Module):
@@ -106,7 +77,7 @@ class Recurrent(nn.Module):
         self.cell_options = self._chosen(cell, options)
         if layer and not self.cell_options.implicit:
             raise TypeError(
-                f"{named(self.cell_options)} solves for nothing and takes no {', '.join(layer)}"
+                f"{self.cell_options.title} solves for nothing and takes no {', '.join(layer)}"
             )
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.batch_first, self.bidirectional = batch_first, bidirectional
@@ -336,91 +307,3 @@ def _reversed(x: Tensor, lengths: Tensor | None) -> Tensor:
     back = lengths.to(x.device) - 1 - steps
     places = torch.where(back >= 0, back, steps)
     return x.gather(0, places.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
-
-
-class ERNN(Recurrent):
-    """An equilibrated recurrent network, in place of `nn.LSTM`: see `ERNNCell`, `ERNNOptions`."""
-
-    options = ERNNOptions
-
-
-class ImplicitERNN(Recurrent):
-    """An equilibrated network whose steps are solved: see `ImplicitERNNCell`."""
-
-    options = ImplicitERNNOptions
-
-
-class ImplicitEulerRNN(Recurrent):
-    """The implicit Euler method of an RNN's ODE: see `ImplicitEulerCell`."""
-
-    options = ImplicitEulerOptions
-
-
-class RNN(Recurrent):
-    """A plain recurrent network: see `RNNCell`."""
-
-    options = RNNOptions
-
-
-class LSTM(Recurrent):
-    """Long short-term memory: see `LSTMCell`."""
-
-    options = LSTMOptions
-
-
-class GRU(Recurrent):
-    """The gated recurrent unit: see `GRUCell`."""
-
-    options = GRUOptions
-
-
-class UGRNN(Recurrent):
-    """The update-gate network: see `UGRNNCell`."""
-
-    options = UGRNNOptions
-
-
-class FastRNN(Recurrent):
-    """An RNN with a weighted residual connection: see `FastRNNCell`."""
-
-    options = FastRNNOptions
-
-
-class FastGRNN(Recurrent):
-    """An RNN with one gate that shares its matrices: see `FastGRNNCell`."""
-
-    options = FastGRNNOptions
-
-
-class AntisymmetricRNN(Recurrent):
-    """Forward Euler of an ODE with an antisymmetric matrix: see `AntisymmetricRNNCell`."""
-
-    options = AntisymmetricRNNOptions
-
-
-class SpectralRNN(Recurrent):
-    """An RNN whose matrix has singular values near 1: see `SpectralRNNCell`."""
-
-    options = SpectralRNNOptions
-
-
-NAMED = (
-    *(ERNN, ImplicitERNN, ImplicitEulerRNN, RNN, LSTM, GRU, UGRNN),
-    *(FastRNN, FastGRNN, AntisymmetricRNN, SpectralRNN),
-)
-
-CELLS: dict[str, type[CellOptions]] = {
-    layer.__name__: layer.options for layer in NAMED if layer.options is not None
-}
-"""The options of each cell, by the name that a recipe gives it."""
-
-
-def named(options: CellOptions) -> str:
-    """Return the cell's name, with what tells its variants apart: "ERNN (K = 3, start zero)"."""
-    name = next(name for name, kind in CELLS.items() if kind is type(options))
-    traits: list[str] = []
-    if isinstance(options, ERNNOptions):
-        traits += [f"K = {options.steps}", f"start {options.start}"]
-    if isinstance(options, EquilibratedOptions) and options.transition != -1:
-        traits.append("without h_(k-1)" if options.transition == 0 else "-h_(k-1)")
-    return f"{name} ({', '.join(traits)})" if traits else name

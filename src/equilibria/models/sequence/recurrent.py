@@ -12,7 +12,6 @@ from equilibria.models.base import ExplicitConfig, Prediction
 from equilibria.models.recurrent.cell import CellOptions
 from equilibria.models.recurrent.ernn import ERNNOptions
 from equilibria.models.recurrent.layer import Recurrent as CellLoop
-from equilibria.models.recurrent.layer import named
 from equilibria.models.sequence.base import SequenceModel, require_batch
 from equilibria.models.sequence.config import SequenceConfig, check_positive, check_share
 from equilibria.nn import VariationalDropout, weight_dropout
@@ -116,7 +115,7 @@ class CellLanguageConfig(RecurrentConfig):
     @property
     @override
     def title(self) -> str:
-        return named(self.cell)
+        return self.cell.title
 
     @override
     def __post_init__(self) -> None:

@@ -37,7 +37,7 @@ def cost(context: Context) -> dict[str, Any]:
 
 
 def eigenvalues(context: Context, *, windows: int = 20, bins: int = 60) -> Iterable[dict[str, Any]]:
-    """Histogram of the real parts of the eigenvalues of diag(phi') U - gamma I, over test data.
+    """Histogram of the real parts of the eigenvalues of dF/dh, over test data.
 
     `share` of all eigenvalues in a bin around `real`; `negative`, the share below 0, and `top`, the
     largest.

@@ -1,4 +1,4 @@
-"""Figure 6: Euler steps converge linearly, as fast as Corollary 1 says."""
+"""Figure 6: Euler steps converge linearly, no slower than Corollary 1 says."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ STUDY = Study(
     title="Linear convergence of the Euler steps",
     description="Distance of Euler steps from the equilibrium, and what bounds their rate.",
     note=f"Untrained dense cells of {WIDTH} units whose U has singular values up to {BOUND:g}, "
-    f"float64, {SAMPLES} inputs and states drawn from a Gaussian; medians.",
+    f"float64, {SAMPLES} inputs and states drawn from a Gaussian; medians. Eq. 12 is a local "
+    "condition: where it holds at the states that are visited and yet nothing converges, the steps "
+    "end in a cycle.",
     points=points,
     views=[
         Pivot(
