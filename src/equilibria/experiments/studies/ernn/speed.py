@@ -96,8 +96,8 @@ STUDY = Study(
                     "step, ms": "step_ms",
                     "step / nn.LSTM": "step_ratio",
                     "inference / nn.LSTM": "inference_ratio",
-                    "parameters": "parameters",
-                    "bytes": "bytes",
+                    "parameters": lambda rows: int(rows["parameters"].iloc[0]),
+                    "bytes": lambda rows: int(rows["bytes"].iloc[0]),
                 },
             )
             for width in WIDTHS
