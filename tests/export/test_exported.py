@@ -158,7 +158,7 @@ def test_a_window_classifier_of_four_thousand_parameters_is_a_small_file(steps):
 @pytest.mark.parametrize("form", ["whole", "stream"])
 def test_eight_bits_are_close_and_in_the_file(form):
     need_onnx()
-    import onnx
+    import onnx  # pyright: ignore[reportMissingImports]
 
     model, task = recurrent("GRU", hidden=32), sequences()
     full, small = (export(model, task, form=form, weights=w) for w in ("float32", "int8"))
@@ -174,7 +174,11 @@ def test_eight_bits_are_close_and_in_the_file(form):
 def test_eight_bits_keep_rows_of_any_size():
     need_onnx()
     import numpy as np
-    from onnx import TensorProto, helper, numpy_helper
+    from onnx import (  # pyright: ignore[reportMissingImports]
+        TensorProto,
+        helper,
+        numpy_helper,
+    )
 
     from equilibria.export import graph, int8
 
@@ -203,7 +207,7 @@ def test_the_file_says_what_it_is(format):
     model, task = recurrent("ImplicitERNN"), sequences()
     file = made(model, task, format, form="stream", evals=2, method="picard")
     if format == "onnx":
-        import onnx
+        import onnx  # pyright: ignore[reportMissingImports]
 
         proto = onnx.load_from_string(file.content)
         about = {each.key: each.value for each in proto.metadata_props}
