@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> None:
         if getattr(arguments, option) is not None and not recipe.model.implicit:
             raise UserError(
                 f"--{option} is for equilibrium networks: {type(recipe.model).__name__} describes "
-                "an explicit network, which solves for nothing"
+                "an explicit network, which has nothing to solve"
             )
     if not 0.0 <= arguments.tolerance < 1.0:
         raise UserError(f"--tolerance must lie in [0, 1); got {arguments.tolerance:g}")

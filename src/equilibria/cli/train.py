@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--data",
         type=str,
-        help="text file or folder of images to train on, or name of a data set",
+        help="text file, or folder of images or sequences, to train on; or name of a data set",
     )
     parser.add_data_dir()
     parser.add_device()

@@ -79,7 +79,7 @@ class SequenceClassification(TaskConfig):
         if self.data is None:
             raise ValueError(
                 "there are no sequences to learn from: name a folder with --data FOLDER, with one "
-                "subfolder of CSV or NPZ files per class"
+                "subfolder of CSV, NPZ or WAV files per class"
             )
         return SequenceTask(self, load(self.data, data_dir, kind=SequenceSet))
 
