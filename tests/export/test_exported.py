@@ -64,6 +64,14 @@ def test_too_few_evaluations_are_not_hidden(tmp_path):
     assert found.figures != found.model_figures
 
 
+@pytest.mark.parametrize("readout", ["last", "mean"])
+def test_a_program_of_torch_takes_the_lengths_of_sequences(readout):
+    model, task = recurrent(readout=readout), sequences(lengths=True)
+    file = export(model, task, format="pt2", form="whole")
+    assert judge(file, model, task).agrees()
+    assert list(file.file.inputs) == ["x", "lengths"]
+
+
 @pytest.mark.parametrize("lengths", [False, True])
 @pytest.mark.parametrize(
     ("name", "options"),

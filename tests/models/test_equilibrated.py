@@ -233,3 +233,8 @@ class TestTheImplicitEulerStep:
         iterated.cells[0].injection.load_state_dict(solved.cells[0].injection.state_dict())
         iterated.cells[0].iterated.load_state_dict(solved.cells[0].deq.cell.state_dict())
         torch.testing.assert_close(iterated(sequences())[0], solved(sequences())[0])
+
+
+def test_a_rank_above_the_size_of_the_state_is_refused():
+    with pytest.raises(ValueError, match="rank is 6, and the state has 5 entries"):
+        ernn(rank=6)

@@ -112,7 +112,7 @@ class Shuffled(Feed):
         self.steps = len(samples) // batch_size
         if self.steps == 0:
             raise ValueError(
-                f"batch_size is {batch_size} but there are only {len(samples)} samples"
+                f"batch_size is {batch_size} but there are only {len(samples)} samples: lower it"
             )
         self._order = (-1, torch.empty(0))
 

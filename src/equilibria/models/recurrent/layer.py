@@ -259,7 +259,8 @@ class Recurrent(nn.Module):
                 f"{tuple(lengths.shape)} of {lengths.dtype}"
             )
         wrong = (lengths < 1) | (lengths > len(x))
-        if bool(wrong.any()):
+        # What is traced has no values to look at.
+        if not torch.compiler.is_compiling() and bool(wrong.any()):
             row = int(wrong.nonzero()[0])
             raise ValueError(
                 f"lengths must lie between 1 and {len(x)}, the steps of the input; sequence {row} "

@@ -133,6 +133,11 @@ def transition(
 ) -> Transition:
     """Return f: low-rank where there is a rank, deep where there is more than one layer."""
     if rank is not None:
+        if rank > hidden:
+            raise ValueError(
+                f"rank is {rank}, and the state has {hidden} entries: a low rank is at most that; "
+                "None has a full matrix"
+            )
         return LowRank(hidden, activation, rank, bound)
     if depth > 1:
         return Deep(hidden, activation, depth, bound)
