@@ -7,7 +7,7 @@ from equilibria.experiments.measures.epochs import epochs, summary
 from equilibria.experiments.published import KAG_2019
 from equilibria.experiments.studies.ernn._trainings import SEEDS, training
 from equilibria.experiments.study import Point, Scale, Study
-from equilibria.experiments.views import Cell, Chart, Lines, Pivot, mean, spread
+from equilibria.experiments.views import NOT_RUN, Cell, Chart, Lines, Pivot, mean, spread
 
 LENGTHS, SOLVED = (200, 400), 0.01
 STEP_SIZES = {200: "0.01", 400: "0.003"}
@@ -47,11 +47,12 @@ def points(scale: Scale) -> list[Point]:
 
 def solved(rows: Frame) -> Cell:
     """After how many steps each seed is first below `SOLVED`."""
-    found = []
+    found: list[str] = []
     for _, run in rows.groupby("seed"):
         below = run[run["test_loss"] < SOLVED]
-        found.append(str(int(below["step"].iloc[0])) if len(below) else "never")
-    return ", ".join(found)
+        if run["test_loss"].notna().any():
+            found.append(str(int(below["step"].iloc[0])) if len(below) else "never")
+    return ", ".join(found) or NOT_RUN
 
 
 STUDY = Study(
