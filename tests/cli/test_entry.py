@@ -1,8 +1,8 @@
 """How the command line begins and ends: without its packages, and with a reader that has left."""
 
 import os
-import subprocess
 import re
+import subprocess
 import sys
 
 import pytest
