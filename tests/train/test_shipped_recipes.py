@@ -9,6 +9,7 @@ import torch
 from accelerate import Accelerator
 
 from equilibria.data.errors import DataError
+from equilibria.models.recurrent import RecurrentConfig
 from equilibria.models.sequence.config import SequenceConfig
 from equilibria.models.vision.config import VisionConfig
 from equilibria.tasks import LanguageModelling
@@ -18,7 +19,7 @@ from equilibria.train.trainer import Trainer
 CORPORA = {"ptb": 10_000, "wikitext2": 33_278, "wikitext103": 267_735}
 """Tokens of the vocabularies, for recipes whose data are not read here."""
 
-SMALL = {SequenceConfig: 4e6, VisionConfig: 1e5}
+SMALL = {SequenceConfig: 4e6, VisionConfig: 1e5, RecurrentConfig: 1e5}
 """Parameters of a model that takes steps here, by what its config is; others all do."""
 
 
@@ -32,6 +33,8 @@ def described(name):
         config = dataclasses.replace(config, vocabulary=CORPORA.get(data, 100))
     if isinstance(config, VisionConfig) and config.shape is None:
         config = dataclasses.replace(config, shape=(3, 64, 64), classes=10)
+    if isinstance(config, RecurrentConfig):
+        config = dataclasses.replace(config, shape=(9,), classes=2)
     with torch.device("meta" if isinstance(config, tuple(SMALL)) else "cpu"):
         model = config.build(**recipe.layer())
     return recipe, sum(p.numel() for p in model.parameters())
@@ -130,3 +133,11 @@ def test_a_shipped_recipe_of_pictures_starts(name):
     assert min(found[20:]) < 0.9 * found[0]
     for solves in ("forward", "adjoint"):
         assert trainer.tally.summary(trainer.task)[solves]["status"]["CONVERGED"] > 0.5
+
+
+@pytest.mark.parametrize("name", ["adding", "order", pytest.param("har2", marks=pytest.mark.data)])
+def test_a_shipped_recipe_of_signals_starts(name):
+    recipe = recipes.load(name, ["--schedule.name", "Constant", "--schedule.warmup", "0"])
+    trainer = Trainer(recipe, loaded(recipe), Accelerator(cpu=True))
+    found = losses(trainer, 20)
+    assert all(loss < 10 for loss in found) and min(found[10:]) < found[0]
