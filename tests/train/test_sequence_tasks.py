@@ -39,7 +39,7 @@ def task(folder: Path, **options):
 
 def train(folder: Path, out: Path, *options: str) -> None:
     argv = ["train", "sequences", "--data", str(folder), "--out", str(out), "--epochs", "1"]
-    assert main([*argv, "--batch_size", "8", "--model.hidden", "6", *options]) == 0
+    assert main([*argv, "--batch_size", "8", "--model.hidden", "16", *options]) == 0
 
 
 class TestStandardisation:
