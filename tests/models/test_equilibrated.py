@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import equilibria as eq
-from equilibria.models.recurrent import ERNN, ImplicitERNN, ImplicitEulerRNN
+from equilibria.models.recurrent import ERNN, ImplicitERNN, ImplicitEulerRNN, SpectralRNN
 
 TIGHT = {
     "solver": eq.Picard(rtol=1e-12, max_evals=1000),
@@ -238,3 +238,11 @@ class TestTheImplicitEulerStep:
 def test_a_rank_above_the_size_of_the_state_is_refused():
     with pytest.raises(ValueError, match="rank is 6, and the state has 5 entries"):
         ernn(rank=6)
+
+
+@pytest.mark.parametrize(
+    ("cell", "options"), [(ImplicitEulerRNN, {"steps": 0}), (SpectralRNN, {"reflections": 0})]
+)
+def test_zero_is_not_taken_for_the_default(cell, options):
+    with pytest.raises(ValueError, match="must be positive; got 0"):
+        cell(2, 5, **options)

@@ -19,7 +19,6 @@ __all__ = [
     "State",
     "Sweep",
     "activations",
-    "check_positive",
     "phi_of",
 ]
 
@@ -151,13 +150,6 @@ class Cell(nn.Module, abc.ABC):
 def last(path: Tensor, lengths: Tensor) -> Tensor:
     """Return from a path (time, batch, hidden) what it is after each sequence's last step."""
     return path[lengths.to(path.device) - 1, torch.arange(len(lengths), device=path.device)]
-
-
-def check_positive(**values: float) -> None:
-    """Raise ValueError if one of some values is not above 0; the message names it."""
-    for name, value in values.items():
-        if not 0 < value < float("inf"):
-            raise ValueError(f"{name} must be positive; got {value}")
 
 
 def uniform_(tensors: Sequence[Tensor], hidden: int) -> None:

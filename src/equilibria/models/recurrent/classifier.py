@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from equilibria.models.base import ClassifierConfig, Model, Prediction
-from equilibria.models.recurrent.cell import CellOptions, State, check_positive
+from equilibria.models.checks import check_positive
+from equilibria.models.recurrent.cell import CellOptions, State
 from equilibria.models.recurrent.ernn import ERNNOptions
 from equilibria.models.recurrent.layer import Recurrent
 

@@ -9,7 +9,8 @@ from typing import Literal
 from torch import Tensor
 from typing_extensions import override
 
-from equilibria.models.recurrent.cell import Activation, Cell, CellOptions, check_positive
+from equilibria.models.checks import check_positive
+from equilibria.models.recurrent.cell import Activation, Cell, CellOptions
 from equilibria.models.recurrent.transition import Transition, transition
 
 __all__ = ["Equilibrated", "EquilibratedOptions"]
@@ -38,18 +39,14 @@ class EquilibratedOptions(CellOptions):
     bound: float | None = None
 
     def __post_init__(self) -> None:
-        check_positive(depth=self.depth, gamma=self.gamma)
+        check_positive(depth=self.depth, gamma=self.gamma, bound=self.bound, rank=self.rank)
         if self.transition not in (-1, 0, 1):
             raise ValueError(f"transition must be -1, 0 or 1; got {self.transition}")
-        if self.bound is not None:
-            check_positive(bound=self.bound)
-        if self.rank is not None:
-            check_positive(rank=self.rank)
-            if self.depth > 1:
-                raise ValueError(
-                    f"depth is {self.depth} and rank {self.rank}: a deep transition has full "
-                    "matrices; set rank to null or depth to 1"
-                )
+        if self.rank is not None and self.depth > 1:
+            raise ValueError(
+                f"depth is {self.depth} and rank {self.rank}: a deep transition has full "
+                "matrices; set rank to null or depth to 1"
+            )
 
     @property
     @override

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from equilibria.models.recurrent.cell import State, check_positive
+from equilibria.models.checks import check_positive
+from equilibria.models.recurrent.cell import State
 from equilibria.models.recurrent.equilibrated import Equilibrated, EquilibratedOptions
 from equilibria.models.recurrent.transition import Transition
 
@@ -44,9 +45,7 @@ class ERNNOptions(EquilibratedOptions):
     @override
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(steps=self.steps)
-        if self.times is not None:
-            check_positive(times=self.times)
+        check_positive(steps=self.steps, times=self.times)
         if not abs(self.step_size) < float("inf"):
             raise ValueError(f"step_size must be finite; got {self.step_size}")
         if self.start not in ("zero", "previous"):

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from equilibria.models.checks import check_positive
 from equilibria.models.recurrent.cell import (
     Activation,
     Cell,
     CellOptions,
     State,
-    check_positive,
     phi_of,
     uniform_,
 )
@@ -168,8 +168,7 @@ class FastGRNNOptions(CellOptions):
     nu: float = -4.0
 
     def __post_init__(self) -> None:
-        if self.rank is not None:
-            check_positive(rank=self.rank)
+        check_positive(rank=self.rank)
 
     @override
     def build(self, width: int, hidden: int, bias: bool = True, **layer: Any) -> FastGRNNCell:

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from equilibria.models.checks import check_positive
 from equilibria.models.recurrent.cell import (
     Activation,
     Cell,
     CellOptions,
     State,
     Sweep,
-    check_positive,
     last,
 )
 from equilibria.models.recurrent.equilibrated import Equilibrated, EquilibratedOptions
@@ -146,7 +146,7 @@ class ImplicitEulerOptions(CellOptions):
     step_size: float = 0.1
 
     def __post_init__(self) -> None:
-        check_positive(step_size=self.step_size, steps=self.steps or 1)
+        check_positive(step_size=self.step_size, steps=self.steps)
 
     @property
     @override

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from equilibria.models.checks import check_positive
 from equilibria.models.recurrent.cell import (
     Activation,
     Cell,
     CellOptions,
     State,
-    check_positive,
     phi_of,
     uniform_,
 )

@@ -6,9 +6,9 @@ from typing import Any
 from typing_extensions import override
 
 from equilibria.models.base import ExplicitConfig
+from equilibria.models.checks import check_positive
 from equilibria.models.sequence.base import SequenceModel
 from equilibria.models.sequence.cell import CellConfig
-from equilibria.models.sequence.config import check_positive
 from equilibria.models.sequence.equilibrium import EquilibriumSequence
 from equilibria.models.sequence.stack import TiedStack, UntiedStack
 from equilibria.models.sequence.transformer import TransformerConfig

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from equilibria.models.base import ModelConfig
+from equilibria.models.checks import check_share
 from equilibria.models.sequence.lexicon import Lexicon
 
 __all__ = ["SequenceConfig"]
@@ -62,16 +63,3 @@ class SequenceConfig(ModelConfig):
             scale=self.embedding_scale,
             initial=self.embedding_initial,
         )
-
-
-def check_share(name: str, value: float) -> None:
-    """Refuse what is not the share of something that dropout drops."""
-    if not 0 <= value < 1:
-        raise ValueError(f"{name} is the share that is dropped and must be in [0, 1), got {value}")
-
-
-def check_positive(**values: int | None) -> None:
-    """Refuse numbers below 1; None stands for a default."""
-    for name, value in values.items():
-        if value is not None and value < 1:
-            raise ValueError(f"{name} must be positive, got {value}")

@@ -9,11 +9,12 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from equilibria.models.base import ExplicitConfig, Prediction
+from equilibria.models.checks import check_positive, check_share
 from equilibria.models.recurrent.cell import CellOptions
 from equilibria.models.recurrent.ernn import ERNNOptions
 from equilibria.models.recurrent.layer import Recurrent as CellLoop
 from equilibria.models.sequence.base import SequenceModel, require_batch
-from equilibria.models.sequence.config import SequenceConfig, check_positive, check_share
+from equilibria.models.sequence.config import SequenceConfig
 from equilibria.nn import VariationalDropout, weight_dropout
 
 __all__ = ["CellLanguageConfig", "GRUConfig", "LSTMConfig", "Recurrent"]

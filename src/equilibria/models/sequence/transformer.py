@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import override
 
+from equilibria.models.checks import check_positive, check_share
 from equilibria.models.sequence.attention import RelativeAttention
 from equilibria.models.sequence.cell import CausalInjection, CellConfig, SequenceCell
-from equilibria.models.sequence.config import check_positive, check_share
 from equilibria.models.sequence.initial import Ensemble, initialise, scale_of
 from equilibria.nn import VariationalDropout, weight_norm
 from equilibria.solve import shared

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from equilibria.models.checks import check_positive, check_share
 from equilibria.models.sequence.cell import (
     CausalInjection,
     CellConfig,
@@ -14,7 +15,6 @@ from equilibria.models.sequence.cell import (
     lengthened,
     windows,
 )
-from equilibria.models.sequence.config import check_positive, check_share
 from equilibria.models.sequence.initial import Ensemble, initialise, scale_of
 from equilibria.nn import VariationalDropout, weight_norm
 from equilibria.nn.init import Maps
