@@ -33,6 +33,7 @@ WEIGHTS = {
         {"deq.cell.gates.weight": ((10, 10), 8)},
     ),
     "mdeq": ({**MDEQ, "groups": 2, "norm": "none", "initial": 0.1}, None),
+    "mdeq-segmentation": ({**MDEQ, "groups": 2, "norm": "none", "initial": 0.1}, None),
 }
 NONE = {"monotone": {**CLASSES, "channels": (4, 4), "squares": 2}, "monotone-dense": CLASSES}
 
@@ -53,6 +54,7 @@ def test_every_equilibrium_model_is_here():
     equilibrium = {n for n in equilibrium if "unrolled" not in n}
     assert set(WEIGHTS) == equilibrium
     explicit = {"gru", "lstm", "mdeq-unrolled", "resnet", "transformer-xl", "trellisnet"}
+    explicit |= {"mdeq-segmentation-unrolled", "unet"}
     explicit |= {"neural-ode", "augmented-neural-ode", "recurrent", "recurrent-lm"}
     assert equilibrium | set(NONE) | explicit == set(models.available())
 

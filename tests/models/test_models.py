@@ -55,6 +55,11 @@ def x(name):
 
 def test_every_model_has_a_small_version_here():
     elsewhere = {"recurrent"}  # test_recurrent_classifier
+    elsewhere |= {
+        "mdeq-segmentation",
+        "mdeq-segmentation-unrolled",
+        "unet",
+    }  # test_segmentation_models
     assert models.available() == sorted({*SMALL, *EXPLICIT, *SEQUENCES, *elsewhere})
 
 

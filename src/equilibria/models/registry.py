@@ -23,6 +23,11 @@ from equilibria.models.vision.mdeq import MDEQConfig, MDEQUnrolledConfig
 from equilibria.models.vision.monotone import MonotoneConvConfig, MonotoneDenseConfig
 from equilibria.models.vision.ode import AugmentedNeuralODEConfig, NeuralODEConfig
 from equilibria.models.vision.resnet import ResNetConfig
+from equilibria.models.vision.segmentation import (
+    MDEQSegmentationConfig,
+    MDEQSegmentationUnrolledConfig,
+)
+from equilibria.models.vision.unet import UNetConfig
 
 CONFIGS: dict[str, type[ModelConfig]] = {
     "augmented-neural-ode": AugmentedNeuralODEConfig,
@@ -33,6 +38,8 @@ CONFIGS: dict[str, type[ModelConfig]] = {
     "gru": GRUConfig,
     "lstm": LSTMConfig,
     "mdeq": MDEQConfig,
+    "mdeq-segmentation": MDEQSegmentationConfig,
+    "mdeq-segmentation-unrolled": MDEQSegmentationUnrolledConfig,
     "mdeq-unrolled": MDEQUnrolledConfig,
     "monotone": MonotoneConvConfig,
     "monotone-dense": MonotoneDenseConfig,
@@ -42,6 +49,7 @@ CONFIGS: dict[str, type[ModelConfig]] = {
     "resnet": ResNetConfig,
     "transformer-xl": TransformerXLConfig,
     "trellisnet": TrellisNetConfig,
+    "unet": UNetConfig,
 }
 """The config of each model, by the model's name."""
 

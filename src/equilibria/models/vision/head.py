@@ -6,8 +6,9 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from equilibria.models.vision.batch_norm import BatchNorm2d
+from equilibria.models.vision.config import check_positive
 
-__all__ = ["EXPANSION", "AuxiliaryHeads", "Bottleneck", "ClassificationHead"]
+__all__ = ["EXPANSION", "AuxiliaryHeads", "Bottleneck", "ClassificationHead", "check_bottlenecks"]
 
 EXPANSION = 4
 """Channels that a bottleneck gives out, in units of those inside it."""
@@ -100,3 +101,17 @@ class AuxiliaryHeads(nn.ModuleList):
     def forward(self, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return logits (batch, classes) of each of the states (batch, channels, height, width)."""
         return tuple(head(z.mean((2, 3))) for head, z in zip(self, states, strict=True))
+
+
+def check_bottlenecks(channels: tuple[int, ...], inner: tuple[int, ...], final: int) -> None:
+    """Refuse what a `ClassificationHead` cannot be made of.
+
+    Raises:
+        ValueError: a number is not positive, or there is not one for each resolution.
+    """
+    check_positive(channels=channels, head_channels=inner, final=(final,))
+    if len(channels) != len(inner):
+        raise ValueError(
+            f"channels and head_channels have a number for each resolution; got {len(channels)} "
+            f"and {len(inner)}: {channels} and {inner}"
+        )

@@ -1,4 +1,4 @@
-"""The multiscale deep equilibrium network, MDEQ, and the same cell unrolled."""
+"""The multiscale deep equilibrium network, MDEQ, and its cell unrolled; both as classifiers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,136 +10,48 @@ from typing_extensions import override
 
 from equilibria.models.base import EquilibriumModel, ExplicitConfig, Model, Prediction
 from equilibria.models.unrolled import frozen_layer
-from equilibria.models.vision.block import Norm
-from equilibria.models.vision.cell import MultiscaleCell
-from equilibria.models.vision.config import VisionConfig, check_positive
-from equilibria.models.vision.head import AuxiliaryHeads, ClassificationHead
+from equilibria.models.vision.config import check_positive
+from equilibria.models.vision.head import AuxiliaryHeads, ClassificationHead, check_bottlenecks
+from equilibria.models.vision.multiscale import MultiscaleConfig
 from equilibria.models.vision.stem import Stem
 from equilibria.nn import DEQ
 
-__all__ = ["MDEQ", "MDEQCellConfig", "MDEQConfig", "MDEQUnrolled", "MDEQUnrolledConfig"]
+__all__ = [
+    "MDEQ",
+    "MDEQCellConfig",
+    "MDEQConfig",
+    "MDEQUnrolled",
+    "MDEQUnrolledConfig",
+    "UnrolledConfig",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
-class MDEQCellConfig(VisionConfig):
-    """What stem, cell and head of an MDEQ are.
+class MDEQCellConfig(MultiscaleConfig):
+    """What stem, cell and head of a classifier of images are.
 
     Args:
-        channels: of each resolution of the state, the highest first; a single one makes the
-            single-stream DEQ.
         head_channels: inside the head's bottleneck at each resolution.
         final: channels that the head pools and classifies.
-        expansion: width inside the cell's blocks, in units of `channels`.
-        groups: of each GroupNorm; they must divide all of `channels`.
-        dropout: share dropped in each block, with one mask per forward.
-        halvings: how often the stem halves height and width before the highest resolution.
-        projection: whether the stem ends in a 1x1 convolution, as that of all released models but
-            the smallest.
-        weight_norm: kernels of the blocks, and those after the fusion, are length times direction.
-        norm: GroupNorm in the cell, or "none", where each place is to depend on no more than its
-            surroundings.
-        affine: whether the GroupNorm after the fusion has gains and shifts to learn, as in the
-            released models for ImageNet.
-        initial: standard deviation of the kernels of stem and cell at the start; None for torch's
-            own.
-        auxiliary: a linear classifier at each resolution too, for losses of its own in training;
-            their weight is `task.auxiliary`.
-        channels_last: keep images, states and all that the solver remembers in memory with channels
-            last; None for where that is faster, on a GPU (on a CPU it takes up to 1.6 times as
-            long where channels are few).
     """
 
-    channels: tuple[int, ...] = (24, 24)
     head_channels: tuple[int, ...] = (8, 16)
     final: int = 200
-    expansion: int = 5
-    groups: int = 8
-    dropout: float = 0.0
-    halvings: int = 0
-    projection: bool = True
-    weight_norm: bool = True
-    norm: Norm = "group"
-    affine: bool = False
-    initial: float | None = 0.01
-    auxiliary: bool = False
-    channels_last: bool | None = None
 
     @override
     def __post_init__(self) -> None:
-        check_positive(
-            channels=self.channels,
-            head_channels=self.head_channels,
-            final=(self.final,),
-            expansion=(self.expansion,),
-            groups=(self.groups,),
-        )
-        if len(self.channels) != len(self.head_channels):
-            raise ValueError(
-                f"channels and head_channels have a number for each resolution; got "
-                f"{len(self.channels)} and {len(self.head_channels)}: {self.channels} and "
-                f"{self.head_channels}"
-            )
-        if self.norm == "group" and any(width % self.groups for width in self.channels):
-            raise ValueError(
-                f"groups must divide the channels of each resolution; got {self.groups} groups of "
-                f"{self.channels} channels"
-            )
-        if self.halvings < 0:
-            raise ValueError(f"halvings must not be negative; got {self.halvings}")
-        if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"dropout is a share and must be in [0, 1); got {self.dropout}")
-        if self.initial is not None and not self.initial > 0.0:
-            raise ValueError(
-                f"initial must be positive, or None for torch's own; got {self.initial}"
-            )
+        check_bottlenecks(self.channels, self.head_channels, self.final)
         super().__post_init__()
 
-    @property
     @override
-    def min_size(self) -> int:
-        return 2 ** (self.halvings + len(self.channels) - 1)
-
-    @property
-    @override
-    def remedy(self) -> str:
-        return (
-            f"take larger images, fewer resolutions (channels: {self.channels}) or fewer halvings "
-            f"({self.halvings})"
-        )
-
-    def stem(self) -> Stem:
-        """Return a new stem."""
-        (inputs, _, _), _ = self.required()
-        return Stem(
-            inputs,
-            self.channels[0],
-            halvings=self.halvings,
-            projection=self.projection,
-            initial=self.initial,
-        )
-
-    def cell(self) -> MultiscaleCell:
-        """Return a new cell."""
-        return MultiscaleCell(
-            self.channels,
-            expansion=self.expansion,
-            groups=self.groups,
-            dropout=self.dropout,
-            norm=self.norm,
-            affine=self.affine,
-            initial=self.initial,
-            weight_normalised=self.weight_norm,
-        )
-
     def head(self) -> ClassificationHead:
-        """Return a new head."""
         _, classes = self.required()
         return ClassificationHead(
             self.channels, self.head_channels, final=self.final, classes=classes
         )
 
+    @override
     def auxiliary_heads(self) -> AuxiliaryHeads | None:
-        """Return new classifiers of single resolutions, or None where there are to be none."""
         _, classes = self.required()
         return AuxiliaryHeads(self.channels, classes) if self.auxiliary else None
 
@@ -158,10 +70,8 @@ class MDEQConfig(MDEQCellConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MDEQUnrolledConfig(MDEQCellConfig, ExplicitConfig):
+class UnrolledConfig(MultiscaleConfig, ExplicitConfig):
     """The architecture of a network that applies an MDEQ's cell a fixed number of times.
-
-    Its fields are those of `MDEQCellConfig`, `layers` and `checkpoint`.
 
     Args:
         layers: applications of the cell.
@@ -181,18 +91,26 @@ class MDEQUnrolledConfig(MDEQCellConfig, ExplicitConfig):
         return MDEQUnrolled(self)
 
 
+@dataclass(frozen=True, kw_only=True)
+class MDEQUnrolledConfig(MDEQCellConfig, UnrolledConfig):
+    """The architecture of a classifier that applies an MDEQ's cell a fixed number of times.
+
+    Its fields are those of `MDEQCellConfig` and `UnrolledConfig`.
+    """
+
+
 class MDEQ(EquilibriumModel):
     """Features at several resolutions that are driven to one joint equilibrium, z* = f(z*; x).
 
     The state is a tuple of tensors, one a resolution, solved for together and never concatenated:
     norms, inner products and combinations are sums over them. They lie in memory as the stem's
-    features do, in the solver as in the cell. Classes are read from all of them; `readout` is one
-    way to use `deq(*inject(x)).value`, and another head may read any of the resolutions.
+    features do, in the solver as in the cell. What is read from them is the head's matter: the
+    classes of an image, of each of its pixels, or both at once.
 
     papers: Bai et al. 2020; Bai 2022 (thesis), ch. 3.
     """
 
-    def __init__(self, config: MDEQConfig, **layer: Any) -> None:
+    def __init__(self, config: MultiscaleConfig, **layer: Any) -> None:
         super().__init__()
         self.config = config
         self.stem = config.stem()
@@ -208,12 +126,12 @@ class MDEQ(EquilibriumModel):
 
     @override
     def readout(self, z: Sequence[Tensor]) -> Tensor:
-        """Return logits (batch, classes) of the state, the highest resolution first."""
+        """Return what the head reads from the state, the highest resolution first."""
         return self.head(z)
 
     @override
     def read_parts(self, z: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return logits (batch, classes) of each resolution, where there are auxiliary heads."""
+        """Return what is read from each resolution, where there are auxiliary heads."""
         return () if self.auxiliary is None else self.auxiliary(z)
 
 
@@ -227,7 +145,7 @@ class MDEQUnrolled(Model):
     papers: Bai et al. 2020, table 2 ("unrolled 5-layer MDEQ").
     """
 
-    def __init__(self, config: MDEQUnrolledConfig) -> None:
+    def __init__(self, config: UnrolledConfig) -> None:
         super().__init__()
         self.config = config
         self.stem = config.stem()
@@ -247,7 +165,7 @@ class MDEQUnrolled(Model):
         return Prediction(self.head(z), (), auxiliary=parts)
 
 
-def _features(stem: Stem, x: Tensor, config: MDEQCellConfig) -> Tensor:
+def _features(stem: Stem, x: Tensor, config: MultiscaleConfig) -> Tensor:
     """What the stem makes of images; its layout in memory is that of all that follows."""
     config.check(x)
     last = x.is_cuda if config.channels_last is None else config.channels_last

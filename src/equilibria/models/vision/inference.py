@@ -1,0 +1,191 @@
+"""A segmentation network on images that are larger than it is used to, or seen at several scales.
+
+Both wrappers are models themselves: they take images and give logits at the images' own size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from typing_extensions import override
+
+from equilibria.models.base import Model, Prediction
+from equilibria.models.vision.dense_head import upsampled
+from equilibria.models.vision.mdeq import MDEQ
+from equilibria.solve import Solution
+
+__all__ = ["MultiScale", "Tiled", "masks_of"]
+
+
+def masks_of(output: Any) -> Tensor:
+    """Return the logits of pixels, from the output of a network with one head or several."""
+    return output["masks"] if isinstance(output, dict) else output
+
+
+class Tiled(Model):
+    """Logits of images of any size, from windows that overlap.
+
+    Windows are spread evenly, at multiples of `stride`, and at least `overlap` pixels wide are the
+    strips that two of them share. In such a strip the outer quarter of each window is not used:
+    what is told there is told without seeing what lies beyond. From there to the middle of the
+    strip the weight of a window rises linearly from 0 to 1. A network whose receptive field
+    reaches no further than a quarter of the overlap tells of each pixel what it tells of it in
+    the whole image.
+
+    Args:
+        model: the network, in evaluation mode.
+        size: height and width of a window.
+        overlap: pixels that two neighbouring windows share, at least; below both sides of `size`.
+        stride: that the places of windows are multiples of, for a network that halves its input;
+            None for the model's `config.min_size`, or 1.
+
+    Raises:
+        ValueError: the overlap is not below the size of a window less the stride.
+    """
+
+    def __init__(
+        self, model: Model, *, size: tuple[int, int], overlap: int, stride: int | None = None
+    ) -> None:
+        super().__init__()
+        self.model, self.size, self.overlap = model, size, overlap
+        self.stride = stride or int(getattr(getattr(model, "config", None), "min_size", 1))
+        if overlap < 0 or min(size) - overlap < self.stride:
+            raise ValueError(
+                f"windows of {size[0]} x {size[1]} pixels cannot overlap by {overlap} in steps of "
+                f"{self.stride}: take larger windows, or an overlap between 0 and "
+                f"{max(0, min(size) - self.stride)}"
+            )
+
+    @override
+    def forward(self, x: Tensor, *, carry: Any = None) -> Prediction:
+        """Return logits (batch, classes, height, width), and the solutions of all windows.
+
+        Args:
+            x: (batch, channels, height, width); smaller images than a window are one window.
+            carry: None.
+        """
+        self.refuse_carry(carry)
+        height, width = x.shape[2:]
+        high, wide = min(self.size[0], height), min(self.size[1], width)
+        rows = self.places(height, high)
+        columns = self.places(width, wide)
+        down, across = self.weights(rows, height, high), self.weights(columns, width, wide)
+        total: Tensor | None = None
+        solutions: list[Solution] = []
+        for top, line in zip(rows, down, strict=True):
+            for left, column in zip(columns, across, strict=True):
+                part = self.model(x[:, :, top : top + high, left : left + wide].contiguous())
+                logits = upsampled(masks_of(part.output), (high, wide))
+                if total is None:
+                    total = logits.new_zeros(*logits.shape[:2], height, width)
+                weight = (line[:, None] * column).to(logits)
+                total[:, :, top : top + high, left : left + wide] += weight * logits
+                solutions += part.solutions
+        assert total is not None
+        return Prediction(total, tuple(solutions))
+
+    def places(self, length: int, window: int) -> list[int]:
+        """Return where windows begin along a side: as few as cover it with the overlap."""
+        if length <= window:
+            return [0]
+        step = (window - self.overlap) // self.stride * self.stride
+        last = length - window
+        count = -(-last // step)
+        even = [place * last / count for place in range(count)]
+        return sorted({*(int(each) // self.stride * self.stride for each in even), last})
+
+    def weights(self, places: Sequence[int], length: int, window: int) -> list[Tensor]:
+        """Return the weight of each pixel of each window along a side; together they are 1."""
+        found: list[Tensor] = []
+        total = torch.zeros(length, dtype=torch.float64)
+        inside = torch.arange(window, dtype=torch.float64) + 0.5
+        quarter = max(self.overlap / 4, 0.5)
+        for place in places:
+            # The edge of the image is no edge of what can be seen.
+            before = inside if place else torch.full_like(inside, torch.inf)
+            ends = place + window >= length
+            after = torch.full_like(inside, torch.inf) if ends else window - inside
+            nearest = torch.minimum(before, after)
+            weight = ((nearest - quarter) / quarter).clamp(1e-9, 1.0)
+            total[place : place + window] += weight
+            found.append(weight)
+        return [w / total[p : p + window] for p, w in zip(places, found, strict=True)]
+
+
+class MultiScale(Model):
+    """The mean of the class probabilities of images at several scales, mirrored ones too.
+
+    At each scale the image is interpolated, the network's logits are brought back to its own size,
+    and their softmax is added up; the output is the logarithm of the mean. Scales are taken in
+    ascending order, and the equilibrium of one, interpolated, starts the solve of the next.
+
+    Args:
+        model: the network, in evaluation mode.
+        scales: of height and width.
+        mirrored: whether each scale is also taken mirrored left to right.
+        warm: whether a solve starts at the coarser scale's equilibrium; only of an `MDEQ`, whose
+            state can be interpolated.
+
+    Raises:
+        ValueError: there is no scale, or one that is not positive.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        scales: Sequence[float] = (1.0,),
+        mirrored: bool = False,
+        warm: bool = True,
+    ) -> None:
+        super().__init__()
+        if not scales or min(scales) <= 0:
+            raise ValueError(f"scales must be positive numbers, one or more; got {tuple(scales)}")
+        self.model, self.scales, self.mirrored = model, tuple(sorted(scales)), mirrored
+        self.warm = warm and isinstance(model, MDEQ)
+
+    @override
+    def forward(self, x: Tensor, *, carry: Any = None) -> Prediction:
+        """Return log-probabilities (batch, classes, height, width), and all solutions."""
+        self.refuse_carry(carry)
+        size = x.shape[2:]
+        total: Tensor | None = None
+        solutions: list[Solution] = []
+        coarser: Sequence[Tensor] | None = None
+        smallest = int(getattr(getattr(self.model, "config", None), "min_size", 1))
+        for scale in self.scales:
+            target = [max(smallest, round(scale * side)) for side in size]
+            image = x
+            if target != list(size):
+                image = functional.interpolate(
+                    x, size=target, mode="bilinear", align_corners=False, antialias=scale < 1
+                )
+            found = self._solved(image, coarser)
+            solutions += found.solutions
+            mirror = None
+            if self.warm:
+                coarser = found.solution.value
+            if self.mirrored:
+                start = None if coarser is None else [z.flip(-1) for z in coarser]
+                mirror = self._solved(image.flip(-1), start)
+                solutions += mirror.solutions
+            for each, flipped in ((found, False), (mirror, True)):
+                if each is not None:
+                    logits = upsampled(masks_of(each.output).float(), size).softmax(1)
+                    logits = logits.flip(-1) if flipped else logits
+                    total = logits if total is None else total + logits
+        assert total is not None
+        runs = len(self.scales) * (1 + self.mirrored)
+        return Prediction((total / runs).clamp_min(1e-12).log(), tuple(solutions))
+
+    def _solved(self, image: Tensor, start: Sequence[Tensor] | None) -> Prediction:
+        if start is None or not self.warm:
+            return self.model(image)
+        assert isinstance(self.model, MDEQ)
+        sizes = self.model.config.sizes(*image.shape[2:])
+        z0 = tuple(upsampled(z, size) for z, size in zip(start, sizes, strict=True))
+        return self.model(image, z0=z0)
