@@ -14,6 +14,8 @@ from equilibria.models.vision.segmentation import MDEQSegmentationConfig
 SMALL = MDEQSegmentationConfig(
     channels=(8, 16), expansion=2, groups=4, shape=(3, 24, 32), classes=5, projection=False
 )
+CALM = replace(SMALL, norm="none", initial=0.05)
+"""A cell that converges before it is trained."""
 IMAGES = torch.rand(2, 3, 24, 32, generator=torch.Generator().manual_seed(0))
 
 
@@ -121,10 +123,7 @@ def test_windows_agree_with_the_whole_image_where_the_receptive_field_is_smaller
 
 
 def test_windows_of_an_equilibrium_agree_within_the_tolerance():
-    model = replace(SMALL, norm="none", initial=0.05, classes=3).build(
-        solver=eq.Anderson(rtol=1e-5, max_evals=100)
-    )
-    model = model.eval()
+    model = CALM.build(solver=eq.Anderson(rtol=1e-5, max_evals=100)).eval()
     images = torch.rand(1, 3, 64, 80, generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
         whole = model(images)
@@ -162,7 +161,7 @@ def test_one_scale_is_the_network_itself():
 
 
 def test_mirrored_images_make_the_answer_symmetric():
-    model = MultiScale(SMALL.build().eval(), scales=(0.5, 1.0), mirrored=True, warm=False)
+    model = MultiScale(CALM.build().eval(), scales=(0.5, 1.0), mirrored=True, warm=False)
     with torch.no_grad():
         one, other = model(IMAGES), model(IMAGES.flip(-1))
     assert len(one.solutions) == 4
@@ -171,7 +170,7 @@ def test_mirrored_images_make_the_answer_symmetric():
 
 def test_a_coarser_scale_starts_the_next():
     solver = eq.Anderson(rtol=1e-4, max_evals=100)
-    model = replace(SMALL, norm="none", initial=0.05).build(solver=solver).eval()
+    model = CALM.build(solver=solver).eval()
     assert isinstance(model, MDEQ)
     found = {}
     with torch.no_grad():
