@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from equilibria.train.optimiser import SGD, Adam, AdamW, Constant, Cosine
+from equilibria.train.optimiser import SGD, Adam, AdamW, Constant, Cosine, Poly
 
 
 def moved(optimiser, gradient, steps=1):
@@ -50,7 +50,14 @@ def test_the_cosine_falls_from_one_to_its_final_factor():
     assert factors == sorted(factors, reverse=True)
 
 
-@pytest.mark.parametrize("schedule", [Constant(warmup=0.1), Cosine(warmup=0.1)])
+def test_a_power_of_what_is_left():
+    schedule = Poly(power=0.9)
+    assert [schedule.factor(step, 100) for step in (0, 50, 100)] == pytest.approx([1, 0.5**0.9, 0])
+    with pytest.raises(ValueError, match="power"):
+        Poly(power=0.0)
+
+
+@pytest.mark.parametrize("schedule", [Constant(warmup=0.1), Cosine(warmup=0.1), Poly(warmup=0.1)])
 def test_the_warmup_rises_in_equal_steps_and_never_from_zero(schedule):
     factors = [schedule.factor(step, 100) for step in range(11)]
     steps = [b - a for a, b in itertools.pairwise(factors)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -33,16 +34,27 @@ class Statistics:
         """
         length = min(len(images), most or len(images))
         places = torch.arange(length) * len(images) // length
+        return cls.of_blocks(images[block][0] for block in places.split(_BLOCK))
+
+    @classmethod
+    def of_blocks(cls, blocks: Iterable[Tensor]) -> Statistics:
+        """Return the statistics of blocks of images (n, channels, height, width), of any sizes.
+
+        Raises:
+            ValueError: all pixels of a channel are the same.
+        """
         # Sums of differences from one pixel: they are exactly 0 where all pixels are the same.
-        first = images[:1][0][:, :, :1, :1].double()
+        first: Tensor | None = None
         count, total, squares = 0, torch.zeros(1), torch.zeros(1)
-        for block in places.split(_BLOCK):
-            batch = images[block][0].double() - first
+        for block in blocks:
+            first = block[:1, :, :1, :1].double() if first is None else first
+            batch = block.double() - first
             count += batch.numel() // batch.shape[1]
             total = total + batch.sum((0, 2, 3))
             squares = squares + batch.square().sum((0, 2, 3))
         mean = total / count
         deviation = (squares / count - mean.square()).clamp(min=0).sqrt()
+        assert first is not None  # there is a block
         mean = mean + first.flatten()
         if (deviation == 0).any():
             channel = int((deviation == 0).nonzero()[0])

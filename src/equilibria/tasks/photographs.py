@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from equilibria.data.images import ImageFiles, crops
+from equilibria.tasks.ahead import Ahead
 from equilibria.tasks.feed import WHOLE, Batch, Feed, Part, Shuffled
 from equilibria.tasks.normalisation import Statistics
 
@@ -44,8 +44,7 @@ class Photographs(Feed):
         self.files, self.seed, self.crop, self.statistics = files, seed, crop, statistics
         self.shuffled = Shuffled(files, batch_size, seed)
         self.steps = self.shuffled.steps
-        self._pool = ThreadPoolExecutor(1)
-        self._ahead: dict[tuple[int, Part], Future[Tensor]] = {}
+        self._ahead = Ahead(self._decoded)
 
     @override
     def batch(self, step: int, part: Part = WHOLE) -> Batch:
@@ -54,22 +53,17 @@ class Photographs(Feed):
         Raises:
             DataError: a file cannot be read or is damaged; the message names it.
         """
-        images = self._begun(step, part).result()
-        self._ahead = {at: each for at, each in self._ahead.items() if at[0] >= step}
-        del self._ahead[step, part]
-        self._begun(step + 1, part)
-        inputs = images / 255
+        return self._ahead.batch(step, part)
+
+    def _decoded(self, step: int, part: Part) -> Batch:
+        places = self.shuffled.places(step, part)
+        given: tuple[Any, ...] = ()
+        if self.crop is not None:
+            given = (self._drawn(step)[part.of(self.shuffled.batch_size)], self.crop)
+        inputs = self.files.images(places, *given) / 255
         if self.statistics is not None:
             inputs = self.statistics.apply(inputs)
-        return Batch(inputs, self.files.targets[self.shuffled.places(step, part)])
-
-    def _begun(self, step: int, part: Part) -> Future[Tensor]:
-        if (step, part) not in self._ahead:
-            given: tuple[Any, ...] = (self.shuffled.places(step, part),)
-            if self.crop is not None:
-                given += (self._drawn(step)[part.of(self.shuffled.batch_size)], self.crop)
-            self._ahead[step, part] = self._pool.submit(self.files.images, *given)
-        return self._ahead[step, part]
+        return Batch(inputs, self.files.targets[places])
 
     def _drawn(self, step: int) -> Tensor:
         """The numbers that decide what is shown of the images of a batch, all processes'."""

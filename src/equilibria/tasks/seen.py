@@ -15,6 +15,9 @@ from equilibria.data.dataset import Samples
 from equilibria.data.errors import DataError, reading
 from equilibria.tasks.normalisation import Statistics
 
+IMAGES = "images.json"
+"""The file of a run folder that tells what classes are called and how images were seen."""
+
 _LISTED = 5
 """Classes that a message names."""
 
@@ -53,15 +56,12 @@ class Seen:
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise DataError(f"{path} is damaged ({error}): restore it from a copy") from error
 
-    def numbered(
-        self, samples: dict[str, Samples], labels: Sequence[str], source: str
-    ) -> dict[str, Samples]:
-        """Return samples with the numbers that their classes have in the run.
+    def numbers(self, labels: Sequence[str], source: str) -> list[int]:
+        """Return the numbers that classes have in the run; warn where it has others too.
 
         Args:
-            samples: by the name of the split.
-            labels: names of their classes, in the order of their own numbers.
-            source: what they are called.
+            labels: names of the classes, in the order of their own numbers.
+            source: what the data are called.
 
         Raises:
             DataError: the run has no class of one of these names.
@@ -80,7 +80,19 @@ class Seen:
                 f"{_listed(missing)}",
                 stacklevel=2,
             )
-        numbers = torch.tensor([self.labels.index(label) for label in labels])
+        return [self.labels.index(label) for label in labels]
+
+    def numbered(
+        self, samples: dict[str, Samples], labels: Sequence[str], source: str
+    ) -> dict[str, Samples]:
+        """Return samples with the numbers that their classes have in the run; see `numbers`.
+
+        Args:
+            samples: by the name of the split.
+            labels: names of their classes, in the order of their own numbers.
+            source: what they are called.
+        """
+        numbers = torch.tensor(self.numbers(labels, source))
         return {
             name: replace(cast(Any, each), targets=numbers[each.targets])
             for name, each in samples.items()

@@ -92,6 +92,8 @@ def train(
                 stack.enter_context(folder.writing(resume=resume))
         stack.enter_context(reachable(accelerator, f"; resume with: {folder.resume}"))
         recipe = replace(recipe, task=folder.found(absolute(recipe.task), data_dir))
+        if recipe.init_from is not None:
+            recipe = replace(recipe, init_from=str(Path(recipe.init_from).expanduser().absolute()))
         task = _task(recipe, accelerator, data_dir)
         with as_chosen():
             recipe = replace(recipe, model=task.complete(recipe.model))
@@ -284,6 +286,9 @@ def _record(trainer: Trainer, folder: Folder, console: Console, command: Sequenc
         if trainer.beginning is not None:
             console.print(f"Recurrent weights: {trainer.beginning}", markup=False)
             about["initialisation"] = trainer.beginning.json()
+        if trainer.taken is not None:
+            console.print(str(trainer.taken), soft_wrap=True, markup=False, highlight=False)
+            about["init_from"] = trainer.taken.json()
         trainer.task.save(folder.path)
     else:
         about = folder.read_info()

@@ -173,3 +173,26 @@ class Cosine(Schedule):
     def fall(self, progress: float) -> float:
         """Return the cosine's factor at `progress` in [0, 1]."""
         return self.final + (1.0 - self.final) * (1.0 + math.cos(math.pi * progress)) / 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Poly(Schedule):
+    """A power of what is left of the run: (1 - progress)^power.
+
+    papers: the usual schedule of segmentation, Chen et al. 2018 (DeepLab), sec. 4.1.
+
+    Args:
+        warmup: share of all steps, from 0 to 1, in which the factor rises linearly from 0.
+        power: exponent, above 0.
+    """
+
+    power: float = 0.9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.power > 0.0:
+            raise ValueError(f"power must be positive; got {self.power}")
+
+    def fall(self, progress: float) -> float:
+        """Return (1 - progress)^power at `progress` in [0, 1]."""
+        return (1.0 - progress) ** self.power

@@ -21,12 +21,21 @@ from equilibria.tasks import TASKS, TaskConfig
 from equilibria.train import config, yaml_text
 from equilibria.train.config import ConfigError, nearest
 from equilibria.train.initialisation import Initialisation
-from equilibria.train.optimiser import SGD, Adam, AdamW, Constant, Cosine, Optimiser, Schedule
+from equilibria.train.optimiser import (
+    SGD,
+    Adam,
+    AdamW,
+    Constant,
+    Cosine,
+    Optimiser,
+    Poly,
+    Schedule,
+)
 from equilibria.train.pretrain import ShallowStart
 from equilibria.train.regulariser import EvaluationBudget, JacobianPenalty
 
 METHODS: dict[str, type] = {
-    **{cls.__name__: cls for cls in (Adam, AdamW, SGD, Constant, Cosine, ShallowStart)},
+    **{cls.__name__: cls for cls in (Adam, AdamW, SGD, Constant, Cosine, Poly, ShallowStart)},
     **{cls.__name__: cls for cls in (ForwardBackward, PeacemanRachford, Initialisation)},
     **{cls.__name__: cls for cls in (JacobianPenalty, EvaluationBudget, FixedPointCorrection)},
     **{
@@ -68,6 +77,8 @@ class Recipe:
         adjoint: how the fixed point is differentiated.
         per_sample: let samples that have converged leave the batch.
         initialisation: ensemble of the cell's recurrent weights; null for the model's own.
+        init_from: run folder, or safetensors file, whose weights the model begins with, as far as
+            names and shapes agree; null for new ones.
         optimiser: optimiser and its peak learning rate.
         schedule: learning-rate schedule.
         regulariser: penalty on the Jacobian at the solution, which keeps solves short; null for
@@ -100,6 +111,7 @@ class Recipe:
     adjoint: Adjoint | None = field(default_factory=Implicit)
     per_sample: bool = False
     initialisation: Initialisation | None = None
+    init_from: str | None = None
     optimiser: Optimiser = field(default_factory=AdamW)
     schedule: Schedule = field(default_factory=Cosine)
     regulariser: JacobianPenalty | None = None
@@ -134,6 +146,11 @@ class Recipe:
             raise ValueError(f"seed must be between 0 and 2^32 - 1; got {self.seed}")
         if self.clip is not None and not self.clip > 0.0:
             raise ValueError(f"clip must be positive, or null for no limit; got {self.clip}")
+        if self.init_from is not None and self.initialisation is not None:
+            raise ValueError(
+                "init_from and initialisation both set the weights that a run begins with: give "
+                "one of them"
+            )
         if self.model.implicit:
             self._check_layer()
         else:
@@ -266,8 +283,10 @@ def decisive(recipe: Recipe) -> dict[str, Any]:
     """Return the keys of a recipe that determine its result, with every default filled in."""
     left_out = {
         *UNDECISIVE,
+        # As before there were any.
         *(() if recipe.restarts else ("restarts",)),
-    }  # as before there were any
+        *(() if recipe.init_from else ("init_from",)),
+    }
     tree = {key: value for key, value in dump(recipe).items() if key not in left_out}
     for key in ("file", "data"):  # where the user's data are; what they are, their checksum tells
         if Path(tree["task"].get(key) or "").is_absolute():

@@ -29,6 +29,7 @@ from equilibria.train.recipe import Recipe
 from equilibria.train.run import Folder, RunError
 from equilibria.train.stabiliser import Stabiliser
 from equilibria.train.tally import Tally
+from equilibria.train.transfer import transfer
 from equilibria.train.weights import save_weights
 
 __all__ = [
@@ -68,6 +69,7 @@ class Trainer:
         model: the model itself, on the accelerator's device, without the wrapper for several
             processes.
         beginning: what the recurrent weights were set to; None if the recipe does not set them.
+        taken: what the run began with of another's weights; None if the recipe names none.
         stabiliser: the regulariser and the correction; None if the recipe has neither.
         step: steps taken.
         carry: what the model carries over to the next step, per micro-batch; None at the start.
@@ -78,6 +80,7 @@ class Trainer:
     Raises:
         TrainingError: the batches cannot be formed from the data or split between the processes; or
             the recipe requests a spectral radius that the cell cannot reach.
+        CheckpointError: there are no such weights to begin with, or none fits.
     """
 
     def __init__(
@@ -104,6 +107,9 @@ class Trainer:
         seed_all(recipe.seed)
         self.model: Model = task.model(self.recipe.model, **recipe.layer())
         self.beginning = self._begin() if fresh and recipe.initialisation else None
+        self.taken = None
+        if fresh and recipe.init_from is not None:
+            self.taken = transfer(recipe.init_from, self.model)
         optimiser = recipe.optimiser.build(self.model)
         self.rates = [group["lr"] for group in optimiser.param_groups]
         self.wrapped, self.optimiser = accelerator.prepare(self.model, optimiser)

@@ -31,6 +31,27 @@ def load_weights(path: Path, model: nn.Module) -> None:
     Raises:
         CheckpointError: the file is missing, damaged or of another model.
     """
+    state = read_weights(path)
+    shapes = (
+        {key: tuple(value.shape) for key, value in s.items()} for s in (state, model.state_dict())
+    )
+    there, here = shapes
+    wrong = [key for key in {**there, **here} if there.get(key) != here.get(key)]
+    if wrong:
+        key, more = wrong[0], f" (and {len(wrong) - 1} others)" if len(wrong) > 1 else ""
+        raise CheckpointError(
+            f"{path} holds the weights of another model: {key} is {there.get(key, 'not there')} in "
+            f"the file, {here.get(key, 'unknown')} by the recipe{more}"
+        )
+    model.load_state_dict(state)
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Return the tensors that `save_weights` wrote, by name.
+
+    Raises:
+        CheckpointError: the file is missing or damaged.
+    """
     if not path.is_file():
         raise CheckpointError(
             f"{path} is missing: {_again(path)}, where the run has saved any weights"
@@ -48,18 +69,7 @@ def load_weights(path: Path, model: nn.Module) -> None:
             f"{path} is damaged: its tensors do not have the checksum that was written with them: "
             f"{_again(path)}"
         )
-    shapes = (
-        {key: tuple(value.shape) for key, value in s.items()} for s in (state, model.state_dict())
-    )
-    there, here = shapes
-    wrong = [key for key in {**there, **here} if there.get(key) != here.get(key)]
-    if wrong:
-        key, more = wrong[0], f" (and {len(wrong) - 1} others)" if len(wrong) > 1 else ""
-        raise CheckpointError(
-            f"{path} holds the weights of another model: {key} is {there.get(key, 'not there')} in "
-            f"the file, {here.get(key, 'unknown')} by the recipe{more}"
-        )
-    model.load_state_dict(state)
+    return state
 
 
 def checksum(path: Path) -> str | None:

@@ -41,6 +41,11 @@ class VisionConfig(ClassifierConfig):
         return 1
 
     @property
+    def dense(self) -> bool:
+        """Whether the model tells the class of each pixel, not of the whole image."""
+        return False
+
+    @property
     def remedy(self) -> str:
         """What to do where images are smaller than that."""
         return "take larger images"

@@ -60,6 +60,11 @@ class SegmentationCellConfig(MultiscaleConfig):
         check_bottlenecks(self.channels, self.inner, self.final)
 
     @property
+    @override
+    def dense(self) -> bool:
+        return True
+
+    @property
     def inner(self) -> tuple[int, ...]:
         """Channels inside the bottlenecks of the head "presence"."""
         return self.head_channels or tuple(max(1, width // 4) for width in self.channels)

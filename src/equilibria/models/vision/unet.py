@@ -36,6 +36,11 @@ class UNetConfig(VisionConfig, ExplicitConfig):
 
     @property
     @override
+    def dense(self) -> bool:
+        return True
+
+    @property
+    @override
     def min_size(self) -> int:
         return 2 ** (len(self.widths) - 1)
 

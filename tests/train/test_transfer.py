@@ -1,0 +1,103 @@
+"""A run that begins with the weights of another."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from equilibria import models
+from equilibria.cli.main import main
+from equilibria.train.checkpoint import CheckpointError
+from equilibria.train.transfer import transfer
+from equilibria.train.weights import save_weights
+
+CELL = {"shape": (1, 8, 8), "channels": (4, 8), "groups": 2, "expansion": 2}
+CLASSES = {**CELL, "head_channels": (2, 2), "final": 4}
+
+
+@pytest.fixture
+def source(tmp_path):
+    torch.manual_seed(0)
+    model = models.create("mdeq", **CLASSES, classes=3)
+    save_weights(tmp_path / "model.safetensors", model)
+    return model
+
+
+def test_a_cell_goes_from_one_head_to_another(source, tmp_path):
+    torch.manual_seed(1)
+    model = models.create("mdeq-segmentation", **CELL, classes=5)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    report = transfer(tmp_path, model)
+    own, given = model.state_dict(), source.state_dict()
+    assert {*report.taken, *report.new, *report.unlike} == set(own)
+    assert set(report.taken) == {n for n in own if n.startswith(("stem.", "deq.cell."))}
+    for name, value in own.items():
+        assert torch.equal(value, (given if name in report.taken else before)[name])
+    assert all(name.startswith("head.") for name in (*report.new, *report.left))
+    said = str(report)
+    assert f"Begins with {len(report.taken)} tensors" in said
+    assert f"{len(report.left)} left, since this model does not have them: head." in said
+
+
+def test_shapes_that_differ_are_said(source, tmp_path):
+    report = transfer(tmp_path / "model.safetensors", models.create("mdeq", **CLASSES, classes=7))
+    assert set(report.unlike) == {"head.classifier.weight", "head.classifier.bias"}
+    assert not report.new and not report.left
+    assert "2 new, since their shapes differ: head.classifier" in str(report)
+
+
+def test_an_unrolled_cell_is_the_same_cell(source, tmp_path):
+    model = models.create("mdeq-unrolled", **CLASSES, classes=3, layers=2)
+    report = transfer(tmp_path, model)
+    assert set(report.taken) == set(model.state_dict())
+
+
+def test_nothing_of_the_cell_is_an_error(source, tmp_path):
+    other = models.create("mdeq", **{**CLASSES, "channels": (8, 12)}, classes=3)
+    with pytest.raises(CheckpointError, match=r"none of the cell's tensors .* is \(.*\) here, \("):
+        transfer(tmp_path, other)
+    with pytest.raises(CheckpointError, match="none of the model's tensors"):
+        transfer(tmp_path, models.create("unet", shape=(1, 8, 8), classes=3, widths=(4, 8)))
+    with pytest.raises(CheckpointError, match="is missing"):
+        transfer(tmp_path / "nothing", other)
+
+
+def test_a_damaged_file_is_refused(source, tmp_path):
+    path = tmp_path / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match="is damaged"):
+        transfer(path, source)
+
+
+def test_from_the_command_line(tmp_path, capsys):
+    small = ("--model.width", "16", "--probes", "8", "--epochs", "1")
+    assert main(["train", "digits", "--out", str(tmp_path / "one"), *small]) == 0
+    begins = ("--init-from", str(tmp_path / "one"), "--optimiser.lr", "1e-12")
+    assert main(["train", "digits", "--out", str(tmp_path / "two"), *small, *begins]) == 0
+    out = capsys.readouterr().out
+    assert "Begins with" in out
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    for name, value in one.items():
+        assert torch.allclose(two[name], value, atol=1e-6), name
+    info = json.loads((tmp_path / "two" / "run.json").read_text())
+    assert info["init_from"]["source"] == str(tmp_path / "one" / "model.safetensors")
+    assert set(info["init_from"]["taken"]) == set(one)
+
+
+def test_only_one_way_to_begin(tmp_path):
+    save_file({"x": torch.zeros(1)}, tmp_path / "x.safetensors")
+    words = ["train", "digits", "--out", str(tmp_path / "run")]
+    words += ["--init-from", str(tmp_path / "x.safetensors"), "--initialisation.ensemble", "goe"]
+    assert main(words) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_weights_that_do_not_fit_leave_no_run(tmp_path, capsys):
+    save_file({"x": torch.zeros(1)}, tmp_path / "x.safetensors")
+    words = ["train", "digits", "--out", str(tmp_path / "run"), "--init-from"]
+    assert main([*words, str(tmp_path / "x.safetensors")]) == 1
+    assert "init_from: none of the cell's tensors" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "recipe.yaml").exists()
