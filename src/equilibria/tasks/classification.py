@@ -22,7 +22,7 @@ from equilibria.tasks.base import LabelledTask, TaskConfig
 from equilibria.tasks.feed import Batch, Feed
 from equilibria.tasks.normalisation import READ, Normalised, Statistics
 from equilibria.tasks.photographs import Photographs
-from equilibria.tasks.seen import Seen
+from equilibria.tasks.seen import IMAGES, Seen
 
 SHOWN = 7 / 8
 """The part of an image's shorter side that is judged where training shows random parts: the usual
@@ -227,10 +227,6 @@ class ClassificationTask(LabelledTask):
         }
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
         (folder / IMAGES).write_text(text, "utf-8")
-
-
-IMAGES = "images.json"
-"""The file of a run folder that tells what classes are called and how images were normalised."""
 
 
 def _found(
