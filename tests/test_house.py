@@ -199,9 +199,11 @@ def test_recipes_are_shipped() -> None:
     shipped = sorted(path.stem for path in (SOURCE / "recipes").glob("*.yaml"))
     families = [name for name in shipped if name.startswith(("lm-", "mdeq-"))]
     assert [name for name in shipped if name not in families] == [
-        *("adding", "copy-memory", "digits", "digits-jr", "dsa19", "google12", "google30", "har2"),
+        *("adding", "camvid", "cityscapes-large-paper", "cityscapes-small-paper"),
+        *("cityscapes-xl-paper", "copy-memory"),
+        *("digits", "digits-jr", "dsa19", "google12", "google30", "har2"),
         *("mnist", "mnist-dense", "mnist-dense-gpu", "noisy-cifar10", "noisy-mnist", "order"),
-        *("permuted-mnist", "pixel-mnist", "sequences", "yelp5"),
+        *("permuted-mnist", "pixel-mnist", "segment-folder", "sequences", "yelp5"),
     ]
     words = {"lm-ptb", "lm-ptb-gpu", "lm-ptb-trellisnet-paper", "lm-text", "lm-wt103"}
     pictures = {"mdeq-cifar10-16", "mdeq-mnist-16", "mdeq-cifar10-gpu", "mdeq-cifar10-tiny-paper"}

@@ -10,6 +10,7 @@ from equilibria.models import create
 from equilibria.models.vision.block import ResidualBlock
 from equilibria.models.vision.cell import MultiscaleCell
 from equilibria.models.vision.fusion import Fusion
+from equilibria.models.vision.head import AuxiliaryHeads
 from equilibria.models.vision.mdeq import MDEQ, MDEQConfig
 from equilibria.nn import VariationalDropout
 from equilibria.solve import Solver
@@ -308,7 +309,8 @@ def test_auxiliary_heads_answer_in_training_only() -> None:
     prediction = model(images())
     assert [part.shape for part in prediction.auxiliary] == [(3, 4), (3, 4)]
     functional.cross_entropy(prediction.auxiliary[1], torch.tensor([0, 1, 2])).backward()
-    assert model.auxiliary is not None and model.auxiliary[0].weight.grad is None
+    assert isinstance(model.auxiliary, AuxiliaryHeads)
+    assert model.auxiliary[0].weight.grad is None
     # The other resolutions' blocks have a part in the joint equilibrium, hence a gradient.
     assert cell_of(model).blocks[0].norm1.weight.grad.abs().amax() > 0
     assert model.eval()(images()).auxiliary == ()

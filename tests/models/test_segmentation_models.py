@@ -71,7 +71,7 @@ def test_several_heads_read_one_equilibrium():
         assert prediction.output["presence"].shape == (2, 5)
         assert prediction.output["masks"].shape == (2, 5, 24, 32)
         for name, value in prediction.output.items():
-            assert torch.equal(value, model.head[name](states))
+            assert torch.equal(value, model.head.get_submodule(name)(states))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Data sets by name: found on disk, or downloaded with a checksum, and read."""
 
-from equilibria.data import copy_memory, images, sequences, text
+from equilibria.data import copy_memory, images, segmentation, sequences, text
 from equilibria.data.dataset import Dataset, Samples, Split
 from equilibria.data.errors import DataError
 from equilibria.data.fetch import fetch
@@ -17,6 +17,7 @@ __all__ = [
     "images",
     "load",
     "register",
+    "segmentation",
     "sequences",
     "text",
 ]

@@ -16,10 +16,12 @@ from equilibria.data.dataset import Dataset, Split
 from equilibria.data.errors import DataError
 from equilibria.data.images import ImageFolder, layout
 from equilibria.data.remote import Entry, Files
+from equilibria.data.segmentation import SegmentationSet, folder
 from equilibria.data.sequences import SequenceSet, user
 from equilibria.data.text.corpus import Corpus
 
 DATA_SETS: dict[str, tuple[type, str | Entry]] = {
+    "camvid": (SegmentationSet, "equilibria.data.segmentation.camvid:CAMVID"),
     "cifar10": (Dataset, "equilibria.data.images.cifar:CIFAR10"),
     "cifar100": (Dataset, "equilibria.data.images.cifar:CIFAR100"),
     "copy-memory": (Split, "equilibria.data.copy_memory:COPY_MEMORY"),
@@ -45,6 +47,7 @@ DATA_SETS: dict[str, tuple[type, str | Entry]] = {
 FOLDERS: dict[type, tuple[Callable[..., Any], str]] = {
     ImageFolder: (images.load, layout.EXPECTED),
     SequenceSet: (user.load, user.EXPECTED),
+    SegmentationSet: (folder.load, folder.EXPECTED),
 }
 """What reads a user's folder, and what it expects there; where `kind` allows both, the first."""
 
@@ -100,7 +103,8 @@ def load(
 
     Args:
         name: One of `available()`, or a folder of images with one subfolder per class; where
-            `kind` is `sequences.SequenceSet`, a folder of sequences (`sequences.load`).
+            `kind` is `sequences.SequenceSet`, a folder of sequences (`sequences.load`); where it is
+            `segmentation.SegmentationSet`, one of images and masks (`segmentation.load`).
         data_dir: Folder that is searched before ``$EQUILIBRIA_DATA`` and the user's cache.
         download: Whether missing files may be downloaded.
         kind: Types that may be returned; names of data sets of other types are unknown.
@@ -108,7 +112,7 @@ def load(
 
     Returns:
         A `Dataset` for classification, a `text.Corpus`, an `images.ImageFolder`, a
-        `sequences.SequenceSet`, or a `Split` of copy memory.
+        `sequences.SequenceSet`, a `segmentation.SegmentationSet`, or a `Split` of copy memory.
 
     Raises:
         ValueError: If no data set has that name; the message names the nearest.
@@ -127,7 +131,7 @@ def load(
         raise DataError(f"there is no folder {name}; {expected}")
     near = difflib.get_close_matches(name, names, n=1)
     hint = f": did you mean {near[0]!r}?" if near else "."
-    missing, more = ", nor any folder", ", or any folder with one subfolder per class"
+    missing, more = ", nor any folder", ", or any folder of your own"
     raise ValueError(
         f"no data set is called {name!r}{missing if read else ''}{hint} Choose from "
         f"{', '.join(names)}{more if read else ''}"

@@ -6,11 +6,13 @@ from equilibria.tasks.classification import ImageClassification
 from equilibria.tasks.copying import CopyMemory
 from equilibria.tasks.feed import Batch, Feed, Part
 from equilibria.tasks.language import LanguageModelling
+from equilibria.tasks.segmentation import ImageSegmentation
 from equilibria.tasks.sequences import SequenceClassification
 from equilibria.tasks.synthetic import AddingProblem, OrderProblem
 
 TASKS: dict[str, type[TaskConfig]] = {
     "image_classification": ImageClassification,
+    "image_segmentation": ImageSegmentation,
     "language_modelling": LanguageModelling,
     "copy_memory": CopyMemory,
     "sequence_classification": SequenceClassification,
@@ -43,6 +45,7 @@ __all__ = [
     "CopyMemory",
     "Feed",
     "ImageClassification",
+    "ImageSegmentation",
     "LanguageModelling",
     "Metric",
     "OrderProblem",

@@ -16,6 +16,7 @@ from equilibria.data.images import ImageFiles, ImageFolder, headers
 from equilibria.data.images.files import MEMORY
 from equilibria.data.images.resize import resized
 from equilibria.models import ClassifierConfig, ModelConfig
+from equilibria.models.vision.config import VisionConfig
 from equilibria.tasks import selection
 from equilibria.tasks.augmentation import cropped, flipped, shifted
 from equilibria.tasks.base import LabelledTask, TaskConfig
@@ -158,6 +159,11 @@ class ClassificationTask(LabelledTask):
     def complete(self, config: ModelConfig) -> ModelConfig:
         if not isinstance(config, ClassifierConfig):
             raise ValueError(f"{type(config).__name__} describes no classifier of images")
+        if isinstance(config, VisionConfig) and config.dense:
+            raise ValueError(
+                f"{type(config).__name__} describes a network that gives each pixel a class: it is "
+                "for the task image_segmentation"
+            )
         self._check_size(config)
         shape, classes = config.shape, config.classes
         if shape is None or classes is None:

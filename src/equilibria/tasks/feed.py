@@ -92,11 +92,49 @@ class Feed(abc.ABC):
         """Return the batch of `step`, counted from 0 over all passes: this process's part of it."""
 
 
-class Shuffled(Feed):
-    """Samples in an order of their own in each pass.
+class Order:
+    """Which samples are in the batch of a step, in an order of its own in each pass.
 
     The order is a function of the seed and the pass alone; what is left over after the last full
     batch waits for another pass.
+
+    Args:
+        count: samples to learn from.
+        batch_size: samples a batch, of all processes together.
+        seed: of the orders.
+
+    Attributes:
+        steps: batches of a pass.
+
+    Raises:
+        ValueError: the samples do not fill one batch.
+    """
+
+    def __init__(self, count: int, batch_size: int, seed: int) -> None:
+        self.count, self.batch_size, self.seed = count, batch_size, seed
+        self.steps = count // batch_size
+        if self.steps == 0:
+            raise ValueError(
+                f"batch_size is {batch_size} but there are only {count} samples: lower it"
+            )
+        self._latest = (-1, torch.empty(0))
+
+    def of(self, number: int) -> Tensor:
+        """Return the order of the samples in pass `number`."""
+        if self._latest[0] != number:
+            generator = torch.Generator().manual_seed(1_000_003 * self.seed + number)
+            self._latest = (number, torch.randperm(self.count, generator=generator))
+        return self._latest[1]
+
+    def places(self, step: int, part: Part = WHOLE) -> Tensor:
+        """Return which samples are in the batch of `step`: this process's part of them."""
+        number, position = divmod(step, self.steps)
+        index = self.of(number)[position * self.batch_size :][: self.batch_size]
+        return index[part.of(self.batch_size)]
+
+
+class Shuffled(Feed):
+    """Samples in the order that `Order` gives them.
 
     Args:
         samples: what to learn from.
@@ -108,30 +146,12 @@ class Shuffled(Feed):
     """
 
     def __init__(self, samples: Indexed, batch_size: int, seed: int) -> None:
-        self.samples, self.batch_size, self.seed = samples, batch_size, seed
-        self.steps = len(samples) // batch_size
-        if self.steps == 0:
-            raise ValueError(
-                f"batch_size is {batch_size} but there are only {len(samples)} samples: lower it"
-            )
-        self._order = (-1, torch.empty(0))
-
-    def order(self, number: int) -> Tensor:
-        """Return the order of the samples in pass `number`."""
-        if self._order[0] != number:
-            generator = torch.Generator().manual_seed(1_000_003 * self.seed + number)
-            self._order = (number, torch.randperm(len(self.samples), generator=generator))
-        return self._order[1]
-
-    def places(self, step: int, part: Part = WHOLE) -> Tensor:
-        """Return which samples are in the batch of `step`: this process's part of them."""
-        number, position = divmod(step, self.steps)
-        index = self.order(number)[position * self.batch_size :][: self.batch_size]
-        return index[part.of(self.batch_size)]
+        self.samples, self.order = samples, Order(len(samples), batch_size, seed)
+        self.steps = self.order.steps
 
     @override
     def batch(self, step: int, part: Part = WHOLE) -> Batch:
-        return Batch.of(self.samples, self.places(step, part))
+        return Batch.of(self.samples, self.order.places(step, part))
 
 
 class Tokens(Protocol):

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from equilibria.data.images import ImageFiles, crops
 from equilibria.tasks.ahead import Ahead
-from equilibria.tasks.feed import WHOLE, Batch, Feed, Part, Shuffled
+from equilibria.tasks.feed import WHOLE, Batch, Feed, Order, Part
 from equilibria.tasks.normalisation import Statistics
 
 
@@ -42,8 +42,8 @@ class Photographs(Feed):
         statistics: Statistics | None = None,
     ) -> None:
         self.files, self.seed, self.crop, self.statistics = files, seed, crop, statistics
-        self.shuffled = Shuffled(files, batch_size, seed)
-        self.steps = self.shuffled.steps
+        self.order = Order(len(files), batch_size, seed)
+        self.steps = self.order.steps
         self._ahead = Ahead(self._decoded)
 
     @override
@@ -56,10 +56,10 @@ class Photographs(Feed):
         return self._ahead.batch(step, part)
 
     def _decoded(self, step: int, part: Part) -> Batch:
-        places = self.shuffled.places(step, part)
+        places = self.order.places(step, part)
         given: tuple[Any, ...] = ()
         if self.crop is not None:
-            given = (self._drawn(step)[part.of(self.shuffled.batch_size)], self.crop)
+            given = (self._drawn(step)[part.of(self.order.batch_size)], self.crop)
         inputs = self.files.images(places, *given) / 255
         if self.statistics is not None:
             inputs = self.statistics.apply(inputs)
@@ -68,4 +68,4 @@ class Photographs(Feed):
     def _drawn(self, step: int) -> Tensor:
         """The numbers that decide what is shown of the images of a batch, all processes'."""
         seed = random.Random(f"crop {self.seed} {step}").getrandbits(63)
-        return crops.draw(self.shuffled.batch_size, torch.Generator().manual_seed(seed))
+        return crops.draw(self.order.batch_size, torch.Generator().manual_seed(seed))

@@ -1,0 +1,336 @@
+"""A user's folder of images and masks."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from equilibria.data import kept
+from equilibria.data.errors import DataError, reading
+from equilibria.data.images import decode, headers
+from equilibria.data.images.layout import TEST, TRAIN, VALID
+from equilibria.data.progress import tracked
+from equilibria.data.regular import open_file
+from equilibria.data.segmentation.sets import (
+    VOID,
+    Encoded,
+    MaskedImages,
+    SegmentationSet,
+    Size,
+    mask_pixels,
+    palette,
+)
+
+IMAGES, MASKS, CLASSES = "images", "masks", "classes.txt"
+
+EXPECTED = (
+    f"expected FOLDER/{IMAGES}/NAME.jpg with FOLDER/{MASKS}/NAME.png, or both in FOLDER/train and "
+    f"FOLDER/test; and FOLDER/{CLASSES} with the name of a class on each line"
+)
+
+_VOID = ("void", "ignore", "unlabelled", "unlabeled")
+_VALUE = re.compile(r"(\d+)\s*:\s*(\S.*)")
+_LOSSY = (".jpg", ".jpeg")
+_SEED = 0
+_TEST_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class Classes:
+    """What the values of masks stand for.
+
+    Attributes:
+        labels: Names of the classes, in the order of their numbers.
+        numbers: The class of each value, int16 ``(256,)``; `VOID` for none, -1 for a value that is
+            not listed.
+    """
+
+    labels: tuple[str, ...]
+    numbers: np.ndarray
+
+    @classmethod
+    def read(cls, path: Path) -> Classes:
+        """Read classes.txt: a name on each line, or ``VALUE: name`` on each.
+
+        Without values, the first line is value 0. A class called void, ignore or unlabelled does
+        not count, and neither does the value 255. Empty lines and those that begin with ``#`` are
+        left out.
+
+        Raises:
+            DataError: If it is missing, or a name or a value is there twice.
+        """
+        if not path.is_file():
+            raise DataError(
+                f"{path} is missing: write the name of a class on each line, in the order of the "
+                "numbers that masks have, from 0; or 'VALUE: name' on each line"
+            )
+        with reading(path):
+            text = path.read_text("utf-8")
+        lines = [line.strip() for line in text.splitlines()]
+        lines = [line for line in lines if line and not line.startswith("#")]
+        matches = [_VALUE.fullmatch(line) for line in lines]
+        if any(matches) and not all(matches):
+            odd = lines[[m is None for m in matches].index(True)]
+            raise DataError(f"{path}: '{odd}' has no value, and other lines are 'VALUE: name'")
+        pairs = [
+            (int(match[1]), match[2]) if match else (number, line)
+            for number, (line, match) in enumerate(zip(lines, matches, strict=True))
+        ]
+        for what, found in (("name", [n for _, n in pairs]), ("value", [v for v, _ in pairs])):
+            twice = [each for each, count in Counter(found).items() if count > 1]
+            if twice:
+                raise DataError(f"{path} lists the {what} {twice[0]} twice: each class has its own")
+        if wrong := [value for value, _ in pairs if value > VOID]:
+            raise DataError(f"{path} lists the value {wrong[0]}: masks have values from 0 to 255")
+        known = [(value, name) for value, name in pairs if name.lower() not in _VOID]
+        known = [(value, name) for value, name in known if value != VOID]
+        if len(known) < 2:
+            raise DataError(f"{path} lists {len(known)} classes: at least two are needed")
+        numbers = np.full(256, -1, np.int16)
+        numbers[VOID] = VOID
+        numbers[[value for value, _ in pairs]] = VOID
+        numbers[[value for value, _ in known]] = np.arange(len(known))
+        return cls(tuple(name for _, name in known), numbers)
+
+
+def load(
+    root: str | os.PathLike[str],
+    *,
+    size: Size | None = None,
+    channels: int | None = None,
+    whole: bool = False,
+) -> SegmentationSet:
+    """Find the images and masks of a folder, and check that they fit together.
+
+    ``root/images`` and ``root/masks`` have files of the same names but for their endings; masks are
+    PNG files whose values, grey or of a palette, are numbers of classes, which ``classes.txt``
+    names (`Classes.read`). A tenth of the images, chosen by a fixed seed, is then the test part.
+    Or both folders are in ``root/train`` and ``root/test``, and perhaps in ``root/valid``; without
+    ``test``, the validation images are the test images. Images are rotated upright according to
+    Exif. All masks are read once, for values that no class has.
+
+    Args:
+        root: The folder.
+        size: Height and width that images and masks are brought to; None for those they have.
+        channels: 3 or 1, to convert all images to RGB or grey; None for images that are all RGB or
+            all grey.
+        whole: Whether all images of a folder without parts are test images, to evaluate a model on
+            that has learned from others; there are then no training images.
+
+    Raises:
+        DataError: If that is not what the folder is; the message names the file.
+    """
+    path = Path(root).expanduser()
+    if not path.is_dir():
+        raise DataError(f"{path} is not a folder: {EXPECTED}")
+    classes = Classes.read(path / CLASSES)
+    parts = _parts(path)
+    pairs = [pair for part in parts.values() for pair in part]
+    images, masks = [image for image, _ in pairs], [mask for _, mask in pairs]
+    scanned, checksum = headers.scan(path, images)
+    if channels is None:
+        channels = headers.channels_of(path, images, scanned)
+    else:
+        headers.check_depth(path, images, scanned)
+    stored = [(header.height, header.width) for header in scanned]
+    colours, mask_checksum = _check(path, masks, images, stored, classes)
+    known = np.where(classes.numbers < 0, VOID, classes.numbers).astype(np.uint8)
+    source = Encoded(
+        read=lambda name: _content(path / name),
+        images=images,
+        masks=masks,
+        mode="RGB" if channels == 3 else "L",
+        sizes=[size or each for each in stored],
+        stored=stored,
+        numbers=known,
+    )
+    every = MaskedImages(
+        names=[Path(name).stem for name in images],
+        sizes=source.sizes,
+        channels=channels,
+        source=source,
+        places=range(len(pairs)),
+    )
+    splits = _splits(parts, whole)
+    key = f"{classes.labels}{classes.numbers.tolist()}{checksum}{mask_checksum}"
+    return SegmentationSet(
+        title=path.resolve().name,
+        train=every.select(splits[TRAIN]),
+        test=every.select(splits[TEST]),
+        valid=every.select(splits["valid"]) if "valid" in splits else None,
+        labels=classes.labels,
+        colours=tuple(
+            colours[int(np.flatnonzero(classes.numbers == number)[0])]
+            for number in range(len(classes.labels))
+        ),
+        checksum=f"sha256:{hashlib.sha256(key.encode()).hexdigest()}",
+    )
+
+
+def _parts(root: Path) -> dict[str, list[tuple[str, str]]]:
+    """Names of images and their masks below the root, of each part; "" where there are none."""
+    if (root / IMAGES).is_dir():
+        return {"": _pairs(root, "")}
+    valid = [name for name in VALID if (root / name / IMAGES).is_dir()]
+    if not (root / TRAIN / IMAGES).is_dir():
+        raise DataError(f"{root} has no folder {IMAGES}: {EXPECTED}")
+    if len(valid) > 1:
+        raise DataError(f"{root} has both {valid[0]} and {valid[1]}: keep only one of them")
+    found = {TRAIN: _pairs(root, TRAIN)}
+    if (root / TEST / IMAGES).is_dir():
+        found[TEST] = _pairs(root, TEST)
+        if valid:
+            found["valid"] = _pairs(root, valid[0])
+    elif valid:
+        found[TEST] = _pairs(root, valid[0])
+    else:
+        raise DataError(
+            f"{root} has a folder train but neither test nor val: put test images into "
+            f"{root / TEST / IMAGES} and their masks into {root / TEST / MASKS}"
+        )
+    return found
+
+
+def _pairs(root: Path, part: str) -> list[tuple[str, str]]:
+    """Images and masks of a part, which must fit together."""
+    images, masks = _files(root, part, IMAGES), _files(root, part, MASKS)
+    if not images:
+        raise DataError(f"{root / part / IMAGES} has no files: {EXPECTED}")
+    if lossy := [name for name in masks.values() if Path(name).suffix.lower() in _LOSSY]:
+        raise DataError(
+            f"{root / lossy[0]} is a JPEG, which blurs the numbers of classes: masks must be PNG "
+            "files"
+        )
+    if lacking := sorted(set(images) - set(masks)):
+        raise DataError(
+            f"{root / images[lacking[0]]} has no mask: expected "
+            f"{root / part / MASKS / lacking[0]}.png{_others(lacking)}"
+        )
+    if lacking := sorted(set(masks) - set(images)):
+        raise DataError(
+            f"{root / masks[lacking[0]]} is a mask of no image: expected an image "
+            f"{root / part / IMAGES / lacking[0]}.*, or remove the mask{_others(lacking)}"
+        )
+    return [(images[stem], masks[stem]) for stem in sorted(images)]
+
+
+def _others(names: Sequence[str]) -> str:
+    return f" (and {len(names) - 1:,} more)" if len(names) > 1 else ""
+
+
+def _files(root: Path, part: str, kind: str) -> dict[str, str]:
+    """Files of a folder by their names without ending; hidden ones are left out."""
+    folder = root / part / kind
+    if not folder.is_dir():
+        raise DataError(f"{folder} is missing: {EXPECTED}")
+    found: dict[str, str] = {}
+    with reading(folder):
+        names = sorted(e.name for e in os.scandir(folder) if not e.name.startswith("."))
+    for name in names:
+        if (folder / name).is_dir():
+            raise DataError(f"{folder} has a folder {name} in it: files must be directly in it")
+        stem = Path(name).stem
+        if stem in found:
+            raise DataError(
+                f"{folder} has two files called {stem}: {Path(found[stem]).name}, {name}"
+            )
+        found[stem] = f"{part}/{kind}/{name}" if part else f"{kind}/{name}"
+    return found
+
+
+def _splits(parts: dict[str, list[tuple[str, str]]], whole: bool) -> dict[str, torch.Tensor]:
+    """The places of each split among all pairs."""
+    if "" not in parts:
+        starts, begin = {}, 0
+        for part, pairs in parts.items():
+            starts[part] = torch.arange(begin, begin + len(pairs))
+            begin += len(pairs)
+        return starts
+    count = len(parts[""])
+    if whole:
+        return {TRAIN: torch.arange(0), TEST: torch.arange(count)}
+    if count < 2:
+        raise DataError(
+            "a single image with its mask: at least one for training and one for testing are needed"
+        )
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(_SEED))
+    held = max(1, round(_TEST_SHARE * count))
+    return {TRAIN: order[held:].sort().values, TEST: order[:held].sort().values}
+
+
+def _check(
+    root: Path,
+    masks: Sequence[str],
+    images: Sequence[str],
+    stored: Sequence[Size],
+    classes: Classes,
+) -> tuple[tuple[tuple[int, int, int], ...], str]:
+    """Read all masks once: their sizes and values; return the palette, and their checksum.
+
+    Which values a file has is kept in the user's cache, under the checksum of all files.
+    """
+    scanned, checksum = headers.scan(root, masks)
+    for mask, image, header, size in zip(masks, images, scanned, stored, strict=True):
+        if header.mode.startswith("I") or header.mode.endswith(";16"):
+            raise DataError(
+                f"{root / mask} has 16 bits per pixel: masks have 8, grey or of palette colours; "
+                "save it with numpy's uint8"
+            )
+        if header.mode not in ("P", "L", "1"):
+            raise DataError(
+                f"{root / mask} has colours (mode {header.mode}): masks hold numbers of classes, "
+                "grey or of a palette; give each colour its number"
+            )
+        if (header.height, header.width) != size:
+            raise DataError(
+                f"{root / mask} has {header.height} x {header.width} pixels and its image "
+                f"{root / image} has {size[0]} x {size[1]}: a mask has the size of its image"
+            )
+
+    def make() -> dict[str, torch.Tensor]:
+        found = decode.in_threads(
+            lambda name: np.bincount(
+                mask_pixels(_content(root / name), root / name).ravel(), minlength=256
+            ),
+            masks,
+        )
+        rows = list(tracked(found, len(masks), "Looking at masks"))
+        return {"counts": torch.from_numpy(np.stack(rows))}
+
+    key = checksum.partition(":")[2][:24]
+    counts = kept.tensors(f"images/masks-1-{key}", make)["counts"].numpy()
+    unknown = (counts > 0) & (classes.numbers < 0)
+    if unknown.any():
+        place = int(unknown.any(1).argmax())
+        value = int(unknown[place].argmax())
+        raise DataError(
+            f"{root / masks[place]} has the value {value} ({counts[place, value]:,} pixels), which "
+            f"{root / CLASSES} does not list: it has {len(classes.labels)} classes. Add it there, "
+            f"as a class or as '{value}: void'"
+        )
+    if not (counts[:, classes.numbers == VOID].sum() < counts.sum()):
+        raise DataError(f"all pixels of the masks in {root} are void: there is nothing to learn")
+    palettes = (k for k, header in enumerate(scanned) if header.mode == "P")
+    first = next(palettes, None)
+    return _colours(root / masks[first]) if first is not None else palette(256), checksum
+
+
+def _colours(path: Path) -> tuple[tuple[int, int, int], ...]:
+    """The colours of a palette; those of `palette` where it has fewer."""
+    with decode.open_image(path) as file:
+        values = decode.identified(file, path).getpalette() or []
+    own = [(values[k], values[k + 1], values[k + 2]) for k in range(0, len(values) - 2, 3)]
+    return (*own, *palette(256)[len(own) :])
+
+
+def _content(path: Path) -> bytes:
+    with reading(path), open_file(path) as file:
+        return file.read()

@@ -1,0 +1,211 @@
+"""A user's folder of images and masks: what it may be, and what is refused before training."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from equilibria.data import DataError, load
+from equilibria.data.segmentation import VOID, SegmentationSet
+from equilibria.data.segmentation.folder import Classes
+from equilibria.data.segmentation.sets import nearest, palette
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def write(folder, count=10, size=(12, 16), classes="sky\nearth\nwater\n", part=""):
+    """Images whose grey tells the class, with their masks."""
+    for name in ("images", "masks"):
+        (folder / part / name).mkdir(parents=True)
+    if classes is not None:
+        (folder / "classes.txt").write_text(classes)
+    generator = np.random.default_rng(len(part))
+    for k in range(count):
+        mask = generator.integers(0, 3, size, dtype=np.uint8)
+        image = np.repeat((80 * mask)[..., None], 3, 2)
+        Image.fromarray(image).save(folder / part / "images" / f"{k:02}.png")
+        Image.fromarray(mask).save(folder / part / "masks" / f"{k:02}.png")
+    return folder
+
+
+def read(folder, **options):
+    return load(str(folder), kind=SegmentationSet, **options)
+
+
+def test_a_folder_without_parts_holds_a_tenth_out(tmp_path):
+    found = read(write(tmp_path / "own"))
+    assert (len(found.train), len(found.test), found.valid) == (9, 1, None)
+    assert not set(found.train.names) & set(found.test.names)
+    assert found.labels == ("sky", "earth", "water") and found.colours == palette(3)
+    for images in (found.train, found.train.decoded()):
+        for k in range(9):
+            image, mask = images.image(k), images.mask(k)
+            assert image.dtype == mask.dtype == torch.uint8
+            assert torch.equal(image, (80 * mask).expand(3, 12, 16))
+    assert read(tmp_path / "own").checksum == found.checksum
+    assert len(read(tmp_path / "own", whole=True).test) == 10
+
+
+def test_parts(tmp_path):
+    folder = tmp_path / "own"
+    for part, count in (("train", 4), ("val", 2), ("test", 3)):
+        write(folder, count, part=part)
+    found = read(folder)
+    assert [len(each) for each in (found.train, found.valid, found.test)] == [4, 2, 3]
+    shutil.rmtree(folder / "test")
+    found = read(folder)
+    assert (len(found.test), found.valid) == (2, None)
+    shutil.rmtree(folder / "val")
+    with pytest.raises(DataError, match="neither test nor val"):
+        read(folder)
+
+
+def test_another_size(tmp_path):
+    folder = write(tmp_path / "own")
+    found, small = read(folder), read(folder, size=(6, 8))
+    assert small.train.sizes == [(6, 8)] * 9 and small.train.same_size
+    rows, columns = nearest(12, 6), nearest(16, 8)
+    whole, half = found.train, small.train
+    assert torch.equal(half.mask(0), whole.mask(0)[rows][:, columns])
+    image = whole.image(0).float().reshape(3, 6, 2, 8, 2).mean((2, 4))
+    # Linear over what a pixel covers and its neighbours: near the mean over the pixel alone.
+    assert (half.image(0).float() - image).abs().mean() < 20
+
+
+def test_sizes_may_differ(tmp_path):
+    folder = write(tmp_path / "own", count=4)
+    for kind in ("images", "masks"):
+        path = folder / kind / "00.png"
+        Image.open(path).crop((0, 0, 9, 7)).save(path)
+    found = read(folder, whole=True)
+    assert not found.test.same_size and found.test.sizes[0] == (7, 9)
+    assert found.test.image(0).shape == (3, 7, 9) and found.test.mask(0).shape == (7, 9)
+    assert found.test.decoded().select(torch.tensor([1, 0])).sizes == [(12, 16), (7, 9)]
+
+
+def test_values_colours_and_void(tmp_path):
+    folder = write(tmp_path / "own", classes="# ours\n7: sky\n\n40: earth\n2: void\n")
+    for path in (folder / "masks").iterdir():
+        values = np.array([7, 40, 2], np.uint8)[np.asarray(Image.open(path))]
+        values[0, 0] = 255
+        mask = Image.fromarray(values).convert("P")
+        mask = Image.fromarray(values, mode="P") if mask.mode != "P" else mask
+        mask = Image.new("P", mask.size)
+        mask.putdata(values.ravel().tolist())
+        mask.putpalette([n for k in range(256) for n in (k, 255 - k, 9)])
+        mask.save(path)
+    found = read(folder)
+    assert found.labels == ("sky", "earth")
+    assert found.colours == ((7, 248, 9), (40, 215, 9))
+    mask = found.train.mask(0)
+    assert mask[0, 0] == VOID and set(mask.unique().tolist()) == {0, 1, VOID}
+    assert torch.equal((mask == VOID)[1:], (found.train.image(0)[0] == 160)[1:])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("sky\nsky\n", "lists the name sky twice"),
+        ("1: sky\n1: earth\n", "lists the value 1 twice"),
+        ("1: sky\nearth\n", "'earth' has no value"),
+        ("sky\n", "lists 1 classes"),
+        ("0: sky\n300: earth\n", "lists the value 300"),
+    ],
+)
+def test_classes_that_cannot_be(tmp_path, text, words):
+    (tmp_path / "classes.txt").write_text(text)
+    with pytest.raises(DataError, match=words):
+        Classes.read(tmp_path / "classes.txt")
+
+
+def missing_classes(folder):
+    (folder / "classes.txt").unlink()
+
+
+def missing_mask(folder):
+    (folder / "masks" / "03.png").unlink()
+
+
+def missing_image(folder):
+    (folder / "images" / "03.png").unlink()
+
+
+def other_size(folder):
+    Image.new("L", (5, 4)).save(folder / "masks" / "03.png")
+
+
+def unknown_value(folder):
+    Image.new("L", (16, 12), 9).save(folder / "masks" / "03.png")
+
+
+def sixteen_bits(folder):
+    Image.new("I;16", (16, 12)).save(folder / "masks" / "03.png")
+
+
+def coloured(folder):
+    Image.new("RGB", (16, 12)).save(folder / "masks" / "03.png")
+
+
+def lossy(folder):
+    (folder / "masks" / "03.png").rename(folder / "masks" / "03.jpg")
+
+
+def no_mask_at_all(folder):
+    (folder / "masks" / "03.png").write_bytes(b"nothing")
+
+
+def damaged_mask(folder):
+    path = folder / "masks" / "03.png"
+    path.write_bytes(path.read_bytes()[:80])
+
+
+def damaged_image(folder):
+    (folder / "images" / "03.png").write_bytes(b"nothing")
+
+
+def only_void(folder):
+    for path in (folder / "masks").iterdir():
+        Image.new("L", (16, 12), 255).save(path)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (missing_classes, r"classes\.txt is missing: write the name of a class on each line"),
+        (missing_mask, r"03\.png has no mask: expected .*masks/03\.png"),
+        (missing_image, r"masks/03\.png is a mask of no image"),
+        (other_size, r"masks/03\.png has 4 x 5 pixels and its image .*03\.png has 12 x 16"),
+        (unknown_value, r"masks/03\.png has the value 9 \(192 pixels\).*does not list"),
+        (sixteen_bits, r"masks/03\.png has 16 bits"),
+        (coloured, r"masks/03\.png has colours \(mode RGB\)"),
+        (lossy, r"03\.jpg is a JPEG"),
+        (no_mask_at_all, r"masks/03\.png is not an image"),
+        (damaged_mask, r"masks/03\.png is damaged"),
+        (damaged_image, r"images/03\.png is not an image"),
+        (only_void, "are void"),
+    ],
+)
+def test_what_is_wrong_is_named_before_training(tmp_path, spoil, words):
+    folder = write(tmp_path / "own")
+    spoil(folder)
+    with pytest.raises(DataError, match=words):
+        read(folder)
+
+
+def test_no_such_folder(tmp_path):
+    with pytest.raises(DataError, match="there is no folder"):
+        read(tmp_path / "nothing")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "classes.txt").write_text("a\nb\n")
+    with pytest.raises(DataError, match="has no folder images"):
+        read(tmp_path / "empty")
+
+
+def test_the_palette_is_that_of_pascal_voc():
+    assert palette(4) == ((0, 0, 0), (128, 0, 0), (0, 128, 0), (128, 128, 0))
+    assert palette(21)[20] == (0, 64, 128) and len(set(palette(256))) == 256

@@ -1,0 +1,198 @@
+"""Segmentation from a folder to a run and back: training, evaluation, other data."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from equilibria.cli.main import main
+from equilibria.data.segmentation import VOID
+from equilibria.models.vision.resnet import ResNetConfig
+from equilibria.models.vision.segmentation import MDEQSegmentationConfig
+from equilibria.models.vision.unet import UNetConfig
+from equilibria.tasks import ImageSegmentation
+from equilibria.train import recipe as recipes
+
+TREE = {
+    "task": {"name": "image_segmentation", "normalise": True, "balance": 0.5},
+    "model": {"name": "unet", "widths": [4, 8]},
+    "solver": None,
+    "adjoint": None,
+    "optimiser": {"name": "AdamW", "lr": 0.01},
+    "epochs": 2,
+    "batch_size": 4,
+}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def write(folder, count=12, size=(16, 20), classes="left\nright\n", seed=0):
+    """Noise that is brighter in a random half: the right class of each pixel."""
+    generator = np.random.default_rng(seed)
+    for name in ("images", "masks"):
+        (folder / name).mkdir(parents=True)
+    (folder / "classes.txt").write_text(classes)
+    for k in range(count):
+        mask = np.zeros(size, np.uint8)
+        mask[:, generator.integers(4, size[1] - 4) :] = 1
+        image = 60 * mask[..., None] + generator.integers(0, 120, (*size, 3))
+        mask[0] = 255
+        Image.fromarray(image.astype(np.uint8)).save(folder / "images" / f"{k}.png")
+        Image.fromarray(mask).save(folder / "masks" / f"{k}.png")
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write(tmp_path / "halves")
+
+
+def task_of(folder, **options):
+    return ImageSegmentation(data=str(folder), **options).load()
+
+
+def test_a_folder_is_trained_on_and_evaluated(folder, tmp_path, capsys):
+    (tmp_path / "halves.yaml").write_text(json.dumps(TREE))
+    run = tmp_path / "run"
+    words = ["train", str(tmp_path / "halves.yaml"), "--data", str(folder), "--out", str(run)]
+    assert main([*words, "--epochs", "8"]) == 0
+    result = json.loads((run / "evaluation.json").read_text())
+    assert result["miou"] > 0.7 and result["pixels"] == 15 * 20
+    assert result["iou_left"] + result["iou_right"] == pytest.approx(2 * result["miou"])
+    seen = json.loads((run / "images.json").read_text())
+    assert seen["kind"] == "segmentation" and seen["labels"] == ["left", "right"]
+    capsys.readouterr()
+    assert main(["evaluate", str(run)]) == 0
+    out = capsys.readouterr().out
+    assert "mean IoU" in out and "boosted trees: mean IoU" in out and "IoU, left" in out
+
+
+def test_other_data_have_the_classes_of_the_run(folder, tmp_path, capsys):
+    (tmp_path / "halves.yaml").write_text(json.dumps(TREE))
+    run = tmp_path / "run"
+    words = ["train", str(tmp_path / "halves.yaml"), "--data", str(folder), "--out", str(run)]
+    assert main([*words, "--epochs", "8"]) == 0
+    # The same classes under other numbers.
+    other = write(tmp_path / "other", count=5, seed=3)
+    (other / "classes.txt").write_text("0: left\n1: right\n")
+    swapped = write(tmp_path / "swapped", count=5, classes="right\nleft\n", seed=3)
+    for path in (swapped / "masks").iterdir():
+        mask = np.asarray(Image.open(path))
+        Image.fromarray(np.where(mask < 2, 1 - mask, mask).astype(np.uint8)).save(path)
+    found = []
+    for data in (other, swapped):
+        assert main(["evaluate", str(run), "--data", str(data), "--no-trigram"]) == 0
+        files = sorted(run.glob(f"evaluation-other-{data.name}*.json"))
+        found.append(json.loads(files[0].read_text()))
+    assert found[0]["miou"] == found[1]["miou"] > 0.6
+    assert found[0]["iou_left"] == found[1]["iou_left"]
+    capsys.readouterr()
+    strange = write(tmp_path / "strange", classes="left\nright\nabove\n")
+    assert main(["evaluate", str(run), "--data", str(strange)]) == 1
+    assert "classes that the run does not have: above" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (ResNetConfig(), "describes no network that gives each pixel a class"),
+        (UNetConfig(classes=3), "2 classes"),
+        (MDEQSegmentationConfig(auxiliary=True), "a head for task.auxiliary"),
+        (MDEQSegmentationConfig(heads=("masks", "presence")), "a head for task.presence"),
+    ],
+)
+def test_models_that_do_not_fit(folder, config, words):
+    with pytest.raises(ValueError, match=words):
+        task_of(folder).complete(config)
+
+
+def test_a_loss_without_a_head_is_refused(folder):
+    with pytest.raises(ValueError, match=r"task\.presence is 1, and the model has no head"):
+        task_of(folder, presence=1.0).complete(UNetConfig())
+
+
+def test_dense_networks_classify_no_images(tmp_path, capsys):
+    words = ["train", "digits", "--out", str(tmp_path / "run"), "--model.name", "unet"]
+    words += ["--model.widths", "[4, 8]", "--solver.name", "null", "--adjoint.name", "null"]
+    assert main(words) == 1
+    assert "gives each pixel a class" in capsys.readouterr().err
+
+
+def test_several_heads_learn_together(folder):
+    task = task_of(folder, presence=0.5, auxiliary=0.3)
+    tree = {
+        **TREE,
+        "model": {"name": "mdeq-segmentation", "channels": [4, 4], "groups": 2, "expansion": 1},
+    }
+    del tree["solver"], tree["adjoint"]
+    tree["model"] |= {"heads": ["masks", "presence"], "auxiliary": True}
+    tree["task"] |= {"data": str(folder), "presence": 0.5, "auxiliary": 0.3}
+    recipe = recipes.parse(tree)
+    torch.manual_seed(0)
+    model = task.model(recipe.model, **recipe.layer())
+    batch = task.feed(4, 0).batch(0)
+    prediction = model(batch.inputs)
+    assert len(prediction.auxiliary) == 2 and len(prediction.solutions) == 1
+    loss = task.loss(model, prediction.output, batch.targets)
+    masks = task.loss(model, prediction.output["masks"], batch.targets)
+    assert loss > masks > 0
+    loss.backward()
+    for name, parameter in model.named_parameters():
+        if not name.startswith("auxiliary"):
+            assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
+    sums = task.sums(model, prediction.output, batch.targets)
+    assert sums["presence"].shape == (2, 2, 2) and int(sums["presence"].sum()) == 2 * 4
+    assert int(sums["confusion"].sum()) == task.units(batch.targets) == 4 * 15 * 20
+
+
+def test_batches_hold_images_of_one_size(tmp_path):
+    folder = write(tmp_path / "halves", count=6)
+    for k in (1, 2):
+        for kind in ("images", "masks"):
+            path = folder / kind / f"{k}.png"
+            Image.open(path).crop((0, 0, 10, 8)).save(path)
+    config = ImageSegmentation(data=str(folder), crop=(8, 8))
+    task = config.load()
+    shapes = [tuple(batch.inputs.shape) for batch in task.batches("train", 4)]
+    assert sum(shape[0] for shape in shapes) == 5 and len({shape[2:] for shape in shapes}) == 2
+    assert task.feed(4, 0).batch(0).inputs.shape == (4, 3, 8, 8)
+    with pytest.raises(ValueError, match=r"differ in size: show parts of one size with task\.crop"):
+        task_of(folder)
+
+
+def test_batches_are_a_function_of_the_step(folder):
+    task = task_of(folder, crop=(16, 20), scale=(0.5, 2.0), flip=True, colour=0.3)
+    one, other = task.feed(4, 0), task.feed(4, 0)
+    later = one.batch(1)
+    again = [other.batch(0), other.batch(1)][1]
+    assert torch.equal(later.inputs, again.inputs) and torch.equal(later.targets, again.targets)
+    assert not torch.equal(task.feed(4, 1).batch(1).inputs, later.inputs)
+    assert (later.targets[:, 1:] == VOID).any()  # around an image that was made smaller
+
+
+def test_weights_of_classes_follow_the_training_pixels(folder):
+    task = task_of(folder, balance=1.0)
+    counts = task.counts().double()
+    assert torch.allclose(task.weights.double() * counts, counts.sum().expand(2) / 2, rtol=1e-4)
+    assert task_of(folder).weights is None
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"size": (4,)}, "size must be a height and a width"),
+        ({"scale": (2.0, 1.0)}, "scale must be the smallest and the largest"),
+        ({"hard": 0.0}, "hard is a probability"),
+        ({"colour": 1.5}, "colour must lie in"),
+        ({"presence": -1.0}, "presence must not be negative"),
+        ({"samples": 100}, "samples is 100, but there are 11 images"),
+    ],
+)
+def test_impossible_options_are_refused(folder, options, words):
+    with pytest.raises(ValueError, match=words):
+        task_of(folder, **options)
