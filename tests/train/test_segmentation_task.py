@@ -72,6 +72,32 @@ def test_a_folder_is_trained_on_and_evaluated(folder, tmp_path, capsys):
     assert "mean IoU" in out and "boosted trees: mean IoU" in out and "IoU, left" in out
 
 
+def test_views_of_a_run(folder, tmp_path, capsys):
+    (tmp_path / "halves.yaml").write_text(json.dumps(TREE))
+    run = tmp_path / "run"
+    words = ["train", str(tmp_path / "halves.yaml"), "--data", str(folder), "--out", str(run)]
+    assert main(words) == 0
+    evaluate = ["evaluate", str(run), "--no-trigram"]
+    assert main([*evaluate, "--scales", "0.75", "1", "--mirrored"]) == 0
+    assert main([*evaluate, "--window", "12", "12", "--overlap", "4"]) == 0
+    found = json.loads((run / "evaluation-changed.json").read_text())
+    assert (found["window"], found["overlap"]) == ([12, 12], 4) and "scales" not in found
+    whole = json.loads((run / "evaluation.json").read_text())
+    assert found["miou"] != whole["miou"]
+    capsys.readouterr()
+    assert main([*evaluate, "--overlap", "4"]) == 1
+    assert "give their size with --window" in capsys.readouterr().err
+    assert main([*evaluate, "--window", "4", "4", "--overlap", "4"]) == 1
+    assert "cannot overlap by 4" in capsys.readouterr().err
+
+
+def test_views_are_for_segmentation(tmp_path, capsys):
+    small = ["--epochs", "1", "--model.width", "8", "--probes", "4"]
+    assert main(["train", "digits", "--out", str(tmp_path / "run"), *small]) == 0
+    assert main(["evaluate", str(tmp_path / "run"), "--mirrored"]) == 1
+    assert "--mirrored is for networks that tell the class of each pixel" in capsys.readouterr().err
+
+
 def test_other_data_have_the_classes_of_the_run(folder, tmp_path, capsys):
     (tmp_path / "halves.yaml").write_text(json.dumps(TREE))
     run = tmp_path / "run"

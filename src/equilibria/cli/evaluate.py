@@ -29,6 +29,7 @@ from equilibria.cli.context import looking_back
 from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser, UserError
 from equilibria.cli.status import DONE, UNHEALTHY
+from equilibria.cli.views import add_views, changes_of, viewed
 from equilibria.metric import LOSS
 from equilibria.models import EquilibriumModel
 from equilibria.solve import Status
@@ -67,6 +68,7 @@ def main(argv: Sequence[str]) -> int:
         help="text file or folder of images to evaluate on, or name of a data set, in place of the "
         "run's own data; all of a file, or of a folder without train and test, is the test set",
     )
+    add_views(parser)
     parser.add_data_dir()
     parser.add_device()
     arguments = parser.parse_args(list(argv))
@@ -79,6 +81,7 @@ def main(argv: Sequence[str]) -> int:
     loaded = run.load(
         folder.path, data_dir=arguments.data_dir, other=arguments.data, changes=changes
     )
+    views = changes_of(arguments, recipe)
     task = loaded.data
     if arguments.budgets is not None:
         _check_budgets(loaded, arguments.budgets)
@@ -97,7 +100,8 @@ def main(argv: Sequence[str]) -> int:
     limits = evaluation.BUDGETS if arguments.budgets is None else tuple(arguments.budgets)
     console = Output(quiet=arguments.quiet)
     with console.status("Evaluating ..."):
-        result = measure(loaded, accelerator, split=arguments.split, limits=limits)
+        result = measure(loaded, accelerator, split=arguments.split, limits=limits, views=views)
+    changes = {**changes, **views}
     wrong = _not_finite(result, loaded)
     status = UNHEALTHY if wrong else DONE
     if not accelerator.is_main_process:
@@ -128,6 +132,7 @@ def measure(
     *,
     split: str = "test",
     limits: Sequence[int] = evaluation.BUDGETS,
+    views: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return everything that is measured of a run on a split.
 
@@ -136,9 +141,10 @@ def measure(
         accelerator: gives the device and the processes.
         split: one of the task's.
         limits: numbers of evaluations at which a text is also evaluated.
+        views: how a segmentation network sees images; see `cli.views.changes_of`.
     """
     recipe, task = loaded.recipe, loaded.data
-    model = loaded.model.to(accelerator.device)
+    model = viewed(loaded.model.to(accelerator.device), views or {})
     options: dict[str, Any] = {"split": split, "batch_size": recipe.eval_batch_size}
     depths = () if task.streams else evaluation.DEPTHS
     result, seconds = evaluation.timed(model, task, accelerator, depths=depths, **options)

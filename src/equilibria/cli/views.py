@@ -1,0 +1,88 @@
+"""How images are seen by a segmentation network: at several scales, mirrored, in windows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from equilibria.cli.parser import Parser, UserError
+from equilibria.models import Model
+from equilibria.models.vision.config import VisionConfig
+from equilibria.models.vision.inference import MultiScale, Tiled
+from equilibria.train.recipe import Recipe
+
+__all__ = ["add_views", "changes_of", "viewed"]
+
+
+def add_views(parser: Parser) -> None:
+    """Add the options that say how images are seen."""
+    parser.add_argument(
+        "--scales",
+        type=float,
+        nargs="+",
+        metavar="SCALE",
+        help="segmentation: mean of the class probabilities at these scales, 0.75 1 1.25 say",
+    )
+    parser.add_argument(
+        "--mirrored", action="store_true", help="segmentation: and of the mirrored images"
+    )
+    parser.add_argument(
+        "--window",
+        type=int,
+        nargs=2,
+        metavar=("HEIGHT", "WIDTH"),
+        help="segmentation: see larger images through windows of so many pixels, which overlap",
+    )
+    parser.add_argument(
+        "--overlap",
+        type=int,
+        metavar="PIXELS",
+        help="pixels that two windows share at least (default: a quarter of the shorter side)",
+    )
+
+
+def changes_of(arguments: Any, recipe: Recipe) -> dict[str, Any]:
+    """Return what the options say, as a record holds it; empty where images are seen as usual.
+
+    Raises:
+        UserError: the run's model does not tell the class of each pixel, or `--overlap` is given
+            without `--window`.
+    """
+    found: dict[str, Any] = {}
+    if arguments.scales:
+        found["scales"] = list(arguments.scales)
+    if arguments.mirrored:
+        found["mirrored"] = True
+    if arguments.window:
+        found["window"] = list(arguments.window)
+        short = min(arguments.window)
+        found["overlap"] = short // 4 if arguments.overlap is None else arguments.overlap
+    elif arguments.overlap is not None:
+        raise UserError("--overlap is of windows: give their size with --window HEIGHT WIDTH")
+    if found and not (isinstance(recipe.model, VisionConfig) and recipe.model.dense):
+        raise UserError(
+            f"--{next(iter(found))} is for networks that tell the class of each pixel, and "
+            f"{type(recipe.model).__name__} describes another"
+        )
+    return found
+
+
+def viewed(model: Model, changes: Mapping[str, Any]) -> Model:
+    """Return a model that sees images as `changes_of` says.
+
+    Raises:
+        UserError: it cannot.
+    """
+    try:
+        if "window" in changes:
+            high, wide = changes["window"]
+            model = Tiled(model, size=(high, wide), overlap=changes["overlap"])
+        if "scales" in changes or "mirrored" in changes:
+            model = MultiScale(
+                model,
+                scales=changes.get("scales", (1.0,)),
+                mirrored=changes.get("mirrored", False),
+            )
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    return model.eval()
