@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +23,29 @@ _LISTED = 5
 
 
 @dataclass(frozen=True, kw_only=True)
+class Resize:
+    """How an image is brought to a size: its middle part of that ratio, or the whole of it.
+
+    Attributes:
+        size: height and width.
+        share: of the middle part that is shown.
+        fit: "square" for the middle part, "stretch" for the whole image.
+    """
+
+    size: tuple[int, int]
+    share: float = 1.0
+    fit: str = "square"
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Resize:
+        """Return what images.json holds."""
+        high, wide = content["size"]
+        if content["fit"] not in ("square", "stretch"):
+            raise ValueError(f"fit is {content['fit']!r}")
+        return cls(size=(int(high), int(wide)), share=float(content["share"]), fit=content["fit"])
+
+
+@dataclass(frozen=True, kw_only=True)
 class Seen:
     """What images.json of a run folder holds, for other images to be seen in the same way."""
 
@@ -32,6 +55,12 @@ class Seen:
     """Channels, height and width of an image."""
     statistics: Statistics | None
     """Those by which images were normalised; None where they were not."""
+    kind: str = "classification"
+    """What the model tells: the class of an image, or "segmentation", of each of its pixels."""
+    resize: Resize | None = None
+    """How images were brought to one size; None where they were taken as they are."""
+    colours: tuple[tuple[int, int, int], ...] = ()
+    """Red, green and blue of each class, in pictures of masks."""
 
     @classmethod
     def read(cls, path: Path) -> Seen:
@@ -52,7 +81,15 @@ class Seen:
                 normal = Statistics(tuple(normal["mean"]), tuple(normal["deviation"]))
             if not all(isinstance(label, str) for label in labels):
                 raise TypeError("a name of a class is not a string")
-            return cls(labels=tuple(labels), shape=tuple(content["shape"]), statistics=normal)
+            resize = content.get("resize")
+            return cls(
+                labels=tuple(labels),
+                shape=tuple(content["shape"]),
+                statistics=normal,
+                kind=content.get("kind", "classification"),
+                resize=None if resize is None else Resize.of(resize),
+                colours=tuple((r, g, b) for r, g, b in content.get("colours", ())),
+            )
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise DataError(f"{path} is damaged ({error}): restore it from a copy") from error
 

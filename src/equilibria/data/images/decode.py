@@ -116,7 +116,7 @@ def pixels(
     content: bytes,
     name: str | Path,
     mode: str,
-    size: tuple[int, int],
+    size: tuple[int, int] | None,
     part: Callable[[int, int], Box] | None = None,
 ) -> np.ndarray:
     """Decode an image, upright, and bring a part of it to a size.
@@ -124,8 +124,9 @@ def pixels(
     Args:
         content: Of its file.
         name: Of its file, for messages.
-        mode: ``"RGB"`` or ``"L"``; another is converted, and an alpha channel left out.
-        size: Height and width of the result.
+        mode: ``"RGB"`` or ``"L"``; another is converted, an alpha channel left out, and 16-bit grey
+            scaled so that 65535 becomes 255.
+        size: Height and width of the result; None for the image's own, without a `part`.
         part: Given height and width of the image, the part that is shown. It is interpolated
             linearly, over as many pixels as one of the result covers. None: the image has the size
             already.
@@ -142,7 +143,7 @@ def pixels(
     try:
         width, height = image.size[::-1] if turned(image) else image.size
         box = None if part is None else part(height, width)
-        if box is not None:
+        if box is not None and size is not None:
             # A JPEG can be decoded at a half, a quarter or an eighth of its size; twice the
             # size that is needed leaves the smoothing to the interpolation below.
             shrink = max(size[0] / box[2], size[1] / box[3])
@@ -152,8 +153,8 @@ def pixels(
         image.load()
         if stored in _UPRIGHT:
             image = image.transpose(Image.Transpose[_UPRIGHT[stored]])
-        image = image if image.mode == mode else image.convert(mode)
-        if box is not None:
+        image = image if image.mode == mode else _in_eight_bits(image).convert(mode)
+        if box is not None and size is not None:
             top, left, high, wide = box
             x, y = image.width / width, image.height / height
             right, bottom = (left + wide) * x, (top + high) * y
@@ -164,6 +165,7 @@ def pixels(
     except Exception as error:  # what a damaged file raises depends on its format
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(f"{name} is damaged ({reason}): remove or replace it") from None
+    size = found.shape[:2] if size is None else size
     if found.shape[:2] != size:
         raise DataError(
             f"{name} has {found.shape[0]} x {found.shape[1]} pixels: expected {size[0]} x {size[1]}"
@@ -171,8 +173,26 @@ def pixels(
     return found.reshape(*size, -1).transpose(2, 0, 1)
 
 
+def _in_eight_bits(image: Image) -> Image:
+    """An image of 16-bit grey with 8 bits, so that white stays white; others as they are.
+
+    Pillow itself cuts what is above 255.
+    """
+    if not image.mode.startswith("I"):
+        return image
+    values = np.asarray(image)
+    if values.min() < 0 or values.max() > 65_535:
+        raise ValueError(f"its values reach from {values.min()} to {values.max()}, not 0 to 65535")
+    from PIL import Image
+
+    return Image.fromarray((values / 257).round().astype(np.uint8))
+
+
 def in_threads(
-    function: Callable[[_From], _To], items: Iterable[_From], threads: int | None = None
+    function: Callable[[_From], _To],
+    items: Iterable[_From],
+    threads: int | None = None,
+    ahead: int = 8,
 ) -> Iterator[_To]:
     """Call a function for each item, several at once, and give the answers in order.
 
@@ -183,6 +203,7 @@ def in_threads(
         function: What to call.
         items: What it is called with.
         threads: How many at once; None for one a core, 16 at most.
+        ahead: Answers of each thread that may wait.
     """
     threads = threads or min(16, _cores())
     with ThreadPoolExecutor(threads) as pool:
@@ -190,7 +211,7 @@ def in_threads(
         try:
             for item in items:
                 waiting.append(pool.submit(function, item))
-                if len(waiting) >= 8 * threads:
+                if len(waiting) >= ahead * threads:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()

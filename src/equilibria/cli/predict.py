@@ -1,0 +1,181 @@
+"""Tell what images show, with a trained network: the class of each, or a mask of the class of each
+pixel. IMAGES are files, folders, which stand for all images in them, and patterns in quotes.
+
+A row for each image goes to predictions.jsonl in the folder --out and, in the end, to
+predictions.csv: what was found, and the status, the evaluations and the residual of its solve. For
+segmentation, masks/ has a PNG with the palette of the classes for each image, at its own size, and
+overlays/ the same over the image. A file that cannot be read gets a row that says why, and the rest
+goes on. The same command again continues where it was stopped, whatever stopped it.
+
+For segmentation, images that are larger than what training has shown are seen through windows
+that overlap; --window says of which size.
+
+With --video, images are the frames of a video, in natural order: each solve starts at the
+equilibrium of the frame before.
+
+The exit status is 75 after a signal, with all rows saved, 1 if no image could be read or after an
+error, and otherwise 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from equilibria.cli.output import Output
+from equilibria.cli.parser import Parser, Stopped, UserError
+from equilibria.cli.status import DONE, ERROR
+from equilibria.cli.views import add_views, changes_of, viewed
+from equilibria.models.vision.config import VisionConfig
+from equilibria.predict import Options, journal, pictures, predict
+from equilibria.predict.rows import Journal
+from equilibria.solve import Status
+from equilibria.tasks.seen import IMAGES, Seen
+from equilibria.train import evaluation, run, stops
+from equilibria.train.weights import checksum
+
+LARGE = 1.5
+"""Images for segmentation that are larger than so many times what training has shown are seen
+through windows of that size."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run `equilibria predict` with the words `argv` and return the exit status."""
+    parser = Parser("predict", __doc__)
+    parser.add_argument("run", type=Path, help="run folder, for example runs/mdeq-images")
+    parser.add_argument("images", type=str, nargs="+", help="files, folders, patterns in quotes")
+    parser.add_argument(
+        "--out", type=Path, help="folder of the rows (default: predictions in the run folder)"
+    )
+    parser.add_argument(
+        "--overwrite", action="store_true", help="start again, without the rows of earlier calls"
+    )
+    parser.add_argument(
+        "--batch-size", type=int, default=16, help="images of one size at once (default: 16)"
+    )
+    parser.add_argument(
+        "--top", type=int, default=5, help="classes that a row names, at most (default: 5)"
+    )
+    parser.add_argument(
+        "--no-overlays", action="store_true", help="segmentation: masks alone, no overlays"
+    )
+    parser.add_argument(
+        "--video", action="store_true", help="take the images for frames that follow each other"
+    )
+    add_views(parser)
+    parser.add_device()
+    arguments = parser.parse_args(list(argv))
+    for option in ("batch_size", "top"):
+        if (value := getattr(arguments, option)) < 1:
+            raise UserError(f"--{option.replace('_', '-')} must be 1 or more; got {value}")
+    folder = run.Folder(arguments.run)
+    if not folder.path.is_dir():
+        raise run.RunError(f"there is no run folder {folder.path}")
+    recipe = folder.read_recipe()
+    if not (isinstance(recipe.model, VisionConfig) or (folder.path / IMAGES).is_file()):
+        raise UserError(
+            f"predict is for networks that see images, and {type(recipe.model).__name__} describes "
+            "another"
+        )
+    views = changes_of(arguments, recipe)
+    if arguments.video and (views or not recipe.model.implicit):
+        what = f"--{next(iter(views))}" if views else f"{type(recipe.model).__name__}"
+        raise UserError(
+            f"--video starts each solve at the equilibrium of the frame before, which {what} does "
+            "not have: leave one of the two out"
+        )
+    seen = Seen.read(folder.path / IMAGES)
+    paths = pictures(arguments.images)
+    loaded = run.load(folder.path, data=False)
+    accelerator = evaluation.accelerator(recipe.precision, arguments.device)
+    console = Output(quiet=arguments.quiet)
+    sight = views
+    if seen.kind == "segmentation" and "window" not in views and not arguments.video:
+        high, wide = (round(LARGE * side) for side in seen.shape[1:])
+        sight = {**views, "window": (high, wide), "overlap": min(high, wide) // 4}
+    model = viewed(loaded.model.to(accelerator.device), sight)
+    options = Options(
+        batch_size=arguments.batch_size,
+        top=arguments.top,
+        overlays=not arguments.no_overlays,
+        video=arguments.video,
+    )
+    out = arguments.out or folder.path / "predictions"
+    about = {
+        "run": str(folder.path.absolute()),
+        "weights": checksum(folder.weights),
+        "top": options.top,
+        "overlays": options.overlays,
+        "video": options.video,
+        "views": views,
+    }
+    with (
+        stops.caught() as signals,
+        journal(out, about, overwrite=arguments.overwrite) as rows,
+        signals.deferred(),
+        Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            disable=console.quiet or not console.is_terminal,
+        ) as bar,
+    ):
+        begun = len(rows.done & {str(path) for path in paths})
+        if begun:
+            console.print(f"{begun:,} of {len(paths):,} images have a row already", markup=False)
+        shown = bar.add_task("Images", total=len(paths), completed=begun)
+        finished = predict(
+            model,
+            seen,
+            paths,
+            rows,
+            accelerator,
+            options,
+            progress=lambda count: bar.advance(shown, count),
+            stop=lambda: bool(signals.received),
+        )
+        rows.tabulate()
+    if not finished:
+        raise Stopped(
+            f"stopped after {len(rows.done):,} of {len(paths):,} images; all rows are saved in "
+            f"{rows.rows}; the same command continues"
+        )
+    return _summary(rows, {str(path) for path in paths}, console)
+
+
+def _summary(rows: Journal, wanted: set[str], console: Output) -> int:
+    """Say what was found, and return the exit status."""
+    read, errors, evaluations, missed = 0, list[str](), list[int](), 0
+    for row in rows.read():
+        if row["path"] not in wanted:
+            continue
+        if row["result"] == "error":
+            errors.append(row["error"])
+            continue
+        read += 1
+        if "evaluations" in row:
+            evaluations.append(row["evaluations"])
+            missed += row["status"] != Status.CONVERGED.name
+    if errors:
+        more = f" (and {len(errors) - 1:,} more)" if len(errors) > 1 else ""
+        console.print(
+            f"{len(errors):,} of {len(wanted):,} images could not be read: {errors[0]}{more}",
+            style="yellow",
+            markup=False,
+            soft_wrap=True,
+        )
+    if evaluations:
+        console.print(
+            f"{sum(evaluations) / len(evaluations):.1f} evaluations an image"
+            + (
+                f"; {missed:,} of {read:,} solves did not converge" if missed else ", all converged"
+            ),
+            markup=False,
+            highlight=False,
+        )
+    console.done(f"{read:,} images; written to {rows.table}", rows.table)
+    return DONE if read else ERROR

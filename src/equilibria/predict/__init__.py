@@ -1,0 +1,11 @@
+"""What a trained network says of a user's own images: classes, or a mask for each.
+
+`engine.predict` goes through pictures and writes a row for each into a `Journal`, which a second
+call continues.
+"""
+
+from equilibria.predict.engine import Options, predict
+from equilibria.predict.naming import PictureError, pictures
+from equilibria.predict.rows import Journal, JournalError, journal
+
+__all__ = ["Journal", "JournalError", "Options", "PictureError", "journal", "pictures", "predict"]

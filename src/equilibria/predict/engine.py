@@ -1,0 +1,193 @@
+"""Going through images: batches of one size, their solves, and a row for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from equilibria.data.errors import DataError
+from equilibria.data.images import decode
+from equilibria.models import EquilibriumModel, Model, Prediction
+from equilibria.models.vision.inference import masks_of
+from equilibria.predict import drawing
+from equilibria.predict.rows import Journal
+from equilibria.predict.seeing import Sight, original, sight
+from equilibria.solve import Solution, Status
+from equilibria.tasks.seen import Seen
+from equilibria.train.evaluation import evaluating, widened
+
+__all__ = ["Options", "predict"]
+
+AHEAD = 2
+"""Images that each thread may have decoded before they are taken: they bound the memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How images are gone through.
+
+    Args:
+        batch_size: images of one size that are solved at once.
+        top: classes of an image that a row names, the most probable first.
+        overlays: draw each image under its mask, for segmentation.
+        video: take images for frames of a video: each solve starts at the equilibrium of the one
+            before, where that had the same size.
+        threads: that decode images; None for one a core.
+    """
+
+    batch_size: int = 16
+    top: int = 5
+    overlays: bool = True
+    video: bool = False
+    threads: int | None = None
+
+
+def predict(
+    model: Model,
+    seen: Seen,
+    paths: Sequence[Path],
+    journal: Journal,
+    accelerator: Accelerator,
+    options: Options,
+    *,
+    progress: Callable[[int], object] = lambda done: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Write a row for each image that has none yet.
+
+    Args:
+        model: of the run, on the accelerator's device.
+        seen: how the run has seen its images.
+        paths: absolute paths of the images.
+        journal: where rows go.
+        accelerator: gives device and precision.
+        options: see there.
+        progress: called with the number of rows that were written at once.
+        stop: asked after each batch.
+
+    Returns:
+        Whether all images have a row: False where `stop` ended it.
+    """
+    left = [path for path in paths if str(path) not in journal.done]
+    before: tuple[tuple[int, ...], Solution] | None = None
+    with torch.no_grad(), evaluating(model):
+        for batch in _batches(left, seen, options):
+            if isinstance(batch, DataError):
+                path, error = batch.args[1], batch.args[0]
+                journal.add([{"path": str(path), "result": "error", "error": error}])
+                progress(1)
+            else:
+                inputs = torch.stack([each.pixels for each in batch]).to(accelerator.device)
+                warm: dict[str, Any] = {}
+                if options.video and before is not None and before[0] == tuple(inputs.shape):
+                    warm = {"warm": before[1]}
+                with accelerator.autocast():
+                    prediction: Prediction = model(inputs, **warm)
+                if options.video and isinstance(model, EquilibriumModel):
+                    before = tuple(inputs.shape), prediction.solution
+                output = widened(prediction.output)
+                describe = _segmented if seen.kind == "segmentation" else _classified
+                rows = [
+                    {
+                        "path": str(each.path),
+                        "result": "ok",
+                        **describe(each, _of(output, place), seen, journal, options),
+                        **_solve(prediction.solutions, place),
+                    }
+                    for place, each in enumerate(batch)
+                ]
+                journal.add(rows)
+                progress(len(rows))
+            if stop():
+                return all(str(path) in journal.done for path in paths)
+    return True
+
+
+def _batches(
+    paths: Sequence[Path], seen: Seen, options: Options
+) -> Iterator[list[Sight] | DataError]:
+    """Images of one size, as they follow each other; and what cannot be read."""
+
+    def read(path: Path) -> Sight | DataError:
+        try:
+            return sight(path, seen)
+        except DataError as error:
+            return DataError(str(error), path)
+
+    waiting: list[Sight] = []
+    size = 1 if options.video else options.batch_size
+    for each in decode.in_threads(read, paths, options.threads, ahead=AHEAD):
+        if isinstance(each, DataError):
+            yield each
+            continue
+        if waiting and (len(waiting) == size or each.pixels.shape != waiting[0].pixels.shape):
+            yield waiting
+            waiting = []
+        waiting.append(each)
+    if waiting:
+        yield waiting
+
+
+def _of(output: Any, place: int) -> Any:
+    """The part of an output that belongs to one image."""
+    if isinstance(output, dict):
+        return {name: each[place] for name, each in output.items()}
+    return output[place]
+
+
+def _classified(
+    image: Sight, logits: Tensor, seen: Seen, journal: Journal, options: Options
+) -> dict[str, Any]:
+    """The most probable classes of an image."""
+    probabilities = logits.softmax(0)
+    best = probabilities.topk(min(options.top, len(probabilities)))
+    top = [
+        {"label": seen.labels[number], "probability": round(value, 6)}
+        for value, number in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+    ]
+    return {**top[0], "top": top}
+
+
+def _segmented(
+    image: Sight, output: Any, seen: Seen, journal: Journal, options: Options
+) -> dict[str, Any]:
+    """The mask of an image, written, and the share of each class in it."""
+    row: dict[str, Any] = {}
+    if isinstance(output, dict) and "presence" in output:
+        likely = output["presence"].sigmoid().tolist()
+        row["presence"] = {
+            label: round(each, 6) for label, each in zip(seen.labels, likely, strict=True)
+        }
+        if "masks" not in output:
+            return row
+    mask = drawing.best_classes(masks_of(output).float(), image.size).numpy()
+    name = journal.name_of(str(image.path))
+    journal.draw("masks", name, drawing.mask_png(mask, seen.colours))
+    row["mask"] = f"masks/{name}"
+    if options.overlays:
+        journal.draw(
+            "overlays", name, drawing.overlay_png(original(image.path), mask, seen.colours)
+        )
+        row["overlay"] = f"overlays/{name}"
+    counts = torch.bincount(torch.from_numpy(mask).flatten().long(), minlength=len(seen.labels))
+    shares = (counts / mask.size).tolist()
+    row["share"] = {label: round(each, 6) for label, each in zip(seen.labels, shares, strict=True)}
+    return row
+
+
+def _solve(solutions: Sequence[Solution], place: int) -> dict[str, Any]:
+    """How the solves of an image ended: the worst of them, and their evaluations together."""
+    if not solutions:
+        return {}
+    statuses = [Status(int(each.status[place])) for each in solutions]
+    return {
+        "status": next((s for s in statuses if s is not Status.CONVERGED), statuses[0]).name,
+        "evaluations": sum(int(each.stats.evals[place]) for each in solutions),
+        "residual": max(float(each.stats.residual[place]) for each in solutions),
+    }
