@@ -24,6 +24,7 @@ FLOORS = {
     "experiments": 5,
     "bench": 5,
     "export": 5,
+    "predict": 5,
     "train": 4,
     "tasks": 4,
     "": 3.5,
