@@ -147,7 +147,9 @@ def measure(
     model = viewed(loaded.model.to(accelerator.device), views or {})
     options: dict[str, Any] = {"split": split, "batch_size": recipe.eval_batch_size}
     depths = () if task.streams else evaluation.DEPTHS
-    result, seconds = evaluation.timed(model, task, accelerator, depths=depths, **options)
+    result, seconds = evaluation.timed(
+        model, task, accelerator, depths=depths, record=True, **options
+    )
     if isinstance(model, EquilibriumModel):
         probes = evaluation.probes(task, recipe.probes, accelerator)
         result["spectral_radius"] = evaluation.radius(model, probes.inputs)

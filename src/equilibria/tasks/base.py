@@ -128,6 +128,14 @@ class Task(abc.ABC):
         known = ((metric.name, metric.figure) for metric in (LOSS, *self.metrics))
         return {name: figure(sums) for name, figure in known if figure is not None}
 
+    def record(self, sums: Sums) -> dict[str, Any]:
+        """Return what else a final evaluation keeps of the sums, by name, as JSON has it.
+
+        Args:
+            sums: over a whole split.
+        """
+        return {}
+
     @property
     def primary(self) -> Metric:
         """The metric that a model is compared by."""

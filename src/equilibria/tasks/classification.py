@@ -6,7 +6,9 @@ import dataclasses
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from torch import Tensor
 from typing_extensions import override
 
 from equilibria.data import Dataset, Split, available, load
@@ -15,7 +17,8 @@ from equilibria.data.errors import DataError
 from equilibria.data.images import ImageFiles, ImageFolder, headers
 from equilibria.data.images.files import MEMORY
 from equilibria.data.images.resize import resized
-from equilibria.models import ClassifierConfig, ModelConfig
+from equilibria.metric import Sums
+from equilibria.models import ClassifierConfig, Model, ModelConfig
 from equilibria.models.vision.config import VisionConfig
 from equilibria.tasks import selection
 from equilibria.tasks.augmentation import cropped, flipped, shifted
@@ -23,11 +26,15 @@ from equilibria.tasks.base import LabelledTask, TaskConfig
 from equilibria.tasks.feed import Batch, Feed
 from equilibria.tasks.normalisation import READ, Normalised, Statistics
 from equilibria.tasks.photographs import Photographs
+from equilibria.tasks.pixels import confusion
 from equilibria.tasks.seen import IMAGES, Seen
 
 SHOWN = 7 / 8
 """The part of an image's shorter side that is judged where training shows random parts: the usual
 224 pixels of 256 on ImageNet."""
+
+LISTED = 100
+"""Classes up to which it is counted which is taken for which."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,6 +228,18 @@ class ClassificationTask(LabelledTask):
         if self.config.shift:
             inputs = shifted(inputs, self.config.shift)
         return batch._replace(inputs=flipped(inputs) if self.config.flip else inputs)
+
+    @override
+    def sums(self, model: Model, output: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        found = super().sums(model, output, targets)
+        if self.classes <= LISTED:
+            found["confusion"] = confusion(output.argmax(1), targets, self.classes)
+        return found
+
+    @override
+    def record(self, sums: Sums) -> dict[str, Any]:
+        """Return how many images of class i were taken for class j, by rows."""
+        return {"confusion": sums["confusion"].tolist()} if "confusion" in sums else {}
 
     @override
     def save(self, folder: Path) -> None:

@@ -17,6 +17,7 @@ from typing_extensions import override
 from equilibria.data import available, load
 from equilibria.data.errors import DataError
 from equilibria.data.segmentation import VOID, MaskedImages, SegmentationSet
+from equilibria.metric import Sums
 from equilibria.models import Model, ModelConfig
 from equilibria.models.vision.config import VisionConfig
 from equilibria.models.vision.dense_head import upsampled
@@ -315,6 +316,11 @@ class SegmentationTask(Task):
         if "presence" in parts:
             found["presence"] = pixels.agreement(parts["presence"] > 0, self.shown(targets))
         return found
+
+    @override
+    def record(self, sums: Sums) -> dict[str, Any]:
+        """Return how many pixels of class i were taken for class j, by rows."""
+        return {"confusion": sums["confusion"].tolist()}
 
     def shown(self, targets: Tensor) -> Tensor:
         """Return which classes masks have, (n, classes) bool."""

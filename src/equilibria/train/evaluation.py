@@ -148,6 +148,7 @@ def evaluate(
     depths: Sequence[int] = (),
     solver: Solver | None = None,
     count_solves: bool = True,
+    record: bool = False,
 ) -> dict[str, Any]:
     """Return the task's figures, evaluations and statuses of `model` on a split.
 
@@ -163,6 +164,7 @@ def evaluate(
             sample that has converged earlier counts with its solution.
         solver: solves in place of the model's own.
         count_solves: whether solves are counted: not while training begins with a shallow network.
+        record: whether the result has what the task keeps of a final evaluation; see `Task.record`.
 
     Raises:
         ValueError: there is no such split.
@@ -193,6 +195,8 @@ def evaluate(
         raise DataError(f"the {split} split of {task.source or 'the data'} is empty")
     result = {"split": split, task.unit: tally.units, **tally.summary(task, split)}
     del result["adjoint"]
+    if record:
+        result.update(task.record(tally.sums))
     if depths:
         figures = (task.figures(each.sums, split) for each in early)
         result["at"] = dict(zip(map(str, depths), figures, strict=True))
@@ -242,6 +246,7 @@ def timed(
     batch_size: int = 500,
     solver: Solver | None = None,
     depths: Sequence[int] = (),
+    record: bool = False,
 ) -> tuple[dict[str, Any], float]:
     """Return the result of `evaluate` and the seconds per unit of the task.
 
@@ -260,6 +265,7 @@ def timed(
         batch_size=batch_size,
         solver=solver,
         depths=depths,
+        record=record,
     )
     _wait(accelerator)
     return result, (time.perf_counter() - begin) / max(1, result[task.unit])

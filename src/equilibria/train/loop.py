@@ -305,7 +305,8 @@ def _record(trainer: Trainer, folder: Folder, console: Console, command: Sequenc
 
 def conclude(trainer: Trainer, folder: Folder, console: Console) -> None:
     """Write the weights and evaluation.json; warn if samples did not converge."""
-    result = trainer.evaluate("test", () if trainer.task.streams else evaluation.DEPTHS)
+    depths = () if trainer.task.streams else evaluation.DEPTHS
+    result = trainer.evaluate("test", depths, record=True)
     if (radius := trainer.radius()) is not None:
         result["spectral_radius"] = radius
     result["step"] = trainer.step

@@ -181,7 +181,9 @@ class Trainer:
 
     # --- what is measured -------------------------------------------------------------------------
 
-    def evaluate(self, split: str, depths: Sequence[int] = ()) -> dict[str, Any]:
+    def evaluate(
+        self, split: str, depths: Sequence[int] = (), *, record: bool = False
+    ) -> dict[str, Any]:
         """Return the model's figures on a split; see `evaluation.evaluate`.
 
         During a shallow start, the shallow network is evaluated.
@@ -189,6 +191,7 @@ class Trainer:
         Args:
             split: one of the task's.
             depths: evaluations after which the figures are also taken.
+            record: whether it is the final evaluation.
         """
         shallow = self._shallow(self.step - 1)
         with shallow.applied(self.model) if shallow else nullcontext():
@@ -200,6 +203,7 @@ class Trainer:
                 batch_size=self.recipe.eval_batch_size,
                 depths=() if shallow else depths,
                 count_solves=shallow is None,
+                record=record,
             )
 
     def radius(self) -> dict[str, float] | None:
