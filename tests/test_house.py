@@ -204,7 +204,8 @@ def test_recipes_are_shipped() -> None:
         *("cityscapes-xl-paper", "copy-memory"),
         *("digits", "digits-jr", "dsa19", "google12", "google30", "har2"),
         *("mnist", "mnist-dense", "mnist-dense-gpu", "noisy-cifar10", "noisy-mnist", "order"),
-        *("permuted-mnist", "pixel-mnist", "segment-folder", "sequences", "yelp5"),
+        *("permuted-mnist", "pixel-mnist", "segment-folder", "sequences", "shapes"),
+        *("yelp5",),
     ]
     words = {"lm-ptb", "lm-ptb-gpu", "lm-ptb-trellisnet-paper", "lm-text", "lm-wt103"}
     pictures = {"mdeq-cifar10-16", "mdeq-mnist-16", "mdeq-cifar10-gpu", "mdeq-cifar10-tiny-paper"}

@@ -38,6 +38,7 @@ DATA_SETS: dict[str, tuple[type, str | Entry]] = {
     "permuted-mnist": (SequenceSet, "equilibria.data.sequences.pixels:PERMUTED_MNIST"),
     "pixel-mnist": (SequenceSet, "equilibria.data.sequences.pixels:PIXEL_MNIST"),
     "ptb": (Corpus, "equilibria.data.text.named:PTB"),
+    "shapes": (SegmentationSet, "equilibria.data.segmentation.shapes:SHAPES_SET"),
     "wikitext2": (Corpus, "equilibria.data.text.named:WIKITEXT2"),
     "wikitext103": (Corpus, "equilibria.data.text.named:WIKITEXT103"),
     "yelp5": (SequenceSet, "equilibria.data.sequences.yelp:YELP5"),

@@ -38,11 +38,13 @@ class Training:
         recipe: what to do.
         minutes: estimate.
         probe: a frozen dataclass that is a `train.trainer.Probe`.
+        after: a training whose weights this one begins with; it is run first.
     """
 
     recipe: Recipe
     minutes: float
     probe: Probe | None = None
+    after: Training | None = None
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,10 @@ class Store:
     def identity(self, training: Training) -> str:
         """Return the checksum of what decides a training: recipe, probe and data."""
         data = self.task(training.recipe).checksum
-        return digest([decides(training.recipe), training.probe, data])
+        decisive = [decides(training.recipe), training.probe, data]
+        if training.after is not None:
+            decisive.append(self.identity(training.after))
+        return digest(decisive)
 
     def find(self, training: Training) -> Trained | None:
         """Return a finished training; None if it has yet to be run."""
@@ -161,6 +166,10 @@ class Store:
             filelock.Timeout: another process is running it.
         """
         folder, task = self._folder(training), self.task(training.recipe)
+        recipe = training.recipe
+        if training.after is not None:
+            first = self.run(training.after, stop)
+            recipe = replace(recipe, init_from=str(first.folder.path))
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock", timeout=0):
             if (found := self._read(folder, task)) is not None:
@@ -172,7 +181,7 @@ class Store:
             try:
                 train(
                     # Begun with a description of its own; what decides the result is the same.
-                    run.read_recipe() if resume else training.recipe,
+                    run.read_recipe() if resume else recipe,
                     run.path,
                     data_dir=self.data_dir,
                     resume=resume,

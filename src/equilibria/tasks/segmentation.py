@@ -307,12 +307,11 @@ class SegmentationTask(Task):
     @override
     def sums(self, model: Model, output: Any, targets: Tensor) -> dict[str, Tensor]:
         parts = output if isinstance(output, dict) else {"masks": output}
-        found: dict[str, Tensor] = {}
+        # Without masks, nothing is said of pixels: their figures are NaN.
+        found = {"confusion": torch.zeros(self.classes, self.classes, dtype=torch.int64)}
         if "masks" in parts:
             answers = upsampled(parts["masks"], targets.shape[1:]).argmax(1)
-        else:
-            answers = torch.zeros_like(targets)
-        found["confusion"] = pixels.confusion(answers, targets, self.classes)
+            found["confusion"] = pixels.confusion(answers, targets, self.classes)
         if "presence" in parts:
             found["presence"] = pixels.agreement(parts["presence"] > 0, self.shown(targets))
         return found
