@@ -1,8 +1,9 @@
 """Evaluate a run: how good it is, how its solves ended, what they cost, and what fewer evaluations
 would give: the metrics read out from the state after 1, 2, 3, 5, 8 and 12 of them; or, for a
 language model, with solves stopped after 2, 4, 8, 12, 16 and 24. A language model is compared with
-an interpolated trigram model of the same text. The figures are also written to evaluation.json in
-the run folder.
+an interpolated trigram model of the same text; a network for one's own images with logistic
+regression on pixels, and with a small residual network that is trained for as many seconds as the
+run was. The figures are also written to evaluation.json in the run folder.
 
 With --data the run's model is evaluated on other data, which it sees as its own: with the run's
 vocabulary, classes and normalisation. Their figures are written to a file of their own, named
@@ -34,7 +35,7 @@ from equilibria.metric import LOSS
 from equilibria.models import EquilibriumModel
 from equilibria.solve import Status
 from equilibria.tasks import Task
-from equilibria.train import baseline, evaluation, files, run
+from equilibria.train import baseline, evaluation, files, peer, run
 from equilibria.train.folder import place_of
 
 
@@ -58,9 +59,12 @@ def main(argv: Sequence[str]) -> int:
         "--memory", type=int, help="tokens before a segment that a Transformer sees"
     )
     parser.add_argument(
+        "--no-baselines",
         "--no-trigram",
         action="store_true",
-        help="skip the trigram model, which takes minutes on a text of 100 million words",
+        help="skip what the run is compared with: a trigram model takes minutes on a text of 100 "
+        "million words, and a residual network as long as the training did; both are kept in the "
+        "run folder",
     )
     parser.add_argument(
         "--data",
@@ -85,8 +89,12 @@ def main(argv: Sequence[str]) -> int:
     task = loaded.data
     if arguments.budgets is not None:
         _check_budgets(loaded, arguments.budgets)
-    if arguments.no_trigram and not type(task).baseline:
-        raise UserError(f"--no-trigram is for language models: {_other(loaded)}")
+    if arguments.no_baselines and not type(task).baseline and loaded.other is None:
+        option = "--no-baselines" if "--no-baselines" in argv else "--no-trigram"
+        raise UserError(
+            f"{option} is for language models and others that are compared with a baseline: "
+            f"{_other(loaded)}"
+        )
     if arguments.split not in task.splits:
         raise UserError(f"--split must be one of {', '.join(task.splits)}; got {arguments.split}")
     place = place_of(recipe.task)
@@ -106,12 +114,22 @@ def main(argv: Sequence[str]) -> int:
     status = UNHEALTHY if wrong else DONE
     if not accelerator.is_main_process:
         return status
-    if task.baseline and not arguments.no_trigram:
+    if task.baseline and not arguments.no_baselines:
         with console.status(f"Fitting a {task.baseline} ..."):
             try:
                 result["baseline"] = baseline.reference(task, folder, arguments.split)
             except ValueError as error:
                 console.print(f"No {task.baseline}: {error}", style="yellow", markup=False)
+    if task.peer is not None and loaded.other is None and not arguments.no_baselines:
+        with console.status("Training a residual network ...") as status_line:
+            result["peer"] = peer.compared(
+                loaded,
+                arguments.split,
+                accelerator,
+                lambda done, of: status_line.update(
+                    f"Training a residual network: {done:.0f} of {of:.0f} s ..."
+                ),
+            )
     if loaded.metrics and "step" in loaded.metrics[-1]:
         result["step"] = loaded.metrics[-1]["step"]
     if loaded.other is not None:
@@ -227,9 +245,9 @@ def show(result: Mapping[str, Any], loaded: run.Run, console: Console) -> None:
     for depth, figures in result.get("at", {}).items():
         after = f"{primary.label} after {depth} evaluation{'s' * (depth != '1')}"
         table.add_row(after, primary.format(figures[primary.name]))
-    if "baseline" in result:
-        for name, value in _figures(result["baseline"], task):
-            table.add_row(f"{result['baseline']['name']}: {name}", value)
+    for other in (result[key] for key in ("baseline", "peer") if key in result):
+        for name, value in _figures(other, task):
+            table.add_row(f"{other['name']}: {name}", value)
     console.print(table)
     if result.get("budgets"):
         names = [name for name, _ in _figures(result["budgets"][0], task, loss=False)]

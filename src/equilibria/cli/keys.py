@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import textwrap
+import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -101,6 +102,8 @@ def _metavar(hint: Any) -> str:
     if type(None) in members:
         kinds = [_metavar(each) for each in members if each is not type(None)]
         return "|".join([*kinds, "null"])
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return "|".join(map(_metavar, members))
     names = {bool: "{true,false}", int: "INT", float: "FLOAT", str: "TEXT"}
     return names.get(hint, "LIST" if typing.get_origin(hint) in (tuple, list) else "VALUE")
 

@@ -6,6 +6,7 @@ from equilibria.tasks.classification import ImageClassification
 from equilibria.tasks.copying import CopyMemory
 from equilibria.tasks.feed import Batch, Feed, Part
 from equilibria.tasks.language import LanguageModelling
+from equilibria.tasks.own_images import OwnImages
 from equilibria.tasks.segmentation import ImageSegmentation
 from equilibria.tasks.sequences import SequenceClassification
 from equilibria.tasks.synthetic import AddingProblem, OrderProblem
@@ -13,6 +14,7 @@ from equilibria.tasks.synthetic import AddingProblem, OrderProblem
 TASKS: dict[str, type[TaskConfig]] = {
     "image_classification": ImageClassification,
     "image_segmentation": ImageSegmentation,
+    "own_images": OwnImages,
     "language_modelling": LanguageModelling,
     "copy_memory": CopyMemory,
     "sequence_classification": SequenceClassification,
@@ -49,6 +51,7 @@ __all__ = [
     "LanguageModelling",
     "Metric",
     "OrderProblem",
+    "OwnImages",
     "Part",
     "SampleTask",
     "SequenceClassification",

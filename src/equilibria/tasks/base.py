@@ -33,6 +33,8 @@ class Task(abc.ABC):
         auxiliary: weight of the mean loss of what a model reads from parts of its state, in
             training.
         baseline: what `reference` gives the figures of: "trigram model"; empty for nothing.
+        peer: an explicit network that a run's is compared with after equal training time; None for
+            none.
     """
 
     checksum: str
@@ -44,6 +46,7 @@ class Task(abc.ABC):
     streams: bool = False
     auxiliary: float = 0.0
     baseline: str = ""
+    peer: ModelConfig | None = None
 
     @abc.abstractmethod
     def complete(self, config: ModelConfig) -> ModelConfig:
@@ -52,6 +55,25 @@ class Task(abc.ABC):
         Raises:
             ValueError: a model of this config cannot take the data.
         """
+
+    def settled(self, config: TaskConfig) -> TaskConfig:
+        """Return the task's own config with what it leaves to the data filled in."""
+        return config
+
+    def pace(self, batch_size: int, epochs: int) -> int:
+        """Return the steps that count as an epoch where a recipe leaves that to the data.
+
+        Args:
+            batch_size: rows of a batch, of all processes together.
+            epochs: of the run.
+
+        Raises:
+            ValueError: the task does not say.
+        """
+        raise ValueError(
+            "epoch_steps is auto, which the task own_images can tell: set it to a number of steps, "
+            "or to null for a pass over the data"
+        )
 
     def model(self, config: ModelConfig, **layer: Any) -> Model:
         """Build the model that `config` describes, after a check that it fits the data.

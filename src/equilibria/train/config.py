@@ -331,6 +331,10 @@ def _in_words(hint: Any) -> str:
     members, origin = typing.get_args(hint), typing.get_origin(hint)
     if type(None) in members:
         return " or ".join([*(_in_words(m) for m in members if m is not type(None)), "null"])
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(map(_in_words, members))
+    if origin is typing.Literal:
+        return " or ".join(map(str, members))
     if origin is tuple and members:
         return f"a list, each {_in_words(members[0])}"
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}

@@ -73,6 +73,8 @@ class Folder:
     """Which token is which word or character, as JSON, for a run on a text."""
     images = _File("images.json")
     """Names of the classes and how images were normalised, as JSON, for a run on images."""
+    peer = _File("peer.json")
+    """Figures of an explicit network after equal training time on the same data, as JSON."""
     baseline = _File("baseline.json")
     """Figures of the task's baseline on the same data, as JSON."""
     memory = _File("memory.json")

@@ -17,6 +17,7 @@ from equilibria.precision import too_fine
 from equilibria.solve import SolveWarning
 from equilibria.tasks import Task
 from equilibria.train import evaluation, files, stops
+from equilibria.train import recipe as recipes
 from equilibria.train.config import as_chosen
 from equilibria.train.folder import Folder, RunError, absolute
 from equilibria.train.loggers import JsonLines, Logger, TensorBoard
@@ -96,9 +97,12 @@ def train(
             recipe = replace(recipe, init_from=str(Path(recipe.init_from).expanduser().absolute()))
         task = _task(recipe, accelerator, data_dir)
         with as_chosen():
-            recipe = replace(recipe, model=task.complete(recipe.model))
+            asked, recipe = recipe, recipes.settled(recipe, task)
         if resume:
             folder.check_same(recipe)
+        if chosen := recipes.followed(asked, recipe):
+            said = f"What follows from {task.source}: {', '.join(chosen)}"
+            console.print(said, soft_wrap=True, markup=False, highlight=False)
         fresh = not (resume and folder.checkpoints.all())
         begins = recipe.initialisation
         if fresh and begins is not None and begins.radius is not None:

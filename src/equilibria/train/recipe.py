@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -17,7 +17,7 @@ from equilibria.models.recurrent import CELLS
 from equilibria.models.registry import CONFIGS, LAYER
 from equilibria.solve import Adjoint, AlternatingAnderson, Implicit, Solver
 from equilibria.stability import FixedPointCorrection
-from equilibria.tasks import TASKS, TaskConfig
+from equilibria.tasks import TASKS, Task, TaskConfig
 from equilibria.train import config, yaml_text
 from equilibria.train.config import ConfigError, nearest
 from equilibria.train.initialisation import Initialisation
@@ -86,7 +86,8 @@ class Recipe:
         correction: loss on states along the solver's path; null for none.
         pretrain: shallow network trained in the first steps; null to solve from the first step.
         epochs: epochs of the run; each is followed by an evaluation.
-        epoch_steps: steps that count as an epoch; null for a pass over the training data.
+        epoch_steps: steps that count as an epoch; null for a pass over the training data; auto for
+            as many as follow from the number and the size of the images (task own_images).
         batch_size: samples or streams per step, over all processes.
         accumulate: micro-batches into which each process splits its share of a step, run one after
             the other: less memory, and the same gradient up to rounding.
@@ -118,7 +119,7 @@ class Recipe:
     correction: FixedPointCorrection | None = None
     pretrain: ShallowStart | None = None
     epochs: int = 10
-    epoch_steps: int | None = None
+    epoch_steps: int | Literal["auto"] | None = None
     batch_size: int = 64
     accumulate: int = 1
     eval_batch_size: int = 500
@@ -134,7 +135,7 @@ class Recipe:
         counts = ("epochs", "epoch_steps", "batch_size", "accumulate", "eval_batch_size", "probes")
         for name in (*counts, "save_every", "keep"):
             value = getattr(self, name)
-            if value is not None and value < 1:
+            if isinstance(value, int) and value < 1:
                 raise ValueError(f"{name} must be at least 1; got {value}")
         ends = (0, *self.restarts, self.epochs)
         if any(one >= other for one, other in itertools.pairwise(ends)):
@@ -211,6 +212,41 @@ class Recipe:
     def layer(self) -> dict[str, Any]:
         """Return the keywords of the model's `DEQ` layer; none for an explicit network."""
         return {name: getattr(self, name) for name in LAYER} if self.model.implicit else {}
+
+
+AUTO = "auto"
+"""The value of a key that follows from the data."""
+
+
+def settled(recipe: Recipe, task: Task) -> Recipe:
+    """Return a recipe with everything filled in that it leaves to the data of its task.
+
+    Raises:
+        ValueError: the model cannot take the data, or the task does not say.
+    """
+    steps = recipe.epoch_steps
+    return replace(
+        recipe,
+        task=task.settled(recipe.task),
+        model=task.complete(recipe.model),
+        epoch_steps=task.pace(recipe.batch_size, recipe.epochs) if steps == "auto" else steps,
+    )
+
+
+def followed(recipe: Recipe, resolved: Recipe) -> list[str]:
+    """Return a line 'key value' for each key that is `auto` in a recipe and resolved since."""
+    before, after = (dict(_leaves(dump(each))) for each in (recipe, resolved))
+    keys = [key for key, value in before.items() if value == AUTO != after[key]]
+    return [f"{key} {yaml.safe_dump(after[key]).splitlines()[0]}" for key in keys]
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of a dump by their dotted keys."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 UNDECISIVE = ("description", "save_every", "keep")

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -92,7 +91,7 @@ class Trainer:
         probe: Probe | None = None,
         fresh: bool = True,
     ) -> None:
-        self.recipe = replace(recipe, model=task.complete(recipe.model))
+        self.recipe = recipe = recipes.settled(recipe, task)
         self.task, self.accelerator, self.probe = task, accelerator, probe
         try:
             self.feed = task.feed(recipe.batch_size, recipe.seed)
@@ -156,7 +155,7 @@ class Trainer:
     @property
     def steps_per_epoch(self) -> int:
         """Steps per epoch: a pass over the data, or as many as the recipe says."""
-        return self.recipe.epoch_steps or self.feed.steps
+        return int(self.recipe.epoch_steps or self.feed.steps)
 
     @property
     def steps(self) -> int:

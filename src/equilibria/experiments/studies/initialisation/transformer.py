@@ -53,7 +53,7 @@ def _recipe(layers: str, size: float, seed: int, scale: Scale) -> Recipe:
     model, start = cast(Any, recipe.model), cast(Any, recipe.initialisation)
     return replace(
         recipe,
-        epochs=recipe.epochs * (recipe.epoch_steps or POINT) // POINT,
+        epochs=recipe.epochs * int(recipe.epoch_steps or POINT) // POINT,
         epoch_steps=POINT,
         model=replace(model, inner=wide * model.width),
         initialisation=replace(start, ensemble=ensemble, scale=size),

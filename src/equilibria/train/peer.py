@@ -1,0 +1,124 @@
+"""An explicit network, trained as long as a run was, on the same data."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+
+from equilibria.models import Model
+from equilibria.tasks import Task
+from equilibria.train import evaluation, files, randomness
+from equilibria.train.evaluation import to_device
+from equilibria.train.folder import Folder
+from equilibria.train.optimiser import AdamW
+from equilibria.train.recipe import Recipe
+from equilibria.train.run import Run, parameters
+
+__all__ = ["NAME", "compared", "trained"]
+
+NAME = "residual network of equal training time"
+
+Progress = Callable[[float, float], object]
+"""Called with the seconds that a training has taken and is to take."""
+
+OPTIMISER = AdamW(lr=5e-3, weight_decay=0.02)
+"""Of the peer, whatever the recipe's is: another network wants another learning rate."""
+
+
+def compared(
+    loaded: Run, split: str, accelerator: Accelerator, progress: Progress = lambda done, of: None
+) -> dict[str, Any]:
+    """Return the figures on a split of the network that a run's task names as its peer.
+
+    They are cached in the run folder, of all splits: the network itself is not kept.
+
+    Args:
+        loaded: the run, on its own data.
+        split: one of the task's.
+        accelerator: gives the device; that of the run, for equal time to mean what it says.
+        progress: told how far the training is.
+    """
+    folder, task = Folder(loaded.folder), loaded.data
+    seconds = sum(record["seconds"] for record in loaded.metrics)
+    key = {"data": task.checksum, "seconds": seconds}
+    known: dict[str, Any] = {}
+    if folder.peer.is_file():
+        try:
+            known = files.from_json(folder.peer.read_text("utf-8"))
+        except ValueError:
+            known = {}  # it is recreated
+    if {name: known.get(name) for name in key} != key:
+        state = randomness.random_state()
+        model, epochs = trained(loaded.recipe, task, seconds, accelerator, progress)
+        randomness.set_random_state(state)
+        size = loaded.recipe.eval_batch_size
+        figures = {
+            each: evaluation.evaluate(model, task, accelerator, split=each, batch_size=size)
+            for each in task.splits
+        }
+        known = {
+            **key,
+            "parameters": parameters(model),
+            "epochs": epochs,
+            "splits": {
+                each: {k: v for k, v in found.items() if isinstance(v, float)}
+                for each, found in figures.items()
+            },
+        }
+        files.write_json(folder.peer, known)
+    about = {name: known[name] for name in ("seconds", "epochs", "parameters")}
+    return {"name": NAME, **about, **known["splits"][split]}
+
+
+def trained(
+    recipe: Recipe,
+    task: Task,
+    seconds: float,
+    accelerator: Accelerator,
+    progress: Progress = lambda done, of: None,
+) -> tuple[Model, float]:
+    """Train the peer of a task for so many seconds of steps.
+
+    Batches, their order, augmentation, loss and clipping are those of the recipe, the optimiser is
+    `OPTIMISER`. The recipe's schedule of the learning rate runs over the time, not over a number of
+    steps, which is not known before. The clock is a run's: it counts the steps, as `Trainer.train_step` does.
+
+    Args:
+        recipe: of the run.
+        task: its data; it has a peer.
+        seconds: to train for.
+        accelerator: gives the device.
+        progress: told how far the training is, about once a second.
+
+    Returns:
+        The network, in evaluation mode, and the passes over the data that it has made.
+    """
+    assert task.peer is not None
+    randomness.seed_all(recipe.seed)
+    model = task.model(task.peer).to(accelerator.device).train()
+    optimiser = OPTIMISER.build(model)
+    feed = task.feed(recipe.batch_size, recipe.seed)
+    step, taken, told = 0, 0.0, 0.0
+    while taken < seconds:
+        start = time.perf_counter()
+        # In thousandths of the run: a schedule is a function of whole steps.
+        rate = OPTIMISER.lr * recipe.schedule.factor(int(1000 * taken / seconds), 1000)
+        for group in optimiser.param_groups:
+            group["lr"] = rate
+        batch = to_device(task.augment(feed.batch(step)), accelerator)
+        prediction = model(batch.inputs)
+        loss = task.loss(model, prediction.output, batch.targets) / task.units(batch.targets)
+        optimiser.zero_grad()
+        loss.backward()
+        if recipe.clip is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
+        optimiser.step()
+        step, taken = step + 1, taken + time.perf_counter() - start
+        if taken - told >= 1.0:
+            progress(taken, seconds)
+            told = taken
+    return model.eval(), step / feed.steps
