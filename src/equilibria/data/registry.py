@@ -22,8 +22,10 @@ from equilibria.data.text.corpus import Corpus
 
 DATA_SETS: dict[str, tuple[type, str | Entry]] = {
     "camvid": (SegmentationSet, "equilibria.data.segmentation.camvid:CAMVID"),
+    "camvid32": (SegmentationSet, "equilibria.data.segmentation.camvid32:CAMVID32"),
     "cifar10": (Dataset, "equilibria.data.images.cifar:CIFAR10"),
     "cifar100": (Dataset, "equilibria.data.images.cifar:CIFAR100"),
+    "cityscapes": (SegmentationSet, "equilibria.data.segmentation.cityscapes:CITYSCAPES"),
     "copy-memory": (Split, "equilibria.data.copy_memory:COPY_MEMORY"),
     "digits": (Dataset, "equilibria.data.digits:DIGITS"),
     "dsa19": (SequenceSet, "equilibria.data.sequences.dsa:DSA19"),
@@ -39,6 +41,7 @@ DATA_SETS: dict[str, tuple[type, str | Entry]] = {
     "pixel-mnist": (SequenceSet, "equilibria.data.sequences.pixels:PIXEL_MNIST"),
     "ptb": (Corpus, "equilibria.data.text.named:PTB"),
     "shapes": (SegmentationSet, "equilibria.data.segmentation.shapes:SHAPES_SET"),
+    "voc": (SegmentationSet, "equilibria.data.segmentation.voc:VOC"),
     "wikitext2": (Corpus, "equilibria.data.text.named:WIKITEXT2"),
     "wikitext103": (Corpus, "equilibria.data.text.named:WIKITEXT103"),
     "yelp5": (SequenceSet, "equilibria.data.sequences.yelp:YELP5"),

