@@ -184,7 +184,7 @@ def test_cityscapes(tmp_path):
     assert found.train.mask(0)[0].tolist() == [VOID, 0, 1, 18, VOID, 13, VOID, VOID]
     assert len(found.test) == 1
     next((root / "gtFine" / "val" / "ulm").iterdir()).unlink()
-    with pytest.raises(DataError, match="labelIds.png is missing"):
+    with pytest.raises(DataError, match=r"labelIds\.png is missing"):
         read("cityscapes", tmp_path)
 
 
