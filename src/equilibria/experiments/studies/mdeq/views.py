@@ -1,0 +1,84 @@
+"""Test images at several scales, mirrored, and through windows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+from equilibria.experiments.measures.epochs import solves
+from equilibria.experiments.published import BAI_2022
+from equilibria.experiments.studies.mdeq._scenes import SEEDS, training_of
+from equilibria.experiments.study import Context, Point, Study
+from equilibria.experiments.views import Pivot, mean, spread
+from equilibria.models import Model
+from equilibria.models.vision.inference import MultiScale, Tiled
+from equilibria.tasks.segmentation import SegmentationTask
+from equilibria.train import evaluation
+
+SCALES = (0.75, 1.0, 1.25)
+VIEWS = {
+    "single": "single scale",
+    "mirrored": "and mirrored",
+    "scales": f"scales {', '.join(map(str, SCALES))}",
+    "all": "and mirrored",
+    "cold": "the same, each solve from zero",
+    "windows": "windows of 96 x 128, overlap 32",
+}
+
+
+def _seen(model: Model, view: str) -> Model:
+    if view == "windows":
+        return Tiled(model, size=(96, 128), overlap=32)
+    scales = SCALES if view in ("scales", "all", "cold") else (1.0,)
+    mirrored = view in ("mirrored", "all", "cold")
+    return MultiScale(model, scales=scales, mirrored=mirrored, warm=view != "cold")
+
+
+def views(context: Context) -> Iterator[dict[str, Any]]:
+    """Figures of the test images in each view, and evaluations of a solve."""
+    run = context.run.load()
+    images = len(cast(SegmentationTask, run.data).images["test"])
+    accelerator = evaluation.accelerator("float32", "cpu")
+    for view in VIEWS:
+        model = run.model if view == "single" else _seen(run.model, view).eval()
+        found, seconds = evaluation.timed(
+            model, run.data, accelerator, batch_size=run.recipe.eval_batch_size
+        )
+        figures = {key: value for key, value in found.items() if isinstance(value, int | float)}
+        seconds *= figures["pixels"] / images
+        yield {"view": view, "image_seconds": seconds, **figures, **solves(found["forward"])}
+
+
+STUDY = Study(
+    paper=BAI_2022,
+    item="sec. 3.3.3",
+    title="Several views of an image",
+    description="CamVid's test images at several scales, mirrored, and through windows.",
+    note="The networks of mdeq/camvid. Probabilities of scales and mirror images are averaged; the "
+    "equilibrium of a coarser scale, and of the image itself for its mirror image, starts the next "
+    "solve unless it says otherwise. Evaluations: of one solve. Table 3.3 is of a single scale.",
+    points=lambda scale: [
+        Point(
+            factors={"seed": seed},
+            measures=[views],
+            runs={"run": training_of("mdeq", seed)},
+            minutes=4,
+        )
+        for seed in SEEDS
+    ],
+    views=[
+        Pivot(
+            title="CamVid, test images",
+            index={"view": "view"},
+            words={"view": VIEWS},
+            values={
+                "seeds": lambda rows: int(rows["miou"].count()),
+                "mean IoU, %": spread("miou", 100),
+                "pixel accuracy, %": mean("pixel_accuracy", 100),
+                "evaluations a solve": mean("evals"),
+                "converged, %": mean("converged", 100),
+                "seconds an image": mean("image_seconds"),
+            },
+        ),
+    ],
+)
