@@ -25,11 +25,11 @@ Auto = Literal["auto"]
 SIZES = (64, 48, 32)
 """Pixels a side that images are brought to, by `size: auto`."""
 
-PASSES = 40
+PASSES = 24
 """How often each image is shown, by `epoch_steps: auto`, where that is neither too few nor too many
 images in all."""
 
-LEAST, MOST = 24_000, 72_000
+LEAST, MOST = 16_000, 72_000
 """Images that are shown in a whole run, at least and at most, at 32 x 32 pixels; at other sizes as
 many pixels."""
 

@@ -1,0 +1,96 @@
+"""What a run on one's own images is compared with: logistic regression, and a residual network."""
+
+import json
+
+import pytest
+import torch
+
+from equilibria.cli.main import main
+from equilibria.data import Split
+from equilibria.tasks import linear
+from equilibria.train import peer
+from equilibria.train import recipe as recipes
+from equilibria.train.loop import train
+from equilibria.train.run import Folder, load
+
+TINY = (
+    *("--task.data", "digits", "--task.samples", "40", "--task.size", "8", "--epochs", "2"),
+    *("--model.channels", "[8]", "--model.head_channels", "[2]", "--model.groups", "2"),
+    *("--model.final", "8", "--batch_size", "8", "--probes", "2", "--epoch_steps", "2"),
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("peer") / "run"
+    train(recipes.load("mdeq-images", TINY), path)
+    return path
+
+
+def test_evaluate_prints_both_beside_the_result(folder, capsys):
+    assert main(["evaluate", str(folder)]) == 0
+    out = capsys.readouterr().out
+    found = json.loads((folder / "evaluation.json").read_text())
+    assert found["baseline"]["name"] == "logistic regression on pixels"
+    assert found["baseline"]["accuracy"] > 0.5  # forty digits are enough for that
+    assert found["peer"]["name"] == peer.NAME and found["peer"]["parameters"] == 44_226
+    for other in ("baseline", "peer"):
+        assert f"{100 * found[other]['accuracy']:.2f} %" in out
+
+
+def test_the_network_trains_as_long_as_the_run_did_and_once(folder, monkeypatch, capsys):
+    assert main(["evaluate", str(folder), "--split", "train"]) == 0
+    seconds = sum(record["seconds"] for record in Folder(folder).read_metrics())
+    kept = json.loads((folder / "peer.json").read_text())
+    assert kept["seconds"] == seconds and set(kept["splits"]) == {"train", "test"}
+
+    def never(*_):
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(peer, "trained", never)
+    assert main(["evaluate", str(folder)]) == 0
+    kept["seconds"] += 1.0  # as after --extend
+    (folder / "peer.json").write_text(json.dumps(kept))
+    with pytest.raises(AssertionError, match="trained again"):
+        peer.compared(load(folder), "test", None)
+
+
+@pytest.mark.parametrize("option", ["--no-baselines", "--no-trigram"])
+def test_both_can_be_left_out(folder, option, capsys):
+    assert main(["evaluate", str(folder), option]) == 0
+    found = json.loads((folder / "evaluation.json").read_text())
+    assert "baseline" not in found and "peer" not in found
+    assert peer.NAME not in capsys.readouterr().out
+
+
+def test_other_images_are_compared_with_nothing(folder, capsys):
+    assert main(["evaluate", str(folder), "--data", "mnist", "--no-baselines"]) in (0, 1)
+    assert "is for language models" not in capsys.readouterr().err
+
+
+def images(count, classes=3):
+    """Noise whose class is which third of the image is bright."""
+    random = torch.Generator().manual_seed(0)
+    targets = torch.arange(count) % classes
+    inputs = 0.5 * torch.randn(count, 1, 6, 6, generator=random)
+    for k, target in enumerate(targets.tolist()):
+        inputs[k, :, 2 * target : 2 * target + 2] += 1.0
+    return Split(inputs, targets)
+
+
+def test_logistic_regression_tells_what_is_linear():
+    found = linear.regression(images(120), 3).figures(images(60))
+    assert found["accuracy"] > 0.95 and 0 < found["loss"] < 0.5
+
+
+def test_a_class_that_was_never_seen_is_never_told():
+    few = images(40)
+    seen = few.targets < 2
+    found = linear.regression(Split(few.inputs[seen], few.targets[seen]), 3).figures(few)
+    assert found["accuracy"] <= float(seen.double().mean())
+
+
+def test_large_images_are_brought_down_first():
+    large = Split(torch.rand(12, 3, 80, 80), torch.arange(12) % 2)
+    model = linear.regression(large, 2)
+    assert model.model.n_features_in_ == 3 * linear.LARGEST**2
