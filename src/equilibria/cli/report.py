@@ -1,8 +1,9 @@
 """Write one page about a run, or one that compares several: learning curves, how the solves
 converge, what they cost, how stable they are, the memory of a training step, and the doctor's
-findings. The page is a single self-contained HTML file that needs no network. Runs that have not
-been examined are examined first, as `equilibria doctor` does, which may take minutes; --no-doctor
-skips that.
+findings; of a single run on images also the figures of each class, and some test images with what
+the network makes of them. The page is a single self-contained HTML file that needs no network. Runs
+that have not been examined are examined first, as `equilibria doctor` does, which may take minutes;
+--no-doctor skips that, and --no-gallery skips the test images.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser, UserError
 from equilibria.data import DataError
 from equilibria.report import page
-from equilibria.train import files, run
+from equilibria.train import files, gallery, run
 from equilibria.train import recipe as recipes
 from equilibria.train.checkpoint import CheckpointError
 from equilibria.train.weights import checksum
@@ -42,6 +43,11 @@ def main(argv: Sequence[str]) -> None:
         action="store_true",
         help="do not examine runs that have not been examined; the page says so",
     )
+    parser.add_argument(
+        "--no-gallery",
+        action="store_true",
+        help="do not look at test images again for a gallery of predictions; the page says so",
+    )
     parser.add_data_dir()
     arguments = parser.parse_args(list(argv))
     folders, console = [Path(name) for name in arguments.runs], Output(quiet=arguments.quiet)
@@ -50,6 +56,7 @@ def main(argv: Sequence[str]) -> None:
         Path(arguments.out) if arguments.out else None,
         data_dir=arguments.data_dir,
         examine=not arguments.no_doctor,
+        pictures=not arguments.no_gallery,
         console=console,
     )
     console.done(f"Open {path} in a browser.", path)
@@ -61,6 +68,7 @@ def draw(
     *,
     data_dir: Path | None = None,
     examine: bool = True,
+    pictures: bool = True,
     console: Console,
 ) -> Path:
     """Write the page about the runs in `folders` and return where it is.
@@ -74,6 +82,7 @@ def draw(
             comparison.html in the working directory.
         data_dir: folder to search for data sets before EQUILIBRIA_DATA.
         examine: whether to examine what has not been examined.
+        pictures: whether to look at test images of a single run whose gallery has not been made.
         console: where to report what takes time, and what is missing.
 
     Raises:
@@ -88,6 +97,8 @@ def draw(
         {"name": name, **_collect(folder, data_dir, examine, console)}
         for name, folder in zip(names, folders, strict=True)
     ]
+    if len(folders) == 1:
+        measured[0] |= _gallery(run.Folder(folders[0]), data_dir, pictures, console)
     if out is None:
         out = folders[0] / FILE if len(folders) == 1 else Path("comparison.html")
     files.write_text(out, page(measured))
@@ -134,7 +145,37 @@ def _collect(path: Path, data_dir: Path | None, examine: bool, console: Console)
         "unexamined": unexamined,
         "recipe": recipes.dump(recipe),
         "about": about,
+        "seen": _read(folder.images, dict),
     }
+
+
+def _gallery(
+    folder: run.Folder, data_dir: Path | None, make: bool, console: Console
+) -> dict[str, Any]:
+    """Test images with what the network makes of them, looked at if need be; or why there are none.
+
+    Nothing of a run that is not on images.
+    """
+    if not gallery.has_pictures(folder):
+        return {}
+    if (known := gallery.read(folder)) is not None:
+        return {"gallery": known}
+    if not make:
+        return {"unpictured": "--no-gallery skipped it; leave that option out to make up for it"}
+    console.print(
+        f"{folder.path} has no gallery of these weights yet: the network looks at test images "
+        "first. That takes seconds for a small network and minutes for a large one; --no-gallery "
+        "skips it.",
+        soft_wrap=True,
+        markup=False,
+    )
+    try:
+        return {"gallery": gallery.hang(run.load(folder.path, data_dir=data_dir))}
+    except (DataError, run.RunError, CheckpointError) as error:
+        console.print(
+            f"{folder.path} is reported without test images: {error}", soft_wrap=True, markup=False
+        )
+        return {"unpictured": str(error)}
 
 
 def _examination(

@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+from equilibria.report.classes import classes
+from equilibria.report.gallery import gallery
 from equilibria.report.reading import Run, pick, solves
 from equilibria.report.remarks import remarks
 from equilibria.report.rendering import render
@@ -34,6 +36,10 @@ def page(runs: Sequence[Run]) -> str:
             `memory`: a list of `kind` (deq, unrolled, checkpointed, explicit), `evals`, `bytes`,
             `history_bytes`;
             `examination`: the doctor's, as JSON; or `unexamined`, why there is none;
+            `seen`: of a run on images, `labels` and perhaps `colours` of the classes, whose
+            `confusion` is in `evaluation`;
+            `gallery`: test images, as `train.gallery.hang` has them; or `unpictured`, why there
+            are none;
             `recipe`: a nested dictionary, with `epochs`;
             `about`: versions, hardware and what else the run recorded: its `metrics`, the primary
             one first, each as `Metric.describe` has it; `unit`; `eval_split`.
@@ -59,6 +65,8 @@ def page(runs: Sequence[Run]) -> str:
         differences=differences(runs) if len(runs) > 1 else None,
         examined=[(run["name"], sorted_findings(run)) for run in runs if run.get("examination")],
         verdicts=verdicts(runs),
+        gallery=gallery(runs[0].get("gallery")) if len(runs) == 1 else None,
+        classes=classes(runs[0]) if len(runs) == 1 else None,
         sections=sections(runs),
         recipes=[
             (run["name"], yaml.safe_dump(run["recipe"], sort_keys=False, allow_unicode=True))

@@ -18,7 +18,8 @@ _FEW = 0.99
 
 def remarks(run: Run) -> list[str]:
     """Sentences about a run; none about one that finished, converged and was examined."""
-    return [*_unfinished(run), *_broken(run), *_unsolved(run), *_stalled(run), *_unexamined(run)]
+    parts = (_unfinished, _broken, _unsolved, _stalled, _unexamined, _unpictured)
+    return [sentence for part in parts for sentence in part(run)]
 
 
 def _unfinished(run: Run) -> Iterator[str]:
@@ -84,3 +85,9 @@ def _unexamined(run: Run) -> Iterator[str]:
     """An examination that was not made."""
     if reason := run.get("unexamined"):
         yield f"The run was not examined: {reason}."
+
+
+def _unpictured(run: Run) -> Iterator[str]:
+    """Test images that were not looked at."""
+    if reason := run.get("unpictured"):
+        yield f"No test images are shown: {reason}."

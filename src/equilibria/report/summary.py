@@ -219,8 +219,10 @@ def _beside(run: Run) -> str:
     primary, *others = metrics_of([run]) or [LOSS]
     of = "" if _source(run) == UNKNOWN else f" of {_source(run)}"
     parts = [f"on data{of} never trained on"]
+    # Those of single classes are drawn by themselves.
+    left_out = {LOSS.name, *(f"iou_{label}" for label in pick(run, "seen", "labels") or ())}
     for each in others:
-        if each.name != LOSS.name and math.isfinite(value := _figure(run, each)):
+        if each.name not in left_out and math.isfinite(value := _figure(run, each)):
             parts.append(f"{each.format(value)} {each.label}")
     baseline = number(run, "evaluation", "baseline", primary.name)
     if math.isfinite(baseline):

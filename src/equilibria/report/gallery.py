@@ -1,0 +1,156 @@
+"""Test images beside what the network makes of them, and where its equilibrium was found late."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from equilibria.report.words import plural, share
+
+__all__ = ["Card", "Gallery", "Picture", "gallery"]
+
+_STEPS = 6
+"""Numbers of a scale that are named."""
+
+_HEADS = {"image": "image", "truth": "truth", "told": "predicted", "late": "settled after"}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image in the page itself.
+
+    Attributes:
+        source: a data URI.
+        head: what it is, in a word; empty where the image stands alone.
+        says: the same for those who cannot see it.
+    """
+
+    source: str
+    head: str
+    says: str
+
+
+@dataclass(frozen=True)
+class Card:
+    """One test image, with all that is drawn of it.
+
+    Attributes:
+        title: what it shows, or its name.
+        notes: what was told, and how its solve went.
+        wrong: whether that is a mistake.
+        pictures: of one size.
+    """
+
+    title: str
+    notes: Sequence[str]
+    wrong: bool
+    pictures: Sequence[Picture]
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Cards with a text, and what their colours mean.
+
+    Attributes:
+        texts: on what is shown, and how it was chosen.
+        cards: one an image.
+        classes: names with colours.
+        scale: numbers of evaluations with colours.
+        wide: whether a card takes the page's width.
+    """
+
+    texts: Sequence[str]
+    cards: Sequence[Card]
+    classes: Sequence[tuple[str, str]]
+    scale: Sequence[tuple[str, str]]
+    wide: bool
+
+
+def gallery(content: Mapping[str, Any] | None) -> Gallery | None:
+    """Return what the page shows of a gallery; None where there is none.
+
+    Args:
+        content: of `kind` "classification" or "segmentation", as `page` describes it.
+    """
+    if not content or not content["pictures"]:
+        return None
+    dense = content["kind"] == "segmentation"
+    texts = [_scenes(content) if dense else _answers(content)]
+    if scale := content["scale"]:
+        texts.append(
+            "The second kind of picture is of the solve: for each place of the state at its "
+            "highest resolution, the number of evaluations after which it stays within "
+            f"{content['rtol']:g} of z*, the solver's tolerance, relative to the root mean square "
+            "of z* over that resolution. Bright places settle last."
+        )
+    if any(p["solve"] and "late" not in p["files"] for p in content["pictures"]):
+        texts.append("Where a solve did not converge there is no z* to settle at, and no map.")
+    return Gallery(
+        texts=texts,
+        cards=[_card(picture, dense) for picture in content["pictures"]],
+        classes=[(name, colour) for name, colour in content.get("classes", ())],
+        scale=_named(scale["low"], scale["colours"]) if scale else [],
+        wide=dense,
+    )
+
+
+def _answers(content: Mapping[str, Any]) -> str:
+    seen, wrong, pictures = content["seen"], content["wrong"], content["pictures"]
+    shown = sum(_mistaken(picture) for picture in pictures)
+    which = "all there are" if seen == content["count"] else "taken at random"
+    of = f"Of {plural(seen, 'test image')}, {which},"
+    if not shown:
+        return f"{of} no class is mistaken. Shown are the first {len(pictures)}."
+    return (
+        f"{of} the class of {wrong} is mistaken. Shown are the first {shown} of these and the "
+        f"first {len(pictures) - shown} of the others: how many mistakes are shown says nothing of "
+        "how frequent they are."
+    )
+
+
+def _scenes(content: Mapping[str, Any]) -> str:
+    return (
+        f"{plural(content['seen'], 'image')} of the {content['count']} to test on, spread evenly "
+        "over them whatever the network makes of them. Truth is left empty where a pixel has no "
+        "class."
+    )
+
+
+def _mistaken(picture: Mapping[str, Any]) -> bool:
+    return "truth" in picture and picture["told"][0][0] != picture["truth"]
+
+
+def _card(picture: Mapping[str, Any], dense: bool) -> Card:
+    solve, wrong = picture["solve"], _mistaken(picture)
+    if dense:
+        title, notes = picture["name"], [f"{share(picture['right'])} of the pixels are right"]
+    else:
+        title = picture["truth"]
+        (best, chance), *others = picture["told"]
+        notes = [f"{'taken for ' + best if wrong else 'recognised'}, {share(chance)}"]
+        if others:
+            notes.append("then " + ", ".join(f"{name} {share(value)}" for name, value in others))
+    if solve is not None:
+        ended = "" if solve["status"] == "CONVERGED" else f", {solve['status']}"
+        notes.append(f"{plural(solve['evals'], 'evaluation')}{ended}")
+    several = len(picture["files"]) > 1
+    pictures = [
+        Picture(
+            "data:image/png;base64," + base64.b64encode(picture["files"][what]).decode("ascii"),
+            head if several else "",
+            f"{title}: {head}",
+        )
+        for what, head in _HEADS.items()
+        if what in picture["files"]
+    ]
+    return Card(title, notes, wrong, pictures)
+
+
+def _named(low: int, colours: Sequence[str]) -> list[tuple[str, str]]:
+    """Some numbers of a scale, its ends among them, with their colours."""
+    last = len(colours) - 1
+    steps = min(_STEPS - 1, last)
+    places = sorted({round(k * last / steps) for k in range(steps + 1)}) if steps else [0]
+    return [(str(low + place), colours[place]) for place in places]
