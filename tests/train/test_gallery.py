@@ -119,6 +119,11 @@ def test_small_images_are_enlarged_and_large_ones_reduced() -> None:
     assert size_to_look_at(2, 100) == (6, 300)
 
 
+def test_a_page_of_pictures_stays_small() -> None:
+    noise = torch.rand(3, 720, 960, generator=torch.Generator().manual_seed(0))
+    assert len(image_png(noise, size_to_look_at(720, 960))) < 150_000
+
+
 def test_pixels_stay_squares_and_numbers_stay_numbers() -> None:
     image = torch.tensor([[[0.0, 1.0], [2.0, -1.0]]])
     shown = np.asarray(Image.open(io.BytesIO(image_png(image, (4, 6)))))
@@ -183,6 +188,10 @@ def test_a_gallery_of_other_weights_or_a_damaged_one_is_made_again(trained: Path
         file.write_text(json.dumps({**json.loads(text), **change}))
         assert gallery.read(folder) is None
         file.write_text(text)
+    info = folder.info.read_text()
+    folder.info.unlink()
+    assert gallery.read(folder) is None
+    folder.info.write_text(info)
     (trained / "gallery" / "0-image.png").unlink()
     assert gallery.read(folder) is None
 
@@ -227,7 +236,7 @@ def scenes(model: Model, folder: Path, **images: MaskedImages) -> run.Run:
     task.images, task.statistics, task.numbers = images, None, None
     task.labels, task.colours, task.classes = ("left", "right"), ((0, 0, 128), (128, 0, 0)), 2
     task.checksum = "sha256:1"
-    recipe: object = SimpleNamespace()
+    recipe: object = SimpleNamespace(eval_batch_size=4)
     return run.Run(folder, recipe, model, task, [])
 
 

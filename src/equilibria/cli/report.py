@@ -171,7 +171,7 @@ def _gallery(
     )
     try:
         return {"gallery": gallery.hang(run.load(folder.path, data_dir=data_dir))}
-    except (DataError, run.RunError, CheckpointError) as error:
+    except (DataError, run.RunError, CheckpointError, OSError) as error:
         console.print(
             f"{folder.path} is reported without test images: {error}", soft_wrap=True, markup=False
         )

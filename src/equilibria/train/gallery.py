@@ -21,7 +21,7 @@ from equilibria.tasks.segmentation import SegmentationTask
 from equilibria.train import files
 from equilibria.train.evaluation import evaluating
 from equilibria.train.pictures import coloured, image_png, numbers_png, size_to_look_at
-from equilibria.train.run import Folder, Run
+from equilibria.train.run import Folder, Run, RunError
 from equilibria.train.settling import Settling, settling
 from equilibria.train.weights import checksum
 
@@ -41,6 +41,8 @@ _LOOKED_AT = 1_000
 """Test images that mistakes are looked for in, at most."""
 
 _BATCH = 50
+"""Test images that are looked at together, at most."""
+
 _LISTED = 3
 """Classes whose probability is told."""
 
@@ -108,7 +110,7 @@ def read(folder: Folder) -> dict[str, Any] | None:
             names = picture["files"].items()
             picture["files"] = {what: (place / name).read_bytes() for what, name in names}
         return content
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RunError):
         return None  # it is made again
 
 
@@ -129,10 +131,13 @@ def hang(loaded: Run) -> dict[str, Any] | None:
         of the maps; `classes`, names and colours of those in the masks shown; and `pictures`, each
         with its `name` or `truth` and `told`, `solve` and `files`, the bytes of PNG files by what
         they show: "image", "truth", "told", "late". None where nothing can be shown.
+
+    Raises:
+        OSError: the folder cannot be written.
     """
     task, model = loaded.data, loaded.model
     with torch.no_grad(), evaluating(model):
-        found = _hung(task, model)
+        found = _hung(task, model, min(_BATCH, loaded.recipe.eval_batch_size))
     if found is None:
         return None
     hanging, about = found
@@ -158,21 +163,23 @@ def _write(place: Path, content: Mapping[str, Any], pictures: Mapping[str, bytes
     files.write_folder(place, {**pictures, _FILE: text.encode()})
 
 
-def _hung(task: Task, model: Model) -> tuple[_Hanging, dict[str, Any]] | None:
+def _hung(task: Task, model: Model, batch: int) -> tuple[_Hanging, dict[str, Any]] | None:
     if isinstance(task, ClassificationTask) and task.shape[0] in (1, 3):
-        return _classified(task, model)
+        return _classified(task, model, batch)
     if isinstance(task, SegmentationTask):
         return _segmented(task, model)
     return None
 
 
-def _classified(task: ClassificationTask, model: Model) -> tuple[_Hanging, dict[str, Any]]:
+def _classified(
+    task: ClassificationTask, model: Model, batch: int
+) -> tuple[_Hanging, dict[str, Any]]:
     samples = task.samples["test"]
     order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(0))
     wrong: list[tuple[Tensor, Tensor, int]] = []
     right: list[tuple[Tensor, Tensor, int]] = []
     seen = mistakes = 0
-    for places in order[:_LOOKED_AT].split(_BATCH):
+    for places in order[:_LOOKED_AT].split(batch):
         inputs, targets, *_ = Batch.of(samples, places)
         chances = model(inputs).output.float().softmax(1)
         correct = chances.argmax(1) == targets
