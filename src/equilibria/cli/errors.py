@@ -17,6 +17,7 @@ LESS = {
     "train": "lower --batch-size or --eval-batch-size, or split each batch with --accumulate",
     "doctor": "lower --samples",
     "initialise": "lower --samples",
+    "predict": "lower --batch-size, or have large images seen through a smaller --window",
 }
 """What takes less memory, by command."""
 

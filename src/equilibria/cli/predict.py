@@ -29,7 +29,7 @@ from equilibria.cli.parser import Parser, Stopped, UserError
 from equilibria.cli.status import DONE, ERROR
 from equilibria.cli.views import add_views, changes_of, viewed
 from equilibria.models.vision.config import VisionConfig
-from equilibria.predict import Options, journal, pictures, predict
+from equilibria.predict import Large, Options, journal, pictures, predict
 from equilibria.predict.rows import Journal
 from equilibria.solve import Status
 from equilibria.tasks.seen import IMAGES, Seen
@@ -87,22 +87,23 @@ def main(argv: Sequence[str]) -> int:
             "not have: leave one of the two out"
         )
     seen = Seen.read(folder.path / IMAGES)
-    paths = pictures(arguments.images)
+    out = arguments.out or folder.path / "predictions"
+    paths = pictures(arguments.images, without=out)
     loaded = run.load(folder.path, data=False)
     accelerator = evaluation.accelerator(recipe.precision, arguments.device)
     console = Output(quiet=arguments.quiet)
-    sight = views
-    if seen.kind == "segmentation" and "window" not in views and not arguments.video:
+    model, large = viewed(loaded.model.to(accelerator.device), views), None
+    masks = seen.kind == "segmentation" and "masks" in getattr(recipe.model, "heads", ("masks",))
+    if masks and "window" not in views and not arguments.video:
         high, wide = (round(LARGE * side) for side in seen.shape[1:])
-        sight = {**views, "window": (high, wide), "overlap": min(high, wide) // 4}
-    model = viewed(loaded.model.to(accelerator.device), sight)
+        window = {"window": (high, wide), "overlap": min(high, wide) // 4}
+        large = Large(viewed(loaded.model, {**views, **window}), (high, wide))
     options = Options(
         batch_size=arguments.batch_size,
         top=arguments.top,
         overlays=not arguments.no_overlays,
         video=arguments.video,
     )
-    out = arguments.out or folder.path / "predictions"
     about = {
         "run": str(folder.path.absolute()),
         "weights": checksum(folder.weights),
@@ -135,6 +136,7 @@ def main(argv: Sequence[str]) -> int:
             rows,
             accelerator,
             options,
+            large=large,
             progress=lambda count: bar.advance(shown, count),
             stop=lambda: bool(signals.received),
         )

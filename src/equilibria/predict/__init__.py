@@ -4,8 +4,17 @@
 call continues.
 """
 
-from equilibria.predict.engine import Options, predict
+from equilibria.predict.engine import Large, Options, predict
 from equilibria.predict.naming import PictureError, pictures
 from equilibria.predict.rows import Journal, JournalError, journal
 
-__all__ = ["Journal", "JournalError", "Options", "PictureError", "journal", "pictures", "predict"]
+__all__ = [
+    "Journal",
+    "JournalError",
+    "Large",
+    "Options",
+    "PictureError",
+    "journal",
+    "pictures",
+    "predict",
+]

@@ -22,7 +22,7 @@ from equilibria.solve import Solution, Status
 from equilibria.tasks.seen import Seen
 from equilibria.train.evaluation import evaluating, widened
 
-__all__ = ["Options", "predict"]
+__all__ = ["Large", "Options", "predict"]
 
 AHEAD = 2
 """Images that each thread may have decoded before they are taken: they bound the memory."""
@@ -48,6 +48,36 @@ class Options:
     threads: int | None = None
 
 
+@dataclass(frozen=True)
+class Large:
+    """What sees images that are larger than a window.
+
+    Attributes:
+        model: takes images of any size.
+        window: height and width up to which an image is shown to the run's own model.
+    """
+
+    model: Model
+    window: tuple[int, int]
+
+    def fits(self, height: int, width: int) -> bool:
+        """Return whether an image is no larger than the window."""
+        return height <= self.window[0] and width <= self.window[1]
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """An image that cannot be read."""
+
+    path: Path
+    error: str
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """What is written of it."""
+        return {"path": str(self.path), "result": "error", "error": self.error}
+
+
 def predict(
     model: Model,
     seen: Seen,
@@ -56,6 +86,7 @@ def predict(
     accelerator: Accelerator,
     options: Options,
     *,
+    large: Large | None = None,
     progress: Callable[[int], object] = lambda done: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> bool:
@@ -68,6 +99,7 @@ def predict(
         journal: where rows go.
         accelerator: gives device and precision.
         options: see there.
+        large: what sees images that are too large for the model; None to show it all of them.
         progress: called with the number of rows that were written at once.
         stop: asked after each batch.
 
@@ -78,30 +110,32 @@ def predict(
     before: tuple[tuple[int, ...], Solution] | None = None
     with torch.no_grad(), evaluating(model):
         for batch in _batches(left, seen, options):
-            if isinstance(batch, DataError):
-                path, error = batch.args[1], batch.args[0]
-                journal.add([{"path": str(path), "result": "error", "error": error}])
+            if isinstance(batch, Unreadable):
+                journal.add([batch.row])
                 progress(1)
             else:
                 inputs = torch.stack([each.pixels for each in batch]).to(accelerator.device)
                 warm: dict[str, Any] = {}
                 if options.video and before is not None and before[0] == tuple(inputs.shape):
                     warm = {"warm": before[1]}
+                chosen = model
+                if large is not None and not large.fits(inputs.shape[2], inputs.shape[3]):
+                    chosen = large.model
                 with accelerator.autocast():
-                    prediction: Prediction = model(inputs, **warm)
+                    prediction: Prediction = chosen(inputs, **warm)
                 if options.video and isinstance(model, EquilibriumModel):
                     before = tuple(inputs.shape), prediction.solution
                 output = widened(prediction.output)
                 describe = _segmented if seen.kind == "segmentation" else _classified
-                rows = [
-                    {
-                        "path": str(each.path),
-                        "result": "ok",
-                        **describe(each, _of(output, place), seen, journal, options),
-                        **_solve(prediction.solutions, place),
-                    }
-                    for place, each in enumerate(batch)
-                ]
+                rows: list[dict[str, Any]] = []
+                for place, each in enumerate(batch):
+                    try:
+                        found = describe(each, _of(output, place), seen, journal, options)
+                    except DataError as error:  # the file has changed in the meantime
+                        rows.append(Unreadable(each.path, str(error)).row)
+                        continue
+                    solve = _solve(prediction.solutions, place)
+                    rows.append({"path": str(each.path), "result": "ok", **found, **solve})
                 journal.add(rows)
                 progress(len(rows))
             if stop():
@@ -111,25 +145,28 @@ def predict(
 
 def _batches(
     paths: Sequence[Path], seen: Seen, options: Options
-) -> Iterator[list[Sight] | DataError]:
-    """Images of one size, as they follow each other; and what cannot be read."""
+) -> Iterator[list[Sight] | Unreadable]:
+    """Images of one size, as they follow each other; and what cannot be read, in order too."""
 
-    def read(path: Path) -> Sight | DataError:
+    def read(path: Path) -> Sight | Unreadable:
         try:
             return sight(path, seen)
         except DataError as error:
-            return DataError(str(error), path)
+            return Unreadable(path, str(error))
 
     waiting: list[Sight] = []
     size = 1 if options.video else options.batch_size
     for each in decode.in_threads(read, paths, options.threads, ahead=AHEAD):
-        if isinstance(each, DataError):
-            yield each
-            continue
-        if waiting and (len(waiting) == size or each.pixels.shape != waiting[0].pixels.shape):
+        broken = isinstance(each, Unreadable)
+        if waiting and (
+            broken or len(waiting) == size or each.pixels.shape != waiting[0].pixels.shape
+        ):
             yield waiting
             waiting = []
-        waiting.append(each)
+        if broken:
+            yield each
+        else:
+            waiting.append(each)
     if waiting:
         yield waiting
 

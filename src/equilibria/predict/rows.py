@@ -19,6 +19,9 @@ __all__ = ["Journal", "JournalError", "journal"]
 ABOUT, ROWS, TABLE = "about.json", "predictions.jsonl", "predictions.csv"
 FOLDERS = ("masks", "overlays")
 
+LONGEST = 180
+"""Bytes of an image's name that the names of its pictures begin with; 255 are allowed of all."""
+
 
 class JournalError(RuntimeError):
     """The folder belongs to another prediction, or to something else; the message says which."""
@@ -95,7 +98,7 @@ class Journal:
     Attributes:
         folder: where they are.
         done: paths of the images that have a row.
-        names: of pictures that were drawn, with the path of the image of each.
+        names: of pictures that were drawn, in small letters, with the path of the image of each.
     """
 
     def __init__(self, folder: Path, file: TextIO) -> None:
@@ -106,7 +109,7 @@ class Journal:
         for row in self.read():
             self.done.add(row["path"])
             if "mask" in row:
-                self.names[Path(row["mask"]).name] = row["path"]
+                self.names[Path(row["mask"]).name.casefold()] = row["path"]
 
     def read(self) -> Iterator[dict[str, Any]]:
         """Go through the rows that are written.
@@ -131,11 +134,15 @@ class Journal:
         self.done |= {row["path"] for row in rows}
 
     def name_of(self, path: str) -> str:
-        """Return a name for what is drawn of an image: its own, with a number if that is taken."""
-        stem, number = Path(path).stem, 1
+        """Return a name for what is drawn of an image: its own, with a number if that is taken.
+
+        Names differ in more than small and capital letters, which not every disk tells apart, and
+        leave room for a number and for the name of a temporary file.
+        """
+        stem, number = os.fsdecode(os.fsencode(Path(path).stem)[:LONGEST]), 1
         while True:
             name = f"{stem}.png" if number == 1 else f"{stem}-{number}.png"
-            if self.names.setdefault(name, path) == path:
+            if self.names.setdefault(name.casefold(), path) == path:
                 return name
             number += 1
 
@@ -153,7 +160,8 @@ class Journal:
             wrong += "error" in row
 
         def save(file: Any) -> None:
-            text = io.TextIOWrapper(file, "utf-8", newline="")
+            # A name of a file need not be text.
+            text = io.TextIOWrapper(file, "utf-8", errors="backslashreplace", newline="")
             writer = csv.DictWriter(text, list(columns), restval="")
             writer.writeheader()
             for row in self.read():

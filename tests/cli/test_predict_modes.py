@@ -1,0 +1,144 @@
+"""`predict` on images of every mode, odd names and files that are none, and cut off anywhere."""
+
+import csv
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import all_modes
+import numpy as np
+import predicting
+import pytest
+import torch
+from PIL import Image
+
+from equilibria.cli.main import main
+from equilibria.data import load
+from equilibria.train import run as runs
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A classifier of digits and a network for segmentation, by the names of `predicting.KINDS`."""
+    place = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(place / "cache"))
+        yield predicting.runs(place, main)
+
+
+def predict(run, *words, out, status=0):
+    assert main(["predict", str(run), *map(str, words), "--out", str(out), "--quiet"]) == status
+    return predicting.rows(out)
+
+
+def test_a_picture_of_any_mode_is_seen_alike(trained, tmp_path):
+    inputs, _ = load("digits").test[:8]
+    with torch.no_grad():
+        logits = runs.load(trained["classes"], data=False).model(inputs).output
+    probabilities, labels = logits.softmax(1).max(1)
+    for k, pixels in enumerate(inputs):
+        image = Image.fromarray((255 * pixels[0]).round().byte().numpy())
+        for name, (suffix, save) in all_modes.EXACT.items():
+            save(image, tmp_path / f"{k}-{name}{suffix}")
+    found = predict(trained["classes"], tmp_path, out=tmp_path / "out")
+    assert len(found) == 8 * len(all_modes.EXACT)
+    for row in found:
+        name = Path(row["path"]).name
+        assert row["label"] == str(int(labels[int(name[0])])), name
+        assert row["probability"] == pytest.approx(float(probabilities[int(name[0])]), abs=0.02)
+
+
+def test_masks_have_the_size_of_the_upright_image(trained, tmp_path):
+    paths = all_modes.write(tmp_path / "images", len(all_modes.MODES), ((24, 40), (31, 18)))
+    found = predict(trained["masks"], tmp_path / "images", out=tmp_path / "out")
+    assert [row["path"] for row in found] == [str(path) for path in paths]
+    for k, row in enumerate(found):
+        size = ((24, 40), (31, 18))[k % 2]
+        mask = predicting.pixels(tmp_path / "out" / row["mask"])
+        with Image.open(tmp_path / "out" / row["overlay"]) as overlay:
+            assert mask.shape == size == overlay.size[::-1], row["path"]
+        assert mask.max() < 2 and sum(row["share"].values()) == pytest.approx(1, abs=1e-5)
+        assert row["share"]["right"] == pytest.approx(mask.mean(), abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", predicting.KINDS)
+def test_what_is_no_image_is_a_row(trained, tmp_path, kind):
+    images = tmp_path / "images"
+    broken = all_modes.broken(images)
+    Image.fromarray(np.ones((9, 9), np.float32)).save(images / "floats.tif")
+    os.mkfifo(images / "pipe.png")
+    (images / "gone.png").symlink_to(tmp_path / "nothing")
+    only = predict(trained[kind], images, out=tmp_path / "only", status=1)
+    assert [row["result"] for row in only] == ["error"] * (len(broken) + 3)
+    all_modes.write(images, 6, ((16, 24), (20, 16)))
+    found = predict(trained[kind], images, out=tmp_path / "out")
+    assert [row["result"] for row in found].count("ok") == 6
+    for row in found:
+        assert row["result"] == "ok" or row["path"] in row["error"]
+
+
+def test_paths_of_any_characters(trained, tmp_path):
+    images, content = tmp_path / "images", all_modes.noise(0, (16, 16))
+    names = (
+        *("a, b.png", 'the "one".png', "two\nlines.png", "[1].png", "50 %.png", "2².png", "é.png"),
+        *("same.png", "same.bmp", "other/same.png", "SAME.png", "same-2.png", f"{'n' * 250}.png"),
+        os.fsdecode(b"\xff.png"),
+    )
+    (images / "other").mkdir(parents=True)
+    for name in names:
+        content.save(images / name)
+    for kind in predicting.KINDS:
+        out = tmp_path / f"out-{kind}"
+        found = predict(trained[kind], images, images / "[1].png", out=out)
+        assert {row["path"] for row in found} == {str(images / name) for name in names}
+        assert len(found) == len(names)
+        with (out / "predictions.csv").open(newline="", encoding="utf-8") as file:
+            table = list(csv.DictReader(file))
+        assert len(table) == len(names)
+    masks = [row["mask"] for row in found]
+    assert len({mask.casefold() for mask in masks}) == len(names)
+    assert all((out / mask).is_file() for mask in masks)
+
+
+def test_an_image_that_is_named_twice_has_one_row(trained, tmp_path, monkeypatch):
+    all_modes.write(tmp_path / "images", 3)
+    monkeypatch.chdir(tmp_path)
+    words = ["images", "./images", "images/*.png", tmp_path / "images", "images/../images"]
+    assert len(predict(trained["classes"], *words, out=Path("out"))) == 3
+
+
+def test_an_output_folder_among_the_images(trained, tmp_path):
+    all_modes.write(tmp_path, 3)
+    for _ in range(2):
+        assert len(predict(trained["masks"], tmp_path, out=tmp_path / "out")) == 3
+
+
+@pytest.mark.parametrize("kind", predicting.KINDS)
+def test_rows_that_are_cut_off_anywhere_are_written_again(trained, tmp_path, kind):
+    images, whole = tmp_path / "images", tmp_path / "whole"
+    all_modes.write(images, 8, ((16, 24), (20, 16)))
+    all_modes.broken(images / "broken")
+    predict(trained[kind], images, out=whole)
+    size, draw = (whole / "predictions.jsonl").stat().st_size, random.Random(0)
+    for number, length in enumerate((0, size - 1, *(draw.randrange(size) for _ in range(3)))):
+        out = tmp_path / f"out-{number}"
+        shutil.copytree(whole, out)
+        os.truncate(out / "predictions.jsonl", length)
+        (out / "predictions.csv").unlink()
+        predict(trained[kind], images, out=out)
+        assert predicting.compared(out, whole) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [("memory", "--images", "1000"), ("random", "--kills", "10"), ("events",), ("full",)],
+    ids=lambda words: words[0],
+)
+def test_a_thousand_images_and_kills(words):
+    program = Path(__file__).with_name("predicting.py")
+    done = subprocess.run([sys.executable, program, *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
