@@ -7,25 +7,34 @@ from dataclasses import replace
 from typing import Any
 
 from equilibria.experiments import counterpart
-from equilibria.experiments.data import Data
+from equilibria.experiments.data import Data, select
 from equilibria.experiments.published import BAI_2022, published
-from equilibria.experiments.study import Study
-from equilibria.experiments.views import NOT_RUN, Table
+from equilibria.experiments.study import Context, Point, Study, grid
+from equilibria.experiments.views import NOT_RUN, Table, first
 from equilibria.train import recipe as recipes
 
 SHAPE, CLASSES = (3, 512, 1024), 19
 RECIPES = {f"MDEQ-{size}": f"cityscapes-{size.lower()}-paper" for size in ("small", "large", "XL")}
+HEADS = {"all": "all resolutions", "highest": "the highest resolution"}
 
 
-def _rows(_: Data) -> Iterable[list[Any]]:
+def size(context: Context) -> dict[str, Any]:
+    """The parameters of a network, counted without allocating them."""
+    name, head = (str(context.factors[key]) for key in ("network", "head"))
+    model: Any = recipes.load(RECIPES[name]).model
+    whole = replace(model, shape=SHAPE, classes=CLASSES, resolutions=head)
+    return {"parameters": counterpart.parameters(whole)}
+
+
+def _rows(data: Data) -> Iterable[list[Any]]:
     for row in published(BAI_2022, "Table 3.3"):
-        yield [row["model"], "thesis", row.get("size", ""), "", row["miou"]]
-        if name := RECIPES.get(row["row"]):
-            model: Any = replace(recipes.load(name).model, shape=SHAPE, classes=CLASSES)
-            for resolutions in ("all", "highest"):
-                size = counterpart.parameters(replace(model, resolutions=resolutions))
-                words = f"{name}, head on {resolutions} resolution{'s' * (resolutions == 'all')}"
-                yield [words, "ours", f"{size / 1e6:.2f}", size, NOT_RUN]
+        yield [row["model"], "thesis", row.get("size", ""), "", f"{row['miou']:.1f}"]
+        for head, words in HEADS.items() if row["row"] in RECIPES else ():
+            found = select(data.points, {"network": row["row"], "head": head})
+            if (count := first("parameters")(found)) is not None:
+                count = int(count)
+                name = f"{RECIPES[row['row']]}, head on {words}"
+                yield [name, "ours", f"{count / 1e6:.2f}M", count, NOT_RUN]
 
 
 STUDY = Study(
@@ -33,11 +42,13 @@ STUDY = Study(
     item="Table 3.3",
     title="Sizes of networks for Cityscapes",
     description="Sizes of MDEQ on Cityscapes beside the published ones; the trainings need GPUs.",
-    points=lambda scale: [],
+    points=lambda scale: [
+        Point(factors=each, measures=[size]) for each in grid(network=RECIPES, head=HEADS)
+    ],
     views=[
         Table(
             title="Table 3.3: Cityscapes, validation images",
-            columns=["network", "whose", "size, millions", "parameters", "mean IoU, %"],
+            columns=["network", "whose", "size", "parameters", "mean IoU, %"],
             rows=_rows,
             note="Ours: the channels of the authors' configurations, counted without allocating. "
             "Their head reads all resolutions, the thesis's the highest alone. The text of the "

@@ -47,7 +47,7 @@ CURVES = Lines(x="epoch", y="valid_accuracy", by=["data"], label=SET, scale=100)
 STUDY = Study(
     title="One's own images",
     description="mdeq-images as it is on three small data sets, beside simpler classifiers.",
-    note="Test images. Baselines as `evaluate` prints them: logistic regression on pixels; a ResNet "
+    note="Test images. Baselines as `evaluate` prints them: logistic regression on pixels; ResNet "
     "(44,000 parameters) trained for as many seconds. Minutes: all steps, on a shared machine.",
     points=lambda scale: [  # seed by seed: an early stop leaves all data sets, with fewer seeds
         Point(factors=each, measures=[summary, beside, epochs], runs={"run": training(**each)})
