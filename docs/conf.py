@@ -31,6 +31,7 @@ SHORT = {
         "Graph breaks of a training step",
         "Microseconds an evaluation, by what is compiled",
     ),
+    "mdeq/images": ("mdeq-images",),
     "ernn/har": ("Table 3: HAR-2",),
     "ernn/adding": ("Steps until the error is below 0.01",),
     "ernn/order": ("Accuracy against K",),
