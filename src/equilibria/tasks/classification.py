@@ -245,13 +245,22 @@ class ClassificationTask(LabelledTask):
     def save(self, folder: Path) -> None:
         """Write images.json: names of the classes, and what was done to pixels in [0, 1]."""
         content = {
+            "kind": "classification",
             "source": self.source,
             "labels": self.labels,
             "shape": self.shape,
             "normalise": None if self.statistics is None else dataclasses.asdict(self.statistics),
+            "resize": self._resize(),
         }
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
         (folder / IMAGES).write_text(text, "utf-8")
+
+    def _resize(self) -> dict[str, Any] | None:
+        """How images were brought to a size, as `Resize.of` reads it."""
+        if self.config.size is None:
+            return None
+        share = SHOWN if self.config.crop is not None else 1.0
+        return {"size": [self.config.size] * 2, "share": share, "fit": "square"}
 
 
 def _found(
