@@ -98,7 +98,7 @@ def _metavar(hint: Any) -> str:
     """What a key takes, in a word."""
     members = typing.get_args(hint)
     if typing.get_origin(hint) is typing.Literal:
-        return f"{{{','.join(map(str, members))}}}"
+        return f"{{{','.join(map(str, members))}}}" if len(members) > 1 else str(members[0])
     if type(None) in members:
         kinds = [_metavar(each) for each in members if each is not type(None)]
         return "|".join([*kinds, "null"])

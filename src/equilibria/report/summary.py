@@ -215,7 +215,7 @@ def _figure(run: Run, metric: Metric) -> float:
 
 
 def _beside(run: Run) -> str:
-    """The note on the primary figure: the other figures, and that of the baseline."""
+    """The note on the primary figure: the other figures, and those of what it is compared with."""
     primary, *others = metrics_of([run]) or [LOSS]
     of = "" if _source(run) == UNKNOWN else f" of {_source(run)}"
     parts = [f"on data{of} never trained on"]
@@ -224,10 +224,10 @@ def _beside(run: Run) -> str:
     for each in others:
         if each.name not in left_out and math.isfinite(value := _figure(run, each)):
             parts.append(f"{each.format(value)} {each.label}")
-    baseline = number(run, "evaluation", "baseline", primary.name)
-    if math.isfinite(baseline):
-        name = pick(run, "evaluation", "baseline", "name")
-        parts.append(f"a {name} has {primary.format(baseline)}")
+    for other in ("baseline", "peer"):
+        if math.isfinite(value := number(run, "evaluation", other, primary.name)):
+            name = pick(run, "evaluation", other, "name")
+            parts.append(f"a {name} has {primary.format(value)}")
     return "; ".join(parts)
 
 
