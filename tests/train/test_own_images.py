@@ -7,7 +7,7 @@ import torch
 from equilibria.data import Split
 from equilibria.tasks import OwnImages
 from equilibria.tasks.mirroring import examined
-from equilibria.tasks.own_images import LEAST, MOST, PASSES, Looked, pace, side
+from equilibria.tasks.own_images import LEAST, MOST, OFTEN, PASSES, Looked, pace, side
 from equilibria.train import recipe as recipes
 from equilibria.train.config import ConfigError
 from equilibria.train.loop import train
@@ -75,6 +75,14 @@ def test_the_cost_of_a_run_is_bounded_whatever_the_number_of_images():
     for found, expected in zip(shown, (LEAST, middle, MOST), strict=True):
         assert expected <= found < expected + batch * epochs
     assert pace(10**6, 4 * area, batch, epochs) == pytest.approx(shown[2] / 4 / 384, abs=1)
+    assert pace(10, 4 * area, batch, epochs) == pace(10, area, batch, epochs)
+
+
+def test_a_larger_size_leaves_each_image_as_often_shown_as_it_must_be():
+    for images in (100, 500, 900, 1_600):
+        size = side(Looked(images, 500, 3))
+        shown = pace(images, size * size, 32, 8) * 32 * 8
+        assert shown >= OFTEN * images
 
 
 def test_grey_images_stay_grey_and_one_in_colour_makes_all_of_them_so(tmp_path):

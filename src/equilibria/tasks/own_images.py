@@ -30,8 +30,8 @@ PASSES = 24
 images in all."""
 
 LEAST, MOST = 16_000, 72_000
-"""Images that are shown in a whole run, at least and at most, at 32 x 32 pixels; at other sizes as
-many pixels."""
+"""Images that are shown in a whole run, at least and at most; at most of 32 x 32 pixels, and of
+larger ones as many fewer."""
 
 OFTEN = 20
 """How often each image must be shown for a size above the smallest."""
@@ -147,8 +147,8 @@ def cost(area: float) -> float:
 def pace(count: int, area: float, batch_size: int, epochs: int) -> int:
     """Return the steps that count as one epoch, by `epoch_steps: auto`.
 
-    A whole run shows each image `PASSES` times, but no fewer than `LEAST` images of 32 x 32 pixels
-    and no more than `MOST`, whatever their number: its cost is bounded on both sides.
+    A whole run shows each image `PASSES` times, but no fewer than `LEAST` images in all, and no more
+    than cost what `MOST` of 32 x 32 pixels do: there is an end to it, whatever their number.
 
     Args:
         count: training images.
@@ -156,7 +156,7 @@ def pace(count: int, area: float, batch_size: int, epochs: int) -> int:
         batch_size: images a step.
         epochs: of the run.
     """
-    shown = min(max(PASSES * count, LEAST), MOST) / cost(area)
+    shown = min(max(PASSES * count, LEAST), MOST / cost(area))
     return max(1, math.ceil(shown / (batch_size * epochs)))
 
 
