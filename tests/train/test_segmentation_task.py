@@ -13,6 +13,7 @@ from equilibria.models.vision.resnet import ResNetConfig
 from equilibria.models.vision.segmentation import MDEQSegmentationConfig
 from equilibria.models.vision.unet import UNetConfig
 from equilibria.tasks import ImageSegmentation
+from equilibria.tasks.segmentation import usual_size
 from equilibria.train import recipe as recipes
 
 TREE = {
@@ -189,6 +190,30 @@ def test_batches_hold_images_of_one_size(tmp_path):
     assert task.feed(4, 0).batch(0).inputs.shape == (4, 3, 8, 8)
     with pytest.raises(ValueError, match=r"differ in size: show parts of one size with task\.crop"):
         task_of(folder)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([(360, 480)] * 3, (120, 160)),
+        ([(1080, 1920), (1080, 1920), (500, 500)], (104, 184)),
+        ([(100, 100)] * 2, None),
+        ([(100, 100), (90, 110)], (96, 104)),
+    ],
+)
+def test_the_size_that_follows_from_the_images(sizes, expected):
+    assert usual_size(sizes) == expected
+
+
+def test_auto_is_settled_from_the_images(tmp_path):
+    folder = write(tmp_path / "halves", size=(180, 240), count=4)
+    config = ImageSegmentation(data=str(folder), size="auto", crop="auto")
+    task = config.load()
+    settled = task.settled(config)
+    assert (settled.size, settled.crop) == ((120, 160), (120, 160))
+    assert task.shape == (3, 120, 160) and settled.load().shape == task.shape
+    with pytest.raises(ValueError, match="size must be a height and a width"):
+        ImageSegmentation(size=(3,))
 
 
 def test_batches_are_a_function_of_the_step(folder):

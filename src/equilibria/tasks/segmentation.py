@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+import math
+import statistics
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -31,6 +33,12 @@ from equilibria.tasks.seen import IMAGES, Seen
 READ = 500
 """Images that the statistics are taken from, at most."""
 
+Auto = Literal["auto"]
+"""Stands for a value that follows from the data."""
+
+AREA = 120 * 160
+"""Pixels of an image, by `size: auto`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSegmentation(TaskConfig):
@@ -40,11 +48,14 @@ class ImageSegmentation(TaskConfig):
         data: name of a data set (camvid, camvid32, cityscapes or voc), or path of a folder with
             `images` and `masks`; also `--data FOLDER`.
         size: height and width that images and masks are brought to; null for those they have.
+            auto: 19,200 pixels in all (120 x 160, say) or the median of the images', of the median
+            ratio of height to width, in multiples of 8; as they are where all have one size that
+            is no larger.
         channels: 3 or 1, to have the images of a folder converted to RGB or grey; null for images
             that are all RGB or all grey.
         samples: training images to learn from, spread evenly over all; null for all.
         crop: height and width of the part of a training image that is shown, at a random place;
-            null for whole images, which must then all have one size.
+            auto for the size of images; null for whole images, which must then all have one size.
         scale: smallest and largest factor by which training images are made larger at random.
         flip: mirror training images left to right at random.
         colour: by how much brightness, contrast and saturation of training images vary.
@@ -61,10 +72,10 @@ class ImageSegmentation(TaskConfig):
     """
 
     data: str | None = "camvid"
-    size: tuple[int, int] | None = None
+    size: tuple[int, int] | Auto | None = None
     channels: int | None = None
     samples: int | None = None
-    crop: tuple[int, int] | None = None
+    crop: tuple[int, int] | Auto | None = None
     scale: tuple[float, float] = (1.0, 1.0)
     flip: bool = False
     colour: float = 0.0
@@ -78,7 +89,7 @@ class ImageSegmentation(TaskConfig):
     def __post_init__(self) -> None:
         for name in ("size", "crop"):
             pair = getattr(self, name)
-            if pair is not None and (len(pair) != 2 or min(pair) < 1):
+            if not isinstance(pair, str | None) and (len(pair) != 2 or min(pair) < 1):
                 raise ValueError(f"{name} must be a height and a width, or null; got {list(pair)}")
         if len(self.scale) != 2 or not 0 < self.scale[0] <= self.scale[1]:
             raise ValueError(
@@ -137,16 +148,18 @@ class SegmentationTask(Task):
     def __init__(
         self, config: ImageSegmentation, data_dir: Path | None, seen: Seen | None = None
     ) -> None:
+        data = config.data
+        assert data is not None  # as `load` has checked
+        options: dict[str, Any] = {"kind": SegmentationSet, "channels": config.channels}
+        if seen is not None and data not in available(SegmentationSet):
+            options["whole"] = True
+        if config.size == "auto":
+            whole: SegmentationSet = load(data, data_dir, **options)
+            config = replace(config, size=usual_size((whole.train or whole.test).sizes))
+        if config.crop == "auto":
+            config = replace(config, crop=config.size)
         self.config = config
-        assert config.data is not None  # as `load` has checked
-        found: SegmentationSet = load(
-            config.data,
-            data_dir,
-            kind=SegmentationSet,
-            size=config.size,
-            channels=config.channels,
-            **({} if seen is None else {"whole": True}),
-        )
+        found: SegmentationSet = load(data, data_dir, size=config.size, **options)
         splits = {"train": found.train, "valid": found.valid, "test": found.test}
         self.images = {
             name: images.decoded()
@@ -193,10 +206,15 @@ class SegmentationTask(Task):
             total += torch.bincount(train.mask(place).flatten().long(), minlength=256)
         return total[: self.classes]
 
+    @property
+    def crop(self) -> tuple[int, int] | None:
+        """The height and width of what is shown of a training image."""
+        return None if self.config.crop == "auto" else self.config.crop
+
     def _usual_size(self) -> tuple[int, int]:
         """The height and width that training images are shown at, or those of the smallest."""
-        if self.config.crop is not None:
-            return self.config.crop
+        if (crop := self.crop) is not None:
+            return crop
         images = self.images.get("train", self.images["test"])
         if not images.same_size and "train" in self.images:
             raise ValueError(
@@ -210,6 +228,10 @@ class SegmentationTask(Task):
         count = min(READ, len(train))
         places = [k * len(train) // count for k in range(count)]
         return Statistics.of_blocks(train.image(k)[None] / 255 for k in places)
+
+    @override
+    def settled(self, config: TaskConfig) -> TaskConfig:
+        return self.config
 
     @override
     def complete(self, config: ModelConfig) -> ModelConfig:
@@ -246,7 +268,7 @@ class SegmentationTask(Task):
     @override
     def feed(self, batch_size: int, seed: int) -> Feed:
         view = View(
-            crop=self.config.crop,
+            crop=self.crop,
             scale=self.config.scale,
             flip=self.config.flip,
             colour=self.config.colour,
@@ -362,3 +384,21 @@ def _spread(images: MaskedImages, count: int) -> MaskedImages:
     if count > len(images):
         raise ValueError(f"samples is {count}, but there are {len(images)} images to learn from")
     return images.select(torch.arange(count) * len(images) // count)
+
+
+def usual_size(sizes: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+    """Return the height and width that images are brought to, by `size: auto`.
+
+    Args:
+        sizes: heights and widths of all images.
+
+    Returns:
+        About `AREA` pixels, or as many as images have, in multiples of 8; None where images have
+        one size, and no more pixels.
+    """
+    if len(set(sizes)) == 1 and sizes[0][0] * sizes[0][1] <= AREA:
+        return None
+    ratio = statistics.median(height / width for height, width in sizes)
+    area = min(AREA, statistics.median(height * width for height, width in sizes))
+    high, wide = math.sqrt(area * ratio), math.sqrt(area / ratio)
+    return max(8, 8 * round(high / 8)), max(8, 8 * round(wide / 8))
