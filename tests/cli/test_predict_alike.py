@@ -1,0 +1,157 @@
+"""`predict` sees images as the run's evaluation has, and refuses what would mix predictions."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import all_modes
+import numpy as np
+import predicting
+import pytest
+import torch
+from PIL import Image
+
+from equilibria.cli.main import main
+from equilibria.data.images import layout
+from equilibria.predict.seeing import sight
+from equilibria.tasks import ImageClassification, ImageSegmentation
+from equilibria.tasks.seen import IMAGES, Seen
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Runs by the names of `predicting.KINDS`."""
+    place = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(place / "cache"))
+        yield predicting.runs(place, main)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def predict(run, images, out, *words):
+    return main([*predicting.words_of(run, images, out), *map(str, words)])
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("options", [{}, {"crop": 0.5}, {"normalise": True}])
+def test_a_classifier_sees_the_pixels_that_were_evaluated(tmp_path, options, channels):
+    modes = ("rgb", "grey-alpha", "rgba", "palette", "cmyk", "turned-6", "jpeg", "one-bit")
+    for k in range(16):
+        suffix, save = all_modes.MODES[modes[k % 8]]
+        path = tmp_path / "data" / ("train", "test")[k // 8] / "ab"[k % 2] / f"{k:02}{suffix}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save(all_modes.noise(k, ((40, 30), (25, 50), (18, 18))[k % 3]), path)
+    data = str(tmp_path / "data")
+    task = ImageClassification(data=data, size=16, channels=channels, **options).load()
+    task.save(tmp_path)
+    seen, (batch,) = Seen.read(tmp_path / IMAGES), task.batches("test", 8)
+    paths = [tmp_path / "data" / name for name in layout.read(tmp_path / "data").names["test"]]
+    assert len(paths) == batch.samples == 8
+    for path, expected in zip(paths, batch.inputs, strict=True):
+        assert torch.allclose(sight(path, seen).pixels, expected, rtol=0, atol=1e-6), path.name
+
+
+@pytest.mark.parametrize("size", [None, (20, 36)])
+def test_a_network_for_masks_sees_the_pixels_that_were_evaluated(tmp_path, size):
+    data = tmp_path / "data"
+    (data / "masks").mkdir(parents=True)
+    (data / "classes.txt").write_text("one\ntwo\n")
+    paths = all_modes.write(data / "images", 4, ((24, 32),))
+    for path in paths:
+        Image.fromarray(np.eye(24, 32, dtype=np.uint8)).save(data / "masks" / f"{path.stem}.png")
+    task = ImageSegmentation(data=str(data), size=size, channels=3, normalise=True).load()
+    task.save(tmp_path)
+    seen, test = Seen.read(tmp_path / IMAGES), task.images["test"]
+    (batch,) = task.batches("test", 8)
+    for name, expected in zip(test.names, batch.inputs, strict=True):
+        path = next(each for each in paths if each.stem == name)
+        found = sight(path, seen)
+        assert torch.allclose(found.pixels, expected, rtol=0, atol=1e-6)
+        assert found.size == (24, 32)
+
+
+def test_a_run_of_before_resize_was_written_is_read(tmp_path):
+    old = {"source": "x", "labels": ["a", "b"], "shape": [3, 8, 8], "normalise": None}
+    (tmp_path / IMAGES).write_text(json.dumps(old))
+    all_modes.noise(0, (30, 20)).save(tmp_path / "a.png")
+    seen = Seen.read(tmp_path / IMAGES)
+    assert (seen.kind, seen.resize, seen.colours) == ("classification", None, ())
+    assert sight(tmp_path / "a.png", seen).pixels.shape == (3, 8, 8)
+
+
+def test_other_predictions_are_not_mixed_in(trained, tmp_path, capsys):
+    run, images, out = trained["classes"], tmp_path / "images", tmp_path / "out"
+    all_modes.write(images, 3, ((8, 8),))
+    assert predict(run, images, out) == 0
+    assert predict(run, images, out, "--top", "2") == 1
+    assert "another top (5; now 2)" in capsys.readouterr().err
+    assert predict(trained["masks"], images, out) == 1
+    changed = tmp_path / "changed"
+    shutil.copytree(run, changed)
+    assert predict(changed, images, out) == 1
+    assert "another run" in capsys.readouterr().err
+    assert predict(run, images, out, "--top", "2", "--overwrite") == 0
+    assert all(len(row["top"]) == 2 for row in predicting.rows(out))
+    assert predict(run, images, images) == 1
+    err = capsys.readouterr().err
+    assert str(images) in err and "bug" not in err
+    assert predict(run, tmp_path / "nothing", out) == 1
+
+
+def test_more_images_are_added_to_those_that_have_a_row(trained, tmp_path):
+    run, images, out = trained["classes"], tmp_path / "images", tmp_path / "out"
+    all_modes.write(images, 2, ((8, 8),))
+    assert predict(run, images, out) == 0
+    before = predicting.rows(out)
+    all_modes.write(images, 5, ((8, 8),))
+    assert predict(run, images, out) == 0
+    after = predicting.rows(out)
+    assert after[:2] == before and len(after) == len({row["path"] for row in after}) == 5
+
+
+def test_frames_start_at_the_equilibrium_before(trained, tmp_path):
+    frames = tmp_path / "frames"
+    frames.mkdir()
+    for k in (10, 9, 2, 1):
+        all_modes.noise(0, (24, 32)).save(frames / f"{k}.png")
+    all_modes.noise(0, (30, 24)).save(frames / "11.png")
+    all_modes.noise(0, (30, 24)).save(frames / "12.png")
+    (frames / "3.png").write_bytes(b"")
+    run = trained["masks"]
+    assert predict(run, frames, tmp_path / "video", "--video") == 0
+    assert predict(run, frames, tmp_path / "each") == 0
+    found = {row["path"]: row for row in predicting.rows(tmp_path / "video")}
+    plain = {row["path"]: row for row in predicting.rows(tmp_path / "each")}
+    numbers = [1, 2, 3, 9, 10, 11, 12]
+    assert list(found) == [str(frames / f"{k}.png") for k in numbers]
+    evals = [found[str(frames / f"{k}.png")].get("evaluations") for k in numbers]
+    alone = [plain[str(frames / f"{k}.png")].get("evaluations") for k in numbers]
+    assert evals[2] is None
+    # The same frame again is solved already; one of another size is solved from the start.
+    if found[str(frames / "1.png")]["status"] == "CONVERGED":
+        assert evals[1] < evals[0] and evals[3] < evals[0] and evals[4] < evals[0]
+    assert abs(evals[5] - alone[5]) <= 1
+
+
+def test_a_signal_stops_it_with_all_rows_saved(trained, tmp_path):
+    images, out = tmp_path / "images", tmp_path / "out"
+    all_modes.write(images, 60, ((60, 80), (80, 60)))
+    words = predicting.words_of(trained["masks"], images, out)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "equilibria", *words], stderr=subprocess.PIPE, text=True
+    )
+    table = out / "predictions.jsonl"
+    while process.poll() is None and not (table.exists() and table.stat().st_size):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate()
+    assert process.returncode == 75 and "the same command continues" in said
+    count = len(predicting.rows(out))
+    assert 0 < count < 60 and (out / "predictions.csv").read_bytes().count(b"\n") == count + 1
