@@ -134,18 +134,20 @@ def test_windows_of_an_equilibrium_agree_within_the_tolerance():
 
 
 @pytest.mark.parametrize(
-    ("length", "window", "overlap", "stride"), [(100, 32, 8, 4), (33, 32, 16, 8), (64, 64, 0, 1)]
+    ("length", "window", "overlap", "stride"),
+    [(100, 32, 8, 4), (33, 32, 16, 8), (64, 64, 0, 1), (1001, 97, 13, 8), (40, 64, 8, 8)],
 )
 def test_weights_of_windows_are_one_everywhere(length, window, overlap, stride):
     tiled = Tiled(SMALL.build(), size=(window, window), overlap=overlap, stride=stride)
-    places = tiled.places(length, window)
+    spans = tiled.spans(length, window)
     total = torch.zeros(length, dtype=torch.float64)
-    for place, weight in zip(places, tiled.weights(places, length, window), strict=True):
-        total[place : place + window] += weight
+    for (begin, end), weight in zip(spans, tiled.weights(spans, length), strict=True):
+        total[begin:end] += weight
     assert torch.allclose(total, torch.ones_like(total))
-    assert all(place % stride == 0 for place in places[:-1])
-    shared = [a + window - b for a, b in itertools.pairwise(places)]
-    assert all(each >= overlap for each in shared)
+    assert all(begin % stride == 0 for begin, _ in spans)
+    assert all(window <= end - begin < window + stride or length < window for begin, end in spans)
+    assert all(end - begin >= overlap for (_, end), (begin, _) in itertools.pairwise(spans))
+    assert spans[0][0] == 0 and spans[-1][1] == length
 
 
 def test_windows_that_cannot_overlap_are_refused():

@@ -29,12 +29,11 @@ def masks_of(output: Any) -> Tensor:
 class Tiled(Model):
     """Logits of images of any size, from windows that overlap.
 
-    Windows are spread evenly, at multiples of `stride`, and at least `overlap` pixels wide are the
-    strips that two of them share. In such a strip the outer quarter of each window is not used:
-    what is told there is told without seeing what lies beyond. From there to the middle of the
-    strip the weight of a window rises linearly from 0 to 1. A network whose receptive field
-    reaches no further than a quarter of the overlap tells of each pixel what it tells of it in
-    the whole image.
+    Windows begin at multiples of `stride`, and two neighbours share a strip of at least `overlap`
+    pixels. Of this strip the outer quarter of each window is not used: what is told there is told
+    without seeing what lies beyond. From there to the middle of the strip the weight of a window
+    rises linearly from 0 to 1. A network whose receptive field reaches no further than a quarter of
+    the overlap tells of each pixel what it tells of it in the whole image.
 
     Args:
         model: the network, in evaluation mode.
@@ -70,50 +69,49 @@ class Tiled(Model):
         """
         self.refuse_carry(carry)
         height, width = x.shape[2:]
-        high, wide = min(self.size[0], height), min(self.size[1], width)
-        rows = self.places(height, high)
-        columns = self.places(width, wide)
-        down, across = self.weights(rows, height, high), self.weights(columns, width, wide)
+        rows, columns = self.spans(height, self.size[0]), self.spans(width, self.size[1])
+        down, across = self.weights(rows, height), self.weights(columns, width)
         total: Tensor | None = None
         solutions: list[Solution] = []
-        for top, line in zip(rows, down, strict=True):
-            for left, column in zip(columns, across, strict=True):
-                part = self.model(x[:, :, top : top + high, left : left + wide].contiguous())
-                logits = upsampled(masks_of(part.output), (high, wide))
+        for (top, bottom), line in zip(rows, down, strict=True):
+            for (left, right), column in zip(columns, across, strict=True):
+                part = self.model(x[:, :, top:bottom, left:right].contiguous())
+                logits = upsampled(masks_of(part.output), (bottom - top, right - left))
                 if total is None:
                     total = logits.new_zeros(*logits.shape[:2], height, width)
                 weight = (line[:, None] * column).to(logits)
-                total[:, :, top : top + high, left : left + wide] += weight * logits
+                total[:, :, top:bottom, left:right] += weight * logits
                 solutions += part.solutions
         assert total is not None
         return Prediction(total, tuple(solutions))
 
-    def places(self, length: int, window: int) -> list[int]:
-        """Return where windows begin along a side: as few as cover it with the overlap."""
-        if length <= window:
-            return [0]
-        step = (window - self.overlap) // self.stride * self.stride
-        last = length - window
-        count = -(-last // step)
-        even = [place * last / count for place in range(count)]
-        return sorted({*(int(each) // self.stride * self.stride for each in even), last})
+    def spans(self, length: int, window: int) -> list[tuple[int, int]]:
+        """Return where windows begin and end along a side of an image.
 
-    def weights(self, places: Sequence[int], length: int, window: int) -> list[Tensor]:
+        All begin at a multiple of the stride. The last ends with the image, and is larger than the
+        others by less than a stride.
+        """
+        if length <= window:
+            return [(0, length)]
+        step = (window - self.overlap) // self.stride * self.stride
+        last = (length - window) // self.stride * self.stride
+        return [*((begin, begin + window) for begin in range(0, last, step)), (last, length)]
+
+    def weights(self, spans: Sequence[tuple[int, int]], length: int) -> list[Tensor]:
         """Return the weight of each pixel of each window along a side; together they are 1."""
         found: list[Tensor] = []
         total = torch.zeros(length, dtype=torch.float64)
-        inside = torch.arange(window, dtype=torch.float64) + 0.5
         quarter = max(self.overlap / 4, 0.5)
-        for place in places:
+        for begin, end in spans:
+            inside = torch.arange(end - begin, dtype=torch.float64) + 0.5
             # The edge of the image is no edge of what can be seen.
-            before = inside if place else torch.full_like(inside, torch.inf)
-            ends = place + window >= length
-            after = torch.full_like(inside, torch.inf) if ends else window - inside
+            before = inside if begin else torch.full_like(inside, torch.inf)
+            after = end - begin - inside if end < length else torch.full_like(inside, torch.inf)
             nearest = torch.minimum(before, after)
             weight = ((nearest - quarter) / quarter).clamp(1e-9, 1.0)
-            total[place : place + window] += weight
+            total[begin:end] += weight
             found.append(weight)
-        return [w / total[p : p + window] for p, w in zip(places, found, strict=True)]
+        return [w / total[b:e] for (b, e), w in zip(spans, found, strict=True)]
 
 
 class MultiScale(Model):
