@@ -9,10 +9,10 @@ import torch
 from equilibria.cli.main import main
 from equilibria.data import Split
 from equilibria.tasks import linear
-from equilibria.train import peer
+from equilibria.train import evaluation, peer
 from equilibria.train import recipe as recipes
 from equilibria.train.loop import train
-from equilibria.train.run import Folder, load
+from equilibria.train.run import load
 
 TINY = (
     *("--task.data", "digits", "--task.samples", "40", "--task.size", "8", "--epochs", "2"),
@@ -39,21 +39,44 @@ def test_evaluate_prints_both_beside_the_result(folder, capsys):
         assert f"{100 * found[other]['accuracy']:.2f} %" in out
 
 
-def test_the_network_trains_as_long_as_the_run_did_and_once(folder, monkeypatch, capsys):
+def test_the_network_trains_as_long_as_the_run_would_and_once(folder, monkeypatch, capsys):
     assert main(["evaluate", str(folder), "--split", "train"]) == 0
-    seconds = sum(record["seconds"] for record in Folder(folder).read_metrics())
     kept = json.loads((folder / "peer.json").read_text())
-    assert kept["seconds"] == seconds and set(kept["splits"]) == {"train", "test"}
+    assert kept["step"] == 4 and set(kept["splits"]) == {"train", "test"}
+    assert kept["epochs"] > 0 and kept["seconds"] > 0
 
     def never(*_):
         raise AssertionError("trained again")
 
     monkeypatch.setattr(peer, "trained", never)
     assert main(["evaluate", str(folder)]) == 0
-    kept["seconds"] += 1.0  # as after --extend
+    kept["step"] = 2  # it was extended since
     (folder / "peer.json").write_text(json.dumps(kept))
     with pytest.raises(AssertionError, match="trained again"):
         peer.compared(load(folder), "test", None)
+
+
+def test_its_time_is_asked_twice_and_the_mean_counts(folder):
+    run, asked = load(folder), iter([0.2, 0.4])
+    told = []
+    _, about = peer.trained(
+        run.recipe,
+        run.data,
+        evaluation.accelerator("float32", "cpu"),
+        lambda: next(asked),
+        lambda done, of: told.append(of),
+    )
+    assert about["seconds"] >= 0.3 and next(asked, None) is None
+
+
+def test_timing_a_run_leaves_its_weights_and_the_generators_alone(folder):
+    run = load(folder)
+    before = {name: value.clone() for name, value in run.model.state_dict().items()}
+    state = torch.get_rng_state()
+    assert peer.cost(run, evaluation.accelerator("float32", "cpu")) > 0
+    assert torch.equal(torch.get_rng_state(), state)
+    for name, value in run.model.state_dict().items():
+        assert torch.equal(value, before[name])
 
 
 @pytest.mark.parametrize("option", ["--no-baselines", "--no-trigram"])

@@ -3,7 +3,7 @@ would give: the metrics read out from the state after 1, 2, 3, 5, 8 and 12 of th
 language model, with solves stopped after 2, 4, 8, 12, 16 and 24. A language model is compared with
 an interpolated trigram model of the same text; a network for one's own images with logistic
 regression on pixels, and with a small residual network that is trained for as many seconds as the
-run was. The figures are also written to evaluation.json in the run folder.
+run would be here. The figures are also written to evaluation.json in the run folder.
 
 With --data the run's model is evaluated on other data, which it sees as its own: with the run's
 vocabulary, classes and normalisation. Their figures are written to a file of their own, named

@@ -25,11 +25,11 @@ Auto = Literal["auto"]
 SIZES = (64, 48, 32)
 """Pixels a side that images are brought to, by `size: auto`."""
 
-PASSES = 24
+PASSES = 48
 """How often each image is shown, by `epoch_steps: auto`, where that is neither too few nor too many
 images in all."""
 
-LEAST, MOST = 16_000, 72_000
+LEAST, MOST = 24_000, 72_000
 """Images that are shown in a whole run, at least and at most; at most of 32 x 32 pixels, and of
 larger ones as many fewer."""
 
@@ -147,7 +147,7 @@ def cost(area: float) -> float:
 def pace(count: int, area: float, batch_size: int, epochs: int) -> int:
     """Return the steps that count as one epoch, by `epoch_steps: auto`.
 
-    A whole run shows each image `PASSES` times, but no fewer than `LEAST` images in all, and no more
+    A whole run shows each image `PASSES` times, but no fewer than `LEAST` images in all and no more
     than cost what `MOST` of 32 x 32 pixels do: there is an end to it, whatever their number.
 
     Args:

@@ -12,7 +12,7 @@ from equilibria.tasks import OwnImages
 from equilibria.train import baseline, evaluation, peer
 from equilibria.train import recipe as recipes
 
-IMAGES = {"digits": ("digits", 1_000), "mnist": ("MNIST", 1_000), "cifar10": ("CIFAR-10", 2_000)}
+IMAGES = {"digits": ("digits", 500), "mnist": ("MNIST", 500), "cifar10": ("CIFAR-10", 1_000)}
 SET = {name: f"{title}, {count:,} images" for name, (title, count) in IMAGES.items()}
 
 
