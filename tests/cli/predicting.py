@@ -50,6 +50,7 @@ SEGMENTATION = {
         "initial": None,
     },
     "solver": {"name": "AlternatingAnderson", "rtol": 1e-2, "max_evals": 12},
+    "eval_solver": {"name": "AlternatingAnderson", "rtol": 0.3, "max_evals": 40},
     "adjoint": {"name": "NeumannPhantom", "steps": 2, "damping": 1.0},
     "optimiser": {"name": "AdamW", "lr": 0.01},
     "epochs": 1,

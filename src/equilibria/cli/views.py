@@ -64,6 +64,11 @@ def changes_of(arguments: Any, recipe: Recipe) -> dict[str, Any]:
             f"--{next(iter(found))} is for networks that tell the class of each pixel, and "
             f"{type(recipe.model).__name__} describes another"
         )
+    if found and "masks" not in getattr(recipe.model, "heads", ("masks",)):
+        raise UserError(
+            f"--{next(iter(found))} is for the class of each pixel, and this network has no head "
+            "for masks: leave it out"
+        )
     return found
 
 
