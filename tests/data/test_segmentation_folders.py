@@ -1,6 +1,8 @@
 """A user's folder of images and masks: what it may be, and what is refused before training."""
 
 import shutil
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -8,9 +10,10 @@ import torch
 from PIL import Image
 
 from equilibria.data import DataError, load
+from equilibria.data.images import decode
 from equilibria.data.segmentation import VOID, SegmentationSet
 from equilibria.data.segmentation.folder import Classes
-from equilibria.data.segmentation.sets import nearest, palette
+from equilibria.data.segmentation.sets import mask_pixels, nearest, palette
 
 
 @pytest.fixture(autouse=True)
@@ -168,6 +171,31 @@ def damaged_image(folder):
     (folder / "images" / "03.png").write_bytes(b"nothing")
 
 
+def cut_image(folder):
+    path = folder / "images" / "03.png"
+    noise = np.random.default_rng(0).integers(0, 255, (12, 16, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(path)
+    path.write_bytes(path.read_bytes()[:400])  # the header is whole
+
+
+def transparent(folder):
+    Image.new("RGBA", (16, 12)).save(folder / "masks" / "03.png")
+
+
+def no_files(folder):
+    for path in (folder / "images").iterdir():
+        path.unlink()
+
+
+def other_encoding(folder):
+    (folder / "classes.txt").write_bytes("ciel\nterre\nforêt\n".encode("latin-1"))
+
+
+def one_class(folder):
+    for path in (folder / "masks").iterdir():
+        Image.new("L", (16, 12), 1).save(path)
+
+
 def only_void(folder):
     for path in (folder / "masks").iterdir():
         Image.new("L", (16, 12), 255).save(path)
@@ -187,7 +215,12 @@ def only_void(folder):
         (no_mask_at_all, r"masks/03\.png is not an image"),
         (damaged_mask, r"masks/03\.png is damaged"),
         (damaged_image, r"images/03\.png is not an image"),
+        (cut_image, r"images/03\.png is damaged"),
+        (transparent, r"masks/03\.png has colours \(mode RGBA\)"),
+        (no_files, "images has no files"),
+        (other_encoding, r"classes\.txt is not UTF-8 text"),
         (only_void, "are void"),
+        (one_class, "are earth or void: at least two classes are needed"),
     ],
 )
 def test_what_is_wrong_is_named_before_training(tmp_path, spoil, words):
@@ -195,6 +228,76 @@ def test_what_is_wrong_is_named_before_training(tmp_path, spoil, words):
     spoil(folder)
     with pytest.raises(DataError, match=words):
         read(folder)
+
+
+def test_one_class_is_enough_to_evaluate(tmp_path):
+    folder = write(tmp_path / "own")
+    one_class(folder)
+    assert len(read(folder, whole=True).test) == 10
+
+
+def test_files_are_decoded_once(tmp_path, monkeypatch):
+    folder = write(tmp_path / "own")
+    read(folder)
+    decoded = []
+    original = decode.pixels
+    monkeypatch.setattr(
+        decode, "pixels", lambda *given: decoded.append(given[1]) or original(*given)
+    )
+    read(folder, size=(6, 8))
+    (folder / "classes.txt").write_text("heaven\nearth\nwater\n")
+    assert read(folder).labels[0] == "heaven" and decoded == []
+    unknown_value(folder)  # new content is looked at
+    with pytest.raises(DataError, match="value 9"):
+        read(folder)
+    assert len(decoded) == 10
+
+
+def test_what_other_systems_add_is_left_out(tmp_path):
+    folder = write(tmp_path / "own")
+    for name in ("Thumbs.db", ".DS_Store"):
+        (folder / "images" / name).write_bytes(b"x")
+    (folder / "classes.txt").write_bytes(b"\xef\xbb\xbfsky\r\nearth\r\nwater\r\n")
+    found = read(folder)
+    assert len(found.train) == 9 and found.labels == ("sky", "earth", "water")
+
+
+# --- masks as files have them --------------------------------------------------------------------
+
+
+def grey(values, bits):
+    """A PNG of grey with fewer than 8 bits, which Pillow does not write."""
+
+    def chunk(kind, content):
+        check = zlib.crc32(kind + content)
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", check)
+
+    rows = b""
+    for row in values:
+        digits = "".join(f"{value:0{bits}b}" for value in row)
+        rows += b"\0" + int(digits, 2).to_bytes(len(digits) // 8, "big")
+    size = struct.pack(">IIBBBBB", values.shape[1], values.shape[0], bits, 0, 0, 0, 0)
+    parts = (b"IHDR", size), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_grey_of_few_bits_keeps_its_numbers(bits):
+    values = np.arange(128, dtype=np.uint8).reshape(8, 16) & ((1 << bits) - 1)
+    assert np.array_equal(mask_pixels(grey(values, bits), "mask"), values)
+
+
+def test_image_and_mask_are_upright_alike(tmp_path):
+    folder = write(tmp_path / "own")
+    before = read(folder, whole=True).test.mask(3)
+    for kind in ("images", "masks"):
+        image = Image.open(folder / kind / "03.png")
+        exif = Image.Exif()
+        exif[0x0112] = 6  # stored on its side
+        image.transpose(Image.Transpose.ROTATE_90).save(folder / kind / "03.png", exif=exif)
+    test = read(folder, whole=True).test
+    assert torch.equal(test.mask(3), before)
+    assert torch.equal(test.image(3)[0], 80 * before)
 
 
 def test_no_such_folder(tmp_path):

@@ -112,6 +112,13 @@ def turned(image: Image) -> bool:
     return orientation(image) in (5, 6, 7, 8)
 
 
+def upright(image: Image, stored: int) -> Image:
+    """The image as a viewer shows it, given its `orientation`."""
+    from PIL import Image
+
+    return image.transpose(Image.Transpose[_UPRIGHT[stored]]) if stored in _UPRIGHT else image
+
+
 def pixels(
     content: bytes,
     name: str | Path,
@@ -151,8 +158,7 @@ def pixels(
             image.draft(None, draft)
         stored = orientation(image)
         image.load()
-        if stored in _UPRIGHT:
-            image = image.transpose(Image.Transpose[_UPRIGHT[stored]])
+        image = upright(image, stored)
         image = image if image.mode == mode else _in_eight_bits(image).convert(mode)
         if box is not None and size is not None:
             top, left, high, wide = box

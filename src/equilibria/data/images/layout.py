@@ -15,8 +15,8 @@ from equilibria.data.errors import DataError, reading
 TRAIN, TEST = "train", "test"
 VALID = ("val", "valid", "validation")
 
-# Files that operating systems add by themselves.
-_STRAY = {"thumbs.db", "desktop.ini", "__macosx"}
+STRAY = {"thumbs.db", "desktop.ini", "__macosx"}
+"""Files that operating systems add by themselves, in small letters."""
 
 # Of the choice of test files: the same names are the same choice on every machine.
 _SEED = 0
@@ -167,7 +167,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
     """What a folder holds, sorted by name, without hidden files."""
     with reading(folder), os.scandir(folder) as found:
-        entries = [e for e in found if not (e.name.startswith(".") or e.name.lower() in _STRAY)]
+        entries = [e for e in found if not (e.name.startswith(".") or e.name.lower() in STRAY)]
     return sorted(entries, key=lambda entry: entry.name)
 
 

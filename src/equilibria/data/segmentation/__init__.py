@@ -1,9 +1,9 @@
 """Images with a class for each pixel: named data sets, and a user's folder.
 
-scenes = eq.data.load("camvid", kind=eq.data.segmentation.SegmentationSet, size=(120, 160))
-scenes.train.image(0), scenes.train.mask(0)       # uint8; 255 where a pixel has no class
+scenes = eq.data.load("camvid", size=(120, 160))
+scenes.train.image(0), scenes.train.mask(0)     # uint8; 255 where a pixel has no class
 
-own = eq.data.segmentation.load("plants")         # plants/images, plants/masks, classes.txt
+own = eq.data.segmentation.load("plants")       # plants/images, plants/masks, classes.txt
 """
 
 from equilibria.data.segmentation.folder import load

@@ -38,8 +38,8 @@ COLOURS = (
 )
 """As SegNet's demonstration paints them."""
 
-NUMBERS = np.array([*range(11), *[VOID] * 245], np.uint8)
-"""Value 11 is "unlabelled"."""
+NUMBERS = np.array([*range(11), VOID, *[-1] * 244], np.int16)
+"""Value 11 is "unlabelled"; there are no others."""
 
 # A part of the name of every file in the cache: another layout must not meet this one.
 _FORMAT = 1
@@ -93,12 +93,19 @@ def _zip(path: Path) -> tuple[Reader, list[str]]:
     """The repository, as its host packs it."""
     with reading(path, zipfile.BadZipFile):
         packed, lock = zipfile.ZipFile(path), threading.Lock()
-    inside = f"{packed.namelist()[0].partition('/')[0]}/CamVid/"
-    names = [n.removeprefix(inside) for n in packed.namelist() if n.startswith(inside)]
+    entries = [entry for entry in packed.infolist() if entry.filename.split("/")[1:2] == ["CamVid"]]
+    inside = {entry.filename.split("/", 2)[2]: entry for entry in entries if not entry.is_dir()}
+    # No more of an entry is unpacked than it says.
+    if (total := sum(entry.file_size for entry in inside.values())) > archive.LARGEST:
+        raise DataError(
+            f"{path} unpacks to {total:,} bytes and CamVid to 190 million: it is damaged or the "
+            "wrong file: delete it and run again"
+        )
+    names = list(inside)
 
     def content(name: str) -> bytes:
         with lock, reading(path, zipfile.BadZipFile, zlib.error, EOFError):
-            return packed.read(inside + name)
+            return packed.read(inside[name])
 
     return content, names
 

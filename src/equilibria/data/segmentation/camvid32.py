@@ -41,18 +41,20 @@ def read(files: Files, *, size: Size | None = None, channels: int | None = None)
 
     def numbers(pixels: np.ndarray, name: str) -> np.ndarray:
         if pixels.ndim != 3:
-            raise DataError(f"{root / name} is no RGB image: masks have the colours of {COLOURS}")
+            raise DataError(f"{name} is no RGB image: masks have the colours of {COLOURS}")
         codes = pixels.astype(np.int32) @ np.array([1 << 16, 1 << 8, 1], np.int32)
         found = table[codes]
         if (unknown := found == _UNLISTED).any():
             down, across = (int(each[0]) for each in unknown.nonzero())
             raise DataError(
-                f"{root / name} has the colour {tuple(pixels[down, across].tolist())}, which "
+                f"{name} has the colour {tuple(pixels[down, across].tolist())}, which "
                 f"{COLOURS} does not list"
             )
         return found
 
-    found, checksum = images_of(root, splits, size=size, numbers=numbers)
+    with reading(root / COLOURS):
+        meaning = (root / COLOURS).read_bytes()
+    found, checksum = images_of(root, splits, size=size, numbers=numbers, meaning=meaning)
     return SegmentationSet(
         title=files.title,
         train=found["train"],

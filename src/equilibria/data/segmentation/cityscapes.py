@@ -32,7 +32,8 @@ CLASSES = (
 )
 """Label id, name and colour of the 19 classes that count (cityscapesScripts, labels.py)."""
 
-NUMBERS = np.full(256, VOID, np.uint8)
+NUMBERS = np.full(256, -1, np.int16)
+NUMBERS[[*range(34), VOID]] = VOID  # label ids are 0 to 33
 NUMBERS[[label for label, _, _ in CLASSES]] = np.arange(len(CLASSES))
 
 COUNTS = {"train": 2975, "val": 500}

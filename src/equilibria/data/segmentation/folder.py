@@ -7,25 +7,23 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from equilibria.data import kept
 from equilibria.data.errors import DataError, reading
 from equilibria.data.images import decode, headers
-from equilibria.data.images.layout import TEST, TRAIN, VALID
-from equilibria.data.progress import tracked
-from equilibria.data.regular import open_file
+from equilibria.data.images.headers import Header
+from equilibria.data.images.layout import STRAY, TEST, TRAIN, VALID
+from equilibria.data.segmentation.checked import check_sizes, content, counts
 from equilibria.data.segmentation.sets import (
     VOID,
     Encoded,
     MaskedImages,
     SegmentationSet,
     Size,
-    mask_pixels,
     palette,
 )
 
@@ -65,7 +63,7 @@ class Classes:
         left out.
 
         Raises:
-            DataError: If it is missing, or a name or a value is there twice.
+            DataError: If it is missing or no text, or a name or a value is there twice.
         """
         if not path.is_file():
             raise DataError(
@@ -73,7 +71,10 @@ class Classes:
                 "numbers that masks have, from 0; or 'VALUE: name' on each line"
             )
         with reading(path):
-            text = path.read_text("utf-8")
+            try:
+                text = path.read_text("utf-8-sig")  # editors may begin it with a mark
+            except UnicodeDecodeError:
+                raise DataError(f"{path} is not UTF-8 text: save it as UTF-8") from None
         lines = [line.strip() for line in text.splitlines()]
         lines = [line for line in lines if line and not line.startswith("#")]
         matches = [_VALUE.fullmatch(line) for line in lines]
@@ -115,7 +116,8 @@ def load(
     names (`Classes.read`). A tenth of the images, chosen by a fixed seed, is then the test part.
     Or both folders are in ``root/train`` and ``root/test``, and perhaps in ``root/valid``; without
     ``test``, the validation images are the test images. Images are rotated upright according to
-    Exif. All masks are read once, for values that no class has.
+    Exif. All files are decoded once: damaged ones, and masks with values that no class has, are
+    found before anything is learned from them.
 
     Args:
         root: The folder.
@@ -141,17 +143,23 @@ def load(
     else:
         headers.check_depth(path, images, scanned)
     stored = [(header.height, header.width) for header in scanned]
-    colours, mask_checksum = _check(path, masks, images, stored, classes)
-    known = np.where(classes.numbers < 0, VOID, classes.numbers).astype(np.uint8)
     source = Encoded(
-        read=lambda name: _content(path / name),
-        images=images,
-        masks=masks,
+        read=content,
+        images=[str(path / name) for name in images],
+        masks=[str(path / name) for name in masks],
         mode="RGB" if channels == 3 else "L",
         sizes=[size or each for each in stored],
         stored=stored,
-        numbers=known,
+        numbers=classes.numbers,
     )
+    of_masks, mask_checksum = headers.scan(path, masks)
+    _check_kind(source, of_masks)
+    check_sizes(source, of_masks)
+    # Values first, whatever they stand for: another classes.txt need not decode the files again.
+    values = replace(source, sizes=stored, numbers=np.arange(256, dtype=np.int16))
+    found = counts(values, hashlib.sha256(f"{checksum}{mask_checksum}".encode()).hexdigest())
+    _check_values(source, found, classes, path / CLASSES, whole)
+    colours = _colours(source, of_masks)
     every = MaskedImages(
         names=[Path(name).stem for name in images],
         sizes=source.sizes,
@@ -234,6 +242,7 @@ def _files(root: Path, part: str, kind: str) -> dict[str, str]:
     found: dict[str, str] = {}
     with reading(folder):
         names = sorted(e.name for e in os.scandir(folder) if not e.name.startswith("."))
+    names = [name for name in names if name.lower() not in STRAY]
     for name in names:
         if (folder / name).is_dir():
             raise DataError(f"{folder} has a folder {name} in it: files must be directly in it")
@@ -266,71 +275,62 @@ def _splits(parts: dict[str, list[tuple[str, str]]], whole: bool) -> dict[str, t
     return {TRAIN: order[held:].sort().values, TEST: order[:held].sort().values}
 
 
-def _check(
-    root: Path,
-    masks: Sequence[str],
-    images: Sequence[str],
-    stored: Sequence[Size],
-    classes: Classes,
-) -> tuple[tuple[tuple[int, int, int], ...], str]:
-    """Read all masks once: their sizes and values; return the palette, and their checksum.
-
-    Which values a file has is kept in the user's cache, under the checksum of all files.
-    """
-    scanned, checksum = headers.scan(root, masks)
-    for mask, image, header, size in zip(masks, images, scanned, stored, strict=True):
-        if header.mode.startswith("I") or header.mode.endswith(";16"):
+def _check_kind(source: Encoded, of_masks: Sequence[Header]) -> None:
+    """Raise DataError if a mask has 16 bits or colours, by its header."""
+    for mask, header in zip(source.masks, of_masks, strict=True):
+        if header.mode[:1] in ("I", "F") or header.mode.endswith(";16"):
+            bits = 16 if "16" in header.mode else 32
             raise DataError(
-                f"{root / mask} has 16 bits per pixel: masks have 8, grey or of palette colours; "
-                "save it with numpy's uint8"
+                f"{mask} has {bits} bits per pixel: masks have 8, grey or of palette colours; save "
+                "it with numpy's uint8"
             )
         if header.mode not in ("P", "L", "1"):
             raise DataError(
-                f"{root / mask} has colours (mode {header.mode}): masks hold numbers of classes, "
-                "grey or of a palette; give each colour its number"
-            )
-        if (header.height, header.width) != size:
-            raise DataError(
-                f"{root / mask} has {header.height} x {header.width} pixels and its image "
-                f"{root / image} has {size[0]} x {size[1]}: a mask has the size of its image"
+                f"{mask} has colours (mode {header.mode}): masks hold numbers of classes, grey or "
+                "of a palette; give each colour its number"
             )
 
-    def make() -> dict[str, torch.Tensor]:
-        found = decode.in_threads(
-            lambda name: np.bincount(
-                mask_pixels(_content(root / name), root / name).ravel(), minlength=256
-            ),
-            masks,
-        )
-        rows = list(tracked(found, len(masks), "Looking at masks"))
-        return {"counts": torch.from_numpy(np.stack(rows))}
 
-    key = checksum.partition(":")[2][:24]
-    counts = kept.tensors(f"images/masks-1-{key}", make)["counts"].numpy()
-    unknown = (counts > 0) & (classes.numbers < 0)
+def _check_values(
+    source: Encoded, found: np.ndarray, classes: Classes, listed: Path, whole: bool
+) -> None:
+    """Raise DataError if a mask has a value that no class has, or there is nothing to learn.
+
+    Args:
+        source: The files.
+        found: How many pixels of each value every mask has, ``(count, 256)``.
+        classes: What values stand for.
+        listed: The file that says so.
+        whole: Whether nothing is to be learned.
+    """
+    unknown = (found > 0) & (classes.numbers < 0)
     if unknown.any():
         place = int(unknown.any(1).argmax())
         value = int(unknown[place].argmax())
         raise DataError(
-            f"{root / masks[place]} has the value {value} ({counts[place, value]:,} pixels), which "
-            f"{root / CLASSES} does not list: it has {len(classes.labels)} classes. Add it there, "
-            f"as a class or as '{value}: void'"
+            f"{source.masks[place]} has the value {value} ({found[place, value]:,} pixels), which "
+            f"{listed} does not list: it has {len(classes.labels)} classes. Add it there, as a "
+            f"class or as '{value}: void'"
         )
-    if not (counts[:, classes.numbers == VOID].sum() < counts.sum()):
-        raise DataError(f"all pixels of the masks in {root} are void: there is nothing to learn")
-    palettes = (k for k, header in enumerate(scanned) if header.mode == "P")
-    first = next(palettes, None)
-    return _colours(root / masks[first]) if first is not None else palette(256), checksum
+    there = {int(each) for each in classes.numbers[found.any(0)]} - {VOID}
+    if not there:
+        raise DataError(
+            f"all pixels of the masks in {listed.parent} are void: there is nothing to learn"
+        )
+    if len(there) == 1 and not whole:
+        raise DataError(
+            f"all pixels of the masks in {listed.parent} are {classes.labels[there.pop()]} or "
+            "void: at least two classes are needed"
+        )
 
 
-def _colours(path: Path) -> tuple[tuple[int, int, int], ...]:
-    """The colours of a palette; those of `palette` where it has fewer."""
-    with decode.open_image(path) as file:
-        values = decode.identified(file, path).getpalette() or []
-    own = [(values[k], values[k + 1], values[k + 2]) for k in range(0, len(values) - 2, 3)]
+def _colours(source: Encoded, of_masks: Sequence[Header]) -> tuple[tuple[int, int, int], ...]:
+    """The colours of the first palette, and those of `palette` where it has fewer or none."""
+    own: list[tuple[int, int, int]] = []
+    for mask, header in zip(source.masks, of_masks, strict=True):
+        if header.mode == "P":
+            with decode.open_image(Path(mask)) as file:
+                values = decode.identified(file, mask).getpalette() or []
+            own = [(values[k], values[k + 1], values[k + 2]) for k in range(0, len(values) - 2, 3)]
+            break
     return (*own, *palette(256)[len(own) :])
-
-
-def _content(path: Path) -> bytes:
-    with reading(path), open_file(path) as file:
-        return file.read()

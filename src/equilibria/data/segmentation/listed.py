@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from equilibria.data.errors import DataError, reading
+from equilibria.data.errors import DataError
 from equilibria.data.images import headers
-from equilibria.data.regular import open_file
+from equilibria.data.segmentation.checked import check_sizes, content, counts
 from equilibria.data.segmentation.sets import Encoded, MaskedImages, Size
 
 __all__ = ["Pairs", "images_of"]
@@ -25,17 +26,22 @@ def images_of(
     *,
     size: Size | None,
     numbers: np.ndarray | Callable[[np.ndarray, str], np.ndarray],
+    meaning: bytes = b"",
 ) -> tuple[dict[str, MaskedImages], str]:
     """Return the images of each split, on disk until they are used, and a checksum of all files.
+
+    Each file is decoded once, the first time that these files are seen.
 
     Args:
         root: Folder of the files.
         splits: Names by split.
         size: Height and width that images and masks are brought to; None for those they have.
         numbers: As `Encoded` takes it.
+        meaning: What a function of `numbers` depends on, for the checksum.
 
     Raises:
-        DataError: If a file is missing, or an image cannot be read; the message names it.
+        DataError: If a file is missing or damaged, a mask has another size than its image, or a
+            value that stands for nothing; the message names it.
     """
     names = [name for pairs in splits.values() for name, _ in pairs]
     masks = [name for pairs in splits.values() for _, name in pairs]
@@ -43,22 +49,22 @@ def images_of(
         more = f" (and {len(lacking) - 1:,} more)" if lacking[1:] else ""
         raise DataError(f"{root / lacking[0]} is missing{more}: unpack the data set again")
     scanned, checksum = headers.scan(root, names)
-    _, of_masks = headers.scan(root, masks)
+    of_masks, mask_checksum = headers.scan(root, masks)
     stored = [(header.height, header.width) for header in scanned]
-
-    def content(name: str) -> bytes:
-        with reading(root / name), open_file(root / name) as file:
-            return file.read()
+    table = b"" if callable(numbers) else numbers.tobytes()
+    total = hashlib.sha256(f"{checksum}{mask_checksum}".encode() + meaning + table).hexdigest()
 
     source = Encoded(
         read=content,
-        images=names,
-        masks=masks,
+        images=[str(root / name) for name in names],
+        masks=[str(root / name) for name in masks],
         mode="RGB",
         sizes=[size or each for each in stored],
         stored=stored,
         numbers=numbers,
     )
+    check_sizes(source, of_masks)
+    counts(replace(source, sizes=stored), total)
     found: dict[str, MaskedImages] = {}
     begin = 0
     for split, pairs in splits.items():
@@ -71,5 +77,4 @@ def images_of(
             places=places,
         )
         begin += len(pairs)
-    key = hashlib.sha256(f"{checksum}{of_masks}".encode()).hexdigest()
-    return found, f"sha256:{key}"
+    return found, f"sha256:{total}"

@@ -129,14 +129,14 @@ class Encoded:
 
     Attributes:
         read: Gives the content of a file, by its name.
-        images: Names of the images' files.
+        images: Names of the images' files, as messages have them.
         masks: Names of the masks' files, in the same order.
         mode: ``"RGB"`` or ``"L"``, what images are read as.
         sizes: Height and width that images and masks are given out in.
         stored: Height and width that they have.
-        numbers: The class, or `VOID`, that each value of a mask stands for, uint8 ``(256,)``; or a
-            function of the pixels of a mask, ``(height, width)`` or ``(height, width, 3)``, and
-            its name.
+        numbers: The class, or `VOID`, that each value of a mask stands for, int16 ``(256,)``, -1
+            for a value that stands for nothing; or a function of the pixels of a mask, ``(height,
+            width)`` or ``(height, width, 3)``, and its name.
     """
 
     read: Callable[[str], bytes]
@@ -158,7 +158,12 @@ class Encoded:
         )
 
     def mask(self, place: int) -> Tensor:
-        """Return a mask; in another size, of the nearest pixels."""
+        """Return a mask; in another size, of the nearest pixels.
+
+        Raises:
+            DataError: If it is damaged, has another size than its image, or a value that stands for
+                nothing.
+        """
         name = self.masks[place]
         values = mask_pixels(self.read(name), name)
         if values.shape[:2] != self.stored[place]:
@@ -167,7 +172,8 @@ class Encoded:
                 f"{name} has {values.shape[0]} x {values.shape[1]} pixels and its image "
                 f"{self.images[place]} has {high} x {wide}: a mask has the size of its image"
             )
-        classes = self.numbers(values, name) if callable(self.numbers) else self.numbers[values]
+        of = self.numbers
+        classes = of(values, name) if callable(of) else numbered(values, of, name)
         if (size := self.sizes[place]) != self.stored[place]:
             rows, columns = (
                 nearest(old, new) for old, new in zip(classes.shape, size, strict=True)
@@ -176,13 +182,41 @@ class Encoded:
         return torch.from_numpy(np.ascontiguousarray(classes))
 
 
+def numbered(values: np.ndarray, numbers: np.ndarray, name: str) -> np.ndarray:
+    """The classes that the values of a mask stand for, uint8.
+
+    Args:
+        values: ``(height, width)``, uint8.
+        numbers: As `Encoded` has them.
+        name: Of the mask, for messages.
+
+    Raises:
+        DataError: If a value stands for nothing, or the mask is of colours.
+    """
+    if values.ndim != 2:
+        raise DataError(f"{name} is RGB: expected a mask of palette colours or grey, of one number")
+    classes = numbers[values]
+    if (unknown := classes < 0).any():
+        raise DataError(
+            f"{name} has the value {values[unknown][0]} ({unknown.sum():,} pixels), which stands "
+            f"for none of the {len(set(numbers.tolist()) - {VOID, -1})} classes: it is another file"
+        )
+    return classes.astype(np.uint8)
+
+
 def nearest(old: int, new: int) -> np.ndarray:
     """The pixels of a line of `old` that those of a line of `new` are nearest to."""
     return np.minimum(((np.arange(new) + 0.5) * old / new).astype(np.int64), old - 1)
 
 
+_STEPS = {"L;2": 85, "L;4": 17}
+"""By how much Pillow multiplies grey of 2 and 4 bits, so that it has 8: white becomes 255."""
+
+
 def mask_pixels(content: bytes, name: str | Path) -> np.ndarray:
-    """Decode a mask as it is stored: the numbers of a palette or of grey, or RGB.
+    """Decode a mask: the numbers of a palette or of grey as they are stored, or RGB.
+
+    It is turned upright by Exif, as its image is.
 
     Returns:
         uint8, ``(height, width)``, or ``(height, width, 3)`` of RGB.
@@ -191,18 +225,20 @@ def mask_pixels(content: bytes, name: str | Path) -> np.ndarray:
         DataError: If it is damaged, or of another kind; the message names it.
     """
     image = decode.identified(io.BytesIO(content), name)
+    step = next((_STEPS[str(t[3])] for t in getattr(image, "tile", ()) if str(t[3]) in _STEPS), 1)
     if image.mode not in ("P", "L", "1", "RGB"):
         raise DataError(
             f"{name} is a mask of mode {image.mode}: expected a PNG with 8 bits per pixel, grey or "
             "of palette colours, whose numbers are the classes"
         )
     try:
+        stored = decode.orientation(image)
         image.load()
+        found = np.asarray(decode.upright(image, stored))
     except Exception as error:  # what a damaged file raises depends on its format
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(f"{name} is damaged ({reason}): remove or replace it") from None
-    found = np.asarray(image)
-    return found.astype(np.uint8) if image.mode == "1" else found
+    return found.astype(np.uint8) if image.mode == "1" else found // step
 
 
 @dataclass(frozen=True, kw_only=True)

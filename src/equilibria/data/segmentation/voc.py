@@ -19,8 +19,7 @@ LABELS = (
     *("chair", "cow", "dining table", "dog", "horse", "motorbike", "person", "potted plant"),
     *("sheep", "sofa", "train", "tv monitor"),
 )
-NUMBERS = np.full(256, VOID, np.uint8)
-NUMBERS[: len(LABELS)] = np.arange(len(LABELS))
+NUMBERS = np.array([*range(len(LABELS)), *[-1] * (VOID - len(LABELS)), VOID], np.int16)
 
 ARCHIVE = "VOCtrainval_11-May-2012.tar"
 FOLDER = "VOCdevkit/VOC2012"
