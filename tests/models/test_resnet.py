@@ -72,3 +72,14 @@ def test_it_has_no_layer_and_no_memory():
         models.create("resnet", shape=(1, 8, 8), **SMALL, per_sample=True)
     with pytest.raises(ValueError, match="takes no carry"):
         models.create("resnet", shape=(1, 8, 8), **SMALL)(torch.zeros(1, 1, 8, 8), carry=1)
+
+
+@pytest.mark.parametrize(("side", "last"), [(32, True), (64, False)])
+def test_few_channels_on_many_places_lie_where_backward_is_safe(side, last):
+    """Kernels of 8 channels: oneDNN's backward with channels last ends the process at 48 x 48."""
+    model = models.create("resnet", shape=(3, 32, 32), classes=3, widths=(8, 16), blocks=(1, 1))
+    seen = []
+    model.stem.register_forward_pre_hook(lambda _, inputs: seen.extend(inputs))
+    model(torch.rand(2, 3, side, side)).output.sum().backward()
+    assert seen[0].is_contiguous(memory_format=torch.channels_last) is last
+    assert all(bool(torch.isfinite(each.grad).all()) for each in model.parameters())
