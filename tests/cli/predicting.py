@@ -113,10 +113,12 @@ def peak(status: str) -> int:
 
 def measure(place: Path, count: int) -> list[str]:
     """Predict images of all modes; print the peak of memory at image 100 and at the last."""
-    images, wrong = place / "images", list[str]()
-    all_modes.write(images, count)
+    wrong = list[str]()
     for kind, run in runs(place).items():
-        out, seconds = place / f"out-{kind}", time.monotonic()
+        images, out = place / f"images-{kind}", place / f"out-{kind}"
+        more = {"classes": ((900, 1200),), "masks": ()}[kind]
+        all_modes.write(images, count, (*all_modes.SIZES, *more))
+        seconds = time.monotonic()
         table = out / "predictions.jsonl"
         process = subprocess.Popen(
             [sys.executable, "-m", "equilibria", *words_of(run, images, out)],

@@ -133,6 +133,18 @@ def test_rows_that_are_cut_off_anywhere_are_written_again(trained, tmp_path, kin
         assert predicting.compared(out, whole) == ""
 
 
+def test_pictures_that_are_lost_are_drawn_again(trained, tmp_path):
+    images, out = tmp_path / "images", tmp_path / "out"
+    all_modes.write(images, 4, ((16, 24),))
+    before = predict(trained["masks"], images, out=out)
+    (out / before[1]["mask"]).unlink()
+    (out / before[2]["overlay"]).write_bytes(b"")
+    after = predict(trained["masks"], images, out=out)
+    assert sorted(row["path"] for row in after) == sorted(row["path"] for row in before)
+    assert predicting.pixels(out / before[1]["mask"]).shape == (16, 24)
+    assert (out / before[2]["overlay"]).stat().st_size
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",

@@ -6,6 +6,7 @@ import csv
 import io
 import os
 import shutil
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,11 @@ __all__ = ["Journal", "JournalError", "journal"]
 
 ABOUT, ROWS, TABLE = "about.json", "predictions.jsonl", "predictions.csv"
 FOLDERS = ("masks", "overlays")
+PICTURES = ("mask", "overlay")
+
+FLUSHED = 1.0
+"""Seconds between two flushes of the rows to the disk: a power cut takes no more. A process that is
+killed takes none."""
 
 LONGEST = 180
 """Bytes of an image's name that the names of its pictures begin with; 255 are allowed of all."""
@@ -33,8 +39,8 @@ def journal(
 ) -> Iterator[Journal]:
     """Open the journal in a folder, or begin one, with the lock on it for a block.
 
-    What is left of a row, where the process was killed while it wrote one, is cut off: that image
-    is then done again.
+    What is left of a row, where the process was killed while it wrote one, is cut off, and a row
+    whose pictures are missing is taken out: those images are then done again.
 
     Args:
         folder: where it is; created if missing.
@@ -60,12 +66,27 @@ def journal(
                 files.clear(each)
         files.write_json(folder / ABOUT, wanted)
         rows = folder / ROWS
-        rows.touch()
-        with rows.open("r+b") as file:
-            content = file.read()
-            file.truncate(content.rfind(b"\n") + 1)
+        content = rows.read_bytes() if rows.exists() else b""
+        lines = content.split(b"\n")[:-1]  # without what is left of a row
+        kept = b"".join(line + b"\n" for line in lines if _drawn(folder, line))
+        if kept != content or not rows.exists():
+            files.write_bytes(rows, kept)
         with rows.open("a", encoding="utf-8") as file:
-            yield Journal(folder, file)
+            try:
+                yield Journal(folder, file)
+            finally:
+                os.fsync(file.fileno())
+
+
+def _drawn(folder: Path, line: bytes) -> bool:
+    """Whether the pictures of a row are there: pictures are not flushed to the disk one by one."""
+    try:
+        row = files.from_json(line.decode())
+        names = [row[key] for key in PICTURES if key in row]
+    except (ValueError, TypeError):  # whoever reads the rows says so
+        return True
+    paths = [folder / name for name in names]
+    return all(path.is_file() and path.stat().st_size for path in paths)
 
 
 def _check(folder: Path, about: Mapping[str, Any], overwrite: bool) -> None:
@@ -103,7 +124,7 @@ class Journal:
 
     def __init__(self, folder: Path, file: TextIO) -> None:
         self.folder, self.rows, self.table = folder, folder / ROWS, folder / TABLE
-        self._file = file
+        self._file, self._flushed = file, time.monotonic()
         self.done: set[str] = set()
         self.names: dict[str, str] = {}
         for row in self.read():
@@ -127,10 +148,12 @@ class Journal:
                     ) from None
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write rows, and have them on the disk before anything else is done."""
+        """Write rows, whole, and flush them to the disk at times."""
         self._file.write("".join(files.to_json(row) + "\n" for row in rows))
         self._file.flush()
-        os.fsync(self._file.fileno())
+        if time.monotonic() > self._flushed + FLUSHED:
+            os.fsync(self._file.fileno())
+            self._flushed = time.monotonic()
         self.done |= {row["path"] for row in rows}
 
     def name_of(self, path: str) -> str:
@@ -149,7 +172,8 @@ class Journal:
     def draw(self, kind: str, name: str, content: bytes) -> None:
         """Write a picture into one of `FOLDERS`, whole or not at all."""
         (self.folder / kind).mkdir(exist_ok=True)
-        files.write_bytes(self.folder / kind / name, content)
+        path = self.folder / kind / name
+        files.write(path, lambda file: file.write(content), flush=False)
 
     def tabulate(self) -> int:
         """Write all rows as CSV, whole or not at all, and return how many are errors."""

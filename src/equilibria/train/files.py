@@ -24,12 +24,14 @@ NONFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 """Numbers that JSON lacks, as the strings that stand for them (as in protobuf's JSON)."""
 
 
-def write(path: Path, save: Callable[[IO[bytes]], object]) -> None:
+def write(path: Path, save: Callable[[IO[bytes]], object], *, flush: bool = True) -> None:
     """Let `save` fill a temporary file next to `path`, flush it to disk and rename it to `path`.
 
     Args:
         path: the file to write or to replace.
         save: called with the temporary file, open for writing bytes.
+        flush: False to leave it to the system when the file comes to the disk: a process that dies
+            takes nothing from it, but after a power cut it may be empty or missing.
 
     Raises:
         OSError: the disk is full or the folder cannot be written; `path` is unchanged.
@@ -44,7 +46,8 @@ def write(path: Path, save: Callable[[IO[bytes]], object]) -> None:
         with opened as file:
             save(file)
             file.flush()
-            os.fsync(file.fileno())
+            if flush:
+                os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
@@ -52,7 +55,8 @@ def write(path: Path, save: Callable[[IO[bytes]], object]) -> None:
             reason = error.strerror or str(error)
             raise OSError(error.errno, f"{reason}; nothing was changed", str(path)) from error
         raise
-    sync_folder(path.parent)
+    if flush:
+        sync_folder(path.parent)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
