@@ -48,7 +48,7 @@ CURVES = Lines(x="epoch", y="valid_accuracy", by=["data"], label=SET, scale=100)
 STUDY = Study(
     title="One's own images",
     description="mdeq-images as it is on three small data sets, beside simpler classifiers.",
-    note="Test images; baselines as `evaluate` prints them. Minutes: all steps, on a shared machine.",
+    note="Test images; baselines as `evaluate` prints them. Minutes: all steps, on a busy machine.",
     points=lambda scale: [  # seed by seed: an early stop leaves all data sets, with fewer seeds
         Point(factors=each, measures=[summary, beside, epochs], runs={"run": training(**each)})
         for each in grid(seed=(0, 1, 2), data=IMAGES)
