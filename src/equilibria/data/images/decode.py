@@ -193,7 +193,8 @@ def _in_eight_bits(image: Image) -> Image:
         raise ValueError(f"its values reach from {values.min()} to {values.max()}, not 0 to 65535")
     from PIL import Image
 
-    return Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))
+    # Rounded without a copy in a wider type.
+    return Image.fromarray((values // 257 + (values % 257 > 128)).astype(np.uint8))
 
 
 def in_threads(
