@@ -57,12 +57,16 @@ def test_a_target_a_sample() -> None:
 def test_an_unknown_name_gets_the_nearest() -> None:
     assert data.available(Dataset) == ["cifar10", "cifar100", "digits", "mnist"]
     sequences = data.available(data.sequences.SequenceSet)
+    scenes = data.available(data.segmentation.SegmentationSet)
     assert data.available() == sorted(
-        [*data.available(Dataset), *data.text.available(), *sequences, "copy-memory", "imagenet"]
+        [
+            *(*data.available(Dataset), *data.text.available(), *sequences, *scenes),
+            *("copy-memory", "imagenet"),
+        ]
     )
     with pytest.raises(ValueError, match="'minst', nor any folder: did you mean 'mnist'"):
         data.load("minst")
-    with pytest.raises(ValueError, match=r"'nothing', nor any folder\. Choose from cifar10, "):
+    with pytest.raises(ValueError, match=r"'nothing', nor any folder\. Choose from camvid, "):
         data.load("nothing")
     with pytest.raises(ValueError, match=r"'ptb'.* Choose from cifar10, cifar100, digits, mnist"):
         data.load("ptb", kind=Dataset)

@@ -75,7 +75,7 @@ def test_the_cost_of_a_run_is_bounded_whatever_the_number_of_images():
     for found, expected in zip(shown, (LEAST, middle, MOST), strict=True):
         assert expected <= found < expected + batch * epochs
     assert pace(10**6, 4 * area, batch, epochs) == pytest.approx(shown[2] / 4 / 384, abs=1)
-    assert pace(10, 4 * area, batch, epochs) == pace(10, area, batch, epochs)
+    assert pace(10, 2 * area, batch, epochs) == pace(10, area, batch, epochs)
 
 
 def test_a_larger_size_leaves_each_image_as_often_shown_as_it_must_be():

@@ -297,10 +297,10 @@ def test_a_signal_in_the_last_evaluation_ends_it_and_it_is_made_later(
     trainer, folder = make("late", "--save_every", "3")
     usual = getattr(trainer, place)
 
-    def stopped(*given):
+    def stopped(*given, **options):
         if trainer.records[-1:] and trainer.records[-1]["epoch"] == 2:
             signal.raise_signal(signal.SIGTERM)
-        return usual(*given)
+        return usual(*given, **options)
 
     monkeypatch.setattr(trainer, place, stopped)
     with stops.caught() as signals, pytest.raises(Interrupted, match="all that was trained is"):

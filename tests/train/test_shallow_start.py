@@ -51,13 +51,14 @@ def test_the_recipe_for_ones_own_images_trains_on_few_of_them(tmp_path: Path) ->
         recipe = recipes.load("mdeq-images", ["--task.data", str(tmp_path), *options])
         return Trainer(recipe, recipe.task.load(), Accelerator(cpu=True))
 
-    found = trainer()  # 72 images make 2 steps of 32, in 20 epochs
-    assert 0 < found.shallow_steps < found.steps == 40
-    assert trainer("--epochs", "3").shallow_steps < 6
-    with pytest.raises(TrainingError, match=r"pretrain\.steps is 40 and the run has 40 steps"):
-        trainer("--pretrain.steps", "40")
+    found = trainer("--epoch_steps", "null")  # 72 images make 2 steps of 32, in 8 epochs
+    assert 0 < found.shallow_steps < found.steps == 16
+    assert trainer("--epoch_steps", "null", "--epochs", "3").shallow_steps < 6
+    assert trainer().steps > 100  # by itself, few images are shown more often
+    with pytest.raises(TrainingError, match=r"pretrain\.steps is 16 and the run has 16 steps"):
+        trainer("--epoch_steps", "null", "--pretrain.steps", "16")
     recipe = recipes.load("mdeq-images", ["--pretrain.steps", "40"])
-    assert recipe.pretrain == ShallowStart(layers=5, steps=40)
+    assert recipe.pretrain == ShallowStart(layers=3, steps=40)
     assert isinstance(recipe.pretrain.steps, int)
     assert recipes.parse(recipes.dump(recipe)) == recipe  # as a run folder has it
 
