@@ -98,7 +98,8 @@ def _metavar(hint: Any) -> str:
     """What a key takes, in a word."""
     members = typing.get_args(hint)
     if typing.get_origin(hint) is typing.Literal:
-        return f"{{{','.join(map(str, members))}}}" if len(members) > 1 else str(members[0])
+        words = ",".join(map(str, members))
+        return words if len(members) == 1 else f"{{{words}}}"
     if type(None) in members:
         kinds = [_metavar(each) for each in members if each is not type(None)]
         return "|".join([*kinds, "null"])
