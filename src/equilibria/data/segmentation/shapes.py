@@ -14,11 +14,11 @@ from equilibria.data.segmentation.sets import (
     SegmentationSet,
     Size,
     nearest,
-    palette,
 )
 
 SIZE = (48, 64)
 LABELS = ("ground", "disc", "square", "triangle")
+COLOURS = ((40, 40, 60), (255, 60, 60), (60, 200, 255), (255, 220, 0))
 COUNTS = {"train": 600, "valid": 100, "test": 100}
 SHAPES = (1, 3)
 """Fewest and most shapes of an image; later ones hide earlier ones."""
@@ -53,7 +53,7 @@ def read(files: Files, *, size: Size | None = None, channels: int | None = None)
         test=splits["test"],
         valid=splits["valid"],
         labels=LABELS,
-        colours=palette(len(LABELS)),
+        colours=COLOURS,
         checksum=f"sha256:{total.hexdigest()}",
     )
 
