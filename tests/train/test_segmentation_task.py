@@ -61,7 +61,7 @@ def test_a_folder_is_trained_on_and_evaluated(folder, tmp_path, capsys):
     (tmp_path / "halves.yaml").write_text(json.dumps(TREE))
     run = tmp_path / "run"
     words = ["train", str(tmp_path / "halves.yaml"), "--data", str(folder), "--out", str(run)]
-    assert main([*words, "--epochs", "8"]) == 0
+    assert main([*words, "--epochs", "30"]) == 0
     result = json.loads((run / "evaluation.json").read_text())
     assert result["miou"] > 0.7 and result["pixels"] == 15 * 20
     assert result["iou_left"] + result["iou_right"] == pytest.approx(2 * result["miou"])
@@ -103,7 +103,7 @@ def test_other_data_have_the_classes_of_the_run(folder, tmp_path, capsys):
     (tmp_path / "halves.yaml").write_text(json.dumps(TREE))
     run = tmp_path / "run"
     words = ["train", str(tmp_path / "halves.yaml"), "--data", str(folder), "--out", str(run)]
-    assert main([*words, "--epochs", "8"]) == 0
+    assert main([*words, "--epochs", "30"]) == 0
     # The same classes under other numbers.
     other = write(tmp_path / "other", count=5, seed=3)
     (other / "classes.txt").write_text("0: left\n1: right\n")

