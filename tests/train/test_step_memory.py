@@ -142,14 +142,14 @@ def test_point_by_point_is_the_same_and_goes_on_where_it_stopped(dense, monkeypa
 
 
 def test_what_the_machine_is_too_small_for_is_left_out_and_said(dense, monkeypatch):
-    monkeypatch.setattr(memory, "DEPTHS", (10, 20, 80))
+    monkeypatch.setattr(memory, "DEPTHS", (10, 20, 30))
     model, task, batch = dense(Anderson(history=3))
     size = {point.key: point.bytes for point in measure(model, task, batch)}
     most = 1.75 * size["unrolled", 10]
     said: list[str] = []
     found = list(measure_within(model, task, batch, max_bytes=most, skipped=said.append))
     left = [key for key in size if key not in keys(found)]
-    assert [key for key in left if key[0] != "checkpointed"] == [("unrolled", 20), ("unrolled", 80)]
+    assert [key for key in left if key[0] != "checkpointed"] == [("unrolled", 20), ("unrolled", 30)]
     assert len(said) == len(left) and all("it needs about" in reason for reason in said)
     assert said[0].startswith("Memory of a step, unrolled at depth 20, is not measured: it needs")
     said.clear()
