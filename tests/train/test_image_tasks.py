@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,12 @@ from equilibria.data.images import files, headers
 from equilibria.data.images.resize import resized, weights
 from equilibria.models.dense import DenseConfig
 from equilibria.models.vision.mdeq import MDEQConfig
+from equilibria.predict.seeing import sight
 from equilibria.tasks import ImageClassification, Part
 from equilibria.tasks.augmentation import cropped, flipped
 from equilibria.tasks.normalisation import Statistics
 from equilibria.tasks.photographs import Photographs
+from equilibria.tasks.seen import Seen
 from equilibria.tasks.selection import parts, shares
 
 LABELS = ("a", "b", "c")
@@ -117,6 +120,27 @@ def test_resizing_keeps_what_is_constant_and_the_mean(new: int) -> None:
 def test_bytes_stay_bytes() -> None:
     images = torch.tensor([[[[0, 255], [255, 255]]]], dtype=torch.uint8)
     assert resized(images, 1).tolist() == [[[[191]]]]
+
+
+def test_files_are_seen_as_a_run_has_seen_a_named_set(tmp_path: Path) -> None:
+    """Whose images it has averaged over areas; linear interpolation gives others."""
+    config = ImageClassification(data="digits", size=3, samples=20, normalise=False)
+    task = config.load()
+    task.save(tmp_path)
+    digits, seen = data.load("digits").test, Seen.read(tmp_path / "images.json")
+    places = [int((digits.targets == label).nonzero()[0]) for label in range(10)]
+    for label, place in enumerate(places):
+        (tmp_path / "signs" / str(label)).mkdir(parents=True)
+        pixels = (255 * digits.inputs[place, 0]).round().byte().numpy()
+        Image.fromarray(pixels).save(tmp_path / "signs" / str(label) / "0.png")
+    expected = task.samples["test"].inputs[places]
+    given = replace(config, data=str(tmp_path / "signs"))
+    found = given.load_other(tmp_path).samples["test"].inputs / 255
+    assert torch.allclose(found, expected, atol=0.01)
+    paths = [tmp_path / "signs" / str(label) / "0.png" for label in range(10)]
+    assert torch.allclose(torch.stack([sight(path, seen).pixels for path in paths]), found)
+    linear = replace(seen, resize=replace(seen.resize, filter="linear"))
+    assert (sight(paths[0], linear).pixels - expected[0]).abs().max() > 0.03
 
 
 # --- at random -----------------------------------------------------------------------------------

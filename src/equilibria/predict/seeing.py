@@ -62,7 +62,8 @@ def sight(path: Path, seen: Seen) -> Sight:
         values = original(path, content, mode)
         found.append((values.shape[1], values.shape[2]))
     else:
-        values = decode.pixels(content, path, mode, (high, wide), part)
+        area = resize is not None and resize.filter == "area"
+        values = decode.pixels(content, path, mode, (high, wide), part, area)
     pixels = torch.from_numpy(np.ascontiguousarray(values)) / 255
     if seen.statistics is not None:
         pixels = seen.statistics.apply(pixels[None])[0]

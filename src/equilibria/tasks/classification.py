@@ -137,7 +137,8 @@ class ClassificationTask(LabelledTask):
         self, config: ImageClassification, data_dir: Path | None, seen: Seen | None = None
     ) -> None:
         self.config = config
-        found = _found(config, data_dir, whole=seen is not None)
+        found = _found(config, data_dir, seen)
+        self.area = isinstance(found, Dataset)
         samples = _chosen(config, found)
         train = samples.get("train")
         self.files = train if isinstance(train, ImageFiles) else None
@@ -260,13 +261,14 @@ class ClassificationTask(LabelledTask):
         if self.config.size is None:
             return None
         share = SHOWN if self.config.crop is not None else 1.0
-        return {"size": [self.config.size] * 2, "share": share, "fit": "square"}
+        way = "area" if self.area else "linear"
+        return {"size": [self.config.size] * 2, "share": share, "fit": "square", "filter": way}
 
 
 def _found(
-    config: ImageClassification, data_dir: Path | None, *, whole: bool
+    config: ImageClassification, data_dir: Path | None, seen: Seen | None
 ) -> Dataset | ImageFolder:
-    """Read a named data set, or find the images of a folder; `whole` as `data.images.load` has it.
+    """Read a named data set, or find the images of a folder, to be seen as a run has seen its own.
 
     Raises:
         ValueError: there is no such data set.
@@ -277,7 +279,8 @@ def _found(
         share = SHOWN if config.crop is not None else 1.0
         options = {"size": config.size, "channels": config.channels, "share": share}
         if config.data not in available(ImageFolder):
-            options["whole"] = whole
+            area = seen is not None and seen.resize is not None and seen.resize.filter == "area"
+            options.update(whole=seen is not None, area=area)
         return load(config.data, data_dir, kind=Dataset | ImageFolder, **options)
     if config.channels is not None:
         raise ValueError(

@@ -30,11 +30,13 @@ class Resize:
         size: height and width.
         share: of the middle part that is shown.
         fit: "square" for the middle part, "stretch" for the whole image.
+        filter: "linear" interpolation, or "area" for means over areas where it shrinks.
     """
 
     size: tuple[int, int]
     share: float = 1.0
     fit: str = "square"
+    filter: str = "linear"
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Resize:
@@ -42,7 +44,11 @@ class Resize:
         high, wide = content["size"]
         if content["fit"] not in ("square", "stretch"):
             raise ValueError(f"fit is {content['fit']!r}")
-        return cls(size=(int(high), int(wide)), share=float(content["share"]), fit=content["fit"])
+        way = content.get("filter", "linear")
+        if way not in ("linear", "area"):
+            raise ValueError(f"filter is {way!r}")
+        share = float(content["share"])
+        return cls(size=(int(high), int(wide)), share=share, fit=content["fit"], filter=way)
 
 
 @dataclass(frozen=True, kw_only=True)

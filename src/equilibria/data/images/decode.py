@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 import numpy as np
+import torch
 
 from equilibria.data.errors import DataError, reading
+from equilibria.data.images.resize import resized
 from equilibria.data.regular import open_file
 
 if TYPE_CHECKING:
@@ -125,6 +127,7 @@ def pixels(
     mode: str,
     size: tuple[int, int] | None,
     part: Callable[[int, int], Box] | None = None,
+    area: bool = False,
 ) -> np.ndarray:
     """Decode an image, upright, and bring a part of it to a size.
 
@@ -137,6 +140,7 @@ def pixels(
         part: Given height and width of the image, the part that is shown. It is interpolated
             linearly, over as many pixels as one of the result covers. None: the image has the size
             already.
+        area: the part is brought to the size as `resized` does, by means over areas.
 
     Returns:
         uint8, ``(channels, height, width)``.
@@ -166,6 +170,8 @@ def pixels(
             right, bottom = (left + wide) * x, (top + high) * y
             # Rounding must not lead out of the image.
             corners = (left * x, top * y, min(right, image.width), min(bottom, image.height))
+            if area:
+                return _averaged(np.array(image.crop(_whole(corners))), size)
             image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR, box=corners)
         found = np.array(image)
     except Exception as error:  # what a damaged file raises depends on its format
@@ -177,6 +183,18 @@ def pixels(
             f"{name} has {found.shape[0]} x {found.shape[1]} pixels: expected {size[0]} x {size[1]}"
         )
     return found.reshape(*size, -1).transpose(2, 0, 1)
+
+
+def _whole(corners: Box) -> tuple[int, int, int, int]:
+    """The corners of whole pixels that are next to those given."""
+    left, top, right, bottom = (round(each) for each in corners)
+    return left, top, right, bottom
+
+
+def _averaged(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """An image, (height, width) or with channels behind, at another size, channels first."""
+    channels = torch.from_numpy(image).reshape(*image.shape[:2], -1).permute(2, 0, 1)
+    return resized(channels[None], size)[0].numpy()
 
 
 def _in_eight_bits(image: Image) -> Image:

@@ -33,6 +33,7 @@ class ImageFiles:
         shape: Channels, height and width of an image as it is given out.
         fits: Whether the files have that height and width already, and are shown as a whole.
         share: The part of an image's shorter side that is shown otherwise, its middle.
+        area: Images are brought to `shape` as `resized` does, by means over areas.
     """
 
     root: Path
@@ -41,6 +42,7 @@ class ImageFiles:
     shape: tuple[int, int, int]
     fits: bool
     share: float = 1.0
+    area: bool = False
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -119,7 +121,8 @@ class ImageFiles:
             content = file.read()
         channels, height, width = self.shape
         part = crop or (None if self.fits else self._middle)
-        return decode.pixels(content, path, "RGB" if channels == 3 else "L", (height, width), part)
+        mode = "RGB" if channels == 3 else "L"
+        return decode.pixels(content, path, mode, (height, width), part, self.area)
 
     def _middle(self, height: int, width: int) -> Box:
         """The largest part in the middle that has the ratio of `shape`, times `share`."""

@@ -51,6 +51,7 @@ def load(
     share: float = 1.0,
     title: str | None = None,
     whole: bool = False,
+    area: bool = False,
 ) -> ImageFolder:
     """Find the images of a folder and check from their headers that they are compatible.
 
@@ -66,6 +67,7 @@ def load(
         title: Its name in tables; None for the folder's name.
         whole: Whether all images of a folder without parts are test images, to evaluate a model on
             that has learned from others; there are then no training images.
+        area: Whether images are brought to `size` as `resized` does, by means over areas.
 
     Raises:
         DataError: If the folder has no classes, a class has no images, a file is not an image, or
@@ -92,6 +94,7 @@ def load(
             shape=(channels, high, wide),
             fits=size is None,
             share=share,
+            area=area,
         )
         for part in found.names
     }

@@ -10,28 +10,29 @@ from torch.nn import functional
 _BLOCK = 2048
 
 
-def resized(images: Tensor, size: int) -> Tensor:
-    """Return images with `size` x `size` pixels.
+def resized(images: Tensor, size: int | tuple[int, int]) -> Tensor:
+    """Return images in another size.
 
     A side that shrinks is averaged over areas: each new pixel is the mean of what it covers of the
     old ones, by the share of each that it covers. A side that grows is interpolated linearly.
 
     Args:
         images: ``(count, channels, height, width)``, float or uint8; uint8 is rounded.
-        size: Pixels of a side, 1 or more.
+        size: Height and width, or pixels of both, 1 or more.
 
     Returns:
-        ``(count, channels, size, size)`` of the same dtype; `images` itself if it has that size.
+        ``(count, channels, *size)`` of the same dtype; `images` itself if it has that size.
 
     Raises:
         ValueError: If `size` is below one.
     """
-    if size < 1:
+    high, wide = (size, size) if isinstance(size, int) else size
+    if min(high, wide) < 1:
         raise ValueError(f"size is {size}: expected at least 1 pixel per side")
-    if tuple(images.shape[2:]) == (size, size):
+    if tuple(images.shape[2:]) == (high, wide):
         return images
-    down = weights(images.shape[2], size)
-    across = weights(images.shape[3], size)
+    down = weights(images.shape[2], high)
+    across = weights(images.shape[3], wide)
     blocks = [down @ block.float() @ across.T for block in images.split(_BLOCK)]
     if images.dtype == torch.uint8:
         return torch.cat([block.round().clamp(0, 255).byte() for block in blocks])
