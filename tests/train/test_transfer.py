@@ -36,15 +36,17 @@ def test_a_cell_goes_from_one_head_to_another(source, tmp_path):
         assert torch.equal(value, (given if name in report.taken else before)[name])
     assert all(name.startswith("head.") for name in (*report.new, *report.left))
     said = str(report)
-    assert f"Begins with {len(report.taken)} tensors" in said
-    assert f"{len(report.left)} left, since this model does not have them: head." in said
+    assert f"Begins with {len(report.taken)} tensors of {tmp_path}" in said
+    share = sum(own[name].numel() for name in report.taken) / sum(v.numel() for v in own.values())
+    assert f"({100 * share:.1f} % of the weights)" in said
+    assert f"{len(report.left)} left out, not in this model: head." in said
 
 
 def test_shapes_that_differ_are_said(source, tmp_path):
     report = transfer(tmp_path / "model.safetensors", models.create("mdeq", **CLASSES, classes=7))
     assert set(report.unlike) == {"head.classifier.weight", "head.classifier.bias"}
     assert not report.new and not report.left
-    assert "2 new, since their shapes differ: head.classifier" in str(report)
+    assert "2 new, of another shape in that run: head.classifier" in str(report)
 
 
 def test_an_unrolled_cell_is_the_same_cell(source, tmp_path):
@@ -55,12 +57,33 @@ def test_an_unrolled_cell_is_the_same_cell(source, tmp_path):
 
 def test_nothing_of_the_cell_is_an_error(source, tmp_path):
     other = models.create("mdeq", **{**CLASSES, "channels": (8, 12)}, classes=3)
-    with pytest.raises(CheckpointError, match=r"none of the cell's tensors .* is \(.*\) here, \("):
+    with pytest.raises(CheckpointError, match=r"none of the cell's weights .* is \(.*\) here, \("):
         transfer(tmp_path, other)
-    with pytest.raises(CheckpointError, match="none of the model's tensors"):
+    with pytest.raises(CheckpointError, match="none of the model's weights"):
         transfer(tmp_path, models.create("unet", shape=(1, 8, 8), classes=3, widths=(4, 8)))
-    with pytest.raises(CheckpointError, match="is missing"):
-        transfer(tmp_path / "nothing", other)
+
+
+def test_gains_alone_are_not_the_same_cell(source, tmp_path):
+    """GroupNorm's gains are of one shape, while no kernel is: a run would begin with next to
+    nothing of the other."""
+    other = models.create("mdeq", **{**CLASSES, "channels": (4, 12), "expansion": 3}, classes=3)
+    with pytest.raises(CheckpointError, match=r"only 0\.5 % of the cell's weights are in"):
+        transfer(tmp_path, other)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nothing", "there is no run folder or safetensors file .*nothing$"),
+        ("empty", "empty is not a run folder: it has no recipe.yaml$"),
+        ("notes.txt", r"notes.txt is damaged or not a safetensors file \(.*\)$"),
+    ],
+)
+def test_what_is_no_run_is_not_to_be_resumed(source, tmp_path, name, said):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes.txt").write_text("no weights")
+    with pytest.raises(CheckpointError, match=said):
+        transfer(tmp_path / name, source)
 
 
 def test_a_damaged_file_is_refused(source, tmp_path):
@@ -99,5 +122,5 @@ def test_weights_that_do_not_fit_leave_no_run(tmp_path, capsys):
     save_file({"x": torch.zeros(1)}, tmp_path / "x.safetensors")
     words = ["train", "digits", "--out", str(tmp_path / "run"), "--init-from"]
     assert main([*words, str(tmp_path / "x.safetensors")]) == 1
-    assert "init_from: none of the cell's tensors" in capsys.readouterr().err
+    assert "init_from: none of the cell's weights" in capsys.readouterr().err
     assert not (tmp_path / "run" / "recipe.yaml").exists()

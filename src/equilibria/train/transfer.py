@@ -19,6 +19,10 @@ __all__ = ["Transfer", "transfer"]
 _LISTED = 4
 """Names that a line of the report gives."""
 
+_SHARE = 0.05
+"""Share of the cell's weights below which a run is of another cell: gains of normalisation, and
+lengths of kernels without their directions, agree in shape by chance."""
+
 
 @dataclass(frozen=True)
 class Transfer:
@@ -31,6 +35,7 @@ class Transfer:
         new: tensors that the source does not have.
         left: tensors of the source that the model does not have.
         unlike: tensors that both have, of different shapes, which keep their own values.
+        share: of the model's weights that were taken, by number of values.
     """
 
     source: Path
@@ -39,6 +44,7 @@ class Transfer:
     new: tuple[str, ...]
     left: tuple[str, ...]
     unlike: tuple[str, ...]
+    share: float
 
     def json(self) -> dict[str, Any]:
         """Return it as a run records it."""
@@ -46,11 +52,13 @@ class Transfer:
         return {"source": str(self.source), "checksum": self.checksum, **lists}
 
     def __str__(self) -> str:
-        lines = [f"Begins with {len(self.taken)} tensors of {self.source}"]
+        count = f"{len(self.taken)} tensor{'s' if len(self.taken) > 1 else ''}"
+        share = f"{100 * self.share:.1f} % of the weights"
+        lines = [f"Begins with {count} of {self.source} ({share})"]
         for names, what in (
-            (self.new, "new, since it does not have them"),
-            (self.left, "left, since this model does not have them"),
-            (self.unlike, "new, since their shapes differ"),
+            (self.new, "new, missing from that run"),
+            (self.unlike, "new, of another shape in that run"),
+            (self.left, "left out, not in this model"),
         ):
             if names:
                 lines.append(f"  {len(names)} {what}: {_listed(names)}")
@@ -69,11 +77,19 @@ def transfer(source: str | Path, model: nn.Module) -> Transfer:
         model: that begins with them.
 
     Raises:
-        CheckpointError: there are no such weights, they are damaged, or none of the cell's, or of a
-            network without one none at all, fits.
+        CheckpointError: there are no such weights, they are damaged, or less than 5 % of the
+            cell's, or of a network without one of all weights, fits.
     """
     path = Path(source)
-    path = Folder(path).weights if path.is_dir() else path
+    if not path.exists():
+        raise CheckpointError(f"init_from: there is no run folder or safetensors file {path}")
+    if path.is_dir():
+        run = Folder(path)
+        if not (run.recipe.is_file() or run.weights.is_file()):
+            raise CheckpointError(
+                f"init_from: {path} is not a run folder: it has no {run.recipe.name}"
+            )
+        path = run.weights
     given = {_plain(name): value for name, value in read_weights(path).items()}
     own = model.state_dict()
     taken: list[str] = []
@@ -91,14 +107,23 @@ def transfer(source: str | Path, model: nn.Module) -> Transfer:
     known = {_plain(name) for name in own}
     left = tuple(name for name in given if name not in known)
     cells = [name for name in own if _plain(name).startswith("cell.")]
-    if not set(taken) & set(cells or own):
-        what = "of the cell's tensors" if cells else "of the model's tensors"
+    fits = _share(own, taken, cells or list(own))
+    if fits < _SHARE:
+        few = "none" if not fits else f"only {100 * fits:.1f} %"
         example = _difference(own, given, (unlike or new)[0])
         raise CheckpointError(
-            f"init_from: none {what} is in {path} with the same name and shape ({example}): take a "
-            "run of the same cell, or set the model's channels to those of that run"
+            f"init_from: {few} of the {'cell' if cells else 'model'}'s weights are in {path} with "
+            f"the same name and shape ({example}): take a run of the same cell, or set the model's "
+            "channels to those of that run"
         )
-    return Transfer(path, checksum(path), tuple(taken), tuple(new), left, tuple(unlike))
+    share = _share(own, taken, list(own))
+    return Transfer(path, checksum(path), tuple(taken), tuple(new), left, tuple(unlike), share)
+
+
+def _share(own: dict[str, Tensor], taken: Sequence[str], names: Sequence[str]) -> float:
+    """The share of the values of some tensors that are in those taken."""
+    values = {name: own[name].numel() for name in names}
+    return sum(values[name] for name in {*taken} & {*names}) / max(1, sum(values.values()))
 
 
 def _plain(name: str) -> str:

@@ -54,7 +54,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     """
     if not path.is_file():
         raise CheckpointError(
-            f"{path} is missing: {_again(path)}, where the run has saved any weights"
+            f"{path} is missing{_again(path, ', where the run has saved any weights')}"
         )
     try:
         with safe_open(path, framework="pt") as file:
@@ -62,11 +62,11 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             known = (file.metadata() or {}).get(CHECKSUM)
     except Exception as error:  # safetensors raises its own class for a damaged file
         raise CheckpointError(
-            f"{path} is damaged or not a safetensors file ({error}): {_again(path)}"
+            f"{path} is damaged or not a safetensors file ({error}){_again(path)}"
         ) from None
     if known not in (None, _checksum(state)):  # older versions wrote none
         raise CheckpointError(
-            f"{path} is damaged: its tensors do not have the checksum that was written with them: "
+            f"{path} is damaged: its tensors do not have the checksum that was written with them"
             f"{_again(path)}"
         )
     return state
@@ -81,8 +81,11 @@ def checksum(path: Path) -> str | None:
         return None
 
 
-def _again(path: Path) -> str:
-    return f"`equilibria train {shlex.quote(str(path.parent))} --resume` restores it"
+def _again(path: Path, where: str = "") -> str:
+    """What restores the weights of a run; nothing for a file that is not in a run folder."""
+    if not (path.parent / "recipe.yaml").is_file():
+        return ""
+    return f": `equilibria train {shlex.quote(str(path.parent))} --resume` restores it{where}"
 
 
 def _checksum(state: Mapping[str, Tensor]) -> str:
