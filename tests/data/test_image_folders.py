@@ -92,6 +92,12 @@ def _no_class(root: Path) -> str:
     return r"pets has no class folders: expected FOLDER/CLASS/FILE"
 
 
+def _masks(root: Path) -> str:
+    (root / "cat").rename(root / "images")
+    (root / "dog").rename(root / "masks")
+    return r"pets has images and their masks, the data of the recipe segment-folder"
+
+
 def _nested(root: Path) -> str:
     (root / "cat" / "more").mkdir()
     return r"cat has a folder more in it"
@@ -173,7 +179,16 @@ def _sizes(root: Path) -> str:
 
 
 BAD = [
-    *(_empty_class, _single_class, _no_class, _nested, _single_image, _no_test, _flat_parts),
+    *(
+        _empty_class,
+        _single_class,
+        _no_class,
+        _masks,
+        _nested,
+        _single_image,
+        _no_test,
+        _flat_parts,
+    ),
     *(_unknown_class, _no_image, _empty_file, _grey, _alpha, _palette, _deep_grey),
     *(_deep_colours, _sizes),
 ]

@@ -116,7 +116,8 @@ def test_values_colours_and_void(tmp_path):
         ("sky\nsky\n", "lists the name sky twice"),
         ("1: sky\n1: earth\n", "lists the value 1 twice"),
         ("1: sky\nearth\n", "'earth' has no value"),
-        ("sky\n", "lists 1 classes"),
+        ("sky\n", "lists a single class, sky: at least two"),
+        ("0: void\n", "lists no classes: at least two"),
         ("0: sky\n300: earth\n", "lists the value 300"),
     ],
 )
@@ -128,6 +129,12 @@ def test_classes_that_cannot_be(tmp_path, text, words):
 
 def missing_classes(folder):
     (folder / "classes.txt").unlink()
+
+
+def classes_as_folders(folder):
+    missing_classes(folder)
+    (folder / "images").rename(folder / "cat")
+    (folder / "masks").rename(folder / "dog")
 
 
 def missing_mask(folder):
@@ -205,9 +212,10 @@ def only_void(folder):
     ("spoil", "words"),
     [
         (missing_classes, r"classes\.txt is missing: write the name of a class on each line"),
+        (classes_as_folders, "own has no folder images: expected FOLDER/images/NAME.jpg"),
         (missing_mask, r"03\.png has no mask: expected .*masks/03\.png"),
-        (missing_image, r"masks/03\.png is a mask of no image"),
-        (other_size, r"masks/03\.png has 4 x 5 pixels and its image .*03\.png has 12 x 16"),
+        (missing_image, r"masks/03\.png is a mask without an image"),
+        (other_size, r"masks/03\.png has 4 x 5 pixels .* and its image .*03\.png has 12 x 16"),
         (unknown_value, r"masks/03\.png has the value 9 \(192 pixels\).*does not list"),
         (sixteen_bits, r"masks/03\.png has 16 bits"),
         (coloured, r"masks/03\.png has colours \(mode RGB\)"),

@@ -27,6 +27,9 @@ EXPECTED = (
     "FOLDER/test/CLASS/FILE"
 )
 
+MASKED = {"images", "masks"}
+"""Folders of a data set for segmentation, which are no classes."""
+
 Group = dict[str, list[str]]
 """Names of the files of each class, below the root, both sorted."""
 
@@ -76,6 +79,11 @@ def read(root: Path, *, whole: bool = False, share: float = _TEST_SHARE) -> Layo
     else:
         groups = {TRAIN: {}, TEST: _group(root, "")} if whole else _divided(root, share)
     labels = tuple(groups[TRAIN] or groups[TEST])
+    if set(labels) == MASKED:
+        raise DataError(
+            f"{root} has images and their masks, the data of the recipe segment-folder, and not a "
+            f"folder for each class: {EXPECTED}"
+        )
     if len(labels) == 1 and not whole:
         raise DataError(
             f"{root} has a single class, {labels[0]}: there is nothing to classify. {EXPECTED}"

@@ -39,9 +39,9 @@ def check_sizes(source: Encoded, masks: Sequence[Header]) -> None:
     ):
         if header[:2] != size:
             raise DataError(
-                f"{mask} has {header.height} x {header.width} pixels and its image {image} has "
-                f"{size[0]} x {size[1]}: a mask has the size of its image, as a viewer shows it "
-                "(cameras may store images on their side)"
+                f"{mask} has {header.height} x {header.width} pixels (height x width) and its "
+                f"image {image} has {size[0]} x {size[1]}: a mask must have the size of its "
+                "image, once both are turned upright by their Exif orientation"
             )
 
 

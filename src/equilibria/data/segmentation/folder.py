@@ -94,7 +94,8 @@ class Classes:
         known = [(value, name) for value, name in pairs if name.lower() not in _VOID]
         known = [(value, name) for value, name in known if value != VOID]
         if len(known) < 2:
-            raise DataError(f"{path} lists {len(known)} classes: at least two are needed")
+            found = f"a single class, {known[0][1]}" if known else "no classes"
+            raise DataError(f"{path} lists {found}: at least two are needed, besides void")
         numbers = np.full(256, -1, np.int16)
         numbers[VOID] = VOID
         numbers[[value for value, _ in pairs]] = VOID
@@ -133,8 +134,8 @@ def load(
     path = Path(root).expanduser()
     if not path.is_dir():
         raise DataError(f"{path} is not a folder: {EXPECTED}")
-    classes = Classes.read(path / CLASSES)
     parts = _parts(path)
+    classes = Classes.read(path / CLASSES)
     pairs = [pair for part in parts.values() for pair in part]
     images, masks = [image for image, _ in pairs], [mask for _, mask in pairs]
     scanned, checksum = headers.scan(path, images)
@@ -224,8 +225,8 @@ def _pairs(root: Path, part: str) -> list[tuple[str, str]]:
         )
     if lacking := sorted(set(masks) - set(images)):
         raise DataError(
-            f"{root / masks[lacking[0]]} is a mask of no image: expected an image "
-            f"{root / part / IMAGES / lacking[0]}.*, or remove the mask{_others(lacking)}"
+            f"{root / masks[lacking[0]]} is a mask without an image: expected "
+            f"{root / part / IMAGES / lacking[0]}.*; or remove the mask{_others(lacking)}"
         )
     return [(images[stem], masks[stem]) for stem in sorted(images)]
 
@@ -307,10 +308,11 @@ def _check_values(
     if unknown.any():
         place = int(unknown.any(1).argmax())
         value = int(unknown[place].argmax())
+        pixels = int(found[place, value])
         raise DataError(
-            f"{source.masks[place]} has the value {value} ({found[place, value]:,} pixels), which "
-            f"{listed} does not list: it has {len(classes.labels)} classes. Add it there, as a "
-            f"class or as '{value}: void'"
+            f"{source.masks[place]} has the value {value} ({pixels:,} pixel"
+            f"{'s' if pixels > 1 else ''}), which {listed} does not list: add the line "
+            f"'{value}: NAME' there, or '{value}: void'; if one line has a value, all need one"
         )
     there = {int(each) for each in classes.numbers[found.any(0)]} - {VOID}
     if not there:
