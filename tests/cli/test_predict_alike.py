@@ -91,8 +91,9 @@ def test_other_predictions_are_not_mixed_in(trained, tmp_path, capsys):
     all_modes.write(images, 3, ((8, 8),))
     assert predict(run, images, out) == 0
     assert predict(run, images, out, "--top", "2") == 1
-    assert "another top (5; now 2)" in capsys.readouterr().err
+    assert "with other options (top: 5; now: 2)" in capsys.readouterr().err
     assert predict(trained["masks"], images, out) == 1
+    assert f"of another run, {run}" in capsys.readouterr().err
     changed = tmp_path / "changed"
     shutil.copytree(run, changed)
     assert predict(changed, images, out) == 1
@@ -102,6 +103,8 @@ def test_other_predictions_are_not_mixed_in(trained, tmp_path, capsys):
     assert predict(run, images, images) == 1
     err = capsys.readouterr().err
     assert str(images) in err and "bug" not in err
+    assert predict(run, images, next(images.iterdir())) == 1
+    assert "is a file: name a folder with --out" in capsys.readouterr().err
     assert predict(run, tmp_path / "nothing", out) == 1
 
 

@@ -151,8 +151,14 @@ def test_weights_of_windows_are_one_everywhere(length, window, overlap, stride):
 
 
 def test_windows_that_cannot_overlap_are_refused():
-    with pytest.raises(ValueError, match="cannot overlap by 16"):
+    with pytest.raises(
+        ValueError, match=r"cannot overlap by 16 .* or an overlap between 0 and \d+$"
+    ):
         Tiled(SMALL.build(), size=(16, 16), overlap=16)
+    with pytest.raises(
+        ValueError, match=r"cannot overlap by 0 .* take windows of at least (\d+) x \1$"
+    ):
+        Tiled(SMALL.build(), size=(1, 1), overlap=0)
 
 
 def test_one_scale_is_the_network_itself():

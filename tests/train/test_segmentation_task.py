@@ -89,14 +89,15 @@ def test_views_of_a_run(folder, tmp_path, capsys):
     assert main([*evaluate, "--overlap", "4"]) == 1
     assert "give their size with --window" in capsys.readouterr().err
     assert main([*evaluate, "--window", "4", "4", "--overlap", "4"]) == 1
-    assert "cannot overlap by 4" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "cannot overlap by 4" in err and "take windows of at least" in err
 
 
 def test_views_are_for_segmentation(tmp_path, capsys):
     small = ["--epochs", "1", "--model.width", "8", "--probes", "4"]
     assert main(["train", "digits", "--out", str(tmp_path / "run"), *small]) == 0
     assert main(["evaluate", str(tmp_path / "run"), "--mirrored"]) == 1
-    assert "--mirrored is for networks that tell the class of each pixel" in capsys.readouterr().err
+    assert "--mirrored is for segmentation, and this run's" in capsys.readouterr().err
 
 
 def test_other_data_have_the_classes_of_the_run(folder, tmp_path, capsys):

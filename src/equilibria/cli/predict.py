@@ -1,17 +1,17 @@
-"""Tell what images show, with a trained network: the class of each, or a mask of the class of each
-pixel. IMAGES are files, folders, which stand for all images in them, and patterns in quotes.
+"""Classify or segment images with a trained network. IMAGES are files, folders, of which all
+images are taken, and glob patterns in quotes.
 
-A row for each image goes to predictions.jsonl in the folder --out and, in the end, to
-predictions.csv: what was found, and the status, the evaluations and the residual of its solve. For
-segmentation, masks/ has a PNG with the palette of the classes for each image, at its own size, and
-overlays/ the same over the image. A file that cannot be read gets a row that says why, and the rest
-goes on. The same command again continues where it was stopped, whatever stopped it.
+For each image a row is written to predictions.jsonl in the folder --out and, at the end, to
+predictions.csv: the prediction, and the status, the evaluations and the residual of its solve. For
+segmentation, masks/ has a palette PNG for each image, of the image's size, and overlays/ the mask
+blended over the image. A file that cannot be read gets a row with the error, and the rest go on.
+The same command again continues where it was stopped, whatever stopped it.
 
-For segmentation, images that are larger than what training has shown are seen through windows
-that overlap; --window says of which size.
+For segmentation, images much larger than those of the training are processed in overlapping
+windows; --window sets their size.
 
-With --video, images are the frames of a video, in natural order: each solve starts at the
-equilibrium of the frame before.
+With --video, images are the frames of a video, in natural order: each solve starts from the
+equilibrium of the previous frame.
 
 The exit status is 75 after a signal, with all rows saved, 1 if no image could be read or after an
 error, and otherwise 0.
@@ -45,24 +45,24 @@ def main(argv: Sequence[str]) -> int:
     """Run `equilibria predict` with the words `argv` and return the exit status."""
     parser = Parser("predict", __doc__)
     parser.add_argument("run", type=Path, help="run folder, for example runs/mdeq-images")
-    parser.add_argument("images", type=str, nargs="+", help="files, folders, patterns in quotes")
     parser.add_argument(
-        "--out", type=Path, help="folder of the rows (default: predictions in the run folder)"
+        "images", type=str, nargs="+", help="files, folders, or glob patterns in quotes"
     )
     parser.add_argument(
-        "--overwrite", action="store_true", help="start again, without the rows of earlier calls"
+        "--out", type=Path, help="folder to write to (default: predictions in the run folder)"
     )
     parser.add_argument(
-        "--batch-size", type=int, default=16, help="images of one size at once (default: 16)"
+        "--overwrite", action="store_true", help="start again, and delete earlier predictions there"
     )
     parser.add_argument(
-        "--top", type=int, default=5, help="classes that a row names, at most (default: 5)"
+        "--batch-size", type=int, default=16, help="images per batch, all of one size (default: 16)"
     )
     parser.add_argument(
-        "--no-overlays", action="store_true", help="segmentation: masks alone, no overlays"
+        "--top", type=int, default=5, help="most probable classes per row (default: 5)"
     )
+    parser.add_argument("--no-overlays", action="store_true", help="segmentation: write masks only")
     parser.add_argument(
-        "--video", action="store_true", help="take the images for frames that follow each other"
+        "--video", action="store_true", help="treat the images as consecutive frames of a video"
     )
     add_views(parser)
     parser.add_device()
@@ -76,8 +76,8 @@ def main(argv: Sequence[str]) -> int:
     recipe = folder.read_recipe()
     if not (isinstance(recipe.model, VisionConfig) or (folder.path / IMAGES).is_file()):
         raise UserError(
-            f"predict is for networks that see images, and {type(recipe.model).__name__} describes "
-            "another"
+            f"predict is for networks on images, and {folder.path} has another, "
+            f"{recipe.model.title}: name a run on images"
         )
     views = changes_of(arguments, recipe)
     if arguments.video and (views or not recipe.model.implicit):
@@ -127,7 +127,7 @@ def main(argv: Sequence[str]) -> int:
     ):
         begun = len(rows.done & {str(path) for path in paths})
         if begun:
-            console.print(f"{begun:,} of {len(paths):,} images have a row already", markup=False)
+            console.print(f"{begun:,} of {len(paths):,} images already have a row", markup=False)
         shown = bar.add_task("Images", total=len(paths), completed=begun)
         finished = predict(
             model,
@@ -172,12 +172,12 @@ def _summary(rows: Journal, wanted: set[str], console: Output) -> int:
         )
     if evaluations:
         console.print(
-            f"{sum(evaluations) / len(evaluations):.1f} evaluations an image"
+            f"{sum(evaluations) / len(evaluations):.1f} evaluations per image"
             + (
                 f"; {missed:,} of {read:,} solves did not converge" if missed else ", all converged"
             ),
             markup=False,
             highlight=False,
         )
-    console.done(f"{read:,} images; written to {rows.table}", rows.table)
+    console.done(f"{read:,} of {len(wanted):,} images predicted: {rows.table}", rows.table)
     return DONE if read else ERROR

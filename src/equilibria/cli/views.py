@@ -21,23 +21,25 @@ def add_views(parser: Parser) -> None:
         type=float,
         nargs="+",
         metavar="SCALE",
-        help="segmentation: mean of the class probabilities at these scales, 0.75 1 1.25 say",
+        help="segmentation: average the class probabilities over these scales, such as 0.75 1 1.25",
     )
     parser.add_argument(
-        "--mirrored", action="store_true", help="segmentation: and of the mirrored images"
+        "--mirrored",
+        action="store_true",
+        help="segmentation: average them over mirrored images too",
     )
     parser.add_argument(
         "--window",
         type=int,
         nargs=2,
         metavar=("HEIGHT", "WIDTH"),
-        help="segmentation: see larger images through windows of so many pixels, which overlap",
+        help="segmentation: process larger images in overlapping windows of this size, in pixels",
     )
     parser.add_argument(
         "--overlap",
         type=int,
         metavar="PIXELS",
-        help="pixels that two windows share at least (default: a quarter of the shorter side)",
+        help="least overlap of two windows, in pixels (default: a quarter of the shorter side)",
     )
 
 
@@ -58,16 +60,16 @@ def changes_of(arguments: Any, recipe: Recipe) -> dict[str, Any]:
         short = min(arguments.window)
         found["overlap"] = short // 4 if arguments.overlap is None else arguments.overlap
     elif arguments.overlap is not None:
-        raise UserError("--overlap is of windows: give their size with --window HEIGHT WIDTH")
+        raise UserError("--overlap needs windows: give their size with --window HEIGHT WIDTH")
     if found and not (isinstance(recipe.model, VisionConfig) and recipe.model.dense):
         raise UserError(
-            f"--{next(iter(found))} is for networks that tell the class of each pixel, and "
-            f"{type(recipe.model).__name__} describes another"
+            f"--{next(iter(found))} is for segmentation, which this run's {recipe.model.title} "
+            "does not do: leave it out"
         )
     if found and "masks" not in getattr(recipe.model, "heads", ("masks",)):
         raise UserError(
-            f"--{next(iter(found))} is for the class of each pixel, and this network has no head "
-            "for masks: leave it out"
+            f"--{next(iter(found))} is for segmentation, and this network has no head for masks: "
+            "leave it out"
         )
     return found
 

@@ -91,11 +91,14 @@ def _drawn(folder: Path, line: bytes) -> bool:
 
 def _check(folder: Path, about: Mapping[str, Any], overwrite: bool) -> None:
     known = folder / ABOUT
+    if folder.exists() and not folder.is_dir():
+        raise JournalError(f"{folder} is a file: name a folder with --out")
     if not folder.is_dir() or not any(not p.name.startswith(".") for p in folder.iterdir()):
         return
     if not known.is_file():
         raise JournalError(
-            f"{folder} exists and holds no predictions: name another folder with --out"
+            f"{folder} exists and holds no predictions, but other files: name another folder with "
+            "--out"
         )
     if overwrite:
         return
@@ -103,14 +106,33 @@ def _check(folder: Path, about: Mapping[str, Any], overwrite: bool) -> None:
         before = files.from_json(known.read_text("utf-8"))
     except ValueError:
         raise JournalError(
-            f"{known} is damaged: start again with --overwrite, or elsewhere with --out"
+            f"{known} is damaged: start again with --overwrite, or name another folder with --out"
         ) from None
     for key in {**about, **before}:
         if before.get(key) != about.get(key):
+            what = _differing(key, before.get(key), about.get(key))
             raise JournalError(
-                f"{folder} holds predictions with another {key} ({before.get(key)}; now "
-                f"{about.get(key)}): start again with --overwrite, or elsewhere with --out"
+                f"{folder} holds predictions {what}: start again with --overwrite, or name another "
+                "folder with --out"
             )
+
+
+def _differing(key: str, before: Any, now: Any) -> str:
+    """By what predictions differ from those of this call."""
+    if key == "run":
+        return f"of another run, {before}"
+    if key == "weights":
+        return "with other weights of this run, which has been trained on since"
+    return f"with other options ({key}: {_text(before)}; now: {_text(now)})"
+
+
+def _text(value: Any) -> str:
+    """An option's value as the command's user knows it."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_text(each)}" for key, each in value.items()) or "none"
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
 
 
 class Journal:

@@ -52,11 +52,13 @@ class Tiled(Model):
         super().__init__()
         self.model, self.size, self.overlap = model, size, overlap
         self.stride = stride or int(getattr(getattr(model, "config", None), "min_size", 1))
-        if overlap < 0 or min(size) - overlap < self.stride:
+        most = min(size) - self.stride
+        if not 0 <= overlap <= most:
             raise ValueError(
                 f"windows of {size[0]} x {size[1]} pixels cannot overlap by {overlap} in steps of "
-                f"{self.stride}: take larger windows, or an overlap between 0 and "
-                f"{max(0, min(size) - self.stride)}"
+                f"{self.stride}: take windows of at least {max(overlap, 0) + self.stride} x "
+                f"{max(overlap, 0) + self.stride}"
+                + (f", or an overlap between 0 and {most}" if most >= 0 else "")
             )
 
     @override
