@@ -97,7 +97,7 @@ def test_views_are_for_segmentation(tmp_path, capsys):
     small = ["--epochs", "1", "--model.width", "8", "--probes", "4"]
     assert main(["train", "digits", "--out", str(tmp_path / "run"), *small]) == 0
     assert main(["evaluate", str(tmp_path / "run"), "--mirrored"]) == 1
-    assert "--mirrored is for segmentation, and this run's" in capsys.readouterr().err
+    assert "--mirrored is for segmentation, which this run's" in capsys.readouterr().err
 
 
 def test_other_data_have_the_classes_of_the_run(folder, tmp_path, capsys):
