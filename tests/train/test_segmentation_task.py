@@ -125,6 +125,26 @@ def test_other_data_have_the_classes_of_the_run(folder, tmp_path, capsys):
     assert "classes that the run does not have: above" in capsys.readouterr().err
 
 
+def test_other_images_may_differ_in_size_and_are_compared_with_nothing(folder, tmp_path, capsys):
+    """They are only looked at, so that none has to share a batch with one of another size."""
+    (tmp_path / "halves.yaml").write_text(json.dumps(TREE))
+    run = tmp_path / "run"
+    words = ["train", str(tmp_path / "halves.yaml"), "--data", str(folder), "--out", str(run)]
+    assert main(words) == 0
+    other = tmp_path / "other"
+    for number, part in enumerate(("train", "test")):
+        write(other / part, count=3, seed=number)
+        for name in ("images", "masks"):
+            larger = Image.open(other / part / name / "1.png").resize((24, 32), Image.Resampling(0))
+            larger.save(other / part / name / "1.png")
+    (other / "classes.txt").write_text("left\nright\n")
+    capsys.readouterr()
+    assert main(["evaluate", str(run), "--data", str(other)]) == 0
+    assert "boosted trees" not in capsys.readouterr().out
+    alone = write(tmp_path / "alone", count=2, seed=3)  # no part of it is for training
+    assert main(["evaluate", str(run), "--data", str(alone)]) == 0
+
+
 @pytest.mark.parametrize(
     ("config", "words"),
     [

@@ -176,12 +176,14 @@ class SegmentationTask(Task):
         self.classes = len(self.labels)
         self.numbers: Tensor | None = None
         if seen is not None:
+            self.baseline = ""  # other images are compared with nothing
             self.numbers = torch.full((256,), VOID)
             self.numbers[: len(found.labels)] = torch.tensor(
                 seen.numbers(found.labels, found.title)
             )
         channels = self.images["test"].channels
-        self.shape = (channels, *self._usual_size())
+        high, wide = self._usual_size() if seen is None else seen.shape[1:]
+        self.shape = (channels, high, wide)
         if seen is None:
             self.statistics = self._statistics() if config.normalise else None
         else:
@@ -212,16 +214,16 @@ class SegmentationTask(Task):
         return None if self.config.crop == "auto" else self.config.crop
 
     def _usual_size(self) -> tuple[int, int]:
-        """The height and width that training images are shown at, or those of the smallest."""
+        """The height and width that training images are shown at."""
         if (crop := self.crop) is not None:
             return crop
-        images = self.images.get("train", self.images["test"])
-        if not images.same_size and "train" in self.images:
+        images = self.images["train"]
+        if not images.same_size:
             raise ValueError(
                 f"the images of {self.source or self.config.data} differ in size: show parts of "
                 "one size with task.crop, or bring all to one with task.size"
             )
-        return min(images.sizes)
+        return images.sizes[0]
 
     def _statistics(self) -> Statistics:
         train = self.images["train"]
