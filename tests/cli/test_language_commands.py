@@ -167,7 +167,7 @@ def test_one_page_tells_of_both(deq, explicit, capsys):
     html = (deq / "report.html").read_text()
     for text in (
         "Test perplexity",
-        "a trigram model has",
+        "trigram model: ",
         "Effect of more evaluations",
         "Evaluations in each epoch",
         "validation",

@@ -80,10 +80,10 @@ def test_a_classifier_is_shown_with_its_mistakes_and_what_it_took_them_for() -> 
     html = page([run(gallery=animals())])
     assert html.count("<img ") == 5 and html.count('src="data:image/png;base64,') == 5
     said = text(html)
-    assert "Of 50 test images, taken at random, the class of 7 is mistaken" in said
+    assert "Of 50 test images taken at random, 7 are misclassified" in said
     assert "the first 1 of these and the first 2 of the others" in said
-    assert "taken for dog &lt;b&gt;, 61.0 %" in said and "then dog &lt;b&gt;" not in said
-    assert "then cat 30.0 %" in said and "recognised, 90.0 %" in said
+    assert "predicted dog &lt;b&gt;, 61.0 %" in said and "then dog &lt;b&gt;" not in said
+    assert "then cat 30.0 %" in said and "correct, 90.0 %" in said
     assert "9 evaluations" in said and "1 evaluation " in said
     assert "30 evaluations, MAX_EVALS" in said and "no map" in said
     assert "within 0.001 of z*" in said
@@ -93,7 +93,7 @@ def test_a_classifier_is_shown_with_its_mistakes_and_what_it_took_them_for() -> 
 def test_a_classifier_without_a_mistake() -> None:
     content = animals()
     said = text(page([run(gallery=content | {"pictures": content["pictures"][1:], "wrong": 0})]))
-    assert "no class is mistaken. Shown are the first 2." in said
+    assert "none is misclassified. Shown are the first 2." in said
 
 
 def test_the_scale_names_its_ends() -> None:
@@ -110,7 +110,7 @@ def test_masks_stand_side_by_side_with_a_legend() -> None:
     html = page([run(gallery=streets())])
     assert html.count("<img ") == 3
     said = text(html)
-    for word in ("sky", "road", "truth", "predicted", "0001", "87.5 % of the pixels are right"):
+    for word in ("sky", "road", "truth", "predicted", "0001", "87.5 % of the pixels correct"):
         assert word in said
     assert "--key: #804080" in html
     assert "of z*, the solver" not in said  # nothing was solved for
@@ -139,8 +139,8 @@ def test_accuracy_of_each_class_and_what_it_is_taken_for(animals_told: dict[str,
     assert [bar.units for bar in found.bars] == ["8", "10", "0"]
     assert found.confusion.rows[0] == [0.75, 0.25, 0.0]
     html = page([animals_told])
-    assert "width: 75.0%" in html and "What is taken for what" in html
-    assert "What is taken for what" not in page([animals_told, {**animals_told, "name": "b"}])
+    assert "width: 75.0%" in html and "Confusion matrix" in html
+    assert "Confusion matrix" not in page([animals_told, {**animals_told, "name": "b"}])
 
 
 def test_overlap_of_each_class_is_read_from_the_evaluation() -> None:

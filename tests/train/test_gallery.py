@@ -160,7 +160,7 @@ def test_the_report_shows_mistakes_and_maps_and_keeps_them(
     assert main(report) == 0
     assert "looks at test images first" in capsys.readouterr().out.replace("\n", " ")
     html = (trained / "report.html").read_text()
-    assert html.count("<img ") == 12 and "What is taken for what" in html
+    assert html.count("<img ") == 12 and "Confusion matrix" in html
     content = json.loads((trained / "gallery" / "gallery.json").read_text())
     mistaken = [each["told"][0][0] != each["truth"] for each in content["pictures"]]
     assert mistaken == [True, True, True, False, False, False]

@@ -21,7 +21,7 @@ COMMANDS = {
     "initialise": "recommend initial weights for a recipe: ensemble and scale",
     "evaluate": "evaluate a run on its test data: metrics, evaluations, statuses",
     "doctor": "examine a run: convergence, uniqueness, gradient, use of depth",
-    "predict": "tell what images show, with a trained network: classes or masks",
+    "predict": "classify or segment images with a trained network",
     "generate": "continue a prompt with a trained language model",
     "export": "write a trained model as a file for ONNX Runtime or torch.export",
     "memory": "measure the memory of a training step of a run against depth",

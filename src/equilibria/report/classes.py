@@ -1,4 +1,4 @@
-"""How well each class is told, and which is taken for which."""
+"""How well each class is recognised, and which are confused."""
 
 from __future__ import annotations
 
@@ -104,10 +104,11 @@ def classes(run: Run) -> Classes | None:
         for k, label in enumerate(labels)
     ]
     text = (
-        "Intersection over union of each class on the test data: of all pixels that show it or are "
-        "taken for it, the share where both is so. A dash: the class is neither there nor told."
+        "Intersection over union of each class on the test data: of the pixels that are of the "
+        "class or predicted as it, the share that are both. A dash marks a class that is neither "
+        "present nor predicted."
         if dense
-        else "The share of the test images of each class that are told right."
+        else "The share of each class's test images that are classified correctly."
     )
     return Classes(
         "IoU" if dense else "accuracy",

@@ -80,10 +80,10 @@ def gallery(content: Mapping[str, Any] | None) -> Gallery | None:
     texts = [_scenes(content) if dense else _answers(content)]
     if scale := content["scale"]:
         texts.append(
-            "The second kind of picture is of the solve: for each place of the state at its "
-            "highest resolution, the number of evaluations after which it stays within "
-            f"{content['rtol']:g} of z*, the solver's tolerance, relative to the root mean square "
-            "of z* over that resolution. Bright places settle last."
+            "The map “settled after” shows where the solve converges late: for each position of "
+            "the state at its highest resolution, the number of evaluations after which it stays "
+            f"within {content['rtol']:g} of z*, the solver's tolerance, relative to the root mean "
+            "square of z* over that resolution. Bright positions settle last."
         )
     if any(p["solve"] and "late" not in p["files"] for p in content["pictures"]):
         texts.append("Where a solve did not converge there is no z* to settle at, and no map.")
@@ -99,22 +99,21 @@ def gallery(content: Mapping[str, Any] | None) -> Gallery | None:
 def _answers(content: Mapping[str, Any]) -> str:
     seen, wrong, pictures = content["seen"], content["wrong"], content["pictures"]
     shown = sum(_mistaken(picture) for picture in pictures)
-    which = "all there are" if seen == content["count"] else "taken at random"
-    of = f"Of {plural(seen, 'test image')}, {which},"
+    images = plural(seen, "test image")
+    of = f"Of all {images}," if seen == content["count"] else f"Of {images} taken at random,"
     if not shown:
-        return f"{of} no class is mistaken. Shown are the first {len(pictures)}."
+        return f"{of} none is misclassified. Shown are the first {len(pictures)}."
     return (
-        f"{of} the class of {wrong} is mistaken. Shown are the first {shown} of these and the "
-        f"first {len(pictures) - shown} of the others: how many mistakes are shown says nothing of "
-        "how frequent they are."
+        f"{of} {wrong} {'is' if wrong == 1 else 'are'} misclassified. Shown are the first {shown} "
+        f"of these and the first {len(pictures) - shown} of the others: the selection does not "
+        "reflect how frequent mistakes are."
     )
 
 
 def _scenes(content: Mapping[str, Any]) -> str:
     return (
-        f"{plural(content['seen'], 'image')} of the {content['count']} to test on, spread evenly "
-        "over them whatever the network makes of them. Truth is left empty where a pixel has no "
-        "class."
+        f"{content['seen']} of {plural(content['count'], 'test image')}, evenly spaced, whatever "
+        "the network predicts for them. Void pixels of the truth are left blank."
     )
 
 
@@ -125,11 +124,11 @@ def _mistaken(picture: Mapping[str, Any]) -> bool:
 def _card(picture: Mapping[str, Any], dense: bool) -> Card:
     solve, wrong = picture["solve"], _mistaken(picture)
     if dense:
-        title, notes = picture["name"], [f"{share(picture['right'])} of the pixels are right"]
+        title, notes = picture["name"], [f"{share(picture['right'])} of the pixels correct"]
     else:
         title = picture["truth"]
         (best, chance), *others = picture["told"]
-        notes = [f"{'taken for ' + best if wrong else 'recognised'}, {share(chance)}"]
+        notes = [f"{'predicted ' + best if wrong else 'correct'}, {share(chance)}"]
         if others:
             notes.append("then " + ", ".join(f"{name} {share(value)}" for name, value in others))
     if solve is not None:

@@ -227,7 +227,7 @@ def _beside(run: Run) -> str:
     for other in ("baseline", "peer"):
         if math.isfinite(value := number(run, "evaluation", other, primary.name)):
             name = pick(run, "evaluation", other, "name")
-            parts.append(f"a {name} has {primary.format(value)}")
+            parts.append(f"{name}: {primary.format(value)}")
     return "; ".join(parts)
 
 

@@ -136,8 +136,8 @@ MEAN_IOU = Metric(
     name="miou",
     label="mean IoU",
     figure=lambda sums: iou(sums["confusion"]).nanmean().item(),
-    description="Intersection over union of what a class is and what is taken for it, over all "
-    "pixels of all images but void ones, mean over the classes.",
+    description="Intersection over union of the true and the predicted pixels of a class, over all "
+    "images, void excluded, averaged over the classes.",
     **PERCENT,
 )
 PIXELS = Metric(
@@ -146,7 +146,7 @@ PIXELS = Metric(
     figure=lambda sums: (
         sums["confusion"].diagonal().sum() / sums["confusion"].sum().double()
     ).item(),
-    description="The share of pixels, but void ones, whose class is right.",
+    description="The share of pixels classified correctly, void excluded.",
     **PERCENT,
 )
 CLASSES = Metric(
