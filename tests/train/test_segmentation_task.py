@@ -237,6 +237,18 @@ def test_auto_is_settled_from_the_images(tmp_path):
         ImageSegmentation(size=(3,))
 
 
+def test_what_was_chosen_is_said_whole(tmp_path, capsys):
+    """A height and a width, and not the first line of them as a list in YAML."""
+    folder = write(tmp_path / "halves", size=(180, 240), count=4)
+    tree = {**TREE, "task": {**TREE["task"], "size": "auto", "crop": None}}
+    (tmp_path / "halves.yaml").write_text(json.dumps(tree))
+    words = ["train", str(tmp_path / "halves.yaml"), "--data", str(folder), "--epochs", "1"]
+    assert main([*words, "--out", str(tmp_path / "run"), "--batch-size", "50"]) == 1
+    out, err = capsys.readouterr()
+    assert "Chosen for halves: task.size [120, 160]" in out
+    assert "only 3 training samples: take at most --batch-size 3" in err
+
+
 def test_batches_are_a_function_of_the_step(folder):
     task = task_of(folder, crop=(16, 20), scale=(0.5, 2.0), flip=True, colour=0.3)
     one, other = task.feed(4, 0), task.feed(4, 0)

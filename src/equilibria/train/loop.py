@@ -101,7 +101,7 @@ def train(
         if resume:
             folder.check_same(recipe)
         if chosen := recipes.followed(asked, recipe):
-            said = f"What follows from {task.source}: {', '.join(chosen)}"
+            said = f"Chosen for {task.source}: {', '.join(chosen)}"
             console.print(said, soft_wrap=True, markup=False, highlight=False)
         fresh = not (resume and folder.checkpoints.all())
         begins = recipe.initialisation
@@ -118,7 +118,8 @@ def train(
         console.print(
             f"{recipe.model.title}, {parameters(trainer.model):,} parameters, on "
             f"{task.source or 'its own data'}, "
-            f"{recipe.epochs} epochs of {trainer.steps_per_epoch} steps on "
+            f"{_counted(recipe.epochs, 'epoch')} of "
+            f"{_counted(trainer.steps_per_epoch, 'step')} on "
             f"{accelerator.num_processes} x {accelerator.device.type}",
             soft_wrap=True,
             markup=False,
@@ -305,6 +306,10 @@ def _record(trainer: Trainer, folder: Folder, console: Console, command: Sequenc
     ]
     files.write_json(folder.info, about)
     folder.update(recipe)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def conclude(trainer: Trainer, folder: Folder, console: Console) -> None:

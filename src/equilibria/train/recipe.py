@@ -237,7 +237,8 @@ def followed(recipe: Recipe, resolved: Recipe) -> list[str]:
     """Return a line 'key value' for each key that is `auto` in a recipe and resolved since."""
     before, after = (dict(_leaves(dump(each))) for each in (recipe, resolved))
     keys = [key for key, value in before.items() if value == AUTO != after[key]]
-    return [f"{key} {yaml.safe_dump(after[key]).splitlines()[0]}" for key in keys]
+    text = {key: yaml.safe_dump(after[key], default_flow_style=True) for key in keys}
+    return [f"{key} {value.splitlines()[0]}" for key, value in text.items()]
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
