@@ -79,8 +79,11 @@ def test_views_of_a_run(folder, tmp_path, capsys):
     words = ["train", str(tmp_path / "halves.yaml"), "--data", str(folder), "--out", str(run)]
     assert main(words) == 0
     evaluate = ["evaluate", str(run), "--no-trigram"]
+    capsys.readouterr()
     assert main([*evaluate, "--scales", "0.75", "1", "--mirrored"]) == 0
+    assert "scales 0.75 1, mirrored" in " ".join(capsys.readouterr().out.split())
     assert main([*evaluate, "--window", "12", "12", "--overlap", "4"]) == 0
+    assert "windows of 12 x 12" in " ".join(capsys.readouterr().out.split())
     found = json.loads((run / "evaluation-changed.json").read_text())
     assert (found["window"], found["overlap"]) == ([12, 12], 4) and "scales" not in found
     whole = json.loads((run / "evaluation.json").read_text())

@@ -136,7 +136,7 @@ def main(argv: Sequence[str]) -> int:
         result["other"] = {"source": loaded.other, "checksum": task.checksum}
     other = None if loaded.other is None else task
     path = folder.evaluation_of(arguments.split, changed=bool(changes), other=other)
-    show(result, loaded, console)  # first: a full disk takes nothing from what was measured
+    show(result, loaded, console, views)  # first: a full disk takes nothing from what was measured
     files.write_json(path, {**result, **changes})
     if wrong:
         console.print(wrong, style="bold red", soft_wrap=True, markup=False)
@@ -218,14 +218,33 @@ def _not_finite(result: Mapping[str, Any], loaded: run.Run) -> str:
     return ""
 
 
-def show(result: Mapping[str, Any], loaded: run.Run, console: Console) -> None:
-    """Print the figures."""
+def _seen(views: Mapping[str, Any]) -> str:
+    """How images were seen, after a title; "" as usual."""
+    parts = list[str]()
+    if "scales" in views:
+        parts.append("scales " + " ".join(f"{scale:g}" for scale in views["scales"]))
+    if "mirrored" in views:
+        parts.append("mirrored")
+    if "window" in views:
+        parts.append("windows of {} x {}".format(*views["window"]))
+    return "".join(f", {part}" for part in parts)
+
+
+def show(
+    result: Mapping[str, Any],
+    loaded: run.Run,
+    console: Console,
+    views: Mapping[str, Any] | None = None,
+) -> None:
+    """Print the figures, under `views` as `measure` takes them."""
     task = loaded.data
     unit, split, primary = task.unit, task.eval_split, task.primary
     where = f"{loaded.folder},"
     if loaded.other is not None:
         where = f"{loaded.folder} on other data:"
-    title = f"{where} {result[unit]} {result['split']} {unit} of {task.source}"
+    title = (
+        f"{where} {result[unit]:,} {result['split']} {unit} of {task.source}{_seen(views or {})}"
+    )
     table = Table("figure", "value", title=title)
     for name, value in _figures(result, task):
         table.add_row(name, value)
