@@ -107,7 +107,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(make, quiet):
 
 
 def test_batches_larger_than_the_data_are_refused(make):
-    with pytest.raises(TrainingError, match="batch_size is 5000 but there are only"):
+    with pytest.raises(TrainingError, match="batch_size is 5000 but the run has only"):
         make("run", "--batch_size", "5000")
 
 

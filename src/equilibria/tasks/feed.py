@@ -115,7 +115,7 @@ class Order:
         self.steps = count // batch_size
         if self.steps == 0:
             raise ValueError(
-                f"batch_size is {batch_size} but there are only {count:,} training sample"
+                f"batch_size is {batch_size} but the run has only {count:,} training sample"
                 f"{'s' if count > 1 else ''}: take at most --batch-size {count}"
             )
         self._latest = (-1, torch.empty(0))

@@ -110,7 +110,8 @@ def transfer(source: str | Path, model: nn.Module) -> Transfer:
     fits = _share(own, taken, cells or list(own))
     if fits < _SHARE:
         few = "none" if not fits else f"only {100 * fits:.1f} %"
-        example = _difference(own, given, (unlike or new)[0])
+        differing = [name for name in (*unlike, *new) if name in (cells or own)]
+        example = _difference(own, given, differing[0])
         raise CheckpointError(
             f"init_from: {few} of the {'cell' if cells else 'model'}'s weights are in {path} with "
             f"the same name and shape ({example}): take a run of the same cell, or set the model's "
