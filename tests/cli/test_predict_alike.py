@@ -16,7 +16,9 @@ from PIL import Image
 
 from equilibria.cli.main import main
 from equilibria.data.images import layout
+from equilibria.predict.engine import _solve
 from equilibria.predict.seeing import sight
+from equilibria.solve import Picard, fixed_point
 from equilibria.tasks import ImageClassification, ImageSegmentation
 from equilibria.tasks.seen import IMAGES, Seen
 
@@ -145,18 +147,38 @@ def test_frames_start_at_the_equilibrium_before(trained, tmp_path):
     assert abs(warm[1] - cold[1]) <= 1 and abs(warm[11] - cold[11]) <= 1
 
 
+def test_a_row_tells_the_worst_of_several_solves():
+    """Whichever comes first: the windows of an image end one by one."""
+
+    def cell(z, x):
+        return torch.where(x > 1, torch.inf, 0.9 * z + x)
+
+    few, x = Picard(max_evals=3), torch.tensor([[1.0], [2.0]])
+    good, short, bad = (
+        fixed_point(cell, z0, x[k], solver=few)
+        for z0, k in ((torch.full((1, 1), 10.0), [0]), (torch.zeros(1, 1), [0]), (x[1:], [1]))
+    )
+    rows = [_solve(order, 0) for order in ((good, short, bad), (bad, short, good), (short, good))]
+    assert [row["status"] for row in rows] == ["NONFINITE", "NONFINITE", "MAX_EVALS"]
+    assert rows[0]["evaluations"] == rows[1]["evaluations"] >= 5
+
+
 def test_a_signal_stops_it_with_all_rows_saved(trained, tmp_path):
     images, out = tmp_path / "images", tmp_path / "out"
     all_modes.write(images, 60, ((60, 80), (80, 60)))
+    all_modes.write(tmp_path / "others", 3, ((8, 8),))
+    assert predict(trained["masks"], tmp_path / "others", out) == 0
     words = predicting.words_of(trained["masks"], images, out)
     process = subprocess.Popen(
         [sys.executable, "-m", "equilibria", *words], stderr=subprocess.PIPE, text=True
     )
     table = out / "predictions.jsonl"
-    while process.poll() is None and not (table.exists() and table.stat().st_size):
+    before = table.stat().st_size
+    while process.poll() is None and table.stat().st_size == before:
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate()
     assert process.returncode == 75 and "the same command continues" in said
     count = len(predicting.rows(out))
-    assert 0 < count < 60 and (out / "predictions.csv").read_bytes().count(b"\n") == count + 1
+    assert 3 < count < 63 and f"stopped after {count - 3} of 60 images" in said
+    assert (out / "predictions.csv").read_bytes().count(b"\n") == count + 1

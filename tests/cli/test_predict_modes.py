@@ -80,6 +80,20 @@ def test_what_is_no_image_is_a_row(trained, tmp_path, kind):
         assert row["result"] == "ok" or row["path"] in row["error"]
 
 
+def test_an_image_that_is_too_small_is_a_row(trained, tmp_path):
+    images = tmp_path / "images"
+    all_modes.write(images, 2, ((16, 24),))
+    all_modes.noise(0, (3, 24)).save(images / "flat.png")
+    found = {
+        Path(row["path"]).name: row
+        for row in predict(trained["masks"], images, out=tmp_path / "out")
+    }
+    assert [row["result"] for row in found.values()].count("ok") == 2
+    assert "has 3 x 24 pixels, and the network needs 4 x 4" in found["flat.png"]["error"]
+    classes = predict(trained["classes"], images / "flat.png", out=tmp_path / "classes")
+    assert classes[0]["result"] == "ok"  # brought to the size of its digits
+
+
 def test_paths_of_any_characters(trained, tmp_path):
     images, content = tmp_path / "images", all_modes.noise(0, (16, 16))
     names = (

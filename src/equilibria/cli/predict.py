@@ -89,6 +89,7 @@ def main(argv: Sequence[str]) -> int:
     seen = Seen.read(folder.path / IMAGES)
     out = arguments.out or folder.path / "predictions"
     paths = pictures(arguments.images, without=out)
+    wanted = {str(path) for path in paths}
     loaded = run.load(folder.path, data=False)
     accelerator = evaluation.accelerator(recipe.precision, arguments.device)
     console = Output(quiet=arguments.quiet)
@@ -125,7 +126,7 @@ def main(argv: Sequence[str]) -> int:
             disable=console.quiet or not console.is_terminal,
         ) as bar,
     ):
-        begun = len(rows.done & {str(path) for path in paths})
+        begun = len(rows.done & wanted)
         if begun:
             console.print(f"{begun:,} of {len(paths):,} images already have a row", markup=False)
         shown = bar.add_task("Images", total=len(paths), completed=begun)
@@ -137,16 +138,17 @@ def main(argv: Sequence[str]) -> int:
             accelerator,
             options,
             large=large,
+            smallest=recipe.model.min_size if isinstance(recipe.model, VisionConfig) else 1,
             progress=lambda count: bar.advance(shown, count),
             stop=lambda: bool(signals.received),
         )
         rows.tabulate()
     if not finished:
         raise Stopped(
-            f"stopped after {len(rows.done):,} of {len(paths):,} images; all rows are saved in "
-            f"{rows.rows}; the same command continues"
+            f"stopped after {len(rows.done & wanted):,} of {len(paths):,} images; all rows are "
+            f"saved in {rows.rows}; the same command continues"
         )
-    return _summary(rows, {str(path) for path in paths}, console)
+    return _summary(rows, wanted, console)
 
 
 def _summary(rows: Journal, wanted: set[str], console: Output) -> int:

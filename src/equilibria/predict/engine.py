@@ -67,7 +67,7 @@ class Large:
 
 @dataclass(frozen=True)
 class Unreadable:
-    """An image that cannot be read."""
+    """An image that cannot be read, or is too small to be seen."""
 
     path: Path
     error: str
@@ -87,6 +87,7 @@ def predict(
     options: Options,
     *,
     large: Large | None = None,
+    smallest: int = 1,
     progress: Callable[[int], object] = lambda done: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> bool:
@@ -100,6 +101,7 @@ def predict(
         accelerator: gives device and precision.
         options: see there.
         large: what sees images that are too large for the model; None to show it all of them.
+        smallest: height and width, in pixels, that the model needs at least.
         progress: called with the number of rows that were written at once.
         stop: asked after each batch.
 
@@ -109,7 +111,7 @@ def predict(
     left = [path for path in paths if str(path) not in journal.done]
     before: tuple[tuple[int, ...], Solution] | None = None
     with torch.no_grad(), evaluating(model):
-        for batch in _batches(left, seen, options):
+        for batch in _batches(left, seen, options, smallest):
             if isinstance(batch, Unreadable):
                 journal.add([batch.row])
                 progress(1)
@@ -144,15 +146,23 @@ def predict(
 
 
 def _batches(
-    paths: Sequence[Path], seen: Seen, options: Options
+    paths: Sequence[Path], seen: Seen, options: Options, smallest: int
 ) -> Iterator[list[Sight] | Unreadable]:
     """Images of one size, as they follow each other; and what cannot be read, in order too."""
 
     def read(path: Path) -> Sight | Unreadable:
         try:
-            return sight(path, seen)
+            found = sight(path, seen)
         except DataError as error:
             return Unreadable(path, str(error))
+        high, wide = found.pixels.shape[1:]
+        if min(high, wide) < smallest:
+            return Unreadable(
+                path,
+                f"{path} has {high} x {wide} pixels, and the network needs {smallest} x "
+                f"{smallest}: make it larger",
+            )
+        return found
 
     waiting: list[Sight] = []
     size = 1 if options.video else options.batch_size
@@ -222,9 +232,9 @@ def _solve(solutions: Sequence[Solution], place: int) -> dict[str, Any]:
     """How the solves of an image ended: the worst of them, and their evaluations together."""
     if not solutions:
         return {}
-    statuses = [Status(int(each.status[place])) for each in solutions]
     return {
-        "status": next((s for s in statuses if s is not Status.CONVERGED), statuses[0]).name,
+        # From CONVERGED up to NONFINITE, each number is of a worse end.
+        "status": Status(max(int(each.status[place]) for each in solutions)).name,
         "evaluations": sum(int(each.stats.evals[place]) for each in solutions),
         "residual": max(float(each.stats.residual[place]) for each in solutions),
     }
