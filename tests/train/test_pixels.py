@@ -137,6 +137,22 @@ def test_image_and_mask_stay_together(crop, scale):
         assert (shown[:, ~known] == 0).all()
 
 
+@pytest.mark.parametrize("flip", [False, True])
+def test_a_crop_without_scaling_has_the_pixels_of_the_image(flip):
+    """In between two pixels, an image would be blurred in training and sharp in the test."""
+    image = torch.rand(3, 9, 11, generator=torch.Generator().manual_seed(0))
+    mask = torch.arange(99, dtype=torch.uint8).view(9, 11)
+    begins = set()
+    for each in torch.rand(60, DRAWS, generator=torch.Generator().manual_seed(2)):
+        shown, classes = seen(image, mask, View(crop=(9, 8), flip=flip), each)
+        first = int(classes[0].min())
+        begins.add(first)
+        assert torch.equal(classes.sort(1).values, mask[:, first : first + 8])
+        places = classes.long().flatten()
+        assert torch.allclose(shown.flatten(1), image.flatten(1)[:, places], atol=1e-5)
+    assert begins == {0, 1, 2, 3}
+
+
 def test_a_larger_crop_is_void_around_the_image():
     image, mask = scene()
     shown, classes = seen(image, mask, View(crop=(40, 32)), drawn())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass
 
@@ -44,7 +45,8 @@ class View:
 def seen(image: Tensor, mask: Tensor, view: View, drawn: Tensor) -> tuple[Tensor, Tensor]:
     """Return an image and its mask as training sees them.
 
-    Colours are interpolated linearly, classes taken from the nearest pixel. Where an image is
+    Colours are interpolated linearly, classes taken from the nearest pixel; without scaling, pixels
+    are the image's own. Where an image is
     smaller than the crop, what is left is 0 (before normalisation) and `VOID`.
 
     Args:
@@ -83,7 +85,9 @@ def seen(image: Tensor, mask: Tensor, view: View, drawn: Tensor) -> tuple[Tensor
 def _places(shown: int, length: int, scale: float, chance: float) -> Tensor:
     """Where the pixels of a crop lie along a side, from -1 to 1."""
     spare = length - shown / scale  # negative where the crop is larger than the image
-    begin = chance * spare
+    # Without scaling, whole pixels: in between two of them the image would be blurred.
+    whole = math.copysign(int(chance * (abs(spare) + 1)), spare)
+    begin = whole if scale == 1.0 else chance * spare
     middles = begin + (torch.arange(shown) + 0.5) / scale
     return 2 * middles / length - 1
 
