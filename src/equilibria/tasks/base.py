@@ -71,8 +71,8 @@ class Task(abc.ABC):
             ValueError: the task does not say.
         """
         raise ValueError(
-            "epoch_steps is auto, which the task own_images can tell: set it to a number of steps, "
-            "or to null for a pass over the data"
+            "epoch_steps is auto, which only the task own_images supports: set it to a number of "
+            "steps, or to null for a pass over the data"
         )
 
     def model(self, config: ModelConfig, **layer: Any) -> Model:
