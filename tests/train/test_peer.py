@@ -107,6 +107,38 @@ def test_logistic_regression_tells_what_is_linear():
     assert found["accuracy"] > 0.95 and 0 < found["loss"] < math.log(3)
 
 
+def correlated(count):
+    """Two pixels with the same noise: the class is in their difference alone."""
+    random = torch.Generator().manual_seed(0)
+    targets = torch.arange(count) % 2
+    noise = 0.4 * torch.randn(count, generator=random)
+    pixels = torch.stack([0.1 * targets + noise, noise], 1)
+    return Split(pixels.view(count, 1, 1, 2), targets)
+
+
+def test_the_penalty_is_as_weak_as_the_images_want(monkeypatch):
+    found = linear.regression(correlated(400), 2)
+    assert found.strength == 1.0 and found.figures(correlated(400))["accuracy"] > 0.9
+    monkeypatch.setattr(linear, "STRENGTHS", (1e-5, 1e-4, 1e-3, 1e-2))
+    assert linear.regression(correlated(400), 2).figures(correlated(400))["accuracy"] < 0.7
+
+
+def test_weaker_penalties_are_not_tried_after_two_that_are_worse(monkeypatch):
+    scores, tried = (0.5, 0.7, 0.7, 0.6, 0.6, 0.9), []
+
+    class Fitted:
+        def __init__(self, strength):
+            self.strength = strength
+
+        def score(self, rows, targets):
+            tried.append(self.strength)
+            return scores[linear.STRENGTHS.index(self.strength)]
+
+    monkeypatch.setattr(linear, "_fitted", lambda rows, targets, strength: Fitted(strength))
+    assert linear.regression(correlated(40), 2).strength == linear.STRENGTHS[1]
+    assert tried == list(linear.STRENGTHS[:5])
+
+
 def test_a_class_that_was_never_seen_is_never_told():
     few = images(40)
     seen = few.targets < 2
