@@ -91,6 +91,14 @@ def test_sizes_may_differ(tmp_path):
     assert found.test.decoded().select(torch.tensor([1, 0])).sizes == [(12, 16), (7, 9)]
 
 
+def test_a_palette_of_greys_tells_no_classes_apart(tmp_path):
+    """As `Image.fromarray(mask).convert("P")` writes it: black beside almost black."""
+    folder = write(tmp_path / "own")
+    for path in (folder / "masks").iterdir():
+        Image.open(path).convert("L").convert("P").save(path)
+    assert read(folder).colours == palette(3)
+
+
 def test_values_colours_and_void(tmp_path):
     folder = write(tmp_path / "own", classes="# ours\n7: sky\n\n40: earth\n2: void\n")
     for path in (folder / "masks").iterdir():

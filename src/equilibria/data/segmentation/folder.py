@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,9 @@ EXPECTED = (
 _VOID = ("void", "ignore", "unlabelled", "unlabeled")
 _VALUE = re.compile(r"(\d+)\s*:\s*(\S.*)")
 _LOSSY = (".jpg", ".jpeg")
+_APART = 16
+"""By how much red, green or blue of two classes must differ to be seen."""
+
 _SEED = 0
 _TEST_SHARE = 0.1
 
@@ -157,10 +161,10 @@ def load(
     _check_kind(source, of_masks)
     check_sizes(source, of_masks)
     # Values first, whatever they stand for: another classes.txt need not decode the files again.
-    values = replace(source, sizes=stored, numbers=np.arange(256, dtype=np.int16))
-    found = counts(values, hashlib.sha256(f"{checksum}{mask_checksum}".encode()).hexdigest())
+    plain = replace(source, sizes=stored, numbers=np.arange(256, dtype=np.int16))
+    found = counts(plain, hashlib.sha256(f"{checksum}{mask_checksum}".encode()).hexdigest())
     _check_values(source, found, classes, path / CLASSES, whole)
-    colours = _colours(source, of_masks)
+    values = [int(np.flatnonzero(classes.numbers == k)[0]) for k in range(len(classes.labels))]
     every = MaskedImages(
         names=[Path(name).stem for name in images],
         sizes=source.sizes,
@@ -176,10 +180,7 @@ def load(
         test=every.select(splits[TEST]),
         valid=every.select(splits["valid"]) if "valid" in splits else None,
         labels=classes.labels,
-        colours=tuple(
-            colours[int(np.flatnonzero(classes.numbers == number)[0])]
-            for number in range(len(classes.labels))
-        ),
+        colours=_colours(source, of_masks, values),
         checksum=f"sha256:{hashlib.sha256(key.encode()).hexdigest()}",
     )
 
@@ -326,13 +327,23 @@ def _check_values(
         )
 
 
-def _colours(source: Encoded, of_masks: Sequence[Header]) -> tuple[tuple[int, int, int], ...]:
-    """The colours of the first palette, and those of `palette` where it has fewer or none."""
+def _colours(
+    source: Encoded, of_masks: Sequence[Header], values: Sequence[int]
+) -> tuple[tuple[int, int, int], ...]:
+    """The colours that values have in the first palette, if it tells them apart, or in `palette`.
+
+    Programs that know no colours write a palette of greys, 0 beside 1 beside 2.
+    """
     own: list[tuple[int, int, int]] = []
     for mask, header in zip(source.masks, of_masks, strict=True):
         if header.mode == "P":
             with decode.open_image(Path(mask)) as file:
-                values = decode.identified(file, mask).getpalette() or []
-            own = [(values[k], values[k + 1], values[k + 2]) for k in range(0, len(values) - 2, 3)]
+                found = decode.identified(file, mask).getpalette() or []
+            own = [(found[k], found[k + 1], found[k + 2]) for k in range(0, len(found) - 2, 3)]
             break
-    return (*own, *palette(256)[len(own) :])
+    usual = palette(256)
+    given = tuple((*own, *usual[len(own) :])[value] for value in values)
+    apart = min(
+        max(abs(x - y) for x, y in zip(a, b, strict=True)) for a, b in combinations(given, 2)
+    )
+    return given if apart >= _APART else tuple(usual[value] for value in values)
