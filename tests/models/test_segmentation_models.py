@@ -189,6 +189,15 @@ def test_a_coarser_scale_starts_the_next():
     assert torch.allclose(found[True].output, found[False].output, atol=1e-2)
 
 
+@pytest.mark.parametrize("windows", [False, True])
+def test_no_scale_is_too_small_for_the_network(windows):
+    model = eq.models.create("unet", shape=(3, 8, 8), classes=2, widths=(4, 8)).eval()
+    inner = Tiled(model, size=(8, 8), overlap=2) if windows else model
+    with torch.no_grad():
+        found = MultiScale(inner, scales=(0.01, 1.0))(torch.rand(1, 3, 20, 20)).output
+    assert found.shape == (1, 2, 20, 20) and found.isfinite().all()
+
+
 def test_scales_are_checked():
     with pytest.raises(ValueError, match="scales must be positive"):
         MultiScale(SMALL.build(), scales=(0.5, 0.0))

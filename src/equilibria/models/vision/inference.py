@@ -31,8 +31,8 @@ class Tiled(Model):
 
     Windows begin at multiples of `stride`, and two neighbours share a strip of at least `overlap`
     pixels. Of this strip the outer quarter of each window is not used: what is told there is told
-    without seeing what lies beyond. From there to the middle of the strip the weight of a window
-    rises linearly from 0 to 1. A network whose receptive field reaches no further than a quarter of
+    without seeing what lies beyond. From there the weight of a window rises to that of the other,
+    in the middle of the strip. A network whose receptive field reaches no further than a quarter of
     the overlap tells of each pixel what it tells of it in the whole image.
 
     Args:
@@ -51,7 +51,7 @@ class Tiled(Model):
     ) -> None:
         super().__init__()
         self.model, self.size, self.overlap = model, size, overlap
-        self.stride = stride or int(getattr(getattr(model, "config", None), "min_size", 1))
+        self.stride = stride or _smallest(model)
         most = min(size) - self.stride
         if not 0 <= overlap <= most:
             raise ValueError(
@@ -156,7 +156,7 @@ class MultiScale(Model):
         total: Tensor | None = None
         solutions: list[Solution] = []
         coarser: Sequence[Tensor] | None = None
-        smallest = int(getattr(getattr(self.model, "config", None), "min_size", 1))
+        smallest = _smallest(self.model)
         for scale in self.scales:
             target = [max(smallest, round(scale * side)) for side in size]
             image = x
@@ -189,3 +189,9 @@ class MultiScale(Model):
         sizes = self.model.config.sizes(*image.shape[2:])
         z0 = tuple(upsampled(z, size) for z, size in zip(start, sizes, strict=True))
         return self.model(image, z0=z0)
+
+
+def _smallest(model: Model) -> int:
+    """The smallest height and width of an image that a model can take, as its config has it."""
+    seen = model.model if isinstance(model, Tiled) else model
+    return int(getattr(getattr(seen, "config", None), "min_size", 1))
