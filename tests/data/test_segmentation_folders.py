@@ -246,6 +246,18 @@ def test_what_is_wrong_is_named_before_training(tmp_path, spoil, words):
         read(folder)
 
 
+@pytest.mark.parametrize(("spoil", "words"), [(only_void, "void"), (one_class, "earth or void")])
+def test_training_masks_without_classes_are_named(tmp_path, spoil, words):
+    """Though there are some in the test part."""
+    folder = tmp_path / "own"
+    for part in ("train", "test"):
+        write(folder, part=part)
+    read(folder)
+    spoil(folder / "train")
+    with pytest.raises(DataError, match=f"all pixels of the training masks in .* are {words}"):
+        read(folder)
+
+
 def test_one_class_is_enough_to_evaluate(tmp_path):
     folder = write(tmp_path / "own")
     one_class(folder)

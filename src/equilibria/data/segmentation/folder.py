@@ -163,7 +163,9 @@ def load(
     # Values first, whatever they stand for: another classes.txt need not decode the files again.
     plain = replace(source, sizes=stored, numbers=np.arange(256, dtype=np.int16))
     found = counts(plain, hashlib.sha256(f"{checksum}{mask_checksum}".encode()).hexdigest())
-    _check_values(source, found, classes, path / CLASSES, whole)
+    splits = _splits(parts, whole)
+    _check_values(source, found, classes, path / CLASSES)
+    _check_learned(found if whole else found[splits[TRAIN].numpy()], classes, path, whole)
     values = [int(np.flatnonzero(classes.numbers == k)[0]) for k in range(len(classes.labels))]
     every = MaskedImages(
         names=[Path(name).stem for name in images],
@@ -172,7 +174,6 @@ def load(
         source=source,
         places=range(len(pairs)),
     )
-    splits = _splits(parts, whole)
     key = f"{classes.labels}{classes.numbers.tolist()}{checksum}{mask_checksum}"
     return SegmentationSet(
         title=path.resolve().name,
@@ -293,37 +294,43 @@ def _check_kind(source: Encoded, of_masks: Sequence[Header]) -> None:
             )
 
 
-def _check_values(
-    source: Encoded, found: np.ndarray, classes: Classes, listed: Path, whole: bool
-) -> None:
-    """Raise DataError if a mask has a value that no class has, or there is nothing to learn.
+def _check_values(source: Encoded, found: np.ndarray, classes: Classes, listed: Path) -> None:
+    """Raise DataError if a mask has a value that no class has.
 
     Args:
         source: The files.
         found: How many pixels of each value every mask has, ``(count, 256)``.
         classes: What values stand for.
         listed: The file that says so.
-        whole: Whether nothing is to be learned.
     """
     unknown = (found > 0) & (classes.numbers < 0)
     if unknown.any():
         place = int(unknown.any(1).argmax())
         value = int(unknown[place].argmax())
-        pixels = int(found[place, value])
         raise DataError(
-            f"{source.masks[place]} has the value {value} ({pixels:,} pixel"
-            f"{'s' if pixels > 1 else ''}), which {listed} does not list: add the line "
-            f"'{value}: NAME' there, or '{value}: void'; if one line has a value, all need one"
+            f"{source.masks[place]} has the value {value} ({found[place, value]:,} pixels), which "
+            f"{listed} does not list: it has {len(classes.labels)} classes. Add it there, as a "
+            f"class or as '{value}: void'"
         )
+
+
+def _check_learned(found: np.ndarray, classes: Classes, root: Path, whole: bool) -> None:
+    """Raise DataError if there is nothing to learn from masks, or to test on.
+
+    Args:
+        found: How many pixels of each value each of them has, ``(count, 256)``.
+        classes: What values stand for.
+        root: The folder.
+        whole: Whether they are all there are, and nothing is to be learned.
+    """
+    which = "masks" if whole else "training masks"
     there = {int(each) for each in classes.numbers[found.any(0)]} - {VOID}
     if not there:
-        raise DataError(
-            f"all pixels of the masks in {listed.parent} are void: there is nothing to learn"
-        )
+        raise DataError(f"all pixels of the {which} in {root} are void: there is nothing to learn")
     if len(there) == 1 and not whole:
         raise DataError(
-            f"all pixels of the masks in {listed.parent} are {classes.labels[there.pop()]} or "
-            "void: at least two classes are needed"
+            f"all pixels of the {which} in {root} are {classes.labels[there.pop()]} or void: at "
+            "least two classes are needed"
         )
 
 
