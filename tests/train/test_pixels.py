@@ -72,6 +72,11 @@ def test_weights_of_classes_have_mean_one_over_pixels(power):
     assert float(weights[2] / weights[0]) == pytest.approx(90**power, rel=1e-5)
 
 
+def test_no_weights_follow_from_void_alone():
+    with pytest.raises(ValueError, match="all pixels to learn from are void"):
+        pixels.balanced(torch.zeros(3, dtype=torch.int64), 0.5)
+
+
 # --- metrics -------------------------------------------------------------------------------------
 
 

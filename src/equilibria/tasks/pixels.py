@@ -63,7 +63,12 @@ def balanced(counts: Tensor, power: float) -> Tensor:
     Args:
         counts: pixels of each class, (classes,); a class without any has weight 0.
         power: 0 for equal weights, 0.5 for the square root, 1 for equal parts of all classes.
+
+    Raises:
+        ValueError: no class has a pixel.
     """
+    if not counts.any():
+        raise ValueError("all pixels to learn from are void: take images that show classes")
     shares = counts.double() / counts.sum()
     raw = torch.where(counts > 0, shares.clamp_min(1e-12) ** -power, 0.0)
     return (raw / (shares * raw).sum()).float()
