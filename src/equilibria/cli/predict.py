@@ -11,7 +11,7 @@ For segmentation, images much larger than those of the training are processed in
 windows; --window sets their size.
 
 With --video, images are the frames of a video, in natural order: each solve starts from the
-equilibrium of the previous frame.
+equilibrium of the previous frame. They are seen one by one, and whole.
 
 The exit status is 75 after a signal, with all rows saved, 1 if no image could be read or after an
 error, and otherwise 0.
