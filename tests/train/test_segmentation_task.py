@@ -182,7 +182,7 @@ def test_several_heads_learn_together(folder):
     }
     del tree["solver"], tree["adjoint"]
     tree["model"] |= {"heads": ["masks", "presence"], "auxiliary": True}
-    tree["task"] |= {"data": str(folder), "presence": 0.5, "auxiliary": 0.3}
+    tree["task"] = {**TREE["task"], "data": str(folder), "presence": 0.5, "auxiliary": 0.3}
     recipe = recipes.parse(tree)
     torch.manual_seed(0)
     model = task.model(recipe.model, **recipe.layer())
