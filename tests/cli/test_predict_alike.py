@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 
 from equilibria.cli.main import main
+from equilibria.data.errors import DataError
 from equilibria.data.images import layout
 from equilibria.predict.engine import _solve
 from equilibria.predict.seeing import sight
@@ -86,6 +87,14 @@ def test_a_run_of_before_resize_was_written_is_read(tmp_path):
     seen = Seen.read(tmp_path / IMAGES)
     assert (seen.kind, seen.resize, seen.colours) == ("classification", None, ())
     assert sight(tmp_path / "a.png", seen).pixels.shape == (3, 8, 8)
+
+
+def test_classes_without_colours_are_a_damaged_run(trained, tmp_path):
+    content = json.loads((trained["masks"] / IMAGES).read_text())
+    content["colours"].pop()
+    (tmp_path / IMAGES).write_text(json.dumps(content))
+    with pytest.raises(DataError, match=r"is damaged \(1 colours of 2 classes\)"):
+        Seen.read(tmp_path / IMAGES)
 
 
 def test_other_predictions_are_not_mixed_in(trained, tmp_path, capsys):

@@ -87,14 +87,17 @@ class Seen:
                 normal = Statistics(tuple(normal["mean"]), tuple(normal["deviation"]))
             if not all(isinstance(label, str) for label in labels):
                 raise TypeError("a name of a class is not a string")
-            resize = content.get("resize")
+            resize, kind = content.get("resize"), content.get("kind", "classification")
+            colours = tuple((r, g, b) for r, g, b in content.get("colours", ()))
+            if kind == "segmentation" and len(colours) != len(labels):
+                raise ValueError(f"{len(colours)} colours of {len(labels)} classes")
             return cls(
                 labels=tuple(labels),
                 shape=tuple(content["shape"]),
                 statistics=normal,
-                kind=content.get("kind", "classification"),
+                kind=kind,
                 resize=None if resize is None else Resize.of(resize),
-                colours=tuple((r, g, b) for r, g, b in content.get("colours", ())),
+                colours=colours,
             )
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise DataError(f"{path} is damaged ({error}): restore it from a copy") from error
