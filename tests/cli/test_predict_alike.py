@@ -119,6 +119,18 @@ def test_other_predictions_are_not_mixed_in(trained, tmp_path, capsys):
     assert predict(run, tmp_path / "nothing", out) == 1
 
 
+def test_options_without_effect_are_refused(trained, tmp_path, capsys):
+    all_modes.write(tmp_path / "images", 1, ((8, 8),))
+    for kind, words, message in (
+        ("masks", ("--top", "2"), "--top is for classification"),
+        ("classes", ("--no-overlays",), "--no-overlays is for segmentation"),
+        ("masks", ("--scales", "1", "100"), "--scales are factors of height and width, above 0"),
+    ):
+        assert predict(trained[kind], tmp_path / "images", tmp_path / "out", *words) == 1
+        assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_more_images_are_added_to_those_that_have_a_row(trained, tmp_path):
     run, images, out = trained["classes"], tmp_path / "images", tmp_path / "out"
     all_modes.write(images, 2, ((8, 8),))

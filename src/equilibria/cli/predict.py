@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
         "--batch-size", type=int, default=16, help="images per batch, all of one size (default: 16)"
     )
     parser.add_argument(
-        "--top", type=int, default=5, help="most probable classes per row (default: 5)"
+        "--top", type=int, help="classification: most probable classes per row (default: 5)"
     )
     parser.add_argument("--no-overlays", action="store_true", help="segmentation: write masks only")
     parser.add_argument(
@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_device()
     arguments = parser.parse_args(list(argv))
     for option in ("batch_size", "top"):
-        if (value := getattr(arguments, option)) < 1:
+        if (value := getattr(arguments, option)) is not None and value < 1:
             raise UserError(f"--{option.replace('_', '-')} must be 1 or more; got {value}")
     folder = run.Folder(arguments.run)
     if not folder.path.is_dir():
@@ -95,13 +95,20 @@ def main(argv: Sequence[str]) -> int:
     console = Output(quiet=arguments.quiet)
     model, large = viewed(loaded.model.to(accelerator.device), views), None
     masks = seen.kind == "segmentation" and "masks" in getattr(recipe.model, "heads", ("masks",))
+    if masks and arguments.top is not None:
+        raise UserError("--top is for classification, and this run predicts masks: leave it out")
+    if not masks and arguments.no_overlays:
+        raise UserError(
+            "--no-overlays is for segmentation, and this run predicts the class of each image: "
+            "leave it out"
+        )
     if masks and "window" not in views and not arguments.video:
         high, wide = (round(LARGE * side) for side in seen.shape[1:])
         window = {"window": (high, wide), "overlap": min(high, wide) // 4}
         large = Large(viewed(loaded.model, {**views, **window}), (high, wide))
     options = Options(
         batch_size=arguments.batch_size,
-        top=arguments.top,
+        top=arguments.top or Options.top,
         overlays=not arguments.no_overlays,
         video=arguments.video,
     )

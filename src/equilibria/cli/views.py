@@ -13,6 +13,9 @@ from equilibria.train.recipe import Recipe
 
 __all__ = ["add_views", "changes_of", "viewed"]
 
+LARGEST = 8.0
+"""Scale up to which images are enlarged: 64 times the pixels."""
+
 
 def add_views(parser: Parser) -> None:
     """Add the options that say how images are seen."""
@@ -52,6 +55,11 @@ def changes_of(arguments: Any, recipe: Recipe) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     if arguments.scales:
+        if wrong := [each for each in arguments.scales if not 0 < each <= LARGEST]:
+            raise UserError(
+                f"--scales are factors of height and width, above 0 and at most {LARGEST:g}; got "
+                f"{wrong[0]:g}"
+            )
         found["scales"] = list(arguments.scales)
     if arguments.mirrored:
         found["mirrored"] = True
