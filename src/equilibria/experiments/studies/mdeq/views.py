@@ -16,7 +16,7 @@ from equilibria.tasks.segmentation import SegmentationTask
 from equilibria.train import evaluation
 
 SCALES = (1.0, 1.25)
-"""Chosen on validation images of one network, where 0.75 does harm."""
+"""Chosen on the validation images of one network."""
 
 VIEWS = {
     "single": "single scale",
