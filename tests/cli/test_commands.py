@@ -123,7 +123,7 @@ def test_recipes_lists_and_shows(capsys):
         (["train", "digits", "--solver.rtol", "-1"], "solver: "),
         (["train", "digits", "--batch_size", "0"], "batch_size must be at least 1"),
         (["train", "digits", "--task.data", "digitz"], "digits"),
-        (["train", "digits", "--batch_size", "100000"], "there are only"),
+        (["train", "digits", "--batch_size", "100000"], "the run has only"),
         (["evaluate", "nowhere"], "no run folder nowhere"),
         (["evaluate"], "run"),
         (["recipes", "mnits"], "did you mean 'mnist'?"),
