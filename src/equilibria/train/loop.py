@@ -14,6 +14,7 @@ from accelerate.utils import gather_object
 from rich.console import Console
 
 from equilibria.precision import too_fine
+from equilibria.report.words import plural
 from equilibria.solve import SolveWarning
 from equilibria.tasks import Task
 from equilibria.train import evaluation, files, stops
@@ -118,8 +119,8 @@ def train(
         console.print(
             f"{recipe.model.title}, {parameters(trainer.model):,} parameters, on "
             f"{task.source or 'its own data'}, "
-            f"{_counted(recipe.epochs, 'epoch')} of "
-            f"{_counted(trainer.steps_per_epoch, 'step')} on "
+            f"{plural(recipe.epochs, 'epoch')} of "
+            f"{plural(trainer.steps_per_epoch, 'step')} on "
             f"{accelerator.num_processes} x {accelerator.device.type}",
             soft_wrap=True,
             markup=False,
@@ -306,10 +307,6 @@ def _record(trainer: Trainer, folder: Folder, console: Console, command: Sequenc
     ]
     files.write_json(folder.info, about)
     folder.update(recipe)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def conclude(trainer: Trainer, folder: Folder, console: Console) -> None:

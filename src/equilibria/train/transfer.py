@@ -102,7 +102,6 @@ def transfer(source: str | Path, model: nn.Module) -> Transfer:
         elif other.shape != value.shape:
             unlike.append(name)
         else:
-            value.copy_(other)
             taken.append(name)
     known = {_plain(name) for name in own}
     left = tuple(name for name in given if name not in known)
@@ -117,6 +116,8 @@ def transfer(source: str | Path, model: nn.Module) -> Transfer:
             f"the same name and shape ({example}): take a run of the same cell, or set the model's "
             "channels to those of that run"
         )
+    for name in taken:  # nothing of a run that is refused
+        own[name].copy_(given[_plain(name)])
     share = _share(own, taken, list(own))
     return Transfer(path, checksum(path), tuple(taken), tuple(new), left, tuple(unlike), share)
 
