@@ -61,7 +61,8 @@ class DEQ(nn.Module):
             `Unrolled` does): a learned start is trained on its distance from the solution, for
             example by `(layer.init(*inputs) - sol.value.detach()).square().mean()`.
         per_sample: samples that have finished leave the batch; see `fixed_point`.
-        coupled: the cell mixes the samples, which are solved as one; see `fixed_point`.
+        coupled: the cell mixes the rows of the batch, which are solved as one sample; a call may
+            say which rows are which sample's. See `fixed_point`.
         throw: raise where a sample does not converge, forward or backward, unless a call says
             otherwise.
 
@@ -131,6 +132,7 @@ class DEQ(nn.Module):
         states: Iterable[int] = (),
         trace: bool = False,
         throw: bool | None = None,
+        coupled: bool | Tensor | None = None,
     ) -> Solution:
         """Solve for the fixed point.
 
@@ -142,6 +144,8 @@ class DEQ(nn.Module):
             states: numbers of evaluations after which iterates are kept.
             trace: keep the residual after each evaluation.
             throw: raise where a sample does not converge; None: as the layer was told.
+            coupled: `(rows,)` int64, the sample of each row of the state, or a bool; see
+                `fixed_point`. None: as the layer was told.
 
         Returns:
             The `Solution`; its `value` is z*.
@@ -166,7 +170,9 @@ class DEQ(nn.Module):
             warm = None if isinstance(adjoint, Unrolled) else replace(warm, value=z0)
         if (owner := module_of(self.cell)) is not None:
             refuse_sharded(owner)
-        rows = self._rows(z0)
+        if coupled is None:
+            coupled = self.coupled
+        rows = self._rows(z0) if coupled is False else None
         try:
             return fixed_point(
                 Evaluation(self.cell, rows),
@@ -177,7 +183,7 @@ class DEQ(nn.Module):
                 adjoint=adjoint,
                 throw=self.throw if throw is None else throw,
                 per_sample=self.per_sample,
-                coupled=self.coupled,
+                coupled=coupled,
                 trace=trace,
                 states=states,
                 warm=warm,
@@ -210,8 +216,8 @@ class DEQ(nn.Module):
         the batch.
         """
         owner = module_of(self.cell)
-        if self.coupled or not (
-            owner is None or any(isinstance(m, VariationalDropout) for m in owner.modules())
+        if owner is not None and not any(
+            isinstance(m, VariationalDropout) for m in owner.modules()
         ):
             return None
         leaf = next((x for x in flatten(z0)[0] if isinstance(x, Tensor) and x.ndim), None)

@@ -118,7 +118,7 @@ class Affine(Equation):
             return layout.rows(multiply(layout.leaves(rows)))
 
         g = layout.rows(constant)
-        unit = None if self.solver.atol else _unit(g)
+        unit = self._unit(layout, g)
         if unit is not None:
             g = [row / unit for row in g]
         with outside([constant[0].device.type]):
@@ -131,6 +131,7 @@ class Affine(Equation):
                     jacobian=KnownProduct(product),
                     rtol=options.rtol,
                     origin=length(g),
+                    layout=layout,
                 )
             elif options.preconditioner is not None:
                 run = solve_preconditioned(
@@ -149,6 +150,15 @@ class Affine(Equation):
         if problem is not None:
             warn(f"{problem}\nDerivatives of these samples are inexact.")
         return layout, run
+
+    def _unit(self, layout: Layout, g: Rows) -> Tensor | None:
+        """What the constant term is divided by `(samples, 1)`; None: nothing."""
+        if not self.solver.atol:
+            return _power(g)
+        if layout.filled is None or not isinstance(self.solver, LinearSolver):
+            return None
+        # For an absolute tolerance over the whole row to be one over what a sample fills of it.
+        return layout.filled.unsqueeze(1)
 
     def _start(self, layout: Layout, g: Rows, unit: Tensor | None) -> Rows | None:
         """The adjoint of an earlier solution; zero where that says nothing about this one."""
@@ -187,7 +197,7 @@ class Affine(Equation):
         self.parent.require_substitutable()
 
 
-def _unit(g: Rows) -> Tensor | None:
+def _power(g: Rows) -> Tensor | None:
     """Powers of two `(samples, 1)` by which the constant term is to be divided, for its squares to
     be numbers: a loss may be scaled by anything. None where they are."""
     largest = largest_of(g)

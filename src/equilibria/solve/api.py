@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 from equilibria.solve import private
 from equilibria.solve.adjoints import Adjoint, Implicit
@@ -13,6 +14,7 @@ from equilibria.solve.autocast import AutocastRegion
 from equilibria.solve.binding import bind, closed_over
 from equilibria.solve.boundary import boundary
 from equilibria.solve.equation import Record
+from equilibria.solve.grouping import coupling
 from equilibria.solve.nonlinear import Nonlinear
 from equilibria.solve.solution import Solution
 from equilibria.solve.solvers import AlternatingAnderson, Solver
@@ -37,7 +39,7 @@ def fixed_point(
     adjoint: Adjoint | None = None,
     throw: bool = False,
     per_sample: bool = False,
-    coupled: bool = False,
+    coupled: bool | Tensor = False,
     trace: bool = False,
     states: Iterable[int] = (),
     warm: Solution | None = None,
@@ -61,7 +63,10 @@ def fixed_point(
         throw: raise where a sample does not converge, forward or backward.
         per_sample: f closes over nothing that has a batch axis, so finished samples may leave the
             batch; otherwise they stay, frozen.
-        coupled: f mixes samples; the batch is solved as one sample: one residual, one status.
+        coupled: f mixes rows of the state. True: all of them, which are solved as one sample: one
+            residual, one status. An int64 tensor `(rows,)`, the sample of each row, 0, 1, ...: the
+            rows of a sample, whose number may differ from sample to sample, as nodes do from graph
+            to graph. Residuals, counts, status and the adjoint are then those of each sample.
         trace: record the residual after every evaluation in `stats.trace`.
         states: numbers of evaluations after which to return the iterate, in `Solution.states`.
         warm: an earlier solution of a like problem: its value starts the solve in place of z0, its
@@ -83,7 +88,7 @@ def fixed_point(
     solver = AlternatingAnderson() if solver is None else solver
     adjoint = Implicit() if adjoint is None else adjoint
     states = _numbers(states)
-    _check_options(f, solver, adjoint, per_sample, coupled, warm)
+    _check_options(f, solver, adjoint, warm)
     leaves, spec = flatten_state(z0)
     batch = leaves[0].shape[0]
     given, p = Operands.of(operands, batch)
@@ -92,14 +97,19 @@ def fixed_point(
         leaves = _warm_start(warm, leaves, spec)
         if warm.adjoint is not None:
             record = Record(warm.adjoint.value)
+    mixed = coupling(coupled, batch)
+    if per_sample and mixed is not False:
+        raise ValueError(
+            "per_sample and coupled exclude each other: the rows of a coupled batch stay together"
+        )
     equation = Nonlinear(
         f=bind(f),
         solver=solver,
         state_spec=spec,
         operands=given,
         autocast=AutocastRegion.current(leaves[0].device.type),
-        coupled=coupled,
-        per_sample=per_sample and not coupled,
+        coupled=mixed,
+        per_sample=per_sample,
         throw=throw,
         trace=trace,
         states=states,
@@ -153,8 +163,6 @@ def _check_options(
     f: Any,
     solver: Any,
     adjoint: Any,
-    per_sample: Any,
-    coupled: Any,
     warm: Any,
 ) -> None:
     if not callable(f):
@@ -163,8 +171,6 @@ def _check_options(
         raise TypeError(f"solver: expected a solver such as eq.Anderson(), got {solver!r}")
     if not isinstance(adjoint, Adjoint):
         raise TypeError(f"adjoint: expected an adjoint such as eq.Implicit(), got {adjoint!r}")
-    if per_sample and coupled:
-        raise ValueError("per_sample and coupled exclude each other: a coupled batch is one sample")
     if warm is not None and not isinstance(warm, Solution):
         raise TypeError(f"warm: expected an earlier Solution, got {type(warm).__name__}")
 

@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from equilibria.solve import private
 from equilibria.solve.derivative import Linearisation
+from equilibria.solve.grouping import Coupled
 from equilibria.solve.inverse import Inverse
 from equilibria.solve.loop import Run
 from equilibria.solve.rows import Layout, Rows
@@ -29,13 +30,13 @@ class Equation(abc.ABC):
     """z = evaluate(z, p).
 
     Attributes:
-        coupled: the batch is one sample.
+        coupled: the batch is one sample, or its groups of rows are.
         throw: a solve that does not converge raises.
         derivative: how its solution is differentiated.
         record: where solves report; None: nowhere.
     """
 
-    coupled: bool
+    coupled: Coupled
     throw: bool
     derivative: Derivative
     record: Record | None
@@ -135,6 +136,7 @@ class StateEquation(Equation):
         first: Rows | None,
         *,
         jacobian: Jacobian | None = None,
+        layout: Layout | None = None,
     ) -> Run:
         """Runs the solver on `evaluate`, with all samples staying in the batch."""
 
@@ -218,16 +220,16 @@ def followable(x: Tensor) -> Tensor:
     return x.clone() if x.is_inference() else x
 
 
-def fold(x: Tensor, axis: int | None, size: int, coupled: bool) -> Tensor:
+def fold(x: Tensor, axis: int | None, size: int, coupled: Coupled) -> Tensor:
     """`(batch, ...)` with a mapped axis -> `(size * batch, ...)`.
 
     A coupled batch is one sample: there the mapped axis becomes the axis of samples.
     """
     x = x.unsqueeze(0).expand(size, *x.shape) if axis is None else x.movedim(axis, 0)
-    return x if coupled else x.reshape(size * x.shape[1], *x.shape[2:])
+    return x if coupled is True else x.reshape(size * x.shape[1], *x.shape[2:])
 
 
-def fold_all(tensors: Leaves, axes: Sequence[int | None], size: int, coupled: bool) -> Leaves:
+def fold_all(tensors: Leaves, axes: Sequence[int | None], size: int, coupled: Coupled) -> Leaves:
     return [fold(x, axis, size, coupled) for x, axis in zip(tensors, axes, strict=True)]
 
 

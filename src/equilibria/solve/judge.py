@@ -11,6 +11,7 @@ from torch import Tensor
 from equilibria.solve import private
 from equilibria.solve.growth import ceiling, left
 from equilibria.solve.rows import (
+    Layout,
     Rows,
     choose,
     entries,
@@ -22,6 +23,7 @@ from equilibria.solve.rows import (
 )
 from equilibria.solve.solvers.base import Point, Solver, Stepper
 from equilibria.solve.status import Status
+from equilibria.solve.worst import Worst
 
 RUNNING = -1
 # Growth of the residual, over the larger of its first value and of f(z) there, that ends a sample.
@@ -60,6 +62,7 @@ class Judge:
         tracked: bool,
         rtol: Tensor | None = None,
         origin: Tensor | None = None,
+        layout: Layout | None = None,
     ) -> None:
         samples, device, dtype = z[0].shape[0], z[0].device, z[0].dtype
         self.solver = solver
@@ -70,6 +73,9 @@ class Judge:
         self.spent: Tensor | None = None  # beyond these, where a method spends more
         # Merit: ||f - z|| over what the tolerance measures it by; at `goal` a sample has converged.
         self.rtol = solver.rtol if rtol is None else rtol
+        self.layout = layout
+        self.by_row = solver.per_row and layout is not None and layout.coupled is not False
+        self.worst: Worst | None = None  # of the newest iterate, where the tolerance is by row
         self.plain = rtol is None and not solver.atol  # then merit is the relative residual
         self.alike = self.plain  # and of everybody, until one is held
         self.goal = solver.rtol if self.plain else 1.0
@@ -117,7 +123,7 @@ class Judge:
         scale = length([row.detach() for row in point.f])
         merit, relative = self.measured(point, scale)
         if self.trace is not None:
-            self._record(point, scale)
+            self._record(point, scale, relative)
         if self.evals == 1:
             start = torch.maximum(size, scale)
             self.top = DIVERGENCE * start
@@ -137,14 +143,22 @@ class Judge:
 
     def measured(self, point: Point, scale: Tensor) -> tuple[Tensor, Tensor]:
         """The merit of an iterate and its relative residual; `scale` is the length of f(z)."""
+        if self.by_row:
+            assert self.layout is not None
+            self.worst = Worst.of(self.layout, point.residual, point.f, self.rtol, self.solver.atol)
+            assert self.worst is not None
+            relative = self.worst.relative
+            return relative if self.plain else self.worst.merit, relative
         relative = point.size / scale
         if self.plain:
             return relative, relative
         return point.size / torch.add(scale * self.rtol, self._absolute(point)), relative
 
-    def _absolute(self, point: Point) -> float:
+    def _absolute(self, point: Point) -> float | Tensor:
         """The absolute tolerance as a length: it is one of the RMS norm."""
-        return self.solver.atol * math.sqrt(entries(point.f))
+        whole = self.solver.atol * math.sqrt(entries(point.f))
+        filled = None if self.layout is None else self.layout.filled
+        return whole if filled is None else whole * filled
 
     def ordinary(self, evals: int) -> bool:
         """Is there nothing to be looked at, after so many evaluations, but the residual?"""
@@ -211,7 +225,8 @@ class Judge:
         relative, merit = self.now_relative, self.now_merit
         faint, large = size < self.small, scale > self.ceiling
         if self.holding or private.some(faint | (large & (merit < self.floor))):
-            relative = torch.where(faint, scaled_ratio(point.residual, point.f), relative)
+            if not self.by_row:  # where every row has been measured in a unit of its own
+                relative = torch.where(faint, scaled_ratio(point.residual, point.f), relative)
             if self.plain:
                 merit = relative
             if self.holding or private.some(large & (merit < self.floor)):
@@ -228,6 +243,8 @@ class Judge:
         if solver.patience is not None and self.evals % solver.patience == 1 % solver.patience:
             if self.evals > 1:
                 stalled = self.merit > STALL * self.mark
+                if self.worst is not None:  # a signal on its way is progress that shows no less
+                    stalled = stalled & ~self.worst.arriving
                 status = torch.where(stalled, int(Status.STALLED), status)
                 far = size > STALLED_DIVERGENCE / DIVERGENCE * self.top
                 status = torch.where(stalled & far, int(Status.DIVERGED), status)
@@ -409,11 +426,13 @@ class Judge:
         table = torch.nn.functional.pad(table, (0, found.shape[1] - table.shape[1]), value=nothing)
         return table.index_copy(0, at, found)
 
-    def _record(self, point: Point, scale: Tensor) -> None:
+    def _record(self, point: Point, scale: Tensor, relative: Tensor) -> None:
         assert self.trace is not None
         tiny = torch.finfo(scale.dtype).tiny
         finite = torch.isfinite(point.size + scale)
-        relative = torch.where(finite, point.size / (scale + tiny), math.inf)
+        if not self.by_row:
+            relative = point.size / (scale + tiny)
+        relative = torch.where(finite, relative, math.inf)
         each = relative_by_leaf(
             [row.detach() for row in point.residual], [row.detach() for row in point.f]
         )

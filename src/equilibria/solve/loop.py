@@ -15,7 +15,7 @@ from equilibria.solve import private
 from equilibria.solve.deferred import Deferred
 from equilibria.solve.inverse import Inverse
 from equilibria.solve.judge import Judge
-from equilibria.solve.rows import Rows, length
+from equilibria.solve.rows import Layout, Rows, length
 from equilibria.solve.solvers.base import Jacobian, Point, Solver
 
 
@@ -50,6 +50,7 @@ def iterate(
     keeps_inverse: bool = False,
     rtol: Tensor | None = None,
     origin: Tensor | None = None,
+    layout: Layout | None = None,
 ) -> Run:
     """Iterates until every sample has finished.
 
@@ -68,17 +69,32 @@ def iterate(
         rtol: `(samples,)`, each sample's own relative tolerance, in place of the solver's.
         origin: `(samples,)`, the length of f(0), where growth is to be measured from there and not
             from the start: that of an affine map, wherever a warm start begins.
+        layout: how the state lies in the rows; None where each is a sample as it is.
     """
     wanted = {k for k in states if k > 0}
     recorded = {0: z}
     stepper = solver.start(tracked, jacobian)
     stepper.keeps_inverse = keeps_inverse
     judge = Judge(
-        solver, stepper, z, trace=trace, last=last, tracked=tracked, rtol=rtol, origin=origin
+        solver,
+        stepper,
+        z,
+        trace=trace,
+        last=last,
+        tracked=tracked,
+        rtol=rtol,
+        origin=origin,
+        layout=layout,
     )
     # Who asks for every evaluation, or for the last iterate, is told at once.
     at_once = (
-        private.free_to_read(z[0]) or tracked or trace or states or last or solver.looks_around
+        private.free_to_read(z[0])
+        or tracked
+        or trace
+        or states
+        or last
+        or solver.looks_around
+        or judge.by_row
     )
     observe = judge.observe if at_once else Deferred(judge).observe
     while True:

@@ -10,6 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from equilibria.solve.equation import Axes, StateEquation, fold, fold_all
+from equilibria.solve.grouping import Groups
 from equilibria.solve.jacobian import GraphKeeper
 from equilibria.solve.loop import Run
 from equilibria.solve.rows import Layout, Rows
@@ -39,7 +40,8 @@ class Mapped(StateEquation):
     def __post_init__(self) -> None:
         self.throw = self.inner.throw
         self.derivative = self.inner.derivative
-        self.coupled = False
+        groups = self.inner.coupled
+        self.coupled = groups.repeated(self.size) if isinstance(groups, Groups) else False
         self.record = None
 
     @classmethod
@@ -66,14 +68,14 @@ class Mapped(StateEquation):
 
     @override
     def solve(self, z: Leaves, first: Leaves, p: Leaves) -> tuple[Layout, Run]:
-        layout = Layout.of(first or z)
+        layout = Layout.of(first or z, self.coupled)
 
         def rows_of_f(rows: Rows) -> Rows:
             return layout.rows(self.evaluate(layout.leaves(rows), p))
 
         jacobian = GraphKeeper(layout, rows_of_f, lambda at: self.linearise_state(at, p))
         start = layout.rows(z), layout.rows(first) if first else None
-        return layout, self.search(jacobian.evaluate, *start, jacobian=jacobian)
+        return layout, self.search(jacobian.evaluate, *start, jacobian=jacobian, layout=layout)
 
     @override
     def search(
@@ -83,8 +85,9 @@ class Mapped(StateEquation):
         first: Rows | None,
         *,
         jacobian: Jacobian | None = None,
+        layout: Layout | None = None,
     ) -> Run:
-        return self.inner.search(evaluate, z, first, jacobian=jacobian)
+        return self.inner.search(evaluate, z, first, jacobian=jacobian, layout=layout)
 
     @property
     @override

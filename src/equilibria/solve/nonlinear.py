@@ -25,6 +25,7 @@ from equilibria.solve.equation import (
     followable,
     raise_if_failed,
 )
+from equilibria.solve.grouping import Coupled
 from equilibria.solve.jacobian import GraphKeeper
 from equilibria.solve.loop import Run, iterate
 from equilibria.solve.mapped import Mapped
@@ -32,6 +33,7 @@ from equilibria.solve.rows import Layout, Rows, ratio, subtract
 from equilibria.solve.solvers import Solver
 from equilibria.solve.solvers.base import Jacobian
 from equilibria.solve.tree import Leaves, Operands, Tree, describe, flatten, unflatten
+from equilibria.solve.worst import Worst
 
 TRACE_UNDER_VMAP = "trace=True has no meaning under torch.vmap: the mapped solves share one loop"
 
@@ -55,7 +57,7 @@ class Nonlinear(StateEquation):
     state_spec: pytree.TreeSpec
     operands: Operands
     autocast: AutocastRegion
-    coupled: bool
+    coupled: Coupled
     per_sample: bool
     throw: bool
     trace: bool
@@ -137,6 +139,7 @@ class Nonlinear(StateEquation):
                 *start,
                 leave=leave if self.per_sample and not self.derivative.needs_inverse else None,
                 jacobian=jacobian,
+                layout=layout,
             )
         if self.record is not None:
             self.record.note(run, layout)
@@ -153,6 +156,7 @@ class Nonlinear(StateEquation):
         tracked: bool = False,
         last: bool = False,
         jacobian: Jacobian | None = None,
+        layout: Layout | None = None,
     ) -> Run:
         with outside([self.autocast.device]):
             run = iterate(
@@ -167,6 +171,7 @@ class Nonlinear(StateEquation):
                 leave=leave,
                 jacobian=jacobian,
                 keeps_inverse=self.derivative.needs_inverse,
+                layout=layout,
             )
         raise_if_failed(self.throw, "fixed_point", run)
         return run
@@ -244,20 +249,24 @@ class Nonlinear(StateEquation):
             )
 
     def relative_residual(self, z: Leaves, value: Leaves) -> Tensor:
-        """||f(z) - z|| / ||f(z)|| of each sample, where `value` is f(z)."""
+        """The relative residual of each sample, as the tolerance measures it; `value` is f(z)."""
         layout = Layout.of(z, self.coupled)
         at, image = (layout.rows([x.detach() for x in leaves]) for leaves in (z, value))
-        return ratio(subtract(image, at), image)
+        residual = subtract(image, at)
+        worst = Worst.of(layout, residual, image, 0.0, 0.0) if self.solver.per_row else None
+        return ratio(residual, image) if worst is None else worst.relative
 
     def _rounding(self, like: Tensor) -> float:
         """Change of a relative residual that may be rounding alone: f's kernels may differ with the
         samples in the batch, and with autograd's following them."""
         if self.autocast.enabled and self.autocast.dtype.itemsize < 4:
             return 0.02
+        # In a single row more of f(z) may cancel than in all together.
+        more = 30.0 if self.solver.per_row else 1.0
         if like.dtype == torch.float64:
-            return 1e-7
+            return more * 1e-7
         reduced = like.device.type != "cpu" or torch.get_float32_matmul_precision() != "highest"
-        return 5e-3 if reduced else 3e-4  # TF32 and its like have the digits of half precision
+        return more * (5e-3 if reduced else 3e-4)  # TF32 has the digits of half precision
 
     @override
     def require_substitutable(self) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from equilibria.solve import linalg, private
+from equilibria.solve.grouping import Coupled, Groups
 
 Rows = list[Tensor]
 
@@ -27,16 +28,16 @@ class Layout:
         shapes: shape of each leaf without its batch axis.
         orders: order of the axes in memory, the batch first; a channels-last image keeps its
             channels last, so that its row is a view.
-        coupled: the whole batch is one sample: a single row.
+        coupled: the whole batch is one sample: a single row; or the rows of each group are.
     """
 
     shapes: tuple[tuple[int, ...], ...]
     orders: tuple[tuple[int, ...], ...]
-    coupled: bool = False
+    coupled: Coupled = False
 
     @classmethod
-    def of(cls, leaves: Sequence[Tensor], coupled: bool = False) -> Layout:
-        if coupled:
+    def of(cls, leaves: Sequence[Tensor], coupled: Coupled = False) -> Layout:
+        if coupled is True:
             leaves = [leaf.unsqueeze(0) for leaf in leaves]
         return cls(
             tuple(tuple(leaf.shape[1:]) for leaf in leaves),
@@ -47,11 +48,13 @@ class Layout:
     @property
     def flat(self) -> bool:
         """Are the leaves rows as they are?"""
-        return not self.coupled and all(len(shape) == 1 for shape in self.shapes)
+        return self.coupled is False and all(len(shape) == 1 for shape in self.shapes)
 
     def rows(self, leaves: Sequence[Tensor]) -> Rows:
         if self.flat:
             return list(leaves)
+        if isinstance(self.coupled, Groups):
+            return [self.coupled.row(leaf) for leaf in leaves]
         if self.coupled:
             leaves = [leaf.unsqueeze(0) for leaf in leaves]
         return [
@@ -62,6 +65,9 @@ class Layout:
     def leaves(self, rows: Rows) -> list[Tensor]:
         if self.flat:
             return list(rows)
+        if isinstance(self.coupled, Groups):
+            pairs = zip(rows, self.shapes, strict=True)
+            return [self.coupled.leaf(row, shape) for row, shape in pairs]
         out: list[Tensor] = []
         for row, shape, order in zip(rows, self.shapes, self.orders, strict=True):
             full = (row.shape[0], *shape)
@@ -69,6 +75,27 @@ class Layout:
             leaf = row.reshape([full[axis] for axis in order]).permute(inverse)
             out.append(leaf.squeeze(0) if self.coupled else leaf)
         return out
+
+    def norm(self, rows: Rows) -> Tensor:
+        """RMS norm of each sample over its own entries, all leaves together: `(samples,)`."""
+        filled = self.filled
+        return norm(rows) if filled is None else norm(rows) / filled
+
+    @property
+    def filled(self) -> Tensor | None:
+        """The root of the share of its row that each sample fills `(samples,)`; None: it does."""
+        if not isinstance(self.coupled, Groups) or self.coupled.slots is None:
+            return None
+        return (self.coupled.sizes / self.coupled.longest).sqrt()
+
+    def parts(self, rows: Rows) -> Rows | None:
+        """The rows of the state that make up each sample, `(samples, rows, entries)` a leaf; None
+        where a sample is one of them."""
+        if self.coupled is False:
+            return None
+        if isinstance(self.coupled, Groups):
+            return [row.reshape(row.shape[0], self.coupled.longest, -1) for row in rows]
+        return [leaf.reshape(1, leaf.shape[0], -1) for leaf in self.leaves(rows)]
 
 
 def _memory_order(leaf: Tensor) -> tuple[int, ...]:

@@ -328,7 +328,15 @@ def decisive(recipe: Recipe) -> dict[str, Any]:
     for key in ("file", "data"):  # where the user's data are; what they are, their checksum tells
         if Path(tree["task"].get(key) or "").is_absolute():
             tree["task"] = {**tree["task"], key: None}
-    return tree
+    return _as_before(tree)
+
+
+def _as_before(tree: Any) -> Any:
+    """Return a tree without a solver's `per_row: false`, from before there was the field."""
+    if isinstance(tree, Mapping):
+        kept = {key: value for key, value in tree.items() if (key, value) != ("per_row", False)}
+        return {key: _as_before(value) for key, value in kept.items()}
+    return [_as_before(each) for each in tree] if isinstance(tree, list | tuple) else tree
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
@@ -337,7 +345,7 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     A further segment is no difference: what was trained before is the same.
     """
     ends = [(*tree.get("restarts", ()), tree["epochs"]) for tree in (one, other)]
-    trees = [renamed(tree) for tree in (one, other)]
+    trees = [_as_before(renamed(tree)) for tree in (one, other)]
     if ends[0] == ends[1][: len(ends[0])]:
         trees = [{k: v for k, v in t.items() if k not in ("epochs", "restarts")} for t in trees]
     return config.differences(*trees)

@@ -15,10 +15,11 @@ from equilibria.solve.equation import Derivative, raise_if_failed
 from equilibria.solve.growth import allowed, grown
 from equilibria.solve.implicit import Found, one_step, solve
 from equilibria.solve.nonlinear import Nonlinear
-from equilibria.solve.rows import Layout, choose, norm, ratio, relative_by_leaf, subtract
-from equilibria.solve.solvers.base import check_damping, check_whole
+from equilibria.solve.rows import Layout, choose, ratio, relative_by_leaf, subtract
+from equilibria.solve.solvers.base import Solver, check_damping, check_whole
 from equilibria.solve.status import Status
 from equilibria.solve.tree import Leaves
+from equilibria.solve.worst import Worst
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,25 +72,24 @@ class Phantom(Adjoint):
         value = start
         for _ in range(self.steps):
             image = quiet.evaluate(value, everything)
-            measured.append(_measured(layout, value, image))
+            measured.append(_Measured.of(layout, value, image, quiet.solver))
             value = [
                 (1 - self.damping) * x + self.damping * y for x, y in zip(value, image, strict=True)
             ]
         with torch.no_grad():
-            measured.append(_measured(layout, value, quiet.evaluate(value, everything)))
+            image = quiet.evaluate(value, everything)
+            measured.append(_Measured.of(layout, value, image, quiet.solver))
 
         end, solver = measured[-1], quiet.solver
         finite = torch.isfinite(end.size + end.scale)
-        reached = end.relative <= solver.rtol
-        if solver.atol:
-            reached = reached | (end.size <= solver.atol + solver.rtol * end.scale)
+        reached = end.reached
         solved = found.status == Status.CONVERGED
         evals = found.evals + self.steps + 1
         # A solution has been judged from the start; the steps may have left it since.
         begun = measured[0].start
         if private.some(reached & ~solved):
             with torch.no_grad():
-                first = _measured(layout, at, quiet.evaluate(at, everything))
+                first = _Measured.of(layout, at, quiet.evaluate(at, everything), solver)
             begun = torch.where(solved, begun, first.start)
             evals = evals + (reached & ~solved)
         fallen = end.size <= allowed(end.scale, begun, solver.atol)
@@ -120,22 +120,34 @@ class Phantom(Adjoint):
 
 @dataclass(frozen=True)
 class _Measured:
-    """||f(z) - z||, ||f(z)||, the relative residual, and the same for each leaf."""
+    """||f(z) - z||, ||f(z)||, the relative residual, the same for each leaf, and whether the
+    tolerance is met."""
 
     size: Tensor
     scale: Tensor
     relative: Tensor
     each: Tensor
+    reached: Tensor
+
+    @classmethod
+    def of(cls, layout: Layout, z: Leaves, image: Leaves, solver: Solver) -> _Measured:
+        at = layout.rows([x.detach() for x in z])
+        there = layout.rows([x.detach() for x in image])
+        gap = subtract(there, at)
+        size, scale, each = layout.norm(gap), layout.norm(there), relative_by_leaf(gap, there)
+        rtol, atol = solver.rtol, solver.atol
+        worst = Worst.of(layout, gap, there, rtol, atol) if solver.per_row else None
+        if worst is not None:
+            tolerated = worst.relative <= rtol
+            reached = tolerated | (worst.merit <= 1.0) if atol else tolerated
+            return cls(size, scale, worst.relative, each, reached)
+        relative = ratio(gap, there)
+        reached = relative <= rtol
+        if atol:
+            reached = reached | (size <= atol + rtol * scale)
+        return cls(size, scale, relative, each, reached)
 
     @property
     def start(self) -> Tensor:
         """What growth is measured from, if the steps begin here."""
         return torch.maximum(self.size, self.scale)
-
-
-def _measured(layout: Layout, z: Leaves, image: Leaves) -> _Measured:
-    rows = layout.rows([x.detach() for x in z])
-    image_rows = layout.rows([x.detach() for x in image])
-    residual = subtract(image_rows, rows)
-    relative, each = ratio(residual, image_rows), relative_by_leaf(residual, image_rows)
-    return _Measured(norm(residual), norm(image_rows), relative, each)

@@ -66,7 +66,9 @@ class Unrolled(Adjoint):
             return layout.rows(equation.evaluate(state, p))
 
         tracked = torch.is_grad_enabled() or transformed or private.dual_level_active()
-        run = equation.search(rows_of_f, layout.rows(z), None, tracked=tracked, last=True)
+        run = equation.search(
+            rows_of_f, layout.rows(z), None, tracked=tracked, last=True, layout=layout
+        )
         if equation.record is not None:
             equation.record.note(run, layout)
         return Found(

@@ -59,6 +59,11 @@ class Relay(LinearSolver):
             raise TypeError(
                 f"Relay(last=...): expected a linear solver, such as eq.GMRES(), got {last!r}"
             )
+        if first.per_row:
+            raise ValueError(
+                "Relay(first=...): per_row = True would be ignored, since the relay measures whole "
+                f"samples: pass Implicit(linear={type(first).__name__}(per_row=True, ...)) itself"
+            )
         for name, nested in (("first", first), ("last", last)):
             usual = {each.name: each.default for each in fields(nested)}
             for limit in ("rtol", "atol", "max_evals"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -62,12 +62,20 @@ class Solver(Limits, abc.ABC):
         patience: a sample has stalled when its best residual fell by less than 1 % in this many
             iterates, which is looked for once every so many; None never gives up. A Newton step is
             one iterate, however many products it takes; for other methods each evaluation is.
+        per_row: where a sample is made of several rows of the state (see `coupled` of
+            `fixed_point`), the tolerance is one for each of them, such as a node of a graph, and
+            the residual of the sample is that of its worst row, 0 / 0 being 0. Over all rows
+            together, a residual of 1e-3 is met before a signal that fades has travelled far.
     """
 
     patience: int | None = 20
+    per_row: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        given: Any = self.per_row
+        if not isinstance(given, bool):
+            raise TypeError(f"{_name(self, 'per_row')}: expected a bool, got {given!r}")
         if self.patience is not None:
             check_whole(self, "patience", 1)
 
