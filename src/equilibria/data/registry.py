@@ -14,6 +14,8 @@ from typing import Any
 from equilibria.data import images
 from equilibria.data.dataset import Dataset, Split
 from equilibria.data.errors import DataError
+from equilibria.data.graphs import GraphSet, NodeSet
+from equilibria.data.graphs import user as own_graphs
 from equilibria.data.images import ImageFolder, layout
 from equilibria.data.remote import Entry, Files
 from equilibria.data.segmentation import SegmentationSet, folder
@@ -25,8 +27,12 @@ DATA_SETS: dict[str, tuple[type, str | Entry]] = {
     "camvid32": (SegmentationSet, "equilibria.data.segmentation.camvid32:CAMVID32"),
     "cifar10": (Dataset, "equilibria.data.images.cifar:CIFAR10"),
     "cifar100": (Dataset, "equilibria.data.images.cifar:CIFAR100"),
+    "chains": (NodeSet, "equilibria.data.graphs.synthetic:CHAINS"),
+    "citeseer": (NodeSet, "equilibria.data.graphs.planetoid:CITESEER"),
     "cityscapes": (SegmentationSet, "equilibria.data.segmentation.cityscapes:CITYSCAPES"),
     "copy-memory": (Split, "equilibria.data.copy_memory:COPY_MEMORY"),
+    "cora": (NodeSet, "equilibria.data.graphs.planetoid:CORA"),
+    "cox2": (GraphSet, "equilibria.data.graphs.tu:COX2"),
     "digits": (Dataset, "equilibria.data.digits:DIGITS"),
     "dsa19": (SequenceSet, "equilibria.data.sequences.dsa:DSA19"),
     "google12": (SequenceSet, "equilibria.data.sequences.speech:GOOGLE12"),
@@ -35,11 +41,15 @@ DATA_SETS: dict[str, tuple[type, str | Entry]] = {
     "har6": (SequenceSet, "equilibria.data.sequences.har:HAR6"),
     "imagenet": (ImageFolder, "equilibria.data.images.imagenet:IMAGENET"),
     "mnist": (Dataset, "equilibria.data.mnist:MNIST"),
+    "mutag": (GraphSet, "equilibria.data.graphs.tu:MUTAG"),
     "noisy-cifar10": (SequenceSet, "equilibria.data.sequences.pixels:NOISY_CIFAR10"),
     "noisy-mnist": (SequenceSet, "equilibria.data.sequences.pixels:NOISY_MNIST"),
     "permuted-mnist": (SequenceSet, "equilibria.data.sequences.pixels:PERMUTED_MNIST"),
     "pixel-mnist": (SequenceSet, "equilibria.data.sequences.pixels:PIXEL_MNIST"),
+    "ppi": (NodeSet, "equilibria.data.graphs.ppi:PPI"),
+    "proteins": (GraphSet, "equilibria.data.graphs.tu:PROTEINS"),
     "ptb": (Corpus, "equilibria.data.text.named:PTB"),
+    "pubmed": (NodeSet, "equilibria.data.graphs.planetoid:PUBMED"),
     "shapes": (SegmentationSet, "equilibria.data.segmentation.shapes:SHAPES_SET"),
     "voc": (SegmentationSet, "equilibria.data.segmentation.voc:VOC"),
     "wikitext2": (Corpus, "equilibria.data.text.named:WIKITEXT2"),
@@ -52,8 +62,13 @@ FOLDERS: dict[type, tuple[Callable[..., Any], str]] = {
     ImageFolder: (images.load, layout.EXPECTED),
     SequenceSet: (user.load, user.EXPECTED),
     SegmentationSet: (folder.load, folder.EXPECTED),
+    GraphSet: (own_graphs.load_graphs, own_graphs.GRAPHS),
+    NodeSet: (own_graphs.load_nodes, own_graphs.NODES),
 }
 """What reads a user's folder, and what it expects there; where `kind` allows both, the first."""
+
+FILES = (GraphSet, NodeSet)
+"""What a user's own .npz file may hold in place of a folder."""
 
 PACKAGES = {"PIL": "Pillow", "scipy": "scipy", "sklearn": "scikit-learn"}
 """Packages of the extra `cli` that readers import, by the name of the module."""
@@ -108,7 +123,9 @@ def load(
     Args:
         name: One of `available()`, or a folder of images with one subfolder per class; where
             `kind` is `sequences.SequenceSet`, a folder of sequences (`sequences.load`); where it is
-            `segmentation.SegmentationSet`, one of images and masks (`segmentation.load`).
+            `segmentation.SegmentationSet`, one of images and masks (`segmentation.load`); where it
+            is `graphs.NodeSet` or `graphs.GraphSet`, a file of arrays (`graphs.load_nodes`) or a
+            folder of texts (`graphs.load_graphs`).
         data_dir: Folder that is searched before ``$EQUILIBRIA_DATA`` and the user's cache.
         download: Whether missing files may be downloaded.
         kind: Types that may be returned; names of data sets of other types are unknown.
@@ -116,7 +133,8 @@ def load(
 
     Returns:
         A `Dataset` for classification, a `text.Corpus`, an `images.ImageFolder`, a
-        `sequences.SequenceSet`, a `segmentation.SegmentationSet`, or a `Split` of copy memory.
+        `sequences.SequenceSet`, a `segmentation.SegmentationSet`, a `graphs.NodeSet`, a
+        `graphs.GraphSet`, or a `Split` of copy memory.
 
     Raises:
         ValueError: If no data set has that name; the message names the nearest.
@@ -127,12 +145,15 @@ def load(
         known = entry(name)
         with _packages(known.title):
             return known.read(Files(known, data_dir, download), **options)
-    read, expected = next((FOLDERS[k] for k in FOLDERS if issubclass(k, kind)), (None, ""))
-    if read and Path(name).expanduser().is_dir():
+    own = next((k for k in FOLDERS if issubclass(k, kind)), None)
+    read, expected = (None, "") if own is None else FOLDERS[own]
+    path = Path(name).expanduser()
+    if read and (path.is_dir() or (own in FILES and path.suffix == ".npz" and path.is_file())):
         with _packages(name):
             return read(name, **options)
-    if read and Path(name).name != name:
-        raise DataError(f"there is no folder {name}; {expected}")
+    if read and (Path(name).name != name or (own in FILES and path.suffix == ".npz")):
+        what = "file or folder" if own in FILES else "folder"
+        raise DataError(f"there is no {what} {name}; {expected}")
     near = difflib.get_close_matches(name, names, n=1)
     hint = f": did you mean {near[0]!r}?" if near else "."
     missing, more = ", nor any folder", ", or any folder of your own"

@@ -1,0 +1,193 @@
+"""A graph as tensors, and what of it is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+SPLITS = ("train", "valid", "test")
+"""Parts that the nodes of a graph, or the graphs of a set, are in."""
+
+NONE = -1
+"""In a target: nothing is asked of this node."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph, directed or not: an undirected edge is there in both directions.
+
+    Attributes:
+        x: Features of the nodes, ``(nodes, features)``, floating point.
+        edge_index: ``(2, edges)``, int64; edge k carries a message from node ``edge_index[0, k]``
+            to node ``edge_index[1, k]``. Nodes without an edge are allowed.
+        edge_weight: Of each edge, ``(edges,)``, not negative; None for 1.
+        y: What is to be told: the class of each node, ``(nodes,)``, int64, -1 where it is unknown;
+            or of several labels whether a node has them, ``(nodes, labels)``, 0 or 1; or the class
+            of the whole graph, ``()``, int64. None if there is nothing.
+        masks: Which nodes are in "train", "valid" and "test", ``(nodes,)`` each, bool; None where
+            nodes are not divided.
+
+    Raises:
+        TypeError: If a tensor has another dtype.
+        ValueError: If there is no node, a shape does not fit, an edge joins a node that is not
+            there, a feature or weight is not finite, a weight is negative, or a node that is in a
+            mask has no class.
+    """
+
+    x: Tensor
+    edge_index: Tensor
+    edge_weight: Tensor | None = None
+    y: Tensor | None = None
+    masks: Mapping[str, Tensor] | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        _check_tensors(self.x, self.edge_index, self.edge_weight)
+        if self.y is not None:
+            _check_targets(self.y, len(self.x))
+        for name, mask in (self.masks or {}).items():
+            self._check_mask(name, mask)
+
+    def _check_mask(self, name: str, mask: Tensor) -> None:
+        if name not in SPLITS or mask.dtype != torch.bool or mask.shape != (len(self.x),):
+            raise ValueError(
+                f"the mask '{name}' has the shape {tuple(mask.shape)} and is {mask.dtype}: "
+                f"expected ({len(self.x)},), bool, one entry a node, called "
+                f"{', '.join(SPLITS[:-1])} or {SPLITS[-1]}"
+            )
+        if self.y is None or self.y.ndim == 0:
+            raise ValueError(f"there is a mask '{name}' and no y of each node")
+        if self.y.ndim == 1 and len(lost := torch.nonzero(mask & (self.y < 0))):
+            raise ValueError(
+                f"node {int(lost[0])} is in the {name} mask and its class is "
+                f"{int(self.y[lost[0]])}: classes count from 0, and -1 stands for an unknown one, "
+                "which no mask may have"
+            )
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return len(self.x)
+
+    @property
+    def edges(self) -> int:
+        """Number of edges, an undirected one counted twice."""
+        return self.edge_index.shape[1]
+
+    @property
+    def directed(self) -> bool:
+        """Whether some edge is not there in the other direction too, with the same weight."""
+        forth, back = (self._sorted(pair) for pair in (self.edge_index, self.edge_index.flip(0)))
+        return not all(torch.equal(a, b) for a, b in zip(forth, back, strict=True))
+
+    def _sorted(self, edges: Tensor) -> tuple[Tensor, Tensor]:
+        """Each edge once, as one number, and what its weights add up to."""
+        weight = torch.ones(self.edges) if self.edge_weight is None else self.edge_weight
+        code, place = (edges[0] * self.nodes + edges[1]).unique(return_inverse=True)
+        return code, weight.new_zeros(len(code)).index_add_(0, place, weight)
+
+    def asked(self, split: str) -> Tensor:
+        """The target of each node, -1 (in all columns) where it is not in a split.
+
+        Raises:
+            ValueError: If the graph has masks and none of this name, or no target for each node.
+        """
+        if self.y is None or self.y.ndim == 0:
+            raise ValueError("the graph has no y of each node")
+        if self.masks is None:
+            return self.y
+        if split not in self.masks:
+            raise ValueError(f"there is no mask '{split}'; there are: {', '.join(self.masks)}")
+        left_out = ~self.masks[split]
+        return self.y.masked_fill(left_out if self.y.ndim == 1 else left_out[:, None], NONE)
+
+
+def normalised(graph: Graph) -> Graph:
+    """The graph with features that add up to 1 at each node; a node that has none keeps zeros.
+
+    Raises:
+        ValueError: If a feature is negative.
+    """
+    if bool((graph.x < 0).any()):
+        raise ValueError("features that are negative cannot be made to add up to 1")
+    return replace(graph, x=graph.x / graph.x.sum(1, keepdim=True).clamp_min(1e-12))
+
+
+def undirected(edge_index: Tensor, nodes: int) -> Tensor:
+    """Edges in both directions, each once, sorted, without those from a node to itself."""
+    sender, receiver = torch.cat([edge_index, edge_index.flip(0)], dim=1)
+    return simple(torch.stack([sender, receiver]), nodes)
+
+
+def simple(edge_index: Tensor, nodes: int) -> Tensor:
+    """Each edge once, sorted by sender, without those from a node to itself."""
+    sender, receiver = edge_index[:, edge_index[0] != edge_index[1]]
+    code = (sender * nodes + receiver).unique()
+    return torch.stack([code // nodes, code % nodes])
+
+
+def _check_tensors(x: Tensor, edge_index: Tensor, edge_weight: Tensor | None) -> None:
+    if x.ndim != 2 or 0 in x.shape:
+        raise ValueError(
+            f"x has the shape {tuple(x.shape)}: expected (nodes, features), at least one of each"
+        )
+    if not x.is_floating_point():
+        raise TypeError(f"x is {x.dtype}: expected floating-point features, as x.float() has them")
+    if not bool(torch.isfinite(x).all()):
+        node = int(torch.nonzero(~torch.isfinite(x))[0, 0])
+        raise ValueError(f"x has a feature of node {node} that is not finite")
+    if edge_index.dtype != torch.int64:
+        raise TypeError(
+            f"edge_index is {edge_index.dtype}: expected int64, the numbers of nodes from 0"
+        )
+    if edge_index.ndim != 2 or edge_index.shape[0] != 2:
+        turned = edge_index.ndim == 2 and edge_index.shape[1] == 2
+        raise ValueError(
+            f"edge_index has the shape {tuple(edge_index.shape)}: expected (2, edges), senders "
+            f"in the first row{'; transpose it with edge_index.T' if turned else ''}"
+        )
+    wrong = (edge_index < 0) | (edge_index >= len(x))
+    if bool(wrong.any()):
+        edge = int(torch.nonzero(wrong.any(0))[0])
+        raise ValueError(
+            f"edge {edge} joins nodes {edge_index[0, edge]} and {edge_index[1, edge]}: there are "
+            f"{len(x)} nodes, expected numbers from 0 to {len(x) - 1}"
+        )
+    if edge_weight is None:
+        return
+    if not edge_weight.is_floating_point():
+        raise TypeError(f"edge_weight is {edge_weight.dtype}: expected floating point")
+    if edge_weight.shape != edge_index.shape[1:]:
+        raise ValueError(
+            f"edge_weight has the shape {tuple(edge_weight.shape)}: expected "
+            f"({edge_index.shape[1]},), one for each edge"
+        )
+    wrong = ~torch.isfinite(edge_weight) | (edge_weight < 0)
+    if bool(wrong.any()):
+        edge = int(torch.nonzero(wrong)[0])
+        raise ValueError(
+            f"edge {edge} has the weight {float(edge_weight[edge]):g}: expected finite weights "
+            "that are not negative"
+        )
+
+
+def _check_targets(y: Tensor, nodes: int) -> None:
+    if y.ndim == 2:
+        if len(y) != nodes or not bool(((y == 0) | (y == 1)).all()):
+            raise ValueError(
+                f"y has the shape {tuple(y.shape)}: expected ({nodes}, labels), with 1 for a label "
+                "that a node has and 0 for another"
+            )
+        return
+    if y.dtype != torch.int64:
+        raise TypeError(f"y is {y.dtype}: expected int64, classes counted from 0")
+    if y.shape not in ((), (nodes,)):
+        raise ValueError(
+            f"y has the shape {tuple(y.shape)}: expected ({nodes},), a class for each node, or (), "
+            "one for the graph"
+        )
+    least = int(y.min())
+    if least < (0 if y.ndim == 0 else NONE):
+        raise ValueError(f"y has the class {least}: expected classes counted from 0")
