@@ -20,6 +20,8 @@ from equilibria.export.inputs import pairs, preparation
 from equilibria.export.iterated import Method
 from equilibria.models import Model
 from equilibria.tasks import Task
+from equilibria.tasks.nodes import NodeTask
+from equilibria.tasks.whole_graphs import GraphTask
 
 if TYPE_CHECKING:
     from equilibria.export.graph import Session
@@ -113,6 +115,11 @@ def export(
         raise ExportError("int8 weights are for ONNX: torch.export keeps float32")
     if format == "onnx" and (absent := lacking()):
         raise ExportError(f"ONNX needs packages that are not installed: {', '.join(absent)}")
+    if isinstance(task, NodeTask | GraphTask):
+        raise ExportError(
+            f"{task.source} has graphs, whose numbers of nodes and edges differ, and a file takes "
+            "inputs of one shape: use the model in PyTorch"
+        )
     plain = fixed(model, evals, method)
     raw = next(pairs(task, task.eval_split, TRACED, TRACED)).raw
     prepare = preparation(task)

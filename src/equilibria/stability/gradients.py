@@ -36,11 +36,14 @@ def examine_gradient(
     ours = used.parameters if parameters else used.operands.flatten()
     theirs = right.parameters if parameters else right.operands.flatten()
     lengths = ours.norm() / theirs.norm()
+    samples = [used.operands, right.operands]
+    if layer.coupled:  # a row by itself, such as a node that nothing is asked of, is no sample
+        samples = [each.reshape(1, -1) for each in samples]
     return Gradient(
         loss="random projection" if loss is None else "loss",
         cosine=float(cosine(ours, theirs)),
         norm_ratio=float(lengths),
-        sample_cosine=float(cosine(used.operands, right.operands).min()),
+        sample_cosine=float(cosine(*samples).min()),
         reference=max(
             float(reference.stats.residual.max()), float(reference.adjoint.stats.residual.max())
         ),

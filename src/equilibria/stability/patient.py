@@ -76,7 +76,12 @@ class Patient:
             if leaves:
                 args = map_floats(lambda x: x.detach().requires_grad_(), args)
             operands.append(args)
-            return args, given | keywords
+            given = given | keywords
+            if isinstance(given.get("coupled"), Tensor):
+                # Samples of many rows each, such as graphs, are examined as one: the layer is a
+                # copy, and what is measured of it reads there how the rows hang together.
+                given["coupled"] = self.layer.coupled = True
+            return args, given
 
         def after(_: nn.Module, __: Any, solution: Solution) -> Solution:
             solutions.append(solution)

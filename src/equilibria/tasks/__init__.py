@@ -6,10 +6,12 @@ from equilibria.tasks.classification import ImageClassification
 from equilibria.tasks.copying import CopyMemory
 from equilibria.tasks.feed import Batch, Feed, Part
 from equilibria.tasks.language import LanguageModelling
+from equilibria.tasks.nodes import Chains, NodeClassification
 from equilibria.tasks.own_images import OwnImages
 from equilibria.tasks.segmentation import ImageSegmentation
 from equilibria.tasks.sequences import SequenceClassification
 from equilibria.tasks.synthetic import AddingProblem, OrderProblem
+from equilibria.tasks.whole_graphs import GraphClassification
 
 TASKS: dict[str, type[TaskConfig]] = {
     "image_classification": ImageClassification,
@@ -20,6 +22,9 @@ TASKS: dict[str, type[TaskConfig]] = {
     "sequence_classification": SequenceClassification,
     "adding": AddingProblem,
     "order": OrderProblem,
+    "node_classification": NodeClassification,
+    "graph_classification": GraphClassification,
+    "chains": Chains,
 }
 """The config of each task, by the name that a recipe gives it."""
 
@@ -44,12 +49,15 @@ __all__ = [
     "TASKS",
     "AddingProblem",
     "Batch",
+    "Chains",
     "CopyMemory",
     "Feed",
+    "GraphClassification",
     "ImageClassification",
     "ImageSegmentation",
     "LanguageModelling",
     "Metric",
+    "NodeClassification",
     "OrderProblem",
     "OwnImages",
     "Part",

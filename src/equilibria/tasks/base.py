@@ -255,8 +255,8 @@ class TaskConfig(abc.ABC):
         A config says where its data are in a field `file`, in a field `data`, or in one of both.
 
         Args:
-            data: a text file or a folder of images, whose path becomes absolute; or, as str, the
-                name of a data set.
+            data: a text file, a folder of images or a file of arrays, whose path becomes absolute;
+                or, as str, the name of a data set.
 
         Raises:
             ValueError: the task generates its own data.
@@ -267,8 +267,13 @@ class TaskConfig(abc.ABC):
             return replace(self, **{**dict.fromkeys(known), "file": str(path)})
         if not known:
             raise ValueError(f"{type(self).__name__} generates its own data: no other can be named")
-        named = isinstance(data, str) and Path(data).name == data and not path.is_dir()
+        named = isinstance(data, str) and is_name(data) and not path.is_dir()
         return replace(self, data=data if named else str(path))
+
+
+def is_name(data: str) -> bool:
+    """Return whether `data` can be the name of a data set: no path, and no file of arrays."""
+    return Path(data).name == data and Path(data).suffix != ".npz"
 
 
 def right(answers: Tensor) -> dict[str, Tensor]:

@@ -71,6 +71,36 @@ def groups(members: Tensor, share: float) -> Tensor:
     return found[order[:count]].sort().values
 
 
+def folds(targets: Tensor, labels: Sequence[str], count: int, seed: int) -> Tensor:
+    """Return the fold of each sample, from 0: each class is dealt out evenly, in a random order.
+
+    Folds differ in size by one at most, and so do the numbers of each class in them.
+
+    Args:
+        targets: classes of all samples, (count,).
+        labels: what the classes are called.
+        count: number of folds.
+        seed: of the order.
+
+    Raises:
+        ValueError: a class has fewer samples than there are folds.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(targets), generator=generator)
+    order = order[targets[order].argsort(stable=True)]
+    sizes = targets.bincount(minlength=len(labels)).tolist()
+    least = min(range(len(sizes)), key=sizes.__getitem__)
+    if sizes[least] < count:
+        raise ValueError(
+            f"folds is {count}, and there are only {sizes[least]} of class {labels[least]}: take "
+            "fewer folds, so that each has some of it"
+        )
+    found = torch.empty_like(targets)
+    # Dealt on from class to class, so that the odd ones do not all go to the first folds.
+    found[order] = torch.arange(len(targets)) % count
+    return found
+
+
 def shares(sizes: list[int], count: int) -> list[int]:
     """Return how many of each class make up `count`, in proportion to the sizes of all classes.
 

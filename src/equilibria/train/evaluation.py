@@ -286,7 +286,9 @@ def radius(model: EquilibriumModel, inputs: Any) -> dict[str, float]:
     with evaluating(model):
         operands = model.inject(inputs)
         solution = model.deq(*operands)
-        radii = spectral_radius(model.deq.cell, solution.value, *operands)
+        # Of graphs side by side, which are solved one by one, it is that of all together.
+        coupled = model.deq.coupled
+        radii = spectral_radius(model.deq.cell, solution.value, *operands, coupled=coupled)
     return {"mean": float(radii.mean()), "max": float(radii.max())}
 
 

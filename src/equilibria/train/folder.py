@@ -16,6 +16,7 @@ from typing import Any
 from torch import nn
 
 from equilibria.tasks import Task, TaskConfig
+from equilibria.tasks.base import is_name
 from equilibria.train import files, yaml_text
 from equilibria.train import recipe as recipes
 from equilibria.train.checkpoint import CheckpointError, Checkpoints
@@ -363,7 +364,7 @@ def absolute(task: TaskConfig) -> TaskConfig:
     """Return a task whose file or folder of the user's, if it has one, is an absolute path."""
     file, data = getattr(task, "file", None), getattr(task, "data", None)
     given = file or data
-    if not isinstance(given, str) or (file is None and Path(given).name == given):
+    if not isinstance(given, str) or (file is None and is_name(given)):
         return task  # the name of a data set
     return task.at(given)
 

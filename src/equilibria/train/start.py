@@ -17,6 +17,8 @@ from equilibria.stability.ensembles import Sweep, sweep
 from equilibria.stability.ensembles.measure import DRAWS, SCALES
 from equilibria.stability.rescale import UnreachableRadiusError
 from equilibria.tasks import Task
+from equilibria.tasks.nodes import NodeTask
+from equilibria.tasks.whole_graphs import GraphTask
 from equilibria.train import evaluation
 from equilibria.train.initialisation import first_piece
 from equilibria.train.randomness import seed_all
@@ -88,6 +90,8 @@ def _examine(
     seed_all(recipe.seed)
     model = task.model(recipe.model, **recipe.layer())
     count = samples or (SEQUENCES if isinstance(model, SequenceModel) else SAMPLES)
+    if samples is None and isinstance(task, NodeTask | GraphTask):
+        count = min(count, len(task.samples["train"]))  # of citation networks there is one
     accelerator = evaluation.accelerator("float32", device)
     try:
         inputs = task.feed(count, recipe.seed).batch(0).inputs

@@ -7,13 +7,14 @@
 `chains` makes a graph that needs no files; `load_nodes` and `load_graphs` read one's own.
 """
 
-from equilibria.data.graphs.graph import Graph, normalised
+from equilibria.data.graphs.graph import NONE, Graph, normalised
 from equilibria.data.graphs.joining import joined
 from equilibria.data.graphs.sets import GraphSet, NodeSet
 from equilibria.data.graphs.synthetic import chains
 from equilibria.data.graphs.user import load_graphs, load_nodes
 
 __all__ = [
+    "NONE",
     "Graph",
     "GraphSet",
     "NodeSet",

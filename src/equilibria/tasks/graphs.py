@@ -1,0 +1,108 @@
+"""What tasks on graphs share: the model's config, and what a run folder keeps of the data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from equilibria.data.errors import DataError, reading
+from equilibria.models import ClassifierConfig, ModelConfig
+
+__all__ = ["GRAPHS", "Known", "complete"]
+
+GRAPHS = "graphs.json"
+"""The file of a run folder that tells what classes are called, and how features were seen."""
+
+
+def complete(
+    config: ModelConfig, features: int, classes: int, level: str, source: str
+) -> ModelConfig:
+    """Return the config of a graph network with what the data say filled in.
+
+    Args:
+        config: what the recipe says.
+        features: of a node.
+        classes: outputs.
+        level: what has classes: "node" or "graph".
+        source: what the data are called.
+
+    Raises:
+        ValueError: it is of no such model, or of one for other data.
+    """
+    if not (isinstance(config, ClassifierConfig) and hasattr(config, "level")):
+        raise ValueError(f"{type(config).__name__} describes no network for graphs")
+    facts: dict[str, Any] = {"shape": (features,), "classes": classes, "level": level}
+    for name, value in facts.items():
+        given = getattr(config, name)
+        given = tuple(given) if isinstance(given, list) else given
+        if given is not None and given != value:
+            raise ValueError(
+                f"model.{name} is {given}, and {source} has {value}: leave it out or set it to that"
+            )
+    return replace(config, **facts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What a run folder keeps of the graphs that were learned from.
+
+    Args:
+        level: what has classes: "node" or "graph".
+        source: what the data are called.
+        labels: what the classes are called.
+        features: of a node.
+        multilabel: whether a node can have several.
+    """
+
+    level: str
+    source: str
+    labels: tuple[str, ...]
+    features: int
+    multilabel: bool = False
+
+    def save(self, folder: Path) -> None:
+        """Write graphs.json into a run folder."""
+        text = json.dumps(vars(self), indent=2, ensure_ascii=False) + "\n"
+        (folder / GRAPHS).write_text(text, "utf-8")
+
+    @classmethod
+    def read(cls, run: Path) -> Known:
+        """Read what `save` has written.
+
+        Raises:
+            DataError: it is missing or damaged.
+        """
+        path = run / GRAPHS
+        try:
+            with reading(path):
+                content: Mapping[str, Any] = json.loads(path.read_text("utf-8"))
+            return cls(**{**content, "labels": tuple(content["labels"])})
+        except (ValueError, TypeError, KeyError) as error:
+            raise DataError(f"{path} is damaged ({error}): restore it from a copy") from error
+
+    def check(self, other: Known) -> None:
+        """Raise DataError unless a model that has learned from these can be judged on others.
+
+        Classes that are only numbered may be fewer.
+        """
+        if other.features != self.features:
+            raise DataError(
+                f"{other.source} has {other.features} features of a node, and the run's data have "
+                f"{self.features}: they must be the same, in the same order"
+            )
+        count = len(other.labels)
+        numbered = other.labels == tuple(map(str, range(count)))
+        fits = other.labels == self.labels[:count] or (numbered and count <= len(self.labels))
+        same = other.multilabel == self.multilabel and (count == len(self.labels) or numbered)
+        if not (fits and same) or (self.multilabel and count != len(self.labels)):
+            raise DataError(
+                f"{other.source} has the classes {_listed(other.labels)}, and the run's data have "
+                f"{_listed(self.labels)}: they must be the same, in this order"
+            )
+
+
+def _listed(labels: tuple[str, ...]) -> str:
+    return ", ".join(labels[:8]) + (f" and {len(labels) - 8} more" if len(labels) > 8 else "")

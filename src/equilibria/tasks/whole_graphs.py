@@ -1,0 +1,136 @@
+"""Classification of whole graphs, such as molecules, in folds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from typing_extensions import override
+
+from equilibria.data import load
+from equilibria.data.graphs import GraphSet
+from equilibria.data.graphs.joining import Joined
+from equilibria.models import ModelConfig
+from equilibria.tasks import selection
+from equilibria.tasks.base import LabelledTask, TaskConfig
+from equilibria.tasks.graphs import Known, complete
+
+__all__ = ["GraphClassification", "GraphTask"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphClassification(TaskConfig):
+    """Which of several classes is a graph of? Trained with cross-entropy, tested on one fold.
+
+    The folds have each class as often as the whole, as nearly as whole numbers can. What a model
+    is chosen by in training is set aside from the folds that train, never from the one that tests.
+
+    Args:
+        data: name of a data set (cox2, mutag, proteins), or path of a folder of texts or of an
+            .npz file; also `--data FOLDER` or `--data FILE.npz`. Null in a recipe that leaves it
+            to that.
+        attributes: have the nodes' attributes, real numbers, for features beside their labels;
+            null for no attributes of a named set, and what there is in a folder of your own.
+        folds: number of folds.
+        fold: the one that tests, from 0.
+        valid: share of the other folds that is set aside, and evaluated after each epoch in place
+            of the test graphs; null for none.
+        data_seed: of the folds.
+    """
+
+    data: str | None = "cox2"
+    attributes: bool | None = None
+    folds: int = 10
+    fold: int = 0
+    valid: float | None = 0.1
+    data_seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.folds < 2:
+            raise ValueError(f"folds must be at least 2; got {self.folds}")
+        if not 0 <= self.fold < self.folds:
+            raise ValueError(
+                f"fold is {self.fold}: there are {self.folds} folds, counted from 0 to "
+                f"{self.folds - 1}"
+            )
+        if self.valid is not None and not 0.0 < self.valid < 1.0:
+            raise ValueError(f"valid must lie in (0, 1), or be null; got {self.valid}")
+
+    @override
+    def load(self, data_dir: Path | None = None) -> GraphTask:
+        if self.data is None:
+            raise ValueError(
+                "there are no graphs to learn from: name a folder or file with --data FOLDER or "
+                "--data FILE.npz"
+            )
+        return GraphTask(self, self._found(data_dir))
+
+    @override
+    def load_other(self, run: Path, data_dir: Path | None = None) -> GraphTask:
+        """Read other graphs, which are all test graphs.
+
+        Raises:
+            DataError: they have other features or classes than the run's.
+        """
+        return GraphTask(self, self._found(data_dir), Known.read(run))
+
+    def _found(self, data_dir: Path | None) -> GraphSet:
+        assert self.data is not None  # as `load` has checked
+        options = {} if self.attributes is None else {"attributes": self.attributes}
+        return load(self.data, data_dir, kind=GraphSet, **options)
+
+
+class GraphTask(LabelledTask):
+    """Graphs with a class each.
+
+    Args:
+        config: what the recipe says.
+        found: the data set.
+        known: of a run that is evaluated on these data; None for its own.
+
+    Raises:
+        ValueError: there are not enough graphs for these folds.
+        DataError: a run has learned from other features or classes.
+    """
+
+    unit = "graphs"
+
+    def __init__(
+        self, config: GraphClassification, found: GraphSet, known: Known | None = None
+    ) -> None:
+        self.config, self.source = config, found.title
+        self.known = Known(
+            level="graph", source=found.title, labels=found.labels, features=found.features
+        )
+        if known is not None:
+            known.check(self.known)
+            self.known = known
+            parts = {"test": found.graphs}
+        else:
+            parts = {name: found.select(places) for name, places in _places(config, found).items()}
+        super().__init__({name: Joined(each, name) for name, each in parts.items()}, found.checksum)
+
+    @override
+    def complete(self, config: ModelConfig) -> ModelConfig:
+        known = self.known
+        return complete(config, known.features, len(known.labels), known.level, known.source)
+
+    @override
+    def save(self, folder: Path) -> None:
+        """Write graphs.json: names of the classes, and the number of features."""
+        self.known.save(folder)
+
+
+def _places(config: GraphClassification, found: GraphSet) -> dict[str, torch.Tensor]:
+    """Where the graphs of each part are: "train", "test" and perhaps "valid"."""
+    targets = found.targets
+    fold = selection.folds(targets, found.labels, config.folds, config.data_seed)
+    places = {"test": torch.nonzero(fold == config.fold)[:, 0]}
+    rest = torch.nonzero(fold != config.fold)[:, 0]
+    count = None if config.valid is None else max(1, round(config.valid * len(rest)))
+    learned, aside = selection.parts(targets[rest], found.labels, count, None)
+    places["train"] = rest[learned]
+    if aside is not None:
+        places["valid"] = rest[aside]
+    return {name: places[name] for name in ("train", "valid", "test") if name in places}
