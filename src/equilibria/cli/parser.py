@@ -170,7 +170,7 @@ def named_data(value: str, task: TaskConfig) -> list[str]:
         other = task.at(value)
     except ValueError:
         raise ConfigError(
-            f"--data names a text or images, and {type(task).__name__} generates its own data: "
+            f"--data names data of your own, and {type(task).__name__} generates its own data: "
             "leave it out"
         ) from None
     file = getattr(other, "file", None)

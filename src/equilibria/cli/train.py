@@ -4,7 +4,7 @@ Every key of the recipe is also an option, for example --seed 1, --epochs 3, --s
 or --solver.name Broyden; `equilibria train RECIPE --help` lists them. Name your own data with
 --data: a text FILE (--task.file) for a language model, or a FOLDER (--task.data) with one
 subfolder of images per class for a classifier, or with images, masks and classes.txt for
-segmentation. To train with several processes: torchrun --nproc-per-node 2 -m equilibria train
+segmentation; graphs are a FILE.npz, or a FOLDER of texts. To train with several processes: torchrun --nproc-per-node 2 -m equilibria train
 RECIPE.
 
 Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 save after the current step and exit with status 75. A run
@@ -52,8 +52,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--data",
         type=str,
-        help="text file, or folder of images, images and masks, or sequences, to train on; or name "
-        "of a data set",
+        help="text file, .npz file of graphs, or folder of images, images and masks, sequences, or "
+        "graphs, to train on; or name of a data set",
     )
     parser.add_data_dir()
     parser.add_device()
