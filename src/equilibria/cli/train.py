@@ -4,8 +4,8 @@ Every key of the recipe is also an option, for example --seed 1, --epochs 3, --s
 or --solver.name Broyden; `equilibria train RECIPE --help` lists them. Name your own data with
 --data: a text FILE (--task.file) for a language model, or a FOLDER (--task.data) with one
 subfolder of images per class for a classifier, or with images, masks and classes.txt for
-segmentation; graphs are a FILE.npz, or a FOLDER of texts. To train with several processes: torchrun --nproc-per-node 2 -m equilibria train
-RECIPE.
+segmentation; graphs are a FILE.npz, or a FOLDER of texts. To train with several processes:
+torchrun --nproc-per-node 2 -m equilibria train RECIPE.
 
 Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 save after the current step and exit with status 75. A run
 folder is all that is needed to go on: equilibria train runs/digits --resume, or, once it has
