@@ -201,7 +201,8 @@ def test_all_commands_on_whole_graphs(tiny: None, tmp_path: Path, capsys: Any) -
     assert trained["graphs"] == 12 and trained["forward"]["status"]["CONVERGED"] == 1.0
     capsys.readouterr()
     assert main(["evaluate", str(run)]) == 0
-    assert "12 test graphs of mine" in " ".join(capsys.readouterr().out.split())
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "12 test graphs of mine" in shown and "majority class: accuracy │ 50.00 %" in shown
     assert main(["doctor", str(run), "--starts", "1", "--samples", "8"]) == 0
     other = write_molecules(tmp_path / "more", "more", 10)
     assert main(["evaluate", str(run), "--data", str(other)]) == 0

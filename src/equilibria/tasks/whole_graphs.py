@@ -13,7 +13,7 @@ from equilibria.data.graphs import GraphSet
 from equilibria.data.graphs.joining import Joined
 from equilibria.models import ModelConfig
 from equilibria.tasks import selection
-from equilibria.tasks.base import LabelledTask, TaskConfig
+from equilibria.tasks.base import LabelledTask, TaskConfig, known
 from equilibria.tasks.graphs import Known, complete
 
 __all__ = ["GraphClassification", "GraphTask"]
@@ -87,7 +87,7 @@ class GraphTask(LabelledTask):
     Args:
         config: what the recipe says.
         found: the data set.
-        known: of a run that is evaluated on these data; None for its own.
+        run: of a run that is evaluated on these data; None for its own.
 
     Raises:
         ValueError: there are not enough graphs for these folds.
@@ -95,26 +95,34 @@ class GraphTask(LabelledTask):
     """
 
     unit = "graphs"
+    baseline = "majority class"
 
     def __init__(
-        self, config: GraphClassification, found: GraphSet, known: Known | None = None
+        self, config: GraphClassification, found: GraphSet, run: Known | None = None
     ) -> None:
         self.config, self.source = config, found.title
         self.known = Known(
             level="graph", source=found.title, labels=found.labels, features=found.features
         )
-        if known is not None:
-            known.check(self.known)
-            self.known = known
+        if run is not None:
+            run.check(self.known)
+            self.known = run
             parts = {"test": found.graphs}
+            self.baseline = ""  # nothing of these was learned from
         else:
             parts = {name: found.select(places) for name, places in _places(config, found).items()}
         super().__init__({name: Joined(each, name) for name, each in parts.items()}, found.checksum)
 
     @override
     def complete(self, config: ModelConfig) -> ModelConfig:
-        known = self.known
-        return complete(config, known.features, len(known.labels), known.level, known.source)
+        seen = self.known
+        return complete(config, seen.features, len(seen.labels), seen.level, seen.source)
+
+    @override
+    def reference(self, split: str) -> dict[str, float]:
+        """Return the accuracy of who always answers with the most frequent class in training."""
+        learned, asked = (self.samples[name][:][1] for name in ("train", known(self, split)))
+        return {"accuracy": float((asked == learned.bincount().argmax()).double().mean())}
 
     @override
     def save(self, folder: Path) -> None:
