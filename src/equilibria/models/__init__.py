@@ -1,6 +1,6 @@
 """The zoo: one file per architecture, and a registry."""
 
-from equilibria.models import recurrent
+from equilibria.models import graph, recurrent
 from equilibria.models.base import (
     ClassifierConfig,
     EquilibriumModel,
@@ -32,6 +32,7 @@ __all__ = [
     "available",
     "create",
     "generate",
+    "graph",
     "recurrent",
     "register",
 ]

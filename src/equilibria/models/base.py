@@ -120,6 +120,9 @@ class Model(nn.Module, abc.ABC):
                 model without memory.
         """
 
+    def constrain(self) -> None:
+        """Restore in place the bounds that the weights are to keep; called after each step."""
+
     def refuse_carry(self, carry: Any) -> None:
         """Refuse what a model without memory cannot use.
 

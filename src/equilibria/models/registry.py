@@ -7,6 +7,14 @@ from typing import Any
 from equilibria.models.base import Model, ModelConfig
 from equilibria.models.conv import ConvConfig
 from equilibria.models.dense import DenseConfig
+from equilibria.models.graph.configs import (
+    EIGNNConfig,
+    FiniteIGNNConfig,
+    GCNConfig,
+    GraphMLPConfig,
+    IGNNConfig,
+    MGNNIConfig,
+)
 from equilibria.models.recurrent.classifier import RecurrentConfig
 from equilibria.models.sequence.architectures import (
     DEQTransformerConfig,
@@ -35,12 +43,18 @@ CONFIGS: dict[str, type[ModelConfig]] = {
     "dense": DenseConfig,
     "deq-transformer": DEQTransformerConfig,
     "deq-trellisnet": DEQTrellisNetConfig,
+    "eignn": EIGNNConfig,
+    "gcn": GCNConfig,
+    "graph-mlp": GraphMLPConfig,
     "gru": GRUConfig,
+    "ignn": IGNNConfig,
+    "ignn-finite": FiniteIGNNConfig,
     "lstm": LSTMConfig,
     "mdeq": MDEQConfig,
     "mdeq-segmentation": MDEQSegmentationConfig,
     "mdeq-segmentation-unrolled": MDEQSegmentationUnrolledConfig,
     "mdeq-unrolled": MDEQUnrolledConfig,
+    "mgnni": MGNNIConfig,
     "monotone": MonotoneConvConfig,
     "monotone-dense": MonotoneDenseConfig,
     "neural-ode": NeuralODEConfig,

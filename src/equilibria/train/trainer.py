@@ -318,6 +318,7 @@ class Trainer:
         if length is not None and not scaled and not math.isfinite(float(length)):
             raise self._diverged("the gradient is not finite")
         self.optimiser.step()
+        self.model.constrain()
         self.optimiser.zero_grad()
         if stabiliser is not None:
             stabiliser.observe(self.step, solutions)

@@ -1,0 +1,255 @@
+"""Edges as PyTorch Geometric writes them, checked, and the product with their matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+__all__ = ["Edges", "Flow", "Normalise", "checked"]
+
+Flow = Literal["source_to_target", "target_to_source"]
+Normalise = Literal["sym", "row"]
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """The matrix A^T that carries messages: (A^T z)_i is the sum of w_k z_j over edges k, j -> i.
+
+    It is no tensor and has no gradient; the weights have one where they are given to the product.
+
+    Attributes:
+        sender: `(edges,)` int64, j of each edge.
+        receiver: `(edges,)` int64, i of each edge.
+        weight: `(edges,)`, detached.
+        nodes: how many there are.
+    """
+
+    sender: Tensor
+    receiver: Tensor
+    weight: Tensor
+    nodes: int
+
+    def __call__(self, z: Tensor, weight: Tensor | None = None) -> Tensor:
+        """A^T z, `(nodes, width)`.
+
+        Args:
+            z: `(nodes, width)`.
+            weight: the weights, connected to autograd; None for those known, without a gradient.
+        """
+        if weight is not None:
+            messages = weight[:, None] * z.index_select(0, self.sender)
+            return torch.zeros_like(z).index_add(0, self.receiver, messages)
+        product: Any = _Product
+        return product.apply(z, self, False)
+
+    def multiply(self, z: Tensor, transposed: bool) -> Tensor:
+        """A^T z, or A z; untracked."""
+        into, out = self._sorted[transposed]
+        return torch.embedding_bag(
+            z.contiguous(), into, out, False, 0, False, self._weights[transposed], True
+        )[0]
+
+    @cached_property
+    def _sorted(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """For either product: the node that each term takes, and where the terms of each begin."""
+        return tuple(
+            (taken[order], _begins(summed, self.nodes))
+            for (taken, summed), order in zip(self._pairs, self._orders, strict=True)
+        )  # pyright: ignore[reportReturnType]
+
+    @cached_property
+    def _weights(self) -> tuple[Tensor, Tensor]:
+        first, second = (self.weight[order] for order in self._orders)
+        return first, second
+
+    @cached_property
+    def _orders(self) -> tuple[Tensor, Tensor]:
+        return self.receiver.argsort(stable=True), self.sender.argsort(stable=True)
+
+    @property
+    def _pairs(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        return (self.sender, self.receiver), (self.receiver, self.sender)
+
+    def looped(self) -> Edges:
+        """With an edge of weight 1 from each node to itself, in place of those that there are."""
+        kept = self.sender != self.receiver
+        own = torch.arange(self.nodes, device=self.sender.device)
+        return Edges(
+            torch.cat([self.sender[kept], own]),
+            torch.cat([self.receiver[kept], own]),
+            torch.cat([self.weight[kept], self.weight.new_ones(self.nodes)]),
+            self.nodes,
+        )
+
+    def looped_weight(self, weight: Tensor) -> Tensor:
+        """The weights of `looped`, connected to those given."""
+        kept = self.sender != self.receiver
+        return torch.cat([weight[kept], weight.new_ones(self.nodes)])
+
+    def normalised(self, how: Normalise | None, weight: Tensor) -> Tensor:
+        """`(edges,)` the weights divided by what their nodes send and receive; 0 / 0 is 0.
+
+        "sym" is D_in^-1/2 A^T D_out^-1/2, for undirected graphs that of Kipf and Welling 2017, and
+        "row" D_in^-1 A^T. The largest singular value of the one and row sum of the other is 1 at
+        most, and so is the spectral radius of both.
+        """
+        if how is None:
+            return weight
+        received = _sums(weight, self.receiver, self.nodes)[self.receiver]
+        if how == "row":
+            return weight / torch.where(received > 0, received, 1.0)
+        sent = _sums(weight, self.sender, self.nodes)[self.sender]
+        both = received * sent
+        return weight * torch.where(both > 0, both, 1.0).rsqrt()
+
+
+class _Product(torch.autograd.Function):
+    """A^T z, and A z backwards: linear, so right to any order."""
+
+    @staticmethod
+    def forward(z: Tensor, edges: Edges, transposed: bool) -> Tensor:
+        return edges.multiply(z, transposed)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, ctx.edges, ctx.transposed = inputs
+
+    @staticmethod
+    @override
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        product: Any = _Product
+        return product.apply(grads[0], ctx.edges, not ctx.transposed), None, None
+
+    @staticmethod
+    @override
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        product: Any = _Product
+        return product.apply(tangents[0], ctx.edges, ctx.transposed)
+
+    @staticmethod
+    def vmap(  # pyright: ignore[reportIncompatibleMethodOverride]
+        info: Any, in_dims: tuple[Any, ...], z: Tensor, edges: Edges, transposed: bool
+    ) -> tuple[Tensor, int]:
+        product: Any = _Product
+        wide = z.movedim(in_dims[0], 1)  # (nodes, size, width): all elements side by side
+        return product.apply(wide.flatten(1), edges, transposed).reshape(wide.shape), 1
+
+
+def checked(
+    x: Tensor,
+    edge_index: Tensor,
+    edge_weight: Tensor | None = None,
+    batch: Tensor | None = None,
+    *,
+    flow: Flow = "source_to_target",
+) -> tuple[Edges, Tensor | None]:
+    """Reads a graph as PyTorch Geometric's layers take one.
+
+    Args:
+        x: `(nodes, features)`.
+        edge_index: `(2, edges)` int64, or the transposed adjacency matrix `(nodes, nodes)` as a
+            sparse tensor, whose values are the weights.
+        edge_weight: `(edges,)`, >= 0; None for 1.
+        batch: `(nodes,)` int64, ascending, the graph of each node; None for a single graph.
+        flow: whether messages go from edge_index[0] to edge_index[1], or back.
+
+    Returns:
+        The edges, and the weights where they have a gradient.
+
+    Raises:
+        TypeError: x is not floating, edge_index or batch not int64.
+        ValueError: a shape, an index out of range, a weight that is negative or not finite, no
+            node, a batch that is not ascending or leaves out a graph.
+    """
+    if not x.is_floating_point():
+        raise TypeError(f"x: expected floating-point features, got {x.dtype}")
+    if x.dim() != 2:
+        raise ValueError(f"x: expected (nodes, features), got the shape {tuple(x.shape)}")
+    nodes = x.shape[0]
+    if nodes == 0:
+        raise ValueError("the graph is empty: x has no nodes")
+    if edge_index.layout is not torch.strided:
+        if edge_weight is not None:
+            raise ValueError("edge_weight: a sparse adj_t has weights of its own; leave it out")
+        edge_index, edge_weight = _entries(edge_index, nodes)
+    if edge_index.dtype != torch.int64:
+        raise TypeError(f"edge_index: expected int64, got {edge_index.dtype}")
+    if edge_index.dim() != 2 or edge_index.shape[0] != 2:
+        turned = edge_index.dim() == 2 and edge_index.shape[1] == 2
+        raise ValueError(
+            f"edge_index: expected (2, edges), got the shape {tuple(edge_index.shape)}"
+            + (": pass edge_index.T" if turned else "")
+        )
+    if edge_index.numel():
+        low, high = (int(each) for each in edge_index.aminmax())
+        if low < 0 or high >= nodes:
+            bad = low if low < 0 else high
+            raise ValueError(
+                f"edge_index: node {bad} is out of range, there are {nodes} nodes, 0 to {nodes - 1}"
+            )
+    if edge_weight is not None:
+        _check_weight(edge_weight, edge_index.shape[1])
+    if batch is not None:
+        _check_batch(batch, nodes)
+    sender, receiver = edge_index if flow == "source_to_target" else edge_index.flip(0)
+    weight = x.new_ones(edge_index.shape[1]) if edge_weight is None else edge_weight.to(x.dtype)
+    tracked = weight if weight.requires_grad else None
+    return Edges(sender, receiver, weight.detach(), nodes), tracked
+
+
+def _entries(adj_t: Tensor, nodes: int) -> tuple[Tensor, Tensor]:
+    """Edges and weights of a transposed adjacency matrix: row i has what node i receives."""
+    if tuple(adj_t.shape) != (nodes, nodes):
+        raise ValueError(
+            f"adj_t: expected ({nodes}, {nodes}) for {nodes} nodes, got {tuple(adj_t.shape)}"
+        )
+    found = (adj_t if adj_t.layout is torch.sparse_coo else adj_t.to_sparse_coo()).coalesce()
+    return found.indices().flip(0), found.values()
+
+
+def _check_weight(weight: Tensor, edges: int) -> None:
+    if weight.shape != (edges,):
+        raise ValueError(
+            f"edge_weight: expected one for each of the {edges} edges, got the shape "
+            f"{tuple(weight.shape)}"
+        )
+    if not weight.is_floating_point():
+        raise TypeError(f"edge_weight: expected floating-point weights, got {weight.dtype}")
+    plain = weight.detach()
+    if not bool(torch.isfinite(plain).all()):
+        raise ValueError("edge_weight: expected finite weights, got NaN or infinity")
+    if bool((plain < 0).any()):
+        raise ValueError(
+            f"edge_weight: expected weights >= 0, got {float(plain.min()):g}: their bound is that "
+            "of non-negative matrices"
+        )
+
+
+def _check_batch(batch: Tensor, nodes: int) -> None:
+    if batch.dtype != torch.int64:
+        raise TypeError(f"batch: expected int64, the graph of each node, got {batch.dtype}")
+    if batch.shape != (nodes,):
+        raise ValueError(
+            f"batch: expected the graph of each of the {nodes} nodes, got the shape "
+            f"{tuple(batch.shape)}"
+        )
+    step = batch.diff()
+    if bool((step < 0).any()):
+        raise ValueError("batch: expected ascending graphs, got an unsorted batch: sort the nodes")
+    if int(batch[0]) != 0 or bool((step > 1).any()):
+        raise ValueError("batch: expected graphs 0, 1, ... without a gap: a graph has no nodes")
+
+
+def _begins(index: Tensor, count: int) -> Tensor:
+    """`(count + 1,)` where the entries of each begin, were the index sorted."""
+    sizes = index.bincount(minlength=count)
+    return torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+
+
+def _sums(values: Tensor, index: Tensor, count: int) -> Tensor:
+    return values.new_zeros(count).index_add(0, index, values)
