@@ -1,0 +1,1 @@
+"""How exact must a gradient be? Bai 2022 (thesis), chapter 5."""
