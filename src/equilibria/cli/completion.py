@@ -21,7 +21,17 @@ from equilibria.cli.parser import Parser
 from equilibria.experiments import catalogue
 from equilibria.train import recipe as recipes
 
-RUNS = ("train", "evaluate", "doctor", "predict", "generate", "export", "memory", "report")
+RUNS = (
+    "train",
+    "evaluate",
+    "doctor",
+    "gradients",
+    "predict",
+    "generate",
+    "export",
+    "memory",
+    "report",
+)
 """Commands that take run folders."""
 
 OPTION = re.compile(r"^  (?:-\w, )?(--[\w.-]+)(?: (\S.*?))?(?:  |$)", re.MULTILINE)

@@ -16,6 +16,7 @@ __all__ = ["expected", "explain", "shared"]
 LESS = {
     "train": "lower --batch-size or --eval-batch-size, or split each batch with --accumulate",
     "doctor": "lower --samples",
+    "gradients": "lower --samples",
     "initialise": "lower --samples",
     "predict": "lower --batch-size, or have large images seen through a smaller --window",
 }

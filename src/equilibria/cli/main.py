@@ -21,6 +21,7 @@ COMMANDS = {
     "initialise": "recommend initial weights for a recipe: ensemble and scale",
     "evaluate": "evaluate a run on its test data: metrics, evaluations, statuses",
     "doctor": "examine a run: convergence, uniqueness, gradient, use of depth",
+    "gradients": "compare exact and inexact gradients on a run",
     "predict": "classify or segment images with a trained network",
     "generate": "continue a prompt with a trained language model",
     "export": "write a trained model as a file for ONNX Runtime or torch.export",

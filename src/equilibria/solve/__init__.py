@@ -6,6 +6,7 @@ Imports torch alone.
 from equilibria.solve import profiles
 from equilibria.solve.adjoints import (
     Adjoint,
+    Audited,
     Implicit,
     JacobianFree,
     NeumannPhantom,
@@ -29,6 +30,7 @@ __all__ = [
     "AdjointInfo",
     "AlternatingAnderson",
     "Anderson",
+    "Audited",
     "Auto",
     "BiCGSTAB",
     "Broyden",

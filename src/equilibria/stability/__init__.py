@@ -1,6 +1,8 @@
 """Stability: how a fixed point behaves, measured, put in words, and trained for."""
 
 from equilibria.stability.applied import Mapped
+from equilibria.stability.audit import AdjointAudit, Audit
+from equilibria.stability.comparison import Compared, Comparison, compare_adjoints
 from equilibria.stability.correction import FixedPointCorrection
 from equilibria.stability.draws import Spread, over_draws
 from equilibria.stability.estimate import Estimate
@@ -12,6 +14,10 @@ from equilibria.stability.probes import StartProbe, StepResidual, probe_start
 from equilibria.stability.rescale import Measured, Rescaled, UnreachableRadiusError, set_radius
 
 __all__ = [
+    "AdjointAudit",
+    "Audit",
+    "Compared",
+    "Comparison",
     "Estimate",
     "Examination",
     "Finding",
@@ -24,6 +30,7 @@ __all__ = [
     "StepResidual",
     "Training",
     "UnreachableRadiusError",
+    "compare_adjoints",
     "doctor",
     "jacobian_norm",
     "jacobian_penalty",

@@ -74,11 +74,16 @@ class Gradients:
 
 
 def differentiate(
-    patient: Patient, loss: Loss | None, seed: int, **keywords: Any
+    patient: Patient,
+    loss: Loss | None,
+    seed: int,
+    between: Callable[[], None] = lambda: None,
+    **keywords: Any,
 ) -> tuple[Gradients, Solution]:
     """The gradients of a patient's loss, and the solution that they were taken at.
 
     Args:
+        between: called after the forward and before the backward.
         keywords: of the layer's forward.
     """
     owner = module_of(patient.layer.cell)
@@ -90,6 +95,7 @@ def differentiate(
         scalar = scalar_of(seen.output, loss, seed)
     operands, shared = operand_leaves(seen.operands)
     wanted = [*parameters, *operands, *shared]
+    between()
     grads = torch.autograd.grad(scalar, wanted, allow_unused=True)
     filled = [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, grads, strict=True)]
     own, others = filled[: len(parameters)], filled[len(parameters) :]

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from equilibria.metric import LOSS, Metric
 from equilibria.models import EquilibriumModel, Model, Prediction
 from equilibria.models.sequence.base import SequenceModel
-from equilibria.stability import Examination, Training, doctor
+from equilibria.stability import Comparison, Examination, Training, compare_adjoints, doctor
 from equilibria.stability.examine import Progress
 from equilibria.stability.findings import findings
 from equilibria.tasks import Batch, Task
@@ -101,6 +101,49 @@ def check_implicit(loaded: Run) -> None:
             f"{loaded.folder} holds an explicit network ({type(loaded.model).__name__}), which "
             "solves for no fixed point, so there is nothing to examine"
         )
+
+
+def compare(
+    loaded: Run,
+    *,
+    samples: int | None = None,
+    split: str = "train",
+    floor: float = 0.99,
+    repeats: int = 5,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> Comparison:
+    """Compare the gradients of all adjoints with the exact one, on the first samples of a split.
+
+    Args:
+        loaded: the run, with its data.
+        samples: how many; None for a batch of the recipe.
+        split: one of the task's.
+        floor: the smallest cosine that is recommended.
+        repeats: of each timing.
+        seed: of the comparison.
+        device: where to solve.
+
+    Raises:
+        RunError: the run is of an explicit network, or there is no such split.
+    """
+    task, model = loaded.data, loaded.model.to(device)
+    check_implicit(loaded)
+    assert isinstance(model, EquilibriumModel)
+    if split not in task.splits:
+        raise RunError(f"there is no split '{split}'; there are: {', '.join(task.splits)}")
+    batch, carry = _batch(model, task, split, samples or loaded.recipe.batch_size)
+    found = compare_adjoints(
+        _Measured(model, lambda *given: _answer(task, *given)),
+        batch.inputs,
+        batch.targets,
+        carry,
+        loss=lambda answer: answer.loss,
+        floor=floor,
+        repeats=repeats,
+        seed=seed,
+    )
+    return replace(found, layer=found.layer.removeprefix("model."))
 
 
 class _Answer(NamedTuple):

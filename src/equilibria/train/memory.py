@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import gc
 import math
 import re
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch.profiler import ProfilerActivity, profile
 from torch.utils import _pytree as pytree
 
 from equilibria.models import EquilibriumModel, Model
@@ -38,6 +35,7 @@ from equilibria.solve import (
     Solver,
     Unrolled,
 )
+from equilibria.stability.peak import peak_bytes
 from equilibria.tasks import Batch, Task
 
 Loss = Callable[[Model, Any], Tensor]
@@ -346,26 +344,6 @@ def _carry(model: Model, inputs: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return model(inputs).carry
-
-
-def peak_bytes(step: Callable[[], object], device: torch.device = CPU) -> int:
-    """Return the largest number of bytes that `step` has allocated at one time on a device."""
-    gc.collect()  # memory allocated before and freed during the step would be miscounted
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        before = torch.cuda.memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        step()
-        torch.cuda.synchronize(device)
-        return torch.cuda.max_memory_allocated(device) - before
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        step()
-    # kineto_results has no underscore but no documentation either. The documented way to the same
-    # numbers, export_chrome_trace, takes five times as long.
-    results = cast(Any, profiler.profiler).kineto_results
-    changes = [(e.start_ns(), e.nbytes()) for e in results.events() if e.name() == "[memory]"]
-    changes.sort(key=lambda change: change[0])
-    return max(accumulate((size for _, size in changes), initial=0))
 
 
 def _step(model: Model, subject: _Subject) -> tuple[int, int, int, float]:

@@ -44,6 +44,7 @@ METHODS: dict[str, type] = {
             *("Picard", "Anderson", "AlternatingAnderson", "Broyden", "NewtonKrylov", "Auto"),
             *("GMRES", "BiCGSTAB", "Neumann", "Dense", "Relay"),
             *("Implicit", "Phantom", "NeumannPhantom", "JacobianFree", "Shine", "Unrolled"),
+            "Audited",
         )
     },
     **CELLS,

@@ -20,6 +20,8 @@ from torch import nn
 from equilibria.data.errors import DataError
 from equilibria.metric import LOSS
 from equilibria.models import Model, SequenceModel
+from equilibria.solve import Audited
+from equilibria.stability import AdjointAudit
 from equilibria.tasks import Task, TaskConfig
 from equilibria.train.config import as_chosen
 from equilibria.train.folder import Folder, RunError, place_of
@@ -89,7 +91,10 @@ def load(
     with as_chosen():
         model = task.model(recipe.model, **layer) if task else recipe.model.build(**layer)
     load_weights(folder.weights, model)
-    return Run(folder.path, recipe, model.eval(), task, folder.read_metrics(), name)
+    metrics = folder.read_metrics()
+    if isinstance(recipe.adjoint, Audited) and metrics:
+        AdjointAudit(model).stand(metrics[-1]["audit"]["rung"])  # where training has left it
+    return Run(folder.path, recipe, model.eval(), task, metrics, name)
 
 
 def _data(

@@ -103,6 +103,9 @@ class Terminal:
             parts.append(_converged(evaluated["forward"]["status"]))
         if "spectral_radius" in record:
             parts.append(f"spectral radius {record['spectral_radius']['mean']:.2f}")
+        if (audit := record.get("audit")) is not None:
+            cosine = audit.get("cosine")
+            parts.append(audit["adjoint"] + ("" if cosine is None else f", cosine {cosine:.3f}"))
         seconds, self.printed = record["seconds"], self.clock()
         in_run = self.left.epoch(record["epoch"], seconds, self.printed)
         left = f", {_clock(in_run)} left" if record["epoch"] < self.epochs else ""

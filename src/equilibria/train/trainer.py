@@ -16,8 +16,10 @@ from torch import Tensor
 
 from equilibria.deprecated import aliases
 from equilibria.models import EquilibriumModel, Model, Prediction
+from equilibria.solve import Audited
+from equilibria.stability import AdjointAudit
 from equilibria.tasks import Batch, Task
-from equilibria.train import checkpoint, evaluation, randomness
+from equilibria.train import auditing, checkpoint, evaluation, randomness
 from equilibria.train import recipe as recipes
 from equilibria.train.evaluation import loss_of, output_at, sums_of, to_device
 from equilibria.train.initialisation import Beginning
@@ -116,6 +118,9 @@ class Trainer:
         self.stabiliser = None
         if recipe.regulariser is not None or recipe.correction is not None:
             self.stabiliser = Stabiliser(recipe, self.segment, accelerator)
+        self.audit = None
+        if isinstance(recipe.adjoint, Audited):
+            self.audit = AdjointAudit(self.model, self._mean)
 
     def _check(self) -> None:
         """Raise TrainingError if this recipe cannot be trained by these processes."""
@@ -230,6 +235,7 @@ class Trainer:
             self.task.unit: tally.units,
             "train": tally.summary(self.task),
             **(self.stabiliser.finish_epoch() if self.stabiliser is not None else {}),
+            **({} if self.audit is None else {"audit": auditing.state(self.audit)}),
             self.task.eval_split: self.evaluate(self.task.eval_split),
         }
         if (radius := self.radius()) is not None:
@@ -274,6 +280,10 @@ class Trainer:
         shallow = self._shallow(self.step)
         stabiliser = None if shallow else self.stabiliser
         states = stabiliser.states() if stabiliser else ()
+        if self.audit is not None and not shallow:
+            batch, before = to_device(batches[0], self.accelerator), carries[0]
+            carry = None if batch.begins else before
+            self.audit(self.step, partial(self._mean_loss, batch, carry))
         value, added, solutions = 0.0, 0.0, []
         for index, (batch, carry) in enumerate(zip(batches, carries, strict=True)):
             last = index + 1 == len(batches)
@@ -337,6 +347,16 @@ class Trainer:
             output = output_at(self.model, states)
         return scale * self._loss(prediction._replace(output=output, auxiliary=()), targets)
 
+    def _mean_loss(self, batch: Batch, carry: Any) -> Tensor:
+        """Return the mean loss of a batch, by a forward of its own."""
+        with self.accelerator.autocast():
+            prediction = self.model(batch.inputs, carry=carry)
+        return self._loss(prediction, batch.targets) / max(1, self.task.units(batch.targets))
+
+    def _mean(self, value: float) -> float:
+        """Return the mean of a number over all processes."""
+        return self._total(value)[0] / self.accelerator.num_processes
+
     def _total(self, *values: float) -> Sequence[float]:
         """Return the sums of some numbers over all processes."""
         if self.accelerator.num_processes == 1:
@@ -375,6 +395,7 @@ class Trainer:
             "random": randomness.random_state(),
             "tally": self.tally.state(),
             "stabiliser": None if self.stabiliser is None else self.stabiliser.state(),
+            "audit": None if self.audit is None else auditing.state(self.audit),
             "carry": checkpoint.on_cpu(self.carry),
         }
         processes, scaler = gather_object([own]), self.accelerator.scaler
@@ -445,6 +466,8 @@ class Trainer:
             self.carry = to_device(mine["carry"], self.accelerator)
             if self.stabiliser is not None:
                 self.stabiliser.restore(mine["stabiliser"])
+            if self.audit is not None:
+                auditing.restore(self.audit, mine["audit"])
             randomness.set_random_state(mine["random"])
         except (LookupError, TypeError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:200]

@@ -1,0 +1,132 @@
+"""Compare the gradients of all adjoints, inexact and exact, on a batch of a run: the cosine with
+the exact gradient, of the batch and of the worst sample, the ratio of lengths, time and memory.
+Recommends the cheapest whose cosine reaches the floor, as a line for the recipe. The figures are
+written to gradients.json in the run folder, with a plot in gradients.svg.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from equilibria.cli.output import Output
+from equilibria.cli.parser import Parser, UserError
+from equilibria.cli.status import DONE
+from equilibria.report.panel import Panel, Series
+from equilibria.report.svg import picture
+from equilibria.stability import Comparison
+from equilibria.train import examination as visit
+from equilibria.train import files, run
+from equilibria.train.device import device
+from equilibria.train.weights import checksum
+
+FILE, FIGURE = "gradients.json", "gradients.svg"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run `equilibria gradients` with the words `argv` and return the exit status."""
+    parser = Parser("gradients", __doc__)
+    parser.add_argument("run", type=str, help="run folder, for example runs/digits")
+    parser.add_argument(
+        "--samples", type=int, help="samples of the batch (default: the recipe's batch_size)"
+    )
+    parser.add_argument("--split", default="train", help="split they are of (default: train)")
+    parser.add_argument(
+        "--floor",
+        type=float,
+        default=0.99,
+        help="smallest cosine with the exact gradient to recommend (default: 0.99)",
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="times that each step is timed (default: 5)"
+    )
+    parser.add_data_dir()
+    parser.add_device(usual="cpu")
+    arguments = parser.parse_args(list(argv))
+    for option in ("samples", "repeats"):
+        value = getattr(arguments, option)
+        if value is not None and value < 1:
+            raise UserError(f"--{option} must be 1 or more; got {value}")
+    if not 0 < arguments.floor <= 1:
+        raise UserError(f"--floor must be a cosine in (0, 1]; got {arguments.floor:g}")
+    where = device(arguments.device)
+    loaded = run.load(arguments.run, data_dir=arguments.data_dir)
+    console = Output(quiet=arguments.quiet)
+    waiting = Console(stderr=True, quiet=arguments.quiet)
+    with waiting.status(f"Comparing gradients of {loaded.folder} ..."):
+        found = visit.compare(
+            loaded,
+            samples=arguments.samples,
+            split=arguments.split,
+            floor=arguments.floor,
+            repeats=arguments.repeats,
+            device=where,
+        )
+    show(found, console)
+    path = loaded.folder / FILE
+    weights = checksum(run.Folder(loaded.folder).weights)
+    files.write_text(loaded.folder / FIGURE, picture(panels(found)))
+    files.write_json(path, {"weights": weights, **found.json()})
+    console.done(f"Written to {path}, with a plot in {FIGURE}", path)
+    return DONE
+
+
+def panels(found: Comparison) -> list[Panel]:
+    """Cosine against time and against memory, a point for each adjoint."""
+    kinds = list(dict.fromkeys(row.adjoint.partition("(")[0] for row in found.rows))
+    rows = {kind: [r for r in found.rows if r.adjoint.startswith(f"{kind}(")] for kind in kinds}
+    level = [(f"floor {found.floor:g}", found.floor)]
+    return [
+        Panel(
+            title=title,
+            x=x,
+            y="cosine with the exact gradient",
+            levels=level,
+            series=[
+                Series(
+                    label=kind,
+                    x=[getattr(row, column) / unit for row in each],
+                    y=[row.cosine for row in each],
+                    style="points",
+                )
+                for kind, each in rows.items()
+            ],
+        )
+        for title, x, column, unit in (
+            ("Time", "forward and backward, ms", "step_ms", 1.0),
+            ("Memory", "peak of forward and backward, MiB", "bytes", 2.0**20),
+        )
+    ]
+
+
+def show(found: Comparison, console: Console) -> None:
+    """Print the table and the recommendation."""
+    samples = "1 sample" if found.samples == 1 else f"{found.samples} samples"
+    table = Table(
+        *("adjoint", "cosine", "worst", "length", "cost", "step, ms", "MiB"),
+        title=f"Gradients of {samples} beside the exact one",
+    )
+    best = found.recommended
+    for row in found.rows:
+        table.add_row(
+            row.name,
+            f"{row.cosine:.4f}",
+            f"{row.sample_cosine:.3f}",
+            f"{row.norm_ratio:.3f}",
+            f"{row.cost:.1f}",
+            f"{row.step_ms:.1f}",
+            f"{row.bytes / 2**20:.2f}",
+            style="bold green" if row is best else None,
+        )
+    table.columns[0].no_wrap = True
+    console.print(table)
+    console.print(
+        "worst: the smallest cosine of a sample. length: over that of the exact gradient. cost: "
+        "evaluations and products beside the solve. A name has steps and damping.",
+        markup=False,
+    )
+    console.print(f"{found.sentence}.", markup=False, soft_wrap=True)
+    if found.recipe_line is not None:
+        console.print(found.recipe_line, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,152 @@
+"""An audit of the gradient that a layer trains by; see `eq.Audited`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from equilibria.nn import DEQ, using
+from equilibria.nn.frozen import module_of
+from equilibria.nn.using import layers
+from equilibria.solve import Adjoint, Audited, SolveWarning
+
+__all__ = ["AdjointAudit", "Audit"]
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What an audit has found.
+
+    Attributes:
+        step: at which.
+        adjoint: the one in use from now on, such as "NeumannPhantom".
+        rung: its place on the ladder, from 0.
+        cosine: of its gradient with the exact one; of the exact one itself 1.
+        before: the rung until now.
+    """
+
+    step: int
+    adjoint: str
+    rung: int
+    cosine: float
+    before: int
+
+    @property
+    def raised(self) -> bool:
+        """Has a rung been left?"""
+        return self.rung > self.before
+
+
+class AdjointAudit:
+    """Audits the layers of a module whose adjoint is `Audited`, between the steps of a training.
+
+    All of them stand on one rung. Random numbers and buffers are as if nobody had measured.
+
+    Args:
+        module: a `DEQ`, or a module that holds some.
+        average: a cosine measured here -> the one that all processes act on.
+
+    Raises:
+        ValueError: no layer inside has the adjoint, or they differ in it.
+
+    Example:
+        >>> audit = eq.stability.AdjointAudit(model)
+        >>> for step, (x, y) in enumerate(batches):
+        ...     audit(step, lambda: loss(model(x), y))
+        ...     loss(model(x), y).backward()
+    """
+
+    def __init__(
+        self, module: nn.Module, average: Callable[[float], float] = lambda cosine: cosine
+    ) -> None:
+        self.module, self.average = module, average
+        self.layers = [
+            layer for layer in layers(module).values() if isinstance(layer.adjoint, Audited)
+        ]
+        if not self.layers:
+            raise ValueError(
+                f"{type(module).__name__} has no equilibrium layer whose adjoint is Audited: make "
+                "it with adjoint=eq.Audited()"
+            )
+        if len({repr(layer.adjoint) for layer in self.layers}) > 1:
+            raise ValueError("the layers have different Audited adjoints: give all the same")
+        self.latest: Audit | None = None
+
+    @property
+    def adjoint(self) -> Audited:
+        """As it stands."""
+        found = self.layers[0].adjoint
+        assert isinstance(found, Audited)
+        return found
+
+    def stand(self, rung: int) -> None:
+        """Go to a rung, for a training that is resumed."""
+        adjoint = self.adjoint
+        while adjoint.rung < rung and not adjoint.top:
+            adjoint = adjoint.raised()
+        self._put(adjoint)
+
+    def __call__(self, step: int, loss: Callable[[], Tensor]) -> Audit | None:
+        """Measure, where `step` is one of every `every`, and climb as far as is needed.
+
+        Args:
+            step: of the training, from 0.
+            loss: evaluates the module on the step's batch, -> scalar. It is called twice, and once
+                more for each rung that is climbed.
+
+        Returns:
+            What was found; None where nothing was measured.
+        """
+        adjoint = self.adjoint
+        if step % adjoint.every or adjoint.top:
+            return None
+        before, exact = adjoint.rung, self._gradient(loss, adjoint.exact)
+        cosine = 1.0
+        while not adjoint.top:
+            cosine = self.average(_cosine(self._gradient(loss, adjoint.now), exact))
+            if cosine >= adjoint.floor:
+                break
+            adjoint, cosine = adjoint.raised(), 1.0
+        self._put(adjoint)
+        name = type(adjoint.now).__name__
+        self.latest = Audit(step, name, adjoint.rung, cosine, before)
+        return self.latest
+
+    def _put(self, adjoint: Audited) -> None:
+        for layer in self.layers:
+            layer.adjoint = adjoint
+
+    def _gradient(self, loss: Callable[[], Tensor], adjoint: Adjoint) -> Tensor:
+        """Of all parameters of the layers, in one row."""
+        parameters = [p for layer in self.layers for p in _parameters(layer) if p.requires_grad]
+        buffers = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
+        devices = sorted({p.device.index for p in parameters if p.device.type == "cuda"})
+        with torch.random.fork_rng(devices), warnings.catch_warnings(), torch.enable_grad():
+            warnings.simplefilter("ignore", SolveWarning)  # training counts how its solves end
+            with using(self.module, adjoint=adjoint):
+                found = torch.autograd.grad(loss(), parameters, allow_unused=True)
+        with torch.no_grad():
+            for name, buffer in self.module.named_buffers():
+                buffer.copy_(buffers[name])
+        filled = [
+            torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)
+        ]
+        return torch.cat([g.flatten().double() for g in filled])
+
+
+def _parameters(layer: DEQ) -> list[nn.Parameter]:
+    owner = module_of(layer.cell)
+    modules = [layer, *([owner] if owner is not None else [])]
+    return list(dict.fromkeys(p for module in modules for p in module.parameters()))
+
+
+def _cosine(a: Tensor, b: Tensor) -> float:
+    """0 where a is not finite; 1 where both vanish."""
+    if not bool(torch.isfinite(a).all()):
+        return 0.0
+    lengths = float(a.norm() * b.norm())
+    return float(a @ b) / lengths if lengths else float(torch.equal(a, b))

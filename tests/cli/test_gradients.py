@@ -1,0 +1,66 @@
+"""`equilibria gradients`: the table, the files, and what it refuses."""
+
+import json
+
+import pytest
+
+from equilibria.cli.main import main
+from equilibria.stability import comparison
+from equilibria.train import recipe as recipes
+
+ONE = ["--epochs", "1", "--task.samples", "200", "--model.width", "16", "--quiet"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gradients") / "run"
+    assert main(["train", "digits", "--out", str(folder), *ONE]) == 0
+    return folder
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Fewer adjoints, for time."""
+    monkeypatch.setattr(comparison, "SETTINGS", ((1, 1.0), (3, 1.0)))
+
+
+@pytest.mark.usefixtures("few")
+def test_it_shows_a_table_and_writes_figures_and_a_line_for_the_recipe(trained, capsys):
+    assert main(["gradients", str(trained), "--samples", "16", "--repeats", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "NeumannPhantom(3, 1)" in shown and "JacobianFree" in shown
+    stored = json.loads((trained / "gradients.json").read_text())
+    assert stored["samples"] == 16
+    assert stored["reference"] <= 1e-6
+    assert len(stored["rows"]) == 5
+    assert stored["recipe_line"] in shown
+    assert (trained / "gradients.svg").read_text().lstrip().startswith("<?xml")
+
+
+@pytest.mark.usefixtures("few")
+def test_the_recommended_line_is_one_that_a_recipe_takes(trained):
+    assert main(["gradients", str(trained), "--samples", "16", "--repeats", "1", "--quiet"]) == 0
+    yaml = pytest.importorskip("yaml")
+    line = json.loads((trained / "gradients.json").read_text())["recipe_line"]
+    adjoint = yaml.safe_load(line)["adjoint"]
+    words = [f"--adjoint.{name}={value}" for name, value in adjoint.items()]
+    assert type(recipes.load("digits", words).adjoint).__name__ == adjoint["name"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--floor", "2"], "--floor must be a cosine"),
+        (["--samples", "0"], "--samples must be 1 or more"),
+        (["--repeats", "0"], "--repeats must be 1 or more"),
+        (["--split", "nowhere"], "there is no split 'nowhere'"),
+    ],
+)
+def test_mistakes(trained, capsys, words, said):
+    assert main(["gradients", str(trained), *words]) != 0
+    assert said in capsys.readouterr().err
+
+
+def test_a_folder_without_a_run(tmp_path, capsys):
+    assert main(["gradients", str(tmp_path / "nothing")]) != 0
+    assert "there is no run folder" in capsys.readouterr().err

@@ -1,0 +1,112 @@
+"""The audit climbs where a gradient fails, and nobody else notices."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import equilibria as eq
+from equilibria.stability import AdjointAudit
+
+RUNGS = ["JacobianFree", "NeumannPhantom", "Phantom", "Implicit"]
+
+
+class Cell(nn.Module):
+    def __init__(self, radius: float) -> None:
+        super().__init__()
+        turned = torch.linalg.qr(
+            torch.randn(8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        )[0]
+        values = radius * torch.linspace(-1, 1, 8, dtype=torch.float64)
+        self.weight = nn.Parameter(turned @ torch.diag(values) @ turned.T)
+
+    def forward(self, z: Tensor, x: Tensor) -> Tensor:
+        return z @ self.weight.T + x
+
+
+def layer(radius: float, **options) -> eq.DEQ:
+    options = {"linear": eq.GMRES(rtol=1e-9), **options}
+    solver = eq.Anderson(rtol=1e-9, max_evals=2000)
+    return eq.DEQ(Cell(radius), solver=solver, adjoint=eq.Audited(**options))
+
+
+def x() -> Tensor:
+    return torch.randn(5, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def loss_of(module: eq.DEQ):
+    towards = torch.randn(5, 8, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    return lambda: (module(x()).value * towards).sum()
+
+
+@pytest.mark.parametrize(("radius", "rung"), [(0.05, 0), (0.6, 1), (0.999, 3)])
+def test_it_climbs_as_far_as_is_needed(radius: float, rung: int) -> None:
+    module = layer(radius)
+    found = AdjointAudit(module)(0, loss_of(module))
+    assert found is not None
+    assert (found.rung, found.adjoint) == (rung, RUNGS[rung])
+    assert module.adjoint.rung == rung
+    assert found.cosine >= 0.95
+
+
+def test_it_is_due_every_so_many_steps_and_never_at_the_top() -> None:
+    module = layer(0.05, every=10)
+    audit = AdjointAudit(module)
+    due = [audit(step, loss_of(module)) is not None for step in range(21)]
+    assert [step for step in range(21) if due[step]] == [0, 10, 20]
+    audit.stand(3)
+    assert audit(30, loss_of(module)) is None
+
+
+def test_it_never_goes_down() -> None:
+    module = layer(0.999, every=1)
+    audit = AdjointAudit(module)
+    audit(0, loss_of(module))
+    with torch.no_grad():
+        module.cell.weight.mul_(0.01)
+    audit(1, loss_of(module))
+    assert module.adjoint.rung == 3
+
+
+@pytest.mark.parametrize("rung", range(4))
+def test_a_rung_has_the_gradient_of_the_adjoint_that_it_names(rung: int) -> None:
+    one = layer(0.7, rung=rung, steps=3)
+    two = eq.DEQ(one.cell, solver=one.solver, adjoint=one.adjoint.ladder[rung])
+    grads = [torch.autograd.grad(loss_of(each)(), each.cell.weight)[0] for each in (one, two)]
+    assert torch.equal(*grads)
+
+
+class Noisy(nn.Module):
+    """A module with random numbers and a buffer that counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deq = layer(0.6)
+        self.drop = nn.Dropout(0.5)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, given: Tensor) -> Tensor:
+        self.calls += 1
+        return self.deq(self.drop(given)).value
+
+
+def test_random_numbers_and_buffers_are_as_if_nobody_had_measured() -> None:
+    module = Noisy().train()
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    found = AdjointAudit(module)(0, lambda: module(x()).square().sum())
+    assert found is not None and found.cosine >= 0.95
+    assert torch.equal(torch.rand(4), expected)
+    assert int(module.calls) == 0
+    assert all(p.grad is None for p in module.parameters())
+
+
+def test_mistakes() -> None:
+    with pytest.raises(ValueError, match="adjoint is Audited"):
+        AdjointAudit(eq.DEQ(Cell(0.5)))
+    both = nn.ModuleList([layer(0.5), layer(0.5, floor=0.9)])
+    with pytest.raises(ValueError, match="different"):
+        AdjointAudit(both)
+    for options in ({"floor": 0.0}, {"floor": 2.0}, {"every": 0}, {"steps": 0}, {"rung": 4}):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            eq.Audited(**options)

@@ -1,0 +1,141 @@
+"""Every adjoint on a layer of known Jacobian: cosines that can be computed densely, advice."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import equilibria as eq
+from equilibria.stability import compare_adjoints
+
+WIDTH = 12
+
+
+class Linear(nn.Module):
+    """z <- J z + x, J symmetric, so that everything is known."""
+
+    def __init__(self, radius: float, seed: int = 0) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        turned = torch.linalg.qr(torch.randn(WIDTH, WIDTH, generator=generator))[0]
+        values = radius * torch.linspace(-1.0, 1.0, WIDTH)
+        self.weight = nn.Parameter(turned @ torch.diag(values) @ turned.T)
+
+    def forward(self, z: Tensor, x: Tensor) -> Tensor:
+        return z @ self.weight.T + x
+
+
+def layer(radius: float, **options) -> eq.DEQ:
+    solver = eq.Anderson(rtol=1e-6, max_evals=3000)
+    return eq.DEQ(Linear(radius), solver=options.pop("solver", solver), **options)
+
+
+def inputs() -> Tensor:
+    return torch.randn(6, WIDTH, generator=torch.Generator().manual_seed(1))
+
+
+def dense(radius: float, kind: str, steps: int, damping: float) -> float:
+    """The cosine of the weight's gradient, in float64, from the matrix itself."""
+    j = Linear(radius).weight.detach().double()
+    x = inputs().double()
+    z = torch.linalg.solve(torch.eye(WIDTH, dtype=torch.float64) - j, x.T).T
+    g = 2 * z
+    exact = torch.linalg.solve((torch.eye(WIDTH, dtype=torch.float64) - j).T, g.T).T
+    b = damping * j + (1 - damping) * torch.eye(WIDTH, dtype=torch.float64)
+    terms = [damping * torch.linalg.matrix_power(b.T, k) for k in range(steps)]
+    u = (sum(terms) @ g.T).T
+    assert kind in ("npg", "upg")  # at z* they are one
+    one, two = (u.T @ z).flatten(), (exact.T @ z).flatten()
+    return float(one @ two / (one.norm() * two.norm()))
+
+
+@pytest.mark.parametrize("radius", [0.5, 0.9])
+def test_cosines_are_those_of_the_matrix(radius: float) -> None:
+    adjoints = [
+        eq.JacobianFree(),
+        eq.NeumannPhantom(steps=3, damping=1.0),
+        eq.NeumannPhantom(steps=5, damping=0.5),
+        eq.Phantom(steps=3, damping=1.0),
+        eq.Phantom(steps=5, damping=0.5),
+        eq.Implicit(linear=eq.GMRES(rtol=1e-6)),
+    ]
+    found = compare_adjoints(
+        layer(radius), inputs(), loss=lambda s: s.value.square().sum(), adjoints=adjoints
+    )
+    expected = [
+        dense(radius, "npg", 1, 1.0),
+        dense(radius, "npg", 3, 1.0),
+        dense(radius, "npg", 5, 0.5),
+        dense(radius, "upg", 3, 1.0),
+        dense(radius, "upg", 5, 0.5),
+        1.0,
+    ]
+    for row, cosine in zip(found.rows, expected, strict=True):
+        assert row.cosine == pytest.approx(cosine, abs=0.01), row.adjoint
+    assert found.compared
+    assert found.samples == 6
+
+
+def test_a_contraction_gets_a_cheap_adjoint() -> None:
+    found = compare_adjoints(layer(0.5), inputs(), floor=0.99)
+    best = found.recommended
+    assert best is not None and not best.exact
+    assert best.cost <= 5 and best.cosine >= 0.99
+    cheaper = [row for row in found.rows if row.cost < best.cost]
+    assert all(row.cosine < 0.99 or not 0.5 <= row.norm_ratio <= 2 for row in cheaper)
+    assert best.line in str(found.recipe_line)
+
+
+def test_near_radius_one_only_the_exact_adjoint_will_do() -> None:
+    found = compare_adjoints(layer(0.99), inputs(), loss=lambda s: s.value.square().sum())
+    best = found.recommended
+    assert best is not None and best.exact
+    assert "Only the exact" in found.sentence
+
+
+def test_without_an_exact_gradient_nothing_is_recommended() -> None:
+    found = compare_adjoints(
+        eq.DEQ(lambda z, x: z + x, solver=eq.Picard(max_evals=5)),
+        inputs(),
+        adjoints=[eq.JacobianFree()],
+    )
+    assert not found.compared
+    assert found.recommended is None and found.recipe_line is None
+    assert "Nothing is recommended" in str(found)
+
+
+def test_the_recipe_line_is_read_back() -> None:
+    yaml = pytest.importorskip("yaml")
+    adjoints = [
+        eq.NeumannPhantom(steps=2, damping=1.0),
+        eq.Implicit(linear=eq.GMRES(rtol=1e-3, max_evals=50)),
+    ]
+    found = compare_adjoints(layer(0.5), inputs(), adjoints=adjoints)
+    lines = [yaml.safe_load(row.line) for row in found.rows]
+    assert lines[0] == {"name": "NeumannPhantom", "steps": 2, "damping": 1}
+    assert lines[1]["linear"] == {"name": "GMRES", "rtol": 1e-3, "max_evals": 50}
+
+
+def test_shine_is_tried_where_broyden_solves_and_the_adjoint_in_use_comes_first() -> None:
+    own = eq.Phantom(steps=4, damping=0.7)
+    solver = eq.Broyden(rtol=1e-6)
+    found = compare_adjoints(layer(0.5, solver=solver, adjoint=own), inputs(), repeats=1)
+    names = [row.adjoint.partition("(")[0] for row in found.rows]
+    assert found.rows[0].adjoint == repr(own)
+    assert "Shine" in names and "Implicit" in names
+    assert all(math.isfinite(row.step_ms) and row.bytes > 0 for row in found.rows)
+
+
+def test_the_module_is_left_as_it_is() -> None:
+    module = layer(0.5).train()
+    before = module.cell.weight.detach().clone()
+    compare_adjoints(module, inputs(), adjoints=[eq.JacobianFree()], repeats=1)
+    assert module.training and torch.equal(module.cell.weight, before)
+    assert module.cell.weight.grad is None
+
+
+@pytest.mark.parametrize("option", [{"floor": 0.0}, {"floor": 1.5}, {"repeats": 0}])
+def test_impossible_options(option: dict) -> None:
+    with pytest.raises(ValueError, match=next(iter(option))):
+        compare_adjoints(layer(0.5), inputs(), **option)

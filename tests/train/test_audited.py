@@ -1,0 +1,71 @@
+"""Training by an audited adjoint: logged, resumed bit for bit, and loaded where it ended."""
+
+import json
+
+import pytest
+import torch
+from accelerate import Accelerator
+
+from equilibria.cli.main import main
+from equilibria.train import recipe as recipes
+from equilibria.train import run as runs
+from equilibria.train.run import Folder
+from equilibria.train.trainer import Trainer
+
+WORDS = [
+    *("--epochs", "2", "--epoch_steps", "6", "--task.samples", "300", "--model.width", "16"),
+    *("--adjoint.name", "Audited", "--adjoint.every", "5", "--adjoint.floor", "0.9"),
+]
+
+
+def trainer():
+    recipe = recipes.load("digits", WORDS)
+    return Trainer(recipe, recipe.task.load(), Accelerator(cpu=True))
+
+
+def test_it_is_logged_and_the_run_is_loaded_on_its_rung(tmp_path):
+    assert main(["train", "digits", "--out", str(tmp_path / "run"), *WORDS, "--quiet"]) == 0
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    audits = [json.loads(line)["audit"] for line in lines]
+    assert [audit["step"] for audit in audits] == [5, 10]
+    assert audits[-1]["cosine"] >= 0.9
+    loaded = runs.load(tmp_path / "run")
+    assert loaded.model.deq.adjoint.rung == audits[-1]["rung"]
+
+
+def test_resumed_equals_uninterrupted(tmp_path):
+    whole, part = trainer(), trainer()
+    for each in (whole, part):
+        for _ in range(7):
+            each.train_step()
+    folder = Folder(tmp_path)
+    part.save(folder)
+    resumed = trainer()
+    resumed.restore(folder)
+    assert resumed.model.deq.adjoint == part.model.deq.adjoint
+    for each in (whole, resumed):
+        for _ in range(4):
+            each.train_step()
+    assert resumed.audit.latest == whole.audit.latest
+    for one, two in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_the_audit_changes_nothing_but_the_adjoint():
+    """On a rung that holds, training is as by the adjoint itself."""
+    words = [*WORDS[:-1], "0.01"]
+    audited = recipes.load("digits", words)
+    plain = recipes.load("digits", [*WORDS[:8], "--adjoint.name", "JacobianFree"])
+    found = []
+    for recipe in (audited, plain):
+        each = Trainer(recipe, recipe.task.load(), Accelerator(cpu=True))
+        for _ in range(7):
+            each.train_step()
+        found.append([p.detach() for p in each.model.parameters()])
+    for one, two in zip(*found, strict=True):
+        assert torch.equal(one, two)
+
+
+def test_an_explicit_network_has_nothing_to_audit():
+    with pytest.raises(Exception, match="adjoint"):
+        recipes.load("digits", ["--model.name", "resnet", "--adjoint.name", "Audited"])
