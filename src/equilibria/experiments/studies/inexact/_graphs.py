@@ -1,0 +1,125 @@
+"""Graph networks: their trainings, and what is read from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from equilibria.experiments import counterpart
+from equilibria.experiments.data import Data
+from equilibria.experiments.study import Context
+from equilibria.experiments.training import Training
+from equilibria.models import ModelConfig
+from equilibria.models.graph import EIGNNConfig, GCNConfig, GraphMLPConfig
+from equilibria.solve import Adjoint, Phantom
+from equilibria.train import recipe as recipes
+from equilibria.train.trainer import Trainer
+
+__all__ = [
+    "CHAINS",
+    "FOLDS",
+    "METHODS",
+    "NODES",
+    "Tested",
+    "chain_training",
+    "chosen",
+    "fold_training",
+    "node_training",
+    "protocols",
+]
+
+FOLDS = 10
+METHODS: Mapping[str, Adjoint | None] = {
+    "exact": None,
+    "UPG, k = 5, damping .5": Phantom(steps=5, damping=0.5),
+    "UPG, k = 5, damping .8": Phantom(steps=5, damping=0.8),
+    "UPG, k = 5, damping 1": Phantom(steps=5, damping=1.0),
+}
+"""What graph classification is learned by."""
+
+NODES: Mapping[str, ModelConfig | Adjoint | None] = {
+    "IGNN, exact": None,
+    "IGNN, UPG, k = 5, damping .5": Phantom(steps=5, damping=0.5),
+    "GCN": GCNConfig(feature_dropout=0.5),
+    "MLP": GraphMLPConfig(feature_dropout=0.5),
+}
+"""What learns Cora: the recipe's network, by another adjoint, or another network."""
+
+OPTIONS: Any = {"hidden": (16,), "dropout": 0.0, "unit_states": True, "bias": False}
+CHAINS: Mapping[str, ModelConfig | None] = {
+    "IGNN": None,
+    "EIGNN, iterated": EIGNNConfig(normalise="row", float64=True, **OPTIONS),
+    "GCN, two layers": GCNConfig(normalise="row", float64=True, hidden=(16,), dropout=0.0),
+}
+"""What learns chains."""
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A probe of the accuracy on the test split: the protocol that chooses by it needs it."""
+
+    def __call__(self, trainer: Trainer) -> dict[str, Any]:
+        """Return `test`, the accuracy of a trainer's model."""
+        return {"test": trainer.evaluate("test")["accuracy"]}
+
+
+def node_training(network: str, seed: int) -> Training:
+    """Return the training of one of `NODES` on Cora."""
+    return Training(recipe=_with("cora", ["--seed", str(seed)], NODES[network]), minutes=0.6)
+
+
+def chain_training(network: str, length: int, directed: bool, seed: int) -> Training:
+    """Return the training of one of `CHAINS`."""
+    words = ["--task.length", str(length), "--seed", str(seed)]
+    words += ["--task.directed", str(directed).lower()]
+    words += [] if directed else ["--model.normalise", "sym"]
+    other: Any = CHAINS[network]
+    if other is not None and not directed:
+        other = replace(other, normalise="sym")
+    return Training(recipe=_with("chains", words, other), minutes=length / 50)
+
+
+def fold_training(data: str, method: str, fold: int) -> Training:
+    """Return the training on a fold of a set of graphs, by one of `METHODS` or of a GCN."""
+    words = ["--task.fold", str(fold)]
+    other: Any = METHODS.get(method)
+    if method == "GCN":
+        other = GCNConfig(hidden=(64, 64, 64))
+    return Training(recipe=_with(data, words, other), minutes=0.8, probe=Tested())
+
+
+def _with(name: str, words: Sequence[str], other: Any) -> Any:
+    """A recipe with another network or another adjoint."""
+    recipe = recipes.load(name, list(words))
+    if isinstance(other, ModelConfig):
+        return counterpart.with_model(recipe, other, f"{type(other).__name__}: {name}")
+    return recipe if other is None else replace(recipe, adjoint=other)
+
+
+def chosen(context: Context) -> dict[str, Any]:
+    """`chosen`: the test accuracy after the epoch with the best validation accuracy, the first of
+    several; `at`: that epoch."""
+    best = max(context.run.metrics, key=lambda record: record["valid"]["accuracy"])
+    return {"chosen": best["probe"]["test"], "at": best["epoch"]}
+
+
+def protocols(data: Data) -> Iterable[Sequence[Any]]:
+    """A row for each method: folds; the accuracy chosen by validation, mean and deviation; and
+    that of the epoch whose mean over the folds is the best on the test folds themselves."""
+    points = data.points[data.points["what"] == "cox2"]
+    for method, group in points.groupby("network", sort=False):
+        if "chosen" not in group or not group["chosen"].notna().any():
+            yield [method, "not run"]
+            continue
+        found = 100 * group["chosen"].dropna()
+        epochs = data.series("epoch", what="cox2", network=method)
+        means = 100 * epochs.groupby("epoch")["probe_test"].agg(["mean", "std"])
+        best = means.loc[means["mean"].idxmax()]
+        yield [
+            method,
+            len(found),
+            int(group["parameters"].dropna().iloc[0]),
+            f"{found.mean():.1f} ± {found.std():.1f}",
+            f"{best['mean']:.1f} ± {best['std']:.1f}",
+        ]
