@@ -200,11 +200,12 @@ def test_recipes_are_shipped() -> None:
     shipped = sorted(path.stem for path in (SOURCE / "recipes").glob("*.yaml"))
     families = [name for name in shipped if name.startswith(("lm-", "mdeq-"))]
     assert [name for name in shipped if name not in families] == [
-        *("adding", "camvid", "cityscapes-large-paper", "cityscapes-small-paper"),
-        *("cityscapes-xl-paper", "copy-memory"),
+        *("adding", "camvid", "chains", "cityscapes-large-paper", "cityscapes-small-paper"),
+        *("cityscapes-xl-paper", "copy-memory", "cora", "cox2"),
         *("digits", "digits-jr", "dsa19", "google12", "google30", "har2"),
         *("mnist", "mnist-dense", "mnist-dense-gpu", "noisy-cifar10", "noisy-mnist", "order"),
-        *("permuted-mnist", "pixel-mnist", "segment-folder", "sequences", "shapes"),
+        *("permuted-mnist", "pixel-mnist", "ppi-paper", "proteins"),
+        *("segment-folder", "sequences", "shapes"),
         *("yelp5",),
     ]
     words = {"lm-ptb", "lm-ptb-gpu", "lm-ptb-trellisnet-paper", "lm-text", "lm-wt103"}

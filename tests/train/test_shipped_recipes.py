@@ -9,17 +9,18 @@ import torch
 from accelerate import Accelerator
 
 from equilibria.data.errors import DataError
+from equilibria.models.graph import GraphConfig
 from equilibria.models.recurrent import RecurrentConfig
 from equilibria.models.sequence.config import SequenceConfig
 from equilibria.models.vision.config import VisionConfig
-from equilibria.tasks import LanguageModelling
+from equilibria.tasks import GraphClassification, LanguageModelling
 from equilibria.train import recipe as recipes
 from equilibria.train.trainer import Trainer
 
 CORPORA = {"ptb": 10_000, "wikitext2": 33_278, "wikitext103": 267_735}
 """Tokens of the vocabularies, for recipes whose data are not read here."""
 
-SMALL = {SequenceConfig: 4e6, VisionConfig: 1e5, RecurrentConfig: 1e5}
+SMALL = {GraphConfig: 1e5, SequenceConfig: 4e6, VisionConfig: 1e5, RecurrentConfig: 1e5}
 """Parameters of a model that takes steps here, by what its config is; others all do."""
 
 
@@ -35,6 +36,9 @@ def described(name):
         config = dataclasses.replace(config, shape=(3, 64, 64), classes=10)
     if isinstance(config, RecurrentConfig):
         config = dataclasses.replace(config, shape=(9,), classes=2)
+    if isinstance(config, GraphConfig):
+        level = "graph" if isinstance(recipe.task, GraphClassification) else "node"
+        config = dataclasses.replace(config, shape=(50,), classes=121, level=level)
     with torch.device("meta" if isinstance(config, tuple(SMALL)) else "cpu"):
         model = config.build(**recipe.layer())
     return recipe, sum(p.numel() for p in model.parameters())
@@ -136,6 +140,17 @@ def test_a_shipped_recipe_of_pictures_starts(name):
     # Phantom gradients solve nothing backward.
     solved = summary["adjoint"]["status"] or {"CONVERGED": 1.0}
     assert solved["CONVERGED"] > 0.5
+
+
+@pytest.mark.parametrize("name", list(marked(small(GraphConfig))))
+def test_a_shipped_recipe_of_graphs_starts(name):
+    recipe = recipes.load(name, ["--schedule.name", "Constant", "--schedule.warmup", "0"])
+    trainer = Trainer(recipe, loaded(recipe), Accelerator(cpu=True))
+    found = losses(trainer, 16)
+    assert min(found[8:]) < found[0]
+    summary = trainer.tally.summary(trainer.task)
+    assert summary["forward"]["status"]["CONVERGED"] > 0.98
+    assert summary["adjoint"]["status"]["CONVERGED"] > 0.98
 
 
 @pytest.mark.parametrize("name", ["adding", "order", pytest.param("har2", marks=pytest.mark.data)])

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch.utils import _pytree as pytree
 
 from equilibria.models import Model
@@ -100,9 +101,15 @@ class Initialisation:
             What they were set to.
 
         Raises:
-            ValueError: the model has no recurrent weight, or none that a pattern matches; or the
-                radius cannot be reached on this batch: the message names those that can.
+            ValueError: the model has no recurrent weight, or none that a pattern matches; what was
+                drawn is outside the bounds that the model keeps; or the radius cannot be reached
+                on this batch: the message names those that can.
         """
+        begun = self._fill(model, first)
+        _check_bounds(model)
+        return begun
+
+    def _fill(self, model: Model, first: Callable[[], Any]) -> Beginning:
         if self.radius is None:
             scale = 1.0 if self.scale is None else self.scale
             return Beginning(tuple(initialize(model, self.ensemble, scale, layers=self.layers)))
@@ -115,6 +122,19 @@ class Initialisation:
             for row, now in zip(rows, found.rows, strict=True)
         )
         return Beginning(scaled, found.radius)
+
+
+@torch.no_grad()
+def _check_bounds(model: Model) -> None:
+    """Refuse weights that the first step of training would move back into their bounds."""
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    model.constrain()
+    moved = [n for n, weight in model.named_parameters() if not torch.equal(weight, before[n])]
+    if moved:
+        raise ValueError(
+            f"initialisation draws weights outside the bounds that {type(model).__name__} keeps "
+            f"({', '.join(moved)}): lower its scale or radius, or leave initialisation out"
+        )
 
 
 def first_piece(model: Model, inputs: Any) -> Any:

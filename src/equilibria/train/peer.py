@@ -152,7 +152,8 @@ def trained(
         if recipe.clip is not None:
             torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
         optimiser.step()
-        model.constrain()
+        with torch.no_grad():
+            model.constrain()
         step, taken = step + 1, taken + time.perf_counter() - start
         if taken - told >= 1.0:
             progress(taken, limit)

@@ -328,7 +328,8 @@ class Trainer:
         if length is not None and not scaled and not math.isfinite(float(length)):
             raise self._diverged("the gradient is not finite")
         self.optimiser.step()
-        self.model.constrain()
+        with torch.no_grad():
+            self.model.constrain()
         self.optimiser.zero_grad()
         if stabiliser is not None:
             stabiliser.observe(self.step, solutions)

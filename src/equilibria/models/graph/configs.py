@@ -12,10 +12,11 @@ from typing_extensions import override
 
 from equilibria.models.base import Model
 from equilibria.models.checks import check_positive
-from equilibria.models.graph.edges import Normalise
+from equilibria.models.graph.edges import Normalise, checked
 from equilibria.models.graph.eignn import EIGNN, MGNNI
 from equilibria.models.graph.gcn import GCN
 from equilibria.models.graph.ignn import IGNN, FiniteIGNN, Initial
+from equilibria.models.graph.implicit import check_width
 from equilibria.models.graph.network import StackConfig
 
 __all__ = [
@@ -40,7 +41,8 @@ class IGNNConfig(StackConfig):
         initial: W at the start, "identity" or "uniform"; see `IGNN`.
         normalise: "sym", "row" or null; null takes `radius`.
         self_loops: each node sends itself a message.
-        radius: spectral radius of the graphs that are not normalised.
+        radius: the largest spectral radius of the graphs, where they are not normalised; see
+            `IGNN`.
     """
 
     kappa: float = 0.9
@@ -180,5 +182,13 @@ class Alone(nn.Module):
         self.linear = nn.Linear(in_channels, out_channels)
 
     @override
-    def forward(self, x: Tensor, *graph: Tensor | None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_weight: Tensor | None = None,
+        batch: Tensor | None = None,
+    ) -> Tensor:
+        checked(x, edge_index, edge_weight, batch)  # what other networks refuse, this one does too
+        check_width(x, self.linear)
         return self.linear(x)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -43,16 +43,16 @@ class Edges:
         """
         if weight is not None:
             messages = weight[:, None] * z.index_select(0, self.sender)
-            return torch.zeros_like(z).index_add(0, self.receiver, messages)
+            total = messages.new_zeros(z.shape).index_add(0, self.receiver, messages)
+            return total.to(z.dtype)
         product: Any = _Product
         return product.apply(z, self, False)
 
     def multiply(self, z: Tensor, transposed: bool) -> Tensor:
         """A^T z, or A z; untracked."""
         into, out = self._sorted[transposed]
-        return torch.embedding_bag(
-            z.contiguous(), into, out, False, 0, False, self._weights[transposed], True
-        )[0]
+        weight = self._weights[transposed].to(z.dtype)  # z is narrower under autocast
+        return torch.embedding_bag(z.contiguous(), into, out, False, 0, False, weight, True)[0]
 
     @cached_property
     def _sorted(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
@@ -153,7 +153,7 @@ def checked(
     Args:
         x: `(nodes, features)`.
         edge_index: `(2, edges)` int64, or the transposed adjacency matrix `(nodes, nodes)` as a
-            sparse tensor, whose values are the weights.
+            sparse tensor of torch or torch_sparse, whose values are the weights.
         edge_weight: `(edges,)`, >= 0; None for 1.
         batch: `(nodes,)` int64, ascending, the graph of each node; None for a single graph.
         flow: whether messages go from edge_index[0] to edge_index[1], or back.
@@ -162,7 +162,7 @@ def checked(
         The edges, and the weights where they have a gradient.
 
     Raises:
-        TypeError: x is not floating, edge_index or batch not int64.
+        TypeError: x is not floating, edge_index no tensor, it or batch not int64.
         ValueError: a shape, an index out of range, a weight that is negative or not finite, no
             node, a batch that is not ascending or leaves out a graph.
     """
@@ -173,6 +173,7 @@ def checked(
     nodes = x.shape[0]
     if nodes == 0:
         raise ValueError("the graph is empty: x has no nodes")
+    edge_index = _plain(edge_index)
     if edge_index.layout is not torch.strided:
         if edge_weight is not None:
             raise ValueError("edge_weight: a sparse adj_t has weights of its own; leave it out")
@@ -197,9 +198,26 @@ def checked(
     if batch is not None:
         _check_batch(batch, nodes)
     sender, receiver = edge_index if flow == "source_to_target" else edge_index.flip(0)
-    weight = x.new_ones(edge_index.shape[1]) if edge_weight is None else edge_weight.to(x.dtype)
+    # Degrees of hundreds are rounded in less than single precision, which x has under autocast.
+    wide = torch.promote_types(x.dtype, torch.float32)
+    if edge_weight is None:
+        weight = x.new_ones(edge_index.shape[1], dtype=wide)
+    else:
+        weight = edge_weight.to(wide)
     tracked = weight if weight.requires_grad else None
     return Edges(sender, receiver, weight.detach(), nodes), tracked
+
+
+def _plain(edge_index: Any) -> Tensor:
+    """A tensor as it is; torch_sparse's SparseTensor, known by its method, as one of torch."""
+    if isinstance(edge_index, Tensor):
+        return edge_index
+    if callable(convert := getattr(edge_index, "to_torch_sparse_coo_tensor", None)):
+        return cast(Tensor, convert())
+    raise TypeError(
+        "edge_index: expected an int64 tensor (2, edges) or a sparse adj_t, got "
+        f"{type(edge_index).__name__}"
+    )
 
 
 def _entries(adj_t: Tensor, nodes: int) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -10,9 +10,10 @@ from typing_extensions import override
 
 from equilibria.models.graph.edges import Edges
 from equilibria.models.graph.implicit import GraphLayer, ImplicitGraphLayer, linear
-from equilibria.solve import Solution
+from equilibria.nn import DEQ
+from equilibria.solve import Solution, shared
 
-__all__ = ["EIGNN", "LARGEST", "EIGNNCell", "closed_form"]
+__all__ = ["EIGNN", "LARGEST", "MGNNI", "EIGNNCell", "closed_form"]
 
 LARGEST = 5_000
 """Nodes whose matrix is still taken apart: 200 MB in float64, and minutes on a core."""
@@ -67,7 +68,9 @@ class EIGNN(ImplicitGraphLayer):
         gamma: in (0, 1): how much of a signal is passed on.
         form: "iterated", or "closed": by the eigenvectors of S and g(F), exact, for a single
             undirected graph of at most 5,000 nodes.
-        flow, normalise, self_loops: as of `GraphLayer`; the closed form asks for "sym".
+        power: hops a step.
+        flow, normalise, self_loops: as of `GraphLayer`; the closed form asks for "sym". With None
+            S is the weights as given, and a spectral radius above 1 / gamma may have no solution.
         layer: keywords of the `DEQ`, for the iterated form.
     """
 
@@ -92,6 +95,11 @@ class EIGNN(ImplicitGraphLayer):
         self.form = form
         self.encode = linear(in_channels, out_channels)
         self.deq = self.equilibrium(EIGNNCell(out_channels, gamma, power), layer or {})
+
+    @property
+    @override
+    def entry(self) -> nn.Linear:
+        return self.encode
 
     @property
     def cell(self) -> EIGNNCell:
@@ -250,19 +258,22 @@ class MGNNI(GraphLayer):
         if not scales or min(scales) < 1 or len(set(scales)) < len(scales):
             raise ValueError(f"scales must be positive and different; got {scales}")
         self.encode = linear(in_channels, out_channels)
+        cells = (EIGNNCell(out_channels, gamma, power) for power in scales)
         self.equilibria = nn.ModuleList(
-            EIGNN(out_channels, out_channels, gamma=gamma, power=power, layer=layer, **options)
-            for power in scales
+            ImplicitGraphLayer.equilibrium(cell, layer or {}) for cell in cells
         )
-        for each in self.equilibria:
-            each.encode = nn.Identity()  # all are driven by the same
         self.attend = nn.Linear(out_channels, out_channels)
         self.query = nn.Linear(out_channels, 1, bias=False)
+
+    @property
+    @override
+    def entry(self) -> nn.Linear:
+        return self.encode
 
     @override
     def reset_parameters(self) -> None:
         for each in self.equilibria:
-            each.cell.reset_parameters()  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
+            cast(EIGNNCell, cast(DEQ, each).cell).reset_parameters()
         for each in (self.encode, self.attend, self.query):
             each.reset_parameters()
 
@@ -275,12 +286,10 @@ class MGNNI(GraphLayer):
         **options: Any,
     ) -> tuple[Solution, ...]:
         """Solve for the equilibrium of each scale; see `ImplicitGraphLayer.solve`."""
-        u = self.encode(x)
-        found: list[Solution] = []
-        for each in self.equilibria:
-            assert isinstance(each, EIGNN)
-            found.append(each.solve(u, edge_index, edge_weight, batch, **options))
-        return tuple(found)
+        edges, weight = self.read(x, edge_index, edge_weight, batch)
+        operands = self.encode(x), shared(edges), shared(weight)
+        coupled = True if batch is None else batch
+        return tuple(each(*operands, coupled=coupled, **options) for each in self.equilibria)
 
     def join(self, solutions: tuple[Solution, ...]) -> Tensor:
         """Return the sum over the scales, weighed by attention, `(nodes, out_channels)`."""

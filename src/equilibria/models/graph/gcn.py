@@ -35,6 +35,11 @@ class GCN(GraphLayer):
         self.linear = linear(in_channels, out_channels)
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
 
+    @property
+    @override
+    def entry(self) -> nn.Linear:
+        return self.linear
+
     @override
     def reset_parameters(self) -> None:
         self.linear.reset_parameters()

@@ -71,11 +71,17 @@ class _Weights(GraphLayer):
         if initial not in ("identity", "uniform"):
             raise ValueError(f"initial must be 'identity' or 'uniform'; got {initial!r}")
         self.kappa = kappa
-        self.bound = kappa / (1.0 if radius is None else radius)
+        # A self-loop adds 1 to the radius of a matrix that is not normalised afterwards.
+        self.bound = kappa / (1.0 if radius is None else radius + self_loops)
         self.initial: Initial = initial
         self.omega = linear(in_channels, out_channels)
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
         self.activation = activation
+
+    @property
+    @override
+    def entry(self) -> nn.Linear:
+        return self.omega
 
     @property
     @abc.abstractmethod
@@ -122,7 +128,8 @@ class IGNN(_Weights, ImplicitGraphLayer):
         out_channels: features of the state.
         kappa: the contraction, in (0, 1). A signal fades by no more than
             kappa / 2 / (1 - kappa / 2) a hop along a directed chain with self-loops, .82 at .9.
-        radius: lambda_PF(|A|) of the graphs to come, where `normalise` is None.
+        radius: the largest lambda_PF(|A|) of the graphs to come, see `perron_radius`, where
+            `normalise` is None; without the layer's own self-loops.
         activation: "relu", "tanh" or "leaky_relu".
         initial: W at the start: "identity", as large as allowed, so that every feature travels as
             far as it can; or "uniform", each entry at random, of size 1 / sqrt(width).

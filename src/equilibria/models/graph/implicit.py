@@ -13,7 +13,7 @@ from equilibria.models.graph.edges import Edges, Flow, Normalise, checked
 from equilibria.nn import DEQ
 from equilibria.solve import AlternatingAnderson, Solution, shared
 
-__all__ = ["GraphLayer", "ImplicitGraphLayer", "linear"]
+__all__ = ["GraphLayer", "ImplicitGraphLayer", "check_width", "identity_", "linear"]
 
 
 def linear(inputs: int, outputs: int) -> nn.Linear:
@@ -21,6 +21,19 @@ def linear(inputs: int, outputs: int) -> nn.Linear:
     if inputs == -1:
         return nn.LazyLinear(outputs, bias=False)
     return nn.Linear(inputs, outputs, bias=False)
+
+
+def check_width(x: Tensor, entry: nn.Linear) -> None:
+    """Refuse features that a linear map does not take; one that has yet to be told takes any.
+
+    Raises:
+        ValueError: naming both widths.
+    """
+    # A LazyLinear becomes a Linear as it learns its width.
+    if not isinstance(entry, nn.LazyLinear) and entry.in_features != x.shape[1]:
+        raise ValueError(
+            f"x has {x.shape[1]} features a node, and the layer takes {entry.in_features}"
+        )
 
 
 class GraphLayer(nn.Module, abc.ABC):
@@ -57,6 +70,11 @@ class GraphLayer(nn.Module, abc.ABC):
         self.normalise: Normalise | None = normalise
         self.self_loops = self_loops
 
+    @property
+    @abc.abstractmethod
+    def entry(self) -> nn.Linear:
+        """The linear map that features meet first."""
+
     def read(
         self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None, batch: Tensor | None
     ) -> tuple[Edges, Tensor | None]:
@@ -66,10 +84,7 @@ class GraphLayer(nn.Module, abc.ABC):
             TypeError, ValueError: as of `checked`, or another number of features than the layer's.
         """
         edges, tracked = checked(x, edge_index, edge_weight, batch, flow=self.flow)
-        if self.in_channels not in (-1, x.shape[1]):
-            raise ValueError(
-                f"x has {x.shape[1]} features a node, and the layer takes {self.in_channels}"
-            )
+        check_width(x, self.entry)
         if self.self_loops:
             tracked = None if tracked is None else edges.looped_weight(tracked)
             edges = edges.looped()
@@ -99,8 +114,8 @@ class GraphLayer(nn.Module, abc.ABC):
         """
 
     @override
-    def extra_repr(self) -> str:
-        return f"{self.in_channels}, {self.out_channels}"
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.in_channels}, {self.out_channels})"
 
 
 class ImplicitGraphLayer(GraphLayer):
