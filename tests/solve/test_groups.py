@@ -307,6 +307,20 @@ def test_a_layer_takes_the_index_at_a_call() -> None:
     assert layer(x, coupled=INDEX).status.shape == (3,)
 
 
+@pytest.mark.parametrize("sizes", [(2, 2, 1), (1, 2), (3,), (1, 1, 1)])
+def test_groups_of_any_sizes(sizes: tuple) -> None:
+    index = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    x = normal(sum(sizes), 3, seed=3)
+    sol = eq.fixed_point(
+        lambda z: 0.5 * z.sin() + x,
+        torch.zeros_like(x),
+        coupled=index,
+        solver=eq.Anderson(rtol=1e-10, per_row=True),
+    )
+    assert sol.status.tolist() == [CONVERGED] * len(sizes)
+    torch.testing.assert_close(0.5 * sol.value.sin() + x, sol.value, rtol=1e-9, atol=1e-10)
+
+
 def test_equal_groups_are_samples() -> None:
     """Three groups of four rows are three samples of four rows."""
     x = normal(12, 2, seed=2)

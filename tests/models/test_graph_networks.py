@@ -1,0 +1,126 @@
+"""Networks for graphs: sizes as published, levels, and a GCN by hand."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from equilibria import models
+from equilibria.models import graph
+from equilibria.solve import Status
+
+NAMES = ("ignn", "eignn", "mgnni", "gcn", "ignn-finite", "graph-mlp")
+
+
+def inputs(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(12, 5, generator=generator)
+    batch = torch.arange(3).repeat_interleave(4)
+    edges = torch.randint(0, 4, (2, 20), generator=generator)
+    edges = edges + 4 * torch.randint(0, 3, (20,), generator=generator)
+    return x, edges, None, batch
+
+
+@pytest.mark.parametrize("level", ["node", "graph"])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_parameter_gets_a_gradient(name, level):
+    torch.manual_seed(0)
+    model = models.create(name, shape=(5,), classes=3, level=level, hidden=(8,), dropout=0.0)
+    prediction = model(inputs())
+    assert prediction.output.shape == (12 if level == "node" else 3, 3)
+    for solution in prediction.solutions:
+        assert solution.status.tolist() == [Status.CONVERGED] * 3
+    prediction.output.square().sum().backward()
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, key
+
+
+def published(widths, features, head):
+    """The count of the official code, and of its parameters that never enter the computation: a
+    second Omega and a bias in each implicit layer."""
+    pairs = list(pairwise([features, *widths]))
+    unused = sum(a * b + b for a, b in pairs)
+    return sum(b * b + a * b for a, b in pairs) + head + unused, unused
+
+
+@pytest.mark.parametrize(
+    ("config", "whole", "unused"),
+    [
+        ({"shape": (35,), "classes": 2, "level": "graph", "hidden": (64, 64, 64)}, 37_634, 10_624),
+        ({"shape": (3,), "classes": 2, "level": "graph", "hidden": (64, 64, 64)}, 33_538, 8_576),
+        (
+            {
+                "shape": (50,),
+                "classes": 121,
+                "level": "node",
+                "skips": True,
+                "hidden": (1024, 512, 512, 256, 121),
+                "readout": "last",
+            },
+            4_656_931,
+            1_002_105,
+        ),
+    ],
+    ids=["COX2", "PROTEINS", "PPI"],
+)
+def test_sizes_are_the_published_ones_less_what_is_never_used(config, whole, unused):
+    with torch.device("meta"):
+        model = graph.IGNNConfig(**config).build()
+    own = sum(p.numel() for p in model.parameters())
+    widths, features = config["hidden"], config["shape"][0]
+    skips = sum(a * b + b for a, b in pairwise([features, *widths])) if "skips" in config else 0
+    head = skips or widths[-1] * widths[-1] + widths[-1] + 2 * widths[-1] + 2
+    assert published(widths, features, head) == (whole, unused)
+    assert own == whole - unused
+
+
+def test_a_gcn_of_two_layers_is_that_of_kipf_and_welling():
+    torch.manual_seed(0)
+    model = models.create("gcn", shape=(5,), classes=3, level="node", hidden=(8,)).eval()
+    x, edges, _, _ = inputs()
+    edges = torch.cat([edges, edges.flip(0)], 1).unique(dim=1)
+    edges = edges[:, edges[0] != edges[1]]
+    a = torch.eye(12)
+    a[edges[1], edges[0]] = 1.0
+    d = a.sum(1).rsqrt()
+    s = d[:, None] * a * d
+    one, two = model.layers
+    hidden = torch.relu(s @ x @ one.linear.weight.T + one.bias)
+    expected = s @ hidden @ two.linear.weight.T + two.bias
+    torch.testing.assert_close(model((x, edges, None, None)).output, expected)
+
+
+def test_the_finite_network_tends_to_the_implicit_one():
+    torch.manual_seed(0)
+    fields = {"shape": (5,), "classes": 3, "level": "node", "hidden": (8,), "float64": True}
+    implicit = models.create("ignn", **fields).eval()
+    finite = models.create("ignn-finite", **fields, steps=300).eval()
+    with torch.no_grad():
+        finite.layers[0].cell.linear.weight.copy_(implicit.layer.recurrent.weight)
+        finite.layers[0].omega.weight.copy_(implicit.layer.omega.weight)
+        finite.read.load_state_dict(implicit.read.state_dict())
+    one, two = (model(inputs()).output for model in (implicit, finite))
+    torch.testing.assert_close(one, two, rtol=1e-2, atol=1e-3)
+
+
+def test_a_state_in_its_own_unit_counts_however_faint():
+    torch.manual_seed(0)
+    fields = {"shape": (5,), "classes": 3, "level": "node", "unit_states": True, "bias": False}
+    model = models.create("ignn", **fields, hidden=(8,), float64=True).eval()
+    x, edges, weight, batch = inputs()
+    faint = model((1e-200 * x.double(), edges, weight, batch)).output
+    torch.testing.assert_close(faint, model((x, edges, weight, batch)).output, rtol=1e-3, atol=1e-5)
+    assert faint.dtype == torch.float64
+
+
+def test_mistakes():
+    with pytest.raises(ValueError, match="the data fill them in"):
+        models.create("ignn", shape=(5,))
+    with pytest.raises(ValueError, match="hidden"):
+        models.create("ignn", shape=(5,), classes=3, level="node", hidden=())
+    with pytest.raises(ValueError, match="the last of hidden is 8"):
+        models.create("ignn", shape=(5,), classes=3, level="node", hidden=(8,), readout="last")
+    with pytest.raises(TypeError, match="takes a tuple"):
+        models.create("ignn", shape=(5,), classes=3, level="node")(torch.ones(4, 5))
+    with pytest.raises(TypeError, match="no equilibrium layer"):
+        models.create("gcn", shape=(5,), classes=3, level="node", solver=None)
