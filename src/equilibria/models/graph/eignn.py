@@ -10,7 +10,6 @@ from typing_extensions import override
 
 from equilibria.models.graph.edges import Edges
 from equilibria.models.graph.implicit import GraphLayer, ImplicitGraphLayer, linear
-from equilibria.nn import DEQ
 from equilibria.solve import Solution, shared
 
 __all__ = ["EIGNN", "LARGEST", "MGNNI", "EIGNNCell", "closed_form"]
@@ -98,7 +97,7 @@ class EIGNN(ImplicitGraphLayer):
 
     @property
     @override
-    def entry(self) -> nn.Linear:
+    def entry(self) -> nn.Module:
         return self.encode
 
     @property
@@ -258,22 +257,24 @@ class MGNNI(GraphLayer):
         if not scales or min(scales) < 1 or len(set(scales)) < len(scales):
             raise ValueError(f"scales must be positive and different; got {scales}")
         self.encode = linear(in_channels, out_channels)
-        cells = (EIGNNCell(out_channels, gamma, power) for power in scales)
         self.equilibria = nn.ModuleList(
-            ImplicitGraphLayer.equilibrium(cell, layer or {}) for cell in cells
+            EIGNN(out_channels, out_channels, gamma=gamma, power=power, layer=layer, **options)
+            for power in scales
         )
+        for each in self.equilibria:
+            each.encode = nn.Identity()  # all are driven by the same
         self.attend = nn.Linear(out_channels, out_channels)
         self.query = nn.Linear(out_channels, 1, bias=False)
 
     @property
     @override
-    def entry(self) -> nn.Linear:
+    def entry(self) -> nn.Module:
         return self.encode
 
     @override
     def reset_parameters(self) -> None:
         for each in self.equilibria:
-            cast(EIGNNCell, cast(DEQ, each).cell).reset_parameters()
+            cast(EIGNN, each).cell.reset_parameters()
         for each in (self.encode, self.attend, self.query):
             each.reset_parameters()
 
@@ -289,7 +290,8 @@ class MGNNI(GraphLayer):
         edges, weight = self.read(x, edge_index, edge_weight, batch)
         operands = self.encode(x), shared(edges), shared(weight)
         coupled = True if batch is None else batch
-        return tuple(each(*operands, coupled=coupled, **options) for each in self.equilibria)
+        layers = (cast(EIGNN, each).deq for each in self.equilibria)
+        return tuple(deq(*operands, coupled=coupled, **options) for deq in layers)
 
     def join(self, solutions: tuple[Solution, ...]) -> Tensor:
         """Return the sum over the scales, weighed by attention, `(nodes, out_channels)`."""

@@ -37,7 +37,7 @@ class GCN(GraphLayer):
 
     @property
     @override
-    def entry(self) -> nn.Linear:
+    def entry(self) -> nn.Module:
         return self.linear
 
     @override

@@ -80,7 +80,7 @@ class _Weights(GraphLayer):
 
     @property
     @override
-    def entry(self) -> nn.Linear:
+    def entry(self) -> nn.Module:
         return self.omega
 
     @property

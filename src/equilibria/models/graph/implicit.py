@@ -23,14 +23,15 @@ def linear(inputs: int, outputs: int) -> nn.Linear:
     return nn.Linear(inputs, outputs, bias=False)
 
 
-def check_width(x: Tensor, entry: nn.Linear) -> None:
-    """Refuse features that a linear map does not take; one that has yet to be told takes any.
+def check_width(x: Tensor, entry: nn.Module) -> None:
+    """Refuse features that a linear map does not take; another map, or a lazy one, takes any.
 
     Raises:
         ValueError: naming both widths.
     """
     # A LazyLinear becomes a Linear as it learns its width.
-    if not isinstance(entry, nn.LazyLinear) and entry.in_features != x.shape[1]:
+    known = isinstance(entry, nn.Linear) and not isinstance(entry, nn.LazyLinear)
+    if known and entry.in_features != x.shape[1]:
         raise ValueError(
             f"x has {x.shape[1]} features a node, and the layer takes {entry.in_features}"
         )
@@ -72,8 +73,8 @@ class GraphLayer(nn.Module, abc.ABC):
 
     @property
     @abc.abstractmethod
-    def entry(self) -> nn.Linear:
-        """The linear map that features meet first."""
+    def entry(self) -> nn.Module:
+        """The map that features meet first."""
 
     def read(
         self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None, batch: Tensor | None
