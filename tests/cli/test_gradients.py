@@ -61,6 +61,30 @@ def test_mistakes(trained, capsys, words, said):
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("few")
+def test_the_page_of_the_run_shows_them_until_it_is_trained_on(trained):
+    assert main(["gradients", str(trained), "--samples", "16", "--repeats", "1", "--quiet"]) == 0
+    words = ["report", str(trained), "--no-doctor", "--no-gallery", "--quiet"]
+    assert main(words) == 0
+    page = (trained / "report.html").read_text()
+    stored = json.loads((trained / "gradients.json").read_text())
+    assert "<h2>Gradients</h2>" in page and stored["sentence"] in page
+    assert "<td>NeumannPhantom(3, 1)</td>" in page.replace('<th scope="row">', "<td>").replace(
+        "</th>", "</td>"
+    )
+    (trained / "gradients.json").write_text(json.dumps({**stored, "weights": "of others"}))
+    assert main(words) == 0
+    assert "<h2>Gradients</h2>" not in (trained / "report.html").read_text()
+
+
+@pytest.mark.parametrize("content", ["{", "{}", "[]"])
+def test_a_damaged_file_is_named(trained, capsys, content):
+    (trained / "gradients.json").write_text(content)
+    assert main(["report", str(trained), "--no-doctor", "--no-gallery"]) == 1
+    assert "gradients.json is damaged" in capsys.readouterr().err
+    (trained / "gradients.json").unlink()
+
+
 def test_a_folder_without_a_run(tmp_path, capsys):
     assert main(["gradients", str(tmp_path / "nothing")]) != 0
     assert "there is no run folder" in capsys.readouterr().err

@@ -189,9 +189,16 @@ def test_an_explicit_network_is_evaluated_and_has_no_doctor(explicit, capsys):
     assert "perplexity" in shown and "CONVERGED" not in shown and "spectral" not in shown
     assert main(["evaluate", str(explicit), "--budgets", "4"]) == 1
     assert "describes an explicit network, which has no solver" in capsys.readouterr().err
-    assert main(["doctor", str(explicit)]) == 1
-    message = capsys.readouterr().err
-    assert "holds an explicit network (TiedStack)" in message and "nothing to examine" in message
+    for command in ("doctor", "gradients"):
+        assert main([command, str(explicit)]) == 1
+        said = capsys.readouterr().err
+        assert "holds an explicit network (TiedStack)" in said and "nothing to examine" in said
+
+
+def test_gradients_of_a_segment_that_others_precede(deq):
+    assert main(["gradients", str(deq), "--samples", "2", "--repeats", "1", "--quiet"]) == 0
+    stored = json.loads((deq / "gradients.json").read_text())
+    assert stored["samples"] == 2 and stored["reference"] <= 1e-6
 
 
 @pytest.mark.parametrize(

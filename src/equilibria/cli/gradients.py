@@ -1,7 +1,8 @@
 """Compare the gradients of all adjoints, inexact and exact, on a batch of a run: the cosine with
 the exact gradient, of the batch and of the worst sample, the ratio of lengths, time and memory.
 Recommends the cheapest whose cosine reaches the floor, as a line for the recipe. The figures are
-written to gradients.json in the run folder, with a plot in gradients.svg.
+written to gradients.json in the run folder, with a plot in gradients.svg; `equilibria report` shows
+them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from rich.table import Table
 from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser, UserError
 from equilibria.cli.status import DONE
-from equilibria.report.panel import Panel, Series
+from equilibria.report.gradients import panels
 from equilibria.report.svg import picture
 from equilibria.stability import Comparison
 from equilibria.train import examination as visit
@@ -66,39 +67,12 @@ def main(argv: Sequence[str]) -> int:
         )
     show(found, console)
     path = loaded.folder / FILE
-    weights = checksum(run.Folder(loaded.folder).weights)
-    files.write_text(loaded.folder / FIGURE, picture(panels(found)))
-    files.write_json(path, {"weights": weights, **found.json()})
-    console.done(f"Written to {path}, with a plot in {FIGURE}", path)
+    weights, stored = checksum(run.Folder(loaded.folder).weights), found.json()
+    files.write_text(loaded.folder / FIGURE, picture(panels(stored)))
+    files.write_json(path, {"weights": weights, **stored})
+    said = f"Written to {path}, with a plot in {FIGURE}. Next: equilibria report {loaded.folder}"
+    console.done(said, path)
     return DONE
-
-
-def panels(found: Comparison) -> list[Panel]:
-    """Cosine against time and against memory, a point for each adjoint."""
-    kinds = list(dict.fromkeys(row.adjoint.partition("(")[0] for row in found.rows))
-    rows = {kind: [r for r in found.rows if r.adjoint.startswith(f"{kind}(")] for kind in kinds}
-    level = [(f"floor {found.floor:g}", found.floor)]
-    return [
-        Panel(
-            title=title,
-            x=x,
-            y="cosine with the exact gradient",
-            levels=level,
-            series=[
-                Series(
-                    label=kind,
-                    x=[getattr(row, column) / unit for row in each],
-                    y=[row.cosine for row in each],
-                    style="points",
-                )
-                for kind, each in rows.items()
-            ],
-        )
-        for title, x, column, unit in (
-            ("Time", "forward and backward, ms", "step_ms", 1.0),
-            ("Memory", "peak of forward and backward, MiB", "bytes", 2.0**20),
-        )
-    ]
 
 
 def show(found: Comparison, console: Console) -> None:

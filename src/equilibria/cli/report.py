@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from equilibria.cli import doctor
+from equilibria.cli import doctor, gradients
 from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser, UserError
 from equilibria.data import DataError
@@ -120,6 +120,7 @@ def _collect(path: Path, data_dir: Path | None, examine: bool, console: Console)
     # Whatever is damaged is found before an examination that takes minutes.
     evaluation = _read(folder.evaluation, dict, f"equilibria evaluate {path}")
     points = _read(folder.memory, list, f"equilibria memory {path}")
+    compared = _gradients(folder)
     about = _read(folder.info, dict)
     examination, unexamined = None, ""
     if recipe.model.implicit:
@@ -141,6 +142,7 @@ def _collect(path: Path, data_dir: Path | None, examine: bool, console: Console)
         "metrics": metrics,
         "evaluation": evaluation,
         "memory": points,
+        "gradients": compared,
         "examination": examination,
         "unexamined": unexamined,
         "recipe": recipes.dump(recipe),
@@ -208,8 +210,23 @@ def _examination(
         return None, str(error)
 
 
+def _gradients(folder: run.Folder) -> dict[str, Any] | None:
+    """The adjoints compared at the weights as they are; None where that was not done.
+
+    Raises:
+        RunError: gradients.json is damaged.
+    """
+    path, command = folder.path / gradients.FILE, f"equilibria gradients {folder.path}"
+    if not _current(path, folder.weights):
+        return None
+    found = _read(path, dict, command)
+    if found is not None and not {"rows", "floor", "sentence"} <= found.keys():
+        raise run.RunError(f"{path} is damaged: it has no rows. Make it again: {command}")
+    return found
+
+
 def _current(path: Path, weights: Path) -> bool:
-    """Whether an examination is of these weights; for one that does not say, by its date."""
+    """Whether what was measured is of these weights; for what does not say, by its date."""
     known = checksum(weights)
     said = _read(path, dict) or {}
     if known is not None and said.get("weights") is not None:

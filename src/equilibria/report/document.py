@@ -35,6 +35,7 @@ def page(runs: Sequence[Run]) -> str:
             `budgets`, `baseline`, `forward`;
             `memory`: a list of `kind` (deq, unrolled, checkpointed, explicit), `evals`, `bytes`,
             `history_bytes`;
+            `gradients`: the adjoints compared on a batch, as JSON;
             `examination`: the doctor's, as JSON; or `unexamined`, why there is none;
             `seen`: of a run on images, `labels` and perhaps `colours` of the classes, whose
             `confusion` is in `evaluation`;

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from equilibria.metric import LOSS, Metric
-from equilibria.report import plots, reading
+from equilibria.report import gradients, plots, reading
 from equilibria.report.reading import Run, number
-from equilibria.report.svg import Drawing
+from equilibria.report.svg import Drawing, inline
 from equilibria.report.words import Table, decimal, figure, known_columns, mib
 
 __all__ = ["Plate", "Section", "sections"]
@@ -131,6 +131,7 @@ def sections(runs: Sequence[Run]) -> list[Section]:
                 ),
             ),
         ),
+        *_gradients(runs),
         Section(
             "Memory",
             "Training a deep network stores what every layer computed."
@@ -149,6 +150,30 @@ def sections(runs: Sequence[Run]) -> list[Section]:
                 ),
             ),
         ),
+    ]
+
+
+def _gradients(runs: Sequence[Run]) -> list[Section]:
+    """How the adjoints compare, of a single run."""
+    found = runs[0].get("gradients") if len(runs) == 1 else None
+    if not found:
+        return []
+    time, memory = (inline(panel) for panel in gradients.panels(found))
+    return [
+        Section(
+            "Gradients",
+            "Every adjoint on one batch, beside the exact gradient of float64: the higher and the "
+            f"further left, the better. {found['sentence']}.",
+            (
+                Plate("What an adjoint costs in time, the solve included.", time),
+                Plate(
+                    "What it costs in memory. In the table, length is that over the exact "
+                    "gradient's, and cost counts evaluations and products beside the solve.",
+                    memory,
+                    gradients.table(found),
+                ),
+            ),
+        )
     ]
 
 

@@ -160,6 +160,7 @@ class Comparison:
             "rows": [asdict(row) for row in self.rows],
             "recommended": None if found is None else found.adjoint,
             "recipe_line": self.recipe_line,
+            "sentence": self.sentence,
         }
 
     def __str__(self) -> str:

@@ -9,6 +9,11 @@ from equilibria.stability.examination import Examination, Finding
 
 __all__ = ["backward", "error", "gradient"]
 
+COMPARE = (
+    "`equilibria gradients`, or stability.compare_adjoints, compares all adjoints on a batch and "
+    "says which will do."
+)
+
 
 def gradient(examination: Examination) -> Finding:
     """Does training follow the gradient?
@@ -45,9 +50,12 @@ def gradient(examination: Examination) -> Finding:
     advice = {
         "Implicit": "Lower rtol of the solver or of the linear solver, or raise their max_evals.",
         "Unrolled": "Let the forward solve run longer: the path is cut before it arrives.",
+        "Audited": "Raise its floor, measure more often, or use Implicit, which is exact.",
         "JacobianFree": "Use NeumannPhantom with more steps, or Implicit, which is exact.",
     }
     remedy = advice.get(name, "Use more steps, or Implicit, which is exact.")
+    if name != "Implicit":
+        remedy += f" {COMPARE}"
     if unsolved(examination):
         remedy = "It is taken where the solves stopped, not at a solution: see Convergence first."
     return Finding("Gradient", "watch" if found.cosine >= 0.9 else "unhealthy", text, remedy)
