@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import equilibria as eq
-from equilibria.stability import compare_adjoints
+from equilibria.stability import compare_adjoints, comparison
 
 WIDTH = 12
 
@@ -50,7 +50,14 @@ def dense(radius: float, kind: str, steps: int, damping: float) -> float:
     return float(one @ two / (one.norm() * two.norm()))
 
 
+@pytest.fixture
+def unweighed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without bytes, which take the profiler a third of a second for each adjoint."""
+    monkeypatch.setattr(comparison, "peak_bytes", lambda step, device: 0)
+
+
 @pytest.mark.parametrize("radius", [0.5, 0.9])
+@pytest.mark.usefixtures("unweighed")
 def test_cosines_are_those_of_the_matrix(radius: float) -> None:
     adjoints = [
         eq.JacobianFree(),
@@ -61,7 +68,7 @@ def test_cosines_are_those_of_the_matrix(radius: float) -> None:
         eq.Implicit(linear=eq.GMRES(rtol=1e-6)),
     ]
     found = compare_adjoints(
-        layer(radius), inputs(), loss=lambda s: s.value.square().sum(), adjoints=adjoints
+        layer(radius), inputs(), loss=lambda s: s.value.square().sum(), adjoints=adjoints, repeats=1
     )
     expected = [
         dense(radius, "npg", 1, 1.0),
@@ -77,8 +84,9 @@ def test_cosines_are_those_of_the_matrix(radius: float) -> None:
     assert found.samples == 6
 
 
+@pytest.mark.usefixtures("unweighed")
 def test_a_contraction_gets_a_cheap_adjoint() -> None:
-    found = compare_adjoints(layer(0.5), inputs(), floor=0.99)
+    found = compare_adjoints(layer(0.5), inputs(), floor=0.99, repeats=1)
     best = found.recommended
     assert best is not None and not best.exact
     assert best.cost <= 5 and best.cosine >= 0.99
@@ -87,8 +95,11 @@ def test_a_contraction_gets_a_cheap_adjoint() -> None:
     assert best.line in str(found.recipe_line)
 
 
+@pytest.mark.usefixtures("unweighed")
 def test_near_radius_one_only_the_exact_adjoint_will_do() -> None:
-    found = compare_adjoints(layer(0.99), inputs(), loss=lambda s: s.value.square().sum())
+    found = compare_adjoints(
+        layer(0.99), inputs(), loss=lambda s: s.value.square().sum(), repeats=1
+    )
     best = found.recommended
     assert best is not None and best.exact
     assert "Only the exact" in found.sentence
@@ -111,13 +122,16 @@ def test_the_recipe_line_is_read_back() -> None:
         eq.NeumannPhantom(steps=2, damping=1.0),
         eq.Implicit(linear=eq.GMRES(rtol=1e-3, max_evals=50)),
     ]
-    found = compare_adjoints(layer(0.5), inputs(), adjoints=adjoints)
+    found = compare_adjoints(layer(0.5), inputs(), adjoints=adjoints, repeats=1)
     lines = [yaml.safe_load(row.line) for row in found.rows]
     assert lines[0] == {"name": "NeumannPhantom", "steps": 2, "damping": 1}
     assert lines[1]["linear"] == {"name": "GMRES", "rtol": 1e-3, "max_evals": 50}
 
 
-def test_shine_is_tried_where_broyden_solves_and_the_adjoint_in_use_comes_first() -> None:
+def test_shine_is_tried_where_broyden_solves_and_the_adjoint_in_use_comes_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(comparison, "SETTINGS", ((1, 1.0), (2, 1.0)))
     own = eq.Phantom(steps=4, damping=0.7)
     solver = eq.Broyden(rtol=1e-6)
     found = compare_adjoints(layer(0.5, solver=solver, adjoint=own), inputs(), repeats=1)
