@@ -97,12 +97,25 @@ def test_a_contraction_gets_a_cheap_adjoint() -> None:
 
 @pytest.mark.usefixtures("unweighed")
 def test_near_radius_one_only_the_exact_adjoint_will_do() -> None:
+    found = compare_adjoints(layer(0.99), inputs(), repeats=1)
+    best = found.recommended
+    assert best is not None and best.exact
+    assert all(row.cosine < 0.99 for row in found.rows if not row.exact)
+    assert "Only the exact" in found.sentence
+    assert "another length" not in found.sentence
+
+
+@pytest.mark.usefixtures("unweighed")
+def test_a_gradient_in_the_right_direction_may_be_far_too_short() -> None:
+    """A loss whose gradient lies along the slow direction."""
     found = compare_adjoints(
         layer(0.99), inputs(), loss=lambda s: s.value.square().sum(), repeats=1
     )
     best = found.recommended
     assert best is not None and best.exact
-    assert "Only the exact" in found.sentence
+    free = next(row for row in found.rows if row.name == "JacobianFree")
+    assert free.cosine >= 0.99 and free.norm_ratio < 0.05
+    assert "have another length" in found.sentence
 
 
 def test_without_an_exact_gradient_nothing_is_recommended() -> None:

@@ -145,12 +145,15 @@ class Comparison:
                 f"No exact gradient to compare with: in float64 a relative residual of "
                 f"{self.reference:.1e} is left. Nothing is recommended; see `doctor`"
             )
-        found = self.recommended
+        found, low, high = self.recommended, *LENGTHS
+        asked = f"a cosine of {self.floor:g} and a length of {low:g} to {high:g} times the exact"
         if found is None:
-            return f"No adjoint reaches a cosine of {self.floor:g}: tighten that of Implicit"
+            return f"No adjoint reaches {asked}: tighten that of Implicit"
         if found.exact:
-            return f"Only the exact adjoint reaches a cosine of {self.floor:g}: {found.line}"
-        return f"The cheapest with a cosine of at least {self.floor:g}: {found.line}"
+            short = any(row.cosine >= self.floor for row in self.rows if not row.exact)
+            why = "; the others that reach the cosine have another length" if short else ""
+            return f"Only the exact adjoint reaches {asked}{why}: {found.line}"
+        return f"The cheapest that reaches {asked}: {found.line}"
 
     def json(self) -> dict[str, Any]:
         """Return everything as numbers and text."""
