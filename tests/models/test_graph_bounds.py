@@ -10,6 +10,7 @@ from torch import Tensor
 import equilibria as eq
 from equilibria import models
 from equilibria.models import graph
+from equilibria.models.graph.edges import checked
 from equilibria.train.initialisation import Initialisation
 
 KINDS = (graph.IGNN, graph.EIGNN, graph.MGNNI, graph.GCN, graph.FiniteIGNN)
@@ -110,6 +111,40 @@ def test_gradients_of_features_and_edge_weights(kind):
     x = torch.randn(4, 2, generator=draw(0), dtype=torch.float64, requires_grad=True)
     weight = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda *of: layer(of[0], CHAIN, of[1]), (x, weight), atol=1e-5)
+
+
+def test_the_product_is_linear_in_the_weights_under_every_transform():
+    x, edge_index, weight, _ = uneven()
+    edges, tracked = checked(x, edge_index, weight.requires_grad_())
+    assert tracked is weight
+
+    def dense(w: Tensor) -> Tensor:
+        a = torch.zeros(len(x), len(x), dtype=torch.float64)
+        return a.index_put((edge_index[1], edge_index[0]), w, accumulate=True)
+
+    def plain(z: Tensor, w: Tensor) -> Tensor:
+        return dense(w) @ z
+
+    given, tangents = (x, weight.detach()), (x.sin(), weight.detach().cos())
+    for one, two in zip(
+        torch.func.jvp(edges, given, tangents), torch.func.jvp(plain, given, tangents), strict=True
+    ):
+        torch.testing.assert_close(one, two)
+    (_, tangent) = torch.func.jvp(lambda w: edges(x, w), given[1:], tangents[1:])
+    torch.testing.assert_close(tangent, plain(x, tangents[1]))
+    for argument in (0, 1):
+        torch.testing.assert_close(
+            torch.func.jacrev(edges, argument)(*given), torch.func.jacrev(plain, argument)(*given)
+        )
+    pairs = torch.stack([x, -x]), torch.stack([given[1], 2 * given[1]])
+    for dims, operands in (
+        ((0, 0), pairs),
+        ((None, 0), (x, pairs[1])),
+        ((0, None), (pairs[0], given[1])),
+    ):
+        found, expected = (torch.func.vmap(f, dims)(*operands) for f in (edges, plain))
+        torch.testing.assert_close(found, expected)
+    assert torch.autograd.gradgradcheck(edges, (x.requires_grad_(), weight))
 
 
 def test_the_values_of_a_sparse_matrix_have_gradients_and_torch_warns_of_nothing():
