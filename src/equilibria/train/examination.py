@@ -89,12 +89,12 @@ def examine(
 
 
 def check_implicit(loaded: Run) -> None:
-    """Raise RunError if a run is of an explicit network, or solves at each step of a sequence."""
+    """Raise RunError if a run is of an explicit network, or solves several times for an answer."""
     if loaded.recipe.model.implicit and not isinstance(loaded.model, EquilibriumModel):
         raise RunError(
-            f"{loaded.folder} holds a {type(loaded.model).__name__}, which solves for a state at "
-            "each step of a sequence; what is examined is one equilibrium per sample. How its "
-            "solves end: equilibria evaluate"
+            f"{loaded.folder} holds a {type(loaded.model).__name__}, which solves several "
+            "times for an answer, at each step of a sequence or layer by layer; what is examined "
+            "is one equilibrium per sample. How its solves end: equilibria evaluate"
         )
     if not isinstance(loaded.model, EquilibriumModel):
         raise RunError(
