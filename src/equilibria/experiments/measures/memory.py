@@ -12,7 +12,7 @@ from equilibria.experiments.study import Context
 from equilibria.models import Model
 from equilibria.models.sequence.base import SequenceModel
 from equilibria.nn import using
-from equilibria.solve import Solver, SolveWarning
+from equilibria.solve import Adjoint, Solver, SolveWarning
 from equilibria.stability import jacobian_penalty
 from equilibria.tasks import Batch, Task
 from equilibria.train import memory
@@ -43,13 +43,19 @@ def step_memory(context: Context, *, nearest: int | None = None) -> dict[str, in
 
 
 def step_bytes(
-    model: Model, task: Task, batch: Batch, *, solver: Solver | None = None, penalised: bool = False
+    model: Model,
+    task: Task,
+    batch: Batch,
+    *,
+    solver: Solver | None = None,
+    adjoint: Adjoint | None = None,
+    penalised: bool = False,
 ) -> int:
     """Return the peak of forward and backward minus parameters and gradients, in bytes.
 
-    In float32, without autocast, on the device of the model, which is copied; with `solver` in
-    place of its own, and with the Jacobian penalty if `penalised`. For a sequence model the body is
-    measured, without embedding and softmax, on a batch that follows another.
+    In float32, without autocast, on the device of the model, which is copied; with `solver` and
+    `adjoint` in place of its own, and with the Jacobian penalty if `penalised`. For a sequence
+    model the body is measured, without embedding and softmax, on a batch that follows another.
     """
     device = next(model.parameters()).device
     inputs, targets = pytree.tree_map(lambda x: x.to(device), (batch.inputs, batch.targets))
@@ -66,7 +72,7 @@ def step_bytes(
         loss.backward()
         return prediction.carry
 
-    with warnings.catch_warnings(), using(twin, solver=solver):
+    with warnings.catch_warnings(), using(twin, solver=solver, adjoint=adjoint):
         warnings.simplefilter("ignore", SolveWarning)  # a solve stopped early is what is asked for
         carry = step()  # which allocates the gradients
         return memory.peak_bytes(lambda: step(carry), device)

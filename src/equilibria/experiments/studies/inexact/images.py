@@ -23,13 +23,13 @@ def points(scale: Scale) -> list[Point]:
                 factors=each, measures=[summary, epochs], runs={"run": runs[tuple(each.values())]}
             )
             for each in (
-                {"adjoint": str(p["adjoint"]), "seed": int(p["seed"])}
-                for p in grid(seed=SEEDS, adjoint=IMAGES)
+                {"gradient": str(p["gradient"]), "seed": int(p["seed"])}
+                for p in grid(seed=SEEDS, gradient=IMAGES)
             )
         ),
         *(
             Point(
-                factors={"adjoint": "times", "seed": seed},
+                factors={"gradient": "times", "seed": seed},
                 measures=[times],
                 runs={name: runs[name, seed] for name in IMAGES},
                 minutes=2,
@@ -60,8 +60,8 @@ STUDY = Study(
     views=[
         Pivot(
             title="Table 5.2: CIFAR-10",
-            index={"adjoint": "trained by"},
-            where={"adjoint": list(IMAGES)},
+            index={"gradient": "trained by"},
+            where={"gradient": list(IMAGES)},
             values={
                 "seeds": lambda rows: int(rows["accuracy"].count()),
                 "test accuracy, %": spread("accuracy", 100),
@@ -73,7 +73,7 @@ STUDY = Study(
             title="Table 5.2: steps",
             index={"trained": "trained by"},
             each="trained",
-            where={"adjoint": "times"},
+            where={"gradient": "times"},
             values={
                 "step, ms": mean("step_ms"),
                 "times as fast as exact": spread("faster", 1, ".2f"),
@@ -90,7 +90,7 @@ STUDY = Study(
                     Lines(
                         x="epoch",
                         y=[f"probe_cosine {each}" for each in ESTIMATORS],
-                        where={"adjoint": name},
+                        where={"gradient": name},
                         label={f"probe_cosine {each}": each for each in ESTIMATORS},
                         band=True,
                     )

@@ -18,12 +18,12 @@ def points(scale: Scale) -> list[Point]:
             Point(
                 factors=each,
                 measures=[summary, epochs],
-                runs={"run": runs[str(each["adjoint"])][int(each["seed"])]},
+                runs={"run": runs[str(each["gradient"])][int(each["seed"])]},
             )
-            for each in grid(seed=SEEDS, adjoint=TEXT)
+            for each in grid(seed=SEEDS, gradient=TEXT)
         ),
         Point(
-            factors={"adjoint": "times", "seed": 0},
+            factors={"gradient": "times", "seed": 0},
             measures=[times],
             runs={name: of_seeds[0] for name, of_seeds in runs.items()},
             minutes=2,
@@ -49,8 +49,8 @@ STUDY = Study(
     views=[
         Pivot(
             title="Table 5.2: text",
-            index={"adjoint": "trained by"},
-            where={"adjoint": list(TEXT)},
+            index={"gradient": "trained by"},
+            where={"gradient": list(TEXT)},
             values={
                 "seeds": lambda rows: int(rows["perplexity"].count()),
                 "test perplexity": spread("perplexity", 1, ".1f"),
@@ -62,7 +62,7 @@ STUDY = Study(
             title="Table 5.2: steps",
             index={"trained": "trained by"},
             each="trained",
-            where={"adjoint": "times"},
+            where={"gradient": "times"},
             values={
                 "step, ms": mean("step_ms"),
                 "times as fast as exact": spread("faster", 1, ".2f"),
@@ -73,7 +73,7 @@ STUDY = Study(
             title="Validation perplexity",
             x="epoch",
             y="perplexity",
-            marks=[Lines(x="epoch", y="valid_perplexity", by=["adjoint"], band=True)],
+            marks=[Lines(x="epoch", y="valid_perplexity", by=["gradient"], band=True)],
             log_y=True,
         ),
     ],
