@@ -172,7 +172,7 @@ def test_cosines_rise_with_the_steps_and_both_phantoms_agree(small):
     free = {}
     for layer in layers:
         rows = pd.DataFrame(_synthetic.cosines(context({"layer": layer, "seed": 0})))
-        assert rows["bptt"].max() > 0.9999 and rows["difference"].max() < 1e-6
+        assert float(rows["bptt"].max()) > 0.9999 and float(rows["difference"].max()) < 1e-6
         assert rows["estimator"].tolist().count("SHINE") == 2
         for damping in (1.0, 0.5):
             of = rows[(rows["damping"] == damping) & (rows["estimator"] == "NPG")]
