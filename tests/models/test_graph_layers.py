@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -236,6 +237,7 @@ def test_the_bound_holds_after_every_step(own_loop: bool) -> None:
     x, edge_index, batch = batch_of()
     config = graph.IGNNConfig(shape=(5,), classes=3, level="graph", hidden=(6, 6))
     model = config.build().double()
+    layers: Any = model.layers
     optimiser = torch.optim.SGD(model.parameters(), lr=5.0)
     if own_loop:
         graph.constrain_after(optimiser, model)
@@ -246,7 +248,7 @@ def test_the_bound_holds_after_every_step(own_loop: bool) -> None:
         optimiser.step()
         if not own_loop:
             model.constrain()
-        for layer in model.layers:
+        for layer in layers:
             assert float(layer.recurrent.weight.detach().abs().sum(1).max()) <= 0.9 + 1e-12, step
 
 

@@ -1,6 +1,7 @@
 """Networks for graphs: sizes as published, levels, and a GCN by hand."""
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -84,7 +85,8 @@ def test_a_gcn_of_two_layers_is_that_of_kipf_and_welling():
     a[edges[1], edges[0]] = 1.0
     d = a.sum(1).rsqrt()
     s = d[:, None] * a * d
-    one, two = model.layers
+    layers: Any = model.layers
+    one, two = layers
     hidden = torch.relu(s @ x @ one.linear.weight.T + one.bias)
     expected = s @ hidden @ two.linear.weight.T + two.bias
     torch.testing.assert_close(model((x, edges, None, None)).output, expected)
@@ -94,10 +96,11 @@ def test_the_finite_network_tends_to_the_implicit_one():
     torch.manual_seed(0)
     fields = {"shape": (5,), "classes": 3, "level": "node", "hidden": (8,), "float64": True}
     implicit = models.create("ignn", **fields).eval()
-    finite = models.create("ignn-finite", **fields, steps=300).eval()
+    finite: Any = models.create("ignn-finite", **fields, steps=300).eval()
+    first = finite.layers[0]
     with torch.no_grad():
-        finite.layers[0].cell.linear.weight.copy_(implicit.layer.recurrent.weight)
-        finite.layers[0].omega.weight.copy_(implicit.layer.omega.weight)
+        first.cell.linear.weight.copy_(implicit.layer.recurrent.weight)
+        first.omega.weight.copy_(implicit.layer.omega.weight)
         finite.read.load_state_dict(implicit.read.state_dict())
     one, two = (model(inputs()).output for model in (implicit, finite))
     torch.testing.assert_close(one, two, rtol=1e-2, atol=1e-3)
