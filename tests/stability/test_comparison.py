@@ -118,6 +118,30 @@ def test_a_gradient_in_the_right_direction_may_be_far_too_short() -> None:
     assert "have another length" in found.sentence
 
 
+@pytest.mark.usefixtures("unweighed")
+def test_a_sample_of_a_batch_of_graphs_is_a_graph() -> None:
+    """Not a node, whose gradient may vanish, nor the whole batch."""
+    torch.manual_seed(0)
+    ring = torch.stack([torch.arange(4), torch.arange(4).roll(1)])
+    layer = eq.models.graph.IGNN(3, 5, layer={"solver": eq.AlternatingAnderson(rtol=1e-6)})
+    graphs = [torch.randn(4, 3) for _ in range(3)]
+    options = {
+        "loss": lambda z: z.square().sum(),
+        "adjoints": [eq.JacobianFree(), eq.NeumannPhantom(steps=3)],
+        "repeats": 1,
+    }
+    edges, batch = (
+        torch.cat([ring + 4 * k for k in range(3)], 1),
+        torch.arange(3).repeat_interleave(4),
+    )
+    found = compare_adjoints(layer, torch.cat(graphs), edges, None, batch, **options)
+    alone = [compare_adjoints(layer, x, ring, **options) for x in graphs]
+    assert found.samples == 3 and all(each.samples == 1 for each in alone)
+    for k, row in enumerate(found.rows):
+        worst = min(each.rows[k].sample_cosine for each in alone)
+        assert row.sample_cosine == pytest.approx(worst, abs=1e-5)
+
+
 def test_without_an_exact_gradient_nothing_is_recommended() -> None:
     found = compare_adjoints(
         eq.DEQ(lambda z, x: z + x, solver=eq.Picard(max_evals=5)),

@@ -16,6 +16,7 @@ from equilibria.cli.main import main
 from equilibria.data import DataError
 from equilibria.data.graphs import Graph, NodeSet
 from equilibria.models.dense import DenseConfig
+from equilibria.stability import comparison
 from equilibria.tasks import Chains, GraphClassification, NodeClassification, Part, selection
 from equilibria.tasks.nodes import MICRO_F1, NodeTask
 from equilibria.train import recipe as recipes
@@ -208,6 +209,29 @@ def test_all_commands_on_whole_graphs(tiny: None, tmp_path: Path, capsys: Any) -
     assert main(["evaluate", str(run), "--data", str(other)]) == 0
     (written,) = run.glob("evaluation-other-more-*.json")
     assert json.loads(written.read_text())["graphs"] == 10
+
+
+def test_gradients_of_whole_graphs_by_one_layer_or_more(
+    tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    monkeypatch.setattr(comparison, "SETTINGS", ((2, 1.0),))
+    monkeypatch.setattr(comparison, "peak_bytes", lambda step, device: 0)
+    task = {"name": "graph_classification", "data": str(write_molecules(tmp_path / "mine"))}
+    sizes = {"batch_size": 8, "epochs": 1, "epoch_steps": 1}
+    for hidden in ([4], [4, 4]):
+        tree = recipe(task, model={"name": "ignn", "hidden": hidden}, **sizes)
+        folder = tmp_path / str(len(hidden))
+        folder.mkdir()
+        run = run_of(folder, tree)
+        done = main(["gradients", str(run), "--repeats", "1"])
+        said = capsys.readouterr()
+        if len(hidden) == 1:
+            assert done == 0 and "Gradients of 8 samples" in said.out
+            assert main(["doctor", str(run), "--starts", "1", "--samples", "8"]) == 0
+            capsys.readouterr()
+        else:
+            assert done == 1 and "solves for several equilibria in a forward pass" in said.err
+            assert not (run / "gradients.json").exists()
 
 
 def test_each_graph_tests_once_and_never_chooses(tmp_path: Path) -> None:

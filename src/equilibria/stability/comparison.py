@@ -229,7 +229,7 @@ def compare_adjoints(
         raise ValueError(f"floor: expected a cosine in (0, 1], got {floor!r}")
     if isinstance(repeats, bool) or repeats < 1:
         raise ValueError(f"repeats: expected a whole number >= 1, got {repeats!r}")
-    patient = Patient.admit(module, inputs)
+    patient = Patient.admit(module, inputs, merged=False)
     layer = patient.layer
     tried = candidates(layer) if adjoints is None else tuple(adjoints)
     with warnings.catch_warnings():
@@ -281,7 +281,7 @@ def _measured(
         "line": recipe_of(adjoint),
         "exact": isinstance(adjoint, Implicit),
         "cosine": float(cosine(ours, theirs)) if bool(torch.isfinite(ours).all()) else math.nan,
-        "sample_cosine": float(cosine(used.operands, exact.operands).min()),
+        "sample_cosine": float(used.cosines(exact).min()),
         "norm_ratio": float(ours.norm() / theirs.norm()),
         "cost": cost,
         "bytes": peak,

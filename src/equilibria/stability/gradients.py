@@ -36,14 +36,11 @@ def examine_gradient(
     ours = used.parameters if parameters else used.operands.flatten()
     theirs = right.parameters if parameters else right.operands.flatten()
     lengths = ours.norm() / theirs.norm()
-    samples = [used.operands, right.operands]
-    if layer.coupled:  # a row by itself, such as a node that nothing is asked of, is no sample
-        samples = [each.reshape(1, -1) for each in samples]
     return Gradient(
         loss="random projection" if loss is None else "loss",
         cosine=float(cosine(ours, theirs)),
         norm_ratio=float(lengths),
-        sample_cosine=float(cosine(*samples).min()),
+        sample_cosine=float(used.cosines(right).min()),
         reference=max(
             float(reference.stats.residual.max()), float(reference.adjoint.stats.residual.max())
         ),
@@ -67,10 +64,22 @@ def examine_gradient(
 
 @dataclass(frozen=True)
 class Gradients:
-    """Of the layer's parameters, in one row, and of its operands, a row a sample."""
+    """Of the layer's parameters, in one row, and of its operands, whose rows are as many as the
+    state's; `coupled` says which of these are one sample, as in `Seen`."""
 
     parameters: Tensor
     operands: Tensor
+    coupled: bool | Tensor
+
+    def cosines(self, other: Gradients) -> Tensor:
+        """`(samples,)` with others of the same batch, of the operands' gradients."""
+        a, b = self.operands, other.operands
+        if self.coupled is False:
+            return cosine(a, b)
+        if self.coupled is True:
+            return cosine(a.reshape(1, -1), b.reshape(1, -1))
+        samples = [torch.nonzero(self.coupled == k)[:, 0] for k in self.coupled.unique()]
+        return torch.stack([cosine(a[rows].flatten(), b[rows].flatten()) for rows in samples])
 
 
 def differentiate(
@@ -105,6 +114,7 @@ def differentiate(
     return Gradients(
         torch.cat(flat) if flat else empty,
         torch.cat(rows, dim=1) if rows else empty.reshape(1, 0),
+        seen.coupled,
     ), seen.solution
 
 

@@ -21,24 +21,33 @@ EXACT = 1e-10
 
 @dataclass(frozen=True)
 class Seen:
-    """One call of a module: what came out, and what went into and came out of its layer."""
+    """One call of a module: what came out, and what went into and came out of its layer.
+
+    `coupled` says which rows of the operands are one sample: each by itself (False), all (True), or
+    those of the same number in an index.
+    """
 
     output: Any
     operands: tuple[Any, ...]
+    coupled: bool | Tensor
     solution: Solution
 
 
 @dataclass(frozen=True)
 class Patient:
-    """A module in evaluation mode, the layer in it, and its inputs."""
+    """A module in evaluation mode, the layer in it, and its inputs.
+
+    `merged`: samples of many rows each, such as graphs, are examined as one.
+    """
 
     module: nn.Module
     layer: DEQ
     path: str
     inputs: tuple[Any, ...]
+    merged: bool = True
 
     @classmethod
-    def admit(cls, module: nn.Module, inputs: tuple[Any, ...]) -> Patient:
+    def admit(cls, module: nn.Module, inputs: tuple[Any, ...], *, merged: bool = True) -> Patient:
         found = list(layers(module))
         if len(found) != 1:
             paths = ", ".join(found) or "none"
@@ -50,7 +59,7 @@ class Patient:
         module = copy.deepcopy(module).eval()
         layer = module.get_submodule(path)
         assert isinstance(layer, DEQ)
-        return cls(module, layer, path, inputs)
+        return cls(module, layer, path, inputs, merged)
 
     def double(self) -> Patient:
         """A copy in float64."""
@@ -59,7 +68,8 @@ class Patient:
         assert isinstance(layer, DEQ)
         if (owner := module_of(layer.cell)) is not None:  # a method's module is no sub-module
             owner.double()
-        return Patient(module, layer, self.path, map_floats(Tensor.double, self.inputs))
+        inputs = map_floats(Tensor.double, self.inputs)
+        return Patient(module, layer, self.path, inputs, self.merged)
 
     def call(self, value: Any = None, leaves: bool = False, **keywords: Any) -> Seen:
         """Calls the module, with other keywords for its layer.
@@ -70,6 +80,7 @@ class Patient:
             keywords: of the layer's forward.
         """
         operands: list[tuple[Any, ...]] = []
+        coupled: list[bool | Tensor] = []
         solutions: list[Solution] = []
 
         def before(_: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
@@ -77,10 +88,12 @@ class Patient:
                 args = map_floats(lambda x: x.detach().requires_grad_(), args)
             operands.append(args)
             given = given | keywords
-            if isinstance(given.get("coupled"), Tensor):
-                # Samples of many rows each, such as graphs, are examined as one: the layer is a
-                # copy, and what is measured of it reads there how the rows hang together.
+            if self.merged and isinstance(given.get("coupled"), Tensor):
+                # The layer is a copy, and what is measured of it reads there how its rows hang
+                # together.
                 given["coupled"] = self.layer.coupled = True
+            index = given.get("coupled")
+            coupled.append(self.layer.coupled if index is None else index)
             return args, given
 
         def after(_: nn.Module, __: Any, solution: Solution) -> Solution:
@@ -102,7 +115,7 @@ class Patient:
                 f"{type(self.module).__name__}, expected once. Pass the layer itself, with its own "
                 "inputs"
             )
-        return Seen(output, operands[0], solutions[0])
+        return Seen(output, operands[0], coupled[0], solutions[0])
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,9 @@ from torch.utils import _pytree as pytree
 
 from equilibria.metric import LOSS, Metric
 from equilibria.models import EquilibriumModel, Model, Prediction
+from equilibria.models.graph import GraphNetwork
 from equilibria.models.sequence.base import SequenceModel
+from equilibria.nn.using import layers
 from equilibria.stability import Comparison, Examination, Training, compare_adjoints, doctor
 from equilibria.stability.examine import Progress
 from equilibria.stability.findings import findings
@@ -60,7 +62,6 @@ def examine(
     """
     task, model = loaded.data, loaded.model.to(device)
     check_implicit(loaded)
-    assert isinstance(model, EquilibriumModel)
     count = samples or (SEQUENCES if isinstance(model, SequenceModel) else SAMPLES)
     batch, carry = _batch(model, task, split, count)
     metric = None if task.streams else task.primary
@@ -89,16 +90,19 @@ def examine(
 
 
 def check_implicit(loaded: Run) -> None:
-    """Raise RunError if a run is of an explicit network, or solves several times for an answer."""
-    if loaded.recipe.model.implicit and not isinstance(loaded.model, EquilibriumModel):
+    """Raise RunError unless a run's model solves for one equilibrium in a forward pass."""
+    model = loaded.model
+    if isinstance(model, GraphNetwork) and len(layers(model)) == 1:
+        return
+    if loaded.recipe.model.implicit and not isinstance(model, EquilibriumModel):
         raise RunError(
-            f"{loaded.folder} holds a {type(loaded.model).__name__}, which solves several "
-            "times for an answer, at each step of a sequence or layer by layer; what is examined "
-            "is one equilibrium per sample. How its solves end: equilibria evaluate"
+            f"{loaded.folder} holds a {type(model).__name__}, which solves for several equilibria "
+            "in a forward pass, one per layer or per step of a sequence; expected a model with a "
+            "single one. How its solves end: equilibria evaluate"
         )
-    if not isinstance(loaded.model, EquilibriumModel):
+    if not isinstance(model, EquilibriumModel):
         raise RunError(
-            f"{loaded.folder} holds an explicit network ({type(loaded.model).__name__}), which "
+            f"{loaded.folder} holds an explicit network ({type(model).__name__}), which "
             "solves for no fixed point, so there is nothing to examine"
         )
 
@@ -129,7 +133,6 @@ def compare(
     """
     task, model = loaded.data, loaded.model.to(device)
     check_implicit(loaded)
-    assert isinstance(model, EquilibriumModel)
     if split not in task.splits:
         raise RunError(f"there is no split '{split}'; there are: {', '.join(task.splits)}")
     batch, carry = _batch(model, task, split, samples or loaded.recipe.batch_size)
@@ -193,7 +196,7 @@ def _chance(answer: _Answer, metric: Metric) -> float:
     return max(figures) if metric.higher_is_better else min(figures)
 
 
-def _batch(model: EquilibriumModel, task: Task, split: str, count: int) -> tuple[Batch, Any]:
+def _batch(model: Model, task: Task, split: str, count: int) -> tuple[Batch, Any]:
     """Return the batch to examine, and what the model carries over into it."""
     carry, device = None, next(model.parameters()).device
 
