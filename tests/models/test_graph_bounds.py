@@ -306,7 +306,7 @@ def test_the_interface_of_pyg(kind):
     torch.testing.assert_close(backwards(x, CHAIN.flip(0)), plain)
     twin = copy.deepcopy(layer)
     torch.testing.assert_close(twin(x, CHAIN), plain)
-    with pytest.raises(ValueError, match="5 features a node, and the layer takes 3"):
+    with pytest.raises(ValueError, match="expected 3 features per node, got 5"):
         layer(torch.ones(4, 5), CHAIN)
 
 
@@ -315,7 +315,7 @@ def test_every_network_names_mistakes(name):
     model = models.create(name, shape=(2,), classes=3, level="node", hidden=(4,))
     x = torch.ones(4, 2)
     for given, words in (
-        ((torch.ones(4, 3), CHAIN, None, None), "3 features a node, and the layer takes 2"),
+        ((torch.ones(4, 3), CHAIN, None, None), "expected 2 features per node, got 3"),
         ((x, CHAIN + 1, None, None), "node 4 is out of range"),
         ((x, CHAIN, -torch.ones(3), None), "weights >= 0, got -1"),
         ((x, CHAIN, None, torch.tensor([1, 1, 0, 0])), "unsorted batch"),

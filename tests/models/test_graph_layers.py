@@ -175,7 +175,7 @@ def test_the_closed_form_is_refused_where_there_is_none(monkeypatch: pytest.Monk
     layer = graph.EIGNN(2, 2, form="closed").double()
     with pytest.raises(ValueError, match="directed"):
         layer(normal(3, 2, seed=1), torch.tensor([[0, 1], [1, 2]]))
-    with pytest.raises(ValueError, match="stops at 5,000"):
+    with pytest.raises(ValueError, match="at most 5,000 nodes; got 5,001"):
         layer(torch.zeros(5001, 2, dtype=torch.float64), torch.tensor([[0, 1], [1, 0]]))
 
 
@@ -272,6 +272,8 @@ def test_the_perron_radius_is_bounded_from_above() -> None:
     assert graph.perron_radius(two, weight) == pytest.approx(2.0, abs=1e-3)
     chain = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]])
     assert 0.0 <= graph.perron_radius(chain) < 0.2
+    adj_t = torch.sparse_coo_tensor(two.flip(0), weight, (6, 6), check_invariants=True)
+    assert graph.perron_radius(adj_t) == graph.perron_radius(two, weight, nodes=6)
     random = edges_of(12, 40, seed=3)
     a = torch.zeros(12, 12, dtype=torch.float64)
     a[random[1], random[0]] = 1.0
@@ -299,7 +301,11 @@ X, EDGES = torch.ones(4, 2), torch.tensor([[0, 1, 2], [1, 2, 3]])
 @pytest.mark.parametrize(
     ("given", "error", "words"),
     [
-        ((X, torch.tensor([[0], [4]])), ValueError, "node 4 is out of range, there are 4"),
+        (
+            (X, torch.tensor([[0], [4]])),
+            ValueError,
+            "node 4 is out of range; the 4 nodes are 0 to 3",
+        ),
         ((X, torch.tensor([[0], [-1]])), ValueError, "node -1 is out of range"),
         ((X, EDGES.float()), TypeError, "expected int64, got torch.float32"),
         ((X, EDGES.T), ValueError, "pass edge_index.T"),
@@ -308,9 +314,14 @@ X, EDGES = torch.ones(4, 2), torch.tensor([[0, 1, 2], [1, 2, 3]])
         ((X, EDGES, torch.ones(2)), ValueError, "each of the 3 edges"),
         ((torch.ones(0, 2), EDGES), ValueError, "the graph is empty"),
         ((X.long(), EDGES), TypeError, "floating-point features"),
-        ((torch.ones(4, 3), EDGES), ValueError, "3 features a node, and the layer takes 2"),
+        ((torch.ones(4, 3), EDGES), ValueError, "expected 2 features per node, got 3"),
         ((X, EDGES, None, torch.tensor([0, 1, 0, 1])), ValueError, "unsorted batch"),
-        ((X, EDGES, None, torch.tensor([0, 0, 2, 2])), ValueError, "without a gap"),
+        ((X, EDGES, None, torch.tensor([0, 0, 2, 2])), ValueError, "without a gap, and graph 1"),
+        ((X, EDGES, None, torch.tensor([-1, 0, 0, 0])), ValueError, "counted from 0, got -1"),
+        ((X, EDGES, None, torch.tensor([0, 0, 1, 1])), ValueError, "node 1 of graph 0 and node 2"),
+        ((X.tolist(), EDGES), TypeError, "x: expected a tensor, got list"),
+        ((X, EDGES, [1.0, 1.0, 1.0]), TypeError, "edge_weight: expected a tensor, got list"),
+        ((X, EDGES, None, [0, 0, 0, 0]), TypeError, "batch: expected a tensor, got list"),
         ((X, EDGES, None, torch.tensor([0, 0, 1])), ValueError, "each of the 4 nodes"),
         ((X, EDGES, None, torch.zeros(4)), TypeError, "batch: expected int64"),
     ],

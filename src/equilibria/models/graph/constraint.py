@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equilibria.models.graph.edges import checked
+from equilibria.models.graph.edges import checked, plain
 
 __all__ = ["constrain_", "constrain_after", "perron_radius", "project_rows_"]
 
@@ -59,13 +59,16 @@ def perron_radius(
     chain, it falls slowly, and is sound wherever it is stopped.
 
     Args:
-        edge_index: `(2, edges)` int64.
+        edge_index: `(2, edges)` int64, or a sparse adj_t `(nodes, nodes)`.
         edge_weight: `(edges,)`, >= 0; None for 1.
-        nodes: how many there are; None for those that have edges.
+        nodes: how many there are; None for as many as have edges.
         rtol: relative to the largest sum of the weights that a node receives; stop when the bound
             falls by less in ten products.
         max_products: at most.
     """
+    edge_index = plain(edge_index)
+    if nodes is None and edge_index.layout is not torch.strided:
+        nodes = edge_index.shape[0]
     if nodes is None:
         nodes = int(edge_index.max()) + 1 if edge_index.numel() else 1
     like = torch.zeros(nodes, 1, dtype=torch.float64, device=edge_index.device)
@@ -97,7 +100,7 @@ def constrain_(module: nn.Module) -> None:
 def constrain_after(optimizer: torch.optim.Optimizer, module: nn.Module) -> Any:
     """Restores the bounds of a module's layers after every step of an optimiser.
 
-    Call it once, after both have been made. Training by this package's own trainer needs it not.
+    Call it once, after both have been made. The trainer of this package does so by itself.
 
     Returns:
         torch's handle, whose `remove()` ends it.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-__all__ = ["Edges", "Flow", "Normalise", "checked"]
+__all__ = ["Edges", "Flow", "Normalise", "checked", "plain"]
 
 Flow = Literal["source_to_target", "target_to_source"]
 Normalise = Literal["sym", "row"]
@@ -197,10 +197,13 @@ def checked(
         The edges, and the weights where they have a gradient.
 
     Raises:
-        TypeError: x is not floating, edge_index no tensor, it or batch not int64.
+        TypeError: something is no tensor, x is not floating, edge_index or batch not int64.
         ValueError: a shape, an index out of range, a weight that is negative or not finite, no
-            node, a batch that is not ascending or leaves out a graph.
+            node, a batch that is not ascending or leaves out a graph, an edge between two graphs.
     """
+    for name, value in (("x", x), ("edge_weight", edge_weight), ("batch", batch)):
+        if not isinstance(value, Tensor) and (name == "x" or value is not None):
+            raise TypeError(f"{name}: expected a tensor, got {type(value).__name__}")
     if not x.is_floating_point():
         raise TypeError(f"x: expected floating-point features, got {x.dtype}")
     if x.dim() != 2:
@@ -208,10 +211,10 @@ def checked(
     nodes = x.shape[0]
     if nodes == 0:
         raise ValueError("the graph is empty: x has no nodes")
-    edge_index = _plain(edge_index)
+    edge_index = plain(edge_index)
     if edge_index.layout is not torch.strided:
         if edge_weight is not None:
-            raise ValueError("edge_weight: a sparse adj_t has weights of its own; leave it out")
+            raise ValueError("edge_weight: a sparse adj_t holds the weights itself; leave it out")
         edge_index, edge_weight = _entries(edge_index, nodes)
     if edge_index.dtype != torch.int64:
         raise TypeError(f"edge_index: expected int64, got {edge_index.dtype}")
@@ -226,12 +229,13 @@ def checked(
         if low < 0 or high >= nodes:
             bad = low if low < 0 else high
             raise ValueError(
-                f"edge_index: node {bad} is out of range, there are {nodes} nodes, 0 to {nodes - 1}"
+                f"edge_index: node {bad} is out of range; the {nodes} nodes are 0 to {nodes - 1}"
             )
     if edge_weight is not None:
         _check_weight(edge_weight, edge_index.shape[1])
     if batch is not None:
         _check_batch(batch, nodes)
+        _check_apart(edge_index, batch)
     sender, receiver = edge_index if flow == "source_to_target" else edge_index.flip(0)
     # Degrees of hundreds are rounded in less than single precision, which x has under autocast.
     wide = torch.promote_types(x.dtype, torch.float32)
@@ -243,7 +247,7 @@ def checked(
     return Edges(sender, receiver, weight.detach(), nodes), tracked
 
 
-def _plain(edge_index: Any) -> Tensor:
+def plain(edge_index: Any) -> Tensor:
     """A tensor as it is; torch_sparse's SparseTensor, known by its method, as one of torch."""
     if isinstance(edge_index, Tensor):
         return edge_index
@@ -273,14 +277,11 @@ def _check_weight(weight: Tensor, edges: int) -> None:
         )
     if not weight.is_floating_point():
         raise TypeError(f"edge_weight: expected floating-point weights, got {weight.dtype}")
-    plain = weight.detach()
-    if not bool(torch.isfinite(plain).all()):
+    values = weight.detach()
+    if not bool(torch.isfinite(values).all()):
         raise ValueError("edge_weight: expected finite weights, got NaN or infinity")
-    if bool((plain < 0).any()):
-        raise ValueError(
-            f"edge_weight: expected weights >= 0, got {float(plain.min()):g}: their bound is that "
-            "of non-negative matrices"
-        )
+    if bool((values < 0).any()):
+        raise ValueError(f"edge_weight: expected weights >= 0, got {float(values.min()):g}")
 
 
 def _check_batch(batch: Tensor, nodes: int) -> None:
@@ -292,10 +293,29 @@ def _check_batch(batch: Tensor, nodes: int) -> None:
             f"{tuple(batch.shape)}"
         )
     step = batch.diff()
+    if int(batch[0]) < 0:
+        raise ValueError(f"batch: expected graphs counted from 0, got {int(batch[0])}")
     if bool((step < 0).any()):
-        raise ValueError("batch: expected ascending graphs, got an unsorted batch: sort the nodes")
+        raise ValueError(
+            "batch: expected ascending numbers, got an unsorted batch: sort nodes by graph"
+        )
     if int(batch[0]) != 0 or bool((step > 1).any()):
-        raise ValueError("batch: expected graphs 0, 1, ... without a gap: a graph has no nodes")
+        empty = int((batch.bincount() == 0).nonzero()[0])
+        raise ValueError(
+            f"batch: expected graphs 0, 1, ... without a gap, and graph {empty} has no nodes"
+        )
+
+
+def _check_apart(edge_index: Tensor, batch: Tensor) -> None:
+    """Refuse an edge between two graphs, which are solved each by itself."""
+    sender, receiver = batch[edge_index]
+    if len(wrong := (sender != receiver).nonzero()):
+        edge = int(wrong[0])
+        raise ValueError(
+            f"edge_index: edge {edge} joins node {int(edge_index[0, edge])} of graph "
+            f"{int(sender[edge])} and node {int(edge_index[1, edge])} of graph "
+            f"{int(receiver[edge])}; expected edges within a graph"
+        )
 
 
 def _begins(index: Tensor, count: int) -> Tensor:

@@ -15,7 +15,7 @@ from equilibria.solve import Solution, shared
 __all__ = ["EIGNN", "LARGEST", "MGNNI", "EIGNNCell", "closed_form"]
 
 LARGEST = 5_000
-"""Nodes whose matrix is still taken apart: 200 MB in float64, and minutes on a core."""
+"""Nodes whose matrix is still diagonalised: 200 MB in float64, and minutes on a core."""
 
 
 class EIGNNCell(nn.Module):
@@ -88,7 +88,9 @@ class EIGNN(ImplicitGraphLayer):
         if form not in ("iterated", "closed"):
             raise ValueError(f"form must be 'iterated' or 'closed'; got {form!r}")
         if form == "closed" and layer:
-            raise ValueError(f"the closed form solves without {', '.join(layer)}: leave them out")
+            raise ValueError(
+                f"form='closed' needs no solver or adjoint: leave out {', '.join(layer)}"
+            )
         if power < 1:
             raise ValueError(f"power must be positive; got {power}")
         self.form = form
@@ -126,7 +128,9 @@ class EIGNN(ImplicitGraphLayer):
         **options: Any,
     ) -> Solution:
         if self.form == "closed":
-            raise ValueError("the closed form iterates nothing and has no Solution: call the layer")
+            raise ValueError(
+                "form='closed' runs no solver and has no Solution: call the layer itself"
+            )
         return super().solve(x, edge_index, edge_weight, batch, **options)
 
     @override
@@ -147,7 +151,8 @@ class EIGNN(ImplicitGraphLayer):
         edges, weight = self.read(x, edge_index, edge_weight, batch)
         if weight is not None:
             raise ValueError(
-                "the closed form has no gradient of edge_weight: iterate, or detach it"
+                "the closed form has no gradient with respect to edge_weight: take "
+                "form='iterated', or detach it"
             )
         cell = self.cell
         return closed_form(
@@ -169,22 +174,22 @@ def closed_form(u: Tensor, mixing: Tensor, edges: Edges, gamma: float, power: in
     """
     if edges.nodes > LARGEST:
         raise ValueError(
-            f"the closed form takes apart a matrix of {edges.nodes:,} nodes, and stops at "
-            f"{LARGEST:,}: iterate (form='iterated')"
+            f"the closed form takes the eigenvectors of S, for at most {LARGEST:,} nodes; got "
+            f"{edges.nodes:,}: take form='iterated'"
         )
     dense = u.new_zeros(edges.nodes, edges.nodes, dtype=torch.float64)
     dense.index_put_((edges.receiver, edges.sender), edges.weight.double(), accumulate=True)
     if not torch.allclose(dense, dense.T, rtol=1e-5, atol=1e-7):
         raise ValueError(
-            "the closed form needs a symmetric S, and this graph is directed (or its normalisation "
-            "is not 'sym'), where eigenvalues are complex: iterate (form='iterated')"
+            "the closed form needs a symmetric S, and this graph is directed, or normalise is not "
+            "'sym': take form='iterated'"
         )
     values, vectors = torch.linalg.eigh(dense)
     return _Closed.of(u, mixing, _Apart(values**power, vectors, gamma))
 
 
 class _Apart:
-    """S^p taken apart."""
+    """S^p by its eigenvectors."""
 
     def __init__(self, values: Tensor, vectors: Tensor, gamma: float) -> None:
         self.values, self.vectors, self.gamma = values, vectors, gamma

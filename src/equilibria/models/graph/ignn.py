@@ -133,7 +133,7 @@ class IGNN(_Weights, ImplicitGraphLayer):
         activation: "relu", "tanh" or "leaky_relu".
         initial: W at the start: "identity", as large as allowed, so that every feature travels as
             far as it can; or "uniform", each entry at random, of size 1 / sqrt(width).
-        bias: of the injection, which the paper's equation has not.
+        bias: add one to the injection; the paper's equation has none.
         flow, normalise, self_loops: as of `GraphLayer`.
         layer: keywords of the `DEQ`: solver, eval_solver, adjoint, throw.
 

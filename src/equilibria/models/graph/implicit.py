@@ -32,9 +32,7 @@ def check_width(x: Tensor, entry: nn.Module) -> None:
     # A LazyLinear becomes a Linear as it learns its width.
     known = isinstance(entry, nn.Linear) and not isinstance(entry, nn.LazyLinear)
     if known and entry.in_features != x.shape[1]:
-        raise ValueError(
-            f"x has {x.shape[1]} features a node, and the layer takes {entry.in_features}"
-        )
+        raise ValueError(f"x: expected {entry.in_features} features per node, got {x.shape[1]}")
 
 
 class GraphLayer(nn.Module, abc.ABC):

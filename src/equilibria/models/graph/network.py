@@ -34,11 +34,11 @@ class GraphConfig(ClassifierConfig):
     Args:
         shape: (features,) of a node; null for that of the data.
         classes: number of outputs; null for that of the data.
-        level: what has a class, each "node" or a "graph" as a whole; null for that of the data.
+        level: what is classified, each "node" or each "graph"; null for that of the data.
         hidden: widths of the layers, one after another.
-        feature_dropout: share of the nodes' features that is dropped in training.
-        dropout: share of what the answer is read from, and of what explicit layers hand on.
-        pool: how the nodes of a graph become one, where the level is "graph": "sum" or "mean".
+        feature_dropout: dropout rate of the input features.
+        dropout: dropout rate before the readout, and between explicit layers.
+        pool: how the states of a graph's nodes are pooled: "sum" or "mean".
         float64: compute in double precision: signals that fade over a hundred hops need it.
     """
 
@@ -53,7 +53,7 @@ class GraphConfig(ClassifierConfig):
 
     def __post_init__(self) -> None:
         if not self.hidden:
-            raise ValueError("hidden must name the width of one layer at least")
+            raise ValueError("hidden must give the width of at least one layer")
         check_positive(hidden=min(self.hidden))
         check_share("dropout", self.dropout)
         check_share("feature_dropout", self.feature_dropout)
@@ -78,11 +78,11 @@ class StackConfig(GraphConfig):
 
     Args:
         skips: a linear map of each layer's input is added to its output, with an ELU in between.
-        unit_states: divide each node's state by its length before the answer is read, so that a
-            signal counts where it has faded.
-        bias: of the linear map that reads a node's answer.
-        readout: "linear", or "last" where the last layer's state is the answer, as wide as there
-            are classes. A graph's answer is read by two linear maps with a ReLU in between.
+        unit_states: divide each node's state by its length before the readout, so that a signal
+            counts where it has faded.
+        bias: whether the readout of nodes has a bias.
+        readout: "linear", or "last", where the last layer's state is the output, as wide as there
+            are classes. Graphs are read out by two linear maps with a ReLU in between.
     """
 
     skips: bool = False
@@ -93,7 +93,7 @@ class StackConfig(GraphConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.readout == "last" and self.unit_states:
-            raise ValueError("readout is 'last', of which unit_states would leave directions alone")
+            raise ValueError("unit_states is for the readout 'linear': it would normalise logits")
 
     @abc.abstractmethod
     def layers(self, widths: Sequence[int], **layer: Any) -> list[nn.Module]:
@@ -124,7 +124,7 @@ class _Read(nn.Module):
         self.head: nn.Module = nn.Identity()
         if level == "graph":
             if config.readout == "last":
-                raise ValueError("readout is 'last', and a graph's answer is read by two maps")
+                raise ValueError("the readout 'last' is for nodes: graphs are pooled before theirs")
             self.head = nn.Sequential(
                 nn.Linear(width, width),
                 nn.ReLU(),
@@ -135,7 +135,8 @@ class _Read(nn.Module):
             self.head = nn.Linear(width, classes, bias=config.bias)
         elif width != classes:
             raise ValueError(
-                f"readout is 'last': the last of hidden is {width}, and there are {classes} classes"
+                f"readout is 'last', so the last of hidden must be the number of classes, {classes}; "
+                f"got {width}"
             )
 
     @override

@@ -8,6 +8,7 @@ from equilibria.experiments.measures.epochs import epochs, summary
 from equilibria.experiments.published import BAI_2022, published
 from equilibria.experiments.studies.inexact._graphs import (
     CHAINS,
+    DEEP,
     FOLDS,
     METHODS,
     NODES,
@@ -40,7 +41,7 @@ def points(scale: Scale) -> list[Point]:
         )
         for each in grid(length=(50, 100), directed=DIRECTED, network=CHAINS, seed=(0,))
     ]
-    order = ("exact", "GCN", *list(METHODS)[1:])
+    order = (*METHODS, "GCN", DEEP)
     folds = [
         Point(
             factors={"what": "cox2", **each},
@@ -56,7 +57,7 @@ def above() -> list[list[Any]]:
     """The published rows of Table 5.3."""
     rows = published(BAI_2022, "Table 5.3")
     return [
-        [f"published, {row['row']}: {name}", None, row["parameters"], None, row[name]]
+        [f"published, {row['row']}: {name}", None, row["parameters"], None, None, row[name]]
         for row in rows
         for name in METHODS
         if name in row
@@ -106,13 +107,14 @@ STUDY = Study(
             title="Table 5.3: COX2, 10 folds",
             columns=[
                 *("learned by", "folds", "parameters", "chosen by validation, %"),
-                "chosen by the test folds, %",
+                *("less that of exact, paired", "chosen by the test folds, %"),
             ],
             rows=lambda data: [*above(), *protocols(data)],
-            note="IGNN with three implicit layers, and a GCN as wide. Chosen by validation: the "
-            "epoch by a tenth of the nine folds that train. Chosen by the test folds: the official "
-            "protocol, the epoch with the best mean over the folds, which flatters. The majority "
-            "class is 78.2 %.",
+            note="IGNN with one implicit layer; with three, as published; and a GCN with three. "
+            "Chosen by validation: the epoch with the lowest loss on a tenth of the nine folds "
+            "that train; ± is the standard deviation over the folds, and the standard error where "
+            "folds are paired. Chosen by the test folds: the official protocol, the epoch with the "
+            "best mean over the folds, which flatters. The majority class is 78.2 %.",
         ),
     ],
 )
