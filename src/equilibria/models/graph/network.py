@@ -135,8 +135,8 @@ class _Read(nn.Module):
             self.head = nn.Linear(width, classes, bias=config.bias)
         elif width != classes:
             raise ValueError(
-                f"readout is 'last', so the last of hidden must be the number of classes, {classes}; "
-                f"got {width}"
+                "readout is 'last', so the last of hidden must be the number of classes, "
+                f"{classes}; got {width}"
             )
 
     @override
