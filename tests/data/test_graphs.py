@@ -41,7 +41,7 @@ def test_a_graph_may_have_nodes_without_edges() -> None:
         ({"y": torch.tensor(-1)}, ValueError, "y has the class -1"),
         ({"y": torch.tensor([0.0, 1, 2])}, TypeError, r"y is torch\.float32"),
         ({"y": torch.tensor([0, 1])}, ValueError, r"y has the shape \(2,\)"),
-        ({"y": torch.full((3, 2), 2.0)}, ValueError, r"expected \(3, labels\)"),
+        ({"y": torch.ones(2, 2)}, ValueError, r"expected \(3, labels\)"),
         ({"masks": {"train": torch.ones(3).bool()}}, ValueError, "no y of each node"),
     ],
 )

@@ -87,7 +87,7 @@ def test_all_commands_on_the_nodes_of_a_graph(tiny: None, tmp_path: Path, capsys
     capsys.readouterr()
     np.savez(tmp_path / "wide.npz", x=np.eye(6), edge_index=np.zeros((2, 0), int), y=[0, 1] * 3)
     assert main(["evaluate", str(run), "--data", str(tmp_path / "wide.npz")]) == 1
-    assert "wide has 6 features of a node, and the run's data have 3" in capsys.readouterr().err
+    assert "wide has nodes with 6 features, and the run's data with 3" in capsys.readouterr().err
 
 
 def test_a_file_in_this_folder_is_no_name(tmp_path: Path, monkeypatch: Any) -> None:
@@ -132,7 +132,9 @@ def test_nodes_are_asked_in_their_split_alone(tmp_path: Path) -> None:
 
 
 def test_features_are_normalised_or_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"negative cannot be .*; set task\.normalise to false"):
+    with pytest.raises(
+        ValueError, match=r"negative features cannot be normalised .*; set task\.normalise to false"
+    ):
         node_task(tmp_path)
     x = np.array([[1.0, 3], [0, 0], [2, 2]] * 20)
     two_rings(tmp_path / "positive.npz", x=x)

@@ -14,7 +14,7 @@ from equilibria.models import ClassifierConfig, ModelConfig
 __all__ = ["GRAPHS", "Known", "complete"]
 
 GRAPHS = "graphs.json"
-"""The file of a run folder that tells what classes are called, and how features were seen."""
+"""The file of a run folder with the names of the classes and the number of features."""
 
 
 def complete(
@@ -90,8 +90,8 @@ class Known:
         """
         if other.features != self.features:
             raise DataError(
-                f"{other.source} has {other.features} features of a node, and the run's data have "
-                f"{self.features}: they must be the same, in the same order"
+                f"{other.source} has nodes with {_counted(other.features)}, and the run's data "
+                f"with {self.features}: they must be the same, in the same order"
             )
         count = len(other.labels)
         numbered = other.labels == tuple(map(str, range(count)))
@@ -102,6 +102,10 @@ class Known:
                 f"{other.source} has the classes {_listed(other.labels)}, and the run's data have "
                 f"{_listed(self.labels)}: they must be the same, in this order"
             )
+
+
+def _counted(features: int) -> str:
+    return "1 feature" if features == 1 else f"{features} features"
 
 
 def _listed(labels: tuple[str, ...]) -> str:

@@ -34,8 +34,8 @@ MICRO_F1 = Metric(
     name="micro_f1",
     figure=_micro_f1,
     label="micro-F1",
-    description="Twice the labels that were found, divided by those that there are plus those that "
-    "were given, all nodes and labels together.",
+    description="F1 over all nodes and labels together: twice the true positives, divided by twice "
+    "the true positives plus the false positives and the false negatives.",
     higher_is_better=True,
     scale=100.0,
     spec=".2f",
@@ -46,7 +46,7 @@ MICRO_F1 = Metric(
 
 @dataclass(frozen=True, kw_only=True)
 class NodeClassification(TaskConfig):
-    """Which of several classes is each node of a graph of, or which labels does it have?
+    """To which class does each node of a graph belong, or which labels does it have?
 
     Trained with cross-entropy, or where a node can have several labels with the mean over labels
     of the binary cross-entropy. A batch is whole graphs: the one of citation networks in each step.
@@ -54,9 +54,9 @@ class NodeClassification(TaskConfig):
     Args:
         data: name of a data set (cora, citeseer, pubmed, ppi), or path of an .npz file with one
             graph; also `--data FILE.npz`. Null in a recipe that leaves it to that.
-        normalise: have the features of each node add up to 1.
-        split: seed of another division of the nodes at random, with as many of each class to train
-            on, and as many to choose by and to test on, as the given one; null for the given one.
+        normalise: scale the features of each node so that they add up to 1.
+        split: seed of a random split with as many training nodes of each class, and as many
+            validation and test nodes, as the given one; null for the given one.
     """
 
     data: str | None = "cora"
@@ -91,7 +91,7 @@ class NodeClassification(TaskConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class Chains(TaskConfig):
-    """Which class is each node of a chain of, if only its first node's features tell?
+    """To which class does each node of a chain belong, if only its first node's features tell?
 
     papers: Gu et al. 2020 (IGNN), sec. 5; Liu et al. 2021 (EIGNN), sec. 5.2.
 
@@ -102,7 +102,7 @@ class Chains(TaskConfig):
         directed: whether messages go along a chain only, away from its first node.
         features: of a node, of which one for each class is used.
         noise: uniform numbers in [-noise, noise) are added to all features.
-        data_seed: of the nodes that train (5 %), are chosen by (10 %) and test.
+        data_seed: of the split into 5 % training, 10 % validation and 85 % test nodes.
     """
 
     length: int = 50
@@ -146,8 +146,8 @@ class NodeTask(SampleTask):
 
     Args:
         found: the data set.
-        normalise: have the features of each node add up to 1.
-        split: seed of another division of the nodes; None for the given one.
+        normalise: scale the features of each node so that they add up to 1.
+        split: seed of a random split; None for the given one.
         known: of a run that is evaluated on these data; None for its own.
 
     Raises:

@@ -21,21 +21,22 @@ __all__ = ["GraphClassification", "GraphTask"]
 
 @dataclass(frozen=True, kw_only=True)
 class GraphClassification(TaskConfig):
-    """Which of several classes is a graph of? Trained with cross-entropy, tested on one fold.
+    """To which of several classes does a graph belong? Trained with cross-entropy, tested on one
+    fold.
 
-    The folds have each class as often as the whole, as nearly as whole numbers can. What a model
-    is chosen by in training is set aside from the folds that train, never from the one that tests.
+    Folds are stratified by class. Validation graphs, by which a model is selected, are taken from
+    the training folds, never from the test fold.
 
     Args:
         data: name of a data set (cox2, mutag, proteins), or path of a folder of texts or of an
             .npz file; also `--data FOLDER` or `--data FILE.npz`. Null in a recipe that leaves it
             to that.
-        attributes: have the nodes' attributes, real numbers, for features beside their labels;
-            null for no attributes of a named set, and what there is in a folder of your own.
+        attributes: use the nodes' attributes, real numbers, as features beside their labels; null
+            for those in a folder of your own, and for none of a named set.
         folds: number of folds.
-        fold: the one that tests, from 0.
-        valid: share of the other folds that is set aside, and evaluated after each epoch in place
-            of the test graphs; null for none.
+        fold: the test fold, counted from 0.
+        valid: share of the other folds that is held out and evaluated after each epoch in place of
+            the test graphs; null for none.
         data_seed: of the folds.
     """
 
@@ -120,7 +121,7 @@ class GraphTask(LabelledTask):
 
     @override
     def reference(self, split: str) -> dict[str, float]:
-        """Return the accuracy of who always answers with the most frequent class in training."""
+        """Return the accuracy of always predicting the most frequent class in training."""
         learned, asked = (self.samples[name][:][1] for name in ("train", known(self, split)))
         return {"accuracy": float((asked == learned.bincount().argmax()).double().mean())}
 

@@ -58,7 +58,7 @@ class Graph:
                 f"{', '.join(SPLITS[:-1])} or {SPLITS[-1]}"
             )
         if self.y is None or self.y.ndim == 0:
-            raise ValueError(f"there is a mask '{name}' and no y of each node")
+            raise ValueError(f"there is a mask '{name}', but no y of each node")
         if self.y.ndim == 1 and len(lost := torch.nonzero(mask & (self.y < 0))):
             raise ValueError(
                 f"node {int(lost[0])} is in the {name} mask and its class is "
@@ -111,7 +111,7 @@ def normalised(graph: Graph) -> Graph:
         ValueError: If a feature is negative.
     """
     if bool((graph.x < 0).any()):
-        raise ValueError("features that are negative cannot be made to add up to 1")
+        raise ValueError("negative features cannot be normalised to add up to 1")
     return replace(graph, x=graph.x / graph.x.sum(1, keepdim=True).clamp_min(1e-12))
 
 
@@ -175,10 +175,12 @@ def _check_tensors(x: Tensor, edge_index: Tensor, edge_weight: Tensor | None) ->
 
 def _check_targets(y: Tensor, nodes: int) -> None:
     if y.ndim == 2:
-        if len(y) != nodes or not bool(((y == 0) | (y == 1)).all()):
+        if len(y) != nodes:
+            raise ValueError(f"y has the shape {tuple(y.shape)}: expected ({nodes}, labels)")
+        if len(wrong := y[(y != 0) & (y != 1)]):
             raise ValueError(
-                f"y has the shape {tuple(y.shape)}: expected ({nodes}, labels), with 1 for a label "
-                "that a node has and 0 for another"
+                f"y has the value {float(wrong[0]):g}: expected 1 for a label that a node has, and "
+                "0 for one that it has not"
             )
         return
     if y.dtype != torch.int64:

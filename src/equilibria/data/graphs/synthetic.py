@@ -73,8 +73,8 @@ def chains(
     sizes.append(count - sum(sizes))
     if len(sizes) != 3 or min(sizes) < 1:
         raise ValueError(
-            f"shares are {', '.join(map(str, shares))} of {count} nodes: expected two, which leave "
-            "at least one node to train on, to choose by and to test on"
+            f"shares are {', '.join(map(str, shares))} of {count} nodes: expected two, with "
+            "at least one node left for each of train, valid and test: take more or longer chains"
         )
     masks = {}
     for name, places in zip(("train", "valid", "test"), order.split(sizes), strict=True):

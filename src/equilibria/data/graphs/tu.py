@@ -146,6 +146,10 @@ def parsed(
     features = np.concatenate(columns or [np.ones((len(owner), 1))], 1)
     x = torch.from_numpy(features.astype(np.float32))
     classes = sorted(set(names.tolist()))
+    if len(classes) < 2:
+        raise DataError(
+            f"{name}_graph_labels.txt in {where} has a single class: there is nothing to classify"
+        )
     y = torch.from_numpy(np.searchsorted(classes, names))
     try:
         return _cut(x, torch.from_numpy(owner), edges, y), tuple(map(str, classes))
@@ -170,19 +174,22 @@ def _check(
     owner: np.ndarray, edges: np.ndarray, graphs: int, indicator: str, adjacency: str
 ) -> None:
     where = f"{indicator} and {adjacency}"
+    if (owner < 0).any():
+        line = int(np.argmax(owner < 0)) + 1
+        raise DataError(f"{indicator}, line {line}: graph {owner[line - 1] + 1}; count from 1")
     if (np.diff(owner) < 0).any():
         node = int(np.argmax(np.diff(owner) < 0)) + 2
         raise DataError(
             f"{indicator}, line {node}: the graphs of nodes do not ascend; sort nodes by graph"
         )
     if len(missing := sorted({*range(graphs)} - {*owner.tolist()})) or owner.max() >= graphs:
-        what = f"graph {missing[0] + 1} has no node" if missing else "there are more graphs"
-        raise DataError(f"{indicator}: {what}, and {graphs} graphs have a label")
+        what = f"graph {missing[0] + 1} has no node" if missing else f"a graph {owner.max() + 1}"
+        raise DataError(f"{indicator}: {what}, but there are labels of {graphs} graphs")
     if len(wrong := np.argwhere((edges < 0) | (edges >= len(owner)))):
         line = int(wrong[0, 0])
         raise DataError(
             f"{where}: edge {line + 1} joins nodes {edges[line, 0] + 1} and {edges[line, 1] + 1}, "
-            f"and there are {len(owner)}, counted from 1"
+            f"but there are {len(owner)} nodes, counted from 1"
         )
     if len(across := np.flatnonzero(owner[edges[:, 0]] != owner[edges[:, 1]])):
         raise DataError(f"{where}: edge {across[0] + 1} joins nodes of two graphs")
@@ -192,7 +199,7 @@ def _one_hot(labels: np.ndarray) -> np.ndarray:
     labels = labels - labels.min()
     if labels.max() >= 1 << 12:
         raise DataError(
-            f"labels of nodes range over {labels.max() + 1:,} numbers, too many for a column each: "
+            f"labels of nodes span {labels.max() + 1:,} numbers, too many for a column each: "
             "number them from 0"
         )
     return np.eye(int(labels.max()) + 1, dtype=np.float32)[labels]
@@ -206,10 +213,13 @@ def _rows(content: bytes, name: str, kind: type[np.generic], columns: int | None
             raise ValueError("it is empty")
         count = lines[0].count(b",") + 1
         if columns is not None and count != columns:
-            raise ValueError(f"{count} columns, expected {columns}")
+            raise ValueError(f"expected {columns} columns, got {count}")
         values = np.array(b" ".join(lines).replace(b",", b" ").split(), kind)
         if len(values) != count * len(lines) or not np.isfinite(values).all():
-            raise ValueError(f"{len(values)} numbers in {len(lines)} lines, or one that is none")
+            raise ValueError(
+                f"expected finite numbers, {count} per line, got {len(values)} on {len(lines)} "
+                "lines"
+            )
     except (ValueError, OverflowError) as error:
         raise DataError(f"{name} is damaged or the wrong file ({error})") from None
     return values.reshape(-1, count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +44,8 @@ def load_nodes(path: str | os.PathLike[str], *, whole: bool = False) -> NodeSet:
     - ``y``: classes, whole numbers from 0, ``(nodes,)``, -1 for nodes in no mask whose class is
       unknown; or ``(nodes, labels)``, 0 or 1, where a node can have several labels.
     - ``edge_weight``, optional: ``(edges,)``, not negative.
-    - ``train``, ``test`` and perhaps ``valid``: which nodes are in each part, bool, ``(nodes,)``.
+    - ``train``, ``test`` and perhaps ``valid``: which nodes are in each part, bool, ``(nodes,)``;
+      no node is in two.
       Where there is none of them, the nodes of each class are divided 60/20/20 at random, always
       alike.
 
@@ -66,17 +68,20 @@ def load_nodes(path: str | os.PathLike[str], *, whole: bool = False) -> NodeSet:
         raise DataError(f"{path} has the mask {', '.join(masks)}: expected train and test, or none")
     try:
         graph = Graph(x, edge_index, edge_weight, y)
+        if y.ndim == 1 and not whole:
+            _check_classes(y)
         if not masks:
             if y.ndim == 1 and not whole and bool((y < 0).any()):
                 raise ValueError(
                     f"node {int(torch.nonzero(y < 0)[0])} has the class -1 in y: give all nodes a "
-                    "class, or tell with the masks train, valid and test which are used"
+                    "class, or say with the masks train, valid and test which nodes are used"
                 )
             masks = {"test": y.reshape(len(y), -1).amax(1) >= 0} if whole else _divided(y, path)
         for name, mask in masks.items():
             if not bool(mask.any()):
                 raise ValueError(f"no node is in the mask {name}")
         graph = Graph(x, edge_index, edge_weight, y, masks)
+        _check_disjoint(masks)
     except (ValueError, TypeError) as error:
         raise DataError(f"{path}: {error}") from None
     place = str(path.resolve())
@@ -172,8 +177,8 @@ def _check_batch(owner: Tensor, nodes: int, graphs: int) -> None:
         )
     if owner.unique().tolist() != list(range(graphs)):
         empty = sorted({*range(graphs)} - {*owner.tolist()})
-        what = f"graph {empty[0]} has no node" if empty else f"a graph {int(owner.max())}"
-        raise ValueError(f"batch: {what}, and y has classes of {graphs} graphs, counted from 0")
+        what = f"graph {empty[0]} has no node" if empty else f"there is a graph {int(owner.max())}"
+        raise ValueError(f"batch: {what}, but y has classes of {graphs} graphs, counted from 0")
 
 
 def _arrays(
@@ -219,6 +224,24 @@ def _targets(array: np.ndarray, path: Path) -> Tensor:
     return _whole(array, f"y in {path}")
 
 
+def _check_classes(y: Tensor) -> None:
+    kinds = y[y >= 0].unique()
+    if len(gaps := torch.nonzero(kinds != torch.arange(len(kinds)))):
+        raise ValueError(
+            f"y has the class {int(kinds[-1])}, but no node of class {int(gaps[0])}: number the "
+            "classes from 0, without a gap"
+        )
+
+
+def _check_disjoint(masks: dict[str, Tensor]) -> None:
+    for one, other in combinations(masks, 2):
+        if len(both := torch.nonzero(masks[one] & masks[other])):
+            raise ValueError(
+                f"node {int(both[0])} is in the masks {one} and {other}: expected each node in one "
+                "part at most"
+            )
+
+
 def _labels(y: Tensor, path: Path) -> tuple[str, ...]:
     count = y.shape[1] if y.ndim == 2 else int(y.max()) + 1
     if y.ndim == 1 and count < 2:
@@ -235,8 +258,8 @@ def _divided(y: Tensor, path: Path) -> dict[str, Tensor]:
         nodes = torch.nonzero(kinds == kind)[:, 0]
         if len(nodes) < len(SPLITS):
             raise DataError(
-                f"{path} has {len(nodes)} of class {int(kind)}, too few for each of "
-                f"{', '.join(SPLITS)}: add nodes, or the masks"
+                f"{path} has too few nodes of class {int(kind)} for train, valid and test, "
+                f"{len(nodes)}: add nodes, or give the masks"
             )
         nodes = nodes[torch.randperm(len(nodes), generator=generator)]
         aside = [max(1, round(SHARES[name] * len(nodes))) for name in SPLITS[1:]]
