@@ -1,10 +1,13 @@
 """The audit climbs where a gradient fails, and nobody else notices."""
 
+import math
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 import equilibria as eq
+from equilibria.nn.deq import Methods, chosen
 from equilibria.stability import AdjointAudit
 
 RUNGS = ["JacobianFree", "NeumannPhantom", "Phantom", "Implicit"]
@@ -101,7 +104,40 @@ def test_random_numbers_and_buffers_are_as_if_nobody_had_measured() -> None:
     assert all(p.grad is None for p in module.parameters())
 
 
+class Two(nn.Module):
+    """An audited layer behind one that has an adjoint of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = eq.DEQ(Cell(0.9), solver=eq.Picard(max_evals=5), adjoint=eq.Unrolled())
+        self.second = layer(0.05)
+
+    def forward(self, given: Tensor) -> eq.Solution:
+        return self.second(self.first(given).value)
+
+
+def test_layers_with_another_adjoint_keep_it() -> None:
+    module, used = Two(), []
+
+    def loss() -> Tensor:
+        used.append(chosen.get().get(module.first, Methods()).adjoint)
+        return loss_of(module)()
+
+    found = AdjointAudit(module)(0, loss)
+    assert found is not None and used == [None, None]
+
+
+def test_an_exact_gradient_that_is_not_finite_says_nothing() -> None:
+    module = layer(0.05, every=1)
+    audit = AdjointAudit(module)
+    assert audit(0, lambda: math.nan * loss_of(module)()) is None
+    assert module.adjoint.rung == 0 and audit.latest is None
+    assert audit(1, loss_of(module)) is not None
+
+
 def test_mistakes() -> None:
+    with pytest.raises(ValueError, match="nothing for Audited to measure"):
+        AdjointAudit(frozen := layer(0.5).requires_grad_(False))(0, loss_of(frozen))
     with pytest.raises(ValueError, match="adjoint is Audited"):
         AdjointAudit(eq.DEQ(Cell(0.5)))
     both = nn.ModuleList([layer(0.5), layer(0.5, floor=0.9)])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
@@ -99,7 +101,11 @@ class AdjointAudit:
                 more for each rung that is climbed.
 
         Returns:
-            What was found; None where nothing was measured.
+            What was found; None where nothing was measured: the step is none of those, or the
+            loss or the exact gradient is not finite.
+
+        Raises:
+            ValueError: no parameter of the layers requires a gradient.
         """
         adjoint = self.adjoint
         if step % adjoint.every or adjoint.top:
@@ -108,6 +114,8 @@ class AdjointAudit:
         cosine = 1.0
         while not adjoint.top:
             cosine = self.average(_cosine(self._gradient(loss, adjoint.now), exact))
+            if math.isnan(cosine):  # so it is on every process
+                return None
             if cosine >= adjoint.floor:
                 break
             adjoint, cosine = adjoint.raised(), 1.0
@@ -123,19 +131,29 @@ class AdjointAudit:
     def _gradient(self, loss: Callable[[], Tensor], adjoint: Adjoint) -> Tensor:
         """Of all parameters of the layers, in one row."""
         parameters = [p for layer in self.layers for p in _parameters(layer) if p.requires_grad]
+        if not parameters:
+            raise ValueError(
+                "no parameter of the layers requires a gradient, so there is nothing for Audited "
+                "to measure: take another adjoint"
+            )
         buffers = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
         devices = sorted({p.device.index for p in parameters if p.device.type == "cuda"})
         with torch.random.fork_rng(devices), warnings.catch_warnings(), torch.enable_grad():
             warnings.simplefilter("ignore", SolveWarning)  # training counts how its solves end
-            with using(self.module, adjoint=adjoint):
-                found = torch.autograd.grad(loss(), parameters, allow_unused=True)
+            with ExitStack() as methods:
+                for layer in self.layers:  # others in the module keep their own
+                    methods.enter_context(using(layer, adjoint=adjoint))
+                value = loss()
+                found = torch.autograd.grad(value, parameters, allow_unused=True)
         with torch.no_grad():
             for name, buffer in self.module.named_buffers():
                 buffer.copy_(buffers[name])
         filled = [
             torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)
         ]
-        return torch.cat([g.flatten().double() for g in filled])
+        row = torch.cat([g.flatten().double() for g in filled])
+        # Of a loss that is not finite an adjoint solve keeps what was: a gradient that looks well.
+        return row if bool(torch.isfinite(value.detach()).all()) else row.fill_(math.nan)
 
 
 def _parameters(layer: DEQ) -> list[nn.Parameter]:
@@ -145,7 +163,9 @@ def _parameters(layer: DEQ) -> list[nn.Parameter]:
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:
-    """0 where a is not finite; 1 where both vanish."""
+    """NaN where b is not finite, 0 where only a is not; 1 where both vanish."""
+    if not bool(torch.isfinite(b).all()):
+        return math.nan
     if not bool(torch.isfinite(a).all()):
         return 0.0
     lengths = float(a.norm() * b.norm())
