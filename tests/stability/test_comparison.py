@@ -158,11 +158,13 @@ def test_the_recipe_line_is_read_back() -> None:
     adjoints = [
         eq.NeumannPhantom(steps=2, damping=1.0),
         eq.Implicit(linear=eq.GMRES(rtol=1e-3, max_evals=50)),
+        eq.Implicit(linear=eq.GMRES(rtol=1.25e-5, atol=1e-7)),
     ]
     found = compare_adjoints(layer(0.5), inputs(), adjoints=adjoints, repeats=1)
     lines = [yaml.safe_load(row.line) for row in found.rows]
     assert lines[0] == {"name": "NeumannPhantom", "steps": 2, "damping": 1}
     assert lines[1]["linear"] == {"name": "GMRES", "rtol": 1e-3, "max_evals": 50}
+    assert lines[2]["linear"] == {"name": "GMRES", "rtol": 1.25e-5, "atol": 1e-7}
 
 
 def test_shine_is_tried_where_broyden_solves_and_the_adjoint_in_use_comes_first(

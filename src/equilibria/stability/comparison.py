@@ -356,5 +356,6 @@ def _value(value: Any) -> str:
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, float):
         text = f"{value:g}"
-        return text if "e" not in text else f"{value:.1e}"
+        text = text if float(text) == value else repr(value)
+        return text if "." in text else text.replace("e", ".0e")  # YAML takes 1e-05 for a word
     return str(value)
