@@ -92,6 +92,14 @@ def test_a_gcn_of_two_layers_is_that_of_kipf_and_welling():
     torch.testing.assert_close(model((x, edges, None, None)).output, expected)
 
 
+def test_the_answer_of_a_gcn_has_a_bias_or_none():
+    with_, without = (
+        models.create("gcn", shape=(5,), classes=3, level="node", bias=bias).state_dict().keys()
+        for bias in (True, False)
+    )
+    assert with_ - without == {"layers.1.bias"}
+
+
 def test_the_finite_network_tends_to_the_implicit_one():
     torch.manual_seed(0)
     fields = {"shape": (5,), "classes": 3, "level": "node", "hidden": (8,), "float64": True}

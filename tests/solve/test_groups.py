@@ -345,6 +345,7 @@ def test_equal_groups_are_samples() -> None:
         (torch.zeros(9), TypeError, "int64"),
         (torch.zeros(8, dtype=torch.int64), ValueError, "9 rows"),
         (torch.tensor([0, 0, 0, 0, 2, 2, 2, 2, 2]), ValueError, "sample 1 has no rows"),
+        (torch.tensor([0] * 8 + [10**12]), ValueError, "9 rows can't be"),
         (torch.tensor([0, 0, 0, 0, -1, 2, 2, 2, 2]), ValueError, ">= 0"),
         ("graph", TypeError, "expected a bool"),
     ],

@@ -56,6 +56,11 @@ class Groups:
             raise ValueError("coupled: the samples can't differ along an axis of torch.vmap")
         if int(index.min()) < 0:
             raise ValueError(f"coupled: expected samples >= 0, got {int(index.min())}")
+        if int(index.max()) >= rows:  # whose sizes might not even fit in memory
+            raise ValueError(
+                f"coupled: {rows} rows can't be the samples 0 to {int(index.max())}: number them "
+                "0, 1, ... without a gap"
+            )
         sizes = torch.bincount(index)
         if not bool(sizes.all()):
             empty = int((sizes == 0).nonzero()[0])

@@ -126,7 +126,8 @@ class MGNNIConfig(EIGNNConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class GCNConfig(StackConfig):
-    """A graph convolutional network; of nodes, its last layer is one of as many as classes.
+    """A graph convolutional network; of nodes, its last layer is one of as many as classes, which
+    `bias` is that of.
 
     papers: Kipf and Welling 2017.
 
@@ -152,7 +153,12 @@ class GCNConfig(StackConfig):
 
     @override
     def layers(self, widths: Sequence[int], **layer: Any) -> list[nn.Module]:
-        return [GCN(a, b, normalise=self.normalise) for a, b in pairwise(widths)]
+        last = len(widths) - 2
+        biases = [self.bias or i < last or self.readout != "last" for i in range(last + 1)]
+        return [
+            GCN(a, b, bias=bias, normalise=self.normalise)
+            for (a, b), bias in zip(pairwise(widths), biases, strict=True)
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
