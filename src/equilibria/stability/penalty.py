@@ -27,7 +27,8 @@ def jacobian_penalty(
         penalty = 1 / (M B) sum_m sum_b ||eps_mb^T J_b||^2 / d,    eps_mb ~ N(0, I),
 
     the mean over the B samples of the batch and over M probes of each; d counts the entries of one
-    sample, all leaves together. It is unbiased, and its relative error falls like (M B)^(-1/2).
+    sample, all leaves together (B d are all entries: where samples are groups of rows, a larger one
+    counts for more). It is unbiased, and its relative error falls like (M B)^(-1/2).
     The loss to train on is `loss + gamma * jacobian_penalty(sol)`.
 
     The gradient is that of this formula, z* being a function of the parameters too: with respect to
