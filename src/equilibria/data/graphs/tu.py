@@ -220,6 +220,9 @@ def _rows(content: bytes, name: str, kind: type[np.generic], columns: int | None
                 f"expected finite numbers, {count} per line, got {len(values)} on {len(lines)} "
                 "lines"
             )
+        for number, line in enumerate(lines, 1):
+            if line.count(b",") + 1 != count:
+                raise ValueError(f"line {number} has other than the {count} columns of line 1")
     except (ValueError, OverflowError) as error:
         raise DataError(f"{name} is damaged or the wrong file ({error})") from None
     return values.reshape(-1, count)
