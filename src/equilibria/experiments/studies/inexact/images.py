@@ -9,6 +9,7 @@ from equilibria.experiments.studies.inexact._trainings import (
     IMAGES,
     SEEDS,
     image_training,
+    step_times,
     times,
 )
 from equilibria.experiments.study import Point, Scale, Study, grid
@@ -69,18 +70,7 @@ STUDY = Study(
             },
             above=[row[:-1] for row in PUBLISHED],
         ),
-        Pivot(
-            title="Table 5.2: steps",
-            index={"trained": "trained by"},
-            each="trained",
-            where={"gradient": "times"},
-            values={
-                "step, ms": mean("step_ms"),
-                "times as fast as exact": spread("faster", 1, ".2f"),
-            },
-            above=[[row[0], None, row[-1]] for row in PUBLISHED],
-            note="Means over the seeds.",
-        ),
+        step_times([[row[0], None, row[-1]] for row in PUBLISHED], note="Means over the seeds."),
         *(
             Chart(
                 title=f"Figure 5.2: cosine with the exact gradient, trained by {name}",

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from equilibria.experiments.measures.epochs import epochs, summary
 from equilibria.experiments.published import BAI_2022, published
-from equilibria.experiments.studies.inexact._trainings import TEXT, text_training, times
+from equilibria.experiments.studies.inexact._trainings import (
+    TEXT,
+    step_times,
+    text_training,
+    times,
+)
 from equilibria.experiments.study import Point, Scale, Study, grid
 from equilibria.experiments.views import Chart, Lines, Pivot, mean, spread
 
@@ -58,17 +63,7 @@ STUDY = Study(
             },
             above=[row[:-1] for row in PUBLISHED],
         ),
-        Pivot(
-            title="Table 5.2: steps",
-            index={"trained": "trained by"},
-            each="trained",
-            where={"gradient": "times"},
-            values={
-                "step, ms": mean("step_ms"),
-                "times as fast as exact": spread("faster", 1, ".2f"),
-            },
-            above=[[row[0], None, row[-1]] for row in PUBLISHED],
-        ),
+        step_times([[row[0], None, row[-1]] for row in PUBLISHED]),
         Chart(
             title="Validation perplexity",
             x="epoch",
