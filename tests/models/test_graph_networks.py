@@ -135,3 +135,18 @@ def test_mistakes():
         models.create("ignn", shape=(5,), classes=3, level="node")(torch.ones(4, 5))
     with pytest.raises(TypeError, match="no equilibrium layer"):
         models.create("gcn", shape=(5,), classes=3, level="node", solver=None)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_network_names_mistakes(name):
+    model = models.create(name, shape=(2,), classes=3, level="node", hidden=(4,))
+    x, chain = torch.ones(4, 2), torch.tensor([[0, 1, 2], [1, 2, 3]])
+    for given, words in (
+        ((torch.ones(4, 3), chain, None, None), "expected 2 features per node, got 3"),
+        ((x, chain + 1, None, None), "node 4 is out of range"),
+        ((x, chain, -torch.ones(3), None), "weights >= 0, got -1"),
+        ((x, chain, None, torch.tensor([1, 1, 0, 0])), "unsorted batch"),
+        ((x[:0], chain, None, None), "the graph is empty"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            model(given)
