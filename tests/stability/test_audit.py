@@ -146,3 +146,9 @@ def test_mistakes() -> None:
     for options in ({"floor": 0.0}, {"floor": 2.0}, {"every": 0}, {"steps": 0}, {"rung": 4}):
         with pytest.raises(ValueError, match=next(iter(options))):
             eq.Audited(**options)
+
+
+@pytest.mark.parametrize("value", [1.0, torch.ones(3)])
+def test_a_loss_is_a_scalar(value) -> None:
+    with pytest.raises(ValueError, match="expected a scalar tensor"):
+        AdjointAudit(layer(0.05))(0, lambda: value)

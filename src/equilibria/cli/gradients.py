@@ -1,6 +1,7 @@
 """Compare the gradients of all adjoints, inexact and exact, on a batch of a run: the cosine with
 the exact gradient, of the batch and of the worst sample, the ratio of lengths, time and memory.
-Recommends the cheapest whose cosine reaches the floor, as a line for the recipe. The figures are
+Recommends the cheapest whose cosine reaches the floor and whose length is within a factor of two,
+as a line for the recipe. The figures are
 written to gradients.json in the run folder, with a plot in gradients.svg; `equilibria report` shows
 them.
 """
@@ -33,7 +34,9 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--samples", type=int, help="samples of the batch (default: the recipe's batch_size)"
     )
-    parser.add_argument("--split", default="train", help="split they are of (default: train)")
+    parser.add_argument(
+        "--split", default="train", help="split they are taken from (default: train)"
+    )
     parser.add_argument(
         "--floor",
         type=float,
@@ -80,7 +83,7 @@ def show(found: Comparison, console: Console) -> None:
     samples = "1 sample" if found.samples == 1 else f"{found.samples} samples"
     table = Table(
         *("adjoint", "cosine", "worst", "length", "cost", "step, ms", "MiB"),
-        title=f"Gradients of {samples} beside the exact one",
+        title=f"Gradients of {samples}, compared with the exact one",
     )
     best = found.recommended
     for row in found.rows:
@@ -97,8 +100,9 @@ def show(found: Comparison, console: Console) -> None:
     table.columns[0].no_wrap = True
     console.print(table)
     console.print(
-        "worst: the smallest cosine of a sample. length: over that of the exact gradient. cost: "
-        "evaluations and products beside the solve. A name has steps and damping.",
+        "worst: the smallest cosine of a sample. length: relative to the exact gradient. cost: "
+        "evaluations of f and products with its Jacobian, besides the solve. In brackets: steps "
+        "and damping.",
         markup=False,
     )
     console.print(f"{found.sentence}.", markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The gradients of all adjoints beside the exact one, as `equilibria gradients` has stored them."""
+"""Gradients of all adjoints compared with the exact one, as `equilibria gradients` stored them."""
 
 from __future__ import annotations
 

@@ -162,13 +162,13 @@ def _gradients(runs: Sequence[Run]) -> list[Section]:
     return [
         Section(
             "Gradients",
-            "Every adjoint on one batch, beside the exact gradient of float64: the higher and the "
-            f"further left, the better. {found['sentence']}.",
+            "Every adjoint on one batch, compared with the exact gradient in float64: the higher "
+            f"and the further left, the better. {found['sentence']}.",
             (
                 Plate("What an adjoint costs in time, the solve included.", time),
                 Plate(
-                    "What it costs in memory. In the table, length is that over the exact "
-                    "gradient's, and cost counts evaluations and products beside the solve.",
+                    "What it costs in memory. In the table, length is relative to the exact "
+                    "gradient, and cost counts evaluations and products besides the solve.",
                     memory,
                     gradients.table(found),
                 ),

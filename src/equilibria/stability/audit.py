@@ -46,7 +46,8 @@ class Audit:
 class AdjointAudit:
     """Audits the layers of a module whose adjoint is `Audited`, between the steps of a training.
 
-    All of them stand on one rung. Random numbers and buffers are as if nobody had measured.
+    All of them stand on the same rung. A measurement leaves buffers and random numbers as they
+    were.
 
     Args:
         module: a `DEQ`, or a module that holds some.
@@ -105,7 +106,7 @@ class AdjointAudit:
             loss or the exact gradient is not finite.
 
         Raises:
-            ValueError: no parameter of the layers requires a gradient.
+            ValueError: no parameter of the layers requires a gradient, or the loss is no scalar.
         """
         adjoint = self.adjoint
         if step % adjoint.every or adjoint.top:
@@ -144,6 +145,9 @@ class AdjointAudit:
                 for layer in self.layers:  # others in the module keep their own
                     methods.enter_context(using(layer, adjoint=adjoint))
                 value = loss()
+                if not isinstance(value, Tensor) or value.numel() != 1:
+                    given = tuple(value.shape) if isinstance(value, Tensor) else repr(value)
+                    raise ValueError(f"loss returned {given}: expected a scalar tensor")
                 found = torch.autograd.grad(value, parameters, allow_unused=True)
         with torch.no_grad():
             for name, buffer in self.module.named_buffers():

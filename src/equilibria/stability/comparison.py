@@ -70,11 +70,11 @@ class Compared:
         adjoint: as it is written in Python.
         line: as it is written in a recipe.
         exact: whether it is exact up to a tolerance.
-        cosine: with the exact gradient, of all parameters of the layer (of its operands, where it
-            has none).
-        sample_cosine: the smallest over the samples, of the gradients of the operands.
+        cosine: with the exact gradient with respect to all parameters of the layer (to its
+            operands, where it has none).
+        sample_cosine: the smallest over the samples, of the gradients with respect to the operands.
         norm_ratio: its length over that of the exact one.
-        cost: evaluations of f and products with its Jacobian, per sample, beside the solve itself.
+        cost: evaluations of f and products with its Jacobian, per sample, besides the solve itself.
         step_ms: forward and backward, median milliseconds, all adjoints interleaved.
         backward_ms: of that backward alone.
         bytes: peak of forward and backward.
@@ -142,16 +142,16 @@ class Comparison:
         """What to do."""
         if not self.compared:
             return (
-                f"No exact gradient to compare with: in float64 a relative residual of "
-                f"{self.reference:.1e} is left. Nothing is recommended; see `doctor`"
+                f"There is no exact gradient to compare with: in float64 a relative residual of "
+                f"{self.reference:.1e} is left. Nothing is recommended; see `equilibria doctor`"
             )
         found, low, high = self.recommended, *LENGTHS
-        asked = f"a cosine of {self.floor:g} and a length of {low:g} to {high:g} times the exact"
+        asked = f"a cosine of {self.floor:g} and {low:g} to {high:g} times the exact length"
         if found is None:
-            return f"No adjoint reaches {asked}: tighten that of Implicit"
+            return f"No adjoint reaches {asked}: take Implicit with a tighter tolerance"
         if found.exact:
             short = any(row.cosine >= self.floor for row in self.rows if not row.exact)
-            why = "; the others that reach the cosine have another length" if short else ""
+            why = "; others reach the cosine, but not the length" if short else ""
             return f"Only the exact adjoint reaches {asked}{why}: {found.line}"
         return f"The cheapest that reaches {asked}: {found.line}"
 
@@ -217,7 +217,8 @@ def compare_adjoints(
         seed: of the random projection.
 
     Raises:
-        ValueError: the module holds no equilibrium layer, or several; an impossible option.
+        ValueError: the module holds no equilibrium layer, or several; no adjoint; an impossible
+            option.
 
     Source: Bai 2022 (thesis), sec. 5.3.
 
@@ -232,6 +233,8 @@ def compare_adjoints(
     patient = Patient.admit(module, inputs, merged=False)
     layer = patient.layer
     tried = candidates(layer) if adjoints is None else tuple(adjoints)
+    if not tried:
+        raise ValueError("adjoints: expected at least one, such as eq.JacobianFree(), got none")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SolveWarning)  # residuals are told beside
         with using(layer, layer.solver), torch.no_grad():

@@ -28,7 +28,7 @@ class Audited(Adjoint):
     that `rung` names. Training measures, every `every` steps and on the step's own batch, the
     cosine of its gradient with the exact one, of all parameters of the layer; while that is below
     `floor` it goes one rung up. It never goes down again: a layer that has outgrown an estimator
-    once does so again, and a gradient that changes to and fro is no gradient of anything.
+    would soon do so again.
 
     Nothing changes while a layer runs: the next rung is another value of this class, which
     `eq.stability.AdjointAudit` puts into the layer between two steps.
@@ -71,7 +71,7 @@ class Audited(Adjoint):
 
     @property
     def exact(self) -> Implicit:
-        """The last."""
+        """The exact one, the last."""
         return Implicit(linear=self.linear)
 
     @property
