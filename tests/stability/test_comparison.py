@@ -119,6 +119,31 @@ def test_a_gradient_in_the_right_direction_may_be_far_too_short() -> None:
 
 
 @pytest.mark.usefixtures("unweighed")
+def test_an_exact_adjoint_may_be_the_cheapest_without_being_the_only_one() -> None:
+    adjoints = [eq.Phantom(steps=40, damping=1.0), eq.Implicit(linear=eq.GMRES(rtol=1e-6))]
+    found = compare_adjoints(layer(0.5), inputs(), adjoints=adjoints, repeats=1)
+    best = found.recommended
+    assert best is not None and best.exact and found.rows[0].passes(0.99)
+    assert "Only the exact" not in found.sentence and "The cheapest" in found.sentence
+
+
+def test_an_audited_adjoint_is_compared_as_the_one_it_has_in_use() -> None:
+    found = compare_adjoints(
+        layer(0.5), inputs(), adjoints=[eq.Audited(rung=2), eq.Audited(rung=3)], repeats=1
+    )
+    assert [row.name for row in found.rows] == ["Phantom(5, 0.5)", "Implicit"]
+    assert [row.exact for row in found.rows] == [False, True]
+    assert found.rows[0].cost == 11.0
+
+
+def test_where_nothing_is_to_be_learned_every_gradient_is_exact() -> None:
+    found = compare_adjoints(layer(0.5), inputs(), loss=lambda s: 0.0 * s.value.sum(), repeats=1)
+    assert all((row.cosine, row.norm_ratio) == (1.0, 1.0) for row in found.rows)
+    best = found.recommended
+    assert best is not None and best.name == "JacobianFree"
+
+
+@pytest.mark.usefixtures("unweighed")
 def test_a_sample_of_a_batch_of_graphs_is_a_graph() -> None:
     """Not a node, whose gradient may vanish, nor the whole batch."""
     torch.manual_seed(0)
