@@ -58,9 +58,13 @@ def test_an_unknown_name_gets_the_nearest() -> None:
     assert data.available(Dataset) == ["cifar10", "cifar100", "digits", "mnist"]
     sequences = data.available(data.sequences.SequenceSet)
     scenes = data.available(data.segmentation.SegmentationSet)
+    graphs = [
+        *data.available(data.graphs.NodeSet),
+        *data.available(data.graphs.GraphSet),
+    ]
     assert data.available() == sorted(
         [
-            *(*data.available(Dataset), *data.text.available(), *sequences, *scenes),
+            *(*data.available(Dataset), *data.text.available(), *sequences, *scenes, *graphs),
             *("copy-memory", "imagenet"),
         ]
     )
@@ -68,7 +72,7 @@ def test_an_unknown_name_gets_the_nearest() -> None:
         data.load("minst")
     with pytest.raises(ValueError, match=r"'nothing', nor any folder\. Choose from camvid, "):
         data.load("nothing")
-    with pytest.raises(ValueError, match=r"'ptb'.* Choose from cifar10, cifar100, digits, mnist"):
+    with pytest.raises(ValueError, match=r"'ptb' is of another kind\. Choose from cifar10, cifar"):
         data.load("ptb", kind=Dataset)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_graphs import NODES, TIGHT, draw, edges_of, normal, uneven
+from drawn_graphs import NODES, TIGHT, draw, edges_of, normal, uneven
 
 import equilibria as eq
 from equilibria import models
@@ -122,6 +122,8 @@ def test_the_bound_holds_after_every_step_of_an_optimiser() -> None:
         (model(uneven()).output.square().mean() - outwards).backward()
         optimiser.step()
 
+    with pytest.raises(TypeError, match="optimizer: expected one of torch"):
+        graph.constrain_after(model, optimiser)  # pyright: ignore[reportArgumentType]
     handle = graph.constrain_after(optimiser, model)
     for _ in range(3):
         step()

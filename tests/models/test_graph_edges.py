@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 import torch
-from small_graphs import CHAIN, NODES, TIGHT, draw, edges_of, normal, uneven
+from drawn_graphs import CHAIN, NODES, TIGHT, draw, edges_of, normal, uneven
 from torch import Tensor
 
 from equilibria.models import graph

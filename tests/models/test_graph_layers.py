@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from small_graphs import CHAIN, NODES, TIGHT, alone, draw, edges_of, normal, uneven
+from drawn_graphs import CHAIN, NODES, TIGHT, alone, draw, edges_of, normal, uneven
 from torch import Tensor
 
 import equilibria as eq
