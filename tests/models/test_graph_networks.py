@@ -131,6 +131,10 @@ def test_mistakes():
         models.create("ignn", shape=(5,), classes=3, level="node", hidden=())
     with pytest.raises(ValueError, match="the number of classes, 3; got 8"):
         models.create("ignn", shape=(5,), classes=3, level="node", hidden=(8,), readout="last")
+    for option, value in (("level", "edge"), ("pool", "max"), ("readout", "mlp")):
+        fields = {"shape": (5,), "classes": 3, "level": "node", option: value}
+        with pytest.raises(ValueError, match=f"{option} must be '.*' or '.*'; got '{value}'"):
+            models.create("ignn", **fields)
     with pytest.raises(TypeError, match="takes a tuple"):
         models.create("ignn", shape=(5,), classes=3, level="node")(torch.ones(4, 5))
     with pytest.raises(TypeError, match="no equilibrium layer"):

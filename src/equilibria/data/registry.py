@@ -156,11 +156,11 @@ def load(
         raise DataError(f"there is no {what} {name}; {expected}")
     near = difflib.get_close_matches(name, names, n=1)
     hint = f": did you mean {near[0]!r}?" if near else "."
-    missing, more = ", nor any folder", ", or any folder of your own"
-    raise ValueError(
-        f"no data set is called {name!r}{missing if read else ''}{hint} Choose from "
-        f"{', '.join(names)}{more if read else ''}"
-    )
+    missing, more = (", nor any folder", ", or any folder of your own") if read else ("", "")
+    said = f"no data set is called {name!r}{missing}{hint}"
+    if name in available():
+        said = f"the data set {name!r} is of another kind."
+    raise ValueError(f"{said} Choose from {', '.join(names)}{more}")
 
 
 @contextmanager

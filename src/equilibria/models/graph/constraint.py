@@ -104,7 +104,13 @@ def constrain_after(optimizer: torch.optim.Optimizer, module: nn.Module) -> Any:
 
     Returns:
         torch's handle, whose `remove()` ends it.
+
+    Raises:
+        TypeError: the optimiser is none.
     """
+
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"optimizer: expected one of torch.optim, got {type(optimizer).__name__}")
 
     def after(*_: Any) -> None:
         constrain_(module)

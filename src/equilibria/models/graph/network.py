@@ -55,6 +55,10 @@ class GraphConfig(ClassifierConfig):
         if not self.hidden:
             raise ValueError("hidden must give the width of at least one layer")
         check_positive(hidden=min(self.hidden))
+        if self.level not in ("node", "graph", None):
+            raise ValueError(f"level must be 'node' or 'graph'; got {self.level!r}")
+        if self.pool not in ("sum", "mean"):
+            raise ValueError(f"pool must be 'sum' or 'mean'; got {self.pool!r}")
         check_share("dropout", self.dropout)
         check_share("feature_dropout", self.feature_dropout)
 
@@ -92,6 +96,8 @@ class StackConfig(GraphConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.readout not in ("linear", "last"):
+            raise ValueError(f"readout must be 'linear' or 'last'; got {self.readout!r}")
         if self.readout == "last" and self.unit_states:
             raise ValueError("unit_states is for the readout 'linear': it would normalise logits")
 
