@@ -1,0 +1,64 @@
+"""Bytes of flow files: read whole, written whole or not at all."""
+
+from __future__ import annotations
+
+import io
+import lzma
+import os
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from equilibria.data.errors import DataError, reading, writing
+from equilibria.data.regular import open_file
+
+__all__ = ["LARGEST", "check_size", "read_bytes", "replace_file"]
+
+LARGEST = 64_000_000
+"""Pixels of a flow, at most, as of images."""
+
+
+def check_size(height: int, width: int, path: Path) -> None:
+    """Raise DataError unless a flow can have that height and width."""
+    if height < 1 or width < 1 or height * width > LARGEST:
+        raise DataError(
+            f"{path} says that it has {height} x {width} pixels (height x width): expected at "
+            f"least 1 x 1 and at most {LARGEST:,} pixels. It is damaged, or of another format"
+        )
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """The content of a file; one that ends with ``.xz`` is unpacked.
+
+    Args:
+        path: The file.
+        most: Bytes that are read; where there are more, one more is.
+
+    Raises:
+        DataError: If it cannot be read, or its packing is damaged.
+    """
+    packed = path.suffix.lower() == ".xz"
+    with (
+        reading(path, lzma.LZMAError, EOFError),
+        open_file(path) as stored,
+        lzma.open(stored) if packed else stored as opened,
+    ):
+        file = cast(BinaryIO, opened)
+        content = io.BytesIO()
+        while content.tell() <= most and (block := file.read(most + 1 - content.tell())):
+            content.write(block)
+        return content.getvalue()
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file, so that there is never a part of it.
+
+    Raises:
+        DataError: If it cannot be written; what was there before is unchanged.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with writing(path, "--out"):
+        try:
+            part.write_bytes(content)
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
