@@ -96,6 +96,28 @@ def test_the_closed_form_is_refused_where_there_is_none() -> None:
         layer(torch.zeros(5001, 2, dtype=torch.float64), torch.tensor([[0, 1], [1, 0]]))
 
 
+def test_what_mixes_the_features_is_of_length_one() -> None:
+    """g(F) = F^T F / (||F^T F||_F + 1e-12): of zero it is zero."""
+    cell = graph.EIGNN(4, 4).double().cell
+    square = cell.factor.T @ cell.factor
+    torch.testing.assert_close(cell.mixing * square.square().sum().sqrt(), square)
+    with torch.no_grad():
+        cell.factor.zero_()
+    assert not bool(cell.mixing.any())
+
+
+def test_a_self_loop_that_is_given_makes_way_for_the_layers_own() -> None:
+    x, weight = normal(4, 2, seed=1), torch.tensor([1.0, 2.0, 3.0, 9.0], dtype=torch.float64)
+    with_loop = torch.cat([CHAIN, torch.tensor([[1], [1]])], 1)
+    layer = graph.IGNN(2, 3).double()
+    expected = layer(x, CHAIN, weight[:3])
+    torch.testing.assert_close(layer(x, with_loop, weight), expected)
+    torch.testing.assert_close(layer(x, with_loop, weight.requires_grad_()), expected)
+    torch.manual_seed(0)
+    kept = graph.IGNN(2, 3, self_loops=False).double()
+    assert not torch.allclose(kept(x, with_loop, weight), kept(x, CHAIN, weight[:3]))
+
+
 def test_several_scales_are_several_equilibria() -> None:
     x, edge_index = normal(NODES, 5, seed=1), edges_of(NODES, 80, seed=2)
     layer = graph.MGNNI(5, 6, scales=(1, 3), **TIGHT).double()

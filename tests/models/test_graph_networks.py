@@ -100,6 +100,33 @@ def test_the_answer_of_a_gcn_has_a_bias_or_none():
     assert with_ - without == {"layers.1.bias"}
 
 
+def test_skips_add_a_map_of_each_layers_input():
+    torch.manual_seed(0)
+    fields = {"shape": (5,), "classes": 3, "level": "node", "hidden": (6, 3), "skips": True}
+    model: Any = models.create("ignn", **fields, readout="last").eval()
+    x, edges, weight, batch = inputs()
+    (one, two), (first, second) = model.layers, model.skips
+    z = torch.nn.functional.elu(one(x, edges, weight, batch) + first(x))
+    expected = two(z, edges, weight, batch) + second(z)
+    output = model((x, edges, weight, batch)).output
+    torch.testing.assert_close(output, expected)
+    of_first = torch.autograd.grad(output.sum(), first.weight)
+    torch.testing.assert_close(of_first, torch.autograd.grad(expected.sum(), first.weight))
+
+
+@pytest.mark.parametrize("pool", ["sum", "mean"])
+def test_the_states_of_a_graph_are_pooled(pool):
+    torch.manual_seed(0)
+    fields = {"shape": (5,), "classes": 3, "level": "graph", "hidden": (6,), "pool": pool}
+    model: Any = models.create("ignn", **fields).eval()
+    x, edges, _, _ = inputs()
+    edges = edges[:, (edges < 4).all(0)]
+    given = x[:7], edges, None, torch.tensor([0, 0, 0, 0, 1, 1, 2])
+    states = model.layers[0](*given).split([4, 2, 1])
+    pooled = torch.stack([z.sum(0) if pool == "sum" else z.mean(0) for z in states])
+    torch.testing.assert_close(model(given).output, model.read.head(pooled))
+
+
 def test_the_finite_network_tends_to_the_implicit_one():
     torch.manual_seed(0)
     fields = {"shape": (5,), "classes": 3, "level": "node", "hidden": (8,), "float64": True}

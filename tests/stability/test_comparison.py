@@ -1,6 +1,9 @@
 """Every adjoint on a layer of known Jacobian: cosines that can be computed densely, advice."""
 
 import math
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -119,6 +122,27 @@ def test_a_gradient_in_the_right_direction_may_be_far_too_short() -> None:
 
 
 @pytest.mark.usefixtures("unweighed")
+def test_a_gradient_in_the_right_direction_may_be_far_too_long() -> None:
+    """With df/dz = -3 the exact gradient is a quarter of the Jacobian-free one."""
+
+    class Steep(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.tensor([[-3.0]]))
+
+        def forward(self, z: Tensor, x: Tensor) -> Tensor:
+            return z @ self.weight + x
+
+    module = eq.DEQ(Steep(), solver=eq.Broyden(rtol=1e-6))
+    adjoints = [eq.JacobianFree(), eq.Implicit()]
+    found = compare_adjoints(module, torch.ones(4, 1), adjoints=adjoints, repeats=1)
+    free, exact = found.rows
+    assert free.cosine == pytest.approx(1.0) and free.norm_ratio == pytest.approx(4.0, rel=1e-3)
+    assert not free.passes(0.99) and exact.passes(0.99)
+    assert found.recommended is exact
+
+
+@pytest.mark.usefixtures("unweighed")
 def test_an_exact_adjoint_may_be_the_cheapest_without_being_the_only_one() -> None:
     adjoints = [eq.Phantom(steps=40, damping=1.0), eq.Implicit(linear=eq.GMRES(rtol=1e-6))]
     found = compare_adjoints(layer(0.5), inputs(), adjoints=adjoints, repeats=1)
@@ -219,3 +243,16 @@ def test_the_module_is_left_as_it_is() -> None:
 def test_impossible_options(option: dict) -> None:
     with pytest.raises(ValueError, match=next(iter(option))):
         compare_adjoints(layer(0.5), inputs(), **option)
+
+
+def test_the_profiler_that_measures_memory_logs_nothing() -> None:
+    code = (
+        "import torch, equilibria as eq\n"
+        "layer, one = eq.DEQ(lambda z, x: 0.5 * z + x), [eq.JacobianFree()]\n"
+        "eq.stability.compare_adjoints(layer, torch.ones(2, 3), adjoints=one, repeats=1)\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "KINETO_LOG_LEVEL"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
+    )
+    assert done.stdout == done.stderr == ""
