@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable
 from itertools import accumulate
 from typing import Any, cast
@@ -25,6 +26,8 @@ def peak_bytes(step: Callable[[], object], device: torch.device = CPU) -> int:
         step()
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
+    # Read when torch first profiles: two lines would be logged for each call.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step()
     # kineto_results has no underscore but no documentation either. The documented way to the same

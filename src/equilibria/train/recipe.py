@@ -258,7 +258,8 @@ UNDECISIVE = ("description", "save_every", "keep")
 def _nothing_to_solve(model: str, given: Sequence[str]) -> str:
     return (
         f"{model} is an explicit network: there is nothing to solve, so its recipe has no "
-        f"{', '.join(given)}. Leave this out, or set it to null (--{given[0]}.name null)"
+        f"{', '.join(given)}. Leave out what is named, or set it to null "
+        f"({' '.join(f'--{key}.name null' for key in given)})"
     )
 
 

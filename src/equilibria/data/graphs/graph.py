@@ -12,7 +12,7 @@ SPLITS = ("train", "valid", "test")
 """Parts that the nodes of a graph, or the graphs of a set, are in."""
 
 NONE = -1
-"""In a target: nothing is asked of this node."""
+"""In a target: this node has none."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class Graph:
         edge_index: ``(2, edges)``, int64; edge k carries a message from node ``edge_index[0, k]``
             to node ``edge_index[1, k]``. Nodes without an edge are allowed.
         edge_weight: Of each edge, ``(edges,)``, not negative; None for 1.
-        y: What is to be told: the class of each node, ``(nodes,)``, int64, -1 where it is unknown;
-            or of several labels whether a node has them, ``(nodes, labels)``, 0 or 1; or the class
-            of the whole graph, ``()``, int64. None if there is nothing.
+        y: The target: the class of each node, ``(nodes,)``, int64, -1 where it is unknown; or, if a
+            node can have several labels, ``(nodes, labels)``, 0 or 1; or the class of the whole
+            graph, ``()``, int64. None if there is none.
         masks: Which nodes are in "train", "valid" and "test", ``(nodes,)`` each, bool; None where
             nodes are not divided.
 

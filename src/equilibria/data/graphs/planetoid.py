@@ -19,7 +19,7 @@ from equilibria.data.remote import Entry, Files, Remote
 from equilibria.data.sequences import arrays
 
 VALID = 500
-"""Nodes to choose by: those after the training nodes."""
+"""Validation nodes: those after the training nodes."""
 
 LABELS = {
     "cora": (
@@ -41,7 +41,8 @@ _ARRAYS = (
 def read(files: Files, *, name: str) -> NodeSet:
     """One graph: a document's features are its words, and each citation is an edge both ways.
 
-    20 nodes of each class train, the next 500 are to choose by, and 1,000 test, as published.
+    As published, 20 nodes of each class are training nodes, the next 500 validation nodes, and
+    1,000 test nodes.
     Features are as published, 0 and 1 in Cora and Citeseer, and are not normalised. Documents of
     Citeseer of which nothing is known but their number keep zeros, no class and, most of them, no
     edge.

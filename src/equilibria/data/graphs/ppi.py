@@ -34,8 +34,9 @@ _LARGEST = 1 << 28
 def read(files: Files) -> NodeSet:
     """A graph for each tissue, whose nodes, proteins, have any of 121 functions.
 
-    20 tissues train, 2 are to choose by and 2 test; their graphs share no node. Edges are there in
-    both directions, each once, without those from a node to itself. Features are as published.
+    20 tissues are for training, 2 for validation and 2 for testing; their graphs share no node.
+    Edges are there in both directions, each once, without those from a node to itself. Features are
+    as published.
 
     Args:
         files: The archive, or the files that are in it.

@@ -22,8 +22,8 @@ class NodeSet:
         name: The name by which `load` knows it; of the user's own, where it lies.
         title: What tables call it.
         train: Graphs to learn from. Where there is one graph only, it is the same in all parts,
-            and its masks tell whose classes are asked for.
-        valid: Graphs to choose by.
+            and its masks tell which nodes are in which part.
+        valid: Graphs to validate on.
         test: Graphs to test on.
         labels: What each class is called, in the order of their numbers.
         multilabel: Whether a node can have several, or none.

@@ -12,7 +12,7 @@ from equilibria.data.graphs.sets import NodeSet, digest
 from equilibria.data.remote import Entry, Files, Remote
 
 SHARES = (0.05, 0.1)
-"""Of the nodes, to train on and to choose by; the rest tests."""
+"""Of training and of validation nodes; the rest are test nodes."""
 
 FEATURES = 100
 """Features of a node, of which one for each class is used."""
@@ -41,14 +41,14 @@ def chains(
         directed: Whether messages go along the chain only.
         features: Of each node, at least as many as classes.
         noise: Uniform numbers in [-noise, noise) are added to all features.
-        shares: Of the nodes of all chains together, drawn at random: to train on, to choose by.
+        shares: Of training and of validation nodes, drawn at random from all chains together.
         seed: The same arguments give the same graph on every machine.
 
     Returns:
         One graph of ``classes * chains * length`` nodes, with masks.
 
     Raises:
-        ValueError: If a number is too small, or no node is left to train on, choose by or test on.
+        ValueError: If a number is too small, or a part would have no node.
 
     Source: Gu et al. 2020 (IGNN), section 5; with the split 5/10/85 of Liu et al. 2021 (EIGNN),
     section 5.2.
