@@ -104,6 +104,18 @@ def test_random_numbers_and_buffers_are_as_if_nobody_had_measured() -> None:
     assert all(p.grad is None for p in module.parameters())
 
 
+def test_all_processes_act_on_the_cosine_that_they_agree_on() -> None:
+    module, seen = layer(0.05), []
+
+    def average(cosine: float) -> float:
+        seen.append(cosine)
+        return cosine - 1.0
+
+    found = AdjointAudit(module, average)(0, loss_of(module))
+    assert found is not None and found.rung == 3
+    assert len(seen) == 3 and min(seen) >= 0.95
+
+
 class Two(nn.Module):
     """An audited layer behind one that has an adjoint of its own."""
 
