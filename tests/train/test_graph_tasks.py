@@ -225,6 +225,8 @@ def test_gradients_of_whole_graphs_by_one_layer_or_more(
         folder = tmp_path / str(len(hidden))
         folder.mkdir()
         run = run_of(folder, tree)
+        assert main(["memory", str(run)]) == 0
+        capsys.readouterr()
         done = main(["gradients", str(run), "--repeats", "1"])
         said = capsys.readouterr()
         if len(hidden) == 1:

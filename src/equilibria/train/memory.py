@@ -121,7 +121,9 @@ class Setting(_Keyed):
 def settings(model: Model, depths: Sequence[int] | None = None) -> list[Setting]:
     """Return what `measure` measures of a model, kind by kind, shallowest first."""
     if not isinstance(model, EquilibriumModel):
-        return [Setting("explicit", getattr(getattr(model, "config", None), "layers", 0))]
+        layers = getattr(getattr(model, "config", None), "layers", 0)
+        # A config for graphs has a method of this name.
+        return [Setting("explicit", layers if isinstance(layers, int) else 0)]
     solver = model.deq.solver
     if depths is None:
         depths = LONG if isinstance(model, SequenceModel) else DEPTHS
