@@ -1,15 +1,20 @@
 """The recurrent weights of every equilibrium model of the zoo are found and begin as is asked."""
 
+import dataclasses
+
 import pytest
 import torch
 from small_sequences import SMALL as SEQUENCES
 from small_sequences import VOCABULARY
 
 from equilibria import models
+from equilibria.models.registry import CONFIGS
 from equilibria.nn.init import ENSEMBLES, initialize, recurrent_weights
 
 CLASSES = {"shape": (1, 8, 8), "classes": 3}
 MDEQ = {**CLASSES, "channels": (4, 4), "head_channels": (2, 2), "final": 4, "expansion": 2}
+FLOW = {"encoder": "small", "stages": (4, 4, 4), "features": 4, "mask": 4, "radius": 1}
+FLOW |= {"hidden": 18}  # four levels have 36 channels, which a square map makes 2 x 18 of
 QKV = "deq.cell.attention.qkv.weight"
 
 # Path of each recurrent weight, the shape of its maps and their number.
@@ -32,6 +37,8 @@ WEIGHTS = {
         {**SEQUENCES["deq-trellisnet"], "weight_dropout": 0.2},
         {"deq.cell.gates.weight": ((10, 10), 8)},
     ),
+    "deq-raft": (FLOW, None),
+    "deq-gma": (FLOW, None),
     "mdeq": ({**MDEQ, "groups": 2, "norm": "none", "initial": 0.1}, None),
     "mdeq-segmentation": ({**MDEQ, "groups": 2, "norm": "none", "initial": 0.1}, None),
 }
@@ -46,6 +53,8 @@ def build(name, **fields):
 def inputs(name):
     if "vocabulary" in WEIGHTS[name][0]:
         return torch.randint(VOCABULARY, (2, 7), generator=torch.Generator().manual_seed(1))
+    if "levels" in {field.name for field in dataclasses.fields(CONFIGS[name])}:
+        return torch.rand(2, 1, 3, 128, 128, generator=torch.Generator().manual_seed(1)).unbind()
     return torch.randn(2, *CLASSES["shape"], generator=torch.Generator().manual_seed(1))
 
 
@@ -55,6 +64,7 @@ def test_every_equilibrium_model_is_here():
     assert set(WEIGHTS) == equilibrium
     explicit = {"gru", "lstm", "mdeq-unrolled", "resnet", "transformer-xl", "trellisnet"}
     explicit |= {"mdeq-segmentation-unrolled", "unet"}
+    explicit |= {"gma", "raft", "raft-small"}
     explicit |= {"neural-ode", "augmented-neural-ode", "recurrent", "recurrent-lm"}
     graphs = {"eignn", "gcn", "graph-mlp", "ignn", "ignn-finite", "mgnni"}  # graph/
     assert equilibrium | set(NONE) | explicit | graphs == set(models.available())

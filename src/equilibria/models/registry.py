@@ -7,6 +7,13 @@ from typing import Any
 from equilibria.models.base import Model, ModelConfig
 from equilibria.models.conv import ConvConfig
 from equilibria.models.dense import DenseConfig
+from equilibria.models.flow.configs import (
+    DEQGMAConfig,
+    DEQRAFTConfig,
+    GMAConfig,
+    RAFTConfig,
+    RAFTSmallConfig,
+)
 from equilibria.models.graph.configs import (
     EIGNNConfig,
     FiniteIGNNConfig,
@@ -41,10 +48,13 @@ CONFIGS: dict[str, type[ModelConfig]] = {
     "augmented-neural-ode": AugmentedNeuralODEConfig,
     "conv": ConvConfig,
     "dense": DenseConfig,
+    "deq-gma": DEQGMAConfig,
+    "deq-raft": DEQRAFTConfig,
     "deq-transformer": DEQTransformerConfig,
     "deq-trellisnet": DEQTrellisNetConfig,
     "eignn": EIGNNConfig,
     "gcn": GCNConfig,
+    "gma": GMAConfig,
     "graph-mlp": GraphMLPConfig,
     "gru": GRUConfig,
     "ignn": IGNNConfig,
@@ -58,6 +68,8 @@ CONFIGS: dict[str, type[ModelConfig]] = {
     "monotone": MonotoneConvConfig,
     "monotone-dense": MonotoneDenseConfig,
     "neural-ode": NeuralODEConfig,
+    "raft": RAFTConfig,
+    "raft-small": RAFTSmallConfig,
     "recurrent": RecurrentConfig,
     "recurrent-lm": CellLanguageConfig,
     "resnet": ResNetConfig,

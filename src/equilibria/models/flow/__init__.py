@@ -1,0 +1,1 @@
+"""Optical flow: RAFT, GMA and their equilibrium networks."""

@@ -1,0 +1,206 @@
+"""Networks for optical flow: a refinement that is unrolled, or solved for its equilibrium."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from typing_extensions import override
+
+from equilibria.models.base import EquilibriumModel, Model, Prediction
+from equilibria.models.flow.attention import ContextAttention
+from equilibria.models.flow.cell import Operands, State, UpdateCell
+from equilibria.models.flow.encoders import STRIDE
+from equilibria.nn import DEQ, weight_norm
+from equilibria.solve import Solution
+
+if TYPE_CHECKING:
+    from equilibria.models.flow.configs import DEQRAFTConfig, FlowConfig, UnrolledFlowConfig
+
+__all__ = ["DEQFlow", "Scene", "UnrolledFlow"]
+
+
+class Scene(nn.Module):
+    """What is computed once of a pair of images: context, correlation, attention.
+
+    Images are scaled to 2 x / 255 - 1 and padded to multiples of 8 pixels by repeating their edges,
+    as much on both sides.
+
+    papers: Teed and Deng 2020, sec. 3.1, 3.2; Jiang et al. 2021, sec. 3.2.
+    """
+
+    def __init__(self, config: FlowConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.correlation = config.lookup()
+        self.features = config.feature_encoder()
+        self.context = config.context_encoder()
+        context = config.widths.context
+        self.attention = ContextAttention(context) if config.attention else None
+
+    @override
+    def forward(self, x: Any) -> dict[str, Any]:
+        """Return the operands of an `UpdateCell` for a pair of batches of images.
+
+        Raises:
+            TypeError, ValueError: it is none; see `FlowConfig.check`.
+        """
+        first, second = self.config.check(x)
+        dtype = self.features.stem.weight.dtype
+        first, second = (_padded(2.0 * (each.to(dtype) / 255.0) - 1.0) for each in (first, second))
+        ours, theirs = self.features(torch.cat([first, second])).chunk(2)
+        operands: dict[str, Any] = {"correlation": self.correlation.pyramid(ours, theirs)}
+        context = _wide(self.context(first))
+        if self.config.starts_from_context:
+            widths = self.config.widths
+            start, context = context.split([widths.hidden, widths.context], 1)
+            operands["start"] = start.tanh()
+        operands["context"] = context = context.relu()
+        if self.attention is not None:
+            operands["attention"] = self.attention(context)
+        return operands
+
+
+class UnrolledFlow(Model):
+    """A flow that is refined a fixed number of times: RAFT, or GMA with an attention.
+
+    Gradients reach earlier refinements by way of the hidden state alone: the flow is detached
+    before each, as in the source. In training, the flows after the earlier refinements, the oldest
+    first, are the prediction's `auxiliary`: each has a loss of its own.
+
+    papers: Teed and Deng 2020; Jiang et al. 2021.
+    """
+
+    def __init__(self, config: UnrolledFlowConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.scene = Scene(config)
+        self.cell = UpdateCell(config.lookup(), config.widths, attention=config.attention)
+        self.upsampling = config.upsampler()
+
+    @override
+    def forward(self, x: Any, *, carry: Any = None, flow: Tensor | None = None) -> Prediction:
+        """Return the flow (batch, 2, height, width) in pixels, after the last refinement.
+
+        Args:
+            x: first and second images, (batch, 3, height, width) each, RGB from 0 to 255.
+            carry: None, since the model has no memory.
+            flow: to begin with, (batch, 2, h, w) in units of 8 pixels; None for no motion.
+        """
+        self.refuse_carry(carry)
+        operands = self.scene(x)
+        hidden, now = self.cell.start(operands)
+        now = now if flow is None else flow
+        steps = self.config.steps
+        if not self.training:
+            steps = self.config.eval_steps or steps
+        size = x[0].shape[2:]
+        earlier: list[Tensor] = []
+        for step in range(1, steps + 1):
+            hidden, now = self.cell((hidden, now.detach()), operands)
+            if self.training and step < steps:
+                earlier.append(_cropped(self.upsampling(hidden, now), size))
+        output = _cropped(self.upsampling(hidden, now), size)
+        return Prediction(output, (), auxiliary=tuple(earlier))
+
+
+class DEQFlow(EquilibriumModel):
+    """A flow that is the equilibrium of its refinement, (h, f)* = cell((h, f)*; images).
+
+    The state is a tuple of the hidden state (batch, hidden, h, w) and the flow (batch, 2, h, w), at
+    an eighth of the images' height and width and in pixels of that size.
+
+    papers: Bai 2022 (thesis), eq. 7.4 (with an attention eq. 7.5).
+
+    Example:
+        >>> model = eq.models.create("deq-raft", hidden=48, encoder="small", levels=3, radius=3)
+        >>> now = model((frames[0], frames[1]))
+        >>> after = model((frames[1], frames[2]), z0=now.solution.value)
+    """
+
+    def __init__(self, config: DEQRAFTConfig, **layer: Any) -> None:
+        super().__init__()
+        self.config = config
+        self.scene = Scene(config)
+        cell = UpdateCell(
+            config.lookup(),
+            config.widths,
+            attention=config.attention,
+            detach_lookup=config.detach_lookup,
+        )
+        if config.weight_norm:
+            weight_norm(cell)
+        self.deq = DEQ(cell, init=cell.start, **layer)
+        self.upsampling = config.upsampler()
+
+    @override
+    def inject(self, x: Any) -> tuple[Operands]:
+        """Return context, correlation and attention of a pair of batches of images."""
+        return (self.scene(x),)
+
+    @override
+    def readout(self, z: State, size: Sequence[int] | None = None) -> Tensor:
+        """Return the flow (batch, 2, height, width) in pixels at a state.
+
+        Args:
+            z: hidden state and flow.
+            size: height and width of the images, whose padding is cut off; None where they are
+                multiples of 8, and have none.
+        """
+        hidden, flow = z
+        fine = self.upsampling(hidden, flow)
+        return fine if size is None else _cropped(fine, size)
+
+    @override
+    def forward(
+        self,
+        x: Any,
+        *,
+        carry: Any = None,
+        z0: Any = None,
+        warm: Solution | None = None,
+        states: Sequence[int] = (),
+        trace: bool = False,
+    ) -> Prediction:
+        """Solve for the equilibrium of a pair of images and read the flow from it.
+
+        Args:
+            x: first and second images, (batch, 3, height, width) each, RGB from 0 to 255.
+            carry: None, since the model has no memory.
+            z0: hidden state and flow to start from, such as those of the frame before.
+            warm: an earlier solution to start from.
+            states: evaluations after which an iterate is kept in `solution.states`.
+            trace: keep the residual after each evaluation in `solution.stats.trace`.
+
+        Raises:
+            TypeError, ValueError: x is no pair of images; see `FlowConfig.check`.
+        """
+        self.refuse_carry(carry)
+        solution = self.deq(*self.inject(x), z0=z0, warm=warm, states=states, trace=trace)
+        return Prediction(self.readout(solution.value, x[0].shape[2:]), (solution,))
+
+
+def _wide(x: Tensor) -> Tensor:
+    """At least float32, which autocast has not: the state begins like it."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _margins(size: int) -> tuple[int, int]:
+    """Pixels that are added before and behind, up to a multiple of 8."""
+    missing = -size % STRIDE
+    return missing // 2, missing - missing // 2
+
+
+def _padded(x: Tensor) -> Tensor:
+    height, width = x.shape[2:]
+    return functional.pad(x, (*_margins(width), *_margins(height)), mode="replicate")
+
+
+def _cropped(fine: Tensor, size: Sequence[int]) -> Tensor:
+    """What of a flow lies on the images themselves, of that height and width."""
+    height, width = size
+    top, left = _margins(height)[0], _margins(width)[0]
+    return fine[:, :, top : top + height, left : left + width]
