@@ -62,10 +62,11 @@ def test_an_unknown_name_gets_the_nearest() -> None:
         *data.available(data.graphs.NodeSet),
         *data.available(data.graphs.GraphSet),
     ]
+    flows = data.available(data.flow.FlowSet)
     assert data.available() == sorted(
         [
             *(*data.available(Dataset), *data.text.available(), *sequences, *scenes, *graphs),
-            *("copy-memory", "imagenet"),
+            *(*flows, "copy-memory", "imagenet"),
         ]
     )
     with pytest.raises(ValueError, match="'minst', nor any folder: did you mean 'mnist'"):

@@ -1,6 +1,6 @@
 """Data sets by name: found on disk, or downloaded with a checksum, and read."""
 
-from equilibria.data import copy_memory, graphs, images, segmentation, sequences, text
+from equilibria.data import copy_memory, flow, graphs, images, segmentation, sequences, text
 from equilibria.data.dataset import Dataset, Samples, Split
 from equilibria.data.errors import DataError
 from equilibria.data.fetch import fetch
@@ -14,6 +14,7 @@ __all__ = [
     "available",
     "copy_memory",
     "fetch",
+    "flow",
     "graphs",
     "images",
     "load",

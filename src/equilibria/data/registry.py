@@ -14,6 +14,7 @@ from typing import Any
 from equilibria.data import images
 from equilibria.data.dataset import Dataset, Split
 from equilibria.data.errors import DataError
+from equilibria.data.flow import FlowSet
 from equilibria.data.graphs import GraphSet, NodeSet
 from equilibria.data.graphs import user as own_graphs
 from equilibria.data.images import ImageFolder, layout
@@ -40,6 +41,7 @@ DATA_SETS: dict[str, tuple[type, str | Entry]] = {
     "har2": (SequenceSet, "equilibria.data.sequences.har:HAR2"),
     "har6": (SequenceSet, "equilibria.data.sequences.har:HAR6"),
     "imagenet": (ImageFolder, "equilibria.data.images.imagenet:IMAGENET"),
+    "layers": (FlowSet, "equilibria.data.flow.layers:LAYERS"),
     "mnist": (Dataset, "equilibria.data.mnist:MNIST"),
     "mutag": (GraphSet, "equilibria.data.graphs.tu:MUTAG"),
     "noisy-cifar10": (SequenceSet, "equilibria.data.sequences.pixels:NOISY_CIFAR10"),

@@ -1,0 +1,189 @@
+"""Scenes of flat layers, drawn at random: what each shows, its outline, and how it moves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["HARMONICS", "Motion", "Scenes", "composed", "draw"]
+
+HARMONICS = (2, 3, 4)
+"""The outline of a shape is a circle whose radius varies so many times around."""
+
+_AMPLITUDE = 0.32
+"""By how much the m-th harmonic changes the radius, at most, times 2 / m and in each of sine and
+cosine. All together take away less than half of it."""
+
+_GREY = 110
+"""The brightness that another contrast leaves as it is, of 255."""
+
+_NUMBERS = 20 + 2 * len(HARMONICS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Motion:
+    """How layers move from the first image to the second.
+
+    Each moves by itself: ``x' = c + t + s R (x - c)``, about its middle c.
+
+    Args:
+        shift: mean length of the translation t, in pixels; its direction is uniform, and its parts
+            are normal.
+        turn: largest angle of the rotation R, in degrees; uniform, both ways.
+        zoom: largest change of scale: the logarithm of s is uniform within those of
+            1 / (1 + zoom) and 1 + zoom.
+        shapes: fewest and most shapes in front of the background.
+    """
+
+    shift: float = 7.0
+    turn: float = 6.0
+    zoom: float = 0.08
+    shapes: tuple[int, int] = (3, 6)
+
+    def __post_init__(self) -> None:
+        for name, most in (("shift", math.inf), ("turn", 180.0), ("zoom", 1.0)):
+            value = getattr(self, name)
+            if not 0.0 <= value <= most or value == math.inf:
+                limit = "" if most == math.inf else f" and at most {most:g}"
+                raise ValueError(f"{name} must be 0 or more{limit}; got {value}")
+        if len(self.shapes) != 2 or not 0 <= self.shapes[0] <= self.shapes[1] <= 20:
+            raise ValueError(
+                "shapes must be the fewest and the most shapes of an image, within 0 and 20; got "
+                f"{list(self.shapes)}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenes:
+    """Layers of some scenes, the background first and what is in front of it after it.
+
+    Maps are affine: ``(..., 2, 3)``, applied to (x, y, 1), with (0, 0) the middle of the first
+    pixel. All arrays are float64 but `photograph`.
+
+    Attributes:
+        there: whether a scene has that layer, bool, ``(scenes, layers)``.
+        photograph: which photograph each shows, int64, ``(scenes, layers)``.
+        texture: from places in the first image to those in the photograph.
+        colour: factors of red, green and blue, and what is added, ``(scenes, layers, 2, 3)``.
+        local: from places in the first image to those in which the outline is near the unit circle.
+        outline: cosine and sine parts of each harmonic, ``(scenes, layers, harmonics, 2)``.
+        forward: from places in the first image to those in the second.
+        backward: from places in the second image to those in the first.
+    """
+
+    there: np.ndarray
+    photograph: np.ndarray
+    texture: np.ndarray
+    colour: np.ndarray
+    local: np.ndarray
+    outline: np.ndarray
+    forward: np.ndarray
+    backward: np.ndarray
+
+
+def composed(outer: np.ndarray, inner: np.ndarray) -> np.ndarray:
+    """The affine map that applies `inner`, then `outer`."""
+    linear, offset = outer[..., :2], outer[..., 2:]
+    found = linear @ inner
+    found[..., 2:] += offset
+    return found
+
+
+def draw(
+    seeds: Sequence[Sequence[int]],
+    size: tuple[int, int],
+    motion: Motion,
+    photographs: Sequence[tuple[int, int]],
+) -> Scenes:
+    """Draw scenes, each by a seed of its own.
+
+    Args:
+        seeds: Whole numbers that decide each scene.
+        size: Height and width of the images.
+        motion: How layers move.
+        photographs: Height and width of each photograph.
+    """
+    height, width = size
+    fewest, most = motion.shapes
+    generators = [np.random.default_rng(list(seed)) for seed in seeds]
+    first = np.array([generator.random() for generator in generators])
+    rest = np.stack([generator.random((1 + most, _NUMBERS)) for generator in generators])
+    count = fewest + np.floor(first * (most - fewest + 1)).astype(np.int64)
+    numbers = iter(np.moveaxis(rest, 2, 0))
+
+    # The middle of each layer; the background's is that of the image.
+    middle = np.stack([next(numbers) * (width - 1), next(numbers) * (height - 1)], -1)
+    middle[:, 0] = (width - 1) / 2, (height - 1) / 2
+
+    # Motion. A length of Rayleigh's distribution and a uniform direction are normal parts.
+    length = np.sqrt(-2 * np.log1p(-next(numbers))) * motion.shift / math.sqrt(math.pi / 2)
+    direction = 2 * math.pi * next(numbers)
+    shift = np.stack([length * np.cos(direction), length * np.sin(direction)], -1)
+    angle = math.radians(motion.turn) * (2 * next(numbers) - 1)
+    scale = np.exp(math.log1p(motion.zoom) * (2 * next(numbers) - 1))
+    forward = _about(scale[..., None, None] * _rotation(angle), middle, middle + shift)
+    backward = _about(_rotation(-angle) / scale[..., None, None], middle + shift, middle)
+
+    # Outline.
+    radius = min(height, width) * (0.12 + 0.2 * next(numbers))
+    aspect = np.exp(0.6 * (2 * next(numbers) - 1))  # 0.55 to 1.8
+    axes = np.stack([1 / (radius * aspect), aspect / radius], -1)
+    turned = axes[..., None] * _rotation(2 * math.pi * next(numbers))
+    local = _about(turned, middle, np.zeros_like(middle))
+    outline = np.stack(
+        [
+            np.stack([(2 * next(numbers) - 1) * _AMPLITUDE / m for _ in range(2)], -1)
+            for m in HARMONICS
+        ],
+        2,
+    )
+
+    # Texture: a part of a photograph, mirrored, turned and scaled, within its edges where it fits.
+    choice = np.floor(next(numbers) * len(photographs)).astype(np.int64)
+    available = np.array(photographs, np.float64)[choice][..., ::-1] - 1  # width, height
+    angle = math.radians(20) * (2 * next(numbers) - 1)
+    cosine, sine = np.cos(angle), abs(np.sin(angle))
+    spans = np.stack([cosine * width + sine * height, sine * width + cosine * height], -1)
+    scale = np.exp(0.3 * (2 * next(numbers) - 1))  # pixels of the photograph in one of the image
+    scale = np.minimum(scale, (available / spans).min(-1))
+    spare = available - scale[..., None] * spans
+    place = np.stack([next(numbers), next(numbers)], -1)
+    there = available / 2 + (place - 0.5) * spare
+    linear = scale[..., None, None] * _rotation(angle)
+    linear[..., 0, :] *= np.where(next(numbers) < 0.5, -1.0, 1.0)[..., None]
+    centre = np.broadcast_to(np.array([(width - 1) / 2, (height - 1) / 2]), there.shape)
+    texture = _about(linear, centre, there)
+
+    # Colour: contrast about a middle grey, brightness, and a tint.
+    contrast = np.exp(0.3 * (2 * next(numbers) - 1))
+    brightness = 30 * (2 * next(numbers) - 1)
+    tint = np.stack([np.exp(0.2 * (2 * next(numbers) - 1)) for _ in range(3)], -1)
+    gain = contrast[..., None] * tint
+    added = (_GREY + brightness - _GREY * contrast)[..., None] * tint
+
+    assert next(numbers, None) is None  # `_NUMBERS` is how many there are
+    return Scenes(
+        there=np.arange(1 + most) <= count[:, None],
+        photograph=choice,
+        texture=texture,
+        colour=np.stack([gain, added], 2),
+        local=local,
+        outline=outline,
+        forward=forward,
+        backward=backward,
+    )
+
+
+def _rotation(angle: np.ndarray) -> np.ndarray:
+    """Rotations by some angles, ``(..., 2, 2)``."""
+    c, s = np.cos(angle), np.sin(angle)
+    return np.stack([np.stack([c, -s], -1), np.stack([s, c], -1)], -2)
+
+
+def _about(linear: np.ndarray, middle: np.ndarray, image: np.ndarray) -> np.ndarray:
+    """The affine maps with some linear parts that take points `middle` to points `image`."""
+    offset = image[..., None] - linear @ middle[..., None]
+    return np.concatenate([linear, offset], -1)
