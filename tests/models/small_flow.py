@@ -13,13 +13,15 @@ MINI = {
 }
 """Two levels: images of 32 x 32 and more."""
 
+TINY = {k: v for k, v in MINI.items() if k not in ("hidden", "mask")}
 STEPS = {"steps": 3}
 SMALL = {
     "raft": {**MINI, **STEPS},
     "gma": {**MINI, **STEPS},
-    "raft-small": {k: v for k, v in {**MINI, **STEPS}.items() if k not in ("hidden", "mask")},
+    "raft-small": {**TINY, **STEPS},
     "deq-raft": MINI,
     "deq-gma": MINI,
+    "deq-raft-small": TINY,
 }
 """Fields of each network."""
 

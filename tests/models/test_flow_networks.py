@@ -11,7 +11,7 @@ from equilibria.models.flow.attention import Aggregate, ContextAttention
 from equilibria.models.flow.upsampling import BilinearUpsampling, ConvexUpsampling
 from equilibria.solve import JacobianFree, Picard, Status, Unrolled
 
-DEQS = ["deq-raft", "deq-gma"]
+DEQS = ["deq-raft", "deq-gma", "deq-raft-small"]
 UNROLLED = ["raft", "gma", "raft-small"]
 FEW = {"solver": Picard(max_evals=6), "adjoint": Unrolled()}
 """Some refinements, as an unrolled network makes them: no untrained one has an equilibrium."""
@@ -115,7 +115,7 @@ def test_bytes_are_images_too(name):
         assert torch.equal(found, model(tuple(each.float() for each in images)).output)
 
 
-@pytest.mark.parametrize("name", ["raft", "gma"])
+@pytest.mark.parametrize("name", UNROLLED)
 def test_a_network_of_unrolled_weights_takes_the_same_steps(name):
     model = build(name, steps=6).eval()
     expected = model(pair()).output

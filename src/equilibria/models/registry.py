@@ -10,6 +10,7 @@ from equilibria.models.dense import DenseConfig
 from equilibria.models.flow.configs import (
     DEQGMAConfig,
     DEQRAFTConfig,
+    DEQRAFTSmallConfig,
     GMAConfig,
     RAFTConfig,
     RAFTSmallConfig,
@@ -50,6 +51,7 @@ CONFIGS: dict[str, type[ModelConfig]] = {
     "dense": DenseConfig,
     "deq-gma": DEQGMAConfig,
     "deq-raft": DEQRAFTConfig,
+    "deq-raft-small": DEQRAFTSmallConfig,
     "deq-transformer": DEQTransformerConfig,
     "deq-trellisnet": DEQTrellisNetConfig,
     "eignn": EIGNNConfig,

@@ -21,11 +21,15 @@ from equilibria.models.flow.upsampling import BilinearUpsampling, ConvexUpsampli
 __all__ = [
     "DEQGMAConfig",
     "DEQRAFTConfig",
+    "DEQRAFTSmallConfig",
+    "EquilibriumFlowConfig",
     "FlowConfig",
     "GMAConfig",
     "RAFTConfig",
     "RAFTSmallConfig",
     "SizedConfig",
+    "SmallConfig",
+    "UnrolledFlowConfig",
 ]
 
 Size = Literal["B", "L", "H"]
@@ -228,6 +232,24 @@ class SizedConfig(FlowConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SmallConfig(FlowConfig):
+    """Networks with the encoders and the update operator of the small RAFT.
+
+    Its fields are those of `FlowConfig`; `mask` is for convex upsampling.
+    """
+
+    encoder: EncoderKind = "small"
+    features: int = 128
+    radius: int = 3
+    upsampling: Upsampling = "bilinear"
+
+    @property
+    @override
+    def widths(self) -> UpdateWidths:
+        return UpdateWidths.small()
+
+
+@dataclass(frozen=True, kw_only=True)
 class UnrolledFlowConfig(FlowConfig, ExplicitConfig):
     """A network that refines a flow a fixed number of times.
 
@@ -265,23 +287,13 @@ class RAFTConfig(SizedConfig, UnrolledFlowConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RAFTSmallConfig(UnrolledFlowConfig):
+class RAFTSmallConfig(SmallConfig, UnrolledFlowConfig):
     """The architecture of the small RAFT, of 990,162 parameters.
 
-    Its fields are those of `FlowConfig` and `UnrolledFlowConfig`; `mask` is for convex upsampling.
+    Its fields are those of `SmallConfig` and `UnrolledFlowConfig`.
 
     papers: Teed and Deng 2020, appendix.
     """
-
-    encoder: EncoderKind = "small"
-    features: int = 128
-    radius: int = 3
-    upsampling: Upsampling = "bilinear"
-
-    @property
-    @override
-    def widths(self) -> UpdateWidths:
-        return UpdateWidths.small()
 
     @property
     @override
@@ -311,13 +323,8 @@ class GMAConfig(RAFTConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DEQRAFTConfig(SizedConfig):
-    """The architecture of RAFT whose refinement is solved as an equilibrium.
-
-    Sizes B, L and H have 5,241,024, 8,447,360 and 12,796,480 parameters; weight normalisation adds
-    a length for each output of the update operator, 1,792 at B.
-
-    Its further fields are those of `FlowConfig` and `SizedConfig`.
+class EquilibriumFlowConfig(FlowConfig):
+    """A network whose refinement is solved as an equilibrium.
 
     Args:
         weight_norm: weights of the update operator are length times direction.
@@ -327,7 +334,7 @@ class DEQRAFTConfig(SizedConfig):
         start: "zeros", or "context": the hidden state begins as in RAFT, at tanh of what the
             encoder of the context gives, for weights that were trained so.
 
-    papers: Bai 2022 (thesis), sec. 7.3, eq. 7.4.
+    papers: Bai 2022 (thesis), sec. 7.3.
     """
 
     weight_norm: bool = True
@@ -344,14 +351,41 @@ class DEQRAFTConfig(SizedConfig):
     def starts_from_context(self) -> bool:
         return self.start == "context"
 
+    @override
+    def build(self, **layer: Any) -> DEQFlow:
+        return DEQFlow(self, **layer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DEQRAFTConfig(SizedConfig, EquilibriumFlowConfig):
+    """The architecture of RAFT whose refinement is solved as an equilibrium.
+
+    Sizes B, L and H have 5,241,024, 8,447,360 and 12,796,480 parameters; weight normalisation adds
+    a length for each output of the update operator, 1,792 at B.
+
+    Its fields are those of `FlowConfig`, `SizedConfig` and `EquilibriumFlowConfig`.
+
+    papers: Bai 2022 (thesis), eq. 7.4.
+    """
+
     @property
     @override
     def title(self) -> str:
         return "DEQ-RAFT"
 
+
+@dataclass(frozen=True, kw_only=True)
+class DEQRAFTSmallConfig(SmallConfig, EquilibriumFlowConfig):
+    """The architecture of the small RAFT whose refinement is solved as an equilibrium.
+
+    Its fields are those of `SmallConfig` and `EquilibriumFlowConfig`. The papers have no such
+    network: it is for the weights of the small RAFT.
+    """
+
+    @property
     @override
-    def build(self, **layer: Any) -> DEQFlow:
-        return DEQFlow(self, **layer)
+    def title(self) -> str:
+        return "DEQ-RAFT, small"
 
 
 @dataclass(frozen=True, kw_only=True)

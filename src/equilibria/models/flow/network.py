@@ -18,7 +18,11 @@ from equilibria.nn import DEQ, weight_norm
 from equilibria.solve import Solution
 
 if TYPE_CHECKING:
-    from equilibria.models.flow.configs import DEQRAFTConfig, FlowConfig, UnrolledFlowConfig
+    from equilibria.models.flow.configs import (
+        EquilibriumFlowConfig,
+        FlowConfig,
+        UnrolledFlowConfig,
+    )
 
 __all__ = ["DEQFlow", "Scene", "UnrolledFlow"]
 
@@ -121,7 +125,7 @@ class DEQFlow(EquilibriumModel):
         >>> after = model((frames[1], frames[2]), z0=now.solution.value)
     """
 
-    def __init__(self, config: DEQRAFTConfig, **layer: Any) -> None:
+    def __init__(self, config: EquilibriumFlowConfig, **layer: Any) -> None:
         super().__init__()
         self.config = config
         self.scene = Scene(config)
