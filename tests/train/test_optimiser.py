@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from equilibria.train.optimiser import SGD, Adam, AdamW, Constant, Cosine, Poly
+from equilibria.train.optimiser import SGD, Adam, AdamW, Constant, Cosine, OneCycle, Poly
 
 
 def moved(optimiser, gradient, steps=1):
@@ -70,3 +70,27 @@ def test_the_warmup_rises_in_equal_steps_and_never_from_zero(schedule):
 def test_an_impossible_schedule_is_refused(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
         Cosine(**bad)
+
+
+@pytest.mark.parametrize(("warmup", "steps"), [(0.05, 200), (0.3, 7), (0.25, 10)])
+def test_one_cycle_is_that_of_torch(warmup, steps):
+    weight = nn.Parameter(torch.zeros(1))
+    optimiser = torch.optim.SGD([weight], lr=1.0)
+    theirs = torch.optim.lr_scheduler.OneCycleLR(
+        optimiser, 2.0, steps, pct_start=warmup, anneal_strategy="linear", cycle_momentum=False
+    )
+    schedule = OneCycle(warmup=warmup)
+    for step in range(steps):
+        expected = optimiser.param_groups[0]["lr"] / 2.0
+        assert schedule.factor(step, steps) == pytest.approx(expected, rel=1e-9), step
+        if step + 1 < steps:
+            optimiser.step()
+            theirs.step()
+
+
+@pytest.mark.parametrize("steps", [1, 2, 20])
+def test_one_cycle_of_few_steps_begins_at_its_highest(steps):
+    factors = [OneCycle().factor(step, steps) for step in range(steps)]
+    assert factors[0] == 1.0 and factors == sorted(factors, reverse=True)
+    with pytest.raises(ValueError, match="start must be a factor"):
+        OneCycle(start=2.0)

@@ -153,6 +153,11 @@ class EquilibriumModel(Model):
     def readout(self, z: Any) -> Tensor:
         """Return the prediction at the state `z`, z* or an iterate on the way to it."""
 
+    def answer(self, z: Any, x: Any) -> Tensor:
+        """Return the prediction for the input `x` at the state `z`: `readout`'s, where the state
+        is all that it depends on."""
+        return self.readout(z)
+
     def read_parts(self, z: Any) -> tuple[Tensor, ...]:
         """Return the predictions from parts of the state `z`, for losses of their own in training;
         none of a model without heads for such."""
@@ -184,4 +189,4 @@ class EquilibriumModel(Model):
         self.refuse_carry(carry)
         solution = self.deq(*self.inject(x), z0=z0, warm=warm, states=states, trace=trace)
         parts = self.read_parts(solution.value) if self.training else ()
-        return Prediction(self.readout(solution.value), (solution,), auxiliary=parts)
+        return Prediction(self.answer(solution.value, x), (solution,), auxiliary=parts)

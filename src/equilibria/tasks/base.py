@@ -126,6 +126,14 @@ class Task(abc.ABC):
             targets: of the batch.
         """
 
+    def extra_loss(self, losses: Tensor) -> Tensor:
+        """Return what the losses of a prediction's auxiliary outputs add to that of its answer.
+
+        Args:
+            losses: (outputs,), in their order; each is a sum over all units of the batch.
+        """
+        return self.auxiliary * losses.mean()
+
     @abc.abstractmethod
     def units(self, targets: Any) -> int:
         """Return how many units a batch has: the denominator of its loss."""

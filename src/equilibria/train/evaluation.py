@@ -87,15 +87,15 @@ def loss_of(
 ) -> Tensor:
     """Return the loss of a prediction, the sum over its units, in the precision of the run.
 
-    Auxiliary outputs, read from parts of the state in training, add their mean loss times
-    `task.auxiliary`.
+    Auxiliary outputs of a prediction, which it has in training alone, add what `task.extra_loss`
+    makes of their losses.
     """
     with accelerator.autocast():
         loss = task.loss(model, widened(prediction.output), targets)
         if not prediction.auxiliary:
             return loss
         parts = [task.loss(model, widened(part), targets) for part in prediction.auxiliary]
-        return loss + task.auxiliary * torch.stack(parts).mean()
+        return loss + task.extra_loss(torch.stack(parts))
 
 
 @torch.no_grad()
@@ -108,15 +108,16 @@ def sums_of(
     return {"loss": loss, "units": units, **task.sums(model, output, targets)}
 
 
-def output_at(model: Any, states: Sequence[Any]) -> Any:
+def output_at(model: Any, states: Sequence[Any], inputs: Any) -> Any:
     """Return what is read from states on the path to the solutions of a prediction.
 
     Args:
         model: the equilibrium model whose solutions they are.
         states: one of each solve, in order: pieces of a sequence, which are solved one after the
             other, are read as one, (batch, time, ...).
+        inputs: what the prediction is for.
     """
-    outputs = [model.readout(state) for state in states]
+    outputs = [model.answer(state, inputs) for state in states]
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
 
 
@@ -181,7 +182,7 @@ def evaluate(
                 prediction = model(inputs, carry=None if begins else carry, **options)
                 of_each = [solution.states for solution in prediction.solutions]
                 for early, states in zip(at.values(), zip(*of_each, strict=True), strict=True):
-                    then = prediction._replace(output=output_at(model, states))
+                    then = prediction._replace(output=output_at(model, states, inputs))
                     loss = loss_of(model, task, then, targets, accelerator)
                     early.add(sums_of(model, task, then, targets, loss))
             carry = prediction.carry

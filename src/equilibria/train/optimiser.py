@@ -196,3 +196,44 @@ class Poly(Schedule):
     def fall(self, progress: float) -> float:
         """Return (1 - progress)^power at `progress` in [0, 1]."""
         return (1.0 - progress) ** self.power
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneCycle(Schedule):
+    """Two straight lines: from `start` up to 1 in the warm-up, and down to `final` at the last
+    step.
+
+    It is torch's `OneCycleLR` with linear annealing, a momentum that stays as it is, and its own
+    values of `start` and `final`.
+
+    papers: Smith and Topin 2018; RAFT's schedule (Teed and Deng 2020, sec. 4), with a warm-up of
+    0.05.
+
+    Args:
+        warmup: share of all steps, from 0 to 1, in which the factor rises.
+        start: factor at the first step, from 0 to 1.
+        final: factor at the last step, from 0 to 1.
+    """
+
+    warmup: float = 0.05
+    start: float = 0.04
+    final: float = 4e-6
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("start", "final"):
+            if not 0.0 <= (value := getattr(self, name)) <= 1.0:
+                raise ValueError(f"{name} must be a factor from 0 to 1; got {value}")
+
+    def factor(self, step: int, steps: int) -> float:
+        """Return the factor for step `step` (from 0) of `steps`."""
+        top = self.warmup * steps - 1.0  # the highest factor may lie between two steps
+        if step < top:
+            return self.start + (1.0 - self.start) * step / top
+        # A warm-up of less than a step is none.
+        top = max(0.0, top)
+        return self.fall(min(1.0, (step - top) / max(1.0, steps - 1.0 - top)))
+
+    def fall(self, progress: float) -> float:
+        """Return the factor on the line down, at `progress` in [0, 1]."""
+        return 1.0 - (1.0 - self.final) * progress

@@ -27,6 +27,7 @@ from equilibria.train.optimiser import (
     AdamW,
     Constant,
     Cosine,
+    OneCycle,
     Optimiser,
     Poly,
     Schedule,
@@ -35,8 +36,9 @@ from equilibria.train.pretrain import ShallowStart
 from equilibria.train.regulariser import EvaluationBudget, JacobianPenalty
 
 METHODS: dict[str, type] = {
-    **{cls.__name__: cls for cls in (Adam, AdamW, SGD, Constant, Cosine, Poly, ShallowStart)},
-    **{cls.__name__: cls for cls in (ForwardBackward, PeacemanRachford, Initialisation)},
+    **{cls.__name__: cls for cls in (Adam, AdamW, SGD, Constant, Cosine, Poly, OneCycle)},
+    **{cls.__name__: cls for cls in (ForwardBackward, PeacemanRachford)},
+    **{cls.__name__: cls for cls in (Initialisation, ShallowStart)},
     **{cls.__name__: cls for cls in (JacobianPenalty, EvaluationBudget, FixedPointCorrection)},
     **{
         name: getattr(solve, name)

@@ -304,7 +304,7 @@ class Trainer:
                     extra = stabiliser.extra(
                         self.step,
                         prediction.solutions,
-                        partial(self._early, prediction, batch.targets, scale),
+                        partial(self._early, prediction, batch, scale),
                         share=batch.samples
                         * self.accelerator.num_processes
                         / self.recipe.batch_size,
@@ -341,12 +341,12 @@ class Trainer:
         return loss_of(self.model, self.task, prediction, targets, self.accelerator)
 
     def _early(
-        self, prediction: Prediction, targets: Any, scale: float, states: Sequence[Any]
+        self, prediction: Prediction, batch: Batch, scale: float, states: Sequence[Any]
     ) -> Tensor:
         """Return `scale` times the loss of what is read from earlier states, one of each solve."""
         with self.accelerator.autocast():
-            output = output_at(self.model, states)
-        return scale * self._loss(prediction._replace(output=output, auxiliary=()), targets)
+            output = output_at(self.model, states, batch.inputs)
+        return scale * self._loss(prediction._replace(output=output, auxiliary=()), batch.targets)
 
     def _mean_loss(self, batch: Batch, carry: Any) -> Tensor:
         """Return the mean loss of a batch, by a forward of its own."""

@@ -159,6 +159,11 @@ class DEQFlow(EquilibriumModel):
         return fine if size is None else _cropped(fine, size)
 
     @override
+    def answer(self, z: State, x: Any) -> Tensor:
+        """Return the flow (batch, 2, height, width) of a pair of images in pixels at a state."""
+        return self.readout(z, x[0].shape[2:])
+
+    @override
     def forward(
         self,
         x: Any,
@@ -184,7 +189,7 @@ class DEQFlow(EquilibriumModel):
         """
         self.refuse_carry(carry)
         solution = self.deq(*self.inject(x), z0=z0, warm=warm, states=states, trace=trace)
-        return Prediction(self.readout(solution.value, x[0].shape[2:]), (solution,))
+        return Prediction(self.answer(solution.value, x), (solution,))
 
 
 def _wide(x: Tensor) -> Tensor:
