@@ -10,14 +10,14 @@ import numpy as np
 
 __all__ = ["Lengths", "change_colours", "colour_png", "flow_colours", "legend"]
 
-_SEGMENTS = (
+_SEGMENTS: tuple[tuple[list[int], list[int], int], ...] = (
     # From which colour to which, in how many steps: perceptually alike steps need unlike numbers.
-    ((255, 0, 0), (255, 255, 0), 15),
-    ((255, 255, 0), (0, 255, 0), 6),
-    ((0, 255, 0), (0, 255, 255), 4),
-    ((0, 255, 255), (0, 0, 255), 11),
-    ((0, 0, 255), (255, 0, 255), 13),
-    ((255, 0, 255), (255, 0, 0), 6),
+    ([255, 0, 0], [255, 255, 0], 15),
+    ([255, 255, 0], [0, 255, 0], 6),
+    ([0, 255, 0], [0, 255, 255], 4),
+    ([0, 255, 255], [0, 0, 255], 11),
+    ([0, 0, 255], [255, 0, 255], 13),
+    ([255, 0, 255], [255, 0, 0], 6),
 )
 
 _BEYOND = 0.75
