@@ -30,10 +30,7 @@ _SMALLEST, _LARGEST, _BINS = 1e-3, 1e5, 4096
 @functools.cache
 def _wheel() -> np.ndarray:
     """The 55 colours of the wheel, (55, 3) from 0 to 1."""
-    parts = [
-        np.linspace(start, end, steps, endpoint=False)
-        for start, end, steps in map(tuple, _SEGMENTS)
-    ]
+    parts = [np.linspace(start, end, steps, endpoint=False) for start, end, steps in _SEGMENTS]
     return np.floor(np.concatenate(parts)) / 255
 
 
@@ -140,7 +137,7 @@ class Lengths:
         self._counts = np.zeros(_BINS, np.int64)
 
     def add(self, flow: np.ndarray) -> None:
-        """Count the lengths of a flow, (2, height, width); those that are not finite are left out."""
+        """Count the lengths of a flow, (2, height, width), that are finite."""
         length = np.hypot(*flow.astype(np.float64))
         length = np.clip(length[np.isfinite(length)], _SMALLEST, _LARGEST)
         share = np.log(length / _SMALLEST) / math.log(_LARGEST / _SMALLEST)
