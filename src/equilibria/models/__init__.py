@@ -1,6 +1,6 @@
 """The zoo: one file per architecture, and a registry."""
 
-from equilibria.models import graph, recurrent
+from equilibria.models import flow, graph, recurrent
 from equilibria.models.base import (
     ClassifierConfig,
     EquilibriumModel,
@@ -31,6 +31,7 @@ __all__ = [
     "SequenceModel",
     "available",
     "create",
+    "flow",
     "generate",
     "graph",
     "recurrent",

@@ -129,13 +129,12 @@ class Correlation(abc.ABC):
         # column of whole pixels, four weights make them all.
         below, down = _whole(y, size[0], self.radius)
         right, along = _whole(x, size[1], self.radius)
-        index = below.place.unsqueeze(3) * size[1] + right.place.unsqueeze(2)
-        inside = below.inside.unsqueeze(3) * right.inside.unsqueeze(2)
+        index = right.place.unsqueeze(3) + below.place.unsqueeze(2) * size[1]
+        inside = right.inside.unsqueeze(3) * below.inside.unsqueeze(2)
         found = self._at(pyramid, level, index.flatten(2)).unflatten(2, inside.shape[2:]) * inside
-        down, along = down[..., None, None], along[..., None, None]
-        found = found[:, :, :-1] + down * (found[:, :, 1:] - found[:, :, :-1])
-        found = found[..., :-1] + along * (found[..., 1:] - found[..., :-1])
-        return found.transpose(2, 3).flatten(2)
+        found = found[:, :, :-1].lerp(found[:, :, 1:], along[..., None, None])
+        found = found[..., :-1].lerp(found[..., 1:], down[..., None, None])
+        return found.flatten(2)
 
     def bytes(self, batch: int, height: int, width: int, channels: int) -> int:
         """Return the memory of the pyramid in float32, in bytes, before it is allocated.

@@ -10,8 +10,9 @@ from torch.autograd import Function
 
 __all__ = ["products"]
 
-_NUMBERS = {"cpu": 1 << 23}
-"""Numbers of the copies that are made at a time: 32 MiB of float32, and 256 MiB elsewhere."""
+_NUMBERS = {"cpu": 1 << 17}
+"""Numbers of the copies that are made at a time: half a MiB of float32, which the cache of a
+processor holds; 256 MiB elsewhere."""
 
 
 class _Saved(Protocol):
@@ -71,7 +72,7 @@ class _Products(Function):
     def forward(a: Tensor, b: Tensor, index: Tensor) -> Tensor:
         return torch.cat(
             [
-                (_gathered(b, index[part]) @ a[part].unsqueeze(2)).squeeze(2)
+                (a[part].unsqueeze(1) @ _gathered(b, index[part]).transpose(1, 2)).squeeze(1)
                 for part in _parts(index, a.shape[1])
             ]
         )
