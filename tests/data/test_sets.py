@@ -71,8 +71,8 @@ def test_an_unknown_name_gets_the_nearest() -> None:
     )
     with pytest.raises(ValueError, match="'minst', nor any folder: did you mean 'mnist'"):
         data.load("minst")
-    with pytest.raises(ValueError, match=r"'nothing', nor any folder\. Choose from camvid, "):
-        data.load("nothing")
+    with pytest.raises(ValueError, match=r"'qwertz', nor any folder\. Choose from camvid, "):
+        data.load("qwertz")
     with pytest.raises(ValueError, match=r"'ptb' is of another kind\. Choose from cifar10, cifar"):
         data.load("ptb", kind=Dataset)
 

@@ -15,6 +15,7 @@ from equilibria.data import images
 from equilibria.data.dataset import Dataset, Split
 from equilibria.data.errors import DataError
 from equilibria.data.flow import FlowSet
+from equilibria.data.flow import folder as own_pairs
 from equilibria.data.graphs import GraphSet, NodeSet
 from equilibria.data.graphs import user as own_graphs
 from equilibria.data.images import ImageFolder, layout
@@ -26,6 +27,7 @@ from equilibria.data.text.corpus import Corpus
 DATA_SETS: dict[str, tuple[type, str | Entry]] = {
     "camvid": (SegmentationSet, "equilibria.data.segmentation.camvid:CAMVID"),
     "camvid32": (SegmentationSet, "equilibria.data.segmentation.camvid32:CAMVID32"),
+    "chairs": (FlowSet, "equilibria.data.flow.chairs:CHAIRS"),
     "cifar10": (Dataset, "equilibria.data.images.cifar:CIFAR10"),
     "cifar100": (Dataset, "equilibria.data.images.cifar:CIFAR100"),
     "chains": (NodeSet, "equilibria.data.graphs.synthetic:CHAINS"),
@@ -40,7 +42,9 @@ DATA_SETS: dict[str, tuple[type, str | Entry]] = {
     "google30": (SequenceSet, "equilibria.data.sequences.speech:GOOGLE30"),
     "har2": (SequenceSet, "equilibria.data.sequences.har:HAR2"),
     "har6": (SequenceSet, "equilibria.data.sequences.har:HAR6"),
+    "hd1k": (FlowSet, "equilibria.data.flow.hd1k:HD1K"),
     "imagenet": (ImageFolder, "equilibria.data.images.imagenet:IMAGENET"),
+    "kitti": (FlowSet, "equilibria.data.flow.kitti:KITTI"),
     "layers": (FlowSet, "equilibria.data.flow.layers:LAYERS"),
     "mnist": (Dataset, "equilibria.data.mnist:MNIST"),
     "mutag": (GraphSet, "equilibria.data.graphs.tu:MUTAG"),
@@ -53,6 +57,8 @@ DATA_SETS: dict[str, tuple[type, str | Entry]] = {
     "ptb": (Corpus, "equilibria.data.text.named:PTB"),
     "pubmed": (NodeSet, "equilibria.data.graphs.planetoid:PUBMED"),
     "shapes": (SegmentationSet, "equilibria.data.segmentation.shapes:SHAPES_SET"),
+    "sintel": (FlowSet, "equilibria.data.flow.sintel:SINTEL"),
+    "things": (FlowSet, "equilibria.data.flow.things:THINGS"),
     "voc": (SegmentationSet, "equilibria.data.segmentation.voc:VOC"),
     "wikitext2": (Corpus, "equilibria.data.text.named:WIKITEXT2"),
     "wikitext103": (Corpus, "equilibria.data.text.named:WIKITEXT103"),
@@ -64,6 +70,7 @@ FOLDERS: dict[type, tuple[Callable[..., Any], str]] = {
     ImageFolder: (images.load, layout.EXPECTED),
     SequenceSet: (user.load, user.EXPECTED),
     SegmentationSet: (folder.load, folder.EXPECTED),
+    FlowSet: (own_pairs.load, own_pairs.EXPECTED),
     GraphSet: (own_graphs.load_graphs, own_graphs.GRAPHS),
     NodeSet: (own_graphs.load_nodes, own_graphs.NODES),
 }
@@ -126,7 +133,8 @@ def load(
         name: One of `available()`, or a folder of images with one subfolder per class; where
             `kind` is `sequences.SequenceSet`, a folder of sequences (`sequences.load`); where it is
             `segmentation.SegmentationSet`, one of images and masks (`segmentation.load`); where it
-            is `graphs.NodeSet` or `graphs.GraphSet`, a file of arrays (`graphs.load_nodes`) or a
+            is `flow.FlowSet`, one of pairs of images with their flow (`flow.load`); where it is
+            `graphs.NodeSet` or `graphs.GraphSet`, a file of arrays (`graphs.load_nodes`) or a
             folder of texts (`graphs.load_graphs`).
         data_dir: Folder that is searched before ``$EQUILIBRIA_DATA`` and the user's cache.
         download: Whether missing files may be downloaded.
@@ -135,8 +143,8 @@ def load(
 
     Returns:
         A `Dataset` for classification, a `text.Corpus`, an `images.ImageFolder`, a
-        `sequences.SequenceSet`, a `segmentation.SegmentationSet`, a `graphs.NodeSet`, a
-        `graphs.GraphSet`, or a `Split` of copy memory.
+        `sequences.SequenceSet`, a `segmentation.SegmentationSet`, a `flow.FlowSet`, a
+        `graphs.NodeSet`, a `graphs.GraphSet`, or a `Split` of copy memory.
 
     Raises:
         ValueError: If no data set has that name; the message names the nearest.

@@ -5,12 +5,26 @@ field.flow, field.valid                         # (2, height, width) in pixels, 
 
 pairs = eq.data.load("layers", size=(96, 128))
 first, second, flow, valid = pairs.train.batch(torch.arange(8))
+own = eq.data.flow.load("walks")                # walks/first, walks/second, walks/flow
 """
 
 from equilibria.data.flow.drawn import Motion
 from equilibria.data.flow.field import FlowField
+from equilibria.data.flow.files import PairFiles
+from equilibria.data.flow.folder import load
 from equilibria.data.flow.formats import read_flow, write_flow
 from equilibria.data.flow.layers import Layers
 from equilibria.data.flow.pairs import FlowSet, Pair, Pairs
 
-__all__ = ["FlowField", "FlowSet", "Layers", "Motion", "Pair", "Pairs", "read_flow", "write_flow"]
+__all__ = [
+    "FlowField",
+    "FlowSet",
+    "Layers",
+    "Motion",
+    "Pair",
+    "PairFiles",
+    "Pairs",
+    "load",
+    "read_flow",
+    "write_flow",
+]
