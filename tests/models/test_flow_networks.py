@@ -130,7 +130,7 @@ def test_a_network_of_unrolled_weights_takes_the_same_steps(name):
     start = twin.deq.init(*operands)
     assert start[0].abs().max() <= 1 and start[0].abs().sum() > 0
     solution = twin.deq(*operands, z0=start)
-    torch.testing.assert_close(twin.readout(solution.value, (32, 40)), expected)
+    torch.testing.assert_close(twin.answer(solution.value, pair()), expected)
 
 
 def test_in_training_the_earlier_flows_are_told_oldest_first():
@@ -169,28 +169,54 @@ def test_a_solve_starts_from_nothing_or_from_the_frame_before():
         torch.testing.assert_close(prediction.output, model.readout(before))
 
 
+def settling(name, **changes):
+    """A network whose refinement contracts: the flow is pulled back to a place that h says."""
+    solver = eq.Anderson(rtol=1e-5, max_evals=200)
+    model = build(name, solver=solver, adjoint=eq.Implicit(), **changes)
+    model.deq.cell.register_forward_hook(lambda _, __, z: (z[0], 0.5 * z[1]))
+    with torch.no_grad():
+        for weight in model.deq.cell.head.parameters():
+            weight.mul_(0.1)
+    return model
+
+
 @pytest.mark.parametrize("name", DEQS)
 def test_an_equilibrium_is_found_where_there_is_one(name):
-    model = build(name, solver=eq.Anderson(rtol=1e-5, max_evals=200), adjoint=eq.Implicit())
-    cell = model.deq.cell
-    with torch.no_grad():
-        # A head that reads the flow off the hidden state's last motion would need training: here
-        # the flow is pulled back to a place that the hidden state says.
-        cell.register_forward_hook(lambda _, __, z: (z[0], 0.5 * z[1]))
-        for weight in cell.head.parameters():
-            weight.mul_(0.1)
+    model = settling(name)
     prediction = model(pair(), trace=True, states=(3,))
     solution = prediction.solution
     assert (solution.status == Status.CONVERGED).all()
-    after = cell(solution.value, *model.inject(pair()))
+    after = model.deq.cell(solution.value, *model.inject(pair()))
     torch.testing.assert_close(after, solution.value, rtol=0, atol=1e-3)
-    assert model.readout(solution.states[0]).shape == prediction.output.shape
+    assert model.answer(solution.states[0], pair()).shape == prediction.output.shape
     penalty = eq.stability.jacobian_penalty(solution)
     (prediction.output.square().mean() + penalty).backward()
     for key, parameter in model.named_parameters():
         assert parameter.grad is not None and parameter.grad.isfinite().all(), key
     again = model(pair(), z0=solution.value).solution
     assert (again.stats.evals < solution.stats.evals).all()
+
+
+@pytest.mark.parametrize("form", ["all-pairs", "on-demand"])
+def test_samples_that_have_finished_may_leave(form):
+    images = pair(3)
+    images[0][1] = images[1][1] = 0  # nothing to see: this one has another depth
+    with torch.no_grad():
+        stay = settling("deq-gma", correlation=form)(images).solution
+        leave = settling("deq-gma", correlation=form, per_sample=True)(images).solution
+    assert len(set(stay.stats.evals.tolist())) > 1
+    torch.testing.assert_close(leave.value, stay.value, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_under_autocast_flows_keep_their_digits(name):
+    model = build(name)
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+        found = model(pair()).output
+    with torch.no_grad():
+        expected = model(pair()).output
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=0.1, atol=0.2)
 
 
 def test_detached_lookups_change_a_gradient_of_many_steps_alone():

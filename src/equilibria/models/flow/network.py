@@ -15,7 +15,6 @@ from equilibria.models.flow.attention import ContextAttention
 from equilibria.models.flow.cell import Operands, State, UpdateCell
 from equilibria.models.flow.encoders import STRIDE
 from equilibria.nn import DEQ, weight_norm
-from equilibria.solve import Solution
 
 if TYPE_CHECKING:
     from equilibria.models.flow.configs import (
@@ -115,7 +114,10 @@ class DEQFlow(EquilibriumModel):
     """A flow that is the equilibrium of its refinement, (h, f)* = cell((h, f)*; images).
 
     The state is a tuple of the hidden state (batch, hidden, h, w) and the flow (batch, 2, h, w), at
-    an eighth of the images' height and width and in pixels of that size.
+    an eighth of the images' height and width and in pixels of that size. Images are given as a pair
+    (first, second) of (batch, 3, height, width) each, RGB from 0 to 255; the output is the flow
+    (batch, 2, height, width) in pixels. A frame of a film starts at the solution of the one before
+    by `z0`, its value, or by `warm`, which starts the backward too.
 
     papers: Bai 2022 (thesis), eq. 7.4 (with an attention eq. 7.5).
 
@@ -146,50 +148,18 @@ class DEQFlow(EquilibriumModel):
         return (self.scene(x),)
 
     @override
-    def readout(self, z: State, size: Sequence[int] | None = None) -> Tensor:
-        """Return the flow (batch, 2, height, width) in pixels at a state.
+    def readout(self, z: State) -> Tensor:
+        """Return the flow at a state in pixels, (batch, 2, 8 h, 8 w), that of the padding included.
 
         Args:
             z: hidden state and flow.
-            size: height and width of the images, whose padding is cut off; None where they are
-                multiples of 8, and have none.
         """
-        hidden, flow = z
-        fine = self.upsampling(hidden, flow)
-        return fine if size is None else _cropped(fine, size)
+        return self.upsampling(*z)
 
     @override
     def answer(self, z: State, x: Any) -> Tensor:
-        """Return the flow (batch, 2, height, width) of a pair of images in pixels at a state."""
-        return self.readout(z, x[0].shape[2:])
-
-    @override
-    def forward(
-        self,
-        x: Any,
-        *,
-        carry: Any = None,
-        z0: Any = None,
-        warm: Solution | None = None,
-        states: Sequence[int] = (),
-        trace: bool = False,
-    ) -> Prediction:
-        """Solve for the equilibrium of a pair of images and read the flow from it.
-
-        Args:
-            x: first and second images, (batch, 3, height, width) each, RGB from 0 to 255.
-            carry: None, since the model has no memory.
-            z0: hidden state and flow to start from, such as those of the frame before.
-            warm: an earlier solution to start from.
-            states: evaluations after which an iterate is kept in `solution.states`.
-            trace: keep the residual after each evaluation in `solution.stats.trace`.
-
-        Raises:
-            TypeError, ValueError: x is no pair of images; see `FlowConfig.check`.
-        """
-        self.refuse_carry(carry)
-        solution = self.deq(*self.inject(x), z0=z0, warm=warm, states=states, trace=trace)
-        return Prediction(self.answer(solution.value, x), (solution,))
+        """Return the flow of a pair of images in pixels at a state, (batch, 2, height, width)."""
+        return _cropped(self.readout(z), x[0].shape[2:])
 
 
 def _wide(x: Tensor) -> Tensor:
