@@ -238,12 +238,15 @@ def test_frozen_batch_normalisation_keeps_its_statistics():
         assert model.scene.context.norm.weight.requires_grad
 
 
+@pytest.mark.parametrize("name", DEQS)
 @pytest.mark.parametrize("form", ["all-pairs", "on-demand"])
-def test_memory_of_the_correlation_is_known_before(form):
-    model = build("deq-raft", correlation=form)
+def test_memory_of_what_is_computed_once_is_known_before(name, form):
+    model = build(name, correlation=form)
     (operands,) = model.inject(pair(2, 37, 43))
     held = sum(each.nbytes for each in operands["correlation"])
     assert model.config.correlation_bytes(2, 37, 43) == held
+    attention = operands["attention"].nbytes if name == "deq-gma" else 0
+    assert model.config.attention_bytes(2, 37, 43) == attention
 
 
 IMAGE = torch.zeros(1, 3, 32, 40)

@@ -146,6 +146,19 @@ class FlowConfig(ModelConfig):
         """
         return self.lookup().bytes(batch, *self.grid(height, width), self.features)
 
+    def attention_bytes(self, batch: int, height: int, width: int) -> int:
+        """Return the memory of the attention in bytes, before it is allocated; 0 without one.
+
+        Its softmax takes as much once more while it is computed, and so does the gradient.
+
+        Args:
+            batch: pairs of images.
+            height: of the images, in pixels.
+            width: of the images.
+        """
+        rows, columns = self.grid(height, width)
+        return 4 * batch * (rows * columns) ** 2 if self.attention else 0
+
     def check(self, x: Any) -> tuple[Tensor, Tensor]:
         """Return a pair of batches of images, or refuse what is none.
 

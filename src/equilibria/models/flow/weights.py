@@ -51,7 +51,8 @@ _RENAMED = (
 )
 
 _UNREAD = re.compile(r"^att\.pos_emb\.")
-"""GMA's embeddings of positions, which stand in its checkpoints and are not used."""
+"""GMA's embeddings of positions, which stand in all its checkpoints; the published network does not
+use them. Its variants that do have the same tensors, and cannot be told from it."""
 
 _SECOND_NAME = re.compile(r"^([fc]net\.layer\d\.0)\.norm[34]\.(\w+)$")
 """The norm of a shortcut, which is saved under `downsample.1` too."""
