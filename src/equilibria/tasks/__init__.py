@@ -5,6 +5,7 @@ from equilibria.tasks.base import SampleTask, Task, TaskConfig
 from equilibria.tasks.classification import ImageClassification
 from equilibria.tasks.copying import CopyMemory
 from equilibria.tasks.feed import Batch, Feed, Part
+from equilibria.tasks.flow import OpticalFlow
 from equilibria.tasks.language import LanguageModelling
 from equilibria.tasks.nodes import Chains, NodeClassification
 from equilibria.tasks.own_images import OwnImages
@@ -25,6 +26,7 @@ TASKS: dict[str, type[TaskConfig]] = {
     "node_classification": NodeClassification,
     "graph_classification": GraphClassification,
     "chains": Chains,
+    "optical_flow": OpticalFlow,
 }
 """The config of each task, by the name that a recipe gives it."""
 
@@ -58,6 +60,7 @@ __all__ = [
     "LanguageModelling",
     "Metric",
     "NodeClassification",
+    "OpticalFlow",
     "OrderProblem",
     "OwnImages",
     "Part",

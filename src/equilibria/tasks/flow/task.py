@@ -1,0 +1,345 @@
+"""Optical flow: where each pixel of an image is in the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from equilibria.data import load
+from equilibria.data.errors import DataError
+from equilibria.data.flow import FlowSet, Pairs
+from equilibria.metric import Sums
+from equilibria.models import Model, ModelConfig
+from equilibria.models.flow.configs import FlowConfig
+from equilibria.tasks.base import Task, TaskConfig, known
+from equilibria.tasks.feed import WHOLE, Batch, Feed, Part
+from equilibria.tasks.flow import endpoints
+from equilibria.tasks.flow.feed import FlowFeed, batch_of, checked
+from equilibria.tasks.flow.view import View
+
+__all__ = ["FlowTask", "OpticalFlow"]
+
+GENERATED = "layers"
+"""The data set that is generated."""
+
+_OF_GENERATED = ("size", "shift", "photographs", "data_seed")
+"""Fields that are for it alone."""
+
+_REFERENCE = 8
+"""Pairs that are read at once where no model looks at them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpticalFlow(TaskConfig):
+    """Where is each pixel of an image in the next one? Trained with the L1 loss of its flow.
+
+    A network that refines a flow step by step is trained on that of each step: the k-th before the
+    last has the weight gamma^k.
+
+    papers: Teed and Deng 2020, eq. 7; Bai 2022 (thesis), ch. 7, whose eq. 7.8 has squares where the
+    released code has L1.
+
+    Args:
+        data: name of a data set (`layers`, which is generated, or one of those that the message
+            about a wrong name lists), or path of a folder; also `--data FOLDER`.
+        size: height and width of generated images; null for 96 x 128.
+        shift: mean length of the translation of generated layers, in pixels; null for 7.
+        photographs: what generated layers show: a folder of images, or the name of a data set of
+            images of scenes, such as camvid; null for two that come with scikit-learn.
+        data_seed: of all generated pairs.
+        samples: training pairs to learn from, spread evenly over all; of generated ones, how many
+            there are; null for all, or 8,000.
+        test: pairs to evaluate on, spread evenly over all; of generated ones, how many there are;
+            null for all, or 200.
+        crop: height and width of the part of a training pair that is shown, at a random place; null
+            for whole images, which must then all have one size.
+        scale: smallest and largest factor by which four of five training pairs are made larger,
+            even in its logarithm. A pair is never smaller than the crop.
+        stretch: largest factor by which height and width are made larger or smaller by themselves,
+            in four of five of those.
+        flip: probability that a training pair is mirrored left to right.
+        flip_down: probability that it is mirrored top to bottom.
+        colour: by how much brightness, contrast and saturation of training pairs vary.
+        hue: largest angle by which hues are turned, in turns, up to 0.5.
+        asymmetric: probability that the second image of a pair has colours of its own.
+        erase: probability that one or two rectangles of the second image are covered with its mean
+            colour.
+        erased: shortest and longest side of these, in pixels.
+        sparse: the flow of training pairs is known at single pixels, as in KITTI: it is not
+            interpolated where pairs are scaled, but each pixel's is moved to the nearest.
+        max_flow: length of a flow, in pixels, from which on its pixel is not learned from.
+        gamma: weight of the flow before the last, of networks that refine step by step.
+    """
+
+    data: str | None = GENERATED
+    size: tuple[int, int] | None = None
+    shift: float | None = None
+    photographs: str | None = None
+    data_seed: int = 0
+    samples: int | None = None
+    test: int | None = None
+    crop: tuple[int, int] | None = None
+    scale: tuple[float, float] = (1.0, 1.0)
+    stretch: float = 1.0
+    flip: float = 0.0
+    flip_down: float = 0.0
+    colour: float = 0.0
+    hue: float = 0.0
+    asymmetric: float = 0.0
+    erase: float = 0.0
+    erased: tuple[int, int] = (50, 100)
+    sparse: bool = False
+    max_flow: float = 400.0
+    gamma: float = 0.8
+
+    def __post_init__(self) -> None:
+        for name in ("size", "crop"):
+            pair = getattr(self, name)
+            if pair is not None and (len(pair) != 2 or min(pair) < 1):
+                raise ValueError(f"{name} must be a height and a width, or null; got {list(pair)}")
+        for name in ("samples", "test"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, or null; got {value}")
+        for name, what in (("scale", "factor"), ("erased", "side")):
+            pair = getattr(self, name)
+            if len(pair) != 2 or not 0 < pair[0] <= pair[1]:
+                raise ValueError(
+                    f"{name} must be the smallest and the largest {what}, both positive; got "
+                    f"{list(pair)}"
+                )
+        if not 1.0 <= self.stretch < float("inf"):
+            raise ValueError(f"stretch is a factor of 1 or more; got {self.stretch}")
+        for name, most in (
+            *(("flip", 1.0), ("flip_down", 1.0), ("asymmetric", 1.0), ("erase", 1.0)),
+            *(("colour", 1.0), ("hue", 0.5)),
+        ):
+            if not 0.0 <= getattr(self, name) <= most:
+                raise ValueError(f"{name} must lie in [0, {most:g}]; got {getattr(self, name)}")
+        if not self.max_flow > 0.0:
+            raise ValueError(f"max_flow must be positive; got {self.max_flow}")
+        if not 0.0 <= self.gamma <= 1.0:
+            raise ValueError(f"gamma must lie in [0, 1]; got {self.gamma}")
+        given = [name for name in _OF_GENERATED if getattr(self, name) != _default(name)]
+        if self.data != GENERATED and given:
+            raise ValueError(
+                f"{' and '.join(given)} {'is' if len(given) == 1 else 'are'} for data "
+                f"{GENERATED}, which are generated, and data is {self.data}: leave out what is "
+                "named"
+            )
+
+    @override
+    def load(self, data_dir: Path | None = None) -> FlowTask:
+        if self.data is None:
+            raise ValueError("there are no pairs to learn from: name a folder with --data FOLDER")
+        return FlowTask(self, data_dir)
+
+    @override
+    def load_other(self, run: Path, data_dir: Path | None = None) -> FlowTask:
+        """Read pairs to evaluate on, each at its own size."""
+        return replace(self, crop=None, samples=None).load(data_dir)
+
+    @override
+    def at(self, data: str | Path) -> Self:
+        config = super().at(data)
+        if config.data == GENERATED:
+            return config
+        return replace(config, **{name: _default(name) for name in _OF_GENERATED})
+
+    @property
+    def view(self) -> View:
+        """How training pairs are seen."""
+        return View(
+            crop=self.crop,
+            scale=self.scale,
+            stretch=self.stretch,
+            flip=self.flip,
+            flip_down=self.flip_down,
+            colour=self.colour,
+            hue=self.hue,
+            asymmetric=self.asymmetric,
+            erase=self.erase,
+            erased=self.erased,
+            sparse=self.sparse,
+        )
+
+
+def _default(name: str) -> Any:
+    return OpticalFlow.__dataclass_fields__[name].default
+
+
+class FlowTask(Task):
+    """Pairs of images (n, 3, height, width) with flow (n, 2, height, width).
+
+    Inputs are a tuple of the first and the second images, RGB from 0 to 255; targets are a tuple of
+    the flow in pixels, to the right and downwards, and the pixels where it is known, bool.
+
+    Args:
+        config: what the recipe says.
+        data_dir: folder to look for data sets in, before EQUILIBRIA_DATA.
+
+    Raises:
+        ValueError: there is no such data set, or the config does not fit it.
+        DataError: the data are missing or damaged.
+    """
+
+    unit = "pixels"
+    metrics = endpoints.METRICS
+    baseline = "zero flow"
+
+    def __init__(self, config: OpticalFlow, data_dir: Path | None = None) -> None:
+        self.config = config
+        found = _found(config, data_dir)
+        splits = {"train": found.train, "valid": found.valid, "test": found.test}
+        self.pairs = {name: pairs for name, pairs in splits.items() if pairs is not None}
+        for name, count in (("train", config.samples), ("test", config.test)):
+            if count is not None and name in self.pairs:
+                self.pairs[name] = _spread(self.pairs[name], count, name)
+        self.splits = tuple(self.pairs)
+        self.eval_split = "valid" if "valid" in self.splits else "test"
+        self.checksum, self.source = found.checksum, found.title
+
+    @override
+    def complete(self, config: ModelConfig) -> ModelConfig:
+        if not isinstance(config, FlowConfig):
+            raise ValueError(
+                f"{type(config).__name__} describes no network for optical flow: take deq-raft, "
+                "deq-gma, raft or gma"
+            )
+        # Numbers on no device: what is asked is whether the network takes images of this size.
+        images = torch.empty(1, 3, *self._size(), device="meta")
+        config.check((images, images))
+        return config
+
+    def _size(self) -> tuple[int, int]:
+        """The height and width of training images as they are shown.
+
+        Raises:
+            ValueError: they differ.
+        """
+        if self.config.crop is not None:
+            return self.config.crop
+        pairs = self.pairs.get("train", self.pairs["test"])
+        sizes = sorted({pairs.size(k) for k in range(len(pairs))})
+        if len(sizes) > 1:
+            (high, wide), (other_high, other_wide) = sizes[0], sizes[-1]
+            raise ValueError(
+                f"the images of {self.source} differ in size, from {high} x {wide} to "
+                f"{other_high} x {other_wide} pixels (height x width): show parts of one size with "
+                "task.crop"
+            )
+        return sizes[0]
+
+    @override
+    def feed(self, batch_size: int, seed: int) -> Feed:
+        if "train" not in self.pairs:
+            raise ValueError(f"{self.source} has no pairs to learn from")
+        return FlowFeed(self.pairs["train"], batch_size, seed, view=self.config.view)
+
+    @override
+    def batches(self, split: str, batch_size: int, part: Part = WHOLE) -> Iterator[Batch]:
+        pairs = self.pairs[known(self, split)]
+        mine, places = part.of(len(pairs)), list[int]()
+        for place in range(mine.start, mine.stop):
+            # Only images of one size can share a batch.
+            if places and (len(places) == batch_size or pairs.size(place) != pairs.size(places[0])):
+                yield _batch(pairs, places)
+                places = []
+            places.append(place)
+        if places:
+            yield _batch(pairs, places)
+
+    @override
+    def sample(self, split: str, count: int) -> Batch:
+        pairs = self.pairs[known(self, split)]
+        few = range(min(count, len(pairs)))
+        return _batch(pairs, [k for k in few if pairs.size(k) == pairs.size(0)])
+
+    def learned(self, targets: tuple[Tensor, Tensor]) -> Tensor:
+        """Return which pixels are learned from, bool: those of a known flow below `max_flow`."""
+        flow, valid = targets
+        return valid & (flow.norm(dim=1) < self.config.max_flow)
+
+    @override
+    def loss(self, model: Model, output: Tensor, targets: tuple[Tensor, Tensor]) -> Tensor:
+        return endpoints.absolute(output, targets[0], self.learned(targets))
+
+    @override
+    def extra_loss(self, losses: Tensor) -> Tensor:
+        before = torch.arange(len(losses), 0, -1, device=losses.device)
+        return (self.config.gamma**before * losses).sum()
+
+    @override
+    def units(self, targets: tuple[Tensor, Tensor]) -> int:
+        return int(self.learned(targets).sum())
+
+    @override
+    def sums(
+        self, model: Model, output: Tensor, targets: tuple[Tensor, Tensor]
+    ) -> dict[str, Tensor]:
+        return endpoints.sums(output, *targets)
+
+    @override
+    def figures(self, sums: Sums, split: str | None = None) -> dict[str, float]:
+        """Return the mean loss and the figures of all metrics, by name.
+
+        Raises:
+            DataError: a split was evaluated, and the flow is known at none of its pixels.
+        """
+        if split is not None and not int(sums["pixels"]):
+            raise DataError(
+                f"no pixel of the {split} split of {self.source} is valid: there is no flow to "
+                "compare with"
+            )
+        return super().figures(sums, split)
+
+    @override
+    def reference(self, split: str) -> dict[str, float]:
+        """Return the errors of a flow that is 0 everywhere."""
+        total: dict[str, Tensor] = {}
+        for batch in self.batches(split, _REFERENCE):
+            flow, valid = batch.targets
+            for name, value in endpoints.sums(torch.zeros_like(flow), flow, valid).items():
+                total[name] = total.get(name, torch.zeros_like(value)) + value
+        known = ((metric.name, metric.figure) for metric in self.metrics)
+        return {name: figure(total) for name, figure in known if figure is not None}
+
+
+def _found(config: OpticalFlow, data_dir: Path | None) -> FlowSet:
+    """The data set that the recipe names."""
+    data, options = config.data, dict[str, Any]()
+    assert data is not None  # as `load` has checked
+    if data == GENERATED:
+        options = {
+            "size": config.size,
+            "shift": config.shift,
+            "photographs": config.photographs,
+            "count": config.samples,
+            "test": config.test,
+        }
+        options = {name: value for name, value in options.items() if value is not None}
+        options["seed"] = config.data_seed
+    return load(data, data_dir, kind=FlowSet, **options)
+
+
+def _spread(pairs: Pairs, count: int, split: str) -> Pairs:
+    """Some of the pairs, spread evenly over all.
+
+    Raises:
+        ValueError: there are not so many.
+    """
+    if count > len(pairs):
+        raise ValueError(f"{count} pairs are asked for, and the {split} split has {len(pairs)}")
+    return pairs if count == len(pairs) else pairs.select(torch.arange(count) * len(pairs) // count)
+
+
+def _batch(pairs: Pairs, places: list[int]) -> Batch:
+    """Whole images with their flow."""
+    index = torch.tensor(places)
+    return batch_of(checked(pairs.batch(index), index))
