@@ -12,7 +12,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from equilibria.data import DataError, available, load
-from equilibria.data.flow import FlowSet, Layers, Motion, photographs, rendered
+from equilibria.data.flow import (
+    FlowField,
+    FlowSet,
+    Layers,
+    Motion,
+    photographs,
+    rendered,
+    write_flow,
+)
 from equilibria.data.flow.drawn import HARMONICS, Scenes, draw
 
 SIZE = (48, 64)
@@ -193,7 +201,7 @@ def test_it_needs_no_download(cache: Path) -> None:
     # The right third of each photograph is for the test pairs alone.
     for learned, held in zip(found.train.photographs, found.test.photographs, strict=True):
         assert learned.shape == (3, 427, 426) and held.shape == (3, 427, 214)
-    again = load("layers", count=20, test=4, seed=3, size=SIZE)
+    again = load("layers", count=20, test=4, seed=3, size=list(SIZE), shift=7)  # as of YAML
     assert again.checksum == found.checksum
     assert load("layers", count=20, test=4, seed=4, size=SIZE).checksum != found.checksum
     # The photographs have details: the flow still takes one image to the other.
@@ -233,9 +241,28 @@ def test_photographs_of_a_folder(tmp_path: Path, cache: Path) -> None:
 def test_photographs_of_a_data_set(cache: Path) -> None:
     found = photographs.find("shapes")
     assert found.title == "shapes (drawn)" and found.train[0].shape == (3, 48, 64)
-    assert (len(found.train), len(found.test)) == (600, 100)
+    assert (len(found.train), len(found.test)) == (200, 100)
+    spread = load("shapes").train
+    assert torch.equal(found.train[1], spread.image(3)) and len(spread) == 600
+    with pytest.raises(ValueError, match="photographs is 'layers', which are made of"):
+        photographs.find("layers")
     many = Layers(photographs=found.train, shape=(16, 24))
     assert many.batch(torch.arange(30)).first.float().std() > 20
+
+
+def test_photographs_of_a_data_set_that_is_tested_on_its_training_images(
+    tmp_path: Path, cache: Path
+) -> None:
+    training = tmp_path / "kitti" / "training"
+    (training / "flow_occ").mkdir(parents=True)
+    (training / "image_2").mkdir()
+    image = waves(40, 99)
+    for name in ("000000_10", "000000_11"):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(training / "image_2" / f"{name}.png")
+    write_flow(training / "flow_occ" / "000000_10.png", FlowField.dense(torch.zeros(2, 40, 99)))
+    found = photographs.find("kitti", tmp_path)
+    assert torch.equal(found.train[0], image[:, :, :66])
+    assert torch.equal(found.test[0], image[:, :, 66:])
 
 
 def test_photographs_that_take_too_much_memory(
@@ -257,6 +284,8 @@ IMPOSSIBLE = {
     "infinite": ({"shift": math.inf}, "shift must be 0 or more; got inf"),
     "turn": ({"turn": 181.0}, "turn must be 0 or more and at most 180; got 181"),
     "zoom": ({"zoom": 1.5}, "zoom must be 0 or more and at most 1"),
+    "sides": ({"size": [64]}, r"size is \[64\]: expected a height and a width"),
+    "many": ({"shapes": [3, 4, 5]}, r"the fewest and the most shapes .* got \[3, 4, 5\]"),
     "shapes": ({"shapes": (4, 3)}, r"the fewest and the most shapes .* got \[4, 3\]"),
 }
 

@@ -65,6 +65,14 @@ class PairFiles:
             image = decode.identified(file, path)
             return image.height, image.width
 
+    def first(self, place: int) -> Tensor:
+        """Read the first image of a pair, uint8, ``(3, height, width)``.
+
+        Raises:
+            DataError: If it cannot be read, is damaged, or is not of 8-bit RGB.
+        """
+        return _image(self.root / self.files[place].first)
+
     def pair(self, place: int) -> Pair:
         """Read one pair.
 

@@ -158,13 +158,14 @@ def read(
     """
     if count < 1 or test < 1:
         raise ValueError(f"count is {count} and test is {test}: expected 1 or more of both")
-    motion = Motion(shift=shift, turn=turn, zoom=zoom, shapes=(shapes[0], shapes[-1]))
+    motion = Motion(shift=shift, turn=turn, zoom=zoom, shapes=shapes)
     found = _photographs(photographs, files.data_dir, files.may_download)
     train = Layers(
         photographs=found.train, shape=size, motion=motion, seed=seed, numbers=range(count)
     )
     held = replace(train, photographs=found.test, part=1, numbers=range(test))
-    key = f"{_FORMAT} {size} {count} {test} {seed} {motion} {found.checksum}"
+    numbers = [*size, count, test, seed, float(shift), float(turn), float(zoom), *shapes]
+    key = f"{_FORMAT} {numbers} {found.checksum}"
     return FlowSet(
         title=f"layers ({found.title})",
         train=train,

@@ -7,12 +7,14 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from equilibria.data.errors import DataError, reading
+from equilibria.data.flow.pairs import FlowSet
 from equilibria.data.images import decode
 from equilibria.data.images.files import MEMORY
 from equilibria.data.images.layout import STRAY
@@ -22,6 +24,9 @@ __all__ = ["Photographs", "find"]
 
 SIDE = 1024
 """Pixels of a photograph's longer side, at most: a larger one is made smaller as it is read."""
+
+MOST = 200
+"""Images of a data set's part, at most: more make pairs no more various."""
 
 SMALLEST = 32
 """Pixels of a part's shorter side, at least."""
@@ -79,16 +84,17 @@ def find(
     """Return photographs by where they come from.
 
     Args:
-        source: A folder of images; the name of a data set with images of scenes, such as
-            ``"camvid"``, whose training images training pairs then show, and whose test images the
-            test pairs; or None for the two photographs that come with scikit-learn. Of each
-            photograph of these and of a folder, the right third is kept for the test pairs.
+        source: A folder of images; the name of a data set of images with masks or of flow, such as
+            ``"camvid"``, of which up to 200 training images are shown by training pairs, and as
+            many test images by test pairs; or None for the two photographs that come with
+            scikit-learn. Of each photograph of these, of a folder, and of a data set whose test
+            images are not apart, the right third is kept for the test pairs.
         data_dir: Where data sets are looked for first.
         download: Whether a data set that is missing may be downloaded.
 
     Raises:
         DataError: If they are missing or damaged, or too small.
-        ValueError: If no data set has that name.
+        ValueError: If no such data set has that name.
     """
     if source is None:
         # Imported here: scikit-learn takes a second to import.
@@ -122,21 +128,27 @@ def _folder(path: Path) -> Photographs:
 
 
 def _named(source: str, data_dir: str | os.PathLike[str] | None, download: bool) -> Photographs:
-    """The images of a data set."""
+    """Images of a data set, evenly spread."""
     # Imported here: the registry names this package's data sets.
     from equilibria.data import registry
+    from equilibria.data.flow.files import PairFiles
     from equilibria.data.segmentation import SegmentationSet
 
-    found = registry.load(source, data_dir, download, kind=SegmentationSet)
+    if source == "layers":
+        raise ValueError("photographs is 'layers', which are made of photographs: name other ones")
+    found = registry.load(source, data_dir, download, kind=SegmentationSet | FlowSet)
 
-    def images(part: str) -> list[Tensor]:
-        every = getattr(found, part)
-        if not len(every):
-            raise DataError(f"{found.title} has no {part} images to make pairs from")
-        read = decode.in_threads(lambda k: _bounded(every.image(k)), range(len(every)))
+    def images(split: Any) -> list[Tensor]:
+        count = min(MOST, len(split))
+        places = [k * len(split) // count for k in range(count)]
+        of = split.first if isinstance(split, PairFiles) else split.image
+        read = decode.in_threads(lambda k: _bounded(of(k)), places)
         return [image.expand(3, -1, -1) for image in _read(read, found.title)]
 
-    return Photographs(title=found.title, train=images("train"), test=images("test"))
+    if found.train is not None and len(found.train) and not getattr(found, "seen", False):
+        return Photographs(title=found.title, train=images(found.train), test=images(found.test))
+    whole = images(found.test)
+    return Photographs.cut(found.title, whole, [f"an image of {found.title}"] * len(whole))
 
 
 def _bounded(image: Tensor) -> Tensor:

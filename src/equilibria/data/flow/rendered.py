@@ -41,14 +41,9 @@ def render(scenes: Scenes, size: tuple[int, int], photographs: Sequence[Tensor])
         photographs: What layers show, uint8, ``(3, height, width)``.
     """
     x, y = _grid(size)
-    images: list[Tensor] = []
-    flow = torch.empty(0)
-    for frame in range(2):
-        cover = _coverage(scenes, frame, x, y)
-        images.append(_painted(scenes, frame, cover, photographs))
-        if frame == 0:
-            flow = _moved(scenes, _frontmost(cover), x, y)
-    return Rendered(images[0], images[1], flow)
+    cover = [_coverage(scenes, frame, x, y) for frame in range(2)]
+    first, second = _painted(scenes, torch.cat(cover), photographs).chunk(2)
+    return Rendered(first, second, _moved(scenes, _frontmost(cover[0]), x, y))
 
 
 def occluded(scenes: Scenes, size: tuple[int, int]) -> Tensor:
@@ -165,10 +160,18 @@ def _moved(scenes: Scenes, top: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return torch.stack([a * x + b * y + c, d * x + e * y + f], 1)
 
 
-def _painted(scenes: Scenes, frame: int, cover: Tensor, photographs: Sequence[Tensor]) -> Tensor:
-    """An image of each scene, ``(scenes, 3, height, width)``, given what its layers cover.
+def _painted(scenes: Scenes, cover: Tensor, photographs: Sequence[Tensor]) -> Tensor:
+    """Both images of each scene, all first ones before all second ones.
 
     A photograph is only sampled where it is seen.
+
+    Args:
+        scenes: The scenes.
+        cover: What the layers cover in each image, ``(2 * scenes, layers, height, width)``.
+        photographs: What layers show.
+
+    Returns:
+        RGB, float32 in 0..255, ``(2 * scenes, 3, height, width)``.
     """
     count, layers, height, width = cover.shape
     seen, left = torch.empty_like(cover), torch.ones(count, height, width)
@@ -177,17 +180,20 @@ def _painted(scenes: Scenes, frame: int, cover: Tensor, photographs: Sequence[Te
         left = left - seen[:, layer]
     pixels = height * width
     image = torch.zeros(3, count * pixels)
-    texture = _float(_in_frame(scenes.texture, scenes.backward, frame)).reshape(-1, 6)
-    colour = _float(scenes.colour).reshape(-1, 6)
+    texture = np.stack([_in_frame(scenes.texture, scenes.backward, frame) for frame in range(2)])
+    texture = _float(texture).reshape(-1, 6)
+    colour = _float(scenes.colour).reshape(-1, 6).repeat(2, 1)
     scene = torch.arange(count).repeat_interleave(layers)
-    shown = torch.from_numpy(scenes.photograph).flatten()
+    shown = torch.from_numpy(np.where(scenes.there, scenes.photograph, -1)).flatten().repeat(2)
     x, y = (each.expand(height, width).flatten() for each in _grid((height, width)))
     seen = seen.view(-1, pixels)
-    for number in shown.unique().tolist():
-        photograph = photographs[number].float()[None]
+    for number in shown[shown >= 0].unique().tolist():
         mine = (shown == number).nonzero()[:, 0]
         shares = seen[mine]
         row, within = (shares > 0).nonzero().unbind(1)
+        if not len(row):
+            continue  # hidden, or outside both images
+        photograph = photographs[number].float()[None]
         a, b, c, d, e, f = texture[mine][row].T.contiguous()
         right, down = x[within], y[within]
         high, wide = photograph.shape[2:]
