@@ -245,3 +245,21 @@ def test_inexact_adjoints_reach_weights_that_f_closes_over(adjoint) -> None:
     wanted = torch.autograd.grad(given.value, (v, x), g)
     torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-13)
     assert wanted[0].abs().max() > 0
+
+
+@pytest.mark.parametrize(("steps", "damping"), [(1, 1.0), (3, 0.8)])
+def test_states_under_phantom_have_the_gradient_of_its_steps(steps, damping):
+    def f(z, x):
+        return torch.tanh(0.5 * z + x)
+
+    x = torch.linspace(-1, 1, 6, dtype=torch.float64).reshape(2, 3).requires_grad_()
+    adjoint = eq.Phantom(steps=steps, damping=damping)
+    sol = eq.fixed_point(f, torch.zeros_like(x), x, adjoint=adjoint, states=(2,))
+    plain = eq.fixed_point(f, torch.zeros_like(x), x, states=(2,))
+    torch.testing.assert_close(sol.states[0], plain.states[0])
+    (gradient,) = torch.autograd.grad(sol.states[0].square().sum(), x)
+    z = plain.states[0].detach()
+    for _ in range(steps):
+        z = (1 - damping) * z + damping * f(z, x)
+    (expected,) = torch.autograd.grad((2 * plain.states[0].detach() * z).sum(), x)
+    torch.testing.assert_close(gradient, expected)

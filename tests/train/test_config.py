@@ -129,7 +129,7 @@ def test_a_bad_key_or_value_is_named_with_what_is_right(tree, path, value, what,
     ("options", "what"),
     [
         (["--epoch", "3"], "did you mean 'epochs'?"),
-        (["--solver.rtol", "tiny"], "solver.rtol: expected a number, got 'tiny'"),
+        (["--solver.rtol", "tiny"], "solver.rtol: expected a number or a list, each a number"),
         (["--solver.rtol", "-1"], "rtol"),
         (["--solver.name", "Newton"], "solver: no 'Newton'"),
         (["--solver.memory", "3"], "unknown option '--solver.memory'"),
@@ -181,3 +181,11 @@ def test_differences_name_the_keys(tree):
     other = recipes.dump(recipes.parse(tree, ["--solver.history", "2"]))
     assert differences(one, other) == ["solver.history: 6 there, 2 here"]
     assert differences(one, one) == []
+
+
+def test_a_tolerance_for_each_leaf_is_a_list(tree):
+    recipe = recipes.parse(tree, ["--solver.rtol", "[1e-2, 1e-3]", "--solver.atol", "0"])
+    assert recipe.solver is not None and recipe.solver.rtol == (1e-2, 1e-3)
+    assert recipes.parse(recipes.dump(recipe)) == recipe
+    with pytest.raises(ConfigError, match="solver.rtol"):
+        recipes.parse(tree, ["--solver.rtol", "[1e-2, small]"])

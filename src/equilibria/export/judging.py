@@ -136,7 +136,7 @@ def needed(model: Model, task: Task, method: Method, batch_size: int = 500) -> i
     """
     solvers = [layer.eval_solver or layer.solver for layer in layers(model)]
     limit = max(solver.max_evals for solver in solvers)
-    rtol = min(solver.rtol for solver in solvers)
+    rtol = min(solver.finest for solver in solvers)
     copy = fixed(model, limit, method)
     solves = iterated_layers(copy)
     for layer in solves:

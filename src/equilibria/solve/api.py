@@ -104,7 +104,7 @@ def fixed_point(
         )
     equation = Nonlinear(
         f=bind(f),
-        solver=solver,
+        solver=solver.like(z0),
         state_spec=spec,
         operands=given,
         autocast=AutocastRegion.current(leaves[0].device.type),

@@ -55,8 +55,11 @@ def solve(equation: Nonlinear, z: Leaves, p: Leaves) -> Found:
 
 def one_step(equation: Nonlinear, z: Leaves, p: Leaves) -> Leaves:
     """z with the gradient of f at z."""
-    image = equation.evaluate(z, p)
+    return with_gradient(z, equation.evaluate(z, p))
+
+
+def with_gradient(z: Leaves, of: Leaves) -> Leaves:
+    """z with the gradient of another state, where that is finite."""
     return [
-        x + torch.where(torch.isfinite(y), y - y.detach(), 0.0)
-        for x, y in zip(z, image, strict=True)
+        x + torch.where(torch.isfinite(y), y - y.detach(), 0.0) for x, y in zip(z, of, strict=True)
     ]

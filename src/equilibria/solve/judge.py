@@ -8,13 +8,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from equilibria.solve import private
+from equilibria.solve import private, tolerance
 from equilibria.solve.growth import ceiling, left
 from equilibria.solve.rows import (
     Layout,
     Rows,
     choose,
-    entries,
     faintest,
     length,
     relative_by_leaf,
@@ -23,6 +22,7 @@ from equilibria.solve.rows import (
 )
 from equilibria.solve.solvers.base import Point, Solver, Stepper
 from equilibria.solve.status import Status
+from equilibria.solve.tolerance import Flat
 from equilibria.solve.worst import Worst
 
 RUNNING = -1
@@ -72,13 +72,16 @@ class Judge:
         self.evals = 0
         self.spent: Tensor | None = None  # beyond these, where a method spends more
         # Merit: ||f - z|| over what the tolerance measures it by; at `goal` a sample has converged.
-        self.rtol = solver.rtol if rtol is None else rtol
+        self.rtol: Flat | Tensor = tolerance.ordered(solver.rtol) if rtol is None else rtol
+        self.atol = tolerance.ordered(solver.atol)
         self.layout = layout
-        self.by_row = solver.per_row and layout is not None and layout.coupled is not False
-        self.worst: Worst | None = None  # of the newest iterate, where the tolerance is by row
-        self.plain = rtol is None and not solver.atol  # then merit is the relative residual
+        several = solver.per_row and layout is not None and layout.coupled is not False
+        self.by_part = several or (solver.by_leaf and layout is not None)
+        self.worst: Worst | None = None  # of the newest iterate, where each part has a tolerance
+        # Then merit is the relative residual.
+        self.plain = rtol is None and not (solver.atol or solver.by_leaf)
         self.alike = self.plain  # and of everybody, until one is held
-        self.goal = solver.rtol if self.plain else 1.0
+        self.goal = solver.finest if self.plain else 1.0
         goal = torch.full((samples,), self.goal, dtype=dtype, device=device)
         tiny = torch.finfo(dtype).tiny  # even where the goal is 0
         # A sample runs while its merit is not below `floor`; -inf for one that has finished.
@@ -143,20 +146,28 @@ class Judge:
 
     def measured(self, point: Point, scale: Tensor) -> tuple[Tensor, Tensor]:
         """The merit of an iterate and its relative residual; `scale` is the length of f(z)."""
-        if self.by_row:
+        if self.by_part:
             assert self.layout is not None
-            self.worst = Worst.of(self.layout, point.residual, point.f, self.rtol, self.solver.atol)
+            self.worst = Worst.of(
+                self.layout,
+                point.residual,
+                point.f,
+                self.rtol,
+                self.atol,
+                per_row=self.solver.per_row,
+            )
             assert self.worst is not None
             relative = self.worst.relative
             return relative if self.plain else self.worst.merit, relative
         relative = point.size / scale
         if self.plain:
             return relative, relative
+        assert not isinstance(self.rtol, tuple)
         return point.size / torch.add(scale * self.rtol, self._absolute(point)), relative
 
     def _absolute(self, point: Point) -> float | Tensor:
         """The absolute tolerance as a length: it is one of the RMS norm."""
-        whole = self.solver.atol * math.sqrt(entries(point.f))
+        whole = tolerance.length(self.atol, [row.shape[1] for row in point.f])
         filled = None if self.layout is None else self.layout.filled
         return whole if filled is None else whole * filled
 
@@ -225,7 +236,7 @@ class Judge:
         relative, merit = self.now_relative, self.now_merit
         faint, large = size < self.small, scale > self.ceiling
         if self.holding or private.some(faint | (large & (merit < self.floor))):
-            if not self.by_row:  # where every row has been measured in a unit of its own
+            if not self.by_part:  # where every row has been measured in a unit of its own
                 relative = torch.where(faint, scaled_ratio(point.residual, point.f), relative)
             if self.plain:
                 merit = relative
@@ -430,7 +441,7 @@ class Judge:
         assert self.trace is not None
         tiny = torch.finfo(scale.dtype).tiny
         finite = torch.isfinite(point.size + scale)
-        if not self.by_row:
+        if not self.by_part:
             relative = point.size / (scale + tiny)
         relative = torch.where(finite, relative, math.inf)
         each = relative_by_leaf(

@@ -94,7 +94,7 @@ def iterate(
         or states
         or last
         or solver.looks_around
-        or judge.by_row
+        or judge.by_part
     )
     observe = judge.observe if at_once else Deferred(judge).observe
     while True:

@@ -253,7 +253,8 @@ class Nonlinear(StateEquation):
         layout = Layout.of(z, self.coupled)
         at, image = (layout.rows([x.detach() for x in leaves]) for leaves in (z, value))
         residual = subtract(image, at)
-        worst = Worst.of(layout, residual, image, 0.0, 0.0) if self.solver.per_row else None
+        per_row = self.solver.per_row
+        worst = Worst.of(layout, residual, image, 0.0, 0.0, per_row=per_row)
         return ratio(residual, image) if worst is None else worst.relative
 
     def _rounding(self, like: Tensor) -> float:

@@ -90,7 +90,7 @@ def bound_error(
     cell, operands = exact.patient.layer.cell, exact.operands
     at = JacobianOperator(cell, there, operands, coupled)
     sigma = smallest_singular_value(at, generator)
-    forward, backward = patient.layer.solver.rtol, torch.full_like(left, adjoint.linear.rtol)
+    forward, backward = patient.layer.solver.finest, torch.full_like(left, adjoint.finest)
     if adjoint.follow is not None:
         reached = (adjoint.follow * left).clamp_max(LOOSEST)
         backward = torch.maximum(backward, reached)

@@ -176,7 +176,7 @@ def _forward(solver: Solver, solution: Solution) -> Forward:
     levels = torch.tensor([0.1, 0.5, 0.9, 1.0], dtype=torch.float64)
     p10, p50, p90, largest = torch.quantile(trace, levels, dim=1).tolist()
     return Forward(
-        rtol=solver.rtol,
+        rtol=solver.finest,
         max_evals=solver.max_evals,
         status=shares(solution.status),
         evals=Summary.of(stats.evals),

@@ -335,6 +335,8 @@ def _in_words(hint: Any) -> str:
         return " or ".join(map(_in_words, members))
     if origin is typing.Literal:
         return " or ".join(map(str, members))
+    if origin is dict and members:
+        return f"a mapping, each {_in_words(members[1])}"
     if origin is tuple and members:
         return f"a list, each {_in_words(members[0])}"
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}

@@ -249,7 +249,7 @@ def _rtol(model: Model) -> float:
     """The relative tolerance of the solver that evaluates; 0 of an explicit network."""
     if not isinstance(model, EquilibriumModel):
         return 0.0
-    return float((model.deq.eval_solver or model.deq.solver).rtol)
+    return (model.deq.eval_solver or model.deq.solver).finest
 
 
 def _hex(colour: Sequence[int]) -> str:

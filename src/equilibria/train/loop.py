@@ -325,7 +325,7 @@ def conclude(trainer: Trainer, folder: Folder, console: Console) -> None:
             f"{100 * share:.1f} % {name}" for name, share in statuses.items() if share
         )
         solver, precision = trainer.recipe.solver, trainer.recipe.precision
-        advice = (solver and too_fine(precision, solver.rtol, statuses)) or ()
+        advice = (solver and too_fine(precision, solver.finest, statuses)) or ()
         console.print(
             " ".join(
                 (

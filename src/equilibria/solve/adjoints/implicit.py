@@ -22,6 +22,7 @@ from equilibria.solve.nonlinear import Nonlinear
 from equilibria.solve.rows import Rows
 from equilibria.solve.solvers import Solver
 from equilibria.solve.solvers.base import check_at_least
+from equilibria.solve.tolerance import finest
 from equilibria.solve.tree import Leaves
 
 LOOSEST = 0.1
@@ -68,6 +69,11 @@ class Implicit(ImplicitAdjoint):
                 "Implicit(linear=...): expected a linear or a forward solver, such as eq.GMRES() "
                 f"or eq.Anderson(), got {given!r}"
             )
+        if isinstance(given, Solver) and given.by_leaf:
+            raise TypeError(
+                f"Implicit(linear=...): expected one rtol and one atol, got rtol={given.rtol}, "
+                f"atol={given.atol}: the backward solve measures the leaves of the state together"
+            )
         if self.follow is not None:
             check_at_least(self, "follow", 0.0)
         for name in ("guess", "preconditioner"):
@@ -86,6 +92,11 @@ class Implicit(ImplicitAdjoint):
     @override
     def needs_inverse(self) -> bool:
         return self.guess is not None or self.preconditioner is not None
+
+    @property
+    def finest(self) -> float:
+        """The backward solve's relative tolerance."""
+        return finest(self.linear.rtol)
 
     @override
     def find(self, equation: Nonlinear, z: Leaves, p: Leaves) -> Found:
@@ -109,7 +120,7 @@ class Implicit(ImplicitAdjoint):
         rtol = None
         if self.follow is not None and record.residual is not None:
             reached = self.follow * record.residual
-            rtol = torch.clamp(reached, self.linear.rtol, max(self.linear.rtol, LOOSEST))
+            rtol = torch.clamp(reached, self.finest, max(self.finest, LOOSEST))
         if record.inverse is None:
             return Options(rtol)
         layout, inverse = record.inverse

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,11 +14,12 @@ from equilibria.solve.adjoints.base import Adjoint
 from equilibria.solve.adjoints.neumann import JacobianFree
 from equilibria.solve.equation import Derivative, raise_if_failed
 from equilibria.solve.growth import allowed, grown
-from equilibria.solve.implicit import Found, one_step, solve
+from equilibria.solve.implicit import Found, solve, with_gradient
 from equilibria.solve.nonlinear import Nonlinear
 from equilibria.solve.rows import Layout, choose, ratio, relative_by_leaf, subtract
 from equilibria.solve.solvers.base import Solver, check_damping, check_whole
 from equilibria.solve.status import Status
+from equilibria.solve.tolerance import length, ordered
 from equilibria.solve.tree import Leaves
 from equilibria.solve.worst import Worst
 
@@ -33,8 +35,9 @@ class Phantom(Adjoint):
     solve had not, f(z_0) is taken once more, and counted: CONVERGED asks for the size of f there
     (see `Limits`). The gradient is that of the
     truncated path: with r < 1 the norm of damping J + (1 - damping) I, its relative error is at
-    most r^steps, and what z* lacks in accuracy the steps make up in part. Memory: `steps`
-    evaluations of f.
+    most r^steps, and what z* lacks in accuracy the steps make up in part. States along the solver's
+    path (`states`) keep their values and have the gradient of as many steps from there. Memory:
+    `steps` evaluations of f, and as many for each such state.
 
     Source: Bai 2022 (thesis), eq. 5.11 and Alg. 1; Geng et al. 2021.
 
@@ -73,9 +76,7 @@ class Phantom(Adjoint):
         for _ in range(self.steps):
             image = quiet.evaluate(value, everything)
             measured.append(_Measured.of(layout, value, image, quiet.solver))
-            value = [
-                (1 - self.damping) * x + self.damping * y for x, y in zip(value, image, strict=True)
-            ]
+            value = self._step(value, image)
         with torch.no_grad():
             image = quiet.evaluate(value, everything)
             measured.append(_Measured.of(layout, value, image, quiet.solver))
@@ -92,7 +93,9 @@ class Phantom(Adjoint):
                 first = _Measured.of(layout, at, quiet.evaluate(at, everything), solver)
             begun = torch.where(solved, begun, first.start)
             evals = evals + (reached & ~solved)
-        fallen = end.size <= allowed(end.scale, begun, solver.atol)
+        entries = [row.shape[1] for row in layout.rows(start)]
+        absolute = length(ordered(solver.atol), entries) / math.sqrt(sum(entries))
+        fallen = end.size <= allowed(end.scale, begun, absolute)
         reached = reached & (fallen | ~grown(end.scale, begun))
         ended = torch.where(solved, int(Status.MAX_EVALS), found.status)
         status = torch.where(reached, int(Status.CONVERGED), ended)
@@ -114,8 +117,19 @@ class Phantom(Adjoint):
             )
         raise_if_failed(equation.throw, "fixed_point", run)
         if torch.is_grad_enabled():
-            return replace(run, states=[one_step(quiet, state, everything) for state in run.states])
+            return replace(run, states=[self._along(quiet, x, everything) for x in run.states])
         return run
+
+    def _along(self, equation: Nonlinear, state: Leaves, p: Leaves) -> Leaves:
+        """A state of the path with the gradient of as many steps from it."""
+        value = state
+        for _ in range(self.steps):
+            value = self._step(value, equation.evaluate(value, p))
+        return with_gradient(state, value)
+
+    def _step(self, z: Leaves, image: Leaves) -> Leaves:
+        pairs = zip(z, image, strict=True)
+        return [(1 - self.damping) * x + self.damping * y for x, y in pairs]
 
 
 @dataclass(frozen=True)
@@ -135,12 +149,13 @@ class _Measured:
         there = layout.rows([x.detach() for x in image])
         gap = subtract(there, at)
         size, scale, each = layout.norm(gap), layout.norm(there), relative_by_leaf(gap, there)
-        rtol, atol = solver.rtol, solver.atol
-        worst = Worst.of(layout, gap, there, rtol, atol) if solver.per_row else None
+        rtol, atol = ordered(solver.rtol), ordered(solver.atol)
+        worst = Worst.of(layout, gap, there, rtol, atol, per_row=solver.per_row)
         if worst is not None:
-            tolerated = worst.relative <= rtol
-            reached = tolerated | (worst.merit <= 1.0) if atol else tolerated
+            merit = solver.by_leaf or atol
+            reached = worst.merit <= 1.0 if merit else worst.relative <= solver.finest
             return cls(size, scale, worst.relative, each, reached)
+        assert not isinstance(rtol, tuple) and not isinstance(atol, tuple)
         relative = ratio(gap, there)
         reached = relative <= rtol
         if atol:

@@ -16,7 +16,7 @@ from equilibria.solve.growth import allowed, grown
 from equilibria.solve.judge import RUNNING, STALL
 from equilibria.solve.loop import Run
 from equilibria.solve.rows import Rows, choose, norm, subtract
-from equilibria.solve.solvers.base import Limits, Product
+from equilibria.solve.solvers.base import Limits, Product, check_at_least
 from equilibria.solve.status import Status
 
 
@@ -30,6 +30,14 @@ class LinearSolver(Limits, abc.ABC):
     must have fallen below .03 ||g|| as well, or a singular system would pass for solved as soon as
     u is large.
     """
+
+    rtol: float = 1e-4
+    atol: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(self, "rtol", 0.0)
+        check_at_least(self, "atol", 0.0)
 
     @abc.abstractmethod
     def solve(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from equilibria.solve.inverse import Inverse
 from equilibria.solve.rows import Rows, select, subtract
+from equilibria.solve.tolerance import Tolerance, checked, finest, flat
 
 Product = Callable[[Rows], Rows]
 """v -> J v."""
@@ -44,13 +45,11 @@ class Limits:
         max_evals: evaluations of f (vector-Jacobian products, in a backward solve), >= 1.
     """
 
-    rtol: float = 1e-4
-    atol: float = 0.0
+    rtol: Tolerance = 1e-4
+    atol: Tolerance = 0.0
     max_evals: int = 100
 
     def __post_init__(self) -> None:
-        check_at_least(self, "rtol", 0.0)
-        check_at_least(self, "atol", 0.0)
         check_whole(self, "max_evals", 1)
 
 
@@ -59,6 +58,11 @@ class Solver(Limits, abc.ABC):
     """A fixed-point method z_0, z_1, ... with one evaluation of f a step.
 
     Attributes:
+        rtol, atol: a number; or one for each leaf of the state, as a tree like it: `rtol=(1e-2,
+            1e-3)` of a pair. Then each leaf has to meet its own, ||f(z) - z|| <= atol + rtol
+            ||f(z)|| over its entries, so that a large leaf hides nothing of a small one; the best
+            iterate is the one whose worst leaf is nearest to that. The residual that is reported
+            remains that of all leaves together.
         patience: a sample has stalled when its best residual fell by less than 1 % in this many
             iterates, which is looked for once every so many; None never gives up. A Newton step is
             one iterate, however many products it takes; for other methods each evaluation is.
@@ -73,11 +77,35 @@ class Solver(Limits, abc.ABC):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for field in ("rtol", "atol"):
+            object.__setattr__(self, field, checked(_name(self, field), getattr(self, field)))
         given: Any = self.per_row
         if not isinstance(given, bool):
             raise TypeError(f"{_name(self, 'per_row')}: expected a bool, got {given!r}")
         if self.patience is not None:
             check_whole(self, "patience", 1)
+
+    @property
+    def by_leaf(self) -> bool:
+        """Is there a tolerance for each leaf of the state?"""
+        return not (isinstance(self.rtol, int | float) and isinstance(self.atol, int | float))
+
+    @property
+    def finest(self) -> float:
+        """The relative tolerance, the smallest of several."""
+        return finest(self.rtol)
+
+    def like(self, state: object) -> Solver:
+        """This method with its tolerances in the order of a state's leaves.
+
+        Raises:
+            ValueError: they are trees of another structure than the state.
+        """
+        if not self.by_leaf:
+            return self
+        return replace(
+            self, **{name: flat(name, getattr(self, name), state) for name in ("rtol", "atol")}
+        )
 
     @property
     def looks_around(self) -> bool:

@@ -113,7 +113,7 @@ def sweep(
     return Sweep(
         layer=patient.path,
         solver=type(layer.solver).__name__,
-        rtol=layer.solver.rtol,
+        rtol=layer.solver.finest,
         max_evals=layer.solver.max_evals,
         samples=seen.solution.status.numel(),
         entries=rows_of(seen.solution.value, layer.coupled).shape[1],
