@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["HARMONICS", "Motion", "Scenes", "composed", "draw"]
+__all__ = ["HARMONICS", "Motion", "Scenes", "Surface", "composed", "draw"]
 
 HARMONICS = (2, 3, 4)
 """The outline of a shape is a circle whose radius varies so many times around."""
@@ -20,7 +20,10 @@ cosine. All together take away less than half of it."""
 _GREY = 110
 """The brightness that another contrast leaves as it is, of 255."""
 
-_NUMBERS = 20 + 2 * len(HARMONICS)
+CANDIDATES = 6
+"""Parts of photographs from which each layer's is chosen."""
+
+_NUMBERS = 17 + 2 * len(HARMONICS) + 3 * CANDIDATES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +87,114 @@ class Scenes:
     backward: np.ndarray
 
 
+_CELL = 8
+"""Pixels of the side of a cell, of which the details of a photograph are summed."""
+
+_ENOUGH = 5.0
+"""Levels, of 255, by which pixels differ from their neighbours, on average, where details are."""
+
+
+@dataclass(frozen=True)
+class Surface:
+    """What is known of a photograph when scenes are drawn.
+
+    Attributes:
+        size: Height and width.
+        sums: Of differences between neighbours, over all cells of 8 x 8 pixels above and to the
+            left, int64, ``(1 + rows, 1 + columns)``.
+    """
+
+    size: tuple[int, int]
+    sums: np.ndarray
+
+    @classmethod
+    def of(cls, photograph: np.ndarray) -> Surface:
+        """Measure a photograph, uint8, ``(3, height, width)``."""
+        height, width = photograph.shape[1:]
+        grey = photograph.sum(0, dtype=np.int64)  # three times the level
+        grey = np.pad(grey, ((0, -height % _CELL + 1), (0, -width % _CELL + 1)), mode="edge")
+        change = abs(np.diff(grey, axis=0))[:, :-1] + abs(np.diff(grey, axis=1))[:-1]
+        rows, columns = (length // _CELL for length in change.shape)
+        cells = change.reshape(rows, _CELL, columns, _CELL).sum((1, 3))
+        return cls((height, width), np.pad(cells.cumsum(0).cumsum(1), ((1, 0), (1, 0))))
+
+    def details(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """By how many levels neighbours differ within boxes, on average, ``(count,)``.
+
+        Args:
+            low: Left and upper edge of each, in pixels, ``(count, 2)``.
+            high: Right and lower edge, ``(count, 2)``.
+        """
+        most = np.array(self.sums.shape[::-1]) - 1
+        left, top = np.clip(np.floor(low / _CELL).astype(np.int64), 0, most - 1).T
+        right, bottom = np.clip(np.ceil(high / _CELL).astype(np.int64), 1, most).T
+        right, bottom = np.maximum(right, left + 1), np.maximum(bottom, top + 1)
+        sums = self.sums
+        total = sums[bottom, right] - sums[top, right] - sums[bottom, left] + sums[top, left]
+        return total / (3 * _CELL**2 * (right - left) * (bottom - top))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Parts of photographs that layers could show, ``(scenes, layers)``.
+
+    Attributes:
+        photograph: Which.
+        there: Their middles.
+        scale: Pixels of the photograph in one of the image.
+        details: Of `Surface.details`.
+    """
+
+    photograph: np.ndarray
+    there: np.ndarray
+    scale: np.ndarray
+    details: np.ndarray
+
+    @classmethod
+    def draw(
+        cls,
+        drawn: tuple[np.ndarray, np.ndarray, np.ndarray],
+        spans: np.ndarray,
+        scale: np.ndarray,
+        surfaces: Sequence[Surface],
+    ) -> _Part:
+        """A part for each layer, by three numbers in [0, 1).
+
+        Args:
+            drawn: Which photograph, and where in it across and down.
+            spans: Width and height of what the layer shows, in pixels of the image.
+            scale: Pixels of the photograph in one of the image, fewer where it is too small.
+            surfaces: Of each photograph.
+        """
+        which, *place = drawn
+        number = np.floor(which * len(surfaces)).astype(np.int64)
+        sizes = np.array([surface.size[::-1] for surface in surfaces], np.float64)
+        available = sizes[number] - 1
+        scale = np.minimum(scale, (available / spans).min(-1))
+        half = scale[..., None] * spans / 2
+        there = available / 2 + (np.stack(place, -1) - 0.5) * (available - 2 * half)
+        details = np.empty(number.shape)
+        for each in np.unique(number):
+            mine = number == each
+            low, high = there[mine] - half[mine], there[mine] + half[mine]
+            details[mine] = surfaces[each].details(low, high)
+        return cls(number, there, scale, details)
+
+    @classmethod
+    def first_with_details(cls, parts: Sequence[_Part]) -> _Part:
+        """For each layer, the first part with enough details, or that which has most."""
+        details = np.stack([part.details for part in parts])
+        enough = details >= _ENOUGH
+        chosen = np.where(enough.any(0), enough.argmax(0), details.argmax(0))
+
+        def pick(name: str) -> np.ndarray:
+            values = np.stack([getattr(part, name) for part in parts])
+            index = chosen.reshape(1, *chosen.shape, *[1] * (values.ndim - 3))
+            return np.take_along_axis(values, index, 0)[0]
+
+        return cls(pick("photograph"), pick("there"), pick("scale"), pick("details"))
+
+
 def composed(outer: np.ndarray, inner: np.ndarray) -> np.ndarray:
     """The affine map that applies `inner`, then `outer`."""
     linear, offset = outer[..., :2], outer[..., 2:]
@@ -96,15 +207,18 @@ def draw(
     seeds: Sequence[Sequence[int]],
     size: tuple[int, int],
     motion: Motion,
-    photographs: Sequence[tuple[int, int]],
+    surfaces: Sequence[Surface],
 ) -> Scenes:
     """Draw scenes, each by a seed of its own.
+
+    Each layer shows the first of six random parts of photographs that has details, or the one that
+    has most: what moves without any cannot be told.
 
     Args:
         seeds: Whole numbers that decide each scene.
         size: Height and width of the images.
         motion: How layers move.
-        photographs: Height and width of each photograph.
+        surfaces: What is known of each photograph.
     """
     height, width = size
     fewest, most = motion.shapes
@@ -142,20 +256,19 @@ def draw(
     )
 
     # Texture: a part of a photograph, mirrored, turned and scaled, within its edges where it fits.
-    choice = np.floor(next(numbers) * len(photographs)).astype(np.int64)
-    available = np.array(photographs, np.float64)[choice][..., ::-1] - 1  # width, height
     angle = math.radians(20) * (2 * next(numbers) - 1)
     cosine, sine = np.cos(angle), abs(np.sin(angle))
-    spans = np.stack([cosine * width + sine * height, sine * width + cosine * height], -1)
+    around = 3 * radius * np.maximum(aspect, 1 / aspect)  # holds the shape, whatever its outline
+    spans = np.stack([around, around], -1)
+    spans[:, 0, 0] = (cosine * width + sine * height)[:, 0]
+    spans[:, 0, 1] = (sine * width + cosine * height)[:, 0]
     scale = np.exp(0.3 * (2 * next(numbers) - 1))  # pixels of the photograph in one of the image
-    scale = np.minimum(scale, (available / spans).min(-1))
-    spare = available - scale[..., None] * spans
-    place = np.stack([next(numbers), next(numbers)], -1)
-    there = available / 2 + (place - 0.5) * spare
-    linear = scale[..., None, None] * _rotation(angle)
+    draws = [(next(numbers), next(numbers), next(numbers)) for _ in range(CANDIDATES)]
+    parts = [_Part.draw(each, spans, scale, surfaces) for each in draws]
+    part = _Part.first_with_details(parts)
+    linear = part.scale[..., None, None] * _rotation(angle)
     linear[..., 0, :] *= np.where(next(numbers) < 0.5, -1.0, 1.0)[..., None]
-    centre = np.broadcast_to(np.array([(width - 1) / 2, (height - 1) / 2]), there.shape)
-    texture = _about(linear, centre, there)
+    texture = _about(linear, middle, part.there)
 
     # Colour: contrast about a middle grey, brightness, and a tint.
     contrast = np.exp(0.3 * (2 * next(numbers) - 1))
@@ -167,7 +280,7 @@ def draw(
     assert next(numbers, None) is None  # `_NUMBERS` is how many there are
     return Scenes(
         there=np.arange(1 + most) <= count[:, None],
-        photograph=choice,
+        photograph=part.photograph,
         texture=texture,
         colour=np.stack([gain, added], 2),
         local=local,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from equilibria.data.flow import drawn, rendered
-from equilibria.data.flow.drawn import Motion, Scenes
+from equilibria.data.flow.drawn import Motion, Scenes, Surface
 from equilibria.data.flow.pairs import FlowSet, Pair, Size
 from equilibria.data.flow.photographs import find as _photographs
 from equilibria.data.flow.rendered import Rendered
@@ -24,7 +25,7 @@ COUNT, TEST = 8_000, 200
 """Pairs to learn from and to test on, where nobody says how many."""
 
 # A part of the checksum: another way of drawing makes other pairs.
-_FORMAT = 1
+_FORMAT = 2
 
 _BLOCK = 1 << 17
 """Pixels of the images that are made at once, but of one pair at least: it bounds the memory, a few
@@ -112,10 +113,13 @@ class Layers:
     def _scenes(self, places: Tensor) -> Iterator[Scenes]:
         """The scenes of some places, as many at once as `_BLOCK` allows."""
         height, width = self.size(0)
-        sizes = [(photo.shape[1], photo.shape[2]) for photo in self.photographs]
         for block in places.split(max(1, _BLOCK // (height * width))):
             seeds = [(self.seed, self.part, self.numbers[k]) for k in block.tolist()]
-            yield drawn.draw(seeds, (height, width), self.motion, sizes)
+            yield drawn.draw(seeds, (height, width), self.motion, self._surfaces)
+
+    @cached_property
+    def _surfaces(self) -> list[Surface]:
+        return [Surface.of(photograph.numpy()) for photograph in self.photographs]
 
 
 def _pixels(image: Tensor) -> Tensor:
