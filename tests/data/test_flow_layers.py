@@ -235,7 +235,7 @@ def test_it_needs_no_download(cache: Path) -> None:
 def test_photographs_of_a_folder(tmp_path: Path, cache: Path) -> None:
     folder = tmp_path / "views"
     folder.mkdir()
-    for k, size in enumerate(((40, 120), (1500, 3000))):
+    for k, size in enumerate(((40, 120), (600, 1200))):
         pixels = np.random.default_rng(k).integers(0, 256, (*size, 3)).astype(np.uint8)
         Image.fromarray(pixels).save(folder / f"{k}.png")
     found = load("layers", count=2, test=1, size=SIZE, photographs=str(folder))

@@ -68,10 +68,10 @@ def write(path: Path, field: FlowField) -> None:
         ValueError: If the flow of a valid pixel is beyond 1e9, which stands for unknown.
         DataError: If the file cannot be written.
     """
-    most = float(field.flow.abs().amax(0)[field.valid].max())
+    most = float(field.flow.detach().abs().amax(0)[field.valid].max())
     if most > _MOST:
         raise ValueError(f"{path.name}: a .flo file holds flow up to 1e9 pixels, got {most:g}")
-    flow = torch.where(field.valid, field.flow, _UNKNOWN).permute(1, 2, 0)
+    flow = torch.where(field.valid, field.flow.detach(), _UNKNOWN).permute(1, 2, 0)
     height, width = field.size
     values = flow.cpu().contiguous().numpy().astype("<f4")
     replace_file(path, _HEAD.pack(MAGIC, width, height) + values.tobytes())
