@@ -9,6 +9,7 @@ import torch
 from accelerate import Accelerator
 
 from equilibria.data.errors import DataError
+from equilibria.models.flow.configs import FlowConfig
 from equilibria.models.graph import GraphConfig
 from equilibria.models.recurrent import RecurrentConfig
 from equilibria.models.sequence.config import SequenceConfig
@@ -20,7 +21,13 @@ from equilibria.train.trainer import Trainer
 CORPORA = {"ptb": 10_000, "wikitext2": 33_278, "wikitext103": 267_735}
 """Tokens of the vocabularies, for recipes whose data are not read here."""
 
-SMALL = {GraphConfig: 1e5, SequenceConfig: 4e6, VisionConfig: 1e5, RecurrentConfig: 1e5}
+SMALL = {
+    FlowConfig: 1e6,
+    GraphConfig: 1e5,
+    SequenceConfig: 4e6,
+    VisionConfig: 1e5,
+    RecurrentConfig: 1e5,
+}
 """Parameters of a model that takes steps here, by what its config is; others all do."""
 
 
@@ -151,6 +158,16 @@ def test_a_shipped_recipe_of_graphs_starts(name):
     summary = trainer.tally.summary(trainer.task)
     assert summary["forward"]["status"]["CONVERGED"] > 0.98
     assert summary["adjoint"]["status"]["CONVERGED"] > 0.98
+
+
+@pytest.mark.parametrize("name", small(FlowConfig))
+def test_a_shipped_recipe_of_flow_starts(name):
+    options = ["--schedule.name", "Constant", "--schedule.warmup", "0", "--batch_size", "2"]
+    options += ["--task.size", "[64, 64]", "--task.samples", "2", "--task.test", "1"]
+    recipe = recipes.load(name, options)
+    trainer = Trainer(recipe, loaded(recipe), Accelerator(cpu=True))
+    found = losses(trainer, 12)  # the same two pairs each time
+    assert min(found[6:]) < 0.8 * found[0]
 
 
 @pytest.mark.parametrize("name", ["adding", "order", pytest.param("har2", marks=pytest.mark.data)])

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from equilibria.data import load
+from equilibria.data import available, load
 from equilibria.data.errors import DataError
 from equilibria.data.flow import FlowSet, Pairs
 from equilibria.metric import Sums
@@ -28,8 +28,14 @@ __all__ = ["FlowTask", "OpticalFlow"]
 GENERATED = "layers"
 """The data set that is generated."""
 
-_OF_GENERATED = ("size", "shift", "photographs", "data_seed")
-"""Fields that are for it alone."""
+_ONLY = {
+    **dict.fromkeys(("size", "shift", "photographs", "data_seed"), (GENERATED,)),
+    "render": ("sintel", "things"),
+}
+"""Fields that are for some data sets alone, and which."""
+
+_SPARSE = ("kitti", "hd1k")
+"""Data sets whose flow is known at single pixels."""
 
 _REFERENCE = 8
 """Pairs that are read at once where no model looks at them."""
@@ -53,6 +59,7 @@ class OpticalFlow(TaskConfig):
         photographs: what generated layers show: a folder of images, or the name of a data set of
             images of scenes, such as camvid; null for two that come with scikit-learn.
         data_seed: of all generated pairs.
+        render: pass of `sintel` and `things` that is read, "clean" or "final"; null for both.
         samples: training pairs to learn from, spread evenly over all; of generated ones, how many
             there are; null for all, or 8,000.
         test: pairs to evaluate on, spread evenly over all; of generated ones, how many there are;
@@ -71,8 +78,9 @@ class OpticalFlow(TaskConfig):
         erase: probability that one or two rectangles of the second image are covered with its mean
             colour.
         erased: shortest and longest side of these, in pixels.
-        sparse: the flow of training pairs is known at single pixels, as in KITTI: it is not
-            interpolated where pairs are scaled, but each pixel's is moved to the nearest.
+        sparse: the flow of training pairs is known at single pixels: it is not interpolated where
+            pairs are scaled, but each pixel's is moved to the nearest. Null: so it is in `kitti`
+            and `hd1k`.
         max_flow: length of a flow, in pixels, from which on its pixel is not learned from.
         gamma: weight of the flow before the last, of networks that refine step by step.
     """
@@ -82,6 +90,7 @@ class OpticalFlow(TaskConfig):
     shift: float | None = None
     photographs: str | None = None
     data_seed: int = 0
+    render: Literal["clean", "final"] | None = None
     samples: int | None = None
     test: int | None = None
     crop: tuple[int, int] | None = None
@@ -94,7 +103,7 @@ class OpticalFlow(TaskConfig):
     asymmetric: float = 0.0
     erase: float = 0.0
     erased: tuple[int, int] = (50, 100)
-    sparse: bool = False
+    sparse: bool | None = None
     max_flow: float = 400.0
     gamma: float = 0.8
 
@@ -126,13 +135,12 @@ class OpticalFlow(TaskConfig):
             raise ValueError(f"max_flow must be positive; got {self.max_flow}")
         if not 0.0 <= self.gamma <= 1.0:
             raise ValueError(f"gamma must lie in [0, 1]; got {self.gamma}")
-        given = [name for name in _OF_GENERATED if getattr(self, name) != _default(name)]
-        if self.data != GENERATED and given:
-            raise ValueError(
-                f"{' and '.join(given)} {'is' if len(given) == 1 else 'are'} for data "
-                f"{GENERATED}, which are generated, and data is {self.data}: leave out what is "
-                "named"
-            )
+        for name, sets in _ONLY.items():
+            if self.data not in sets and getattr(self, name) != _default(name):
+                raise ValueError(
+                    f"{name} is for data {' and '.join(sets)}, and data is {self.data}: leave it "
+                    "out"
+                )
 
     @override
     def load(self, data_dir: Path | None = None) -> FlowTask:
@@ -142,15 +150,18 @@ class OpticalFlow(TaskConfig):
 
     @override
     def load_other(self, run: Path, data_dir: Path | None = None) -> FlowTask:
-        """Read pairs to evaluate on, each at its own size."""
-        return replace(self, crop=None, samples=None).load(data_dir)
+        """Read pairs to evaluate on, each at its own size: all, but of generated ones `test`."""
+        test = self.test if self.data == GENERATED else None
+        config = replace(self, crop=None, samples=None, test=test)
+        return FlowTask(config, data_dir, other=True)
 
     @override
     def at(self, data: str | Path) -> Self:
-        config = super().at(data)
-        if config.data == GENERATED:
-            return config
-        return replace(config, **{name: _default(name) for name in _OF_GENERATED})
+        kept = replace(self, **{name: _default(name) for name in _ONLY})
+        found = super(OpticalFlow, kept).at(data)
+        # What is for both data sets stays as it was asked for.
+        asked = {name: getattr(self, name) for name, sets in _ONLY.items() if found.data in sets}
+        return replace(found, **asked)
 
     @property
     def view(self) -> View:
@@ -166,7 +177,7 @@ class OpticalFlow(TaskConfig):
             asymmetric=self.asymmetric,
             erase=self.erase,
             erased=self.erased,
-            sparse=self.sparse,
+            sparse=self.data in _SPARSE if self.sparse is None else self.sparse,
         )
 
 
@@ -183,6 +194,8 @@ class FlowTask(Task):
     Args:
         config: what the recipe says.
         data_dir: folder to look for data sets in, before EQUILIBRIA_DATA.
+        other: no run learns from them: all pairs of a folder without parts are test pairs, and
+            sizes may differ.
 
     Raises:
         ValueError: there is no such data set, or the config does not fit it.
@@ -193,9 +206,12 @@ class FlowTask(Task):
     metrics = endpoints.METRICS
     baseline = "zero flow"
 
-    def __init__(self, config: OpticalFlow, data_dir: Path | None = None) -> None:
-        self.config = config
-        found = _found(config, data_dir)
+    def __init__(
+        self, config: OpticalFlow, data_dir: Path | None = None, *, other: bool = False
+    ) -> None:
+        self.config, self.other = config, other
+        whole = other and config.data not in available(FlowSet)
+        found = _found(config, data_dir, {"whole": True} if whole else {})
         splits = {"train": found.train, "valid": found.valid, "test": found.test}
         self.pairs = {name: pairs for name, pairs in splits.items() if pairs is not None}
         for name, count in (("train", config.samples), ("test", config.test)):
@@ -212,29 +228,30 @@ class FlowTask(Task):
                 f"{type(config).__name__} describes no network for optical flow: take deq-raft, "
                 "deq-gma, raft or gma"
             )
-        # Numbers on no device: what is asked is whether the network takes images of this size.
-        images = torch.empty(1, 3, *self._size(), device="meta")
-        config.check((images, images))
+        for size in self._sizes():
+            # Numbers on no device: what is asked is whether the network takes images of this size.
+            images = torch.empty(1, 3, *size, device="meta")
+            config.check((images, images))
         return config
 
-    def _size(self) -> tuple[int, int]:
-        """The height and width of training images as they are shown.
+    def _sizes(self) -> list[tuple[int, int]]:
+        """The height and width of training images as they are shown; of other images all.
 
         Raises:
-            ValueError: they differ.
+            ValueError: those of training images differ.
         """
         if self.config.crop is not None:
-            return self.config.crop
-        pairs = self.pairs.get("train", self.pairs["test"])
+            return [self.config.crop]
+        pairs = self.pairs["test" if self.other else self.splits[0]]
         sizes = sorted({pairs.size(k) for k in range(len(pairs))})
-        if len(sizes) > 1:
+        if len(sizes) > 1 and not self.other:
             (high, wide), (other_high, other_wide) = sizes[0], sizes[-1]
             raise ValueError(
                 f"the images of {self.source} differ in size, from {high} x {wide} to "
                 f"{other_high} x {other_wide} pixels (height x width): show parts of one size with "
                 "task.crop"
             )
-        return sizes[0]
+        return sizes
 
     @override
     def feed(self, batch_size: int, seed: int) -> Feed:
@@ -311,10 +328,12 @@ class FlowTask(Task):
         return {name: figure(total) for name, figure in known if figure is not None}
 
 
-def _found(config: OpticalFlow, data_dir: Path | None) -> FlowSet:
+def _found(config: OpticalFlow, data_dir: Path | None, options: dict[str, Any]) -> FlowSet:
     """The data set that the recipe names."""
-    data, options = config.data, dict[str, Any]()
+    data = config.data
     assert data is not None  # as `load` has checked
+    if config.render is not None:
+        options = {"render": config.render}
     if data == GENERATED:
         options = {
             "size": config.size,
