@@ -187,5 +187,5 @@ def test_a_tolerance_for_each_leaf_is_a_list(tree):
     recipe = recipes.parse(tree, ["--solver.rtol", "[1e-2, 1e-3]", "--solver.atol", "0"])
     assert recipe.solver is not None and recipe.solver.rtol == (1e-2, 1e-3)
     assert recipes.parse(recipes.dump(recipe)) == recipe
-    with pytest.raises(ConfigError, match="solver.rtol"):
+    with pytest.raises(ConfigError, match=r"solver\.rtol"):
         recipes.parse(tree, ["--solver.rtol", "[1e-2, small]"])
