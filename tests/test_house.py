@@ -203,7 +203,7 @@ def test_recipes_are_shipped() -> None:
         *("adding", "camvid", "chains", "cityscapes-large-paper", "cityscapes-small-paper"),
         *("cityscapes-xl-paper", "copy-memory", "cora", "cox2"),
         *("digits", "digits-jr", "dsa19"),
-        *("flow-chairs-gpu", "flow-hd1k-gpu", "flow-kitti-gpu", "flow-layers", "flow-layers-gpu"),
+        *("flow-chairs-gpu", "flow-kitti-gpu", "flow-layers", "flow-layers-gpu"),
         *("flow-layers-raft", "flow-sintel-gpu", "flow-things-gpu"),
         *("google12", "google30", "har2"),
         *("mnist", "mnist-dense", "mnist-dense-gpu", "noisy-cifar10", "noisy-mnist", "order"),

@@ -364,19 +364,19 @@ FULL = View(
 
 def test_a_batch_is_a_function_of_seed_and_step_whatever_process_makes_it():
     pairs = Listed(noise(40, 48, seed) for seed in range(12))
-    feed = FlowFeed(pairs, 4, 0, view=FULL)
+    feed = FlowFeed(pairs, 4, 0, view=lambda _: FULL)
     whole = feed.batch(1)
     assert whole.inputs[0].shape == (4, 3, 32, 40) and whole.targets[1].dtype == torch.bool
-    again = FlowFeed(pairs, 4, 0, view=FULL)
+    again = FlowFeed(pairs, 4, 0, view=lambda _: FULL)
     halves = [again.batch(1, Part(k, 2)) for k in range(2)]
     for full, *parts in zip(
         (*whole.inputs, *whole.targets), *((*h.inputs, *h.targets) for h in halves), strict=True
     ):
         torch.testing.assert_close(full, torch.cat(parts), rtol=1e-4, atol=1e-2)
-    other = FlowFeed(pairs, 4, 1, view=FULL).batch(1)
+    other = FlowFeed(pairs, 4, 1, view=lambda _: FULL).batch(1)
     assert not torch.equal(whole.inputs[0], other.inputs[0])
     # The same pairs in another pass are seen otherwise.
-    alone = FlowFeed(pairs.select(torch.tensor([0])), 1, 0, view=FULL)
+    alone = FlowFeed(pairs.select(torch.tensor([0])), 1, 0, view=lambda _: FULL)
     assert not torch.equal(alone.batch(0).inputs[0], alone.batch(1).inputs[0])
 
 
@@ -388,6 +388,36 @@ def test_pairs_of_any_sizes_share_a_batch_where_parts_of_one_size_are_shown(list
     assert found == [(40 + 8 * k, 48) for k in range(4)]
     with pytest.raises(ValueError, match="differ in size, from 40 x 48 to 64 x 48 pixels"):
         listed(pairs).complete(recipes.parse(TREE).model)
+
+
+def test_data_sets_are_learned_from_together(monkeypatch):
+    """Each as often as is said; the flow of one that knows single pixels is not interpolated."""
+    sets = {
+        "things": [noise(40, 48, k, valid=1.1) for k in range(3)],
+        "kitti": [noise(36, 52, 3 + k, valid=0.3) for k in range(2)],
+    }
+
+    def found(name, *_, **__):
+        pairs = Listed(sets[name])
+        return FlowSet(title=name, train=pairs, test=pairs, checksum=f"sha256:{name}")
+
+    monkeypatch.setattr(tasks, "load", found)
+    options = {"data": "things", "crop": (32, 40), "scale": (1.2, 1.5)}
+    plain = OpticalFlow(**options).load()
+    task = OpticalFlow(**options, mixed={"kitti": 4, "things": 3}).load()
+    feed = task.feed(17, 0)
+    assert feed.steps == 1 and plain.feed(3, 0).steps == 1
+    shares = feed.batch(0).targets[1].float().mean((1, 2))
+    assert int((shares == 1.0).sum()) == 3 * 3 and int((shares < 0.4).sum()) == 4 * 2
+    assert task.checksum != plain.checksum and task.source == "things, with kitti"
+    assert [batch.samples for batch in task.batches("test", 8)] == [3]
+    assert task.mixture is not None
+    some = task.mixture.select(torch.tensor([0, 9, 16]))
+    assert [some.sparse(k) for k in range(3)] == [False, True, True]
+    assert torch.equal(some.pair(1).flow, sets["kitti"][0].flow)
+    assert torch.equal(some.batch(torch.tensor([2])).flow[0], sets["kitti"][1].flow)
+    with pytest.raises(ValueError, match="kitti must be at least 1"):
+        OpticalFlow(**options, mixed={"kitti": 0})
 
 
 # --- what is refused -----------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -27,13 +28,15 @@ class FlowFeed(Feed):
         pairs: what to learn from.
         batch_size: pairs a batch, of all processes together.
         seed: of the orders, and of how pairs are seen.
-        view: how they are seen.
+        view: how the pair at a place is seen.
 
     Raises:
         ValueError: the pairs do not fill one batch.
     """
 
-    def __init__(self, pairs: Pairs, batch_size: int, seed: int, *, view: View) -> None:
+    def __init__(
+        self, pairs: Pairs, batch_size: int, seed: int, *, view: Callable[[int], View]
+    ) -> None:
         self.pairs, self.seed, self.view = pairs, seed, view
         self.order = Order(len(pairs), batch_size, seed)
         self.steps = self.order.steps
@@ -57,9 +60,9 @@ class FlowFeed(Feed):
         return batch_of(self._seen(places, mine))
 
     def _seen(self, places: Tensor, drawn: Tensor) -> Pair:
-        alike = len({self.pairs.size(k) for k in places.tolist()}) == 1
+        alike = len({(self.view(k), self.pairs.size(k)) for k in places.tolist()}) == 1
         parts = [
-            seen(checked(self.pairs.batch(each), each), self.view, numbers)
+            seen(checked(self.pairs.batch(each), each), self.view(int(each[0])), numbers)
             for each, numbers in zip(
                 *((places[None], drawn[None]) if alike else (places[:, None], drawn[:, None])),
                 strict=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from equilibria.tasks.base import Task, TaskConfig, known
 from equilibria.tasks.feed import WHOLE, Batch, Feed, Part
 from equilibria.tasks.flow import endpoints
 from equilibria.tasks.flow.feed import FlowFeed, batch_of, checked
+from equilibria.tasks.flow.mixture import Ingredient, Mixture
 from equilibria.tasks.flow.view import View
 
 __all__ = ["FlowTask", "OpticalFlow"]
@@ -60,6 +62,9 @@ class OpticalFlow(TaskConfig):
             images of scenes, such as camvid; null for two that come with scikit-learn.
         data_seed: of all generated pairs.
         render: pass of `sintel` and `things` that is read, "clean" or "final"; null for both.
+        mixed: names of data sets whose training pairs are learned from together with those of
+            `data`, and how many times a pass has each; `data` itself may be among them. Null for
+            `data` alone.
         samples: training pairs to learn from, spread evenly over all; of generated ones, how many
             there are; null for all, or 8,000.
         test: pairs to evaluate on, spread evenly over all; of generated ones, how many there are;
@@ -91,6 +96,7 @@ class OpticalFlow(TaskConfig):
     photographs: str | None = None
     data_seed: int = 0
     render: Literal["clean", "final"] | None = None
+    mixed: dict[str, int] | None = None
     samples: int | None = None
     test: int | None = None
     crop: tuple[int, int] | None = None
@@ -135,6 +141,9 @@ class OpticalFlow(TaskConfig):
             raise ValueError(f"max_flow must be positive; got {self.max_flow}")
         if not 0.0 <= self.gamma <= 1.0:
             raise ValueError(f"gamma must lie in [0, 1]; got {self.gamma}")
+        for name, times in (self.mixed or {}).items():
+            if times < 1:
+                raise ValueError(f"mixed.{name} must be at least 1, a number of times; got {times}")
         for name, sets in _ONLY.items():
             if self.data not in sets and getattr(self, name) != _default(name):
                 raise ValueError(
@@ -152,7 +161,7 @@ class OpticalFlow(TaskConfig):
     def load_other(self, run: Path, data_dir: Path | None = None) -> FlowTask:
         """Read pairs to evaluate on, each at its own size: all, but of generated ones `test`."""
         test = self.test if self.data == GENERATED else None
-        config = replace(self, crop=None, samples=None, test=test)
+        config = replace(self, crop=None, mixed=None, samples=None, test=test)
         return FlowTask(config, data_dir, other=True)
 
     @override
@@ -177,8 +186,11 @@ class OpticalFlow(TaskConfig):
             asymmetric=self.asymmetric,
             erase=self.erase,
             erased=self.erased,
-            sparse=self.data in _SPARSE if self.sparse is None else self.sparse,
         )
+
+    def is_sparse(self, data: str | None) -> bool:
+        """Return whether training pairs of a data set have their flow at single pixels."""
+        return data in _SPARSE if self.sparse is None else self.sparse
 
 
 def _default(name: str) -> Any:
@@ -217,9 +229,41 @@ class FlowTask(Task):
         for name, count in (("train", config.samples), ("test", config.test)):
             if count is not None and name in self.pairs:
                 self.pairs[name] = _spread(self.pairs[name], count, name)
+        self.checksum, self.source = found.checksum, found.title
+        self.mixture = self._mixed(data_dir) if config.mixed else None
         self.splits = tuple(self.pairs)
         self.eval_split = "valid" if "valid" in self.splits else "test"
-        self.checksum, self.source = found.checksum, found.title
+
+    def _mixed(self, data_dir: Path | None) -> Mixture:
+        """The training pairs of all data sets; their checksum and title become the task's."""
+        config, own = self.config, self._training
+        mixed = {str(config.data): 1, **(config.mixed or {})}
+        parts, checksums, titles = list[Ingredient](), list[str](), list[str]()
+        for name, times in mixed.items():
+            pairs = own
+            if name != config.data:
+                found = load(name, data_dir, kind=FlowSet)
+                if (pairs := found.train) is None:
+                    raise ValueError(f"{found.title} has no pairs to learn from")
+                titles.append(found.title)
+                checksums.append(found.checksum)
+            parts.append(Ingredient(pairs=pairs, times=times, sparse=config.is_sparse(name)))
+        if titles:
+            digest = hashlib.sha256("\n".join([self.checksum, *checksums]).encode())
+            self.checksum = f"sha256:{digest.hexdigest()}"
+            self.source = f"{self.source}, with {' and '.join(titles)}"
+        return Mixture(parts)
+
+    @property
+    def _training(self) -> Pairs:
+        """The pairs of the data set itself that are learned from.
+
+        Raises:
+            ValueError: there are none.
+        """
+        if "train" not in self.pairs:
+            raise ValueError(f"{self.source} has no pairs to learn from")
+        return self.pairs["train"]
 
     @override
     def complete(self, config: ModelConfig) -> ModelConfig:
@@ -242,7 +286,7 @@ class FlowTask(Task):
         """
         if self.config.crop is not None:
             return [self.config.crop]
-        pairs = self.pairs["test" if self.other else self.splits[0]]
+        pairs = self.mixture or self.pairs["test" if self.other else self.splits[0]]
         sizes = sorted({pairs.size(k) for k in range(len(pairs))})
         if len(sizes) > 1 and not self.other:
             (high, wide), (other_high, other_wide) = sizes[0], sizes[-1]
@@ -255,9 +299,14 @@ class FlowTask(Task):
 
     @override
     def feed(self, batch_size: int, seed: int) -> Feed:
-        if "train" not in self.pairs:
-            raise ValueError(f"{self.source} has no pairs to learn from")
-        return FlowFeed(self.pairs["train"], batch_size, seed, view=self.config.view)
+        config, mixture = self.config, self.mixture
+        views = {sparse: replace(config.view, sparse=sparse) for sparse in (False, True)}
+        if mixture is not None:
+            return FlowFeed(
+                mixture, batch_size, seed, view=lambda place: views[mixture.sparse(place)]
+            )
+        view = views[config.is_sparse(config.data)]
+        return FlowFeed(self._training, batch_size, seed, view=lambda place: view)
 
     @override
     def batches(self, split: str, batch_size: int, part: Part = WHOLE) -> Iterator[Batch]:
