@@ -27,6 +27,7 @@ RUNS = (
     "doctor",
     "gradients",
     "predict",
+    "flow",
     "generate",
     "export",
     "memory",

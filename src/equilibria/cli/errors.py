@@ -18,6 +18,7 @@ LESS = {
     "doctor": "lower --samples",
     "gradients": "lower --samples",
     "initialise": "lower --samples",
+    "flow": "try --correlation on-demand, or smaller images",
     "predict": "lower --batch-size, or have large images seen through a smaller --window",
 }
 """What takes less memory, by command."""

@@ -9,17 +9,16 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 from equilibria.train import files
 from equilibria.train.lock import lock
 
-__all__ = ["Journal", "JournalError", "journal"]
+__all__ = ["Journal", "JournalError", "Layout", "journal"]
 
-ABOUT, ROWS, TABLE = "about.json", "predictions.jsonl", "predictions.csv"
-FOLDERS = ("masks", "overlays")
-PICTURES = ("mask", "overlay")
+ABOUT = "about.json"
 
 FLUSHED = 1.0
 """Seconds between two flushes of the rows to the disk: a power cut takes no more. A process that is
@@ -33,9 +32,34 @@ class JournalError(RuntimeError):
     """The folder belongs to another prediction, or to something else; the message says which."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """What is in the folder of a prediction.
+
+    Attributes:
+        rows: name of the file of rows.
+        table: name of the table of them.
+        folders: of what is written for each image.
+        files: keys of a row that each name a file in these folders.
+    """
+
+    rows: str = "predictions.jsonl"
+    table: str = "predictions.csv"
+    folders: tuple[str, ...] = ("masks", "overlays")
+    files: tuple[str, ...] = ("mask", "overlay")
+
+
+PREDICTIONS = Layout()
+"""Of classes and masks."""
+
+
 @contextmanager
 def journal(
-    folder: Path, about: Mapping[str, Any], *, overwrite: bool = False
+    folder: Path,
+    about: Mapping[str, Any],
+    *,
+    overwrite: bool = False,
+    layout: Layout = PREDICTIONS,
 ) -> Iterator[Journal]:
     """Open the journal in a folder, or begin one, with the lock on it for a block.
 
@@ -46,6 +70,7 @@ def journal(
         folder: where it is; created if missing.
         about: what decides the rows: the run, its weights, the options.
         overwrite: start again, without what an earlier call has written.
+        layout: what is in it.
 
     Raises:
         JournalError: the folder holds something else, or predictions by another model or under
@@ -57,32 +82,32 @@ def journal(
     folder.mkdir(parents=True, exist_ok=True)
     with lock(folder):
         if overwrite:
-            for name in (ROWS, TABLE):
+            for name in (layout.rows, layout.table):
                 (folder / name).unlink(missing_ok=True)
-            for name in FOLDERS:
+            for name in layout.folders:
                 shutil.rmtree(folder / name, ignore_errors=True)
-        for each in (folder, *(folder / name for name in FOLDERS)):
+        for each in (folder, *(folder / name for name in layout.folders)):
             if each.is_dir():
                 files.clear(each)
         files.write_json(folder / ABOUT, wanted)
-        rows = folder / ROWS
+        rows = folder / layout.rows
         content = rows.read_bytes() if rows.exists() else b""
         lines = content.split(b"\n")[:-1]  # without what is left of a row
-        kept = b"".join(line + b"\n" for line in lines if _drawn(folder, line))
+        kept = b"".join(line + b"\n" for line in lines if _drawn(folder, line, layout))
         if kept != content or not rows.exists():
             files.write_bytes(rows, kept)
         with rows.open("a", encoding="utf-8") as file:
             try:
-                yield Journal(folder, file)
+                yield Journal(folder, file, layout)
             finally:
                 os.fsync(file.fileno())
 
 
-def _drawn(folder: Path, line: bytes) -> bool:
+def _drawn(folder: Path, line: bytes, layout: Layout) -> bool:
     """Whether the pictures of a row are there: pictures are not flushed to the disk one by one."""
     try:
         row = files.from_json(line.decode())
-        names = [row[key] for key in PICTURES if key in row]
+        names = [row[key] for key in layout.files if key in row]
     except (ValueError, TypeError):  # whoever reads the rows says so
         return True
     paths = [folder / name for name in names]
@@ -144,8 +169,8 @@ class Journal:
         names: of pictures that were drawn, in small letters, with the path of the image of each.
     """
 
-    def __init__(self, folder: Path, file: TextIO) -> None:
-        self.folder, self.rows, self.table = folder, folder / ROWS, folder / TABLE
+    def __init__(self, folder: Path, file: TextIO, layout: Layout = PREDICTIONS) -> None:
+        self.folder, self.rows, self.table = folder, folder / layout.rows, folder / layout.table
         self._file, self._flushed = file, time.monotonic()
         self.done: set[str] = set()
         self.names: dict[str, str] = {}
@@ -192,7 +217,7 @@ class Journal:
             number += 1
 
     def draw(self, kind: str, name: str, content: bytes) -> None:
-        """Write a picture into one of `FOLDERS`, whole or not at all."""
+        """Write a picture into one of the layout's folders, whole or not at all."""
         (self.folder / kind).mkdir(exist_ok=True)
         path = self.folder / kind / name
         files.write(path, lambda file: file.write(content), flush=False)

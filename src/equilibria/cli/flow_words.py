@@ -1,0 +1,97 @@
+"""What `equilibria flow` says of pairs of frames."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from equilibria.solve import Status
+
+__all__ = ["Totals", "line", "saved"]
+
+_STARTS = {"zero": "from zero", "cut": "a cut: from zero", "last": "from the last"}
+
+
+@dataclass
+class Totals:
+    """What all rows say together."""
+
+    read: int = 0
+    errors: list[str] = field(default_factory=list)
+    evaluations: int = 0
+    missed: int = 0
+    warm: int = 0
+    compared: int = 0
+    cold: list[tuple[int, int, float]] = field(default_factory=list)
+    """Of pairs solved in both ways, where both converged: evaluations from the last equilibrium and
+    from zero, and how far their flows are apart."""
+    cuts: int = 0
+    stopped: int = 0
+    late: int = 0
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Count a row."""
+        if row["result"] == "error":
+            self.errors.append(row["error"])
+            return
+        self.read += 1
+        self.evaluations += row["evaluations"]
+        self.missed += row.get("status", Status.CONVERGED.name) != Status.CONVERGED.name
+        self.warm += row.get("start") == "last"
+        self.cuts += row.get("start") == "cut"
+        self.stopped += bool(row.get("stopped"))
+        self.late += bool(row.get("late"))
+        if "evaluations_from_zero" not in row:
+            return
+        self.compared += 1
+        if {row["status"], row["status_from_zero"]} == {Status.CONVERGED.name}:
+            both = row["evaluations"], row["evaluations_from_zero"], row["distance_from_zero"]
+            self.cold.append(both)
+
+
+def line(row: Mapping[str, Any], name: str) -> str:
+    """What is said of a pair."""
+    if row["result"] == "error":
+        return f"{name}: {row['error']}"
+    ended = f", {row['status']}" if "status" in row else ""
+    parts = [f"{name}: {row['evaluations']} evaluations{ended}", f"moves {_pixels(row['moves'])}"]
+    parts.append(f"{row['milliseconds']:.0f} ms")
+    if (start := row.get("start")) is not None:
+        parts.append(_STARTS[start])
+    if "evaluations_from_zero" in row:
+        parts[-1] += f", {row['evaluations_from_zero']} from zero"
+    if row.get("stopped"):
+        parts.append(f"stopped by the deadline at {row['allowed']}")
+    if row.get("late"):
+        parts.append("late")
+    if "cut_to_512" in row:
+        parts.append(f"{row['cut_to_512']:,} pixels cut to 512")
+    return "; ".join(parts)
+
+
+def _pixels(length: float) -> str:
+    return f"{length:.2g} px"
+
+
+def saved(totals: Totals) -> str:
+    """What starting from the pair before has saved, as far as it was measured."""
+    cuts = f"{totals.cuts} cut{'s' * (totals.cuts != 1)} noticed"
+    begun = f"reuse: {totals.warm:,} of {totals.read:,} pairs began at the one before; {cuts}"
+    if not totals.compared:
+        return f"{begun}; what that saved was not measured (--compare 10 does, at every tenth)"
+    if not totals.cold:
+        return (
+            f"{begun}. {totals.compared:,} were also solved from zero, and none converged in both "
+            "ways: their evaluations say nothing of what that saved"
+        )
+    warm = sum(each[0] for each in totals.cold)
+    cold = sum(each[1] for each in totals.cold)
+    apart = max(each[2] for each in totals.cold)
+    number, left = len(totals.cold), totals.compared - len(totals.cold)
+    others = f" ({left:,} more did not converge in both ways)" if left else ""
+    return (
+        f"{begun}. On the {number:,} that were also solved from zero{others}: {warm / number:.1f} "
+        f"evaluations against {cold / number:.1f} ({warm / cold:.2f} x), flows at most "
+        f"{_pixels(apart)} apart"
+    )

@@ -1,0 +1,36 @@
+"""Optical flow of a user's own frames, with a trained network or released weights.
+
+`engine.go_through` takes pairs of frames in order and writes flow, a map of convergence and a row
+for each into a journal, which a second call continues; `pictures` then draws all flow in colours of
+one scale.
+"""
+
+from equilibria.predict.flow.engine import FOLDER, Options, go_through
+from equilibria.predict.flow.frames import Frame, FramePair, FramesError, read_frame
+from equilibria.predict.flow.network import (
+    SOLVERS,
+    Estimate,
+    FlowNetwork,
+    NetworkError,
+    Wanted,
+    load,
+)
+from equilibria.predict.flow.submission import BENCHMARKS, Benchmark
+
+__all__ = [
+    "BENCHMARKS",
+    "FOLDER",
+    "SOLVERS",
+    "Benchmark",
+    "Estimate",
+    "FlowNetwork",
+    "Frame",
+    "FramePair",
+    "FramesError",
+    "NetworkError",
+    "Options",
+    "Wanted",
+    "go_through",
+    "load",
+    "read_frame",
+]

@@ -1,0 +1,205 @@
+"""Frames: images in a row, from files, folders and videos, and the pairs that they make."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from equilibria.data.errors import DataError, reading
+from equilibria.data.images import decode
+from equilibria.predict.flow import video
+from equilibria.predict.naming import natural
+
+__all__ = ["Frame", "FramePair", "FramesError", "film", "found_in", "pairs_of", "read_frame"]
+
+
+class FramesError(ValueError):
+    """There are no two frames where some were named; the message says where."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One image of a row.
+
+    Attributes:
+        key: what it is called in rows: the path of its file, or of its video with a number.
+        name: of the files that are written of it, without an ending.
+        load: gives uint8, RGB, (3, height, width), or raises a DataError that names the file.
+    """
+
+    key: str
+    name: str
+    load: Callable[[], Tensor]
+
+
+@dataclass(frozen=True)
+class FramePair:
+    """Two images between which a flow is looked for.
+
+    Attributes:
+        first, second: the images.
+        name: of what is written of the pair.
+        follows: whether its first image is the second one of the pair before.
+    """
+
+    first: Frame
+    second: Frame
+    name: str
+    follows: bool
+
+
+def pairs_of(frames: Iterable[Frame]) -> Iterator[FramePair]:
+    """Go through the pairs of consecutive frames."""
+    before: Frame | None = None
+    follows = False
+    for frame in frames:
+        if before is not None:
+            yield FramePair(before, frame, before.name, follows)
+            follows = True
+        before = frame
+
+
+def found_in(words: Sequence[Path], *, without: Path | None = None) -> Iterator[Frame]:
+    """Return the frames that paths name, in their order.
+
+    One path is a folder, whose images are taken in natural order (9 before 10; those in its own
+    folders are left out), or a video. Several are images, which keep their order.
+
+    Args:
+        words: paths.
+        without: a folder whose images are left out, where results go.
+
+    Raises:
+        FramesError: a path names nothing, or there are less than two images.
+        DataError: a video cannot be read.
+    """
+    for path in words:
+        if not path.exists():
+            raise FramesError(f"there is no file or folder {path}")
+    if len(words) > 1:
+        if folders := [path for path in words if path.is_dir()]:
+            raise FramesError(
+                f"{folders[0]} is a folder: name one folder alone, or images, at least two"
+            )
+        return iter(_named(list(words)))
+    (path,) = words
+    if not path.is_dir():
+        if _still(path):
+            raise FramesError(
+                f"{path} is a single image: optical flow is between two. Name two images, a folder "
+                "of frames or a video"
+            )
+        return film(path)
+    endings = _endings()
+    images = [
+        each
+        for each in path.iterdir()
+        if each.suffix.lower() in endings and not each.name.startswith(".") and each.is_file()
+    ]
+    if without is not None and without.resolve() == path.resolve():
+        raise FramesError(
+            f"{path} holds the frames: name another folder for the results with --out"
+        )
+    if len(images) < 2:
+        count = "a single image" if images else "no images"
+        raise FramesError(
+            f"the folder {path} has {count}, and optical flow is between two: name the folder that "
+            "holds the frames themselves"
+        )
+    return iter(_named(sorted(images, key=natural)))
+
+
+def film(path: Path) -> Iterator[Frame]:
+    """Go through the frames of a video; see `video.read`."""
+    place = path.parent.resolve() / path.name
+    for number, pixels in enumerate(video.read(path), 1):
+        yield Frame(f"{place}:{number}", f"{path.stem}-{number:06}", lambda pixels=pixels: pixels)
+
+
+def _named(paths: list[Path]) -> list[Frame]:
+    """Frames of files, with names that differ in more than small and capital letters."""
+    taken: set[str] = set()
+    frames: list[Frame] = []
+    for path in paths:
+        name, number = path.stem, 1
+        while name.casefold() in taken:
+            number += 1
+            name = f"{path.stem}-{number}"
+        taken.add(name.casefold())
+        place = path.parent.resolve() / path.name
+        frames.append(Frame(str(place), name, lambda path=path: read_frame(path)))
+    return frames
+
+
+def _endings() -> set[str]:
+    from PIL import Image
+
+    return set(Image.registered_extensions()) - video.ENDINGS
+
+
+def _still(path: Path) -> bool:
+    """Whether a file is one image, not a video; what Pillow does not know is one."""
+    if path.suffix.lower() not in _endings():
+        return False
+    return video.frames_in(path) == 1
+
+
+def read_frame(path: Path) -> Tensor:
+    """Read an image as a network for optical flow takes it.
+
+    It is turned upright. A palette, CMYK and the like become RGB; an alpha channel that is opaque
+    everywhere is left out.
+
+    Returns:
+        uint8, (3, height, width).
+
+    Raises:
+        DataError: the file cannot be read, is no image or damaged; it is grey, has more than 8 bits
+            a channel, or is transparent somewhere. The message names it and says what to do.
+    """
+    with decode.open_image(path) as file, reading(path):
+        content = file.read()
+    image = decode.identified(io.BytesIO(content), path)
+    mode = image.mode
+    if mode.startswith(("I", "F")) or _deep_png(content):
+        raise DataError(
+            f"{path} has more than 8 bits a channel: convert it, for example with ImageMagick: "
+            "magick FILE -depth 8 PNG24:FILE.png"
+        )
+    if mode in ("1", "L", "LA", "La"):
+        raise DataError(
+            f"{path} is grey, and the network has learned from colours: convert it to RGB, for "
+            "example with ImageMagick: magick FILE -depth 8 PNG24:FILE.png"
+        )
+    try:
+        stored = decode.orientation(image)
+        image.load()
+        image = decode.upright(image, stored)
+        if "A" in mode or "a" in mode or "transparency" in image.info:
+            image = image.convert("RGBA")
+            lowest = image.getchannel("A").getextrema()[0]
+            if isinstance(lowest, int | float) and lowest < 255:
+                raise DataError(
+                    f"{path} is transparent in places, and what lies behind is not known: remove "
+                    "its alpha channel, for example with ImageMagick: magick FILE -background "
+                    "black -alpha remove PNG24:FILE.png"
+                )
+        found = np.array(image.convert("RGB"))
+    except DataError:
+        raise
+    except Exception as error:  # what a damaged file raises depends on its format
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise DataError(f"{path} is damaged ({reason}): remove or replace it") from None
+    return torch.from_numpy(np.ascontiguousarray(found.transpose(2, 0, 1)))
+
+
+def _deep_png(content: bytes) -> bool:
+    """Whether it is a PNG file of 16 bits a channel, of which Pillow gives the upper 8 of RGB."""
+    return re.match(rb"\x89PNG\r\n\x1a\n.{4}IHDR.{8}\x10", content, re.DOTALL) is not None
