@@ -1,0 +1,1 @@
+"""Chapter 7 of Bai 2022 (thesis): optical flow at equilibrium."""

@@ -1,0 +1,124 @@
+"""End-point errors and residuals of trained flow networks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from equilibria.data import load
+from equilibria.data.flow import FlowSet
+from equilibria.experiments.study import Context
+from equilibria.models import EquilibriumModel, Model
+from equilibria.nn import using
+from equilibria.solve import Anderson
+from equilibria.tasks import Batch
+
+__all__ = ["RESIDUAL_AT", "reference", "residuals", "scenes", "starts"]
+
+RESIDUAL_AT = (12, 18)
+"""Evaluations after which residuals are measured."""
+
+FAR = 20.0
+"""Pixels of mean motion at full size above which a scene is shown apart."""
+
+EXACT = 1e-12
+
+
+def reference(context: Context) -> dict[str, float]:
+    """`zero`: the end-point error of no flow at all on the test pairs."""
+    return {"zero": context.run.task.reference("test")["epe"]}
+
+
+def residuals(context: Context) -> Iterable[dict[str, Any]]:
+    """Of each test pair its end-point error and the relative residual of the state, of all leaves
+    together, after some `evals` of Anderson's method from zero; none of an explicit network."""
+    run = context.run.load()
+    if not isinstance(run.model, EquilibriumModel):
+        return
+    for evals in RESIDUAL_AT:
+        pair = 0
+        for output, batch, solution in _answers(run.model, run.data, evals):
+            for epe, residual in zip(_errors(output, batch), solution.stats.residual, strict=True):
+                yield {"pair": pair, "evals": evals, "epe": float(epe), "residual": float(residual)}
+                pair += 1
+
+
+def starts(context: Context) -> dict[str, Any]:
+    """Solves of the test pairs from zero, from the true flow and from noise, each to the tolerance
+    within 100 evaluations: `converged`, the share from all three, and `agree`, of these that whose
+    flows differ nowhere by more than .1 pixel on average."""
+    run = context.run.load()
+    model = cast(EquilibriumModel, run.model)
+    solver = replace(model.deq.solver, max_evals=100)
+    generator = torch.Generator().manual_seed(0)
+    arrived = agreeing = total = 0
+    with torch.no_grad(), using(model, solver=solver):
+        for batch in run.data.batches("test", 8):
+            cold = model(batch.inputs)
+            hidden, flow = cold.solution.value
+            true = functional.interpolate(batch.targets[0], flow.shape[2:], mode="area") / 8
+            noise = torch.randn(flow.shape, generator=generator) * true.std()
+            begun = [(torch.zeros_like(hidden), start) for start in (true, noise)]
+            others = [model(batch.inputs, z0=z0) for z0 in begun]
+            status = torch.stack([p.solution.status for p in (cold, *others)])
+            done = (status == 0).all(0)
+            apart = torch.stack(
+                [(p.output - cold.output).norm(dim=1).mean((1, 2)) for p in others]
+            ).amax(0)
+            total += len(done)
+            arrived += int(done.sum())
+            agreeing += int((done & (apart <= 0.1)).sum())
+    return {"pairs": total, "converged": arrived / total, "agree": agreeing / max(arrived, 1)}
+
+
+def scenes(context: Context) -> Iterable[dict[str, Any]]:
+    """Of each pair of Sintel at half its size: `epe` and `zero`, in pixels of that size, and
+    `motion`, the mean length of the flow at full size."""
+    run = context.run.load()
+    pairs = cast(FlowSet, load("sintel", context.run.data_dir, kind=FlowSet)).test
+    for place in range(len(pairs)):
+        pair = pairs.pair(place)
+        known = pair.valid[None, None].float()
+        share = functional.avg_pool2d(known, 2)
+        flow = functional.avg_pool2d(pair.flow[None] * known, 2) / share.clamp_min(EXACT) / 2
+        images = [functional.avg_pool2d(x[None].float(), 2) for x in (pair.first, pair.second)]
+        batch = Batch((images[0], images[1]), (flow, share[:, 0] == 1))
+        with torch.no_grad():
+            output = run.model(batch.inputs).output
+        motion = pair.flow.norm(dim=0)[pair.valid].mean()
+        yield {
+            "pair": place,
+            "epe": float(_errors(output, batch)),
+            "zero": float(_errors(torch.zeros_like(output), batch)),
+            "motion": float(motion),
+        }
+
+
+def gain(rows: Mapping[str, Any]) -> float:
+    """The geometric mean of error over zero-flow error, of scenes that move less than `FAR`."""
+    near: Any = rows
+    near = near[near["motion"] < FAR]
+    return math.exp((near["epe"] / near["zero"]).map(math.log).mean())
+
+
+def _errors(output: Tensor, batch: Batch) -> Tensor:
+    """The mean end-point error of each pair, over its valid pixels, `(batch,)`."""
+    flow, valid = batch.targets
+    each = (output - flow).norm(dim=1) * valid
+    return each.sum((1, 2)) / valid.sum((1, 2)).clamp_min(1)
+
+
+@torch.no_grad()
+def _answers(model: Model, task: Any, evals: int) -> Iterator[tuple[Tensor, Batch, Any]]:
+    """What a network answers on the test pairs after so many evaluations."""
+    solver = Anderson(rtol=0.0, max_evals=evals, patience=None)
+    with using(model, solver=solver, eval_solver=solver):
+        for batch in task.batches("test", 8):
+            found = model(batch.inputs)
+            yield found.output, batch, found.solution

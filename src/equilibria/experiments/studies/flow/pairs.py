@@ -1,0 +1,152 @@
+"""Table 7.1 and Figures 7.5 to 7.7 on generated pairs: accuracy, corrections, residuals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from equilibria.experiments.data import Data
+from equilibria.experiments.measures.epochs import epochs, summary
+from equilibria.experiments.published import BAI_2022, published
+from equilibria.experiments.studies.flow._errors import (
+    FAR,
+    RESIDUAL_AT,
+    gain,
+    reference,
+    residuals,
+    scenes,
+    starts,
+)
+from equilibria.experiments.studies.flow._networks import (
+    NETWORKS,
+    RAFT,
+    SEEDS,
+    THESIS,
+    training_of,
+)
+from equilibria.experiments.study import Point, Scale, Study, grid
+from equilibria.experiments.views import Chart, Lines, Pivot, Table, mean, spread
+
+
+def points(scale: Scale) -> list[Point]:
+    order = [*grid(network=(RAFT, THESIS), seed=SEEDS)]
+    order += grid(network=[name for name in NETWORKS if name not in (RAFT, THESIS)], seed=SEEDS)
+    runs = {tuple(each.values()): training_of(scale=scale, **each) for each in order}
+    trained = [
+        Point(
+            factors={"on": "generated", **each},
+            measures=[summary, reference, epochs, residuals],
+            runs={"run": runs[tuple(each.values())]},
+            minutes=1,
+        )
+        for each in order
+    ]
+    further = [
+        Point(
+            factors={"on": on, "network": name, "seed": seed},
+            measures=[measure],
+            runs={"run": runs[name, seed]},
+            minutes=2,
+        )
+        for on, measure, names in (("Sintel", scenes, (RAFT, THESIS)), ("starts", starts, [THESIS]))
+        for name in names
+        for seed in SEEDS
+    ]
+    return [*trained, *further]
+
+
+def _published() -> Iterable[Sequence[Any]]:
+    for row in published(BAI_2022, "Table 7.1"):
+        if "sintel_clean" in row:
+            names = ("sintel_clean", "sintel_final", "kitti_epe", "kitti_f1")
+            yield [row["row"].removeprefix("C+T: "), *(row.get(name) for name in names)]
+
+
+def _correlations(data: Data) -> Iterable[Sequence[Any]]:
+    """The correlation of residual and error over the test pairs of all seeds."""
+    (row,) = published(BAI_2022, "Figure 7.7")
+    yield ["published, KITTI", None, None, row["pearson"]]
+    found = data.series("residual", on="generated")
+    for name in () if found.empty else NETWORKS:
+        for evals in RESIDUAL_AT:
+            rows = found[(found["network"] == name) & (found["evals"] == evals)]
+            if len(rows):
+                yield [name, evals, rows["residual"].mean(), rows["epe"].corr(rows["residual"])]
+
+
+def _scenes(data: Data) -> Iterable[Sequence[Any]]:
+    found = data.series("motion", on="Sintel")
+    for name in () if found.empty else (RAFT, THESIS):
+        rows = found[found["network"] == name]
+        if len(rows):
+            yield [name, rows["seed"].nunique(), gain(rows)]
+
+
+STUDY = Study(
+    paper=BAI_2022,
+    item="Table 7.1, Figures 7.5 to 7.7",
+    title="Optical flow at equilibrium",
+    description="Small RAFT and DEQ-RAFT on generated pairs: errors, corrections and residuals.",
+    note="Recipes flow-layers and flow-layers-raft: 96 x 128 pixels, photographs in layers under "
+    "affine motion, 1,000 steps of 8 pairs; 200 test pairs with other parts of the photographs. "
+    "The networks have the same parts and as many parameters, but for weight normalisation.",
+    points=points,
+    views=[
+        Pivot(
+            title="Generated pairs",
+            index={"network": "network"},
+            where={"on": "generated"},
+            values={
+                "seeds": lambda rows: int(rows["epe"].count()),
+                "parameters": "parameters",
+                "end-point error, px": spread("epe", 1, ".2f"),
+                "of zero flow": mean("zero"),
+                "evaluations": mean("evals"),
+                "converged, %": mean("converged", 100),
+                "training, s": mean("seconds"),
+            },
+        ),
+        Table(
+            title="Figure 7.7: residual and error",
+            columns=["network", "evaluations", "mean relative residual", "Pearson correlation"],
+            rows=_correlations,
+            note="Over test pairs of all seeds; Anderson's method from zero.",
+        ),
+        Pivot(
+            title="Starts",
+            index={"network": "network", "seed": "seed"},
+            where={"on": "starts"},
+            values={
+                "converged from zero, truth and noise, %": mean("converged", 100),
+                "of these within .1 px, %": mean("agree", 100),
+            },
+            note="Within 100 evaluations of the recipe's solver.",
+        ),
+        Table(
+            title="Sintel at half its size",
+            columns=["network", "seeds", "error over that of zero flow"],
+            rows=_scenes,
+            note=f"Geometric mean over the pairs whose mean motion at full size is below {FAR:g} "
+            "pixels. Nothing was learned from Sintel.",
+        ),
+        Table(
+            title="Table 7.1, published",
+            columns=["network", "Sintel clean, px", "final, px", "KITTI, px", "KITTI F1, %"],
+            rows=lambda data: [*_published()],
+            note="Trained on FlyingChairs and FlyingThings; such trainings wait for a GPU.",
+        ),
+        Chart(
+            title="End-point error on test pairs",
+            x="epoch",
+            y="px",
+            marks=Lines(
+                x="epoch",
+                y="test_epe",
+                by=["network"],
+                where={"on": "generated"},
+                band=True,
+            ),
+            zero=True,
+        ),
+    ],
+)
