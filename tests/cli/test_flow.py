@@ -6,16 +6,18 @@ import os
 import re
 import signal
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from flow_runs import MINI, save_frames, save_raft, save_run, scene
+from flow_runs import MINI, save_frames, save_raft, save_run, scene, settle
 from PIL import Image
 
 from equilibria.cli.main import main
 from equilibria.data.flow import read_flow
-from equilibria.models.flow.configs import DEQGMAConfig
+from equilibria.models.flow.configs import DEQGMAConfig, RAFTConfig
+from equilibria.models.flow.weights import _sources
 from equilibria.predict.flow import engine, video
 from equilibria.report.flow_colours import flow_colours
 from equilibria.train import run as runs
@@ -126,7 +128,42 @@ def test_raft_is_unrolled_unless_a_solver_is_named(raft, frames, tmp_path):
     assert (expected - read_flow(solved).flow).abs().max() > 0.1
 
 
-def test_released_weights_are_read(frames, tmp_path, capsys):
+def layout(key, value):
+    """The names in RAFT's layout that a tensor has there, and its parts."""
+    names = _sources(key, several=True)
+    return zip(names, value.chunk(len(names)), strict=True)
+
+
+def test_released_weights_are_read(tmp_path):
+    # Released networks have four levels: images of 128 x 128 and more.
+    config = RAFTConfig(**{**MINI, "levels": 4}, context_norm="none")
+    model = settle(config.build()).eval()
+    parts = {
+        f"module.{name}": part
+        for key, value in model.state_dict().items()
+        for name, part in layout(key, value)
+    }
+    weights = tmp_path / "raft-things.pth"
+    torch.save(parts, weights)
+    frames = save_frames(tmp_path / "frames", 2, size=(128, 128))
+    out = tmp_path / "a.flo"
+    flow(weights, *images(frames, 0, 1), "--out", out)
+    x = tuple(torch.from_numpy(pixels(path))[None] for path in images(frames, 0, 1))
+    with torch.no_grad():
+        expected = replace(config, eval_steps=32).build()
+        expected.load_state_dict(model.state_dict())
+        expected = expected.eval()(x).output[0]
+    assert torch.allclose(read_flow(out).flow, expected, atol=1e-4)
+    row = json.loads(out.with_suffix(".json").read_text())
+    assert row["evaluations"] == 32 and row["weights"].startswith("sha256:")
+    solved = tmp_path / "b.flo"
+    flow(weights, *images(frames, 0, 1), "--out", solved, "--solver", "broyden")
+    row = json.loads(solved.with_suffix(".json").read_text())
+    assert row["status"] == "CONVERGED" and row["evaluations"] < 32
+    assert (read_flow(solved).flow - expected).square().sum(0).mean().sqrt() < 0.1
+
+
+def test_weights_of_something_else_are_refused(frames, tmp_path, capsys):
     wrong = tmp_path / "raft.pth"
     torch.save({"layer.weight": torch.zeros(3)}, wrong)
     assert f"{wrong}: no weights of RAFT" in refused(capsys, wrong, *images(frames, 0, 1))
