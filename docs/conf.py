@@ -37,7 +37,10 @@ SHORT = {
     "mdeq/joint": ("CamVid, test images",),
     "mdeq/views": ("CamVid, test images",),
     "mdeq/video": ("Test frames of CamVid",),
-    "inexact/synthetic": ("Theorem 4", "The condition (5.8) on trained layers"),
+    "inexact/synthetic": (
+        "Theorem 4: is (5.5) ever wrong?",
+        "Theorem 4 on trained layers: the condition (5.8)",
+    ),
     "inexact/images": ("Table 5.2: CIFAR-10", "Table 5.2: steps"),
     "inexact/graphs": (
         "Nodes: Cora, public split",

@@ -1,5 +1,6 @@
 """What the pages show a reader is run: every Python block, in order, page by page."""
 
+import ast
 import re
 import runpy
 from pathlib import Path
@@ -9,6 +10,7 @@ import torch
 
 import equilibria
 import equilibria.experiments.readme as tables
+from equilibria.experiments import catalogue
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -39,6 +41,17 @@ def test_the_tables_of_the_readme_are_those_of_the_results() -> None:
     readme = (ROOT / "README.md").read_text()
     fresh = tables.fresh(readme, ROOT / "results")
     assert readme == fresh, "run: python -m equilibria.experiments.readme"
+
+
+def test_the_tables_that_pages_show_are_those_of_the_studies() -> None:
+    for node in ast.parse((ROOT / "docs" / "conf.py").read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "SHORT":
+            shown = ast.literal_eval(node.value)
+            break
+    else:
+        pytest.fail("docs/conf.py has no SHORT")
+    for name, titles in shown.items():
+        assert set(titles) <= {view.title for view in catalogue.find(name).views}, name
 
 
 def test_the_readme_opens_with_two_commands_and_a_page_of_python() -> None:
