@@ -30,8 +30,8 @@ SOLVERS = ("AlternatingAnderson", "Anderson", "Broyden", "Picard", "NewtonKrylov
 """Solvers by name."""
 
 RELEASED = AlternatingAnderson(rtol=1e-3, atol=(0.0, 0.00125), max_evals=64)
-"""Of released weights, which come with none: a thousandth of the state, or of the flow a hundredth
-of a pixel at full size, so that a scene at rest is solved too."""
+"""Of released weights, which come with none: a thousandth of the hidden state, and a thousandth of
+the flow plus a hundredth of a pixel at full size, so that a scene at rest is solved too."""
 
 REFINEMENTS = 32
 """Of released RAFT and GMA, as the source tests them on Sintel."""
