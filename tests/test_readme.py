@@ -1,6 +1,5 @@
 """What the pages show a reader is run: every Python block, in order, page by page."""
 
-import ast
 import re
 import runpy
 from pathlib import Path
@@ -10,7 +9,6 @@ import torch
 
 import equilibria
 import equilibria.experiments.readme as tables
-from equilibria.experiments import pages
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -41,17 +39,6 @@ def test_the_tables_of_the_readme_are_those_of_the_results() -> None:
     readme = (ROOT / "README.md").read_text()
     fresh = tables.fresh(readme, ROOT / "results")
     assert readme == fresh, "run: python -m equilibria.experiments.readme"
-
-
-def test_the_tables_that_pages_show_are_those_of_the_studies() -> None:
-    for node in ast.parse((ROOT / "docs" / "conf.py").read_text()).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "SHORT":
-            shown = ast.literal_eval(node.value)
-            break
-    else:
-        pytest.fail("docs/conf.py has no SHORT")
-    for name, titles in shown.items():
-        assert pages.tables_only(name, ROOT / "results", titles), name
 
 
 def test_the_readme_opens_with_two_commands_and_a_page_of_python() -> None:
