@@ -1,5 +1,7 @@
 """Optical flow: sizes, trainings and residuals, on tiny networks."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import yaml
@@ -7,7 +9,17 @@ from rich.console import Console
 
 from equilibria.data.flow import FlowSet, Pair
 from equilibria.experiments import pages, runner
-from equilibria.experiments.studies.flow import _errors, _networks, pairs, sizes
+from equilibria.experiments.measures import timing
+from equilibria.experiments.measures.memory import step_bytes
+from equilibria.experiments.studies.flow import (
+    _errors,
+    _frames,
+    _networks,
+    cost,
+    pairs,
+    reuse,
+    sizes,
+)
 from equilibria.experiments.training import Store, Training
 from equilibria.train import recipe as recipes
 
@@ -51,9 +63,23 @@ class Scenes:
         return pair()
 
 
+class Film:
+    """A texture that moves by a pixel a frame."""
+
+    def __init__(self, seed):
+        generator = torch.Generator().manual_seed(seed)
+        self.wide = torch.rand(3, 64, 80, generator=generator) * 255
+
+    def __len__(self):
+        return 8
+
+    def image(self, place):
+        return self.wide[:, :, place : place + 64]
+
+
 @pytest.fixture
-def data(monkeypatch, tmp_path):
-    """The rows of flow/pairs of one seed."""
+def run(monkeypatch, tmp_path):
+    """Runs a study of one seed on tiny networks: run(study) -> its rows."""
     files = {}
     for name, tree in TREES.items():
         files[name] = tmp_path / f"{name}.yaml"
@@ -64,22 +90,33 @@ def data(monkeypatch, tmp_path):
         recipe = recipes.load(str(files[network]), ["--seed", str(seed)])
         return Training(recipe=recipe, minutes=0.1)
 
-    monkeypatch.setattr(pairs, "training_of", training_of)
+    for study in (pairs, cost, reuse):
+        monkeypatch.setattr(study, "training_of", training_of)
     monkeypatch.setattr(pairs, "NETWORKS", {name: _networks.NETWORKS[name] for name in TREES})
-    monkeypatch.setattr(pairs, "SEEDS", (0,))
+    monkeypatch.setattr(cost, "NAMES", tuple(TREES))
+    for study in (pairs, reuse):
+        monkeypatch.setattr(study, "SEEDS", (0,))
+    monkeypatch.setattr(timing, "ROUNDS", 1)
+    monkeypatch.setattr(_frames, "CUTS", 1)
     shown = FlowSet(title="scenes", train=None, test=Scenes(), checksum="")
     monkeypatch.setattr(_errors, "load", lambda *a, **k: shown)
+    films = SimpleNamespace(valid=Film(0), train=Film(1))
+    monkeypatch.setattr(_frames, "load", lambda *a, **k: films)
     store = Store(tmp_path / "runs", Console(quiet=True))
-    done = runner.execute(
-        pairs.STUDY, path=tmp_path / "rows.csv", store=store, console=store.console
-    )
-    assert not done.failed, done.missing
-    found = runner.collect(pairs.STUDY, tmp_path / "rows.csv")
-    pages.picture(pages.rendered(pairs.STUDY, found), tmp_path / "figure.svg")
-    return found
+
+    def execute(study):
+        path = tmp_path / "rows.csv"
+        done = runner.execute(study, path=path, store=store, console=store.console)
+        assert not done.failed, done.missing
+        found = runner.collect(study, path)
+        pages.picture(pages.rendered(study, found), tmp_path / "figure.svg")
+        return found
+
+    return execute
 
 
-def test_networks_are_trained_and_measured(data):
+def test_networks_are_trained_and_measured(run):
+    data = run(pairs.STUDY)
     generated, correlation, starts, scenes, published, _ = pairs.STUDY.views
     rows = {row["network"]: row for row in cells(generated, data)}
     for name in TREES:
@@ -98,6 +135,30 @@ def test_networks_are_trained_and_measured(data):
     # Half of four pixels to the right, on pixels of half the size.
     assert (moved["motion"] == 4).all() and moved["zero"].map(lambda x: abs(x - 2) < 1e-5).all()
     assert len(cells(published, data)) == 14
+
+
+def test_steps_are_measured(run):
+    data = run(cost.STUDY)
+    rows = {row["network"]: row for row in cells(cost.STUDY.views[0], data)}
+    for row in rows.values():
+        assert row["refinement, MiB"] > 0 and row["whole step, ms"] > 0
+    taken = data.series("bytes").set_index("refined")["bytes"]
+    for name in TREES:  # what the encoders take is left out
+        recipe = pairs.training_of(name, 0).recipe
+        task = recipe.task.load()
+        model = task.model(recipe.model, **recipe.layer())
+        assert taken[name] < step_bytes(model, task, task.feed(2, 0).batch(0))
+
+
+def test_frames_are_solved_from_the_pair_before(run):
+    data = run(reuse.STUDY)
+    found = data.series("cold")
+    assert found["frame"].tolist() == list(range(1, 7))
+    for name in ("cold", "reuse", "flow_only"):
+        assert ((found[name] >= 1) & (found[name] <= _frames.MAX_EVALS)).all()
+    assert cells(reuse.STUDY.views[0], data)[0]["times those from zero"] == 1
+    (cut,) = data.series("cut_cold").to_dict("records")
+    assert cut["noticed"] and cut["cut_reuse"] == cut["cut_cold"]
 
 
 def test_only_what_a_row_names_is_changed():

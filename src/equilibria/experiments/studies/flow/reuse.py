@@ -1,0 +1,96 @@
+"""Figure 7.3: solves that start at the equilibrium of the pair of frames before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from equilibria.experiments.data import Data
+from equilibria.experiments.published import BAI_2022
+from equilibria.experiments.studies.flow._frames import (
+    CUTS,
+    MAX_EVALS,
+    RTOL,
+    SIZE,
+    cuts,
+    frames,
+)
+from equilibria.experiments.studies.flow._networks import SEEDS, THESIS, training_of
+from equilibria.experiments.study import Point, Study
+from equilibria.experiments.views import Chart, Lines, Table
+
+STARTS = {
+    "cold": "zero",
+    "reuse": "the pair before: hidden state and flow",
+    "flow_only": "the pair before: flow alone",
+}
+
+
+def _rows(data: Data) -> Iterable[Sequence[Any]]:
+    found = data.series("cold")
+    if found.empty:
+        return
+    arrived, seeds = 100 * found["arrived"].mean(), found["seed"].nunique()
+    for name, words in STARTS.items():
+        apart = found["apart"].mean() if name == "reuse" else None
+        ratio = found[name].sum() / found["cold"].sum()
+        yield [words, seeds, found[name].mean(), ratio, apart, arrived]
+
+
+def _cuts(data: Data) -> Iterable[Sequence[Any]]:
+    found = data.series("cut_cold")
+    if found.empty:
+        return
+    for name, words in (
+        ("cut_cold", "zero"),
+        ("cut_reuse", "as --reuse does"),
+        ("cut_blind", "the pair before, whatever is seen"),
+    ):
+        ratio = found[name].sum() / found["cut_cold"].sum()
+        noticed = 100 * found["noticed"].mean() if name == "cut_reuse" else None
+        yield [words, found[name].mean(), ratio, noticed]
+
+
+STUDY = Study(
+    paper=BAI_2022,
+    item="Figure 7.3",
+    title="Optical flow of consecutive frames",
+    description="What a solve saves that starts at the equilibrium of the pair before.",
+    note="The networks of flow/pairs, which have seen no film, on the 101 frames of a drive of "
+    f"CamVid at about 15 Hz, {SIZE[0]} x {SIZE[1]} pixels. Anderson's method to a relative "
+    f"residual of {RTOL:g}, of the hidden state and of the flow, within {MAX_EVALS} evaluations, "
+    "whatever the start. Published: about 1.6 times as fast.",
+    points=lambda scale: [
+        Point(
+            factors={"seed": seed},
+            measures=[frames, cuts],
+            runs={"run": training_of(THESIS, seed, scale)},
+            minutes=6,
+        )
+        for seed in SEEDS
+    ],
+    views=[
+        Table(
+            title="Evaluations of a pair of frames",
+            columns=[
+                *("start", "seeds", "evaluations", "times those from zero"),
+                *("flow apart, px", "pairs whose solves all converged, %"),
+            ],
+            rows=_rows,
+            note="Apart: mean distance of the flow from the one that the solve from zero finds.",
+        ),
+        Table(
+            title="At a cut",
+            columns=["start", "evaluations", "times those from zero", "cuts noticed, %"],
+            rows=_cuts,
+            note=f"{CUTS} cuts to other drives a network.",
+        ),
+        Chart(
+            title="Evaluations of each pair",
+            x="pair",
+            y="evaluations",
+            marks=Lines(x="frame", y=tuple(STARTS), by=[], where={"seed": 0}, label=STARTS),
+            zero=True,
+        ),
+    ],
+)
