@@ -271,7 +271,9 @@ def test_the_same_command_continues_and_another_is_refused(run, frames, tmp_path
     lines = (out / "flow.jsonl").read_text().splitlines(keepends=True)
     (out / "flow.jsonl").write_text(lines[0] + lines[1] + lines[2][:20])
     (out / "flow" / "f1.flo").unlink()
+    (out / "flow" / ".f1.flo.123.part").write_bytes(b"half")
     flow(run, frames, "--out", out)
+    assert len(list((out / "flow").iterdir())) == 3
     assert "1 pairs already have a row" in capsys.readouterr().out
     assert [(row["path"], row["evaluations"], row["moves"]) for row in rows(out)] == whole
     assert "other options" in refused(capsys, run, frames, "--out", out, "--format", "pfm")

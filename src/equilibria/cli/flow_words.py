@@ -93,5 +93,5 @@ def saved(totals: Totals) -> str:
     return (
         f"{begun}. On the {number:,} that were also solved from zero{others}: {warm / number:.1f} "
         f"evaluations against {cold / number:.1f} ({warm / cold:.2f} x), flows at most "
-        f"{_pixels(apart)} apart"
+        f"{_pixels(apart)} apart (RMS)"
     )

@@ -93,6 +93,9 @@ def go_through(
     """
     follower = Follower() if options.reuse else None
     deadline = None if options.deadline is None else Deadline(options.deadline)
+    # Of a process that was killed while it wrote; the journal is locked, so no other writes here.
+    for part in journal.folder.glob("**/.*.part"):
+        part.unlink()
     images = _Images()
     size: tuple[int, ...] = ()
     warm = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def read(path: Path) -> Iterator[Tensor]:
                 raise DataError(f"{path} holds no video")
             for frame in container.decode(video=0):
                 yield _channels_first(frame.to_ndarray(format="rgb24"))
-    except (OSError, ValueError) as error:  # PyAV's errors are of these classes
+    except (OSError, ValueError, av.error.FFmpegError) as error:
         raise DataError(f"{path} cannot be read as a video: {error}") from None
 
 
@@ -162,7 +163,9 @@ def _mp4(av: Any, file: Any, frames: Iterator[np.ndarray], rate: float) -> None:
             # H.264 in 4:2:0 has an even height and width.
             height, width = (side - side % 2 for side in pixels.shape[1:])
             if stream is None:
-                stream = container.add_stream("libx264", rate=round(rate))
+                stream = container.add_stream(
+                    "libx264", rate=Fraction(rate).limit_denominator(1000)
+                )
                 stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
             picture = np.ascontiguousarray(pixels[:, :height, :width].transpose(1, 2, 0))
             for packet in stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")):
