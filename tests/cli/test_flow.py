@@ -16,11 +16,16 @@ from PIL import Image
 
 from equilibria.cli.main import main
 from equilibria.data.flow import read_flow
-from equilibria.models.flow.configs import DEQGMAConfig, RAFTConfig
+from equilibria.models.dense import DenseConfig
+from equilibria.models.flow.configs import DEQGMAConfig, DEQRAFTConfig, RAFTConfig
 from equilibria.models.flow.weights import _sources
 from equilibria.predict.flow import engine, video
 from equilibria.report.flow_colours import flow_colours
+from equilibria.tasks import ImageClassification
 from equilibria.train import run as runs
+from equilibria.train.folder import Folder
+from equilibria.train.recipe import Recipe
+from equilibria.train.weights import save_weights
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +111,10 @@ def test_a_flow_is_not_replaced_unasked(run, frames, tmp_path, capsys):
     assert capsys.readouterr().out.strip() == str(tmp_path / "a.flo")
     assert f"{tmp_path / 'a.flo'} exists" in refused(capsys, *pair)
     flow(*pair, "--overwrite")
+    onto = [run, *images(frames, 0, 1), "--out", frames / "f0.png", "--overwrite"]
+    before = (frames / "f0.png").read_bytes()
+    assert "--out would replace an image" in refused(capsys, *onto)
+    assert (frames / "f0.png").read_bytes() == before
 
 
 def test_raft_is_unrolled_unless_a_solver_is_named(raft, frames, tmp_path):
@@ -459,9 +468,24 @@ def test_options_that_mean_nothing_are_refused(run, frames, capsys, words, expec
 def test_networks_that_are_none_are_refused(raft, frames, tmp_path, capsys):
     pair = images(frames, 0, 1)
     assert "there is no run folder and no file" in refused(capsys, tmp_path / "none", *pair)
+    recipe = Recipe(task=ImageClassification(), model=DenseConfig(shape=(1, 8, 8), classes=10))
+    Folder(tmp_path / "digits").create(recipe)
+    error = refused(capsys, tmp_path / "digits", *pair)
+    assert "is a run of another kind of network, Dense" in error
     assert "--rtol is for a solver, and RAFT" in refused(capsys, raft, *pair, "--rtol", "1e-3")
     error = refused(capsys, raft, frames, "--reuse", "--out", tmp_path / "out")
     assert "RAFT refines a flow 7 times" in error and "--solver" in error
+
+
+def test_a_network_whose_flow_is_not_finite_is_said_to_be_so(frames, tmp_path, capsys):
+    config = DEQRAFTConfig(**MINI, weight_norm=False)
+    run = save_run(tmp_path / "broken", config)
+    model = runs.load(run, data=False).model
+    torch.nn.init.constant_(model.upsampling.mask[0].weight, float("nan"))
+    save_weights(run / "model.safetensors", model)
+    assert "the network's flow cannot be used" in refused(capsys, run, *images(frames, 0, 1))
+    flow(run, frames, "--out", tmp_path / "out", status=1)
+    assert all("the flow is nan" in row["error"] for row in rows(tmp_path / "out"))
 
 
 def test_the_memory_of_an_attention_is_announced(frames, tmp_path, capsys):

@@ -228,7 +228,10 @@ def _two(network: FlowNetwork, inputs: list[Path], arguments: Any, console: Outp
         "convergence": out.with_name(f"{out.stem}-convergence.png"),
         "row": out.with_name(f"{out.stem}.json"),
     }
-    there = [each for each in (out, *beside.values()) if each.exists()]
+    written = (out, *beside.values())
+    if same := {each.resolve() for each in inputs} & {each.resolve() for each in written}:
+        raise UserError(f"--out would replace an image, {same.pop()}: name another file")
+    there = [each for each in written if each.exists()]
     if there and not arguments.overwrite:
         raise UserError(f"{there[0]} exists: replace it with --overwrite, or name another --out")
     (pair,) = reader.pairs_of(reader.found_in(inputs))
