@@ -481,7 +481,8 @@ def test_a_network_whose_flow_is_not_finite_is_said_to_be_so(frames, tmp_path, c
     config = DEQRAFTConfig(**MINI, weight_norm=False)
     run = save_run(tmp_path / "broken", config)
     model = runs.load(run, data=False).model
-    torch.nn.init.constant_(model.upsampling.mask[0].weight, float("nan"))
+    for value in model.upsampling.parameters():
+        torch.nn.init.constant_(value, float("nan"))
     save_weights(run / "model.safetensors", model)
     assert "the network's flow cannot be used" in refused(capsys, run, *images(frames, 0, 1))
     flow(run, frames, "--out", tmp_path / "out", status=1)

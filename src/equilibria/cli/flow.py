@@ -1,8 +1,8 @@
 """Find the optical flow of two images, of a folder of frames or of a video: how far each pixel
 moves until the next frame, in pixels.
 
-NETWORK is a run folder, or a .pth file of released weights of RAFT, GMA or the networks of the
-thesis. RAFT and GMA refine a flow a fixed number of times, as they were released; with --solver
+NETWORK is a run folder, or a .pth file of released weights of RAFT, GMA or deep equilibrium flow
+(deq-flow). RAFT and GMA refine a flow a fixed number of times, as they were released; with --solver
 they are solved for their equilibrium.
 
 Two images: the flow is written to --out, FLOW.flo, .pfm or .png (KITTI's, of 16 bits), and beside
@@ -91,7 +91,7 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> Parser:
     parser = Parser("flow", __doc__)
     parser.add_argument(
-        "network", type=str, help="run folder, or .pth file of RAFT, GMA or the thesis"
+        "network", type=str, help="run folder, or .pth file of RAFT, GMA or deq-flow"
     )
     parser.add_argument(
         "images", type=str, nargs="*", help="two images, a folder of frames, or a video"
@@ -119,8 +119,9 @@ def _parser() -> Parser:
     parser.add_argument(
         "--compare",
         type=int,
-        help="with --reuse: solve every so manieth pair from zero too, to say what was saved; 0 "
-        f"for none (default: {Options.compare})",
+        metavar="N",
+        help="with --reuse: solve every N-th pair from zero too, to say what was saved; 0 for none "
+        f"(default: {Options.compare})",
     )
     parser.add_argument(
         "--deadline",
@@ -148,10 +149,14 @@ def _parser() -> Parser:
     parser.add_argument(
         "--scale",
         type=float,
+        metavar="PIXELS",
         help="length in pixels of the most saturated colour (default: the 99th percentile of all)",
     )
     parser.add_argument(
-        "--video", type=Path, help="frames: write the colours as a video too, FILE.gif or FILE.mp4"
+        "--video",
+        type=Path,
+        metavar="FILE",
+        help="frames: write the colours as a video too, FILE.gif or FILE.mp4",
     )
     parser.add_argument(
         "--fps", type=float, help="its frames per second (default: 15)", metavar="RATE"

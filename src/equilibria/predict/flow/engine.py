@@ -52,8 +52,7 @@ class Options:
     Args:
         ending: of the files of flow: ".flo", ".pfm" or ".png".
         reuse: start each solve at the equilibrium of the pair before; see `Follower`.
-        compare: of the pairs that were started so, every how manieth is solved from zero too; 0 for
-            none.
+        compare: of the pairs that were started so, every N-th is solved from zero too; 0 for none.
         deadline: seconds for a pair; see `Deadline`.
         maps: draw a map of convergence for each pair.
     """

@@ -201,7 +201,7 @@ def load(path: Path, wanted: Wanted, accelerator: Accelerator) -> FlowNetwork:
     if not path.exists():
         raise NetworkError(
             f"there is no run folder and no file of weights {path}: name a run on optical flow, or "
-            "a .pth of RAFT, GMA or a network of the thesis"
+            "a .pth of RAFT, GMA or deq-flow"
         )
     changes: dict[str, Any] = (
         {} if wanted.correlation is None else {"correlation": wanted.correlation}
@@ -247,7 +247,7 @@ def _allowed(path: Path, changes: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(config, FlowConfig):
         raise NetworkError(
             f"{path} is a run of another kind of network, {config.title}: name a run on optical "
-            "flow, or a .pth of RAFT, GMA or a network of the thesis"
+            "flow, or a .pth of RAFT, GMA or deq-flow"
         )
     return changes
 
