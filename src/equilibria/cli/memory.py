@@ -15,6 +15,7 @@ from rich.console import Console
 
 from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser
+from equilibria.report.words import plural
 from equilibria.train import device as devices
 from equilibria.train import evaluation, files, memory, run
 from equilibria.train.config import as_chosen
@@ -33,9 +34,8 @@ def main(argv: Sequence[str]) -> None:
     with console.status("Measuring the memory of a training step ..."):
         points = measure(loaded, console, device=arguments.device)
     path = run.Folder(loaded.folder).memory
-    console.done(
-        f"{len(points)} points are in {path}. Next: equilibria report {loaded.folder}", path
-    )
+    count = plural(len(points), "point")
+    console.done(f"Wrote {count} to {path}. Next: equilibria report {loaded.folder}", path)
 
 
 def measure(
