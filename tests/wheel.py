@@ -16,7 +16,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-LARGEST = 2_000_000  # bytes of the source distribution
+LARGEST = 3_000_000  # bytes of the source distribution
 
 STEP = """
 import importlib, pkgutil

@@ -106,7 +106,8 @@ def _metavar(hint: Any) -> str:
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return "|".join(map(_metavar, members))
     names = {bool: "{true,false}", int: "INT", float: "FLOAT", str: "TEXT"}
-    return names.get(hint, "LIST" if typing.get_origin(hint) in (tuple, list) else "VALUE")
+    shapes = {tuple: "LIST", list: "LIST", dict: "MAPPING"}
+    return names.get(hint, shapes.get(typing.get_origin(hint), "VALUE"))
 
 
 def _written(value: Any) -> str:
