@@ -47,6 +47,10 @@ SHORT = {
         "Chains: test accuracy in per cent",
         "Table 5.3: COX2, 10 folds",
     ),
+    "flow/sizes": ("Sizes",),
+    "flow/cost": ("Training step",),
+    "flow/pairs": ("Generated pairs", "Figure 7.7: residual and error", "Sintel at half its size"),
+    "flow/reuse": ("Evaluations of a pair of frames", "At a cut"),
     "ernn/har": ("Table 3: HAR-2",),
     "ernn/adding": ("Steps until the error is below 0.01",),
     "ernn/order": ("Accuracy against K",),
@@ -127,7 +131,7 @@ def generate() -> None:
     pages["studies.md"] = listing()
     for name, titles in SHORT.items():
         family, _, item = name.partition("/")
-        stem = name.replace("/", "-") if family == "inexact" else item
+        stem = name.replace("/", "-") if family in ("flow", "inexact") else item
         pages[f"short-{stem}.md"] = tables_only(name, results, titles)
     for words in ((), ("train", "digits"), *((name,) for name in COMMANDS)):
         pages[f"{'-'.join(('help', *words))}.txt"] = help_text(*words)
