@@ -306,7 +306,7 @@ def test_memory_export_and_ensembles(tiny: None, tmp_path: Path, kind: str, caps
     points = measure(loaded.model, loaded.data, batch, depths=(1, 4))
     assert [point.kind for point in points] == ["deq"] * 2 + ["unrolled"] * 2 + ["checkpointed"] * 2
     assert all(point.bytes > 0 for point in points)
-    assert main(["export", str(run)]) == 1
+    assert main(["export", str(run), "--format", "pt2"]) == 1
     assert "numbers of nodes and edges differ" in capsys.readouterr().err
     found = examine_start(loaded.recipe, loaded.data, ensembles=("goe",), scales=(0.3,), draws=1)
     assert (found.samples, found.entries) == (1, 8 * (60 if kind == "nodes" else 246))

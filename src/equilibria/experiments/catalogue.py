@@ -16,7 +16,10 @@ __all__ = ["ORDER", "file_of", "find", "names", "rows_of", "source_of"]
 
 STUDIES = Path(__file__).parent / "studies"
 
-ORDER = ("digits", "solvers", "bench", "deq", "jacobian", "mdeq", "initialisation", "ernn")
+ORDER = (
+    *("digits", "solvers", "bench", "deq", "jacobian", "mdeq", "inexact", "flow"),
+    *("initialisation", "ernn"),
+)
 """Folders in the order in which they are listed; others follow."""
 
 
