@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -70,36 +71,45 @@ class Tested:
 
 def node_training(network: str, seed: int) -> Training:
     """Return the training of one of `NODES` on Cora."""
-    return Training(recipe=_with("cora", ["--seed", str(seed)], NODES[network]), minutes=0.6)
+    recipe = replace(_loaded("cora"), seed=seed)
+    return Training(recipe=_with(recipe, NODES[network]), minutes=0.6)
 
 
 def chain_training(network: str, length: int, directed: bool, seed: int) -> Training:
     """Return the training of one of `CHAINS`."""
-    words = ["--task.length", str(length), "--seed", str(seed)]
-    words += ["--task.directed", str(directed).lower()]
-    words += [] if directed else ["--model.normalise", "sym"]
+    recipe = replace(_loaded("chains"), seed=seed)
+    normalise = "row" if directed else "sym"
+    task = replace(recipe.task, length=length, directed=directed)
+    recipe = replace(recipe, task=task, model=replace(recipe.model, normalise=normalise))
     other: Any = CHAINS[network]
-    if other is not None and not directed:
-        other = replace(other, normalise="sym")
-    return Training(recipe=_with("chains", words, other), minutes=length / 50)
+    if other is not None:
+        other = replace(other, normalise=normalise)
+    return Training(recipe=_with(recipe, other), minutes=length / 50)
 
 
 def fold_training(data: str, method: str, fold: int) -> Training:
     """Return the training on a fold of a set of graphs: by one of `METHODS`, of three implicit
     layers, or of a GCN."""
-    words = ["--task.fold", str(fold)]
-    words += ["--model.hidden", "[64, 64, 64]"] if method == DEEP else []
+    recipe = _loaded(data)
+    recipe = replace(recipe, task=replace(recipe.task, fold=fold))
+    if method == DEEP:
+        recipe = replace(recipe, model=replace(recipe.model, hidden=(64, 64, 64)))
     other: Any = METHODS.get(method)
     if method == "GCN":
         other = GCNConfig(hidden=(64, 64, 64), dropout=0.0)
-    return Training(recipe=_with(data, words, other), minutes=0.4, probe=Tested())
+    return Training(recipe=_with(recipe, other), minutes=0.4, probe=Tested())
 
 
-def _with(name: str, words: Sequence[str], other: Any) -> Any:
+@functools.cache
+def _loaded(name: str) -> Any:
+    """A recipe as it is shipped: there are too many points to read it for each."""
+    return recipes.load(name)
+
+
+def _with(recipe: Any, other: Any) -> Any:
     """A recipe with another network or another adjoint."""
-    recipe = recipes.load(name, list(words))
     if isinstance(other, ModelConfig):
-        return counterpart.with_model(recipe, other, f"{type(other).__name__}: {name}")
+        return counterpart.with_model(recipe, other, type(other).__name__)
     return recipe if other is None else replace(recipe, adjoint=other)
 
 
