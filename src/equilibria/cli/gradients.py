@@ -1,9 +1,8 @@
 """Compare the gradients of all adjoints, inexact and exact, on a batch of a run: the cosine with
 the exact gradient, of the batch and of the worst sample, the ratio of lengths, time and memory.
 Recommends the cheapest whose cosine reaches the floor and whose length is within a factor of two,
-as a line for the recipe. The figures are
-written to gradients.json in the run folder, with a plot in gradients.svg; `equilibria report` shows
-them.
+as a line for the recipe. The figures are written to gradients.json in the run folder, with a plot
+in gradients.svg; `equilibria report` shows them.
 """
 
 from __future__ import annotations

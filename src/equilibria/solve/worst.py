@@ -57,13 +57,13 @@ class Worst:
             per_row: the rows of the state that make up a sample are parts.
         """
         by_leaf = isinstance(rtol, tuple) or isinstance(atol, tuple)
-        split = layout.parts if per_row else _nowhere
-        gaps, images = (split([row.detach() for row in rows]) for rows in (residual, f))
+        residual, f = ([row.detach() for row in rows] for rows in (residual, f))
+        gaps, images = (layout.parts(rows) if per_row else None for rows in (residual, f))
         filled = None
         if gaps is None or images is None:
             if not by_leaf:
                 return None
-            gaps, images = ([row.detach().unsqueeze(1) for row in rows] for rows in (residual, f))
+            gaps, images = ([row.unsqueeze(1) for row in rows] for rows in (residual, f))
             filled = layout.filled
         size, scale, unit = _lengths(gaps, images)
         relative = torch.where(size == 0, 0.0, size / scale).amax(1)
@@ -83,11 +83,6 @@ class Worst:
         there = torch.stack([part.any(2) for part in images]).any(0)
         merit = merits[0] if len(merits) == 1 else torch.stack(merits).amax(0)
         return cls(relative, merit, (at_zero & there).any(1))
-
-
-def _nowhere(rows: Rows) -> Rows | None:
-    del rows
-    return None
 
 
 def _lengths(gaps: Rows, images: Rows) -> tuple[Tensor, Tensor, Tensor]:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
-import torch
 from torch import Tensor
 from typing_extensions import override
 
 from equilibria.data.images import ImageFiles, crops
-from equilibria.tasks.ahead import Ahead
-from equilibria.tasks.feed import WHOLE, Batch, Feed, Order, Part
+from equilibria.tasks.ahead import AheadFeed
+from equilibria.tasks.feed import Batch, Part
 from equilibria.tasks.normalisation import Statistics
 
 
-class Photographs(Feed):
+class Photographs(AheadFeed):
     """Images from their files, in an order of their own in each pass, each a random part of it.
-
-    Which part is a function of the seed and the step, as the order is: what is decoded ahead
-    changes nothing, and neither do more processes.
 
     Args:
         files: what to learn from.
@@ -32,6 +27,8 @@ class Photographs(Feed):
         ValueError: the images do not fill one batch.
     """
 
+    stream = "crop"
+
     def __init__(
         self,
         files: ImageFiles,
@@ -41,31 +38,16 @@ class Photographs(Feed):
         crop: float | None = None,
         statistics: Statistics | None = None,
     ) -> None:
-        self.files, self.seed, self.crop, self.statistics = files, seed, crop, statistics
-        self.order = Order(len(files), batch_size, seed)
-        self.steps = self.order.steps
-        self._ahead = Ahead(self._decoded)
+        super().__init__(len(files), batch_size, seed)
+        self.files, self.crop, self.statistics = files, crop, statistics
 
     @override
-    def batch(self, step: int, part: Part = WHOLE) -> Batch:
-        """Return the batch of `step`, and begin to decode the next.
-
-        Raises:
-            DataError: a file cannot be read or is damaged; the message names it.
-        """
-        return self._ahead.batch(step, part)
-
-    def _decoded(self, step: int, part: Part) -> Batch:
-        places = self.order.places(step, part)
+    def made(self, places: Tensor, step: int, part: Part) -> Batch:
         given: tuple[Any, ...] = ()
         if self.crop is not None:
-            given = (self._drawn(step)[part.of(self.order.batch_size)], self.crop)
+            numbers = crops.draw(self.order.batch_size, self.generator(step))
+            given = (numbers[part.of(self.order.batch_size)], self.crop)
         inputs = self.files.images(places, *given) / 255
         if self.statistics is not None:
             inputs = self.statistics.apply(inputs)
         return Batch(inputs, self.files.targets[places])
-
-    def _drawn(self, step: int) -> Tensor:
-        """The numbers that decide what is shown of the images of a batch, all processes'."""
-        seed = random.Random(f"crop {self.seed} {step}").getrandbits(63)
-        return crops.draw(self.order.batch_size, torch.Generator().manual_seed(seed))

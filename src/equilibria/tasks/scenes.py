@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from dataclasses import dataclass
 
 import torch
@@ -12,8 +11,8 @@ from torch.nn import functional
 from typing_extensions import override
 
 from equilibria.data.segmentation import VOID, MaskedImages
-from equilibria.tasks.ahead import Ahead
-from equilibria.tasks.feed import WHOLE, Batch, Feed, Order, Part
+from equilibria.tasks.ahead import AheadFeed
+from equilibria.tasks.feed import Batch, Part
 from equilibria.tasks.normalisation import Statistics
 
 __all__ = ["Scenes", "View", "seen"]
@@ -103,11 +102,8 @@ def _coloured(image: Tensor, factors: list[float]) -> Tensor:
     return image.clamp(0, 1)
 
 
-class Scenes(Feed):
+class Scenes(AheadFeed):
     """Images with masks, in an order of their own in each pass, seen at random.
-
-    How an image is seen is a function of the seed and the step, as the order is: what is made ahead
-    changes nothing, and neither do more processes.
 
     Args:
         images: what to learn from.
@@ -120,6 +116,8 @@ class Scenes(Feed):
         ValueError: the images do not fill one batch.
     """
 
+    stream = "scenes"
+
     def __init__(
         self,
         images: MaskedImages,
@@ -129,28 +127,14 @@ class Scenes(Feed):
         view: View,
         statistics: Statistics | None = None,
     ) -> None:
-        self.images, self.seed, self.view, self.statistics = images, seed, view, statistics
-        self.order = Order(len(images), batch_size, seed)
-        self.steps = self.order.steps
-        self._ahead = Ahead(self._made)
+        super().__init__(len(images), batch_size, seed)
+        self.images, self.view, self.statistics = images, view, statistics
 
     @override
-    def batch(self, step: int, part: Part = WHOLE) -> Batch:
-        """Return the batch of `step`, and begin to make the next.
-
-        Raises:
-            DataError: a file cannot be read or is damaged; the message names it.
-        """
-        return self._ahead.batch(step, part)
-
-    def _made(self, step: int, part: Part) -> Batch:
-        places = self.order.places(step, part)
-        seed = random.Random(f"scenes {self.seed} {step}").getrandbits(63)
-        generator = torch.Generator().manual_seed(seed)
-        drawn = torch.rand(self.order.batch_size, DRAWS, generator=generator)
+    def made(self, places: Tensor, step: int, part: Part) -> Batch:
         pairs = [
             seen(self.images.image(k) / 255, self.images.mask(k), self.view, each)
-            for k, each in zip(places.tolist(), drawn[part.of(self.order.batch_size)], strict=True)
+            for k, each in zip(places.tolist(), self.drawn(step, part, DRAWS), strict=True)
         ]
         inputs = torch.stack([image for image, _ in pairs])
         if self.statistics is not None:

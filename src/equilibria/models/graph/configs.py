@@ -126,8 +126,10 @@ class MGNNIConfig(EIGNNConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class GCNConfig(StackConfig):
-    """A graph convolutional network; of nodes, its last layer is one of as many as classes, which
-    `bias` is that of.
+    """A graph convolutional network.
+
+    On nodes the last layer has as many outputs as there are classes, and `bias` says whether that
+    layer has one.
 
     papers: Kipf and Welling 2017.
 

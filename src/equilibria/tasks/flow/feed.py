@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 
 import torch
@@ -11,18 +10,15 @@ from typing_extensions import override
 
 from equilibria.data.errors import DataError
 from equilibria.data.flow import Pair, Pairs
-from equilibria.tasks.ahead import Ahead
-from equilibria.tasks.feed import WHOLE, Batch, Feed, Order, Part
+from equilibria.tasks.ahead import AheadFeed
+from equilibria.tasks.feed import Batch, Part
 from equilibria.tasks.flow.view import DRAWS, View, seen
 
 __all__ = ["FlowFeed", "batch_of"]
 
 
-class FlowFeed(Feed):
+class FlowFeed(AheadFeed):
     """Pairs in an order of their own in each pass, seen at random.
-
-    How a pair is seen is a function of the seed and the step, as the order is: what is made ahead
-    changes nothing, and neither do more processes.
 
     Args:
         pairs: what to learn from.
@@ -34,30 +30,17 @@ class FlowFeed(Feed):
         ValueError: the pairs do not fill one batch.
     """
 
+    stream = "flow"
+
     def __init__(
         self, pairs: Pairs, batch_size: int, seed: int, *, view: Callable[[int], View]
     ) -> None:
-        self.pairs, self.seed, self.view = pairs, seed, view
-        self.order = Order(len(pairs), batch_size, seed)
-        self.steps = self.order.steps
-        self._ahead = Ahead(self._made)
+        super().__init__(len(pairs), batch_size, seed)
+        self.pairs, self.view = pairs, view
 
     @override
-    def batch(self, step: int, part: Part = WHOLE) -> Batch:
-        """Return the batch of `step`, and begin to make the next.
-
-        Raises:
-            DataError: a file cannot be read or is damaged; the message names it.
-        """
-        return self._ahead.batch(step, part)
-
-    def _made(self, step: int, part: Part) -> Batch:
-        places = self.order.places(step, part)
-        seed = random.Random(f"flow {self.seed} {step}").getrandbits(63)
-        generator = torch.Generator().manual_seed(seed)
-        drawn = torch.rand(self.order.batch_size, DRAWS, generator=generator)
-        mine = drawn[part.of(self.order.batch_size)]
-        return batch_of(self._seen(places, mine))
+    def made(self, places: Tensor, step: int, part: Part) -> Batch:
+        return batch_of(self._seen(places, self.drawn(step, part, DRAWS)))
 
     def _seen(self, places: Tensor, drawn: Tensor) -> Pair:
         alike = len({(self.view(k), self.pairs.size(k)) for k in places.tolist()}) == 1

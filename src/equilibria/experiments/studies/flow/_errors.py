@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, cast
 
@@ -13,21 +13,22 @@ from torch.nn import functional
 
 from equilibria.data import load
 from equilibria.data.flow import FlowSet
+from equilibria.experiments.data import Frame
 from equilibria.experiments.study import Context
 from equilibria.models import EquilibriumModel, Model
 from equilibria.nn import using
-from equilibria.solve import Anderson
+from equilibria.solve import Anderson, Status
 from equilibria.tasks import Batch
 
-__all__ = ["RESIDUAL_AT", "reference", "residuals", "scenes", "starts"]
+__all__ = ["FAR", "RESIDUAL_AT", "gain", "reference", "residuals", "scenes", "starts"]
 
 RESIDUAL_AT = (12, 18)
 """Evaluations after which residuals are measured."""
 
 FAR = 20.0
-"""Pixels of mean motion at full size above which a scene is shown apart."""
+"""Pixels of mean motion at full size from which on a scene is left out of the mean."""
 
-EXACT = 1e-12
+TINY = 1e-12
 
 
 def reference(context: Context) -> dict[str, float]:
@@ -67,7 +68,7 @@ def starts(context: Context) -> dict[str, Any]:
             begun = [(torch.zeros_like(hidden), start) for start in (true, noise)]
             others = [model(batch.inputs, z0=z0) for z0 in begun]
             status = torch.stack([p.solution.status for p in (cold, *others)])
-            done = (status == 0).all(0)
+            done = (status == Status.CONVERGED).all(0)
             apart = torch.stack(
                 [(p.output - cold.output).norm(dim=1).mean((1, 2)) for p in others]
             ).amax(0)
@@ -86,7 +87,7 @@ def scenes(context: Context) -> Iterable[dict[str, Any]]:
         pair = pairs.pair(place)
         known = pair.valid[None, None].float()
         share = functional.avg_pool2d(known, 2)
-        flow = functional.avg_pool2d(pair.flow[None] * known, 2) / share.clamp_min(EXACT) / 2
+        flow = functional.avg_pool2d(pair.flow[None] * known, 2) / share.clamp_min(TINY) / 2
         images = [functional.avg_pool2d(x[None].float(), 2) for x in (pair.first, pair.second)]
         batch = Batch((images[0], images[1]), (flow, share[:, 0] == 1))
         with torch.no_grad():
@@ -100,10 +101,9 @@ def scenes(context: Context) -> Iterable[dict[str, Any]]:
         }
 
 
-def gain(rows: Mapping[str, Any]) -> float:
+def gain(rows: Frame) -> float:
     """The geometric mean of error over zero-flow error, of scenes that move less than `FAR`."""
-    near: Any = rows
-    near = near[near["motion"] < FAR]
+    near = rows[rows["motion"] < FAR]
     return math.exp((near["epe"] / near["zero"]).map(math.log).mean())
 
 

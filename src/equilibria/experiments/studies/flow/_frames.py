@@ -15,7 +15,7 @@ from equilibria.experiments.study import Context
 from equilibria.models.flow.network import DEQFlow
 from equilibria.nn import using
 from equilibria.predict.flow.following import Follower
-from equilibria.solve import Anderson
+from equilibria.solve import Anderson, Status
 
 __all__ = ["CUTS", "MAX_EVALS", "RTOL", "SIZE", "cuts", "frames"]
 
@@ -68,7 +68,9 @@ def frames(context: Context) -> Iterable[dict[str, Any]]:
                 yield {
                     "frame": place,
                     **{name: int(p.solution.stats.evals) for name, p in solves.items()},
-                    "arrived": all(int(p.solution.status) == 0 for p in solves.values()),
+                    "arrived": all(
+                        int(p.solution.status) == Status.CONVERGED for p in solves.values()
+                    ),
                     "apart": float(far),
                 }
                 before = warm["reuse"].solution.value

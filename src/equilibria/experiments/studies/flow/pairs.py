@@ -89,7 +89,8 @@ STUDY = Study(
     description="Small RAFT and DEQ-RAFT on generated pairs: errors, corrections and residuals.",
     note="Recipes flow-layers and flow-layers-raft: 96 x 128 pixels, photographs in layers under "
     "affine motion, 1,000 steps of 8 pairs; 200 test pairs with other parts of the photographs. "
-    "The networks have the same parts and as many parameters, but for weight normalisation.",
+    "The networks have the same parts; RAFT's context encoder gives the first hidden state too, "
+    "and DEQ-RAFT has weight normalisation.",
     points=points,
     views=[
         Pivot(
