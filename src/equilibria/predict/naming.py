@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+from equilibria.data.natural import natural
 
 __all__ = ["PictureError", "natural", "pictures"]
 
@@ -52,14 +53,6 @@ def pictures(words: Sequence[str], *, without: Path | None = None) -> list[Path]
             raise PictureError(f"there is no file or folder {word}")
         found |= dict.fromkeys(new)
     return list(found)
-
-
-def natural(path: Path) -> tuple[tuple[tuple[int, str | int], ...], str]:
-    """The key of an order in which numbers within names count as numbers."""
-    text = str(path)
-    parts = re.split(r"([0-9]+)", text)
-    # Every second part is a number. Names such as 1 and 01 differ in the text alone.
-    return tuple((place % 2, int(p) if place % 2 else p) for place, p in enumerate(parts)), text
 
 
 def _absolute(path: Path) -> Path:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 import lzma
-import os
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from equilibria.data.errors import DataError, reading, writing
+from equilibria.data.errors import DataError, reading
 from equilibria.data.regular import open_file
+from equilibria.data.replace import replace_file
 
 __all__ = ["LARGEST", "check_size", "read_bytes", "replace_file"]
 
@@ -47,18 +47,3 @@ def read_bytes(path: Path, most: int) -> bytes:
         while content.tell() <= most and (block := file.read(most + 1 - content.tell())):
             content.write(block)
         return content.getvalue()
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file, so that there is never a part of it.
-
-    Raises:
-        DataError: If it cannot be written; what was there before is unchanged.
-    """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    with writing(path, "--out"):
-        try:
-            part.write_bytes(content)
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from equilibria.data.errors import DataError, reading
-from equilibria.data.images import decode
-from equilibria.predict.flow import video
-from equilibria.predict.naming import natural
+from equilibria.data.images import film as video
+from equilibria.data.images import picture
+from equilibria.data.natural import natural
 
 __all__ = ["Frame", "FramePair", "FramesError", "film", "found_in", "pairs_of", "read_frame"]
+
+
+_GREY = "grey, and the network has learned from colours"
 
 
 class FramesError(ValueError):
@@ -117,7 +115,7 @@ def found_in(words: Sequence[Path], *, without: Path | None = None) -> Iterator[
 
 
 def film(path: Path) -> Iterator[Frame]:
-    """Go through the frames of a video; see `video.read`."""
+    """Go through the frames of a video; see `data.images.film.read`."""
     place = path.parent.resolve() / path.name
     for number, pixels in enumerate(video.read(path), 1):
         yield Frame(f"{place}:{number}", f"{path.stem}-{number:06}", lambda pixels=pixels: pixels)
@@ -152,10 +150,7 @@ def _still(path: Path) -> bool:
 
 
 def read_frame(path: Path) -> Tensor:
-    """Read an image as a network for optical flow takes it.
-
-    It is turned upright. A palette, CMYK and the like become RGB; an alpha channel that is opaque
-    everywhere is left out.
+    """Read an image as a network for optical flow takes it; see `picture.read`.
 
     Returns:
         uint8, (3, height, width).
@@ -164,42 +159,4 @@ def read_frame(path: Path) -> Tensor:
         DataError: the file cannot be read, is no image or damaged; it is grey, has more than 8 bits
             a channel, or is transparent somewhere. The message names it and says what to do.
     """
-    with decode.open_image(path) as file, reading(path):
-        content = file.read()
-    image = decode.identified(io.BytesIO(content), path)
-    mode = image.mode
-    if mode.startswith(("I", "F")) or _deep_png(content):
-        raise DataError(
-            f"{path} has more than 8 bits a channel: convert it, for example with ImageMagick: "
-            "magick FILE -depth 8 PNG24:FILE.png"
-        )
-    if mode in ("1", "L", "LA", "La"):
-        raise DataError(
-            f"{path} is grey, and the network has learned from colours: convert it to RGB, for "
-            "example with ImageMagick: magick FILE -depth 8 PNG24:FILE.png"
-        )
-    try:
-        stored = decode.orientation(image)
-        image.load()
-        image = decode.upright(image, stored)
-        if "A" in mode or "a" in mode or "transparency" in image.info:
-            image = image.convert("RGBA")
-            lowest = image.getchannel("A").getextrema()[0]
-            if isinstance(lowest, int | float) and lowest < 255:
-                raise DataError(
-                    f"{path} is transparent in places, and what lies behind is not known: remove "
-                    "its alpha channel, for example with ImageMagick: magick FILE -background "
-                    "black -alpha remove PNG24:FILE.png"
-                )
-        found = np.array(image.convert("RGB"))
-    except DataError:
-        raise
-    except Exception as error:  # what a damaged file raises depends on its format
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(f"{path} is damaged ({reason}): remove or replace it") from None
-    return torch.from_numpy(np.ascontiguousarray(found.transpose(2, 0, 1)))
-
-
-def _deep_png(content: bytes) -> bool:
-    """Whether it is a PNG file of 16 bits a channel, of which Pillow gives the upper 8 of RGB."""
-    return re.match(rb"\x89PNG\r\n\x1a\n.{4}IHDR.{8}\x10", content, re.DOTALL) is not None
+    return picture.read(path, grey=_GREY)
