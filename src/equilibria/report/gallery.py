@@ -14,7 +14,15 @@ __all__ = ["Card", "Gallery", "Picture", "gallery"]
 _STEPS = 6
 """Numbers of a scale that are named."""
 
-_HEADS = {"image": "image", "truth": "truth", "told": "predicted", "late": "settled after"}
+_HEADS = {
+    "image": "image",
+    "second": "next image",
+    "truth": "truth",
+    "told": "predicted",
+    "late": "settled after",
+    "error": "error",
+    "moves": "still moves",
+}
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,7 @@ class Gallery:
         classes: names with colours.
         scale: numbers of evaluations with colours.
         wide: whether a card takes the page's width.
+        columns: pictures that stand side by side in a card.
     """
 
     texts: Sequence[str]
@@ -66,18 +75,19 @@ class Gallery:
     classes: Sequence[tuple[str, str]]
     scale: Sequence[tuple[str, str]]
     wide: bool
+    columns: int
 
 
 def gallery(content: Mapping[str, Any] | None) -> Gallery | None:
     """Return what the page shows of a gallery; None where there is none.
 
     Args:
-        content: of `kind` "classification" or "segmentation", as `page` describes it.
+        content: of `kind` "classification", "segmentation" or "flow", as `page` describes it.
     """
     if not content or not content["pictures"]:
         return None
-    dense = content["kind"] == "segmentation"
-    texts = [_scenes(content) if dense else _answers(content)]
+    kind = content["kind"]
+    texts = [_TEXTS[kind](content)]
     if scale := content["scale"]:
         texts.append(
             "The map “settled after” shows where the solve converges late: for each position of "
@@ -85,14 +95,16 @@ def gallery(content: Mapping[str, Any] | None) -> Gallery | None:
             f"within {content['rtol']:g} of z*, the solver's tolerance, relative to the root mean "
             "square of z* over that resolution. Bright positions settle last."
         )
-    if any(p["solve"] and "late" not in p["files"] for p in content["pictures"]):
+    settle = kind != "flow"
+    if settle and any(p["solve"] and "late" not in p["files"] for p in content["pictures"]):
         texts.append("Where a solve did not converge there is no z* to settle at, and no map.")
     return Gallery(
         texts=texts,
-        cards=[_card(picture, dense) for picture in content["pictures"]],
+        cards=[_card(picture, kind) for picture in content["pictures"]],
         classes=[(name, colour) for name, colour in content.get("classes", ())],
         scale=_named(scale["low"], scale["colours"]) if scale else [],
-        wide=dense,
+        wide=kind != "classification",
+        columns=3 if kind == "flow" else 4,
     )
 
 
@@ -117,13 +129,31 @@ def _scenes(content: Mapping[str, Any]) -> str:
     )
 
 
+def _pairs(content: Mapping[str, Any]) -> str:
+    text = (
+        f"{content['seen']} of {plural(content['count'], 'test pair')}, evenly spaced. The hue of "
+        "a flow is its direction (red to the right, yellow down, cyan to the left, violet up), its "
+        f"saturation the length; beyond {content['pixels']:.3g} pixels it is darker. The map "
+        "“error” shows the distance from the true flow"
+    )
+    if any("moves" in picture["files"] for picture in content["pictures"]):
+        text += ", and “still moves” the distance by which one more evaluation moves the flow"
+    return f"{text}, on a logarithmic scale from .001 pixels (black) to 10 (white); red is more."
+
+
+_TEXTS = {"classification": _answers, "segmentation": _scenes, "flow": _pairs}
+
+
 def _mistaken(picture: Mapping[str, Any]) -> bool:
     return "truth" in picture and picture["told"][0][0] != picture["truth"]
 
 
-def _card(picture: Mapping[str, Any], dense: bool) -> Card:
+def _card(picture: Mapping[str, Any], kind: str) -> Card:
     solve, wrong = picture["solve"], _mistaken(picture)
-    if dense:
+    if kind == "flow":
+        title = picture["name"]
+        notes = [f"error {picture['epe']:.2f} px, of zero flow {picture['zero']:.2f} px"]
+    elif kind == "segmentation":
         title, notes = picture["name"], [f"{share(picture['right'])} of the pixels correct"]
     else:
         title = picture["truth"]

@@ -161,6 +161,21 @@ class DEQFlow(EquilibriumModel):
         """Return the flow of a pair of images in pixels at a state, (batch, 2, height, width)."""
         return _cropped(self.readout(z), x[0].shape[2:])
 
+    def moves(self, z: State, x: Any, operands: Operands | None = None) -> Tensor:
+        """Return by how many pixels one more evaluation moves the flow, (batch, height, width).
+
+        ||answer(f(z)) - answer(z)|| at each pixel, which is 0 at an equilibrium.
+
+        Args:
+            z: hidden state and flow.
+            x: pair of batches of images.
+            operands: what `inject` returns for them, where that is known.
+        """
+        if operands is None:
+            (operands,) = self.inject(x)
+        now, after = (self.answer(at, x).float() for at in (z, self.deq.cell(z, operands)))
+        return (after - now).norm(dim=1)
+
 
 def _wide(x: Tensor) -> Tensor:
     """At least float32, which autocast has not: the state begins like it."""

@@ -164,8 +164,7 @@ class FlowNetwork:
             solved = self._now()
             flow = model.answer(state, x).float()
             done = self._now()
-            after = model.answer(cell(state, operands), x).float()
-        change = (after - flow).norm(dim=1)
+            change = model.moves(state, x, operands)
         other = (ready - begin) + (done - solved)
         return Estimate(
             flow[0].cpu(),

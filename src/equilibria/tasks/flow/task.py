@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -315,17 +315,22 @@ class FlowTask(Task):
         for place in range(mine.start, mine.stop):
             # Only images of one size can share a batch.
             if places and (len(places) == batch_size or pairs.size(place) != pairs.size(places[0])):
-                yield _batch(pairs, places)
+                yield self.batch(split, places)
                 places = []
             places.append(place)
         if places:
-            yield _batch(pairs, places)
+            yield self.batch(split, places)
+
+    def batch(self, split: str, places: Sequence[int]) -> Batch:
+        """Return whole pairs of a split with their flow; all must have one size."""
+        index = torch.tensor(places)
+        return batch_of(checked(self.pairs[known(self, split)].batch(index), index))
 
     @override
     def sample(self, split: str, count: int) -> Batch:
         pairs = self.pairs[known(self, split)]
         few = range(min(count, len(pairs)))
-        return _batch(pairs, [k for k in few if pairs.size(k) == pairs.size(0)])
+        return self.batch(split, [k for k in few if pairs.size(k) == pairs.size(0)])
 
     def learned(self, targets: tuple[Tensor, Tensor]) -> Tensor:
         """Return which pixels are learned from, bool: those of a known flow below `max_flow`."""
@@ -405,9 +410,3 @@ def _spread(pairs: Pairs, count: int, split: str) -> Pairs:
     if count > len(pairs):
         raise ValueError(f"{count} pairs are asked for, and the {split} split has {len(pairs)}")
     return pairs if count == len(pairs) else pairs.select(torch.arange(count) * len(pairs) // count)
-
-
-def _batch(pairs: Pairs, places: list[int]) -> Batch:
-    """Whole images with their flow."""
-    index = torch.tensor(places)
-    return batch_of(checked(pairs.batch(index), index))

@@ -1,0 +1,72 @@
+"""Test pairs with their optical flow, its error, and what one more evaluation changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from equilibria.models import Model
+from equilibria.models.flow import DEQFlow
+from equilibria.report.flow_colours import Lengths, change_colours, flow_colours
+from equilibria.solve import Status
+from equilibria.tasks.flow import FlowTask
+from equilibria.train.gallery.hanging import Hanging
+from equilibria.train.pictures import image_png, size_to_look_at
+from equilibria.train.settling import Settling
+
+__all__ = ["flowing"]
+
+_PAIRS = 4
+"""Pairs that are shown."""
+
+_PERCENT = 99.0
+"""Of the lengths of the true flow of all pairs shown, the percentile that is saturated."""
+
+
+def flowing(task: FlowTask, model: Model) -> tuple[Hanging, dict[str, Any]]:
+    """Return some pairs of the test split, spread evenly over it."""
+    total = len(task.pairs["test"])
+    count = min(_PAIRS, total)
+    places = [(2 * k + 1) * total // (2 * count) for k in range(count)]
+    batches = [task.batch("test", [place]) for place in places]
+    lengths = Lengths()
+    for batch in batches:
+        flow, valid = batch.targets
+        lengths.add(torch.where(valid[:, None], flow, torch.nan)[0].numpy())
+    scale = lengths.percentile(_PERCENT)
+    hanging = Hanging()
+    for place, batch in zip(places, batches, strict=True):
+        flow, valid = (each[0] for each in batch.targets)
+        found = model(batch.inputs)
+        told = found.output[0]
+        error = (told - flow).norm(dim=0)
+        size = size_to_look_at(*error.shape)
+        settled, maps = None, {}
+        if isinstance(model, DEQFlow):
+            solution = found.solution
+            status = Status(int(solution.status[0]))
+            settled = Settling(after=None, evals=int(solution.stats.evals[0]), status=status)
+            moves = model.moves(solution.value, batch.inputs)[0]
+            maps["moves"] = _png(change_colours(moves.numpy()), size)
+        first, second = (_png(each[0].round().byte().numpy(), size) for each in batch.inputs)
+        hanging.add(
+            {
+                "name": f"pair {place}",
+                "epe": float(error[valid].mean()),
+                "zero": float(flow.norm(dim=0)[valid].mean()),
+            },
+            settled,
+            size,
+            image=first,
+            second=second,
+            truth=_png(flow_colours(flow.numpy(), scale, valid.numpy()), size),
+            told=_png(flow_colours(told.numpy(), scale), size),
+            error=_png(change_colours(torch.where(valid, error, 0.0).numpy()), size),
+            **maps,
+        )
+    return hanging, {"kind": "flow", "count": total, "seen": count, "pixels": scale}
+
+
+def _png(pixels: Any, size: tuple[int, int]) -> bytes:
+    return image_png(torch.from_numpy(pixels) / 255, size)
