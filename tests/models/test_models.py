@@ -63,6 +63,7 @@ def test_every_model_has_a_small_version_here():
     elsewhere |= {"deq-gma", "deq-raft", "deq-raft-small"}  # test_flow_networks
     elsewhere |= {"gma", "raft", "raft-small"}  # test_flow_networks
     elsewhere |= {"eignn", "gcn", "graph-mlp", "ignn", "ignn-finite", "mgnni"}  # graph/
+    elsewhere |= {"imfn", "isiren", "mfn", "siren", "siren-injected"}  # representation/
     assert models.available() == sorted({*SMALL, *EXPLICIT, *SEQUENCES, *elsewhere})
 
 

@@ -1,6 +1,6 @@
 """The zoo: one file per architecture, and a registry."""
 
-from equilibria.models import flow, graph, recurrent
+from equilibria.models import flow, graph, recurrent, representation
 from equilibria.models.base import (
     ClassifierConfig,
     EquilibriumModel,
@@ -36,4 +36,5 @@ __all__ = [
     "graph",
     "recurrent",
     "register",
+    "representation",
 ]

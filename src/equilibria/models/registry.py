@@ -24,6 +24,13 @@ from equilibria.models.graph.configs import (
     MGNNIConfig,
 )
 from equilibria.models.recurrent.classifier import RecurrentConfig
+from equilibria.models.representation.configs import (
+    IMFNConfig,
+    InjectedSIRENConfig,
+    ISIRENConfig,
+    MFNConfig,
+    SIRENConfig,
+)
 from equilibria.models.sequence.architectures import (
     DEQTransformerConfig,
     DEQTrellisNetConfig,
@@ -61,11 +68,14 @@ CONFIGS: dict[str, type[ModelConfig]] = {
     "gru": GRUConfig,
     "ignn": IGNNConfig,
     "ignn-finite": FiniteIGNNConfig,
+    "imfn": IMFNConfig,
+    "isiren": ISIRENConfig,
     "lstm": LSTMConfig,
     "mdeq": MDEQConfig,
     "mdeq-segmentation": MDEQSegmentationConfig,
     "mdeq-segmentation-unrolled": MDEQSegmentationUnrolledConfig,
     "mdeq-unrolled": MDEQUnrolledConfig,
+    "mfn": MFNConfig,
     "mgnni": MGNNIConfig,
     "monotone": MonotoneConvConfig,
     "monotone-dense": MonotoneDenseConfig,
@@ -75,6 +85,8 @@ CONFIGS: dict[str, type[ModelConfig]] = {
     "recurrent": RecurrentConfig,
     "recurrent-lm": CellLanguageConfig,
     "resnet": ResNetConfig,
+    "siren": SIRENConfig,
+    "siren-injected": InjectedSIRENConfig,
     "transformer-xl": TransformerXLConfig,
     "trellisnet": TrellisNetConfig,
     "unet": UNetConfig,

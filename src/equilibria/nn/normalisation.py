@@ -114,6 +114,8 @@ class _BoundedNorm(nn.Module):
         self.squarings = squarings
 
     def forward(self, weight: Tensor) -> Tensor:
+        if weight.is_meta:  # no values to look at, for counting parameters
+            return weight
         area = weight[0, 0].numel()
         with torch.autocast(weight.device.type, enabled=False):
             wide = weight.flatten(1).to(torch.promote_types(weight.dtype, torch.float32))
