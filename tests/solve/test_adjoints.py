@@ -248,18 +248,34 @@ def test_inexact_adjoints_reach_weights_that_f_closes_over(adjoint) -> None:
 
 
 @pytest.mark.parametrize(("steps", "damping"), [(1, 1.0), (3, 0.8)])
-def test_states_under_phantom_have_the_gradient_of_its_steps(steps, damping):
+def test_states_under_phantom_are_the_iterates_after_its_steps(steps, damping):
     def f(z, x):
         return torch.tanh(0.5 * z + x)
 
     x = torch.linspace(-1, 1, 6, dtype=torch.float64).reshape(2, 3).requires_grad_()
     adjoint = eq.Phantom(steps=steps, damping=damping)
     sol = eq.fixed_point(f, torch.zeros_like(x), x, adjoint=adjoint, states=(2,))
-    plain = eq.fixed_point(f, torch.zeros_like(x), x, states=(2,))
-    torch.testing.assert_close(sol.states[0], plain.states[0])
-    (gradient,) = torch.autograd.grad(sol.states[0].square().sum(), x)
-    z = plain.states[0].detach()
+    z = eq.fixed_point(f, torch.zeros_like(x), x, states=(2,)).states[0].detach()
     for _ in range(steps):
         z = (1 - damping) * z + damping * f(z, x)
-    (expected,) = torch.autograd.grad((2 * plain.states[0].detach() * z).sum(), x)
+    torch.testing.assert_close(sol.states[0], z)
+    (gradient,) = torch.autograd.grad(sol.states[0].square().sum(), x)
+    (expected,) = torch.autograd.grad(z.square().sum(), x)
     torch.testing.assert_close(gradient, expected)
+    with torch.no_grad():
+        unseen = eq.fixed_point(f, torch.zeros_like(x), x, adjoint=adjoint, states=(2,))
+    torch.testing.assert_close(unseen.states[0], z)
+
+
+@pytest.mark.filterwarnings("ignore::equilibria.SolveWarning")
+def test_a_state_stays_where_it_was_if_phantom_steps_overflow():
+    x = torch.tensor([[1.0], [3e38]], requires_grad=True)
+    z0 = torch.full((2, 1), 2e38)
+    options = {"solver": eq.Picard(max_evals=2), "states": (1,)}
+    sol = eq.fixed_point(
+        lambda z, x: z + x, z0, x, adjoint=eq.Phantom(steps=1, damping=1.0), **options
+    )
+    assert sol.status[1] == eq.Status.NONFINITE
+    assert sol.states[0].isfinite().all()
+    (gradient,) = torch.autograd.grad(sol.states[0].sum(), x)
+    assert gradient.tolist() == [[1.0], [0.0]]

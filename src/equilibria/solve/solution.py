@@ -27,8 +27,8 @@ class Solution:
         status: `(batch,)` int8, a `Status` code for each sample.
         stats: evaluations and residuals of each sample.
         states: for every number in `states`, the iterate after that many evaluations (the final
-            value once a sample has finished). It carries the gradient of one step of f, under
-            `Phantom` of its steps, for losses along the path.
+            value once a sample has finished), for losses along the path. It carries the gradient
+            of one step of f; under `Phantom` it is the iterate after its steps from there.
     """
 
     value: Tree

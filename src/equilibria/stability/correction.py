@@ -18,8 +18,9 @@ class FixedPointCorrection:
         L = loss(z*) + sum_i gamma^(r + 1 - i) loss(z_i),    i = 1 ... r,
 
     with r = `count` states that cut the path into r + 1 equal parts, the later the heavier. Each
-    state has the gradient of one step of f at it (under `Phantom`, of its steps), and none through
-    how the solver reached it: that is what `Solution.states` carry.
+    state has the gradient of one step of f at it, and none through how the solver reached it: that
+    is what `Solution.states` carry. Under `Phantom` it is the iterate after its steps from there,
+    which suits unstable cells better: a loss of z_i itself says nothing of a step that overshoots.
 
     The cost is one more evaluation of f, with its graph, and one readout for each state.
 

@@ -14,7 +14,7 @@ from equilibria.solve.adjoints.base import Adjoint
 from equilibria.solve.adjoints.neumann import JacobianFree
 from equilibria.solve.equation import Derivative, raise_if_failed
 from equilibria.solve.growth import allowed, grown
-from equilibria.solve.implicit import Found, solve, with_gradient
+from equilibria.solve.implicit import Found, solve
 from equilibria.solve.nonlinear import Nonlinear
 from equilibria.solve.rows import Layout, choose, ratio, relative_by_leaf, subtract
 from equilibria.solve.solvers.base import Solver, check_damping, check_whole
@@ -35,9 +35,11 @@ class Phantom(Adjoint):
     solve had not, f(z_0) is taken once more, and counted: CONVERGED asks for the size of f there
     (see `Limits`). The gradient is that of the
     truncated path: with r < 1 the norm of damping J + (1 - damping) I, its relative error is at
-    most r^steps, and what z* lacks in accuracy the steps make up in part. States along the solver's
-    path (`states`) keep their values and have the gradient of as many steps from there. Memory:
-    `steps` evaluations of f, and as many for each such state.
+    most r^steps, and what z* lacks in accuracy the steps make up in part. So it is with states
+    along the solver's path (`states`): each is the iterate after as many steps from there, as in
+    the source's code. A loss of z with the gradient of f(z) would reward a step that overshoots,
+    as long as z itself falls short. Memory: `steps` evaluations of f, and as many for each such
+    state.
 
     Source: Bai 2022 (thesis), eq. 5.11 and Alg. 1; Geng et al. 2021.
 
@@ -107,7 +109,7 @@ class Phantom(Adjoint):
             status=status,
             evals=evals,
             residual=torch.where(finite, end.relative, found.residual),
-            states=found.states,
+            states=[self._along(quiet, layout, state, everything) for state in found.states],
         )
         record = quiet.record
         if record is not None and record.trace is not None and record.leaf_trace is not None:
@@ -116,16 +118,15 @@ class Phantom(Adjoint):
                 [record.leaf_trace, torch.stack([m.each for m in measured])]
             )
         raise_if_failed(equation.throw, "fixed_point", run)
-        if torch.is_grad_enabled():
-            return replace(run, states=[self._along(quiet, x, everything) for x in run.states])
         return run
 
-    def _along(self, equation: Nonlinear, state: Leaves, p: Leaves) -> Leaves:
-        """A state of the path with the gradient of as many steps from it."""
-        value = state
+    def _along(self, equation: Nonlinear, layout: Layout, state: Leaves, p: Leaves) -> Leaves:
+        """The iterate after as many steps from a state of the path, where it is finite."""
+        start = value = [leaf.detach() for leaf in state]
         for _ in range(self.steps):
             value = self._step(value, equation.evaluate(value, p))
-        return with_gradient(state, value)
+        finite = torch.isfinite(layout.norm(layout.rows([leaf.detach() for leaf in value])))
+        return layout.leaves(choose(finite, layout.rows(value), layout.rows(start)))
 
     def _step(self, z: Leaves, image: Leaves) -> Leaves:
         pairs = zip(z, image, strict=True)
