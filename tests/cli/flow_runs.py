@@ -59,10 +59,12 @@ def settle(model):
     return model
 
 
-def save_run(path, config=None, solver=None):
+def save_run(path, config=None, solver=None, adjoint=None):
     """Write the run folder of a network that nothing has trained."""
     config = config or DEQRAFTConfig(**MINI, weight_norm=False)
     options = {"solver": solver or Anderson(rtol=1e-4, max_evals=60)}
+    if adjoint is not None:
+        options["adjoint"] = adjoint
     if not config.implicit:
         options = {"solver": None, "adjoint": None}
     recipe = Recipe(task=OpticalFlow(), model=config, **options)

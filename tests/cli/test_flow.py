@@ -21,6 +21,7 @@ from equilibria.models.flow.configs import DEQGMAConfig, DEQRAFTConfig, RAFTConf
 from equilibria.models.flow.weights import _sources
 from equilibria.predict.flow import engine, video
 from equilibria.report.flow_colours import flow_colours
+from equilibria.solve import Phantom
 from equilibria.tasks import ImageClassification
 from equilibria.train import run as runs
 from equilibria.train.folder import Folder
@@ -260,6 +261,12 @@ def test_a_deadline_limits_the_evaluations(run, frames, tmp_path, capsys):
     for row in rows(tmp_path / "much"):
         assert row["status"] == "CONVERGED" and not (row["stopped"] or row["late"])
         assert row["allowed"] == 60  # the solver's own
+
+
+def test_the_steps_of_a_phantom_gradient_are_left_out(frames, tmp_path):
+    run = save_run(tmp_path / "phantom", adjoint=Phantom(steps=3, damping=1.0))
+    flow(run, frames, "--out", tmp_path / "out", "--max-evals", "4")
+    assert [row["evaluations"] for row in rows(tmp_path / "out")] == [4, 4, 4]
 
 
 def test_a_frame_that_cannot_be_read_costs_its_two_pairs_alone(run, tmp_path, capsys):

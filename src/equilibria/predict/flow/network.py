@@ -20,7 +20,7 @@ from equilibria.models.flow.configs import FlowConfig, UnrolledFlowConfig
 from equilibria.models.flow.network import DEQFlow, UnrolledFlow
 from equilibria.models.flow.weights import as_equilibrium, load_checkpoint
 from equilibria.nn import using
-from equilibria.solve import AlternatingAnderson, Solver, Status
+from equilibria.solve import AlternatingAnderson, JacobianFree, Solver, Status
 from equilibria.train import run
 from equilibria.train.weights import checksum
 
@@ -156,7 +156,9 @@ class FlowNetwork:
                     state = cell(state, operands)
                 evaluations = limit
             else:
-                with using(model, eval_solver=replace(self.solver, max_evals=limit)):
+                solver = replace(self.solver, max_evals=limit)
+                # The steps of a phantom gradient are for training: they would be beyond the limit.
+                with using(model, eval_solver=solver, adjoint=JacobianFree()):
                     solution = model.deq(operands, z0=start)
                 state, evaluations = solution.value, int(solution.stats.evals[0])
                 status = Status(int(solution.status[0]))

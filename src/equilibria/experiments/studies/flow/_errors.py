@@ -17,7 +17,7 @@ from equilibria.experiments.data import Frame
 from equilibria.experiments.study import Context
 from equilibria.models import EquilibriumModel, Model
 from equilibria.nn import using
-from equilibria.solve import Anderson, Status
+from equilibria.solve import Anderson, JacobianFree, Status
 from equilibria.tasks import Batch
 
 __all__ = ["FAR", "RESIDUAL_AT", "gain", "reference", "residuals", "scenes", "starts"]
@@ -27,6 +27,9 @@ RESIDUAL_AT = (12, 18)
 
 FAR = 20.0
 """Pixels of mean motion at full size from which on a scene is left out of the mean."""
+
+ALONE = JacobianFree()
+"""The solve and nothing else: a phantom gradient's steps would be evaluations too."""
 
 TINY = 1e-12
 
@@ -59,7 +62,7 @@ def starts(context: Context) -> dict[str, Any]:
     solver = replace(model.deq.solver, max_evals=100)
     generator = torch.Generator().manual_seed(0)
     arrived = agreeing = total = 0
-    with torch.no_grad(), using(model, solver=solver):
+    with torch.no_grad(), using(model, solver=solver, adjoint=ALONE):
         for batch in run.data.batches("test", 8):
             cold = model(batch.inputs)
             hidden, flow = cold.solution.value
@@ -118,7 +121,7 @@ def _errors(output: Tensor, batch: Batch) -> Tensor:
 def _answers(model: Model, task: Any, evals: int) -> Iterator[tuple[Tensor, Batch, Any]]:
     """What a network answers on the test pairs after so many evaluations."""
     solver = Anderson(rtol=0.0, max_evals=evals, patience=None)
-    with using(model, solver=solver, eval_solver=solver):
+    with using(model, solver=solver, adjoint=ALONE):
         for batch in task.batches("test", 8):
             found = model(batch.inputs)
             yield found.output, batch, found.solution

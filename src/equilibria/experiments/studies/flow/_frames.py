@@ -15,7 +15,7 @@ from equilibria.experiments.study import Context
 from equilibria.models.flow.network import DEQFlow
 from equilibria.nn import using
 from equilibria.predict.flow.following import Follower
-from equilibria.solve import Anderson, Status
+from equilibria.solve import Anderson, JacobianFree, Status
 
 __all__ = ["CUTS", "MAX_EVALS", "RTOL", "SIZE", "cuts", "frames"]
 
@@ -56,7 +56,7 @@ def frames(context: Context) -> Iterable[dict[str, Any]]:
     drive, _ = _drive(context)
     solver = Anderson(rtol=(RTOL, RTOL), max_evals=MAX_EVALS)
     before: Any = None
-    with using(model, solver=solver, eval_solver=solver):
+    with using(model, solver=solver, adjoint=JacobianFree()):
         for place, images in enumerate(pairwise(drive)):
             cold = _solved(model, images, None)
             if before is not None:
@@ -85,7 +85,7 @@ def cuts(context: Context) -> Iterable[dict[str, Any]]:
     model = cast(DEQFlow, run.model)
     drive, other = _drive(context)
     solver = Anderson(rtol=(RTOL, RTOL), max_evals=MAX_EVALS)
-    with using(model, solver=solver, eval_solver=solver):
+    with using(model, solver=solver, adjoint=JacobianFree()):
         for cut in range(CUTS):
             follower, last = Follower(), None
             begin = cut * (len(drive) // CUTS)
