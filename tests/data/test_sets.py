@@ -63,15 +63,16 @@ def test_an_unknown_name_gets_the_nearest() -> None:
         *data.available(data.graphs.GraphSet),
     ]
     flows = data.available(data.flow.FlowSet)
+    signals = data.available(data.signals.SignalSet)
     assert data.available() == sorted(
         [
             *(*data.available(Dataset), *data.text.available(), *sequences, *scenes, *graphs),
-            *(*flows, "copy-memory", "imagenet"),
+            *(*flows, *signals, "copy-memory", "imagenet"),
         ]
     )
     with pytest.raises(ValueError, match="'minst', nor any folder: did you mean 'mnist'"):
         data.load("minst")
-    with pytest.raises(ValueError, match=r"'qwertz', nor any folder\. Choose from camvid, "):
+    with pytest.raises(ValueError, match=r"'qwertz', nor any folder\. Choose from bach, "):
         data.load("qwertz")
     with pytest.raises(ValueError, match=r"'ptb' is of another kind\. Choose from cifar10, cifar"):
         data.load("ptb", kind=Dataset)

@@ -104,7 +104,7 @@ def test_what_is_written_is_read_and_clipped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "samples", [torch.zeros(0), torch.zeros(2, 3), torch.tensor([0.0, torch.nan])]
+    "samples", [torch.zeros(0), torch.zeros(2, 3, 1), torch.tensor([0.0, torch.nan])]
 )
 def test_what_is_no_recording_is_not_written(tmp_path: Path, samples: torch.Tensor) -> None:
     with pytest.raises(ValueError, match=r"expected \(samples,\), finite, at least 1"):

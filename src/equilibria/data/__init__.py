@@ -1,6 +1,15 @@
 """Data sets by name: found on disk, or downloaded with a checksum, and read."""
 
-from equilibria.data import copy_memory, flow, graphs, images, segmentation, sequences, text
+from equilibria.data import (
+    copy_memory,
+    flow,
+    graphs,
+    images,
+    segmentation,
+    sequences,
+    signals,
+    text,
+)
 from equilibria.data.dataset import Dataset, Samples, Split
 from equilibria.data.errors import DataError
 from equilibria.data.fetch import fetch
@@ -21,5 +30,6 @@ __all__ = [
     "register",
     "segmentation",
     "sequences",
+    "signals",
     "text",
 ]

@@ -22,9 +22,11 @@ from equilibria.data.images import ImageFolder, layout
 from equilibria.data.remote import Entry, Files
 from equilibria.data.segmentation import SegmentationSet, folder
 from equilibria.data.sequences import SequenceSet, user
+from equilibria.data.signals.sets import SignalSet
 from equilibria.data.text.corpus import Corpus
 
 DATA_SETS: dict[str, tuple[type, str | Entry]] = {
+    "bach": (SignalSet, "equilibria.data.signals.recording:BACH"),
     "camvid": (SegmentationSet, "equilibria.data.segmentation.camvid:CAMVID"),
     "camvid32": (SegmentationSet, "equilibria.data.segmentation.camvid32:CAMVID32"),
     "chairs": (FlowSet, "equilibria.data.flow.chairs:CHAIRS"),
@@ -51,6 +53,7 @@ DATA_SETS: dict[str, tuple[type, str | Entry]] = {
     "noisy-cifar10": (SequenceSet, "equilibria.data.sequences.pixels:NOISY_CIFAR10"),
     "noisy-mnist": (SequenceSet, "equilibria.data.sequences.pixels:NOISY_MNIST"),
     "permuted-mnist": (SequenceSet, "equilibria.data.sequences.pixels:PERMUTED_MNIST"),
+    "photographs": (SignalSet, "equilibria.data.signals.photographs:PHOTOGRAPHS"),
     "pixel-mnist": (SequenceSet, "equilibria.data.sequences.pixels:PIXEL_MNIST"),
     "ppi": (NodeSet, "equilibria.data.graphs.ppi:PPI"),
     "proteins": (GraphSet, "equilibria.data.graphs.tu:PROTEINS"),
@@ -58,6 +61,8 @@ DATA_SETS: dict[str, tuple[type, str | Entry]] = {
     "pubmed": (NodeSet, "equilibria.data.graphs.planetoid:PUBMED"),
     "shapes": (SegmentationSet, "equilibria.data.segmentation.shapes:SHAPES_SET"),
     "sintel": (FlowSet, "equilibria.data.flow.sintel:SINTEL"),
+    "street": (SignalSet, "equilibria.data.signals.street:STREET"),
+    "text-images": (SignalSet, "equilibria.data.signals.lettering:TEXT_IMAGES"),
     "things": (FlowSet, "equilibria.data.flow.things:THINGS"),
     "voc": (SegmentationSet, "equilibria.data.segmentation.voc:VOC"),
     "wikitext2": (Corpus, "equilibria.data.text.named:WIKITEXT2"),
@@ -79,7 +84,12 @@ FOLDERS: dict[type, tuple[Callable[..., Any], str]] = {
 FILES = (GraphSet, NodeSet)
 """What a user's own .npz file may hold in place of a folder."""
 
-PACKAGES = {"PIL": "Pillow", "scipy": "scipy", "sklearn": "scikit-learn"}
+PACKAGES = {
+    "PIL": "Pillow",
+    "matplotlib": "matplotlib",
+    "scipy": "scipy",
+    "sklearn": "scikit-learn",
+}
 """Packages of the extra `cli` that readers import, by the name of the module."""
 
 
@@ -144,7 +154,7 @@ def load(
     Returns:
         A `Dataset` for classification, a `text.Corpus`, an `images.ImageFolder`, a
         `sequences.SequenceSet`, a `segmentation.SegmentationSet`, a `flow.FlowSet`, a
-        `graphs.NodeSet`, a `graphs.GraphSet`, or a `Split` of copy memory.
+        `graphs.NodeSet`, a `graphs.GraphSet`, a `signals.SignalSet`, or a `Split` of copy memory.
 
     Raises:
         ValueError: If no data set has that name; the message names the nearest.

@@ -39,18 +39,33 @@ def samples(wave: Tensor, rate: int, name: str | Path) -> Tensor:
     Raises:
         DataError: If the rate is not within `RATES`.
     """
-    if rate == mel.RATE:
+    return resampled(wave, rate, mel.RATE, name)
+
+
+def resampled(wave: Tensor, rate: int, new: int, name: str | Path) -> Tensor:
+    """A recording at another rate, by a polyphase filter that cuts what the rate cannot hold.
+
+    Args:
+        wave: The recording, ``(samples,)`` or ``(samples, channels)``.
+        rate: Its samples per second.
+        new: Those of the result.
+        name: Of its file, for messages.
+
+    Raises:
+        DataError: If a rate is not within `RATES`.
+    """
+    if rate == new:
         return wave
-    if not RATES[0] <= rate <= RATES[1]:
-        raise DataError(
-            f"{name} has {rate:,} samples per second: expected {RATES[0]:,} to {RATES[1]:,}"
-        )
+    for each in (rate, new):
+        if not RATES[0] <= each <= RATES[1]:
+            raise DataError(
+                f"{name} has {each:,} samples per second: expected {RATES[0]:,} to {RATES[1]:,}"
+            )
     # Imported here: it takes a second.
     from scipy.signal import resample_poly
 
-    common = math.gcd(rate, mel.RATE)
-    found = resample_poly(wave.numpy(), mel.RATE // common, rate // common)
-    return torch.from_numpy(found)
+    common = math.gcd(rate, new)
+    return torch.from_numpy(resample_poly(wave.numpy(), new // common, rate // common))
 
 
 def second(wave: Tensor) -> Tensor:

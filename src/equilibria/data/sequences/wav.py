@@ -1,4 +1,4 @@
-"""Recordings in WAV files: uncompressed sound, read whole and mixed down to one channel.
+"""Recordings in WAV files: uncompressed sound, read whole.
 
 papers: IBM and Microsoft 1991, Multimedia Programming Interface and Data Specifications 1.0
 (RIFF); Microsoft 1994, New Multimedia Data Types (WAVE_FORMAT_EXTENSIBLE).
@@ -6,11 +6,13 @@ papers: IBM and Microsoft 1991, Multimedia Programming Interface and Data Specif
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 import wave
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,6 +20,7 @@ from torch import Tensor
 
 from equilibria.data.errors import DataError, reading
 from equilibria.data.regular import open_file
+from equilibria.data.replace import replace_file
 
 LARGEST = 1 << 26
 """Bytes of the largest file: six minutes of two channels of 16 bits at 44.1 kHz."""
@@ -43,16 +46,42 @@ def read(path: str | os.PathLike[str]) -> tuple[Tensor, int]:
     Raises:
         DataError: If it cannot be read, is damaged, empty, compressed, or no WAV file.
     """
-    path = Path(path)
+    return decode(_content(Path(path)), path)
+
+
+def decode(content: bytes, name: str | os.PathLike[str]) -> tuple[Tensor, int]:
+    """What `read` gives, from the content of a file; `name` is for messages."""
+    samples, header = _decoded(content, name)
+    return torch.from_numpy(samples.mean(1, dtype=np.float64).astype(np.float32)), header.rate
+
+
+def read_channels(path: str | os.PathLike[str]) -> tuple[Tensor, int, int]:
+    """The samples of each channel of a WAV file, how many there are per second, and their bits.
+
+    Args:
+        path: A file of 8, 16, 24 or 32 bits, or of floats of 32 or 64.
+
+    Returns:
+        Samples as `read` scales them, float32, ``(samples, channels)``, the rate in hertz, and the
+        bits of a sample in the file.
+
+    Raises:
+        DataError: As `read`.
+    """
+    samples, header = _decoded(_content(Path(path)), path)
+    return torch.from_numpy(samples.astype(np.float32)), header.rate, header.bits
+
+
+def _content(path: Path) -> bytes:
     with reading(path), open_file(path) as file:
         content = file.read(LARGEST + 1)
     if len(content) > LARGEST:
         raise DataError(f"{path} has more than {LARGEST:,} bytes: cut it into shorter recordings")
-    return decode(content, path)
+    return content
 
 
-def decode(content: bytes, name: str | Path) -> tuple[Tensor, int]:
-    """What `read` gives, from the content of a file; `name` is for messages."""
+def _decoded(content: bytes, name: str | os.PathLike[str]) -> tuple[np.ndarray, _Format]:
+    """Samples, ``(samples, channels)``, and how they are stored."""
     if content[:4] != b"RIFF" or content[8:12] != b"WAVE":
         found = next((kind for magic, kind in _OTHERS.items() if content.startswith(magic)), None)
         raise DataError(f"{name} is not a WAV file{f' but {found}' if found else ''}: {_CONVERT}")
@@ -71,32 +100,46 @@ def decode(content: bytes, name: str | Path) -> tuple[Tensor, int]:
         elif kind == b"data":
             if header is None:
                 raise DataError(f"{name} is damaged: its samples come before their format")
-            return header.samples(memoryview(content)[place : place + size], name), header.rate
+            return header.samples(memoryview(content)[place : place + size], name), header
         place += size + size % 2  # a part of odd length is followed by a byte of padding
     raise DataError(f"{name} is damaged or truncated: it has no samples")
 
 
-def write(path: str | os.PathLike[str], samples: Tensor, rate: int) -> None:
-    """Write a recording of one channel as 16-bit integers.
+def write(
+    path: str | os.PathLike[str], samples: Tensor, rate: int, bits: Literal[16, 24] = 16
+) -> None:
+    """Write a recording as integers, whole or not at all.
 
     Args:
         path: The file.
-        samples: Finite, ``(samples,)``; what is outside of [-1, 1) is clipped.
+        samples: Finite, ``(samples,)`` or ``(samples, channels)``; what is outside of [-1, 1) is
+            clipped.
         rate: Samples per second.
+        bits: Of a sample.
 
     Raises:
-        ValueError: If the samples are none, not finite or of another shape.
+        ValueError: If the samples are none, not finite or of another shape, or `bits` is another
+            number.
+        DataError: If the file cannot be written.
     """
-    if samples.ndim != 1 or not samples.numel() or not bool(samples.isfinite().all()):
+    shape = tuple(samples.shape)
+    if samples.ndim not in (1, 2) or not samples.numel() or not bool(samples.isfinite().all()):
         raise ValueError(
-            f"samples of the shape {tuple(samples.shape)}: expected (samples,), finite, at least 1"
+            f"samples of the shape {shape}: expected (samples,), finite, at least 1, or (samples, "
+            "channels)"
         )
-    rounded = (samples.detach().double() * 2**15).round().clamp(-(2**15), 2**15 - 1)
-    with wave.open(os.fspath(path), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
+    if bits not in (16, 24):
+        raise ValueError(f"bits is {bits}: expected 16 or 24")
+    full = 2 ** (bits - 1)
+    rounded = (samples.detach().cpu().double() * full).round().clamp(-full, full - 1)
+    wide = rounded.to(torch.int32).numpy().astype("<i4").reshape(-1, 1).view(np.uint8)
+    content = io.BytesIO()
+    with wave.open(content, "wb") as file:
+        file.setnchannels(shape[1] if len(shape) == 2 else 1)
+        file.setsampwidth(bits // 8)
         file.setframerate(rate)
-        file.writeframes(rounded.to(torch.int16).cpu().numpy().astype("<i2").tobytes())
+        file.writeframes(np.ascontiguousarray(wide[:, : bits // 8]).tobytes())
+    replace_file(Path(path), content.getvalue())
 
 
 @dataclass(frozen=True)
@@ -109,7 +152,7 @@ class _Format:
     bits: int
 
     @classmethod
-    def of(cls, part: bytes, name: str | Path) -> _Format:
+    def of(cls, part: bytes, name: str | os.PathLike[str]) -> _Format:
         if len(part) < 16:
             raise DataError(f"{name} is damaged: its format has {len(part)} bytes, expected 16")
         tag, channels, rate, _, block, bits = struct.unpack_from("<HHIIHH", part)
@@ -127,18 +170,18 @@ class _Format:
             )
         return cls(tag == _FLOAT, channels, rate, bits)
 
-    def samples(self, data: memoryview, name: str | Path) -> Tensor:
-        """The mean of all channels."""
+    def samples(self, data: memoryview, name: str | os.PathLike[str]) -> np.ndarray:
+        """The samples of each channel, ``(samples, channels)``."""
         block = self.channels * self.bits // 8
         if not len(data) or len(data) % block:
             raise DataError(
                 f"{name} is damaged or empty: {len(data)} bytes of sound, expected a multiple of "
                 f"{block}"
             )
-        found = self._scaled(data).reshape(-1, self.channels).mean(1, dtype=np.float64)
+        found = self._scaled(data).reshape(-1, self.channels)
         if not np.isfinite(found).all():
             raise DataError(f"{name} is damaged: a sample is not a finite number")
-        return torch.from_numpy(found.astype(np.float32))
+        return found
 
     def _scaled(self, data: memoryview) -> np.ndarray:
         if self.floats:

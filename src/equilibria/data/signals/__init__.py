@@ -1,0 +1,50 @@
+"""Signals for coordinate networks: sounds, images, films and shapes in [-1, 1].
+
+signal = eq.data.signals.read("cat.png")            # or .wav, .gif, .mp4, .obj, a folder of frames
+inputs, targets = signal.points[:], signal.targets  # (samples, axes), (samples, channels)
+large = signal.field.points(size=(1024, 1024))      # the same picture with more pixels
+for part in large.chunks(65_536): ...
+
+shape = eq.data.signals.read("torus.obj")
+points, inside = shape.near_surface(50_000, seed=0)
+"""
+
+from equilibria.data.signals.field import Field
+from equilibria.data.signals.files import field_of, kind_of, read
+from equilibria.data.signals.film import read_film, write_film
+from equilibria.data.signals.image import read_image, write_image
+from equilibria.data.signals.measure import iou, psnr
+from equilibria.data.signals.mesh import Mesh, read_mesh, write_mesh
+from equilibria.data.signals.points import Points
+from equilibria.data.signals.sets import SignalSet
+from equilibria.data.signals.shape import Occupancy, Shape, ShapeField, read_shape
+from equilibria.data.signals.signal import Quarters, Signal
+from equilibria.data.signals.sound import read_sound, write_sound
+from equilibria.data.signals.surface import surface
+
+__all__ = [
+    "Field",
+    "Mesh",
+    "Occupancy",
+    "Points",
+    "Quarters",
+    "Shape",
+    "ShapeField",
+    "Signal",
+    "SignalSet",
+    "field_of",
+    "iou",
+    "kind_of",
+    "psnr",
+    "read",
+    "read_film",
+    "read_image",
+    "read_mesh",
+    "read_shape",
+    "read_sound",
+    "surface",
+    "write_film",
+    "write_image",
+    "write_mesh",
+    "write_sound",
+]

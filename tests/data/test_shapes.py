@@ -1,0 +1,261 @@
+"""Shapes: closed meshes of files, what is inside of them, and the surface of what is decoded."""
+
+import struct
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from equilibria.data import DataError, signals
+from equilibria.data.signals import Mesh, Shape, read_mesh, read_shape, surface
+from equilibria.data.signals.mesh import closed
+
+trimesh = pytest.importorskip("trimesh", reason="trimesh is not installed")
+pytest.importorskip("skimage", reason="scikit-image is not installed")
+
+
+def torus(around: int = 48, across: int = 24, radius: float = 0.7, tube: float = 0.3) -> Mesh:
+    """A torus around the last axis, of triangles that look outwards."""
+    u, v = np.meshgrid(np.arange(around), np.arange(across), indexing="ij")
+    a, b = 2 * np.pi * u / around, 2 * np.pi * v / across
+    ring = radius + tube * np.cos(b)
+    vertices = np.stack([ring * np.cos(a), ring * np.sin(a), tube * np.sin(b)], -1).reshape(-1, 3)
+    right, up = (u + 1) % around, (v + 1) % across
+    corner = [u * across + v, right * across + v, right * across + up, u * across + up]
+    one, other = (
+        np.stack([corner[k] for k in (0, 1, 2)], -1),
+        np.stack([*corner[:1], *corner[2:]], -1),
+    )
+    return Mesh(vertices, np.concatenate([one.reshape(-1, 3), other.reshape(-1, 3)]))
+
+
+def cube() -> Mesh:
+    box = trimesh.creation.box()
+    return Mesh(np.array(box.vertices), np.array(box.faces))
+
+
+def obj(mesh: Mesh) -> bytes:
+    vertices = "".join(f"v {x!r} {y!r} {z!r}\n" for x, y, z in mesh.vertices.tolist())
+    return (
+        vertices + "".join(f"f {a} {b} {c}\n" for a, b, c in (mesh.faces + 1).tolist())
+    ).encode()
+
+
+def stl(mesh: Mesh) -> bytes:
+    corners = mesh.vertices[mesh.faces].astype("<f4")
+    parts = [bytes(12) + each.tobytes() + bytes(2) for each in corners]
+    return bytes(80) + struct.pack("<I", len(parts)) + b"".join(parts)
+
+
+def volume(mesh: Mesh) -> float:
+    """Positive where triangles look outwards."""
+    a, b, c = mesh.vertices[mesh.faces].transpose(1, 0, 2)
+    return float((a * np.cross(b, c)).sum() / 6)
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("ending", "packed"), [("obj", obj), ("stl", stl), ("ply", None)])
+def test_a_mesh_of_each_format_is_the_same_shape(
+    tmp_path: Path, ending: str, packed: object
+) -> None:
+    path = tmp_path / f"torus.{ending}"
+    if packed is None:
+        signals.write_mesh(path, torus())
+    else:
+        path.write_bytes(packed(torus()))
+    shape = signals.read(path)
+    assert (shape.name, shape.field.kind) == (path.name, "shape")
+    assert len(shape.mesh.faces) == 2 * 48 * 24 and len(shape.mesh.vertices) == 48 * 24
+    assert shape.field.scale == pytest.approx(1 / 0.95, rel=1e-6)
+    assert abs(shape.mesh.vertices).max() == pytest.approx(0.95)
+    points = torch.tensor([[0.0, 0, 0], [0.65, 0, 0], [0, -0.65, 0.1], [0, 0, 0.9]])
+    assert shape.inside(points).tolist() == [False, True, True, False]
+
+
+def test_a_written_mesh_is_read_again(tmp_path: Path) -> None:
+    signals.write_mesh(tmp_path / "a.ply", torus())
+    again = read_mesh(tmp_path / "a.ply")
+    assert volume(again) == pytest.approx(volume(torus()), rel=1e-6)
+    by_trimesh = trimesh.load(tmp_path / "a.ply", force="mesh")
+    assert by_trimesh.is_watertight and by_trimesh.volume == pytest.approx(
+        volume(torus()), rel=1e-6
+    )
+    with pytest.raises(ValueError, match=r"written to \.ply files; got a\.obj"):
+        signals.write_mesh(tmp_path / "a.obj", torus())
+    with pytest.raises(ValueError, match="a mesh without triangles"):
+        signals.write_mesh(tmp_path / "b.ply", Mesh(np.zeros((3, 3)), np.zeros((0, 3), int)))
+
+
+def test_an_open_mesh_is_refused_with_its_open_edges(tmp_path: Path) -> None:
+    whole = torus()
+    (tmp_path / "a.obj").write_bytes(obj(Mesh(whole.vertices, whole.faces[1:])))
+    with pytest.raises(DataError, match=r"a\.obj is an open mesh: 3 of its 3,456 edges are open"):
+        read_shape(tmp_path / "a.obj")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.obj", b"# nothing\n", "no mesh, or damaged|has no triangles"),
+        ("a.obj", b"v 0 0 0\nv 1 0 0\nv 0 1 0\nf 1 2 9\n", "no mesh, or damaged"),
+        ("a.ply", b"ply\nformat ascii 1.0\n", "no mesh, or damaged"),
+        ("a.stl", b"words", "no mesh, or damaged|has no triangles"),
+        ("a.obj", obj(torus()).replace(b"v 1.0 ", b"v nan ", 1), "NaN or infinite|damaged"),
+        ("a.obj", b"v 0 0 0\nv 1 0 0\nv 0 1 0\nf 1 2 3\nf 1 2 3\n", "encloses no volume"),
+    ],
+)
+def test_what_is_no_mesh_is_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=rf"{name} .*({message})"):
+        read_shape(tmp_path / name)
+
+
+def test_triangles_are_checked() -> None:
+    with pytest.raises(DataError, match="x has no triangles"):
+        closed(Mesh(np.zeros((0, 3)), np.zeros((0, 3), np.int64)), "x")
+    with pytest.raises(DataError, match="names a vertex that is not there"):
+        closed(Mesh(np.zeros((2, 3)), np.array([[0, 1, 2]])), "x")
+    with pytest.raises(DataError, match="encloses no volume"):
+        closed(Mesh(np.zeros((3, 3)), np.array([[0, 1, 2]])), "x")
+    # Corners that are written for each triangle anew are one place.
+    loose = Mesh(cube().vertices[cube().faces].reshape(-1, 3), np.arange(36).reshape(-1, 3))
+    assert len(closed(loose, "x").vertices) == 8
+
+
+@pytest.mark.parametrize("package", ["trimesh", "skimage.measure"])
+def test_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    signals.write_mesh(tmp_path / "a.ply", torus())
+    field = Shape.of(cube(), "cube").field
+    monkeypatch.setitem(sys.modules, package, None)
+    name = {"trimesh": "trimesh", "skimage.measure": "scikit-image"}[package]
+    with pytest.raises(DataError, match=rf"needs {name}, which is .*'equilibria\[mesh\]'"):
+        if package == "trimesh":
+            read_mesh(tmp_path / "a.ply")
+        else:
+            surface(torch.zeros(3, 3, 3), field)
+
+
+# --- what is inside ------------------------------------------------------------------------------
+
+
+def test_the_inside_of_a_torus_is_that_of_its_equation() -> None:
+    shape = Shape.of(torus(256, 128), "torus")
+    points, inside = shape.uniform(20_000, seed=0)
+    assert points.dtype == torch.float32 and float(points.abs().max()) <= 1
+    place = shape.field.restored(points.double().numpy())
+    ring = np.hypot(place[:, 0], place[:, 1]) - 0.7
+    distance = np.hypot(ring, place[:, 2]) - 0.3
+    clear = abs(distance) > 2e-4  # the triangles cut corners of the round tube
+    assert clear.mean() > 0.99
+    assert (inside.numpy()[clear] == (distance[clear] < 0)).all()
+
+
+def test_points_exactly_above_edges_and_corners_are_counted_once() -> None:
+    shape = Shape.of(cube(), "cube")
+    axis = torch.linspace(-1, 1, 41, dtype=torch.float64)  # 0.95 is a face's own plane
+    points = torch.cartesian_prod(axis, axis, axis)
+    inside = shape.inside(points)
+    far = (points.abs().amax(1) - 0.95).abs() > 1e-9
+    assert torch.equal(inside[far], (points.abs().amax(1) < 0.95)[far])
+
+
+def test_a_hole_in_a_shape_is_outside() -> None:
+    outer, inner = cube(), cube()
+    both = Mesh(
+        np.concatenate([outer.vertices, inner.vertices / 2]),
+        np.concatenate([outer.faces, inner.faces + len(outer.vertices)]),
+    )
+    shape = Shape.of(both, "hollow")
+    points = torch.tensor([[0.0, 0, 0], [0.7, 0, 0], [0, 0.6, -0.6], [0.99, 0, 0]])
+    assert shape.inside(points).tolist() == [False, True, True, False]
+
+
+def test_points_near_the_surface_are_there() -> None:
+    shape = Shape.of(torus(), "torus")
+    points, inside = shape.near_surface(20_000, seed=3, noise=0.01)
+    place = shape.field.restored(points.double().numpy())
+    distance = np.hypot(np.hypot(place[:, 0], place[:, 1]) - 0.7, place[:, 2]) - 0.3
+    assert distance.std() == pytest.approx(0.01 * shape.field.scale, rel=0.1)
+    assert inside.float().mean() == pytest.approx(0.5, abs=0.03)
+    # By area: the outer half of a torus has (pi R + 2 r) / (2 pi R) of it.
+    outer = (np.hypot(place[:, 0], place[:, 1]) > 0.7).mean()
+    assert outer == pytest.approx(0.5 + 0.3 / (0.7 * np.pi), abs=0.015)
+
+
+def test_a_seed_is_a_set_of_points() -> None:
+    shape = Shape.of(torus(), "torus")
+    for draw in (shape.uniform, shape.near_surface):
+        one, again, other = draw(50, 1), draw(50, 1), draw(50, (1, 7))
+        assert torch.equal(one.points, again.points)
+        assert not torch.equal(one.points, other.points)
+        with pytest.raises(ValueError, match="0 points: expected 1 or more"):
+            draw(0, 1)
+    with pytest.raises(ValueError, match="noise is -1"):
+        shape.near_surface(5, 1, noise=-1)
+
+
+def test_near_surface_iou_takes_logits() -> None:
+    shape = Shape.of(torus(), "torus")
+    drawn = shape.near_surface(500, seed=0)
+    logits = torch.where(drawn.inside, 3.0, -3.0)[:, None]
+    assert shape.near_surface_iou(logits, drawn) == 1
+    assert shape.near_surface_iou(drawn.inside, drawn) == 1
+    assert shape.near_surface_iou(torch.ones(500), drawn) == pytest.approx(
+        float(drawn.inside.float().mean())
+    )
+
+
+# --- the surface of what is decoded --------------------------------------------------------------
+
+
+def distances(shape: Shape, resolution: int) -> torch.Tensor:
+    """What a network that knows the torus by heart would give: positive inside."""
+    place = shape.field.restored(shape.field.points(resolution)[:].double().numpy())
+    ring = np.hypot(place[:, 0], place[:, 1]) - 0.7
+    return torch.tensor(0.3 - np.hypot(ring, place[:, 2])).reshape((resolution,) * 3)
+
+
+def test_the_decoded_surface_is_where_the_mesh_was(tmp_path: Path) -> None:
+    moved = Mesh(torus(128, 64).vertices, torus(128, 64).faces)
+    shape = Shape.of(moved, "torus")
+    mesh = surface(distances(shape, 64), shape.field)
+    assert volume(mesh) == pytest.approx(2 * np.pi**2 * 0.7 * 0.3**2, rel=0.01)
+    place = mesh.vertices
+    off = np.hypot(np.hypot(place[:, 0], place[:, 1]) - 0.7, place[:, 2]) - 0.3
+    assert abs(off).max() < 0.005
+    signals.write_mesh(tmp_path / "a.ply", mesh)
+    again = read_shape(tmp_path / "a.ply")  # which is closed
+    assert again.field.scale == pytest.approx(shape.field.scale, rel=0.01)
+
+
+def test_a_mesh_elsewhere_comes_back_to_its_place() -> None:
+    there = Mesh(torus().vertices * 50 + np.array([100.0, -20, 3]), torus().faces)
+    shape = Shape.of(there, "torus")
+    assert shape.field.centre == pytest.approx((100, -20, 3))
+    inside = shape.inside(shape.field.points(48)[:]).reshape(48, 48, 48)
+    mesh = surface(torch.where(inside, 1.0, -1.0), shape.field)
+    assert mesh.vertices.mean(0) == pytest.approx([100, -20, 3], abs=1)
+    assert volume(mesh) == pytest.approx(volume(there), rel=0.05)
+
+
+def test_a_surface_that_leaves_the_cube_is_closed() -> None:
+    field = Shape.of(cube(), "cube").field
+    mesh = surface(torch.ones(5, 5, 5), field)
+    assert len(closed(mesh, "full").faces) == len(mesh.faces)
+    assert volume(mesh) > 0
+
+
+def test_what_has_no_surface_is_refused() -> None:
+    field = Shape.of(cube(), "cube").field
+    with pytest.raises(DataError, match="has no inside: no value is above the level"):
+        surface(-torch.ones(4, 4, 4), field)
+    with pytest.raises(DataError, match="NaN or infinite"):
+        surface(torch.full((4, 4, 4), torch.nan), field)
+    with pytest.raises(ValueError, match=r"expected \(n, n, n\), n 2 or more"):
+        surface(torch.zeros(4, 4, 5), field)
+    with pytest.raises(ValueError, match="resolution is 1"):
+        field.points(1)
