@@ -190,3 +190,17 @@ class EquilibriumModel(Model):
         solution = self.deq(*self.inject(x), z0=z0, warm=warm, states=states, trace=trace)
         parts = self.read_parts(solution.value) if self.training else ()
         return Prediction(self.answer(solution.value, x), (solution,), auxiliary=parts)
+
+    def advance(self, x: Any, z: Any) -> Prediction:
+        """Evaluate the cell once at the state `z` and read the output from what it returns.
+
+        For training from the state of the step before, see `DEQ.advance`. The prediction's solution
+        holds the next state, `solution.value.detach()`, and residual and status of `z`.
+
+        Args:
+            x: the model's input, first axis the batch.
+            z: a state near the equilibrium of `x`.
+        """
+        solution = self.deq.advance(z, *self.inject(x))
+        parts = self.read_parts(solution.value) if self.training else ()
+        return Prediction(self.answer(solution.value, x), (solution,), auxiliary=parts)

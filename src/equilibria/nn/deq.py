@@ -20,6 +20,7 @@ from equilibria.solve import (
     Solution,
     Solver,
     Unrolled,
+    advance,
     fixed_point,
 )
 from equilibria.solve.boundary import boundary
@@ -156,10 +157,7 @@ class DEQ(nn.Module):
             TypeError: the cell's weights are below float32, and autocast is off. And whatever
                 `fixed_point` raises.
         """
-        given = chosen.get().get(self, Methods())
-        adjoint, solver = given.adjoint or self.adjoint, given.solver or self.solver
-        if not self.training:
-            solver = given.eval_solver or self.eval_solver or solver
+        solver, adjoint = self._methods()
         if warm is not None:
             _check_warm(warm, inputs)
         guessed = z0 is None and warm is None and self.init is None
@@ -192,9 +190,77 @@ class DEQ(nn.Module):
             raise_with_remedy(error, owner, z0, guessed=guessed)
             raise
 
+    @boundary
+    def advance(
+        self,
+        z: Any,
+        *inputs: Any,
+        throw: bool | None = None,
+        coupled: bool | Tensor | None = None,
+    ) -> Solution:
+        """Evaluate the cell once at a state near the fixed point: y = cell(z, *inputs).
+
+        y is the next iterate, what a loss is taken of, and what its gradient goes through, which
+        the layer's adjoint finds at z: a training step for the price of one evaluation, where `z`
+        is the state that the same samples had reached a step ago. See `equilibria.solve.advance`.
+
+        Args:
+            z: the state, detached here.
+            inputs: operands of the cell, as of a call.
+            throw: raise where z is not within the solver's tolerance; None: as the layer was told.
+            coupled: as of a call.
+
+        Returns:
+            A `Solution` whose `value` is y and whose `status`, `stats.residual` and
+            `stats.overall` are those of z. The state for the next step is `value.detach()`.
+
+        Raises:
+            TypeError: the adjoint is `Phantom`, `Unrolled` or `Shine`. And whatever
+                `equilibria.solve.advance` raises.
+
+        Source:
+            Bai 2022 (thesis), eq. 8.9 (which means theta of step t + 1) and 8.10.
+
+        Example:
+            >>> state = layer(x).value.detach()
+            >>> for _ in range(steps):
+            ...     sol = layer.advance(state, x)
+            ...     loss(sol.value).backward()
+            ...     optimiser.step()
+            ...     state = sol.value.detach()
+        """
+        solver, adjoint = self._methods()
+        if (owner := module_of(self.cell)) is not None:
+            refuse_sharded(owner)
+        if coupled is None:
+            coupled = self.coupled
+        rows = self._rows(z) if coupled is False else None
+        try:
+            return advance(
+                Evaluation(self.cell, rows),
+                z,
+                *inputs,
+                *(() if rows is None else (rows,)),
+                solver=solver.bound_to(self.cell),
+                adjoint=adjoint,
+                coupled=coupled,
+                throw=self.throw if throw is None else throw,
+            )
+        except (IndexError, RuntimeError, TypeError, ValueError) as error:
+            raise_with_remedy(error, owner, z, guessed=False)
+            raise
+
     def extra_repr(self) -> str:
         shown = ["solver", "adjoint", "eval_solver", "per_sample", "coupled", "throw"]
         return "\n".join(f"{k}={getattr(self, k)!r}" for k in shown if getattr(self, k))
+
+    def _methods(self) -> tuple[Solver, Adjoint]:
+        """The solver and the adjoint in use."""
+        given = chosen.get().get(self, Methods())
+        solver = given.solver or self.solver
+        if not self.training:
+            solver = given.eval_solver or self.eval_solver or solver
+        return solver, given.adjoint or self.adjoint
 
     def _start(self, inputs: tuple[Any, ...]) -> Any:
         if self.init is not None:

@@ -14,6 +14,7 @@ from equilibria.solve.adjoints import (
     Shine,
     Unrolled,
 )
+from equilibria.solve.advance import advance
 from equilibria.solve.api import fixed_point
 from equilibria.solve.equation import AdjointInfo
 from equilibria.solve.linear import GMRES, BiCGSTAB, Dense, LinearSolver, Neumann, Relay
@@ -53,6 +54,7 @@ __all__ = [
     "Stats",
     "Status",
     "Unrolled",
+    "advance",
     "fixed_point",
     "profiles",
     "shared",

@@ -88,7 +88,7 @@ def fixed_point(
     solver = AlternatingAnderson() if solver is None else solver
     adjoint = Implicit() if adjoint is None else adjoint
     states = _numbers(states)
-    _check_options(f, solver, adjoint, warm)
+    check_options(f, solver, adjoint, warm)
     leaves, spec = flatten_state(z0)
     batch = leaves[0].shape[0]
     given, p = Operands.of(operands, batch)
@@ -131,7 +131,7 @@ def fixed_point(
         ),
         states=tuple(unflatten(state, spec) for state in found.states),
         _record=record,
-        _evaluate=_evaluator(equation, p) if _tracked() else None,
+        _evaluate=evaluator(equation, p) if _tracked() else None,
     )
 
 
@@ -139,7 +139,7 @@ def _tracked() -> bool:
     return torch.is_grad_enabled() or private.transform_active()
 
 
-def _evaluator(equation: Nonlinear, p: Leaves) -> Callable[[Leaves], Leaves]:
+def evaluator(equation: Nonlinear, p: Leaves) -> Callable[[Leaves], Leaves]:
     return lambda z: equation.evaluate(z, [*p, *equation.captured.values])
 
 
@@ -159,7 +159,7 @@ def _warm_start(warm: Solution, like: Leaves, spec: Any) -> Leaves:
     return [x.detach().to(y) for x, y in zip(leaves, like, strict=True)]
 
 
-def _check_options(
+def check_options(
     f: Any,
     solver: Any,
     adjoint: Any,

@@ -128,38 +128,53 @@ def _sparse_grad(
 
 
 class Linearisation:
-    """f at (z, p), evaluated once, with its graph.
+    """f evaluated once, with its graph, for products with its derivatives.
 
     Args:
-        evaluate: f.
-        z: the state; detached here.
+        value: f(z, p), which depends on `z` and `p` by autograd's graph.
+        z: the state that products with df/dz are of.
         p: the parameters; those that require a gradient are leaves.
         around: entered for every product; f may be evaluated again there, by a checkpoint in it.
         held: to be entered once by who takes products, for the same reason: what f closes over
             stands there as this evaluation found it.
+        evaluate: f, where it may be evaluated anew for a product that compiled code refuses.
 
     Attributes:
-        uncompiled: f is compiled and had to be evaluated once more, uncompiled, for a product that
-            compiled code refuses.
+        uncompiled: f is compiled and had to be evaluated once more, uncompiled.
     """
 
     def __init__(
         self,
-        evaluate: Callable[[Leaves, Leaves], Leaves],
+        value: Leaves,
         z: Leaves,
         p: Leaves,
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
         held: AbstractContextManager[None] | None = None,
+        evaluate: Callable[[Leaves, Leaves], Leaves] | None = None,
     ) -> None:
-        with torch.enable_grad(), private.for_many_backwards():
-            self.z = [x.detach().requires_grad_() for x in z]
-            self.p = p
-            self.value = evaluate(self.z, p)
+        self.value = value
+        self.z = z
+        self.p = p
         self.around = around
         self.held = nullcontext() if held is None else held
         self.uncompiled = False
         self._evaluate = evaluate
         self._doubled: tuple[Leaves, Leaves] | None = None
+
+    @classmethod
+    def at(
+        cls,
+        evaluate: Callable[[Leaves, Leaves], Leaves],
+        z: Leaves,
+        p: Leaves,
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
+        held: AbstractContextManager[None] | None = None,
+    ) -> Linearisation:
+        """Evaluates f at (z, p); z is detached here."""
+        with torch.enable_grad(), private.for_many_backwards():
+            own = [x.detach().requires_grad_() for x in z]
+            value = evaluate(own, p)
+        return cls(value, own, p, around, held, evaluate)
 
     def transposed(self, u: Leaves) -> Leaves:
         """(df/dz)^T u."""
@@ -167,7 +182,7 @@ class Linearisation:
             with self.around():
                 return _grad(self.value, self.z, u, keep=True)
         except RuntimeError as error:
-            if self.uncompiled or not private.compiled_for_one_backward(error):
+            if self._fixed or not private.compiled_for_one_backward(error):
                 raise
         if private.allow_more_backwards(self.value):
             return self.transposed(u)
@@ -194,7 +209,7 @@ class Linearisation:
         try:
             return self._direct(t)
         except RuntimeError as error:
-            if self.uncompiled or not private.compiled_for_one_backward(error):
+            if self._fixed or not private.compiled_for_one_backward(error):
                 raise
         self._evaluate_uncompiled()
         return self._direct(t)
@@ -208,7 +223,13 @@ class Linearisation:
         with self.around():
             return _grad(product, c, t, keep=True)
 
+    @property
+    def _fixed(self) -> bool:
+        """Is there no other evaluation to be had?"""
+        return self.uncompiled or self._evaluate is None
+
     def _evaluate_uncompiled(self) -> None:
+        assert self._evaluate is not None
         with torch.enable_grad(), private.run_eagerly():
             self.value = self._evaluate(self.z, self.p)
         self.uncompiled = True

@@ -99,11 +99,13 @@ class Equation(abc.ABC):
 
     def linearise(self, z: Leaves, p: Leaves, needed: Sequence[bool]) -> Linearisation:
         """Evaluates once, tracked, and keeps the graph for products with the Jacobian."""
-        return Linearisation(self.evaluate, z, self.leaves_for(p, needed))
+        return Linearisation.at(self.evaluate, z, self.leaves_for(p, needed))
 
     def linearise_state(self, z: Leaves, p: Leaves) -> Linearisation:
         """The same for products with df/dz alone, at parameters that are used as they are."""
-        return Linearisation(self.evaluate, [followable(x) for x in z], [followable(x) for x in p])
+        return Linearisation.at(
+            self.evaluate, [followable(x) for x in z], [followable(x) for x in p]
+        )
 
     def leaves_for(self, p: Leaves, needed: Sequence[bool]) -> Leaves:
         """Leaves that stand for the parameters in a graph of its own."""

@@ -187,7 +187,7 @@ class Nonlinear(StateEquation):
         captured, stand_ins = self.captured, own[split:]
         pairs = zip(captured.originals, captured.values, needed[split:], strict=True)
         others = [x for original, value, need in pairs if not need for x in (original, value)]
-        return Linearisation(
+        return Linearisation.at(
             lambda z, p: self.evaluate_known(z, p, others),
             z,
             own,
@@ -199,7 +199,7 @@ class Nonlinear(StateEquation):
     def linearise_state(self, z: Leaves, p: Leaves) -> Linearisation:
         p = [followable(x) for x in p]
         stand_ins = p[len(self.operands) :]
-        return Linearisation(
+        return Linearisation.at(
             self.evaluate,
             [followable(x) for x in z],
             p,

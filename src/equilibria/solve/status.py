@@ -59,6 +59,8 @@ class Stats:
             solver is one that tells (`Anderson`, `AlternatingAnderson`, `Auto`).
         choices: `(batch, phases)` int64, evaluations spent in each phase of a solver that has
             several (`Auto`); None for others.
+        overall: `()`, ||f(z) - z|| / ||f(z)|| over all samples together, of `DEQ.advance`; None of
+            a solve.
     """
 
     evals: Tensor
@@ -67,6 +69,7 @@ class Stats:
     leaf_trace: Tensor | None = None
     ritz: Tensor | None = None
     choices: Tensor | None = None
+    overall: Tensor | None = None
 
 
 class SolveError(RuntimeError):

@@ -22,6 +22,11 @@ def truncated(
 
     By Horner's rule, u <- B u + damping g: steps - 1 products.
     """
+    if damping == 1:  # fewer passes over a state that may be large beside f
+        u = list(g)
+        for _ in range(steps - 1):
+            u = [a + x for a, x in zip(multiply(u), g, strict=True)]
+        return u
     u = [damping * x for x in g]
     for _ in range(steps - 1):
         product = multiply(u)

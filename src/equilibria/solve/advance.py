@@ -1,0 +1,257 @@
+"""One evaluation of f that serves as next iterate, as value and for the gradient."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equilibria.solve import private
+from equilibria.solve.adjoints import Adjoint, Audited, Implicit
+from equilibria.solve.adjoints.base import ImplicitAdjoint
+from equilibria.solve.api import check_options, evaluator
+from equilibria.solve.autocast import AutocastRegion, outside
+from equilibria.solve.binding import HeldFunction
+from equilibria.solve.boundary import as_around, boundary
+from equilibria.solve.derivative import Linearisation
+from equilibria.solve.equation import Record, followable, raise_if_failed
+from equilibria.solve.grouping import coupling
+from equilibria.solve.implicit import Found
+from equilibria.solve.nonlinear import Nonlinear
+from equilibria.solve.rows import Layout, Rows, faintest, length, scaled_ratio, subtract
+from equilibria.solve.solution import Solution
+from equilibria.solve.solvers import AlternatingAnderson, Solver
+from equilibria.solve.status import Stats, Status
+from equilibria.solve.tolerance import length as tolerance_length
+from equilibria.solve.tolerance import ordered
+from equilibria.solve.tree import Leaves, Operands, Tree, flatten_state, unflatten
+from equilibria.solve.worst import Worst
+
+
+@boundary
+def advance(
+    f: Callable[..., Tree],
+    z: Tree,
+    *operands: Tree,
+    solver: Solver | None = None,
+    adjoint: Adjoint | None = None,
+    coupled: bool | Tensor = False,
+    throw: bool = False,
+) -> Solution:
+    """Evaluates y = f(z, *operands) once, as a step towards z* that can be learned from.
+
+    For a state z that is near z*, as the one where the same samples ended a training step before:
+    y is the next iterate, what the loss is taken of, and what the gradient goes through. Backward
+    finds u from g = dL/dy as the adjoint says, with J = df/dz at z,
+
+        u = g + J^T g + ... + (J^T)^(k-1) g     `NeumannPhantom(steps=k, damping=1)`
+        u = g                                   `JacobianFree()`
+        u = (I - J)^-T g                        `Implicit()`
+
+    and dL/dp = u^T df/dp, all by products with the graph of that one evaluation. Fixed points are
+    so found and used at the price of a plain layer and k - 1 products more. The gradient is that of
+    z* at z, where `fixed_point` with `max_evals=1` would give it too; but its value is z, the best
+    iterate that it has evaluated, and a chain of such solves would never move.
+
+    Args:
+        f: z, *operands -> z, as of `fixed_point`.
+        z: where f is evaluated; it gets no gradient.
+        operands: as of `fixed_point`.
+        solver: whose rtol, atol and per_row decide the status; default `AlternatingAnderson()`.
+        adjoint: `NeumannPhantom`, `JacobianFree`, `Implicit`, or `Audited` at one of them; default
+            `Implicit()`.
+        coupled: as of `fixed_point`.
+        throw: raise where z is not within tolerance, and where a backward solve fails.
+
+    Returns:
+        A `Solution`: `value` is y; `stats.residual` and `status` are those of z, which has been
+        evaluated: CONVERGED, MAX_EVALS or NONFINITE; `stats.overall` is one residual for all
+        samples; `stats.evals` is 1.
+
+    Raises:
+        TypeError, ValueError: as `fixed_point`; or an adjoint that is none of a solution
+            (`Phantom`, `Unrolled`) or that needs what a solver has learned (`Shine`).
+        SolveError: under `throw`.
+        RuntimeError: in a transform of torch.func; in backward with create_graph=True, for z is
+            taken for a constant and a second derivative would be wrong.
+
+    Source: Bai 2022 (thesis), eq. 8.9 (which means theta of step t + 1) and 8.10, whose T is k - 1.
+    """
+    solver = AlternatingAnderson() if solver is None else solver
+    adjoint = Implicit() if adjoint is None else adjoint
+    check_options(f, solver, adjoint, None)
+    if private.transform_active():
+        raise RuntimeError(
+            "advance takes no part in transforms of torch.func: its gradient is that of a solution "
+            "that z stands for. Use fixed_point"
+        )
+    leaves, spec = flatten_state(z)
+    given, p = Operands.of(operands, leaves[0].shape[0])
+    record = Record()
+    equation = Nonlinear(
+        f=f if isinstance(f, HeldFunction) else as_around(f),
+        solver=solver.like(z),
+        state_spec=spec,
+        operands=given,
+        autocast=AutocastRegion.current(leaves[0].device.type),
+        coupled=coupling(coupled, leaves[0].shape[0]),
+        per_sample=False,
+        throw=throw,
+        trace=False,
+        states=(),
+        derivative=_derivative(adjoint),
+        record=record,
+    )
+    start = [followable(x.detach()) for x in leaves]
+    tracked = torch.is_grad_enabled()
+    if tracked:
+        begin: Any = _Start
+        correct: Any = _Corrected
+        at: Leaves = list(begin.apply(*[x.detach().requires_grad_() for x in start]))
+        with private.for_many_backwards():
+            image = equation.evaluate(at, p)
+        value = list(correct.apply(equation, len(at), *at, *image))
+    else:
+        value = image = equation.evaluate(start, p)
+    status, stats = _judged(equation, start, [x.detach() for x in image])
+    raise_if_failed(throw, "advance", Found(value, status, stats.evals, stats.residual, []))
+    return Solution(
+        value=unflatten(value, spec),
+        status=status,
+        stats=stats,
+        _record=record,
+        _evaluate=evaluator(equation, p) if tracked else None,
+    )
+
+
+class _Start(torch.autograd.Function):
+    """z, as a node of the graph that hands no gradient on: the state is a constant."""
+
+    @staticmethod
+    def forward(*z: Tensor) -> tuple[Tensor, ...]:
+        return tuple(x.view_as(x) for x in z)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.count = len(inputs)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[None, ...]:
+        return (None,) * ctx.count
+
+
+class _Corrected(torch.autograd.Function):
+    """y = f(z), whose gradient becomes u on its way to what f depends on.
+
+    Backward takes products with the graph of y, which goes on to run in the same backward.
+    """
+
+    @staticmethod
+    def forward(equation: Nonlinear, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(x.view_as(x) for x in tensors[count:])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.equation, ctx.count, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    @boundary
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        equation: Nonlinear = ctx.equation
+        n: int = ctx.count
+        nothing: list[Tensor | None] = [None] * (2 + n)
+        if all(g is None for g in grads):
+            return (*nothing, *[None] * n)
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "advance has no second derivative: it takes the state z for a constant, so "
+                "create_graph=True would give a wrong one. Solve instead, with an exact adjoint"
+            )
+        if any(g is not None and private.is_batched_gradient(g) for g in grads):
+            raise RuntimeError(
+                "advance has no gradients in batches by is_grads_batched=True or "
+                "torch.autograd.functional.jacobian(vectorize=True): leave the option out"
+            )
+        tensors: Leaves = list(ctx.saved_tensors)
+        at, image = tensors[:n], tensors[n:]
+        g = [
+            torch.zeros_like(x) if each is None else each
+            for x, each in zip(image, grads, strict=True)
+        ]
+        u = equation.derivative.first_order(equation, Linearisation(image, at, []), g)
+        return (*nothing, *u)
+
+
+def _derivative(adjoint: Adjoint) -> ImplicitAdjoint:
+    now = adjoint.now if isinstance(adjoint, Audited) else adjoint
+    if not isinstance(now, ImplicitAdjoint):
+        raise TypeError(
+            f"advance cannot use {now!r}, which differentiates a path: one evaluation has none. "
+            "Use eq.NeumannPhantom(steps=2, damping=1.0), eq.JacobianFree() or eq.Implicit()"
+        )
+    if now.needs_inverse:
+        raise TypeError(
+            f"advance cannot use {now!r}, which needs what a solver has learned: there is no "
+            "solve. Use eq.NeumannPhantom(steps=2, damping=1.0), eq.JacobianFree() or eq.Implicit()"
+        )
+    return now
+
+
+@torch.no_grad()
+def _judged(equation: Nonlinear, z: Leaves, image: Leaves) -> tuple[Tensor, Stats]:
+    """Status, evaluations and residuals of z, by the solver's tolerances."""
+    solver = equation.solver
+    rtol, atol = ordered(solver.rtol), ordered(solver.atol)
+    layout = Layout.of(z, equation.coupled)
+    with outside([z[0].device.type]):
+        at, there = layout.rows(z), layout.rows(image)
+        size, scale = _lengths(there, at), length(there)
+        relative = size / scale
+        faint = size < faintest(size.dtype)
+        if private.some(faint):
+            relative = torch.where(faint, scaled_ratio(subtract(there, at), there), relative)
+        finite = torch.isfinite(size + scale)
+        absolute = tolerance_length(atol, [row.shape[1] for row in at])
+        if layout.filled is not None:
+            absolute = absolute * layout.filled
+        worst = None
+        if solver.by_leaf or equation.coupled is not False:
+            gap = subtract(there, at)
+            worst = Worst.of(layout, gap, there, rtol, atol, per_row=solver.per_row)
+        if worst is not None:
+            relative = worst.relative
+            reached = worst.merit <= 1.0 if solver.by_leaf or atol else relative <= solver.finest
+        else:
+            assert not isinstance(rtol, tuple)
+            reached = (relative <= rtol) | (size <= absolute + rtol * scale)
+        overall = length([size.unsqueeze(0)]) / length([scale.unsqueeze(0)])
+        status = torch.where(reached, int(Status.CONVERGED), int(Status.MAX_EVALS))
+        status = torch.where(finite, status, int(Status.NONFINITE)).to(torch.int8)
+        relative = torch.where(finite, relative, math.inf)
+    stats = Stats(
+        evals=torch.ones_like(status, dtype=torch.int64),
+        residual=relative,
+        overall=overall.squeeze(0),
+    )
+    return status, stats
+
+
+PIECE = 2**18  # entries, which a processor's cache holds
+
+
+def _lengths(a: Rows, b: Rows) -> Tensor:
+    """||a - b|| of each sample: on a CPU piece by piece, for a difference as large as the state
+    would be written to memory and read again."""
+    rows, width = a[0].shape
+    if len(a) > 1 or rows * width <= PIECE or not private.free_to_read(a[0]):
+        return length(subtract(a, b))
+    piece = max(1, PIECE // width)
+    room = a[0].new_empty(piece, width)
+    pairs = zip(a[0].split(piece), b[0].split(piece), strict=True)  # pyright: ignore
+    return torch.cat([length([torch.sub(x, y, out=room[: len(x)])]) for x, y in pairs])
