@@ -7,11 +7,14 @@ from equilibria.models.representation.configs import (
     MFNConfig,
     SIRENConfig,
 )
+from equilibria.models.representation.derivatives import gradient, hessian, laplacian
 from equilibria.models.representation.network import ExplicitRepresentation, Representation
+from equilibria.models.representation.reuse import Cache, reuse
 from equilibria.models.representation.siren import SIREN
 
 __all__ = [
     "SIREN",
+    "Cache",
     "ExplicitRepresentation",
     "IMFNConfig",
     "ISIRENConfig",
@@ -19,4 +22,8 @@ __all__ = [
     "MFNConfig",
     "Representation",
     "SIRENConfig",
+    "gradient",
+    "hessian",
+    "laplacian",
+    "reuse",
 ]
