@@ -17,7 +17,7 @@ def too_fine(
 
     Args:
         precision: as a recipe has it: float32, bf16 or fp16.
-        rtol: relative tolerance of the solver.
+        rtol: relative tolerance of the solver; NaN where it is not known.
         status: share of each status among the solves; None for no solves.
 
     Returns:
@@ -25,7 +25,7 @@ def too_fine(
     """
     status, floor = status or {}, FLOOR.get(precision, 0.0)
     short = status.get("STALLED", 0.0) + status.get("MAX_EVALS", 0.0)
-    if not short or rtol >= floor:
+    if not short or not rtol < floor:
         return None
     return (
         f"{100 * short:.3g} % of the solves in {_DTYPE[precision]} ended short of the tolerance of "

@@ -246,6 +246,17 @@ def test_bfloat16_that_stalls_is_advised_on_where_no_doctor_was_asked() -> None:
     html = page([given])
     assert "75 % of the solves in bfloat16 ended short of the tolerance of 0.001" in html
     assert "to 0.005 or more, or precision to float32." in html
+    given["recipe"]["solver"]["rtol"] = {"hidden": 1e-3, "flow": 0.0}
+    assert "ended short of the tolerance of 0.001" in page([given])
+    given["recipe"]["solver"]["rtol"] = [1e-2, 0.0]
+    assert "ended short of the tolerance" not in page([given])
+
+
+def test_a_tolerance_for_each_leaf_is_no_tolerance_too_fine_for_float32() -> None:
+    given = run(examination=None)
+    given["recipe"] = {"precision": "float32", "solver": {"rtol": [1e-2, 0.0]}}
+    given["evaluation"]["forward"]["status"] |= {"CONVERGED": 0.25, "MAX_EVALS": 0.75}
+    assert "ended short of the tolerance" not in page([given])
 
 
 OPTIONAL = ("evaluation", "memory", "examination", "recipe", "about")

@@ -127,6 +127,14 @@ def test_trees_follow_the_state():
     assert (found.status == eq.Status.CONVERGED).all()
 
 
+def test_the_finest_of_several_is_not_that_of_a_leaf_without_one():
+    assert tolerance.finest(1e-3) == 1e-3 and tolerance.finest(0.0) == 0.0
+    assert tolerance.finest((1e-2, 0.0)) == 1e-2
+    assert tolerance.finest({"deep": (0.1, 0.03), "flow": 0.0}) == 0.03
+    assert tolerance.finest((0.0, 0.0)) == 0.0
+    assert eq.Anderson(rtol=(1e-2, 0.0), atol=(0.0, 1e-3)).finest == 1e-2
+
+
 @pytest.mark.parametrize(
     ("rtol", "state", "said"),
     [

@@ -22,6 +22,7 @@ __all__ = [
     "number",
     "pick",
     "primary_of",
+    "smallest",
     "solved",
     "solves",
 ]
@@ -43,6 +44,15 @@ def number(tree: Any, *path: Any) -> float:
     """The number at a path of keys, NaN where there is none."""
     value = pick(tree, *path)
     return float(value) if isinstance(value, int | float) else nan
+
+
+def smallest(tree: Any) -> float:
+    """The smallest number of a tree of numbers, such as tolerances of leaves, but for those that
+    are 0; a number alone is itself. NaN where there is none."""
+    if isinstance(tree, int | float):
+        return float(tree)
+    parts = list(tree.values() if isinstance(tree, Mapping) else tree or ())
+    return min((each for each in map(smallest, parts) if each > 0), default=nan)
 
 
 def last(run: Run) -> Row:

@@ -7,7 +7,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from equilibria.precision import too_fine
-from equilibria.report.reading import Run, converged, judged, judged_on, last, number, pick
+from equilibria.report.reading import (
+    Run,
+    converged,
+    judged,
+    judged_on,
+    last,
+    number,
+    pick,
+    smallest,
+)
 from equilibria.report.words import plural, share
 
 __all__ = ["remarks"]
@@ -75,8 +84,9 @@ def _unsolved(run: Run) -> Iterator[str]:
 
 def _stalled(run: Run) -> Iterator[str]:
     """Tolerances that the precision cannot reach; the doctor says it too, where it was asked."""
-    rtol, precision = number(run, "recipe", "solver", "rtol"), pick(run, "recipe", "precision")
-    said = too_fine(str(precision), rtol, pick(judged(run), "forward", "status"))
+    rtol = smallest(pick(run, "recipe", "solver", "rtol"))
+    precision = str(pick(run, "recipe", "precision"))
+    said = too_fine(precision, rtol, pick(judged(run), "forward", "status"))
     if said is not None and not run.get("examination"):
         yield " ".join(said)
 

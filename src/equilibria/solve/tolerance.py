@@ -49,10 +49,14 @@ def flat(name: str, given: Tolerance, state: Any) -> Flat:
 
 
 def finest(given: Tolerance) -> float:
-    """The smallest number of a tolerance."""
+    """The smallest number of a tolerance that is not 0; 0 where all are.
+
+    In a tree, 0 stands for a leaf whose tolerance is not of this kind.
+    """
     if isinstance(given, int | float):
         return given
-    return min(map(finest, given.values() if isinstance(given, dict) else given))
+    several = map(finest, given.values() if isinstance(given, dict) else given)
+    return min((each for each in several if each), default=0.0)
 
 
 def ordered(given: Tolerance) -> Flat:

@@ -92,7 +92,7 @@ class Solver(Limits, abc.ABC):
 
     @property
     def finest(self) -> float:
-        """The relative tolerance, the smallest of several."""
+        """The relative tolerance; of several, the smallest that is not 0."""
         return finest(self.rtol)
 
     def like(self, state: object) -> Solver:
