@@ -21,7 +21,7 @@ from equilibria.models.flow.configs import DEQGMAConfig, DEQRAFTConfig, RAFTConf
 from equilibria.models.flow.weights import _sources
 from equilibria.predict.flow import engine, video
 from equilibria.report.flow_colours import flow_colours
-from equilibria.solve import Phantom
+from equilibria.solve import Phantom, Status
 from equilibria.tasks import ImageClassification
 from equilibria.train import run as runs
 from equilibria.train.folder import Folder
@@ -269,6 +269,29 @@ def test_the_steps_of_a_phantom_gradient_are_left_out(frames, tmp_path):
     assert [row["evaluations"] for row in rows(tmp_path / "out")] == [4, 4, 4]
 
 
+def test_an_image_that_is_named_twice_is_two_frames(run, frames, tmp_path):
+    flow(run, *images(frames, 0, 1, 0, 2), "--out", tmp_path / "out")
+    found = rows(tmp_path / "out")
+    first = str(frames / "f0.png")
+    assert [row["path"] for row in found] == [first, str(frames / "f1.png"), f"{first}:2"]
+    assert [row["flow"] for row in found] == ["flow/f0.flo", "flow/f1.flo", "flow/f0-2.flo"]
+
+
+@pytest.mark.parametrize("status", ["DIVERGED", "NONFINITE"])
+def test_a_solve_that_failed_is_not_what_the_next_begins_at(
+    run, frames, tmp_path, monkeypatch, status
+):
+    estimate = engine.FlowNetwork.estimate
+
+    def failing(network, first, second, *arguments, **options):
+        found = estimate(network, first, second, *arguments, **options)
+        return replace(found, status=Status[status])
+
+    monkeypatch.setattr(engine.FlowNetwork, "estimate", failing)
+    flow(run, frames, "--out", tmp_path / "out", "--reuse")
+    assert [row["start"] for row in rows(tmp_path / "out")] == ["zero", "zero", "zero"]
+
+
 def test_a_frame_that_cannot_be_read_costs_its_two_pairs_alone(run, tmp_path, capsys):
     frames = save_frames(tmp_path / "frames", 6)
     (frames / "f2.png").write_bytes(b"nothing")
@@ -320,7 +343,7 @@ def test_a_signal_keeps_all_rows(run, frames, tmp_path, monkeypatch):
 # --- videos --------------------------------------------------------------------------------------
 
 
-def test_an_animation_is_a_video(run, frames, tmp_path):
+def test_an_animation_is_a_video(run, frames, tmp_path, capsys):
     film = tmp_path / "film.gif"
     video.write(film, [pixels(path) for path in images(frames, 0, 1, 2, 3)])
     out = tmp_path / "out"
@@ -329,6 +352,17 @@ def test_an_animation_is_a_video(run, frames, tmp_path):
     assert (out / "flow" / "film-000003.flo").is_file()
     flow(run, film, "--out", out)  # nothing left
     assert len(rows(out)) == 3
+    before = film.read_bytes()
+    error = refused(capsys, run, film, "--out", out, "--video", film)
+    assert "--video would replace what is read" in error and film.read_bytes() == before
+
+
+def test_a_video_says_which_pictures_it_leaves_out(run, tmp_path, capsys):
+    frames = save_frames(tmp_path / "frames", 3)
+    save_frames(frames, 2, size=(48, 56), names="g{}.png")
+    flow(run, frames, "--out", tmp_path / "out", "--video", tmp_path / "v.gif")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "3 pictures in" in said and "v.gif has the 2 that are as large as the first" in said
 
 
 def test_other_videos_need_the_extra(run, tmp_path, capsys, monkeypatch):
@@ -384,6 +418,8 @@ def test_the_layout_of_kitti(run, tmp_path, capsys):
     ]
     assert read_flow(out / "flow" / "000001_10.png").size == (40, 48)
     assert "pairs of KITTI are single" in refused(capsys, *words, tmp_path / "o", "--reuse")
+    error = refused(capsys, *words, tmp_path / "o", "--format", "flo")
+    assert "--submit kitti writes what the server takes" in error
     (data / "000001_11.png").unlink()
     assert "000001_11.png is missing" in refused(capsys, *words, tmp_path / "o")
     empty = [*words[:-2], tmp_path / "frames", "--out", tmp_path / "o"]
@@ -464,6 +500,7 @@ def test_what_is_no_pair_is_refused(run, frames, tmp_path, capsys):
         (["--fps", "3"], "--fps is of the video"),
         (["--data-dir", "/"], "--data-dir is for --submit"),
         (["--submit", "kitti"], "goes through the benchmark's own test images"),
+        (["--format", "png"], "the ending of --out decides, for example --out f0.png"),
         (["--reuse"], "two images are one pair"),
         (["--out", "a.txt"], "flow is written to .flo, .pfm, .png files; got a.txt"),
     ],

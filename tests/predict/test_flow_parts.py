@@ -167,6 +167,12 @@ def test_frames_of_a_folder_are_in_natural_order_with_names_of_their_own(tmp_pat
     assert [frame.name for frame in frames] == ["B9", "b9-2", "b10"]
 
 
+def test_no_frame_has_the_name_of_the_legend(tmp_path):
+    for name in ("a.png", "Legend.png"):
+        Image.new("RGB", (8, 8)).save(tmp_path / name)
+    assert [frame.name for frame in found_in([tmp_path])] == ["Legend-2", "a"]
+
+
 def test_pairs_follow_each_other():
     frames = [Frame(str(k), str(k), lambda: torch.zeros(3, 8, 8)) for k in range(3)]
     pairs = list(pairs_of(frames))

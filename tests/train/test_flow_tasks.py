@@ -409,6 +409,7 @@ def test_data_sets_are_learned_from_together(monkeypatch):
     assert feed.steps == 1 and plain.feed(3, 0).steps == 1
     shares = feed.batch(0).targets[1].float().mean((1, 2))
     assert int((shares == 1.0).sum()) == 3 * 3 and int((shares < 0.4).sum()) == 4 * 2
+    assert float(shares.min()) > 0.05  # interpolated, hardly a pixel would be left
     assert task.checksum != plain.checksum and task.source == "things, with kitti"
     assert [batch.samples for batch in task.batches("test", 8)] == [3]
     assert task.mixture is not None
@@ -460,6 +461,9 @@ def test_an_impossible_task_is_refused(options, message):
 
 def test_a_network_that_cannot_take_the_pairs_is_refused(listed):
     task = listed([noise(32, 40)])
+    with pytest.raises(ValueError, match="images of 32 x 40 pixels are too small"):
+        task.complete(recipes.parse(TREE, ["--model.levels", "3"]).model)
+    task = listed([noise(64, 72)], [noise(32, 40)], crop=(64, 64))
     with pytest.raises(ValueError, match="images of 32 x 40 pixels are too small"):
         task.complete(recipes.parse(TREE, ["--model.levels", "3"]).model)
     with pytest.raises(ValueError, match="UNetConfig describes no network for optical flow"):

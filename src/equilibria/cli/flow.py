@@ -108,7 +108,6 @@ def _parser() -> Parser:
     parser.add_argument(
         "--format",
         type=Literal["flo", "pfm", "png"],
-        default="flo",
         help="of the flow of frames: flo, pfm or png (default: flo)",
     )
     parser.add_argument(
@@ -210,6 +209,11 @@ def _check(arguments: Any) -> None:
         except ValueError as error:
             raise UserError(f"--video: {error}") from None
     if arguments.submit:
+        if arguments.format is not None:
+            raise UserError(
+                f"--format is for frames of your own: --submit {arguments.submit} writes what the "
+                "server takes"
+            )
         for name in ("video", "scale"):
             if getattr(arguments, name) is not None:
                 raise UserError(f"--{name} is for pictures, which --submit does not draw")
@@ -222,6 +226,11 @@ def _two(network: FlowNetwork, inputs: list[Path], arguments: Any, console: Outp
     for name in ("reuse", "video"):
         if getattr(arguments, name):
             raise UserError(f"--{name} is for frames, and two images are one pair: leave it out")
+    if arguments.format is not None:
+        raise UserError(
+            "--format is for frames: for two images the ending of --out decides, for example --out "
+            f"{inputs[0].stem}.{arguments.format}"
+        )
     out = arguments.out or Path(f"{inputs[0].stem}.flo")
     if out.suffix.lower() not in ENDINGS:
         raise UserError(
@@ -272,7 +281,7 @@ def _options(arguments: Any, **changes: Any) -> Options:
     deadline = None if arguments.deadline is None else arguments.deadline / 1000
     return Options(
         **{
-            "ending": f".{arguments.format}",
+            "ending": f".{arguments.format or 'flo'}",
             "reuse": arguments.reuse,
             "compare": compare,
             "deadline": deadline,
@@ -284,6 +293,8 @@ def _options(arguments: Any, **changes: Any) -> Options:
 def _many(network: FlowNetwork, inputs: list[Path], arguments: Any, console: Output) -> int:
     """Find the flow of all pairs of consecutive frames, or of the test images of a benchmark."""
     out: Path = arguments.out
+    if arguments.video is not None and arguments.video.resolve() in {p.resolve() for p in inputs}:
+        raise UserError(f"--video would replace what is read, {arguments.video}: name another file")
     benchmark = BENCHMARKS.get(arguments.submit)
     if benchmark is None:
         frames = reader.found_in(inputs, without=out)
@@ -350,10 +361,16 @@ def _draw(rows: Journal, arguments: Any, console: Output) -> None:
     rate = 15.0 if arguments.fps is None else arguments.fps
     if arguments.video is not None:
         arguments.video.parent.mkdir(parents=True, exist_ok=True)
-    scale, count = pictures.draw_all(rows, arguments.scale, arguments.video, rate)
+    scale, count, shown = pictures.draw_all(rows, arguments.scale, arguments.video, rate)
     given = "" if arguments.scale else ", the 99th percentile of all"
+    some = (
+        ""
+        if arguments.video is None or shown == count
+        else (f"; {arguments.video} has the {shown:,} that are as large as the first")
+    )
     console.print(
-        f"{count:,} pictures in {rows.folder / 'colours'}: full colour is {scale:.3g} px{given}",
+        f"{count:,} pictures in {rows.folder / 'colours'}: full colour is {scale:.3g} px{given}"
+        f"{some}",
         markup=False,
         highlight=False,
         soft_wrap=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,9 @@ from equilibria.data.natural import natural
 __all__ = ["Frame", "FramePair", "FramesError", "film", "found_in", "pairs_of", "read_frame"]
 
 
+LEGEND = "legend"
+"""What the picture of the colours' scale is called, beside those of frames."""
+
 _GREY = "grey, and the network has learned from colours"
 
 
@@ -27,7 +31,8 @@ class Frame:
     """One image of a row.
 
     Attributes:
-        key: what it is called in rows: the path of its file, or of its video with a number.
+        key: what it is called in rows, once in all: the path of its file, with a number if that was
+            named before, or of its video with a number.
         name: of the files that are written of it, without an ending.
         load: gives uint8, RGB, (3, height, width), or raises a DataError that names the file.
     """
@@ -122,8 +127,12 @@ def film(path: Path) -> Iterator[Frame]:
 
 
 def _named(paths: list[Path]) -> list[Frame]:
-    """Frames of files, with names that differ in more than small and capital letters."""
-    taken: set[str] = set()
+    """Frames of files, with names that differ in more than small and capital letters.
+
+    The key of a file that is named again has a number: each place in the row is one.
+    """
+    taken = {LEGEND}
+    times: Counter[str] = Counter()
     frames: list[Frame] = []
     for path in paths:
         name, number = path.stem, 1
@@ -131,8 +140,11 @@ def _named(paths: list[Path]) -> list[Frame]:
             number += 1
             name = f"{path.stem}-{number}"
         taken.add(name.casefold())
-        place = path.parent.resolve() / path.name
-        frames.append(Frame(str(place), name, lambda path=path: read_frame(path)))
+        key = str(path.parent.resolve() / path.name)
+        times[key] += 1
+        if times[key] > 1:
+            key += f":{times[key]}"
+        frames.append(Frame(key, name, lambda path=path: read_frame(path)))
     return frames
 
 

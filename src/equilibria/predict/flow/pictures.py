@@ -9,6 +9,7 @@ import numpy as np
 
 from equilibria.data.flow import read_flow
 from equilibria.predict.flow import video
+from equilibria.predict.flow.frames import LEGEND
 from equilibria.predict.rows import Journal
 from equilibria.report.flow_colours import Lengths, colour_png, flow_colours, legend
 from equilibria.train import files
@@ -37,7 +38,7 @@ def draw_one(path: Path, flow: np.ndarray, scale: float | None = None) -> float:
 
 def draw_all(
     journal: Journal, scale: float | None = None, film: Path | None = None, rate: float = 15.0
-) -> tuple[float, int]:
+) -> tuple[float, int, int]:
     """Write all flow of a folder in colours of one scale, and the legend.
 
     Args:
@@ -47,7 +48,8 @@ def draw_all(
         rate: its frames per second.
 
     Returns:
-        The scale, and how many pictures there are.
+        The scale, how many pictures there are, and how many of them the film has: those of the
+        size of the first.
 
     Raises:
         DataError: a file of flow is damaged, or PyAV is missing.
@@ -69,13 +71,14 @@ def draw_all(
             files.write(target, lambda file, content=content: file.write(content), flush=False)
             yield picture
 
+    shown = 0
     if film is not None and found:
-        video.write(film, pictures(), rate)
+        shown = video.write(film, pictures(), rate)
     else:
         for _ in pictures():
             pass
-    files.write_bytes(folder / "legend.png", colour_png(legend(scale)))
-    return scale, len(found)
+    files.write_bytes(folder / f"{LEGEND}.png", colour_png(legend(scale)))
+    return scale, len(found), shown
 
 
 def _flow(path: Path) -> tuple[np.ndarray, np.ndarray]:

@@ -279,23 +279,25 @@ class FlowTask(Task):
         return config
 
     def _sizes(self) -> list[tuple[int, int]]:
-        """The height and width of training images as they are shown; of other images all.
+        """Heights and widths: of training images as they are shown, of all others their own.
 
         Raises:
             ValueError: those of training images differ.
         """
+        if self.other or "train" not in self.pairs:
+            return _sizes_of(self.pairs["test"])
+        judged = _sizes_of(*(pairs for split, pairs in self.pairs.items() if split != "train"))
         if self.config.crop is not None:
-            return [self.config.crop]
-        pairs = self.mixture or self.pairs["test" if self.other else self.splits[0]]
-        sizes = sorted({pairs.size(k) for k in range(len(pairs))})
-        if len(sizes) > 1 and not self.other:
+            return [self.config.crop, *judged]
+        sizes = _sizes_of(self.mixture or self._training)
+        if len(sizes) > 1:
             (high, wide), (other_high, other_wide) = sizes[0], sizes[-1]
             raise ValueError(
                 f"the images of {self.source} differ in size, from {high} x {wide} to "
                 f"{other_high} x {other_wide} pixels (height x width): show parts of one size with "
                 "task.crop"
             )
-        return sizes
+        return [*sizes, *judged]
 
     @override
     def feed(self, batch_size: int, seed: int) -> Feed:
@@ -399,6 +401,10 @@ def _found(config: OpticalFlow, data_dir: Path | None, options: dict[str, Any]) 
         options = {name: value for name, value in options.items() if value is not None}
         options["seed"] = config.data_seed
     return load(data, data_dir, kind=FlowSet, **options)
+
+
+def _sizes_of(*several: Pairs) -> list[tuple[int, int]]:
+    return sorted({pairs.size(k) for pairs in several for k in range(len(pairs))})
 
 
 def _spread(pairs: Pairs, count: int, split: str) -> Pairs:
