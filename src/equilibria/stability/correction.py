@@ -22,7 +22,8 @@ class FixedPointCorrection:
     is what `Solution.states` carry. Under `Phantom` it is the iterate after its steps from there,
     which suits unstable cells better: a loss of z_i itself says nothing of a step that overshoots.
 
-    The cost is one more evaluation of f, with its graph, and one readout for each state.
+    The cost is one more evaluation of f, with its graph, and one readout for each state; under
+    `Phantom`, as many evaluations as it makes steps.
 
     Args:
         count: states on the path, r; in practice one is enough.
