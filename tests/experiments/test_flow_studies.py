@@ -2,11 +2,13 @@
 
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 import torch
 import yaml
 from rich.console import Console
 
+from equilibria import models
 from equilibria.data.flow import FlowSet, Pair
 from equilibria.experiments import pages, runner
 from equilibria.experiments.measures import timing
@@ -21,6 +23,8 @@ from equilibria.experiments.studies.flow import (
     sizes,
 )
 from equilibria.experiments.training import Store, Training
+from equilibria.solve import Anderson
+from equilibria.tasks import Batch
 from equilibria.train import recipe as recipes
 
 SIZE = {"encoder": "small", "stages": [8, 8, 8], "features": 16, "levels": 1, "radius": 1}
@@ -159,6 +163,60 @@ def test_frames_are_solved_from_the_pair_before(run):
     assert cells(reuse.STUDY.views[0], data)[0]["times those from zero"] == 1
     (cut,) = data.series("cut_cold").to_dict("records")
     assert cut["noticed"] and cut["cut_reuse"] == cut["cut_cold"]
+
+
+@pytest.fixture
+def network():
+    """A tiny DEQ-RAFT, and the states that its solves are told to begin at."""
+    torch.manual_seed(0)
+    model = models.create("deq-raft", hidden=8, solver=Anderson(max_evals=3), **SIZE).eval()
+    begun = []
+    model.register_forward_pre_hook(
+        lambda model, inputs, options: begun.append(options.get("z0")), with_kwargs=True
+    )
+    return model, begun
+
+
+def of(model, data=None):
+    loaded = SimpleNamespace(model=model, data=data)
+    return SimpleNamespace(run=SimpleNamespace(load=lambda: loaded, data_dir=None))
+
+
+@pytest.mark.filterwarnings("ignore::equilibria.SolveWarning")
+def test_solves_start_from_zero_truth_and_noise(network):
+    model, begun = network
+    flow = torch.zeros(1, 2, 32, 40)
+    flow[:, 0, :, :8], flow[:, 1, 8:16] = 16.0, -4.0
+    images = torch.rand(2, 1, 3, 32, 40) * 255
+    batch = Batch((images[0], images[1]), (flow, flow[:, 0] == flow[:, 0]))
+    _errors.starts(of(model, SimpleNamespace(batches=lambda split, size: [batch])))
+    cold, (hidden, true), (other, noise) = begun
+    assert cold is None and not hidden.any() and not other.any()
+    # Of pixels that are eight times as large, in units of eight pixels.
+    expected = torch.zeros(1, 2, 4, 5)
+    expected[:, 0, :, 0], expected[:, 1, 1] = 2.0, -0.5
+    torch.testing.assert_close(true, expected)
+    assert noise.shape == true.shape and 0.3 < float(noise.std() / true.std()) < 3
+
+
+@pytest.mark.filterwarnings("ignore::equilibria.SolveWarning")
+def test_flow_alone_is_a_start_without_the_hidden_state(network, monkeypatch):
+    model, begun = network
+    films = SimpleNamespace(valid=Film(0), train=Film(1))
+    monkeypatch.setattr(_frames, "load", lambda *a, **k: films)
+    monkeypatch.setattr(_frames, "MAX_EVALS", 3)
+    assert len(list(_frames.frames(of(model)))) == 6
+    assert begun[0] is None
+    for cold, (hidden, flow), (none, same) in zip(
+        *(begun[1 + k :: 3] for k in range(3)), strict=True
+    ):
+        assert cold is None and hidden.any() and not none.any()
+        assert flow.any() and torch.equal(flow, same)
+
+
+def test_the_gain_is_a_geometric_mean_of_scenes_that_move_little():
+    rows = pd.DataFrame({"epe": [2.0, 1.0, 9.0], "zero": [1.0, 2.0, 1.0], "motion": [1, 19, 20]})
+    assert _errors.gain(rows) == pytest.approx(1.0)
 
 
 def test_only_what_a_row_names_is_changed():
