@@ -152,8 +152,8 @@ def test_half_the_memory():
     torch.testing.assert_close(narrow.read()[5:7].float(), states[:2], rtol=4e-3, atol=0)
     model, x = build("fourier").float(), points(100).float()
     cache = Cache(100, dtype=torch.bfloat16)
-    for _ in range(3):
-        prediction = reuse(model, x, cache)
+    reuse(model, x, cache)
+    prediction = reuse(model, x, cache)
     assert prediction.solution.value.dtype == torch.float32
     assert prediction.solution.stats.residual.max() < 0.02
 
