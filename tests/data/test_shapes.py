@@ -163,6 +163,20 @@ def test_points_exactly_above_edges_and_corners_are_counted_once() -> None:
     assert torch.equal(inside[far], (points.abs().amax(1) < 0.95)[far])
 
 
+def test_long_triangles_that_lie_askew() -> None:
+    generator = np.random.default_rng(1)
+    turn = np.linalg.qr(generator.standard_normal((3, 3)))[0]
+    turn *= np.sign(np.linalg.det(turn))
+    around = trimesh.creation.cylinder(radius=0.2, height=2, sections=200)
+    shape = Shape.of(Mesh(np.array(around.vertices) @ turn.T, np.array(around.faces)), "rod")
+    points, inside = shape.uniform(20_000, seed=0)
+    place = shape.field.restored(points.double().numpy()) @ turn
+    distance = np.maximum(np.hypot(place[:, 0], place[:, 1]) / 0.2, abs(place[:, 2]))
+    clear = abs(distance - 1) > 1e-3
+    assert (inside.numpy()[clear] == (distance[clear] < 1)).all()
+    assert 100 < int(inside.sum()) < 2_000
+
+
 def test_a_hole_in_a_shape_is_outside() -> None:
     outer, inner = cube(), cube()
     both = Mesh(

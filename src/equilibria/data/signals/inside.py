@@ -12,6 +12,10 @@ _BLOCK = 1 << 20
 """Pairs of a point and a triangle that are looked at together: about 150 MB."""
 
 
+_ROWS = 64
+"""Rows of cells in which a triangle lies, on average, at most."""
+
+
 class Inside:
     """Tells points inside of a closed mesh from those outside.
 
@@ -33,15 +37,18 @@ class Inside:
         self._low = flat.min((0, 1))
         self._high = flat.max((0, 1))
         side = int(np.clip(np.sqrt(len(flat)), 1, 512))
-        self._side = side
-        self._cell = np.maximum((self._high - self._low) / side, np.finfo(float).tiny)
-        first, last = self._cells(flat.min(1)), self._cells(flat.max(1))
-        size = last - first + 1
-        count = size.prod(1)
-        face = np.repeat(np.arange(len(flat)), count)
-        within = np.arange(count.sum()) - np.repeat(count.cumsum() - count, count)
-        row = first[face, 0] + within // size[face, 1]
-        cell = row * side + first[face, 1] + within % size[face, 1]
+        while True:
+            self._side = side
+            self._cell = np.maximum((self._high - self._low) / side, np.finfo(float).tiny)
+            first, last = self._cells(flat.min(1))[:, 0], self._cells(flat.max(1))[:, 0]
+            # Long triangles lie in many rows: fewer rows bound the memory.
+            if (last - first + 1).sum() <= _ROWS * len(flat) or side == 1:
+                break
+            side //= 2
+        face, row = _ranges(np.arange(len(flat)), first, last)
+        left, right = self._spans(flat[face], row)
+        pair, column = _ranges(np.arange(len(face)), left, right)
+        face, cell = face[pair], row[pair] * side + column
         order = np.argsort(cell, kind="stable")
         self._faces = face[order]
         self._begin = np.searchsorted(cell[order], np.arange(side * side + 1))
@@ -67,9 +74,45 @@ class Inside:
             found[near[part]] = crossings % 2 == 1
         return found
 
+    def _spans(self, flat: np.ndarray, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The first and the last cell of a row that each triangle, ``(count, 3, 2)``, touches."""
+        low = self._low[0] + row * self._cell[0]
+        high = low + self._cell[0]
+        slack = 1e-9 * (self._high[0] - self._low[0])
+        least, most = np.full(len(row), np.inf), np.full(len(row), -np.inf)
+        for one, other in ((0, 1), (1, 2), (2, 0)):
+            p, q = flat[:, one], flat[:, other]
+            rise = q[:, 0] - p[:, 0]
+            level = rise == 0
+            bottom, top = np.minimum(p[:, 0], q[:, 0]), np.maximum(p[:, 0], q[:, 0])
+            here = (bottom <= high + slack) & (top >= low - slack)
+            for edge in (low, high):
+                share = np.where(level, 0.0, (edge - p[:, 0]) / np.where(level, 1.0, rise))
+                at = p[:, 1] + np.clip(share, 0, 1) * (q[:, 1] - p[:, 1])
+                least = np.where(here, np.minimum(least, at), least)
+                most = np.where(here, np.maximum(most, at), most)
+            # One along the row lies in it from end to end.
+            along = here & level
+            least = np.where(along, np.minimum(least, np.minimum(p[:, 1], q[:, 1])), least)
+            most = np.where(along, np.maximum(most, np.maximum(p[:, 1], q[:, 1])), most)
+        # A little more than that: rounding must not lose a triangle.
+        spare = 1e-9 * (self._high[1] - self._low[1])
+        cells = [(each - self._low[1]) / self._cell[1] for each in (least - spare, most + spare)]
+        first, last = (np.clip(np.floor(c), 0, self._side - 1).astype(np.int64) for c in cells)
+        return first, last
+
     def _cells(self, places: np.ndarray) -> np.ndarray:
         cells = np.floor((places - self._low) / self._cell)
         return np.clip(cells, 0, self._side - 1).astype(np.int64)
+
+
+def _ranges(
+    owner: np.ndarray, first: np.ndarray, last: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Every whole number from `first` to `last` of each owner, and whose it is."""
+    count = np.maximum(last - first + 1, 0)
+    within = np.arange(count.sum()) - np.repeat(count.cumsum() - count, count)
+    return np.repeat(owner, count), np.repeat(first, count) + within
 
 
 def _above(points: np.ndarray, corners: np.ndarray) -> np.ndarray:
