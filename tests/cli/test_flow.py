@@ -237,7 +237,7 @@ def test_reuse_starts_at_the_last_equilibrium_and_notices_a_cut(run, tmp_path, c
     ours = sum(row["evaluations"] for row in both)
     theirs = sum(row["evaluations_from_zero"] for row in both)
     assert f"On the 3 that were also solved from zero: {ours / 3:.1f} evaluations" in said
-    assert f"({ours / theirs:.2f} x)" in said and "1 cut noticed" in said
+    assert f"({ours / theirs:.2f} x)" in said and "1 cut detected" in said
 
 
 def test_frames_at_rest_are_solved_in_one_evaluation(run, tmp_path):
@@ -499,7 +499,7 @@ def test_what_is_no_pair_is_refused(run, frames, tmp_path, capsys):
         (["--compare", "3"], "--compare says what --reuse saves"),
         (["--fps", "3"], "--fps is of the video"),
         (["--data-dir", "/"], "--data-dir is for --submit"),
-        (["--submit", "kitti"], "goes through the benchmark's own test images"),
+        (["--submit", "kitti"], "processes the benchmark's own test images"),
         (["--format", "png"], "the ending of --out decides, for example --out f0.png"),
         (["--reuse"], "two images are one pair"),
         (["--out", "a.txt"], "flow is written to .flo, .pfm, .png files; got a.txt"),

@@ -2,19 +2,19 @@
 moves until the next frame, in pixels.
 
 NETWORK is a run folder, or a .pth file of released weights of RAFT, GMA or deep equilibrium flow
-(deq-flow). RAFT and GMA refine a flow a fixed number of times, as they were released; with --solver
-they are solved for their equilibrium.
+(deq-flow). RAFT and GMA make a fixed number of refinements, as released; with --solver they are
+solved for their equilibrium.
 
-Two images: the flow is written to --out, FLOW.flo, .pfm or .png (KITTI's, of 16 bits), and beside
-it its colours, a map of convergence and a row of figures. Frames: --out is a folder; flow, colours
-and convergence of each pair are written there, all colours with one scale, and a row for each pair
-in flow.jsonl and flow.csv. A row has the evaluations, how the solve ended, the pixels by which one
-more evaluation still moves the flow (the root of their mean square), and milliseconds. A pair that
-cannot be read gets a row with the error, and the rest go on. The same command again continues where
-it was stopped.
+Two images: the flow is written to --out, FLOW.flo, .pfm or .png (KITTI's, 16-bit), and next to it
+its colours, a convergence map and a row of figures. Frames: --out is a folder; flow, colours and
+convergence map of each pair are written there, the colours with one scale for all, and a row for
+each pair in flow.jsonl and flow.csv. A row has the evaluations, how the solve ended, the RMS change
+of the flow under one more evaluation in pixels, and milliseconds. A pair that cannot be read gets a
+row with the error, and the others are processed all the same. The same command continues where it
+was stopped.
 
-With --submit, the test images of a benchmark are gone through, and --out gets the layout that its
-server takes.
+With --submit, the test images of a benchmark are processed, and --out gets the layout that its
+server expects.
 
 The exit status is 75 after a signal, with all rows saved, 1 if there is no flow or after an error,
 and otherwise 0.
@@ -79,9 +79,8 @@ def main(argv: Sequence[str]) -> int:
     network = load(path, wanted, accelerator)
     if arguments.reuse and network.solver is None:
         raise UserError(
-            f"--reuse starts a solve at the last one's equilibrium, and {network.title} refines a "
-            f"flow {network.steps} times: solve it with --solver, for example --solver "
-            f"{SOLVERS[0]}"
+            f"--reuse starts a solve from the last equilibrium, and {network.title} refines a flow "
+            f"{network.steps} times: solve it with --solver, for example --solver {SOLVERS[0]}"
         )
     if pair:
         return _two(network, inputs, arguments, console)
@@ -113,20 +112,20 @@ def _parser() -> Parser:
     parser.add_argument(
         "--reuse",
         action="store_true",
-        help="start each solve at the equilibrium of the pair before, unless the scene was cut",
+        help="start each solve from the previous pair's equilibrium, except across a cut",
     )
     parser.add_argument(
         "--compare",
         type=int,
         metavar="N",
-        help="with --reuse: solve every N-th pair from zero too, to say what was saved; 0 for none "
+        help="with --reuse: solve every N-th pair from zero too, to measure the saving; 0 for none "
         f"(default: {Options.compare})",
     )
     parser.add_argument(
         "--deadline",
         type=float,
         metavar="MS",
-        help="milliseconds that a pair may take: as many evaluations are made as fit in",
+        help="milliseconds per pair: as many evaluations are made as fit",
     )
     parser.add_argument(
         "--solver",
@@ -142,8 +141,8 @@ def _parser() -> Parser:
     parser.add_argument(
         "--correlation",
         type=Literal["all-pairs", "on-demand"],
-        help="all-pairs takes memory by the square of the pixels, on-demand little memory and more "
-        "time (default: as trained, or all-pairs)",
+        help="all-pairs takes memory quadratic in the number of pixels, on-demand little memory "
+        "and more time (default: as trained, or all-pairs)",
     )
     parser.add_argument(
         "--scale",
@@ -163,7 +162,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--submit",
         type=Literal["sintel", "kitti"],
-        help="go through the test images of a benchmark: sintel or kitti",
+        help="process the test images of a benchmark: sintel or kitti",
     )
     parser.add_data_dir()
     parser.add_device()
@@ -174,7 +173,7 @@ def _check(arguments: Any) -> None:
     """Raise UserError for options that nothing can be done with."""
     if arguments.submit and arguments.images:
         raise UserError(
-            f"--submit {arguments.submit} goes through the benchmark's own test images: leave out "
+            f"--submit {arguments.submit} processes the benchmark's own test images: leave out "
             f"{arguments.images[0]}"
         )
     if not arguments.submit and not arguments.images:

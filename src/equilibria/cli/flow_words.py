@@ -24,8 +24,8 @@ class Totals:
     warm: int = 0
     compared: int = 0
     cold: list[tuple[int, int, float]] = field(default_factory=list)
-    """Of pairs solved in both ways, where both converged: evaluations from the last equilibrium and
-    from zero, and how far their flows are apart."""
+    """Of pairs solved both ways that converged both ways: evaluations from the last equilibrium and
+    from zero, and how far apart their flows are."""
     cuts: int = 0
     stopped: int = 0
     late: int = 0
@@ -75,21 +75,23 @@ def _pixels(length: float) -> str:
 
 
 def saved(totals: Totals) -> str:
-    """What starting from the pair before has saved, as far as it was measured."""
-    cuts = f"{totals.cuts} cut{'s' * (totals.cuts != 1)} noticed"
-    begun = f"reuse: {totals.warm:,} of {totals.read:,} pairs began at the one before; {cuts}"
+    """What warm starts have saved, as far as it was measured."""
+    cuts = f"{totals.cuts} cut{'s' * (totals.cuts != 1)} detected"
+    begun = (
+        f"reuse: {totals.warm:,} of {totals.read:,} pairs started from the last solution; {cuts}"
+    )
     if not totals.compared:
-        return f"{begun}; what that saved was not measured (--compare 10 does, at every tenth)"
+        return f"{begun}; the saving was not measured (--compare 10 does, on every tenth)"
     if not totals.cold:
         return (
-            f"{begun}. {totals.compared:,} were also solved from zero, and none converged in both "
-            "ways: their evaluations say nothing of what that saved"
+            f"{begun}. {totals.compared:,} were also solved from zero, and none converged both "
+            "ways: their evaluations do not show what is saved"
         )
     warm = sum(each[0] for each in totals.cold)
     cold = sum(each[1] for each in totals.cold)
     apart = max(each[2] for each in totals.cold)
     number, left = len(totals.cold), totals.compared - len(totals.cold)
-    others = f" ({left:,} more did not converge in both ways)" if left else ""
+    others = f" ({left:,} more did not converge both ways)" if left else ""
     return (
         f"{begun}. On the {number:,} that were also solved from zero{others}: {warm / number:.1f} "
         f"evaluations against {cold / number:.1f} ({warm / cold:.2f} x), flows at most "

@@ -1,4 +1,4 @@
-"""Global motion aggregation: motion features of pixels that look alike, shared."""
+"""Global motion aggregation: motion features shared among pixels that look alike."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["Aggregate", "ContextAttention"]
 
 
 class ContextAttention(nn.Module):
-    """A = softmax(q^T k / sqrt(channels)), q and k two linear maps of the context of each pixel.
+    """A = softmax(q^T k / sqrt(channels)), with q and k linear in the context of each pixel.
 
-    It does not depend on the state: it is computed once of an image.
+    It does not depend on the state, and is computed once per pair of images.
 
     Args:
         channels: of the context, of q and of k.
@@ -34,9 +34,9 @@ class ContextAttention(nn.Module):
 
 
 class Aggregate(nn.Module):
-    """x + gamma A v(x): motion features, and those that the attention brings from elsewhere.
+    """x + gamma A v(x): motion features, and those that the attention gathers from other pixels.
 
-    gamma is 0 at the start, where the network is that without attention.
+    gamma is 0 at initialisation, where this is the identity.
 
     Args:
         channels: of the motion features.

@@ -20,7 +20,7 @@ State = tuple[Tensor, Tensor]
 """Hidden state (batch, hidden, h, w), and flow (batch, 2, h, w) in pixels of that size."""
 
 Operands = Mapping[str, Any]
-"""What a refinement depends on, computed once of a pair of images: "context" (batch, context, h, w)
+"""What a refinement depends on, computed once per pair of images: "context" (batch, context, h, w)
 and "correlation", a pyramid; "attention" (batch, h w, h w) where there is one."""
 
 
@@ -101,11 +101,12 @@ class MotionEncoder(nn.Module):
 
 
 class ConvGRU(nn.Module):
-    """h <- (1 - z) h + z q, with gates that are convolutions; several passes one after another.
+    """h <- (1 - z) h + z q, with convolutional gates; several passes in sequence.
 
         z, r = sigmoid(W [h, x]),   q = tanh(W_q [r h, x])
 
-    A pass along rows and one along columns see as far as a square kernel, at less work.
+    A pass along rows and one along columns have the receptive field of a square kernel, at less
+    cost.
 
     Args:
         hidden: channels of h.
@@ -152,15 +153,15 @@ class UpdateCell(nn.Module):
 
     With attention, the GRU is given [context, x, x^] with x^ = x + gamma A v(x).
 
-    The state is a tuple of the hidden state and the flow, a displacement at the features'
-    resolution, not a place: a tolerance relative to it is one relative to the motion.
+    The state is a tuple of the hidden state and the flow, at the features' resolution: a
+    displacement, not a coordinate, so that a relative tolerance is relative to the motion.
 
     Args:
         correlation: how C is looked up.
         widths: channels inside.
         attention: whether motion features are aggregated.
-        detach_lookup: no gradient reaches the flow by way of the places where the correlation is
-            looked up. A backward of more than one step is then not that of f.
+        detach_lookup: the positions at which the correlation is looked up are detached. A backward
+            of more than one step is then not that of f.
 
     papers: Teed and Deng 2020, sec. 3.3; Bai 2022 (thesis), eq. 7.4, 7.5.
     """

@@ -45,16 +45,16 @@ class FlowConfig(ModelConfig):
     Args:
         encoder: residual blocks of two 3x3 convolutions ("basic"), or bottlenecks ("small").
         stages: widths of the encoders' stages; null for (64, 96, 128), or (32, 64, 96) of the small
-            one, whose widths are multiples of 4.
+            one, which must be multiples of 4.
         features: channels of which the correlation is the inner product.
         context_norm: normalisation in the encoder of the context; null for "batch" in the basic
             one and "none" in the small one. That of the features is always "instance".
-        freeze_norm: batch normalisation keeps the statistics it has, in training too.
-        correlation: "all-pairs" is computed once and takes memory by the square of the pixels;
-            "on-demand" is computed at each lookup.
+        freeze_norm: batch normalisation uses its stored statistics in training too.
+        correlation: "all-pairs" is computed once and takes memory quadratic in the number of
+            pixels; "on-demand" is computed at each lookup.
         levels: of the correlation. Images need 2^(levels + 3) pixels a side, after padding.
         radius: of the lookup, in pixels of each level.
-        upsampling: "convex", by weights that are learned, or "bilinear".
+        upsampling: "convex", with learned weights, or "bilinear".
         mask: channels inside the head that gives these weights.
 
     papers: Teed and Deng 2020; Bai 2022 (thesis), ch. 7.
@@ -160,14 +160,14 @@ class FlowConfig(ModelConfig):
         return 4 * batch * (rows * columns) ** 2 if self.attention else 0
 
     def check(self, x: Any) -> tuple[Tensor, Tensor]:
-        """Return a pair of batches of images, or refuse what is none.
+        """Return a pair of batches of images, after checking it.
 
         Args:
             x: first and second images, (batch, 3, height, width) each, RGB from 0 to 255, uint8 or
                 floating point.
 
         Raises:
-            TypeError: no pair of tensors, or other numbers.
+            TypeError: no pair of tensors, or another dtype.
             ValueError: no RGB images, sizes that differ, an empty batch, or images so small that
                 the coarsest level of the correlation has less than 2 x 2 pixels.
         """
@@ -264,7 +264,7 @@ class SmallConfig(FlowConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class UnrolledFlowConfig(FlowConfig, ExplicitConfig):
-    """A network that refines a flow a fixed number of times.
+    """A network with a fixed number of refinements.
 
     Args:
         steps: refinements.
@@ -340,12 +340,12 @@ class EquilibriumFlowConfig(FlowConfig):
     """A network whose refinement is solved as an equilibrium.
 
     Args:
-        weight_norm: weights of the update operator are length times direction.
-        detach_lookup: no gradient reaches the flow by way of where the correlation is looked up, as
-            in the source's first stage of training. With a one-step gradient it changes nothing;
-            with more steps, or the exact adjoint, the gradient is not that of the solution.
-        start: "zeros", or "context": the hidden state begins as in RAFT, at tanh of what the
-            encoder of the context gives, for weights that were trained so.
+        weight_norm: weight normalisation of the update operator.
+        detach_lookup: the positions at which the correlation is looked up are detached, as in the
+            source's first stage of training. With a one-step gradient this changes nothing; with
+            more steps, or the exact adjoint, the gradient is not that of the solution.
+        start: initial hidden state: "zeros", or "context", tanh of an output of the context
+            encoder as in RAFT, for weights that were trained with it.
 
     papers: Bai 2022 (thesis), sec. 7.3.
     """

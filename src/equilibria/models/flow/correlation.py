@@ -1,4 +1,4 @@
-"""Correlation of the features of two images: all pairs at once, or what is looked up alone."""
+"""Correlation of the features of two images: of all pairs, or only where it is looked up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALLEST = 2
 """Height and width of the coarsest level: aligned corners divide by one less."""
 
 Pyramid = tuple[Tensor, ...]
-"""What is computed once of a pair of images, tensors with the batch first: an operand of a cell."""
+"""What is computed once per pair of images, tensors with the batch first: an operand of a cell."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,8 +166,8 @@ class Correlation(abc.ABC):
 class AllPairs(Correlation):
     """The correlation of every pixel with every other, computed once.
 
-    A lookup reads from it alone; its memory grows with the square of the number of pixels, 5.6 GB
-    for a pair of 1080 x 1920.
+    A lookup only reads; memory is quadratic in the number of pixels, 5.6 GB for a pair of
+    1080 x 1920.
     """
 
     @override
@@ -190,10 +190,10 @@ class AllPairs(Correlation):
 
 @dataclass(frozen=True, kw_only=True)
 class OnDemand(Correlation):
-    """The correlation where it is looked up, computed anew by each lookup.
+    """The correlation where it is looked up, recomputed by each lookup.
 
     Averages of inner products are inner products with averages, so the values are those of
-    `AllPairs`. Memory grows with the number of pixels; a lookup takes `channels` times the work.
+    `AllPairs`. Memory is linear in the number of pixels; a lookup takes `channels` times the work.
     """
 
     @override

@@ -1,4 +1,4 @@
-"""Networks for optical flow: a refinement that is unrolled, or solved for its equilibrium."""
+"""Networks for optical flow, whose refinement is unrolled or solved for its equilibrium."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ __all__ = ["DEQFlow", "Scene", "UnrolledFlow"]
 
 
 class Scene(nn.Module):
-    """What is computed once of a pair of images: context, correlation, attention.
+    """What is computed once per pair of images: context, correlation, attention.
 
     Images are scaled to 2 x / 255 - 1 and padded to multiples of 8 pixels by repeating their edges,
-    as much on both sides.
+    equally on both sides.
 
     papers: Teed and Deng 2020, sec. 3.1, 3.2; Jiang et al. 2021, sec. 3.2.
     """
@@ -68,11 +68,11 @@ class Scene(nn.Module):
 
 
 class UnrolledFlow(Model):
-    """A flow that is refined a fixed number of times: RAFT, or GMA with an attention.
+    """A flow refined a fixed number of times: RAFT, or GMA with attention.
 
-    Gradients reach earlier refinements by way of the hidden state alone: the flow is detached
-    before each, as in the source. In training, the flows after the earlier refinements, the oldest
-    first, are the prediction's `auxiliary`: each has a loss of its own.
+    Gradients reach earlier refinements through the hidden state alone: the flow is detached before
+    each, as in the source. In training, the flows after earlier refinements, the first one first,
+    are the prediction's `auxiliary`, each with a loss of its own.
 
     papers: Teed and Deng 2020; Jiang et al. 2021.
     """
@@ -116,10 +116,10 @@ class DEQFlow(EquilibriumModel):
     The state is a tuple of the hidden state (batch, hidden, h, w) and the flow (batch, 2, h, w), at
     an eighth of the images' height and width and in pixels of that size. Images are given as a pair
     (first, second) of (batch, 3, height, width) each, RGB from 0 to 255; the output is the flow
-    (batch, 2, height, width) in pixels. A frame of a film starts at the solution of the one before
-    by `z0`, its value, or by `warm`, which starts the backward too.
+    (batch, 2, height, width) in pixels. On consecutive frames, a solve starts from the previous
+    solution: pass its value as `z0`, or the solution as `warm`, which starts the backward too.
 
-    papers: Bai 2022 (thesis), eq. 7.4 (with an attention eq. 7.5).
+    papers: Bai 2022 (thesis), eq. 7.4 (with attention eq. 7.5).
 
     Example:
         >>> model = eq.models.create("deq-raft", hidden=48, encoder="small", levels=3, radius=3)

@@ -1,4 +1,4 @@
-"""Inner products of rows of two matrices at given pairs, without a copy of the rows kept."""
+"""Inner products of given pairs of rows of two matrices, without keeping the gathered rows."""
 
 from __future__ import annotations
 

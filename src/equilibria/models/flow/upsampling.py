@@ -56,14 +56,14 @@ class ConvexUpsampling(nn.Module):
 
 
 class BilinearUpsampling(nn.Module):
-    """Each pixel's flow is interpolated between the coarse ones, corners on corners."""
+    """Each pixel's flow is interpolated bilinearly, with aligned corners."""
 
     @override
     def forward(self, hidden: Tensor, flow: Tensor) -> Tensor:
         """Return the flow (batch, 2, 8 h, 8 w) in pixels.
 
         Args:
-            hidden: (batch, channels, h, w), of which nothing is read.
+            hidden: (batch, channels, h, w), not used.
             flow: (batch, 2, h, w), in units of 8 pixels.
         """
         del hidden

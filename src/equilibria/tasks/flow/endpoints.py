@@ -1,4 +1,4 @@
-"""By how much a flow is wrong: the loss of its pixels, and the metrics of optical flow."""
+"""Errors of a flow: the loss, and the metrics of optical flow."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ EPE = Metric(
     name="epe",
     figure=mean("error", "pixels"),
     label="end-point error",
-    description="The distance between where a pixel goes and where the flow says it goes: the mean "
-    "over all pixels whose flow is known.",
+    description="The distance between the estimated and the true flow vector, averaged over all "
+    "pixels whose flow is known.",
     spec=".3f",
     unit=" px",
 )
@@ -50,8 +50,8 @@ METRICS = (
         name="f1",
         figure=mean("outliers", "pixels"),
         label="F1-all",
-        description="The share of pixels that are wrong by 3 pixels and by 5 % of their motion, or "
-        "more (KITTI's outliers).",
+        description="The share of pixels whose end-point error is at least 3 pixels and more than "
+        "5 % of their motion (KITTI's outliers).",
         scale=100.0,
         spec=".2f",
         unit=" %",
@@ -60,7 +60,7 @@ METRICS = (
         name="epe_images",
         figure=mean("image_error", "images"),
         label="end-point error, mean of images",
-        description="Each image counts the same, as in published figures on KITTI.",
+        description="Each image has the same weight, as in published figures on KITTI.",
         spec=".3f",
         unit=" px",
         plot=False,

@@ -45,10 +45,10 @@ _REFERENCE = 8
 
 @dataclass(frozen=True, kw_only=True)
 class OpticalFlow(TaskConfig):
-    """Where is each pixel of an image in the next one? Trained with the L1 loss of its flow.
+    """Where is each pixel of an image in the next one? Trained with the L1 loss of the flow.
 
-    A network that refines a flow step by step is trained on that of each step: the k-th before the
-    last has the weight gamma^k.
+    An unrolled network is trained on the flow after each refinement: the k-th before the last has
+    the weight gamma^k.
 
     papers: Teed and Deng 2020, eq. 7; Bai 2022 (thesis), ch. 7, whose eq. 7.8 has squares where the
     released code has L1.
@@ -62,32 +62,32 @@ class OpticalFlow(TaskConfig):
             images of scenes, such as camvid; null for two that come with scikit-learn.
         data_seed: of all generated pairs.
         render: pass of `sintel` and `things` that is read, "clean" or "final"; null for both.
-        mixed: names of data sets whose training pairs are learned from together with those of
-            `data`, and how many times a pass has each; `data` itself may be among them. Null for
-            `data` alone.
-        samples: training pairs to learn from, spread evenly over all; of generated ones, how many
-            there are; null for all, or 8,000.
+        mixed: data sets to train on together with `data`, and how many times each is repeated in
+            an epoch; `data` itself may be among them. Null for `data` alone.
+        samples: training pairs to use, spread evenly over all; of generated ones, how many there
+            are; null for all, or 8,000.
         test: pairs to evaluate on, spread evenly over all; of generated ones, how many there are;
             null for all, or 200.
-        crop: height and width of the part of a training pair that is shown, at a random place; null
-            for whole images, which must then all have one size.
-        scale: smallest and largest factor by which four of five training pairs are made larger,
-            even in its logarithm. A pair is never smaller than the crop.
-        stretch: largest factor by which height and width are made larger or smaller by themselves,
-            in four of five of those.
+        crop: height and width of the random crop of a training pair; null for whole images, which
+            must then all have one size.
+        scale: range of the factor by which four of five training pairs are scaled, log-uniform. A
+            pair is always made as large as the crop.
+        stretch: largest factor by which height and width are further scaled, each by itself and
+            either way, in four of five of those.
         flip: probability that a training pair is mirrored left to right.
         flip_down: probability that it is mirrored top to bottom.
-        colour: by how much brightness, contrast and saturation of training pairs vary.
-        hue: largest angle by which hues are turned, in turns, up to 0.5.
-        asymmetric: probability that the second image of a pair has colours of its own.
+        colour: strength of the jitter of brightness, contrast and saturation: factors within
+            1 - colour and 1 + colour.
+        hue: largest rotation of hues, in turns, up to 0.5.
+        asymmetric: probability that the second image gets a colour jitter of its own.
         erase: probability that one or two rectangles of the second image are covered with its mean
             colour.
         erased: shortest and longest side of these, in pixels.
-        sparse: the flow of training pairs is known at single pixels: it is not interpolated where
-            pairs are scaled, but each pixel's is moved to the nearest. Null: so it is in `kitti`
-            and `hd1k`.
-        max_flow: length of a flow, in pixels, from which on its pixel is not learned from.
-        gamma: weight of the flow before the last, of networks that refine step by step.
+        sparse: the flow of training pairs is sparse: scaling moves each known pixel to the nearest
+            one and does not interpolate. Null: true of `kitti` and `hd1k`.
+        max_flow: pixels whose true flow is this long, in pixels, or longer are left out of the
+            loss.
+        gamma: decay of the weights of earlier refinements, of unrolled networks.
     """
 
     data: str | None = GENERATED
@@ -154,7 +154,7 @@ class OpticalFlow(TaskConfig):
     @override
     def load(self, data_dir: Path | None = None) -> FlowTask:
         if self.data is None:
-            raise ValueError("there are no pairs to learn from: name a folder with --data FOLDER")
+            raise ValueError("there are no pairs to train on: name a folder with --data FOLDER")
         return FlowTask(self, data_dir)
 
     @override

@@ -27,22 +27,22 @@ class View:
     papers: RAFT's augmentation, Teed and Deng 2020, sec. 4 and appendix.
 
     Args:
-        crop: height and width of what is shown; None for the images' own.
-        scale: smallest and largest factor by which four pairs of five are made larger, even in its
-            logarithm; a pair is made as large as the crop in any case.
-        stretch: largest factor by which height and width are made larger or smaller by themselves,
-            in four of five pairs that are scaled.
+        crop: height and width of the random crop; None for whole images.
+        scale: range of the factor by which four of five pairs are scaled, log-uniform; a pair is
+            made as large as the crop in any case.
+        stretch: largest factor by which height and width are further scaled, each by itself and
+            either way, in four of five pairs that are scaled.
         flip: probability that a pair is mirrored left to right.
         flip_down: probability that it is mirrored top to bottom.
-        colour: by how much brightness, contrast and saturation vary: factors within 1 - colour and
-            1 + colour.
-        hue: largest angle by which hues are turned, in turns.
-        asymmetric: probability that the second image has colours of its own.
+        colour: strength of the jitter of brightness, contrast and saturation: factors within
+            1 - colour and 1 + colour.
+        hue: largest rotation of hues, in turns.
+        asymmetric: probability that the second image gets a colour jitter of its own.
         erase: probability that one or two rectangles of the second image are covered with its mean
             colour, as if something stood in front of it.
         erased: shortest and longest side of such a rectangle, in pixels.
-        sparse: the flow is known at single pixels, each of which is moved to the nearest pixel;
-            otherwise flows are interpolated.
+        sparse: the flow is sparse: each known pixel is moved to the nearest one; otherwise flows
+            are interpolated.
     """
 
     crop: tuple[int, int] | None = None
