@@ -127,10 +127,10 @@ def colour_png(pixels: np.ndarray) -> bytes:
 
 
 class Lengths:
-    """How long the flow of many images is, for one scale of them all.
+    """The distribution of the flow's length over many images, for one scale for all.
 
-    It is a histogram of logarithms: it takes no memory by the image, and the order of images
-    changes nothing.
+    It is a histogram of logarithms: its memory does not depend on the number of images, nor its
+    result on their order.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""How near is near enough: a number for the whole state, or one for each of its leaves."""
+"""Tolerances: a number for the whole state, or one for each of its leaves."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The worst part of a sample: a tolerance that every node of a graph, or every leaf of the state,
-has to meet.
+must meet.
 
 Over all rows together a relative residual of 1e-3 is met when nine hops out of ten of a signal that
 fades have not been made yet; what is still to come is small beside what is there. By rows it is

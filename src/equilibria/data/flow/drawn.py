@@ -212,7 +212,7 @@ def draw(
     """Draw scenes, each by a seed of its own.
 
     Each layer shows the first of six random parts of photographs that has details, or the one that
-    has most: what moves without any cannot be told.
+    has most: without any, motion cannot be seen.
 
     Args:
         seeds: Whole numbers that decide each scene.

@@ -1,4 +1,4 @@
-"""One optical flow: how far each pixel moves, and which pixels say so."""
+"""An optical flow: how far each pixel moves, and where that is known."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class FlowField:
 
     Attributes:
         flow: float32, ``(2, height, width)``, in pixels: the pixel (x, y) is found at
-            ``(x + flow[0, y, x], y + flow[1, y, x])`` in the second image. Without meaning where
+            ``(x + flow[0, y, x], y + flow[1, y, x])`` in the second image. Meaningless where
             not `valid`.
         valid: bool, ``(height, width)``: where the flow is known.
 

@@ -24,8 +24,8 @@ _UNKNOWN, _MOST = 1e10, 1e9  # what unknown flow is written as, and beyond which
 def read(path: Path) -> FlowField:
     """Read a .flo file, or one packed as .flo.xz.
 
-    It has the magic number, width and height as int32, and u and v of each pixel, row by row, all
-    little-endian. Flow beyond 1e9 stands for pixels whose flow is unknown.
+    It holds the magic number, width and height as int32, and u and v of each pixel, row by row, all
+    little-endian. A flow beyond 1e9 marks a pixel whose flow is unknown.
 
     Raises:
         DataError: If it is truncated or too long, of another format, or has NaN, or no valid pixel.

@@ -24,7 +24,7 @@ SMALLEST = 16
 COUNT, TEST = 8_000, 200
 """Pairs to learn from and to test on, where nobody says how many."""
 
-# A part of the checksum: another way of drawing makes other pairs.
+# A part of the checksum: pairs change with the way they are drawn.
 _FORMAT = 2
 
 _BLOCK = 1 << 17

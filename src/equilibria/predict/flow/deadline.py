@@ -17,10 +17,9 @@ REMEMBERED = 5
 class Deadline:
     """Chooses the limit of evaluations by what evaluations have taken so far.
 
-    A solve cannot be stopped inside an evaluation, so the limit is set before it: the time that is
-    left after everything else that a pair needs, divided by that of an evaluation, each the median
-    of the last five pairs. A tenth of the deadline is left over, since no two evaluations take as
-    long. At least one evaluation is made.
+    A solve is not interrupted, so its limit is set beforehand: the time that everything else
+    leaves, divided by that of an evaluation, each the median over the last five pairs. A tenth of
+    the deadline is held in reserve, since evaluations vary. At least one is made.
 
     Args:
         seconds: for a pair.
@@ -46,7 +45,7 @@ class Deadline:
         return bool(self._each)
 
     def add(self, other: float, solving: float, evaluations: int) -> None:
-        """Take note of a pair.
+        """Record a pair.
 
         Args:
             other: seconds that it took outside its solve.

@@ -39,7 +39,7 @@ FOLDER = Layout(
 """What is in a folder of optical flow."""
 
 WARM_UP = 3
-"""Evaluations by which an evaluation is timed, where there is a deadline and no pair before."""
+"""Evaluations of the trial that times one, where there is a deadline and no earlier pair."""
 
 KITTI_MOST = 511.98
 """Pixels that flow in a PNG file can be at most."""
@@ -47,14 +47,14 @@ KITTI_MOST = 511.98
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How frames are gone through.
+    """How frames are processed.
 
     Args:
         ending: of the files of flow: ".flo", ".pfm" or ".png".
-        reuse: start each solve at the equilibrium of the pair before; see `Follower`.
-        compare: of the pairs that were started so, every N-th is solved from zero too; 0 for none.
+        reuse: start each solve from the previous pair's equilibrium; see `Follower`.
+        compare: every N-th pair that was started so is solved from zero too; 0 for none.
         deadline: seconds for a pair; see `Deadline`.
-        maps: draw a map of convergence for each pair.
+        maps: draw a convergence map of each pair.
     """
 
     ending: str = ".flo"
@@ -81,8 +81,8 @@ def go_through(
         network: finds the flow.
         pairs: in order.
         journal: where rows go.
-        options: see there.
-        folder: of the journal's, where flow is written; "" where the pairs' names have folders.
+        options: how.
+        folder: inside the journal's, for the flow files; "" where the pairs' names have folders.
         progress: called with each row.
         announce: called with a sentence before much memory is taken.
         stop: asked before each pair.

@@ -1,4 +1,4 @@
-"""Where the solve of a pair of frames begins: at the equilibrium of the pair before, if any."""
+"""Where the solve of a pair of frames starts: from the previous pair's equilibrium, if any."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch.nn import functional
 __all__ = ["Follower", "Start", "mismatch"]
 
 Start = Literal["zero", "last", "cut"]
-"""Where a solve began: without motion; where the pair before ended; without motion again, since the
-scene has changed."""
+"""Where a solve started: without motion; from the last solution; without motion again, since the
+scene was cut."""
 
 CUT = 0.25
 """Mismatch below which no scene has been cut. In drives through streets, consecutive frames have up
@@ -33,11 +33,11 @@ STRIDE = 8
 class Follower:
     """Hands the equilibrium of a pair of frames on to the next one, unless the scene was cut.
 
-    A cut is noticed before anything is solved: if the flow of the pair before went on, the second
-    image would be the first one moved by it. The mean difference from that, or from no motion if
-    that is less, at an eighth of the images' size and as a share of the difference between
-    unrelated pixels, is a mismatch m of about 0 in a steady scene. With its median M of the last
-    ten pairs, a pair is taken for one across a cut where
+    A cut is detected before anything is solved: if the last flow continued, the second image would
+    be the first one warped by it. The mean difference from that, or from no motion if that is less,
+    at an eighth of the images' size and relative to the difference between unrelated pixels, is a
+    mismatch m, about 0 in a steady scene. With M its median over the last ten pairs, a pair is
+    taken to lie across a cut where
 
         m > max(1/4, min(3 M, (1 + M) / 2)).
 

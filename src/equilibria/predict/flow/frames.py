@@ -1,4 +1,4 @@
-"""Frames: images in a row, from files, folders and videos, and the pairs that they make."""
+"""Frames: sequences of images, from files, folders and videos, and their consecutive pairs."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ __all__ = ["Frame", "FramePair", "FramesError", "film", "found_in", "pairs_of", 
 LEGEND = "legend"
 """What the picture of the colours' scale is called, beside those of frames."""
 
-_GREY = "grey, and the network has learned from colours"
+_GREY = "grey, and the network was trained on colour"
 
 
 class FramesError(ValueError):
-    """There are no two frames where some were named; the message says where."""
+    """There are fewer than two frames; the message says where."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One image of a row.
+    """One image of a sequence.
 
     Attributes:
         key: what it is called in rows, once in all: the path of its file, with a number if that was
@@ -80,7 +80,7 @@ def found_in(words: Sequence[Path], *, without: Path | None = None) -> Iterator[
         without: a folder whose images are left out, where results go.
 
     Raises:
-        FramesError: a path names nothing, or there are less than two images.
+        FramesError: a path names nothing, or there are fewer than two images.
         DataError: a video cannot be read.
     """
     for path in words:
@@ -129,7 +129,7 @@ def film(path: Path) -> Iterator[Frame]:
 def _named(paths: list[Path]) -> list[Frame]:
     """Frames of files, with names that differ in more than small and capital letters.
 
-    The key of a file that is named again has a number: each place in the row is one.
+    The key of a file that is named again has a number: each place in the sequence is a frame.
     """
     taken = {LEGEND}
     times: Counter[str] = Counter()

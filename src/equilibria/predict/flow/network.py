@@ -1,4 +1,4 @@
-"""Networks for optical flow, from run folders or files of weights, and what they find of a pair."""
+"""Networks for optical flow, from run folders or files of weights, and their estimates."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ SOLVERS = ("AlternatingAnderson", "Anderson", "Broyden", "Picard", "NewtonKrylov
 """Solvers by name."""
 
 RELEASED = AlternatingAnderson(rtol=1e-3, atol=(0.0, 0.00125), max_evals=64)
-"""Of released weights, which come with none: a thousandth of the hidden state, and a thousandth of
-the flow plus a hundredth of a pixel at full size, so that a scene at rest is solved too."""
+"""For released weights, which come with none: a thousandth of the hidden state, and a thousandth of
+the flow plus a hundredth of a pixel at full size, so that a static scene converges too."""
 
 REFINEMENTS = 32
-"""Of released RAFT and GMA, as the source tests them on Sintel."""
+"""Of released RAFT and GMA, as the source evaluates them on Sintel."""
 
 
 class NetworkError(ValueError):
-    """What is named is no network for optical flow, or cannot be run in this way."""
+    """What is named is not a network for optical flow, or cannot be run in this way."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The test images of benchmarks, and the folders that their servers take."""
+"""The test images of benchmarks, and the layouts that their servers expect."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["BENCHMARKS", "Benchmark"]
 
 @dataclass(frozen=True)
 class Benchmark:
-    """How the test images of a benchmark are stored, and how its server wants their flow.
+    """How the test images of a benchmark are stored, and how its server expects their flow.
 
     Attributes:
         name: of the benchmark.
         images: folder of the test images in that of the benchmark.
         folders: names that the benchmark's folder may have in a folder of data sets.
         ending: of files of flow.
-        inside: folder of what is handed in.
+        inside: folder, in the submission, of the flow files.
         consecutive: whether frames follow each other.
         next: what to do with the folder.
     """
@@ -57,7 +57,7 @@ class Benchmark:
         )
 
     def pairs(self, root: Path) -> Iterator[FramePair]:
-        """Go through the test pairs, whose names are those of the files to hand in."""
+        """Iterate over the test pairs, whose names are those of the files to submit."""
         return _sintel(root) if self.consecutive else _kitti(root)
 
 

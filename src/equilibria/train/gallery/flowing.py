@@ -1,4 +1,4 @@
-"""Test pairs with their optical flow, its error, and what one more evaluation changes."""
+"""Test pairs with their optical flow, its error, and its change under one more evaluation."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ RESIDUAL_AT = (12, 18)
 """Evaluations after which residuals are measured."""
 
 FAR = 20.0
-"""Pixels of mean motion at full size from which on a scene is left out of the mean."""
+"""Mean motion at full size, in pixels, at and above which a scene is left out of the mean."""
 
 ALONE = JacobianFree()
 """The solve and nothing else: a phantom gradient's steps would be evaluations too."""
@@ -55,8 +55,8 @@ def residuals(context: Context) -> Iterable[dict[str, Any]]:
 
 def starts(context: Context) -> dict[str, Any]:
     """Solves of the test pairs from zero, from the true flow and from noise, each to the tolerance
-    within 100 evaluations: `converged`, the share from all three, and `agree`, of these that whose
-    flows differ nowhere by more than .1 pixel on average."""
+    within 100 evaluations: `converged`, the share of pairs that converge from all three, and
+    `agree`, the share of these whose flows differ by at most .1 pixel on average over the image."""
     run = context.run.load()
     model = cast(EquilibriumModel, run.model)
     solver = replace(model.deq.solver, max_evals=100)
