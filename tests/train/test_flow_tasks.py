@@ -329,6 +329,17 @@ def test_colours_change_alike_but_in_asymmetric_pairs():
     assert float(half[1].std()) < 1e-2  # without contrast it is its mean grey
 
 
+def test_asymmetric_pairs_have_colours_of_their_own():
+    pairs = [noise(8, 8, seed) for seed in range(40)]
+    pair = stacked(each._replace(second=each.first) for each in pairs)
+    drawn = torch.rand(40, DRAWS, generator=torch.Generator().manual_seed(0))
+    for share, hue in ((0.3, 0.1), (0.0, 0.1), (1.0, 0.0)):
+        found = seen(pair, View(colour=0.4, hue=hue, asymmetric=share), drawn)
+        apart = (found.first != found.second).flatten(1).any(1)
+        assert abs(float(apart.float().mean()) - share) < 0.2 and bool(apart.any()) == (share > 0)
+        assert bool((found.first != pair.first).flatten(1).any(1).all())
+
+
 def test_a_rectangle_has_the_mean_colour():
     images = torch.rand(2, 3, 20, 30, generator=torch.Generator().manual_seed(0))
     corners, sides = torch.tensor([[5.0, 25.0]] * 2), torch.tensor([[6.0, 10.0]] * 2)
@@ -395,9 +406,12 @@ def test_data_sets_are_learned_from_together(monkeypatch):
     sets = {
         "things": [noise(40, 48, k, valid=1.1) for k in range(3)],
         "kitti": [noise(36, 52, 3 + k, valid=0.3) for k in range(2)],
+        "sintel": [noise(40, 48, 5, valid=1.1)],
     }
+    asked = {}
 
-    def found(name, *_, **__):
+    def found(name, *_, render=None, **__):
+        asked[name] = render
         pairs = Listed(sets[name])
         return FlowSet(title=name, train=pairs, test=pairs, checksum=f"sha256:{name}")
 
@@ -417,6 +431,9 @@ def test_data_sets_are_learned_from_together(monkeypatch):
     assert [some.sparse(k) for k in range(3)] == [False, True, True]
     assert torch.equal(some.pair(1).flow, sets["kitti"][0].flow)
     assert torch.equal(some.batch(torch.tensor([2])).flow[0], sets["kitti"][1].flow)
+    asked.clear()
+    OpticalFlow(**options, render="clean", mixed={"kitti": 1, "sintel": 1}).load()
+    assert asked == {"things": "clean", "kitti": None, "sintel": "clean"}
     with pytest.raises(ValueError, match="kitti must be at least 1"):
         OpticalFlow(**options, mixed={"kitti": 0})
 

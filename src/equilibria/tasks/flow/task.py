@@ -61,7 +61,8 @@ class OpticalFlow(TaskConfig):
         photographs: what generated layers show: a folder of images, or the name of a data set of
             images of scenes, such as camvid; null for two that come with scikit-learn.
         data_seed: of all generated pairs.
-        render: pass of `sintel` and `things` that is read, "clean" or "final"; null for both.
+        render: pass of `sintel` and `things` that is read, also where they are mixed in, "clean" or
+            "final"; null for both.
         mixed: data sets to train on together with `data`, and how many times each is repeated in
             an epoch; `data` itself may be among them. Null for `data` alone.
         samples: training pairs to use, spread evenly over all; of generated ones, how many there
@@ -242,7 +243,9 @@ class FlowTask(Task):
         for name, times in mixed.items():
             pairs = own
             if name != config.data:
-                found = load(name, data_dir, kind=FlowSet)
+                own_pass = config.render is not None and name in _ONLY["render"]
+                options = {"render": config.render} if own_pass else {}
+                found = load(name, data_dir, kind=FlowSet, **options)
                 if (pairs := found.train) is None:
                     raise ValueError(f"{found.title} has no pairs to learn from")
                 titles.append(found.title)
