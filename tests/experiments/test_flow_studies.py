@@ -131,7 +131,9 @@ def test_networks_are_trained_and_measured(run):
     assert len(residuals) == 2 * 4 and set(residuals["network"]) == {_networks.THESIS}
     assert (residuals["residual"] > 0).all() and (residuals["epe"] > 0).all()
     shown = cells(correlation, data)
-    assert shown[0]["Pearson correlation"] == 0.86 and len(shown) == 3
+    assert shown[0]["residual and error"] == 0.86 and len(shown) == 3
+    expected = residuals[residuals["evals"] == 12]
+    assert shown[1]["moves and error"] == pytest.approx(expected["epe"].corr(expected["moves"]))
     assert 0 <= cells(starts, data)[0]["converged from zero, truth and noise, %"] <= 100
     ratios = cells(scenes, data)
     assert [row["network"] for row in ratios] == list(TREES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -15,9 +15,10 @@ from equilibria.data import load
 from equilibria.data.flow import FlowSet
 from equilibria.experiments.data import Frame
 from equilibria.experiments.study import Context
-from equilibria.models import EquilibriumModel, Model
+from equilibria.models import EquilibriumModel
+from equilibria.models.flow import DEQFlow
 from equilibria.nn import using
-from equilibria.solve import Anderson, JacobianFree, Status
+from equilibria.solve import JacobianFree, Status
 from equilibria.tasks import Batch
 
 __all__ = ["FAR", "RESIDUAL_AT", "gain", "reference", "residuals", "scenes", "starts"]
@@ -40,17 +41,25 @@ def reference(context: Context) -> dict[str, float]:
 
 
 def residuals(context: Context) -> Iterable[dict[str, Any]]:
-    """Of each test pair its end-point error and the relative residual of the state, of all leaves
-    together, after some `evals` of Anderson's method from zero; none of an explicit network."""
+    """Of each test pair its end-point error, the relative residual of the state, of all leaves
+    together, and the pixels by which the flow still `moves`, on average, after some `evals` of the
+    recipe's solver from zero; none of an explicit network."""
     run = context.run.load()
-    if not isinstance(run.model, EquilibriumModel):
+    model = run.model
+    if not isinstance(model, DEQFlow):
         return
     for evals in RESIDUAL_AT:
+        solver = replace(model.deq.solver, rtol=0.0, atol=0.0, max_evals=evals, patience=None)
         pair = 0
-        for output, batch, solution in _answers(run.model, run.data, evals):
-            for epe, residual in zip(_errors(output, batch), solution.stats.residual, strict=True):
-                yield {"pair": pair, "evals": evals, "epe": float(epe), "residual": float(residual)}
-                pair += 1
+        with torch.no_grad(), using(model, solver=solver, adjoint=ALONE):
+            for batch in run.data.batches("test", 8):
+                found = model(batch.inputs)
+                moves = model.moves(found.solution.value, batch.inputs).mean((1, 2))
+                rows = (_errors(found.output, batch), found.solution.stats.residual, moves)
+                for epe, residual, moved in zip(*(row.tolist() for row in rows), strict=True):
+                    figures = {"epe": epe, "residual": residual, "moves": moved}
+                    yield {"pair": pair, "evals": evals, **figures}
+                    pair += 1
 
 
 def starts(context: Context) -> dict[str, Any]:
@@ -115,13 +124,3 @@ def _errors(output: Tensor, batch: Batch) -> Tensor:
     flow, valid = batch.targets
     each = (output - flow).norm(dim=1) * valid
     return each.sum((1, 2)) / valid.sum((1, 2)).clamp_min(1)
-
-
-@torch.no_grad()
-def _answers(model: Model, task: Any, evals: int) -> Iterator[tuple[Tensor, Batch, Any]]:
-    """What a network answers on the test pairs after so many evaluations."""
-    solver = Anderson(rtol=0.0, max_evals=evals, patience=None)
-    with using(model, solver=solver, adjoint=ALONE):
-        for batch in task.batches("test", 8):
-            found = model(batch.inputs)
-            yield found.output, batch, found.solution
