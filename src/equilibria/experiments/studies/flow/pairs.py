@@ -70,8 +70,8 @@ def _correlations(data: Data) -> Iterable[Sequence[Any]]:
     for name, evals in () if found.empty else product(NETWORKS, RESIDUAL_AT):
         rows = found[(found["network"] == name) & (found["evals"] == evals)]
         if len(rows):
-            both = ((rows[key].mean(), rows["epe"].corr(rows[key])) for key in ("residual", "moves"))
-            yield [name, evals, *chain(*both)]
+            each = (rows[key] for key in ("residual", "moves"))
+            yield [name, evals, *chain(*((x.mean(), rows["epe"].corr(x)) for x in each))]
 
 
 def _scenes(data: Data) -> Iterable[Sequence[Any]]:
@@ -89,7 +89,7 @@ STUDY = Study(
     description="Small RAFT and DEQ-RAFT on generated pairs: errors, corrections and residuals.",
     note="Recipes flow-layers and flow-layers-raft: 96 x 128 pixels, layers under affine motion, "
     "1,000 steps of 8 pairs; 200 test pairs of other parts of the photographs. The parts are the "
-    "same; RAFT's context encoder starts the hidden state too, DEQ-RAFT's cell is weight-normalised.",
+    "same; RAFT's context encoder starts the hidden state, DEQ-RAFT's cell has weight norms.",
     points=points,
     views=[
         Pivot(
