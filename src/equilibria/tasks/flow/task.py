@@ -243,8 +243,9 @@ class FlowTask(Task):
         for name, times in mixed.items():
             pairs = own
             if name != config.data:
-                own_pass = config.render is not None and name in _ONLY["render"]
-                options = {"render": config.render} if own_pass else {}
+                options: dict[str, Any] = {}
+                if config.render is not None and name in _ONLY["render"]:
+                    options["render"] = config.render
                 found = load(name, data_dir, kind=FlowSet, **options)
                 if (pairs := found.train) is None:
                     raise ValueError(f"{found.title} has no pairs to learn from")
