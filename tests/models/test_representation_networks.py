@@ -103,6 +103,12 @@ def test_at_zero_f_is_the_explicit_network_of_the_same_parts(kind, layers):
     torch.testing.assert_close(explicit(x).output, model.readout(once))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_implicit_networks_are_bounded_unasked(kind):
+    assert build(kind).config.bound == 0.97
+    assert build(kind, explicit=True).config.bound is None
+
+
 def test_an_mfn_has_one_filter_more_than_layers():
     model = build("fourier", layers=2, explicit=True)
     x = points()

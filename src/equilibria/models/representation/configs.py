@@ -66,7 +66,7 @@ class RepresentationConfig(ModelConfig):
         """
         return self._known("outputs")
 
-    def _known(self, name: str) -> int:
+    def _known(self, name: str) -> Any:
         if (value := getattr(self, name)) is None:
             raise ValueError(f"{name} is null, and there are no data to take it from: give it")
         return value
@@ -81,17 +81,27 @@ class LayeredConfig(RepresentationConfig):
         scale: of the frequencies at the start, w ~ U(-s, s) / sqrt(inputs) with s = `scale` /
             sqrt(`layers` + 1). It follows the sampling rate: about n for an image of n x n pixels;
             the released code takes n / 2, and half of what it takes for filters where the
-            activation is a sine. Too small, and no training makes up for it.
+            activation is a sine. Too small, and no training makes up for it. Null, in a recipe,
+            for one that follows from the data.
         bound: largest norm of each square weight; null for none.
     """
 
     layers: int = 1
-    scale: float = 256.0
+    scale: float | None = 256.0
     bound: float | None = 0.97
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(layers=self.layers, scale=self.scale, bound=self.bound)
+
+    @property
+    def frequencies(self) -> float:
+        """Scale of the frequencies.
+
+        Raises:
+            ValueError: `scale` is null.
+        """
+        return self._known("scale")
 
     @abc.abstractmethod
     def injection(self) -> Injection:
@@ -129,9 +139,9 @@ class FilteredConfig(LayeredConfig):
     @override
     def injection(self) -> Injection:
         if self.filter == "fourier":
-            return Injection.fourier(self.points, self.width, self.layers, self.scale)
+            return Injection.fourier(self.points, self.width, self.layers, self.frequencies)
         return Injection.gabor(
-            self.points, self.width, self.layers, self.scale, self.alpha, self.first_alpha
+            self.points, self.width, self.layers, self.frequencies, self.alpha, self.first_alpha
         )
 
     @override
@@ -145,7 +155,7 @@ class SineConfig(LayeredConfig):
 
     @override
     def injection(self) -> Injection:
-        return Injection.sine(self.points, self.width, self.layers, self.scale)
+        return Injection.sine(self.points, self.width, self.layers, self.frequencies)
 
     @override
     def cell(self) -> SineCell:
@@ -216,7 +226,7 @@ class ISIRENConfig(SineConfig, ImplicitRepresentationConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MFNConfig(FilteredConfig, ExplicitRepresentationConfig):
+class MFNConfig(ExplicitRepresentationConfig, FilteredConfig):
     """The architecture of a multiplicative filter network (MFN) of `layers` + 1 filters.
 
     Its fields are those of `IMFNConfig`, and so is its size.
@@ -231,7 +241,7 @@ class MFNConfig(FilteredConfig, ExplicitRepresentationConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InjectedSIRENConfig(SineConfig, ExplicitRepresentationConfig):
+class InjectedSIRENConfig(ExplicitRepresentationConfig, SineConfig):
     """The architecture of a network with sines that takes the coordinates at each layer: the
     "SIREN (input inj.)" of the source.
 
