@@ -64,13 +64,14 @@ def residuals(context: Context) -> Iterable[dict[str, Any]]:
 
 def starts(context: Context) -> dict[str, Any]:
     """Solves of the test pairs from zero, from the true flow and from noise, each to the tolerance
-    within 100 evaluations: `converged`, the share of pairs that converge from all three, and
-    `agree`, the share of these whose flows differ by at most .1 pixel on average over the image."""
+    within 100 evaluations: `converged`, the share of pairs that converge from all three, `agree`,
+    the share of these whose flows differ by at most .1 pixel on average over the image, and by how
+    many pixels those `from_truth` and `from_noise` differ from that of zero, the median of all."""
     run = context.run.load()
     model = cast(EquilibriumModel, run.model)
     solver = replace(model.deq.solver, max_evals=100)
     generator = torch.Generator().manual_seed(0)
-    arrived = agreeing = total = 0
+    solved, distances = [], []
     with torch.no_grad(), using(model, solver=solver, adjoint=ALONE):
         for batch in run.data.batches("test", 8):
             cold = model(batch.inputs)
@@ -80,14 +81,19 @@ def starts(context: Context) -> dict[str, Any]:
             begun = [(torch.zeros_like(hidden), start) for start in (true, noise)]
             others = [model(batch.inputs, z0=z0) for z0 in begun]
             status = torch.stack([p.solution.status for p in (cold, *others)])
-            done = (status == Status.CONVERGED).all(0)
-            apart = torch.stack(
-                [(p.output - cold.output).norm(dim=1).mean((1, 2)) for p in others]
-            ).amax(0)
-            total += len(done)
-            arrived += int(done.sum())
-            agreeing += int((done & (apart <= 0.1)).sum())
-    return {"pairs": total, "converged": arrived / total, "agree": agreeing / max(arrived, 1)}
+            apart = [(p.output - cold.output).norm(dim=1).mean((1, 2)) for p in others]
+            solved.append((status == Status.CONVERGED).all(0))
+            distances.append(torch.stack(apart))
+    done, apart = torch.cat(solved), torch.cat(distances, 1)
+    agreeing = int((done & (apart <= 0.1).all(0)).sum())
+    from_truth, from_noise = apart.median(1).values.tolist()
+    return {
+        "pairs": len(done),
+        "converged": int(done.sum()) / len(done),
+        "agree": agreeing / max(int(done.sum()), 1),
+        "from_truth": from_truth,
+        "from_noise": from_noise,
+    }
 
 
 def scenes(context: Context) -> Iterable[dict[str, Any]]:
