@@ -22,7 +22,7 @@ CHECKSUM = "sha256"
 def save_weights(path: Path, model: nn.Module) -> None:
     """Write the parameters and buffers of `model`, whole or not at all."""
     state = plain(model.state_dict())
-    files.write_bytes(path, save(state, {"format": "pt", CHECKSUM: _checksum(state)}))
+    files.write_bytes(path, save(state, {"format": "pt", CHECKSUM: digest(state)}))
 
 
 def load_weights(path: Path, model: nn.Module) -> None:
@@ -64,7 +64,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(
             f"{path} is damaged or not a safetensors file ({error}){_again(path)}"
         ) from None
-    if known not in (None, _checksum(state)):  # older versions wrote none
+    if known not in (None, digest(state)):  # older versions wrote none
         raise CheckpointError(
             f"{path} is damaged: its tensors do not have the checksum that was written with them"
             f"{_again(path)}"
@@ -88,7 +88,7 @@ def _again(path: Path, where: str = "") -> str:
     return f": `equilibria train {shlex.quote(str(path.parent))} --resume` restores it{where}"
 
 
-def _checksum(state: Mapping[str, Tensor]) -> str:
+def digest(state: Mapping[str, Tensor]) -> str:
     """Return the SHA-256 of names, types, shapes and values of tensors."""
     digest = hashlib.sha256()
     for name in sorted(state):

@@ -1,0 +1,46 @@
+"""What `equilibria encode` and `decode` say of a signal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from equilibria.cli.output import Output
+
+__all__ = ["bytes_of", "quality", "saying", "share", "what"]
+
+
+def what(field: Any) -> str:
+    """A field in words, such as "an image of 64 x 64 x 1"."""
+    if field.kind == "shape":
+        return "a shape"
+    size = " x ".join(map(str, (*field.shape, field.channels)))
+    return f"{'an' if field.kind == 'image' else 'a'} {field.kind} of {size}"
+
+
+def quality(found: Mapping[str, float]) -> str:
+    """A PSNR or an IoU in words."""
+    if "iou" in found:
+        return f"IoU {found['iou']:.4f} near the surface"
+    return f"PSNR {found['psnr']:.2f} dB"
+
+
+def share(converged: float) -> str:
+    """How many solves converged; not all is never 100 %."""
+    if converged == 1:
+        return "all converged"
+    return f"{math.floor(1e4 * converged) / 100:.2f} % converged"
+
+
+def bytes_of(count: float) -> str:
+    """A number of bytes, rounded."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count / 1e3:.0f} kB"
+
+
+def saying(console: Output) -> Callable[[str], None]:
+    """What prints a line as it is."""
+    return lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True)

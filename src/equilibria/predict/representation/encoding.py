@@ -1,0 +1,140 @@
+"""From a trained network to an .inr file, and what that is worth."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from equilibria.data.signals import Field, Shape, Signal
+from equilibria.models import EquilibriumModel, Model
+from equilibria.predict.representation import file
+from equilibria.predict.representation.decoder import Decoder, Progress
+from equilibria.predict.representation.file import Contents, Network
+from equilibria.predict.representation.weights import Bits
+
+__all__ = ["BITS", "POINTS", "SEED", "Encoded", "encode", "measure"]
+
+BITS: Bits = 8
+"""Of an entry of a large matrix, unless it is said. On camera 8 bits cost .02 dB at 36.7 dB; see
+the page on networks of coordinates."""
+
+POINTS = 50_000
+"""Near the surface of a shape, on which its IoU is measured."""
+
+SEED = 20_221
+"""Of these points."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """An .inr file that was written.
+
+    Attributes:
+        path: of the file.
+        bytes: its size.
+        contents: what it says.
+        decoder: of what it holds.
+    """
+
+    path: Path
+    bytes: int
+    contents: Contents
+    decoder: Decoder
+
+    @property
+    def rate(self) -> float | None:
+        """Bits of the file for each pixel of an image or film, or sample of a sound; None of a
+        shape."""
+        field = self.contents.field
+        return 8 * self.bytes / math.prod(field.shape) if isinstance(field, Field) else None
+
+
+def encode(
+    path: Path,
+    model: Model,
+    signal: Signal | Shape,
+    *,
+    bits: int = BITS,
+    chunk: int | None = None,
+    progress: Progress = lambda count: None,
+) -> Encoded:
+    """Write a signal that a network has learned to an .inr file, whole or not at all.
+
+    What the file says of its quality is measured through the weights that are in it.
+
+    Args:
+        path: ends with .inr.
+        model: the network.
+        signal: that it was trained on.
+        bits: of an entry of a large matrix: 8, 16 or 32; see `weights.narrowed`.
+        chunk: points that are decoded at a time; None: by the memory there is.
+        progress: told how many points have been decoded.
+
+    Raises:
+        ValueError: the ending or `bits` is another, or a weight is not finite.
+        DataError: the file cannot be written.
+    """
+    solver = None
+    if isinstance(model, EquilibriumModel):
+        solver = model.deq.eval_solver or model.deq.solver
+    config: Any = model.config
+    weights = {name: value.detach() for name, value in model.state_dict().items()}
+    contents = Contents(
+        field=signal.field,
+        network=Network(model=config, solver=solver),
+        weights=file.stored(weights, bits),
+        bits=bits,
+        name=signal.name,
+    )
+    device = next(model.parameters()).device
+    decoder = Decoder.of(contents, device=device)
+    contents = replace(contents, **measure(decoder, signal, chunk=chunk, progress=progress))
+    size = file.write(path, contents, weights)
+    return Encoded(path, size, contents, replace(decoder, about=contents.about()))
+
+
+def measure(
+    decoder: Decoder,
+    signal: Signal | Shape,
+    *,
+    chunk: int | None = None,
+    progress: Progress = lambda count: None,
+) -> dict[str, Any]:
+    """Return how well a signal is represented: `quality`, `converged` and `evaluations` of a file.
+
+    Args:
+        decoder: of the file.
+        signal: that was encoded.
+        chunk, progress: see `Decoder.decode`.
+
+    Raises:
+        ValueError: it is a signal of another kind or size.
+    """
+    mine, other = decoder.field, signal.field
+    if isinstance(signal, Signal):
+        if not isinstance(mine, Field) or (mine.kind, mine.shape, mine.channels) != (
+            signal.field.kind,
+            signal.field.shape,
+            signal.field.channels,
+        ):
+            raise ValueError(f"{_words(other)} is compared with {_words(mine)}")
+        found = decoder.decode(chunk=chunk, progress=progress)
+        quality = {"psnr": signal.psnr(found.values)}
+    else:
+        if mine.kind != "shape":
+            raise ValueError(f"{_words(other)} is compared with {_words(mine)}")
+        drawn = signal.near_surface(POINTS, SEED)
+        found = decoder.decode(drawn.points, chunk=chunk, progress=progress)
+        quality = {"iou": signal.near_surface_iou(found.values, drawn)}
+    evaluations = None if found.evals is None else float(found.evals.double().mean())
+    return {"quality": quality, "converged": found.converged, "evaluations": evaluations}
+
+
+def _words(field: Any) -> str:
+    """A field in words, such as "an image of 64 x 64 x 1"."""
+    if field.kind == "shape":
+        return "a shape"
+    size = " x ".join(map(str, (*field.shape, field.channels)))
+    return f"{'an' if field.kind == 'image' else 'a'} {field.kind} of {size}"

@@ -1,0 +1,352 @@
+"""`equilibria decode`: what it writes of each kind of signal, and what it refuses."""
+
+import re
+import wave
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from small_signals import network, shape_field, signal
+
+from equilibria.cli.main import main
+from equilibria.data.signals import read_film, read_sound
+from equilibria.data.signals.image import pixels_of, write_image
+from equilibria.predict.representation import load, pictures
+from equilibria.predict.representation.encoding import encode
+from equilibria.predict.representation.file import Contents, Network, stored, write
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def encoded(kind="image", name="imfn", channels=1, **changes):
+    given = signal(kind, channels)
+    return encode(here_path(f"{kind}.inr"), network(given.field, name, **changes), given).path
+
+
+def here_path(name):
+    from pathlib import Path
+
+    return Path(name)
+
+
+@pytest.fixture
+def ball():
+    """A shape whose inside is where the network's value is positive: an explicit one, set by hand
+    to c - |x - mu|^2-like bumps."""
+    field = shape_field()
+    model = network(field, "mfn", filter="gabor", bound=None)
+    with torch.no_grad():
+        for part in (model.injection.first, model.injection.layers[0]):
+            part.phases.weight.zero_()
+            part.phases.bias.fill_(torch.pi / 2)
+            part.mu.zero_()
+            part.gamma.fill_(2.0)
+        model.cell.layers[0].weight.copy_(torch.eye(16))
+        model.cell.layers[0].bias.zero_()
+        model.head.weight.zero_()
+        model.head.weight[0, 0] = 1.0
+        model.head.bias.fill_(-0.6)  # exp(-2 |x|^2) > .6
+    contents = Contents(
+        field=field,
+        network=Network(model=model.config),
+        weights=stored(model.state_dict(), 32),
+        bits=32,
+        name="ball.obj",
+        quality={"iou": 1.0},
+    )
+    write(here_path("ball.inr"), contents, model.state_dict())
+    return here_path("ball.inr")
+
+
+def decode(*words, status=0):
+    assert main(["decode", *map(str, words)]) == status
+
+
+def refused(capsys, *words):
+    """The message of a command that fails, in one line."""
+    capsys.readouterr()
+    decode(*words, status=1)
+    error = capsys.readouterr().err
+    assert error.startswith("equilibria decode: error: ") and error.count("\n") == 1
+    assert "bug" not in error
+    return error
+
+
+def pixels(path):
+    return np.array(Image.open(path))
+
+
+# --- images --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_an_image_is_written_as_its_network_has_it(channels, capsys):
+    path = encoded(channels=channels)
+    decode(path, "-o", "a.png")
+    expected = pixels_of(load(path).decode().values)
+    assert (pixels("a.png") == expected.squeeze(-1 if channels == 1 else ())).all()
+    said = capsys.readouterr().out
+    assert f"an image of 9 x 12 x {channels}, imfn in 8 bits, PSNR" in said
+    assert "Decoding: 108 points\n" in said and "all converged" in said
+    assert said.splitlines()[-1] == "Written to a.png"
+
+
+@pytest.mark.parametrize(
+    ("words", "shape"),
+    [
+        (["--size", "20x30"], (20, 30)),
+        (["--scale", "3"], (27, 36)),
+        (["--crop", "2,3,4,6"], (4, 6)),
+        (["--crop", "2,3,4,6", "--scale", "2.5"], (10, 15)),
+        (["--crop", "0,0,9,12", "--size", "5x4"], (5, 4)),
+    ],
+)
+def test_any_size_and_any_part(words, shape):
+    path = encoded()
+    decode(path, "-o", "a.png", *words)
+    options = dict(zip(words[::2], words[1::2], strict=True))
+    box = options.get("--crop")
+    found = load(path)
+    points = found.field.points(size=shape, box=box and tuple(map(float, box.split(","))))
+    assert pixels("a.png").shape == shape
+    assert (pixels("a.png") == pixels_of(found.decode(points).values)[..., 0]).all()
+
+
+def test_chunks_change_nothing(capsys):
+    path = encoded()
+    decode(path, "-o", "a.png", "--size", "45x60")
+    decode(path, "-o", "b.png", "--size", "45x60", "--chunk", "7")
+    difference = pixels("a.png").astype(int) - pixels("b.png")
+    assert np.abs(difference).max() <= 1  # rounding, where a value lies between two levels
+    said = capsys.readouterr().out
+    assert re.search(r"2,700 points, 2,700 at a time: [\d.]+ MB, and 5 kB for the result", said)
+    assert re.search(r"2,700 points, 7 at a time: \d+ kB, and 5 kB for the result", said)
+
+
+def test_derivatives_are_drawn_with_a_scale_that_is_said(capsys):
+    path = encoded(channels=3)
+    decode(path, "-o", "a.png", "--gradient", "--laplacian", "--scale", "2")
+    said = capsys.readouterr().out
+    found = load(path)
+    points = found.field.points(size=(18, 24))
+    slopes = pictures.per_pixel(found.gradient(points), found.field, 1)
+    # A slope of the grey value for one pixel of the original, from differences of decoded ones.
+    grey = found.decode(found.field.points()).values.double() @ torch.tensor(
+        pictures.LUMA, dtype=torch.float64
+    )
+    own = pictures.per_pixel(found.gradient(), found.field, 1)
+    assert own.shape == (9, 12, 2) and abs(own).max() < 3 * 127.5 * float(
+        grey.diff(dim=0).abs().max() + 1
+    )
+    scale = pictures.scale_of(np.linalg.norm(slopes, axis=-1))
+    assert f"full colour is a slope of {scale:.3g} levels per pixel" in said
+    expected = pictures.gradient_colours(slopes, scale).transpose(1, 2, 0)
+    assert np.abs(pixels("a-gradient.png").astype(int) - expected).max() <= 2
+    curved = pictures.per_pixel(found.hessian(points), found.field, 2)
+    scale = pictures.scale_of(curved)
+    assert f"white is {scale:.3g} levels per pixel squared" in said
+    expected = pictures.laplacian_colours(curved, scale).transpose(1, 2, 0)
+    assert np.abs(pixels("a-laplacian.png").astype(int) - expected).max() <= 2
+    assert "beside it a-gradient.png, a-laplacian.png" in said
+
+
+def test_derivatives_of_pictures_are_for_each_pixel_of_the_original(tmp_path):
+    image = signal()
+    path = encode(tmp_path / "a.inr", network(image.field), image).path
+    found = load(path, dtype=torch.float64).solved_by(rtol=1e-12, max_evals=500)
+    # A hundredth of a pixel apart, in levels of the file.
+    centre = torch.tensor([[4.0, 5.0]], dtype=torch.float64)
+    size = torch.tensor([8.0, 11.0], dtype=torch.float64)
+
+    def level(row, column):
+        place = centre + torch.tensor([[row, column]], dtype=torch.float64)
+        return float(found.field.restored(found.decode(2 * place / size - 1).values))
+
+    x = 2 * centre / size - 1
+    h = 0.01
+    down, right = (level(h, 0) - level(-h, 0)) / (2 * h), (level(0, h) - level(0, -h)) / (2 * h)
+    slopes = pictures.per_pixel(found.gradient(x), found.field, 1)[0]
+    assert slopes == pytest.approx([down, right], rel=1e-2)
+    around = level(h, 0) + level(-h, 0) + level(0, h) + level(0, -h) - 4 * level(0, 0)
+    curved = pictures.per_pixel(found.hessian(x), found.field, 2)
+    assert curved == pytest.approx([around / h**2], rel=1e-2)
+
+
+def test_where_it_converged_late_is_a_picture(capsys):
+    path = encoded()
+    decode(path, "-o", "a.png", "--convergence")
+    evals = load(path).decode().evals
+    said = capsys.readouterr().out
+    assert f"black is {int(evals.min())} evaluations, white {int(evals.max())}\n" in said
+    picture = pixels("a-convergence.png")
+    assert picture.shape == (9, 12, 3)
+    assert (picture[evals == evals.max()] == 255).all()
+    assert (picture[evals == evals.min()] == 0).all()
+    decode(path, "-o", "b.png", "--convergence", "--max-evals", "2")
+    result = capsys.readouterr()
+    assert "red did not converge" in result.out and "0.00 % converged" in result.out
+    assert "warning: 108 of 108 points did not converge" in result.err
+    assert (pixels("b-convergence.png") == [255, 0, 0]).all()
+
+
+def test_solver_and_tolerance_can_be_changed(capsys):
+    path = encoded()
+    decode(path, "-o", "a.png")
+    few = float(re.search(r"([\d.]+) evaluations per point", capsys.readouterr().out)[1])
+    decode(path, "-o", "b.png", "--solver", "anderson", "--rtol", "1e-2")
+    other = float(re.search(r"([\d.]+) evaluations per point", capsys.readouterr().out)[1])
+    assert other < few
+
+
+def test_the_psnr_in_the_file_is_that_of_the_original(capsys):
+    path = encoded()
+    write_image("original.png", signal().values)
+    decode(path, "-o", "a.png", "--compare", "original.png")
+    said = capsys.readouterr().out
+    stated = f"PSNR {load(path).about['quality']['psnr']:.2f} dB"
+    assert f"{stated} as encoded" in said and f"{stated} beside original.png" in said
+
+
+def test_an_explicit_network_is_decoded_too(capsys):
+    path = encoded(name="siren")
+    decode(path, "-o", "a.png", "--gradient")
+    assert "converged" not in capsys.readouterr().out
+    for words in (["--rtol", "1e-3"], ["--convergence"]):
+        assert "explicit" in refused(capsys, path, "-o", "b.png", *words)
+
+
+# --- other kinds ---------------------------------------------------------------------------------
+
+
+def test_a_sound_at_another_rate():
+    path = encoded("sound")
+    decode(path, "-o", "a.wav")
+    decode(path, "-o", "b.wav", "--rate", "250")
+    with wave.open("b.wav") as file:
+        # To the last sample, at .39 s, and not beyond.
+        assert (file.getframerate(), file.getnframes()) == (250, 98)
+    first, second = read_sound("a.wav"), read_sound("b.wav")
+    assert first.field.shape == (40,) and second.field.rate == 250
+    found = load(path)
+    values = found.decode(found.field.points(time=found.field.ticks(250))).values
+    heard = second.field.restored(second.values)
+    torch.testing.assert_close(heard, found.field.restored(values).clamp(-1, 1), rtol=0, atol=2e-4)
+
+
+def test_a_film_between_its_frames(capsys):
+    path = encoded("film")
+    decode(path, "-o", "frames")
+    assert read_film("frames").field.shape == (3, 6, 8)
+    decode(path, "-o", "half", "--frames", "0:2:.5", "--scale", "2")
+    film = read_film("half")
+    assert film.field.shape == (4, 12, 16)
+    found = load(path)
+    points = found.field.points(size=(12, 16), time=found.field.steps(0, 2, 0.5))
+    expected = pixels_of(found.decode(points).values)
+    assert (pixels_of(film.values) == expected).all()
+    decode(path, "-o", "a.gif", "--frames", ":2:.5")
+    with Image.open("a.gif") as image:
+        assert image.n_frames == 4 and image.info["duration"] == 100  # 10 a second, not 5
+    decode(path, "-o", "b.gif", "--frames", "1:", "--fps", "20")
+    with Image.open("b.gif") as image:
+        assert image.n_frames == 2 and image.info["duration"] == 50
+    decode(path, "-o", "one", "--frames", "1.5")
+    assert [each.name for each in here_path("one").iterdir()] == ["000000.png"]
+    assert "one exists: remove it" in refused(capsys, path, "-o", "one", "--overwrite")
+
+
+def test_a_shape_by_marching_cubes(ball):
+    trimesh = pytest.importorskip("trimesh")
+    pytest.importorskip("skimage")
+    decode(ball, "-o", "a.ply", "--resolution", "40")
+    mesh = trimesh.load("a.ply")
+    assert mesh.is_watertight
+    # Two bumps exp(-|x|^2) in a product, of which one is squared: a ball in the file's own space.
+    distance = np.linalg.norm(mesh.vertices - [1, 2, 3], axis=1) / 2
+    assert distance.std() < 0.01 * distance.mean()
+    decode(ball, "-o", "b.ply", "--resolution", "20")
+    assert len(trimesh.load("b.ply").vertices) < len(mesh.vertices)
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "message"),
+    [
+        ("image", ["--rate", "100"], "--rate is for sounds, and this is an image"),
+        ("image", ["--frames", "0:1"], "--frames is for films, and this is an image"),
+        ("image", ["--fps", "5"], "--fps is for films, and this is an image"),
+        ("image", ["--resolution", "9"], "--resolution is for shapes, and this is an image"),
+        ("sound", ["--size", "3x3"], "--size is for images and films, and this is a sound"),
+        ("sound", ["--gradient"], "--gradient is for images, and this is a sound"),
+        ("film", ["--laplacian"], "--laplacian is for images, and this is a film"),
+        ("sound", ["--convergence"], "--convergence is for images, and this is a sound"),
+        ("image", ["--size", "3"], "--size expects HxW such as 480x640; got '3'"),
+        ("image", ["--size", "0x4"], "--size: size is [0, 4]: expected a height and a width"),
+        ("image", ["--size", "3x4", "--scale", "2"], "--size and --scale both say"),
+        ("image", ["--scale", "-1"], "--scale must be a positive number; got -1"),
+        ("image", ["--crop", "1,2,3"], "--crop expects TOP,LEFT,HEIGHT,WIDTH"),
+        (
+            "image",
+            ["--crop", "0,0,10,3"],
+            "--crop: a box of 10 x 3 pixels at 0, 0: expected a part",
+        ),
+        ("film", ["--frames", "a:b"], "--frames expects FIRST:END:STEP"),
+        ("film", ["--frames", "2.5"], "--frames: 2.5 is after the last frame, 2"),
+        ("film", ["--frames", "0:9"], "--frames: 0 to 9 by 1: expected a part of 0 to 3"),
+        ("image", ["--chunk", "0"], "--chunk must be 1 or more; got 0"),
+        ("image", ["--max-evals", "0"], "--max-evals must be 1 or more; got 0"),
+        ("image", ["--rtol", "-1"], "--rtol must be 0 or more; got -1"),
+        ("image", ["--solver", "Newton"], "--solver must be one of Picard, "),
+        ("image", ["-o", "a.jpg"], "an image is decoded to .png; got a.jpg"),
+        ("sound", ["-o", "a.png"], "a sound is decoded to .wav; got a.png"),
+        ("film", ["-o", "a.png"], "a film is decoded to .gif or .mp4 or a folder; got a.png"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(kind, words, message, capsys):
+    path = encoded(kind)
+    assert message in refused(capsys, path, *words)
+    assert [each.name for each in here_path(".").iterdir()] == [f"{kind}.inr"]
+
+
+def test_options_of_shapes(ball, capsys):
+    assert "--size is for images and films" in refused(capsys, ball, "--size", "3x3")
+    assert "--resolution: resolution is 1" in refused(capsys, ball, "--resolution", "1")
+
+
+def test_nothing_is_replaced_unasked(capsys):
+    path = encoded()
+    decode(path, "--quiet")
+    assert capsys.readouterr().out == "image-decoded.png\n"
+    before = here_path("image-decoded.png").read_bytes()
+    assert "image-decoded.png exists: replace it with --overwrite" in refused(capsys, path)
+    assert here_path("image-decoded.png").read_bytes() == before
+    decode(path, "--overwrite", "--gradient")
+    words = [path, "-o", "b.png", "--gradient"]
+    here_path("b-gradient.png").touch()
+    assert "b-gradient.png exists" in refused(capsys, *words)
+    assert not here_path("b.png").exists()
+
+
+def test_what_is_read_is_not_replaced(capsys):
+    path = encoded()
+    write_image("a.png", signal().values)
+    words = [path, "-o", "a.png", "--compare", "a.png", "--overwrite"]
+    assert "--out would replace what is read" in refused(capsys, *words)
+
+
+def test_a_signal_too_large_to_hold_is_refused_before_it_is_decoded(capsys):
+    error = refused(capsys, encoded(), "--size", "2000000x2000000")
+    assert "4,000,000,000,000 points take 8000.0 GB" in error and "--crop" in error
+
+
+def test_other_files_are_refused(capsys):
+    write_image("a.png", signal().values)
+    assert "a.png is no .inr file" in refused(capsys, "a.png")
+    assert "b.inr does not exist" in refused(capsys, "b.inr")

@@ -1,0 +1,337 @@
+"""The .inr file: what goes in comes out, its PSNR is that of its weights, others are refused."""
+
+import json
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from small_signals import SOLVER, network, shape_field, signal
+
+import equilibria as eq
+from equilibria.data.signals import Mesh, Shape
+from equilibria.models.representation import gradient
+from equilibria.predict.representation import InrError, load
+from equilibria.predict.representation.encoding import encode, measure
+from equilibria.predict.representation.jpeg import beside
+from equilibria.predict.representation.weights import narrowed, widened
+from equilibria.solve import SolveWarning
+
+NAMES = ("imfn", "isiren", "mfn", "siren-injected", "siren")
+
+
+def contents(path):
+    """Tensors and metadata of a file."""
+    with safe_open(path, framework="pt") as file:
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        return tensors, json.loads(file.metadata()["inr"])
+
+
+def rewritten(path, tensors, about):
+    save_file(tensors, path, {"inr": json.dumps(about)})
+    return path
+
+
+@pytest.fixture
+def file(tmp_path):
+    image = signal()
+    return encode(tmp_path / "a.inr", network(image.field), image).path
+
+
+# --- weights -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [1e-7, 1.0, 1e6])
+def test_eight_bits_are_within_half_a_step_of_each_row(scale):
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.logspace(-2, 2, 20)[:, None]
+    value = scale * rows * torch.randn(20, 30, generator=generator)
+    found = widened(narrowed({"w": value}, 8))["w"]
+    step = (value.amax(1) - value.amin(1)) / 255
+    # A little more, since low and step are in half precision themselves.
+    assert bool(((found - value).abs() <= 0.65 * step[:, None]).all())
+
+
+def test_a_constant_row_is_exact():
+    value = torch.full((16, 16), 0.25)
+    assert torch.equal(widened(narrowed({"w": value}, 8))["w"], value)
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32])
+def test_frequencies_keep_32_bits(bits):
+    state = network(signal().field).state_dict()
+    stored = narrowed(state, bits)
+    name = "injection.first.phases.weight"
+    assert torch.equal(stored[name], state[name])
+    kinds = {8: torch.uint8, 16: torch.float16, 32: torch.float32}
+    assert stored["deq.cell.layers.0.parametrizations.weight.original"].dtype == kinds[bits]
+    assert stored["head.weight"].dtype == (torch.float32 if bits == 32 else torch.float16)
+
+
+def test_weights_that_cannot_be_stored_are_refused():
+    with pytest.raises(ValueError, match="bits must be one of 8, 16, 32; got 4"):
+        narrowed({}, 4)
+    with pytest.raises(ValueError, match="w are not finite"):
+        narrowed({"w": torch.tensor([1.0, torch.nan])}, 16)
+
+
+def test_a_vector_beyond_half_precision_keeps_32_bits():
+    value = torch.tensor([1e5, 1.0])
+    assert torch.equal(widened(narrowed({"b": value}, 8))["b"], value)
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32])
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_written_is_read_again(name, bits, tmp_path):
+    image = signal(channels=3)
+    model = network(image.field, name)
+    encoded = encode(tmp_path / "a.inr", model, image, bits=bits)
+    found = load(tmp_path / "a.inr")
+    assert encoded.bytes == (tmp_path / "a.inr").stat().st_size
+    assert encoded.rate == 8 * encoded.bytes / (9 * 12)
+    assert found.field == image.field
+    assert found.about == encoded.contents.about() and found.about["bits"] == bits
+    with torch.no_grad():
+        exact = model.eval()(image.points[:]).output
+    error = (found.decode().values.reshape(-1, 3) - exact).abs().max()
+    assert error <= {8: 0.2, 16: 5e-3, 32: 1e-6}[bits] * exact.abs().max()
+    implicit = name in ("imfn", "isiren")
+    assert found.solver == (SOLVER if implicit else None)
+    assert found.about["converged"] == (1.0 if implicit else None)
+    # What the file says of itself is measured through what is in it.
+    again = measure(found, image)
+    assert again["quality"]["psnr"] == pytest.approx(found.about["quality"]["psnr"], abs=1e-6)
+    assert again["evaluations"] == found.about["evaluations"]
+
+
+@pytest.mark.parametrize("kind", ["sound", "film"])
+def test_sounds_and_films_have_files_too(kind, tmp_path):
+    given = signal(kind, channels=2 if kind == "sound" else 1)
+    encoded = encode(tmp_path / "a.inr", network(given.field, bound=None), given)
+    found = load(encoded.path)
+    assert found.field == given.field
+    again = measure(found, given)["quality"]["psnr"]
+    assert again == pytest.approx(encoded.contents.quality["psnr"], abs=1e-6)
+
+
+def test_a_shape_has_an_iou(tmp_path):
+    corners = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * 3).double().numpy()
+    faces = [
+        *([0, 1, 3], [0, 3, 2], [4, 6, 7], [4, 7, 5], [0, 4, 5], [0, 5, 1]),
+        *([2, 3, 7], [2, 7, 6], [0, 2, 6], [0, 6, 4], [1, 5, 7], [1, 7, 3]),
+    ]
+    shape = Shape.of(Mesh(corners, torch.tensor(faces).numpy()), "cube")
+    encoded = encode(tmp_path / "a.inr", network(shape.field), shape)
+    assert encoded.rate is None
+    found = load(encoded.path)
+    assert found.field == shape.field and set(found.about["quality"]) == {"iou"}
+    assert measure(found, shape)["quality"] == found.about["quality"]
+    with pytest.raises(ValueError, match="a shape has no grid of its own"):
+        found.decode()
+    assert found.decode(found.field.points(4)).values.shape == (4, 4, 4, 1)
+
+
+def test_reading_leaves_the_random_numbers_alone(file):
+    torch.manual_seed(3)
+    load(file)
+    found = torch.rand(1)
+    torch.manual_seed(3)
+    assert torch.equal(found, torch.rand(1))
+
+
+def test_a_signal_of_another_size_is_not_compared(file):
+    with pytest.raises(ValueError, match=r"an image of 4 x 4 x 1 is compared with an image of 9"):
+        measure(load(file), signal().resized((4, 4)))
+    with pytest.raises(ValueError, match="a sound of 40 x 1 is compared with an image"):
+        measure(load(file), signal("sound"))
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+def test_a_file_that_is_none_is_refused(tmp_path, file):
+    with pytest.raises(InrError, match=r"no\.inr does not exist: name a file that"):
+        load(tmp_path / "no.inr")
+    with pytest.raises(InrError, match="is a folder"):
+        load(tmp_path)
+    for content in (b"", b"\x89PNG\r\n\x1a\n" + bytes(100), b"{}"):
+        (tmp_path / "b.inr").write_bytes(content)
+        with pytest.raises(InrError, match=r"b\.inr is no \.inr file"):
+            load(tmp_path / "b.inr")
+    save_file({"w": torch.zeros(2)}, tmp_path / "c.inr")
+    with pytest.raises(InrError, match="is a safetensors file, but not of a signal"):
+        load(tmp_path / "c.inr")
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.99])
+def test_a_truncated_file_is_said_to_be_one(file, share):
+    content = file.read_bytes()
+    file.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(InrError, match="is truncated or damaged"):
+        load(file)
+
+
+def test_a_damaged_weight_is_found(file):
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(InrError, match="do not have the checksum in it"):
+        load(file)
+
+
+def test_a_newer_file_asks_for_a_newer_version(file):
+    tensors, about = contents(file)
+    rewritten(file, tensors, {**about, "format": 2, "library": "9.1"})
+    with pytest.raises(InrError, match=r"has format 2 of equilibria 9\.1.*update equilibria"):
+        load(file)
+
+
+def changed_model(about, **fields):
+    return {**about, "model": {**about["model"], **fields}}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda a: changed_model(a, width=20), "in the file, .* by the config"),
+        (lambda a: changed_model(a, width=10**7), "in the file, .* by the config"),
+        (lambda a: changed_model(a, layers=10**9), "1000000000 layers, and"),
+        (lambda a: changed_model(a, inputs=3), "inputs of the model is 3, and of the image 2"),
+        (lambda a: changed_model(a, name="resnet"), "unknown key|is no network of coordinates"),
+        (lambda a: changed_model(a, depth=3), "unknown key 'model.depth'"),
+        (lambda a: {**a, "solver": None}, "has no solver"),
+        (lambda a: {**a, "bits": 7}, "bits is 7"),
+        (lambda a: {**a, "field": {"kind": "smell"}}, "no description of a signal"),
+        (lambda a: {**a, "quality": {"psnr": "high"}}, "quality.psnr is 'high'"),
+        (lambda a: {k: v for k, v in a.items() if k != "field"}, "'field'"),
+    ],
+)
+def test_a_config_that_does_not_fit_is_refused(file, change, message):
+    tensors, about = contents(file)
+    rewritten(file, tensors, change(about))
+    with pytest.raises(InrError, match=f"(?s)is damaged, or not written by.*({message})"):
+        load(file)
+
+
+def test_nothing_is_written_that_cannot_be_read(tmp_path):
+    image = signal()
+    model = network(image.field)
+    with pytest.raises(ValueError, match=r"written to \.inr files; got a\.png"):
+        encode(tmp_path / "a.png", model, image)
+    with torch.no_grad():
+        model.head.weight[0, 0] = torch.inf
+    with pytest.raises(ValueError, match="not finite"):
+        encode(tmp_path / "a.inr", model, image)
+    assert not list(tmp_path.iterdir())
+
+
+# --- decoding ------------------------------------------------------------------------------------
+
+
+def test_any_point_is_that_of_the_network(file):
+    found = load(file)
+    points = found.field.points(size=(7, 5), box=(2, 3, 4, 6))
+    with torch.no_grad():
+        direct = found.model(points[:]).output.reshape(7, 5, 1)
+    torch.testing.assert_close(found.decode(points).values, direct)
+    listed = found.decode(points[:])
+    assert listed.values.shape == (35, 1) and listed.evals.shape == (35,)
+    torch.testing.assert_close(listed.values.reshape(7, 5, 1), direct)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 107, 108, 10**6])
+def test_chunks_change_nothing(file, chunk):
+    found = load(file)
+    whole, told = found.decode(), []
+    parts = found.decode(chunk=chunk, progress=told.append)
+    torch.testing.assert_close(parts.values, whole.values, rtol=1e-4, atol=1e-5)
+    assert parts.converged == whole.converged == 1.0
+    assert (parts.evals - whole.evals).abs().max() <= 1
+    assert sum(told) == 108 and max(told) <= chunk
+    torch.testing.assert_close(found.gradient(chunk=chunk), found.gradient(), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_derivatives_are_those_of_what_is_decoded(name, tmp_path):
+    image = signal(channels=2)
+    encode(tmp_path / "a.inr", network(image.field, name), image)
+    found = load(tmp_path / "a.inr", dtype=torch.float64)
+    if found.solver is not None:
+        found = found.solved_by(rtol=1e-12, max_evals=500)
+    x = torch.rand(6, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) - 0.5
+    step = 1e-4 * torch.eye(2, dtype=torch.float64)
+
+    def values(points):
+        return found.decode(points).values
+
+    slopes = torch.stack([(values(x + s) - values(x - s)) / 2e-4 for s in step], -1)
+    torch.testing.assert_close(found.gradient(x), slopes, rtol=1e-5, atol=1e-5)
+    second = [(found.gradient(x + s) - found.gradient(x - s)) / 2e-4 for s in step]
+    torch.testing.assert_close(found.hessian(x), torch.stack(second, -1), rtol=1e-4, atol=1e-4)
+
+
+def test_another_solver_has_the_same_values(file):
+    found = load(file)
+    other = found.solved_by("Anderson", rtol=1e-6)
+    assert isinstance(other.solver, eq.Anderson) and other.solver.max_evals == SOLVER.max_evals
+    torch.testing.assert_close(other.decode().values, found.decode().values, rtol=1e-3, atol=1e-3)
+    few = found.solved_by(max_evals=1).decode()
+    assert few.converged == 0.0 and int(few.evals.max()) == 1
+    with pytest.warns(SolveWarning, match="108 of 108 points did not converge"):
+        found.solved_by(max_evals=1).gradient()
+
+
+def test_an_explicit_network_has_no_solver(tmp_path):
+    image = signal()
+    encode(tmp_path / "a.inr", network(image.field, "mfn"), image)
+    found = load(tmp_path / "a.inr")
+    assert found.decode().evals is None and found.decode().converged is None
+    with pytest.raises(InrError, match="mfn is an explicit network"):
+        found.solved_by(rtol=1e-3)
+    x = image.points[:]
+    torch.testing.assert_close(found.gradient(x), gradient(found.model, x))
+
+
+def test_points_that_do_not_fit_are_refused(file):
+    found = load(file)
+    for points in (torch.zeros(3, 3), torch.zeros(2), torch.zeros(0, 2)):
+        with pytest.raises(ValueError, match=r"points of the shape .*: expected \(count, 2\)"):
+            found.decode(points)
+    with pytest.raises(ValueError, match="points of the shape"):
+        found.decode(shape_field().points(3))
+    with pytest.raises(ValueError, match="a chunk of 0 points"):
+        found.decode(chunk=0)
+
+
+def test_memory_is_measured_and_decides_the_chunk(file):
+    found = load(file)
+    each = found.point_bytes()
+    # At least the state, f of it and the two filters.
+    assert each >= 4 * 4 * 16
+    assert found.point_bytes("hessian") > found.point_bytes("gradient") > each
+    assert found.chunk_of(1e30) == 1 and found.chunk_of(1.0) == 16_384
+
+
+# --- beside JPEG ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_jpeg_is_the_best_at_that_size_and_the_smallest_at_that_psnr(channels):
+    image = signal(channels=channels).resized((32, 40))
+    found = beside(image, 900, 30.0)
+    assert found.same_size.bytes <= 900 and found.same_psnr.psnr >= 30.0
+    better = beside(image, 900, found.same_size.psnr + 1e-9).same_psnr
+    assert better is None or better.bytes > 900
+    smaller = beside(image, found.same_psnr.bytes - 1, 30.0).same_size
+    assert smaller is None or smaller.psnr < 30.0
+    assert beside(image, 10, 1000.0) == (None, None)
+
+
+def test_only_images_have_a_jpeg():
+    with pytest.raises(ValueError, match="no image in grey or RGB"):
+        beside(signal("sound"), 100, 10.0)
+    with pytest.raises(ValueError, match="no image in grey or RGB"):
+        beside(signal(channels=2), 100, 10.0)
