@@ -203,12 +203,15 @@ def test_recipes_are_shipped() -> None:
         *("adding", "camvid", "chains", "cityscapes-large-paper", "cityscapes-small-paper"),
         *("cityscapes-xl-paper", "copy-memory", "cora", "cox2"),
         *("digits", "digits-jr", "dsa19"),
+        *("film", "film-gpu"),
         *("flow-chairs-gpu", "flow-kitti-gpu", "flow-layers", "flow-layers-gpu"),
         *("flow-layers-raft", "flow-sintel-gpu", "flow-things-gpu"),
         *("google12", "google30", "har2"),
+        *("image", "image-gpu"),
         *("mnist", "mnist-dense", "mnist-dense-gpu", "noisy-cifar10", "noisy-mnist", "order"),
         *("permuted-mnist", "pixel-mnist", "ppi-paper", "proteins"),
-        *("segment-folder", "sequences", "shapes"),
+        *("segment-folder", "sequences", "shape", "shape-gpu", "shapes"),
+        *("sound", "sound-gpu"),
         *("yelp5",),
     ]
     words = {"lm-ptb", "lm-ptb-gpu", "lm-ptb-trellisnet-paper", "lm-text", "lm-wt103"}

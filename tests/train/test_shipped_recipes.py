@@ -12,9 +12,11 @@ from equilibria.data.errors import DataError
 from equilibria.models.flow.configs import FlowConfig
 from equilibria.models.graph import GraphConfig
 from equilibria.models.recurrent import RecurrentConfig
+from equilibria.models.representation.configs import RepresentationConfig
 from equilibria.models.sequence.config import SequenceConfig
 from equilibria.models.vision.config import VisionConfig
 from equilibria.tasks import GraphClassification, LanguageModelling
+from equilibria.train import evaluation
 from equilibria.train import recipe as recipes
 from equilibria.train.trainer import Trainer
 
@@ -27,6 +29,7 @@ SMALL = {
     SequenceConfig: 4e6,
     VisionConfig: 1e5,
     RecurrentConfig: 1e5,
+    RepresentationConfig: 1e5,
 }
 """Parameters of a model that takes steps here, by what its config is; others all do."""
 
@@ -43,6 +46,8 @@ def described(name):
         config = dataclasses.replace(config, shape=(3, 64, 64), classes=10)
     if isinstance(config, RecurrentConfig):
         config = dataclasses.replace(config, shape=(9,), classes=2)
+    if isinstance(config, RepresentationConfig):
+        config = dataclasses.replace(config, inputs=3, outputs=3, scale=64.0)
     if isinstance(config, GraphConfig):
         level = "graph" if isinstance(recipe.task, GraphClassification) else "node"
         config = dataclasses.replace(config, shape=(50,), classes=121, level=level)
@@ -132,6 +137,41 @@ def test_a_shipped_recipe_of_sequences_starts(name, tmp_path, monkeypatch):
         summary = trainer.tally.summary(trainer.task)
         assert summary["forward"]["status"]["CONVERGED"] > 0.9
         assert summary["adjoint"]["status"]["CONVERGED"] > 0.9
+
+
+SIGNALS = {
+    "film": ["--task.size", "24", "--task.frames", "4", "--batch_size", "600"],
+    "image": ["--task.size", "24"],
+    "shape": [
+        "--batch_size",
+        "500",
+        "--task.test",
+        "100",
+        "--task.near",
+        "0",
+        "--optimiser.lr",
+        "0.01",
+    ],
+    "sound": ["--task.seconds", "0.1"],
+}
+"""What makes the recipes of signals small enough to take steps here."""
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", small(RepresentationConfig))
+def test_a_shipped_recipe_of_coordinates_starts(name):
+    options = ["--schedule.name", "Constant", "--schedule.warmup", "0", "--model.width", "64"]
+    recipe = recipes.load(name, options + SIGNALS[name])
+    try:
+        trainer = Trainer(recipe, recipe.task.load(), Accelerator(cpu=True))
+    except DataError as error:
+        if not any(word in str(error) for word in ("could not download", "not installed")):
+            raise
+        pytest.skip(str(error))
+    found = losses(trainer, 30)
+    assert min(found[20:]) < 0.9 * found[0]
+    first = evaluation.evaluate(trainer.model, trainer.task, trainer.accelerator)
+    assert first["forward"]["status"]["CONVERGED"] > 0.9
 
 
 @pytest.mark.data

@@ -57,7 +57,7 @@ def measure(
     order = [each.key for each in memory.settings(model)]
     known = [p for p in _points(path) if p.key in order and p.device == where.type]
     with as_chosen():
-        batch = task.feed(loaded.recipe.batch_size, loaded.recipe.seed).batch(0)
+        batch = task.feed(loaded.recipe.rows, loaded.recipe.seed).batch(0)
     found = memory.measure_within(
         model,
         task,

@@ -9,6 +9,7 @@ from equilibria.tasks.flow import OpticalFlow
 from equilibria.tasks.language import LanguageModelling
 from equilibria.tasks.nodes import Chains, NodeClassification
 from equilibria.tasks.own_images import OwnImages
+from equilibria.tasks.representation import SignalRepresentation
 from equilibria.tasks.segmentation import ImageSegmentation
 from equilibria.tasks.sequences import SequenceClassification
 from equilibria.tasks.synthetic import AddingProblem, OrderProblem
@@ -27,6 +28,7 @@ TASKS: dict[str, type[TaskConfig]] = {
     "graph_classification": GraphClassification,
     "chains": Chains,
     "optical_flow": OpticalFlow,
+    "signal": SignalRepresentation,
 }
 """The config of each task, by the name that a recipe gives it."""
 
@@ -66,6 +68,7 @@ __all__ = [
     "Part",
     "SampleTask",
     "SequenceClassification",
+    "SignalRepresentation",
     "Sums",
     "Task",
     "TaskConfig",

@@ -35,6 +35,10 @@ class Task(abc.ABC):
         baseline: what `reference` gives the figures of: "trigram model"; empty for nothing.
         peer: an explicit network that a run's is compared with after equal training time; None for
             none.
+        numbered: training samples that come again with the same inputs, and whose numbers the feed
+            tells, so that states can be kept from step to step; None where inputs change.
+        refused: why there are none, as it ends a sentence.
+        early: whether loss and metrics can be taken of states on the way to an equilibrium.
     """
 
     checksum: str
@@ -47,6 +51,9 @@ class Task(abc.ABC):
     auxiliary: float = 0.0
     baseline: str = ""
     peer: ModelConfig | None = None
+    numbered: int | None = None
+    refused: str = "the task does not keep account of which samples a step has"
+    early: bool = True
 
     @abc.abstractmethod
     def complete(self, config: ModelConfig) -> ModelConfig:
@@ -73,6 +80,17 @@ class Task(abc.ABC):
         raise ValueError(
             "epoch_steps is auto, which only the task own_images supports: set it to a number of "
             "steps, or to null for a pass over the data"
+        )
+
+    def whole(self) -> int:
+        """Return how many samples there are to learn from, for `batch_size: all`.
+
+        Raises:
+            ValueError: they cannot all be in one batch.
+        """
+        raise ValueError(
+            "batch_size is all, and this task's batches are not parts of a list of samples: set it "
+            "to a number"
         )
 
     def model(self, config: ModelConfig, **layer: Any) -> Model:
@@ -196,6 +214,9 @@ class SampleTask(Task):
         self.splits = tuple(self.samples)
         self.eval_split = "valid" if "valid" in self.splits else "test"
         self.checksum = checksum
+
+    def whole(self) -> int:
+        return len(self.samples["train"]) if "train" in self.samples else super().whole()
 
     def feed(self, batch_size: int, seed: int) -> Feed:
         return Shuffled(self.samples["train"], batch_size, seed)

@@ -40,6 +40,9 @@ class Batch(NamedTuple):
     whose carry the model is given."""
     size: int | None = None
     """Number of samples; None for the length of the first tensor."""
+    numbers: Tensor | None = None
+    """(samples,) int64, their numbers among those of a task's `numbered`; None for all of them, in
+    order, and where samples are not numbered."""
 
     @classmethod
     def of(cls, samples: Indexed, places: slice | Tensor) -> Batch:

@@ -162,7 +162,8 @@ def evaluate(
         split: one of the task's.
         batch_size: as `Task.batches` takes it.
         depths: evaluations of each solve after which the figures are taken too, under "at". A
-            sample that has converged earlier counts with its solution.
+            sample that has converged earlier counts with its solution. Left out where the task
+            cannot judge states on the way.
         solver: solves in place of the model's own.
         count_solves: whether solves are counted: not while training begins with a shallow network.
         record: whether the result has what the task keeps of a final evaluation; see `Task.record`.
@@ -171,12 +172,12 @@ def evaluate(
         ValueError: there is no such split.
         DataError: it is empty.
     """
-    depths = tuple(depths) if isinstance(model, EquilibriumModel) else ()
+    depths = tuple(depths) if isinstance(model, EquilibriumModel) and task.early else ()
     tally, at = Tally(), {depth: Tally() for depth in depths}
     carry = None
     with evaluating(model, solver):
         for batch in task.batches(split, batch_size, part_of(accelerator)):
-            inputs, targets, begins, _ = to_device(batch, accelerator)
+            inputs, targets, begins, *_ = to_device(batch, accelerator)
             options = {"states": depths} if depths else {}
             with accelerator.autocast():
                 prediction = model(inputs, carry=None if begins else carry, **options)

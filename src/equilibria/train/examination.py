@@ -135,7 +135,7 @@ def compare(
     check_implicit(loaded)
     if split not in task.splits:
         raise RunError(f"there is no split '{split}'; there are: {', '.join(task.splits)}")
-    batch, carry = _batch(model, task, split, samples or loaded.recipe.batch_size)
+    batch, carry = _batch(model, task, split, samples or loaded.recipe.rows)
     found = compare_adjoints(
         _Measured(model, lambda *given: _answer(task, *given)),
         batch.inputs,

@@ -126,6 +126,14 @@ def train(
             markup=False,
             highlight=False,
         )
+        if trainer.reuse is not None:
+            console.print(
+                f"Reuse: the states of {trainer.reuse.cache.samples:,} samples are kept from step "
+                f"to step, {trainer.reuse.bytes / 1e6:,.1f} MB",
+                soft_wrap=True,
+                markup=False,
+                highlight=False,
+            )
         fit(trainer, folder, console, resume=resume, stop=stop, command=command, signals=signals)
         accelerator.wait_for_everyone()
     accelerator.end_training()

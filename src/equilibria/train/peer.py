@@ -133,7 +133,7 @@ def trained(
     randomness.seed_all(recipe.seed)
     model = task.model(task.peer).to(accelerator.device).train()
     optimiser = OPTIMISER.build(model)
-    feed = task.feed(recipe.batch_size, recipe.seed)
+    feed = task.feed(recipe.rows, recipe.seed)
     step, taken, told = 0, 0.0, 0.0
     while taken < (limit := statistics.mean(asked)):
         if len(asked) == 1 and taken >= limit / 2:

@@ -34,6 +34,7 @@ from equilibria.train.optimiser import (
 )
 from equilibria.train.pretrain import ShallowStart
 from equilibria.train.regulariser import EvaluationBudget, JacobianPenalty
+from equilibria.train.reusing import takes
 
 METHODS: dict[str, type] = {
     **{cls.__name__: cls for cls in (Adam, AdamW, SGD, Constant, Cosine, Poly, OneCycle)},
@@ -79,6 +80,8 @@ class Recipe:
         eval_solver: solver in evaluation; null for the same one.
         adjoint: how the fixed point is differentiated.
         per_sample: let samples that have converged leave the batch.
+        reuse: begin each step at the states that its samples had a step before, and take one
+            evaluation. For tasks whose inputs stay the same, and one process.
         initialisation: ensemble of the cell's recurrent weights; null for the model's own.
         init_from: run folder, or safetensors file, whose weights the model begins with, as far as
             names and shapes agree; null for new ones.
@@ -91,7 +94,7 @@ class Recipe:
         epochs: epochs of the run; each is followed by an evaluation.
         epoch_steps: steps that count as an epoch; null for a pass over the training data; auto for
             as many as follow from the number and the size of the images (task own_images).
-        batch_size: samples or streams per step, over all processes.
+        batch_size: samples or streams per step, over all processes; all for every training sample.
         accumulate: micro-batches into which each process splits its share of a step, run one after
             the other: less memory, and the same gradient up to rounding.
         eval_batch_size: samples per batch in evaluation, on each process; or streams of a text,
@@ -114,6 +117,7 @@ class Recipe:
     eval_solver: Solver | None = None
     adjoint: Adjoint | None = field(default_factory=Implicit)
     per_sample: bool = False
+    reuse: bool = False
     initialisation: Initialisation | None = None
     init_from: str | None = None
     optimiser: Optimiser = field(default_factory=AdamW)
@@ -123,7 +127,7 @@ class Recipe:
     pretrain: ShallowStart | None = None
     epochs: int = 10
     epoch_steps: int | Literal["auto"] | None = None
-    batch_size: int = 64
+    batch_size: int | Literal["all"] = 64
     accumulate: int = 1
     eval_batch_size: int = 500
     clip: float | None = None
@@ -166,6 +170,7 @@ class Recipe:
                 raise ValueError(f"{name}: is missing, and {type(self.model).__name__} needs one")
         assert self.solver is not None
         self._check_adjoint()
+        self._check_reuse()
         controller = self.regulariser and self.regulariser.controller
         if controller and controller.evals >= self.solver.max_evals:
             raise ValueError(
@@ -195,6 +200,23 @@ class Recipe:
                 "solver.name or adjoint.name to another"
             )
 
+    def _check_reuse(self) -> None:
+        """Raise ValueError if a step cannot do with one evaluation."""
+        if not self.reuse:
+            return
+        if not takes(self.adjoint):
+            raise ValueError(
+                f"adjoint is {type(self.adjoint).__name__}, and reuse takes one evaluation a step, "
+                "which it cannot differentiate: choose JacobianFree, NeumannPhantom or Implicit, "
+                "or set reuse to false"
+            )
+        for name in ("regulariser", "correction"):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name} needs a solve, and reuse takes one evaluation a step: set one of "
+                    "them to null, or reuse to false"
+                )
+
     def _check_explicit(self) -> None:
         for name, default in (("solver", AlternatingAnderson()), ("adjoint", Implicit())):
             if getattr(self, name) == default:  # nobody has asked for it
@@ -202,6 +224,22 @@ class Recipe:
         given = [name for name in IMPLICIT if getattr(self, name)]
         if given:
             raise ValueError(_nothing_to_solve(type(self.model).__name__, given))
+        if self.reuse:
+            raise ValueError(
+                f"reuse is true, and {type(self.model).__name__} is an explicit network, which has "
+                "no state to begin at: set reuse to false"
+            )
+
+    @property
+    def rows(self) -> int:
+        """Samples or streams per step.
+
+        Raises:
+            ValueError: they are all, and the recipe has not been `settled` with its data.
+        """
+        if self.batch_size == "all":
+            raise ValueError("batch_size is all, and the data are not known yet")
+        return self.batch_size
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -228,11 +266,13 @@ def settled(recipe: Recipe, task: Task) -> Recipe:
         ValueError: the model cannot take the data, or the task does not say.
     """
     steps = recipe.epoch_steps
+    if recipe.batch_size == "all":
+        recipe = replace(recipe, batch_size=task.whole())
     return replace(
         recipe,
         task=task.settled(recipe.task),
         model=task.complete(recipe.model),
-        epoch_steps=task.pace(recipe.batch_size, recipe.epochs) if steps == "auto" else steps,
+        epoch_steps=task.pace(recipe.rows, recipe.epochs) if steps == "auto" else steps,
     )
 
 
@@ -327,6 +367,7 @@ def decisive(recipe: Recipe) -> dict[str, Any]:
         # As before there were any.
         *(() if recipe.restarts else ("restarts",)),
         *(() if recipe.init_from else ("init_from",)),
+        *(() if recipe.reuse else ("reuse",)),
     }
     tree = {key: value for key, value in dump(recipe).items() if key not in left_out}
     for key in ("file", "data"):  # where the user's data are; what they are, their checksum tells

@@ -104,7 +104,7 @@ def _examine(
     if (asked := recipe.initialisation) is not None:
 
         def first() -> Any:
-            batch = task.feed(recipe.batch_size, recipe.seed).batch(0)
+            batch = task.feed(recipe.rows, recipe.seed).batch(0)
             return evaluation.to_device(batch.inputs, accelerator)
 
         try:

@@ -27,6 +27,7 @@ from equilibria.train.pretrain import ShallowStart
 from equilibria.train.processes import agreed
 from equilibria.train.randomness import seed_all
 from equilibria.train.recipe import Recipe
+from equilibria.train.reusing import Reuse
 from equilibria.train.run import Folder, RunError
 from equilibria.train.stabiliser import Stabiliser
 from equilibria.train.tally import Tally
@@ -72,6 +73,7 @@ class Trainer:
         beginning: what the recurrent weights were set to; None if the recipe does not set them.
         taken: what the run began with of another's weights; None if the recipe names none.
         stabiliser: the regulariser and the correction; None if the recipe has neither.
+        reuse: the states of all samples, from which steps go on; None where steps solve.
         step: steps taken.
         carry: what the model carries over to the next step, per micro-batch; None at the start.
         tally: sums and solves of this process since the epoch began.
@@ -96,7 +98,7 @@ class Trainer:
         self.recipe = recipe = recipes.settled(recipe, task)
         self.task, self.accelerator, self.probe = task, accelerator, probe
         try:
-            self.feed = task.feed(recipe.batch_size, recipe.seed)
+            self.feed = task.feed(recipe.rows, recipe.seed)
         except ValueError as error:
             raise TrainingError(str(error)) from None
         self._check()
@@ -118,6 +120,7 @@ class Trainer:
         self.stabiliser = None
         if recipe.regulariser is not None or recipe.correction is not None:
             self.stabiliser = Stabiliser(recipe, self.segment, accelerator)
+        self.reuse = self._remember() if recipe.reuse else None
         self.audit = None
         if isinstance(recipe.adjoint, Audited):
             self.audit = AdjointAudit(self.model, self._mean)
@@ -125,24 +128,36 @@ class Trainer:
     def _check(self) -> None:
         """Raise TrainingError if this recipe cannot be trained by these processes."""
         recipe, processes = self.recipe, self.accelerator.num_processes
-        if recipe.batch_size % processes:
+        if recipe.rows % processes:
             raise TrainingError(
-                f"batch_size {recipe.batch_size} cannot be split equally between {processes} "
-                "processes"
+                f"batch_size {recipe.rows} cannot be split equally between {processes} processes"
             )
-        if recipe.accumulate * processes > recipe.batch_size:
+        if recipe.accumulate * processes > recipe.rows:
             raise TrainingError(
-                f"accumulate is {recipe.accumulate}, more than the {recipe.batch_size // processes}"
+                f"accumulate is {recipe.accumulate}, more than the {recipe.rows // processes}"
                 " rows of a batch on each process: lower it or raise batch_size"
             )
         if recipe.precision == "fp16" and self.accelerator.device.type == "cpu":
             raise TrainingError("precision fp16 needs a GPU; use bf16 on a CPU")
+        if recipe.correction is not None and not self.task.early:
+            raise TrainingError(
+                "correction is a loss on states along the solver's path, and the loss of this task "
+                "is of the equilibrium alone: set correction to null"
+            )
         if self.shallow_steps >= self.segment(0)[1]:
             raise TrainingError(
                 f"pretrain.steps is {self.shallow_steps} and the run has {self.steps} steps: it "
                 "would never solve for a fixed point; lower --pretrain.steps, raise --epochs, or "
                 "skip it with --pretrain.name null"
             )
+
+    def _remember(self) -> Reuse:
+        """Return where the states of all samples are kept."""
+        assert isinstance(self.model, EquilibriumModel)  # as the recipe has checked
+        try:
+            return Reuse(self.task, self.model, self.accelerator)
+        except ValueError as error:
+            raise TrainingError(str(error)) from None
 
     def _begin(self) -> Beginning:
         """Fill the recurrent weights as the recipe says, identically on all processes."""
@@ -236,6 +251,7 @@ class Trainer:
             "train": tally.summary(self.task),
             **(self.stabiliser.finish_epoch() if self.stabiliser is not None else {}),
             **({} if self.audit is None else {"audit": auditing.state(self.audit)}),
+            **({} if self.reuse is None else self.reuse.finish_epoch()),
             self.task.eval_split: self.evaluate(self.task.eval_split),
         }
         if (radius := self.radius()) is not None:
@@ -292,11 +308,14 @@ class Trainer:
                 shallow.applied(self.model) if shallow else nullcontext(),
                 nullcontext() if last else self.accelerator.no_sync(self.wrapped),
             ):
-                prediction = self.wrapped(
-                    batch.inputs,
-                    carry=None if batch.begins else carry,
-                    **({"states": states} if states else {}),
-                )
+                if self.reuse is not None and shallow is None:
+                    prediction = self.reuse.predict(batch)
+                else:
+                    prediction = self.wrapped(
+                        batch.inputs,
+                        carry=None if batch.begins else carry,
+                        **({"states": states} if states else {}),
+                    )
                 loss = self._loss(prediction, batch.targets)
                 total = scale * loss
                 value += float(total.detach())
@@ -305,9 +324,7 @@ class Trainer:
                         self.step,
                         prediction.solutions,
                         partial(self._early, prediction, batch, scale),
-                        share=batch.samples
-                        * self.accelerator.num_processes
-                        / self.recipe.batch_size,
+                        share=batch.samples * self.accelerator.num_processes / self.recipe.rows,
                         part=self.part.cut(index, len(batches)),
                         penalised=penalised,
                     )
@@ -398,6 +415,7 @@ class Trainer:
             "stabiliser": None if self.stabiliser is None else self.stabiliser.state(),
             "audit": None if self.audit is None else auditing.state(self.audit),
             "carry": checkpoint.on_cpu(self.carry),
+            **({} if self.reuse is None else {"reuse": self.reuse.state()}),
         }
         processes, scaler = gather_object([own]), self.accelerator.scaler
         with agreed(self.accelerator):
@@ -469,6 +487,8 @@ class Trainer:
                 self.stabiliser.restore(mine["stabiliser"])
             if self.audit is not None:
                 auditing.restore(self.audit, mine["audit"])
+            if self.reuse is not None:
+                self.reuse.restore(mine["reuse"])
             randomness.set_random_state(mine["random"])
         except (LookupError, TypeError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:200]

@@ -19,10 +19,12 @@ from equilibria.data.signals.points import Points
 from equilibria.data.signals.sets import SignalSet
 from equilibria.data.signals.shape import Occupancy, Shape, ShapeField, read_shape
 from equilibria.data.signals.signal import Quarters, Signal
+from equilibria.data.signals.solids import SOLIDS, solid
 from equilibria.data.signals.sound import read_sound, write_sound
 from equilibria.data.signals.surface import surface
 
 __all__ = [
+    "SOLIDS",
     "Field",
     "Mesh",
     "Occupancy",
@@ -42,6 +44,7 @@ __all__ = [
     "read_mesh",
     "read_shape",
     "read_sound",
+    "solid",
     "surface",
     "write_film",
     "write_image",

@@ -31,7 +31,7 @@ def step_memory(context: Context, *, nearest: int | None = None) -> dict[str, in
     if run.diverged:
         return {}
     model, recipe = run.load().model, run.recipe
-    batch = run.task.feed(recipe.batch_size, recipe.seed).batch(0)
+    batch = run.task.feed(recipe.rows, recipe.seed).batch(0)
     depths = [each for each in memory.settings(model) if each.kind in ("deq", "explicit")]
     if nearest is not None:
         depths = [min(depths, key=lambda each: abs(each.evals - nearest))]

@@ -32,7 +32,7 @@ def evaluations(context: Context) -> Iterator[dict[str, float]]:
     run = context.run.load()
     model: Any = as_equilibrium(run).train(context.factors["dropout"] == "on")
     solver = replace(model.deq.solver, rtol=TOLERANCE, max_evals=LIMIT, patience=None)
-    size = run.recipe.batch_size
+    size = run.recipe.rows
     inputs = segments(run.data, None, BATCHES * size).inputs
     with using(model, solver=solver):
         solutions = [model.deq(*model.inject(batch)) for batch in inputs.split(size)]

@@ -41,7 +41,7 @@ def figures(context: Context) -> dict[str, Any]:
 def step_memory(context: Context) -> Iterable[dict[str, Any]]:
     """Bytes of a training step at several depths, and of the cell unrolled."""
     run, recipe = context.run, context.run.recipe
-    batch = run.task.feed(recipe.batch_size, recipe.seed).batch(0)
+    batch = run.task.feed(recipe.rows, recipe.seed).batch(0)
     for point in memory.measure(run.load().model, run.task, batch):
         yield {"kind": point.kind, "depth": point.evals, "bytes": point.bytes}
 

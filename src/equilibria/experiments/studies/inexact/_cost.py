@@ -48,7 +48,7 @@ class _Subject:
         task = context.tasks(recipe)
         seed_all(0)
         model = task.model(recipe.model, **recipe.layer()).to(context.device)
-        batch = task.feed(recipe.batch_size, recipe.seed).batch(0)
+        batch = task.feed(recipe.rows, recipe.seed).batch(0)
         return cls(cast(EquilibriumModel, model), task, batch)
 
     def solver(self, evals: int) -> Solver:

@@ -91,7 +91,7 @@ def memories(context: Context) -> Iterable[dict[str, Any]]:
         recipe, task = run.recipe, run.task
         model = run.load().model.to(evaluation.accelerator(recipe.precision).device)
         if reader != "stopped":
-            batch = task.feed(recipe.batch_size, recipe.seed).batch(0)
+            batch = task.feed(recipe.rows, recipe.seed).batch(0)
             peak = step_bytes(model, task, batch, penalised=recipe.regulariser is not None)
             yield {"reader": reader, "step_bytes": peak}
         if isinstance(model, EquilibriumModel) and limit is not None:

@@ -88,7 +88,7 @@ def recipe_of(name: str, scale: Scale) -> Recipe:
         model=replace(base.model, **variant.model),
         epochs=EPOCHS[scale],
         epoch_steps=steps,
-        batch_size=base.batch_size // variant.longer,
+        batch_size=base.rows // variant.longer,
         optimiser=replace(base.optimiser, weight_decay=variant.decay),
         solver=replace(base.solver, rtol=1e-3, max_evals=limit),
         eval_solver=None,

@@ -24,7 +24,7 @@ def beside(context: Context) -> dict[str, Any]:
         "linear": baseline.reference(run.data, context.run.folder, "test")["accuracy"],
         **{f"resnet_{name}": network[name] for name in ("accuracy", "seconds", "epochs")},
         "chosen": f"{task.size} pixels, {'' if task.flip else 'not '}mirrored, shift {task.shift}",
-        "passes": run.metrics[-1]["step"] * run.recipe.batch_size / (task.samples or 1),
+        "passes": run.metrics[-1]["step"] * run.recipe.rows / (task.samples or 1),
     }
 
 

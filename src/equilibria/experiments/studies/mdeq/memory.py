@@ -27,9 +27,9 @@ def steps(context: Context) -> Iterable[dict[str, Any]]:
     task = context.tasks(recipe)
     seed_all(0)
     model = task.model(recipe.model, **recipe.layer())
-    batch = task.feed(recipe.batch_size, recipe.seed).batch(0)
+    batch = task.feed(recipe.rows, recipe.seed).batch(0)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    yield {"source": task.source, "batch": recipe.batch_size, "parameters": parameters}
+    yield {"source": task.source, "batch": recipe.rows, "parameters": parameters}
     for each in memory.measure(model, task, batch, DEPTHS):
         figures = {"bytes": each.bytes, "history_bytes": each.history_bytes}
         yield {"how": each.kind, "evals": each.evals, **figures}
