@@ -229,6 +229,23 @@ def test_detached_lookups_change_a_gradient_of_many_steps_alone():
         assert torch.allclose(*(each for (each,) in grads)) == same
 
 
+def test_every_second_solve_of_training_begins_anywhere():
+    torch.manual_seed(0)
+    model = eq.models.create("deq-raft", **MINI, start_noise=16.0)
+    x = pair(batch=8)
+    (operands,) = model.inject(x)
+    hidden, flow = model.deq.init(operands)
+    assert not hidden[::2].any() and not flow[::2].any()
+    assert hidden[1::2].abs().amax() <= 1 and hidden[1::2].std() > 0.5
+    # 16 pixels are 2 at an eighth of the size: of the whole image, and at each place.
+    assert flow[1::2].std((2, 3)).mean() == pytest.approx(2, rel=0.3)
+    assert flow[1::2].mean((2, 3)).abs().max() > 0.5
+    model.eval()
+    assert not any(each.any() for each in model.deq.init(operands))
+    plain = eq.models.create("deq-raft", **MINI)
+    assert not any(each.any() for each in plain.deq.init(operands))
+
+
 def test_frozen_batch_normalisation_keeps_its_statistics():
     for frozen in (False, True):
         model = build("raft", context_norm="batch", freeze_norm=frozen).train()
@@ -289,12 +306,13 @@ def test_what_is_no_pair_of_images_is_refused(name, wrong, message):
         ({"levels": 0}, "levels must be at least 1"),
         ({"features": 0}, "features must be positive"),
         ({"start": "random"}, "start must be 'zeros' or 'context'"),
+        ({"start_noise": -1.0}, "start_noise must be a number of pixels, 0 or more; got -1"),
     ],
 )
 def test_an_impossible_field_is_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         eq.models.create("deq-raft", **fields)
-    if "start" not in fields:
+    if not fields.keys() & {"start", "start_noise"}:
         with pytest.raises(ValueError, match=message):
             eq.models.create("raft", **fields)
 

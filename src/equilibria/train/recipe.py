@@ -376,10 +376,14 @@ def decisive(recipe: Recipe) -> dict[str, Any]:
     return _as_before(tree)
 
 
+_FORMER = (("per_row", False), ("start_noise", 0.0))
+"""Fields that are younger than published results, and their values in these."""
+
+
 def _as_before(tree: Any) -> Any:
-    """Return a tree without a solver's `per_row: false`, from before there was the field."""
+    """Return a tree without the fields in `_FORMER`, where they have the values there."""
     if isinstance(tree, Mapping):
-        kept = {key: value for key, value in tree.items() if (key, value) != ("per_row", False)}
+        kept = {key: value for key, value in tree.items() if (key, value) not in _FORMER}
         return {key: _as_before(value) for key, value in kept.items()}
     return [_as_before(each) for each in tree] if isinstance(tree, list | tuple) else tree
 

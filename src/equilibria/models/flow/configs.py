@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -346,17 +347,27 @@ class EquilibriumFlowConfig(FlowConfig):
             more steps, or the exact adjoint, the gradient is not that of the solution.
         start: initial hidden state: "zeros", or "context", tanh of an output of the context
             encoder as in RAFT, for weights that were trained with it.
+        start_noise: pixels by which the flow is off where the solve of every second training sample
+            begins, on average over the image and at each place; its hidden state is uniform in
+            (-1, 1). What is found then depends less on the start, as reuse needs. 0: all begin
+            at `start`, with no flow, as they always do in evaluation.
 
-    papers: Bai 2022 (thesis), sec. 7.3.
+    papers: Bai 2022 (thesis), sec. 7.3; random starts: Anil et al. 2022, "Path independent
+    equilibrium models can better exploit test-time computation".
     """
 
     weight_norm: bool = True
     detach_lookup: bool = False
     start: Literal["zeros", "context"] = "zeros"
+    start_noise: float = 0.0
 
     def __post_init__(self) -> None:
         if self.start not in ("zeros", "context"):
             raise ValueError(f"start must be 'zeros' or 'context'; got {self.start!r}")
+        if not 0.0 <= self.start_noise < math.inf:
+            raise ValueError(
+                f"start_noise must be a number of pixels, 0 or more; got {self.start_noise}"
+            )
         super().__post_init__()
 
     @property

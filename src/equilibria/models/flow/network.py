@@ -139,8 +139,23 @@ class DEQFlow(EquilibriumModel):
         )
         if config.weight_norm:
             weight_norm(cell)
-        self.deq = DEQ(cell, init=cell.start, **layer)
+        self.deq = DEQ(cell, init=self._start, **layer)
         self.upsampling = config.upsampler()
+
+    def _start(self, operands: Operands) -> State:
+        """Where a solve begins; in training, every second sample anywhere if the config says so."""
+        cell: Any = self.deq.cell
+        hidden, flow = cell.start(operands)
+        if not (self.training and self.config.start_noise):
+            return hidden, flow
+        far = self.config.start_noise / STRIDE
+        chosen = (torch.arange(len(flow), device=flow.device) % 2 == 1)[:, None, None, None]
+        everywhere = torch.randn(*flow.shape[:2], 1, 1, device=flow.device, dtype=flow.dtype)
+        noise = far * (everywhere + torch.randn_like(flow))
+        return (
+            torch.where(chosen, 2 * torch.rand_like(hidden) - 1, hidden),
+            torch.where(chosen, noise, flow),
+        )
 
     @override
     def inject(self, x: Any) -> tuple[Operands]:

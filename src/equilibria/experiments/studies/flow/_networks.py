@@ -11,10 +11,12 @@ from equilibria.experiments.training import Training
 from equilibria.models.flow.configs import RAFTConfig
 from equilibria.train import recipe as recipes
 
-__all__ = ["NETWORKS", "RAFT", "SEEDS", "THESIS", "training_of"]
+__all__ = ["NETWORKS", "RAFT", "RANDOM", "SEEDS", "THESIS", "training_of"]
 
 SEEDS = (0, 1, 2)
 RAFT, THESIS = "RAFT, 12 steps", "DEQ-RAFT"
+RANDOM = "DEQ-RAFT, random starts"
+"""The solves of every second training sample begin anywhere."""
 
 _NONE = ("--correction.name", "null")
 _EXACT = (
@@ -24,6 +26,7 @@ _EXACT = (
 NETWORKS: Mapping[str, tuple[Sequence[str], float]] = {
     RAFT: ((), 15.0),
     THESIS: ((), 15.0),
+    RANDOM: (("--model.start_noise", "8"), 15.0),
     "DEQ-RAFT, no correction": (_NONE, 15.0),
     "DEQ-RAFT, exact gradient": ((*_NONE, *_EXACT), 25.0),
     "DEQ-RAFT, exact gradient, Jacobian penalty": (

@@ -9,6 +9,7 @@ from equilibria.experiments.studies.flow._errors import FAR, reference, residual
 from equilibria.experiments.studies.flow._networks import (
     NETWORKS,
     RAFT,
+    RANDOM,
     SEEDS,
     THESIS,
     training_of,
@@ -36,7 +37,10 @@ def points(scale: Scale) -> list[Point]:
             runs={"run": runs[name, seed]},
             minutes=2,
         )
-        for on, measure, names in (("Sintel", scenes, (RAFT, THESIS)), ("starts", starts, [THESIS]))
+        for on, measure, names in (
+            ("Sintel", scenes, (RAFT, THESIS)),
+            ("starts", starts, (THESIS, RANDOM)),
+        )
         for name in names
         for seed in SEEDS
     ]

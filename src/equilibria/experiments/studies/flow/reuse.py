@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from equilibria.experiments.data import Data
+from equilibria.experiments.data import Data, Frame
 from equilibria.experiments.published import BAI_2022
 from equilibria.experiments.studies.flow._frames import (
     CUTS,
@@ -14,7 +14,7 @@ from equilibria.experiments.studies.flow._frames import (
     cuts,
     frames,
 )
-from equilibria.experiments.studies.flow._networks import SEEDS, THESIS, training_of
+from equilibria.experiments.studies.flow._networks import RANDOM, SEEDS, THESIS, training_of
 from equilibria.experiments.study import Point, Study
 from equilibria.experiments.views import Chart, Lines, Table
 
@@ -26,28 +26,32 @@ STARTS = {
 
 
 def _rows(data: Data) -> Iterable[Sequence[Any]]:
-    found = data.series("cold")
-    if found.empty:
-        return
-    arrived, seeds = 100 * found["arrived"].mean(), found["seed"].nunique()
-    for name, words in STARTS.items():
-        apart = found["apart"].mean() if name == "reuse" else None
-        ratio = found[name].sum() / found["cold"].sum()
-        yield [words, seeds, found[name].mean(), ratio, apart, arrived]
+    for network, found in _by_network(data, "cold"):
+        arrived, seeds = 100 * found["arrived"].mean(), found["seed"].nunique()
+        for name, words in STARTS.items():
+            apart = found["apart"].mean() if name == "reuse" else None
+            ratio = found[name].sum() / found["cold"].sum()
+            yield [network, words, seeds, found[name].mean(), ratio, apart, arrived]
 
 
 def _cuts(data: Data) -> Iterable[Sequence[Any]]:
-    found = data.series("cut_cold")
-    if found.empty:
-        return
-    for name, words in (
-        ("cut_cold", "zero"),
-        ("cut_reuse", "as --reuse does"),
-        ("cut_blind", "the pair before, whatever is seen"),
-    ):
-        ratio = found[name].sum() / found["cut_cold"].sum()
-        noticed = 100 * found["noticed"].mean() if name == "cut_reuse" else None
-        yield [words, found[name].mean(), ratio, noticed]
+    for network, found in _by_network(data, "cut_cold"):
+        for name, words in (
+            ("cut_cold", "zero"),
+            ("cut_reuse", "as --reuse does"),
+            ("cut_blind", "the pair before, whatever is seen"),
+        ):
+            ratio = found[name].sum() / found["cut_cold"].sum()
+            noticed = 100 * found["noticed"].mean() if name == "cut_reuse" else None
+            yield [network, words, found[name].mean(), ratio, noticed]
+
+
+def _by_network(data: Data, name: str) -> Iterable[tuple[str, Frame]]:
+    found = data.series(name)
+    for network in () if found.empty else (THESIS, RANDOM):
+        rows = found[found["network"] == network]
+        if len(rows):
+            yield network, rows
 
 
 STUDY = Study(
@@ -61,18 +65,19 @@ STUDY = Study(
     f"{MAX_EVALS} evaluations, whatever the start. Published: about 1.6 times as fast.",
     points=lambda scale: [
         Point(
-            factors={"seed": seed},
+            factors={"network": name, "seed": seed},
             measures=[frames, cuts],
-            runs={"run": training_of(THESIS, seed, scale)},
+            runs={"run": training_of(name, seed, scale)},
             minutes=6,
         )
+        for name in (THESIS, RANDOM)
         for seed in SEEDS
     ],
     views=[
         Table(
             title="Evaluations of a pair of frames",
             columns=[
-                *("start", "seeds", "evaluations", "times those from zero"),
+                *("network", "start", "seeds", "evaluations", "times those from zero"),
                 *("flow apart, px", "pairs whose solves all converged, %"),
             ],
             rows=_rows,
@@ -80,15 +85,20 @@ STUDY = Study(
         ),
         Table(
             title="At a cut",
-            columns=["start", "evaluations", "times those from zero", "cuts noticed, %"],
+            columns=["network", "start", "evaluations", "times those from zero", "cuts noticed, %"],
             rows=_cuts,
             note=f"{CUTS} cuts to other drives a network.",
         ),
         Chart(
-            title="Evaluations of each pair",
+            title="Evaluations of each pair, network of random starts",
             x="pair",
             y="evaluations",
-            marks=Lines(x="frame", y=tuple(STARTS), by=[], where={"seed": 0}, label=STARTS),
+            marks=Lines(
+                x="frame",
+                y=tuple(STARTS),
+                where={"network": RANDOM, "seed": 0},
+                label=STARTS,
+            ),
             zero=True,
         ),
     ],
