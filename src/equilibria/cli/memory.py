@@ -33,6 +33,14 @@ def main(argv: Sequence[str]) -> None:
     console = Output(quiet=arguments.quiet)
     with console.status("Measuring the memory of a training step ..."):
         points = measure(loaded, console, device=arguments.device)
+    if loaded.recipe.reuse and loaded.metrics:
+        kept = loaded.metrics[-1]["reuse"]["bytes"]
+        console.print(
+            f"Beside these, training keeps the states of all samples from step to step: "
+            f"{kept / 2**20:,.1f} MiB",
+            markup=False,
+            highlight=False,
+        )
     path = run.Folder(loaded.folder).memory
     count = plural(len(points), "point")
     console.done(f"Wrote {count} to {path}. Next: equilibria report {loaded.folder}", path)

@@ -25,6 +25,10 @@ _HEADS = {
 }
 
 
+_SIGNAL_HEADS = {"image": "original", "told": "reconstruction"}
+"""What is called otherwise where a network represents a signal."""
+
+
 @dataclass(frozen=True)
 class Picture:
     """An image in the page itself.
@@ -82,20 +86,27 @@ def gallery(content: Mapping[str, Any] | None) -> Gallery | None:
     """Return what the page shows of a gallery; None where there is none.
 
     Args:
-        content: of `kind` "classification", "segmentation" or "flow", as `page` describes it.
+        content: of `kind` "classification", "segmentation", "flow" or "signal", as `page` describes
+            it.
     """
     if not content or not content["pictures"]:
         return None
     kind = content["kind"]
     texts = [_TEXTS[kind](content)]
-    if scale := content["scale"]:
+    if (scale := content["scale"]) and kind == "signal":
+        texts.append(
+            "The map “settled after” shows where the solve converges late: each point is a sample "
+            "with a solve of its own, and has the number of evaluations that this took, to a "
+            f"relative residual of {content['rtol']:g}. Bright points converge last."
+        )
+    elif scale:
         texts.append(
             "The map “settled after” shows where the solve converges late: for each position of "
             "the state at its highest resolution, the number of evaluations after which it stays "
             f"within {content['rtol']:g} of z*, the solver's tolerance, relative to the root mean "
             "square of z* over that resolution. Bright positions settle last."
         )
-    settle = kind != "flow"
+    settle = kind not in ("flow", "signal")
     if settle and any(p["solve"] and "late" not in p["files"] for p in content["pictures"]):
         texts.append("Where a solve did not converge there is no z* to settle at, and no map.")
     return Gallery(
@@ -141,7 +152,24 @@ def _pairs(content: Mapping[str, Any]) -> str:
     return f"{text}, on a logarithmic scale from .001 pixels (black) to 10 (white); red is more."
 
 
-_TEXTS = {"classification": _answers, "segmentation": _scenes, "flow": _pairs}
+def _signal(content: Mapping[str, Any]) -> str:
+    if content["signal"] == "shape":
+        return (
+            "Sections through the middle of the shape; white is inside, and the map “error” black "
+            "where the network is wrong."
+        )
+    what = {"image": "The image", "film": f"{content['seen']} of {content['count']} frames"}
+    constant = (
+        ", with the mean of the original, which its gradient leaves free" * (content["constant"])
+    )
+    return (
+        f"{what[content['signal']]} beside what the network makes of it{constant}. The map “error” "
+        f"is white where both agree and black where they are {content['black']:.0%} of the range "
+        "from black to white apart, or more."
+    )
+
+
+_TEXTS = {"classification": _answers, "segmentation": _scenes, "flow": _pairs, "signal": _signal}
 
 
 def _mistaken(picture: Mapping[str, Any]) -> bool:
@@ -153,6 +181,13 @@ def _card(picture: Mapping[str, Any], kind: str) -> Card:
     if kind == "flow":
         title = picture["name"]
         notes = [f"error {picture['epe']:.2f} px, of zero flow {picture['zero']:.2f} px"]
+    elif kind == "signal":
+        title = picture["name"]
+        notes = [
+            f"{share(picture['wrong'])} of the points wrong"
+            if "wrong" in picture
+            else f"root mean square error {picture['error']:.2%} of the range"
+        ]
     elif kind == "segmentation":
         title, notes = picture["name"], [f"{share(picture['right'])} of the pixels correct"]
     else:
@@ -163,7 +198,9 @@ def _card(picture: Mapping[str, Any], kind: str) -> Card:
             notes.append("then " + ", ".join(f"{name} {share(value)}" for name, value in others))
     if solve is not None:
         ended = "" if solve["status"] == "CONVERGED" else f", {solve['status']}"
-        notes.append(f"{plural(solve['evals'], 'evaluation')}{ended}")
+        most = "at most " * (kind == "signal")
+        notes.append(f"{most}{plural(solve['evals'], 'evaluation')}{ended}")
+    heads = {**_HEADS, **_SIGNAL_HEADS} if kind == "signal" else _HEADS
     several = len(picture["files"]) > 1
     pictures = [
         Picture(
@@ -171,7 +208,7 @@ def _card(picture: Mapping[str, Any], kind: str) -> Card:
             head if several else "",
             f"{title}: {head}",
         )
-        for what, head in _HEADS.items()
+        for what, head in heads.items()
         if what in picture["files"]
     ]
     return Card(title, notes, wrong, pictures)

@@ -111,7 +111,7 @@ class Terminal:
         left = f", {_clock(in_run)} left" if record["epoch"] < self.epochs else ""
         self.console.print(
             f"epoch {record['epoch']}/{self.epochs}  {self._figures(record['train'])}  "
-            f"{', '.join(parts)}{_added(record)}  {seconds:.1f} s"
+            f"{', '.join(parts)}{_added(record)}{_kept(record)}  {seconds:.1f} s"
             f"{self._speed(record[self.task.unit], seconds)}{left}",
             highlight=False,
             soft_wrap=True,
@@ -222,6 +222,12 @@ def _added(record: Mapping[str, Any]) -> str:
     return (
         text if penalty is None else f"{text}: {record['regulariser']['gamma']:.2g} x {penalty:.3f}"
     )
+
+
+def _kept(record: Mapping[str, Any]) -> str:
+    """Return how near the states were from which the last step went on, if there were any."""
+    residual = record.get("reuse", {}).get("residual")
+    return "" if residual is None else f"  residual of kept states {residual['last']:.1e}"
 
 
 def _converged(status: Mapping[str, float]) -> str:

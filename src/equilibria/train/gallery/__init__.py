@@ -13,12 +13,14 @@ from equilibria.models import Model
 from equilibria.tasks import Task
 from equilibria.tasks.classification import ClassificationTask
 from equilibria.tasks.flow import FlowTask, OpticalFlow
+from equilibria.tasks.representation import SIGNAL, Described, GridTask, ShapeTask
 from equilibria.tasks.segmentation import SegmentationTask
 from equilibria.train import files
 from equilibria.train.evaluation import evaluating
 from equilibria.train.gallery.classified import classified
 from equilibria.train.gallery.flowing import flowing
 from equilibria.train.gallery.hanging import Hanging, rtol_of
+from equilibria.train.gallery.represented import represented
 from equilibria.train.gallery.segmented import segmented
 from equilibria.train.run import Folder, Run, RunError
 from equilibria.train.weights import checksum
@@ -38,6 +40,8 @@ _VERSION = 1
 
 def has_pictures(folder: Folder) -> bool:
     """Whether a run is on images, so that it can have a gallery."""
+    if (folder.path / SIGNAL).is_file():
+        return Described.read(folder.path).field.kind != "sound"
     return folder.images.is_file() or isinstance(folder.read_recipe().task, OpticalFlow)
 
 
@@ -65,16 +69,20 @@ def hang(loaded: Run) -> dict[str, Any] | None:
     evenly over the test images. Where the model solves for an equilibrium that has places, there is
     a map of the evaluations after which each place stays near z*; see `settled_after`. Of a network
     for optical flow, pairs are spread evenly too, with their error and, at equilibrium, what one
-    more evaluation changes.
+    more evaluation changes. Of a network that represents a signal, the image, some frames of the
+    film or sections through the shape are shown, with the error and the evaluations of each point.
 
     Args:
         loaded: the run, with its data, on the CPU.
 
     Returns:
-        `kind`, "classification", "segmentation" or "flow"; `split`; `count`, of the images in it;
+        `kind`, "classification", "segmentation", "flow" or "signal"; `split`; `count`, of the
+        images in it;
         `seen`, of those that were looked at, and `wrong` among them; `rtol`; `scale`, numbers and
         colours of the maps; `classes`, names and colours of those in the masks shown; `pixels`,
-        the flow that is saturated; and `pictures`, each with its `name` or `truth` and `told`,
+        the flow that is saturated; `signal`, "image", "film" or "shape", `black`, the error that is
+        black, and `constant`, whether the mean has been taken from the original; and `pictures`,
+        each with its `name` or `truth` and `told`,
         `solve` and `files`, the bytes of PNG files by what they show: "image", "truth", "told",
         "late", and of flow "second", "error", "moves". None where nothing can be shown.
 
@@ -83,7 +91,7 @@ def hang(loaded: Run) -> dict[str, Any] | None:
     """
     task, model = loaded.data, loaded.model
     with torch.no_grad(), evaluating(model):
-        found = _hung(task, model, min(_BATCH, loaded.recipe.eval_batch_size))
+        found = _hung(task, model, loaded.recipe.eval_batch_size)
     if found is None:
         return None
     hanging, about = found
@@ -111,9 +119,11 @@ def _write(place: Path, content: Mapping[str, Any], pictures: Mapping[str, bytes
 
 def _hung(task: Task, model: Model, batch: int) -> tuple[Hanging, dict[str, Any]] | None:
     if isinstance(task, ClassificationTask) and task.shape[0] in (1, 3):
-        return classified(task, model, batch)
+        return classified(task, model, min(_BATCH, batch))
     if isinstance(task, SegmentationTask):
         return segmented(task, model)
+    if isinstance(task, GridTask | ShapeTask):
+        return represented(task, model, batch)
     if isinstance(task, FlowTask):
         return flowing(task, model)
     return None
