@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
     _check_free(out, maps, arguments)
     if "convergence" in maps and decoder.solver is None:
         raise UserError("--convergence is for an equilibrium network, and this one is explicit")
-    original = None if arguments.compare is None else signals.read(arguments.compare)
+    original = None if arguments.compare is None else _original(arguments.compare, field)
     taken = held_bytes(
         points,
         field,
@@ -246,6 +246,18 @@ def _frames(text: str) -> tuple[float | None, float | None, float | None]:
         raise UserError(f"--frames expects FIRST:END:STEP such as 10:20:.5; got '{text}'")
     first, end, step = [*found, None][:3]
     return first, end, step
+
+
+def _original(path: Path, field: Any) -> signals.Signal | signals.Shape:
+    """What was encoded; pictures as large as they were encoded."""
+    found = signals.read(path)
+    if (
+        isinstance(found, signals.Signal)
+        and found.field.kind == field.kind != "sound"
+        and found.field.shape[-2:] != field.shape[-2:]
+    ):
+        return found.resized(field.shape[-2:])
+    return found
 
 
 def _usual(path: Path, kind: str) -> Path:

@@ -19,6 +19,8 @@ LESS = {
     "gradients": "lower --samples",
     "initialise": "lower --samples",
     "flow": "try --correlation on-demand, or smaller images",
+    "encode": "lower --batch-size, --width or --size",
+    "decode": "lower --chunk",
     "predict": "lower --batch-size, or have large images seen through a smaller --window",
 }
 """What takes less memory, by command."""

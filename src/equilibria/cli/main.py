@@ -24,6 +24,7 @@ COMMANDS = {
     "gradients": "compare exact and inexact gradients on a run",
     "predict": "classify or segment images with a trained network",
     "flow": "find the optical flow of two images, frames or a video",
+    "encode": "encode an image, a sound, a film or a shape as a small network",
     "decode": "decode such a file at any size, with exact derivatives",
     "generate": "continue a prompt with a trained language model",
     "export": "write a trained model as a file for ONNX Runtime or torch.export",

@@ -1,0 +1,272 @@
+"""Encode an image, a WAV file, a film (a video, an animated image, or a folder of frames) or a
+closed mesh as a small network of its coordinates, in one .inr file that `equilibria decode` decodes
+at any size.
+
+The network is trained by a recipe: image, sound, film or shape, whichever the file is, or --recipe.
+All of the signal is learned, at its own size, unless --size says another one, or --task.seconds,
+--task.rate or --task.frames of the recipe take a part. Every key of the recipe is an option, as for
+`equilibria train`: --seed 1, --optimiser.lr 1e-3, --model.name isiren.
+
+Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 save the training and exit with status 75; the same command
+continues. The .inr file is written at the end, whole or not at all.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from equilibria.cli.inr_words import bytes_of, quality, saying, share, what
+from equilibria.cli.output import Output
+from equilibria.cli.parser import Parser, Stopped, UserError, named_data
+from equilibria.cli.status import DONE
+from equilibria.data import signals
+from equilibria.models.representation.configs import RepresentationConfig
+from equilibria.predict.representation import file, jpeg
+from equilibria.predict.representation.encoding import BITS, Encoded, encode, offset
+from equilibria.predict.representation.file import Contents
+from equilibria.tasks import SignalRepresentation
+from equilibria.train import config
+from equilibria.train import device as devices
+from equilibria.train import recipe as recipes
+from equilibria.train import run as runs
+from equilibria.train.loop import Interrupted, train
+from equilibria.train.memory import free_bytes
+from equilibria.train.recipe import Recipe
+from equilibria.train.weights import save_weights
+
+OWN = ("size", "rate", "start", "seconds", "frames")
+"""Keys of a shipped recipe's task that are for its own data, not for those of a user."""
+
+SOLVING = ("solver", "eval_solver", "adjoint", "reuse")
+"""Keys of a recipe that an explicit network has not."""
+
+BATCH = 65_536
+"""Points of a step, at most, unless it is said: their states are in memory together."""
+
+ROOM = 0.5
+"""Of the free memory, what the states of all points take at most."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run `equilibria encode` with the words `argv` and return the exit status."""
+    parser = _parser()
+    own, overrides = parser.split(argv)
+    arguments = parser.parse_args(own)
+    out: Path = arguments.out or Path(f"{arguments.file.stem}.inr")
+    _check_out(out, arguments)
+    run, kept = arguments.run or out.with_name(f"{out.name}.run"), arguments.run is not None
+    begin = None if arguments.begin is None else file.read(arguments.begin)
+    kind = signals.kind_of(arguments.file)
+    if begin is not None and begin.field.kind != kind:
+        raise UserError(f"--from: {arguments.begin} is {what(begin.field)}, not a {kind}")
+    name = arguments.recipe or kind
+    recipe = _recipe(name, arguments, overrides, kind, begin)
+    device = devices.device(arguments.device)
+    console = Output(quiet=arguments.quiet)
+    say = saying(console)
+    with config.as_chosen():
+        task: Any = recipe.task.load()
+    signal = task.signal
+    say(f"{arguments.file.name}: {what(signal.field)}")
+    recipe = _within_memory(recipe, signal, overrides, device)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    start = run.with_name(f"{run.name}.start.safetensors")
+    if begin is not None:
+        save_weights(start, file.build(begin))
+        recipe = replace(recipe, init_from=str(start.absolute()))
+    try:
+        train(
+            recipe,
+            run,
+            resume=runs.Folder(run).recipe.is_file(),
+            device=arguments.device,
+            console=console,
+            command=[name, *overrides],
+        )
+    except Interrupted:
+        raise Stopped(
+            f"stopped before {out} was written; what was trained is saved in {run}: the same "
+            "command continues"
+        ) from None
+    except runs.RunError as error:
+        raise UserError(
+            f"{error} {run} is of an earlier encoding: the same options continue it, and without "
+            "the folder it starts again"
+        ) from None
+    loaded = runs.load(run)
+    with console.status("Measuring what is stored ..."):
+        model = loaded.model.to(device)
+        if recipe.task.fit == "gradient":  # type: ignore[attr-defined]
+            offset(model, signal)
+        encoded = encode(out, model, signal, bits=arguments.bits)
+    _tell(encoded, signal, say)
+    if not kept:
+        shutil.rmtree(run)
+    if not kept or begin is None:
+        start.unlink(missing_ok=True)
+    console.done(f"Written to {out}. Decode it: equilibria decode {out}", out)
+    return DONE
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "encode", __doc__, usage="equilibria encode FILE [-o FILE.inr] [--KEY VALUE ...]"
+    )
+    parser.add_argument("file", type=Path, help="image, WAV file, film, folder of frames, or mesh")
+    parser.add_argument(
+        "-o", "--out", type=Path, help="file to write, .inr (default: the name of the first one)"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace a file that exists")
+    parser.add_argument(
+        "--bits",
+        type=Literal[8, 16, 32],
+        default=BITS,
+        help=f"of a weight in the file: 8, 16 or 32 (default: {BITS})",
+    )
+    parser.add_argument(
+        "--size",
+        type=int,
+        metavar="PIXELS",
+        help="images, films: the longer side to which they are brought (default: their own)",
+    )
+    parser.add_argument("--width", type=int, help="of the network: more is better, and larger")
+    parser.add_argument("--steps", type=int, help="training steps (default: the recipe's)")
+    parser.add_argument("--seed", type=int, help="of all that is random (default: the recipe's)")
+    parser.add_argument(
+        "--recipe", type=str, help="recipe, or YAML file (default: by what the file is)"
+    )
+    parser.add_argument(
+        "--from",
+        dest="begin",
+        type=Path,
+        metavar="FILE.inr",
+        help="begin with the network in this file, such as that of the frame before",
+    )
+    parser.add_argument(
+        "--run",
+        type=Path,
+        metavar="FOLDER",
+        help="keep the run folder there (default: one next to --out, removed in the end)",
+    )
+    parser.add_device()
+    return parser
+
+
+def _check_out(out: Path, arguments: Any) -> None:
+    """Refuse a file that could not be written, before anything is trained."""
+    if out.suffix.lower() != ".inr":
+        raise UserError(f"--out: encoded signals are .inr files; got {out.name}")
+    if arguments.begin is not None and out.resolve() == arguments.begin.resolve():
+        raise UserError(f"--out would replace what is begun with, {out}: name another file")
+    if out.exists() and not arguments.overwrite:
+        raise UserError(f"{out} exists: replace it with --overwrite, or name another --out")
+    for name in ("steps", "width"):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise UserError(f"--{name} must be 1 or more; got {value}")
+
+
+def _recipe(
+    name: str, arguments: Any, overrides: list[str], kind: str, begin: Contents | None
+) -> Recipe:
+    """Return what is trained: a recipe for the user's file."""
+    tree = recipes.read(name)
+    shipped = recipes.parse(tree, source=f"recipe {name}")
+    if not (
+        isinstance(shipped.task, SignalRepresentation)
+        and isinstance(shipped.model, RepresentationConfig)
+    ):
+        raise UserError(
+            f"recipe {name} is not for signals: encode takes image, sound, film, shape or your own"
+        )
+    given = {key for key, _ in config.pairs(overrides)}
+    if begin is not None:
+        if taken := [key for key in given if key.startswith("model.")] or (
+            ["width"] if arguments.width is not None else []
+        ):
+            raise UserError(
+                f"--from brings a network of its own: leave out --{taken[0].replace('_', '-')}"
+            )
+        tree = {**tree, "model": config.dump(begin.network.model, recipes.choices())}
+        if begin.network.solver is None:  # an explicit network: nothing to solve
+            tree = {key: value for key, value in tree.items() if key not in SOLVING}
+    options = [f"--task.{key}=null" for key in OWN if name in recipes.available()]
+    chosen = {"task.size": arguments.size, "model.width": arguments.width, "seed": arguments.seed}
+    for key, value in chosen.items():
+        if value is not None:
+            if key in given:
+                raise UserError(
+                    f"--{key.rpartition('.')[2]} and --{key} were both given: leave one out"
+                )
+            options.append(f"--{key}={value}")
+    recipe = recipes.parse(tree, [*options, *overrides], source=f"recipe {name}")
+    if arguments.size is not None and kind not in ("image", "film"):
+        raise UserError(f"--size is for images and films, and {arguments.file.name} is a {kind}")
+    if arguments.steps is not None:
+        if both := given & {"epochs", "epoch_steps"}:
+            raise UserError(f"--steps and --{both.pop()} were both given: leave one out")
+        # Each epoch ends with an evaluation.
+        epochs = recipe.epochs if arguments.steps % recipe.epochs == 0 else 1
+        recipe = replace(recipe, epochs=epochs, epoch_steps=arguments.steps // epochs)
+    named = named_data(str(arguments.file), recipe.task)
+    return recipes.parse(recipes.dump(recipe), named)
+
+
+def _within_memory(
+    recipe: Recipe, signal: Any, overrides: Sequence[str], device: torch.device
+) -> Recipe:
+    """A recipe whose steps fit into memory, and have no more points than there are.
+
+    Raises:
+        UserError: the states of all points would not.
+    """
+    if signal.field.kind == "shape":
+        return recipe
+    count = len(signal.points)
+    if "batch_size" not in {key for key, _ in config.pairs(overrides)}:
+        most = BATCH if recipe.batch_size == "all" else recipe.batch_size
+        recipe = replace(recipe, batch_size=most if most < count else "all")
+    architecture: Any = recipe.model
+    taken, free = 4 * count * architecture.width, free_bytes(device)
+    if recipe.reuse and taken > ROOM * free:
+        less = {
+            "sound": "take a part, --task.seconds 5",
+            "film": "take less, --size or --task.frames",
+        }
+        raise UserError(
+            f"the states of {count:,} points take {bytes_of(taken)}, and {bytes_of(free)} are "
+            f"free: {less.get(signal.field.kind, 'bring it to a smaller --size')}, or solve anew "
+            "in each step, --reuse false"
+        )
+    return recipe
+
+
+def _tell(encoded: Encoded, signal: Any, say: Any) -> None:
+    """Say what was made, and what JPEG makes of an image."""
+    found = encoded.contents
+    solved = ""
+    if found.converged is not None and found.evaluations is not None:
+        solved = f", {share(found.converged)}, {found.evaluations:.1f} evaluations per point"
+    say(f"{quality(found.quality)}{solved}")
+    rate = ""
+    if encoded.rate is not None:
+        unit = "sample" if found.field.kind == "sound" else "pixel"
+        rate = f", {encoded.rate:.3g} bits per {unit}"
+    say(f"{encoded.bytes:,} bytes{rate}; weights in {found.bits} bits")
+    field: Any = found.field
+    if field.kind == "image" and field.channels in (1, 3):
+        beside = jpeg.beside(signal, encoded.bytes, found.quality["psnr"])
+        say(f"JPEG of that size at most: {_jpeg(beside.same_size)}")
+        say(f"JPEG of that PSNR at least: {_jpeg(beside.same_psnr)}")
+
+
+def _jpeg(found: jpeg.Jpeg | None) -> str:
+    if found is None:
+        return "none"
+    return f"{found.bytes:,} bytes, PSNR {found.psnr:.2f} dB (quality {found.quality})"
