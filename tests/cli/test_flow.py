@@ -277,7 +277,7 @@ def test_an_image_that_is_named_twice_is_two_frames(run, frames, tmp_path):
     assert [row["flow"] for row in found] == ["flow/f0.flo", "flow/f1.flo", "flow/f0-2.flo"]
 
 
-@pytest.mark.parametrize("status", ["DIVERGED", "NONFINITE"])
+@pytest.mark.parametrize("status", ["DIVERGED", "NONFINITE", "MAX_EVALS", "STALLED"])
 def test_a_solve_that_failed_is_not_what_the_next_begins_at(
     run, frames, tmp_path, monkeypatch, status
 ):

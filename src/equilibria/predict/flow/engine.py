@@ -124,7 +124,7 @@ def go_through(
             if deadline is not None:
                 deadline.add(found.other, found.solving, found.evaluations)
             if follower is not None:
-                follower.keep(_kept(found))
+                follower.keep(_kept(found, limit))
             row = row_of(pair, found, network, options, begun, limit)
             if begun == "last":
                 warm += 1
@@ -266,11 +266,12 @@ def _compared(cold: Estimate, warm: Estimate) -> dict[str, Any]:
     }
 
 
-def _kept(found: Estimate) -> tuple[Tensor, Tensor] | None:
-    """The state of an estimate where the next solve can begin there."""
-    bad = found.status in (Status.DIVERGED, Status.NONFINITE)
+def _kept(found: Estimate, limit: int | None) -> tuple[Tensor, Tensor] | None:
+    """The state of an estimate where the next solve may begin there: of a solve that converged, or
+    was stopped by a deadline. One that failed would be carried on from pair to pair."""
+    stopped = limit is not None and found.status == Status.MAX_EVALS
     finite = all(bool(each.isfinite().all()) for each in found.state)
-    return None if bad or not finite else found.state
+    return found.state if finite and (found.status == Status.CONVERGED or stopped) else None
 
 
 def _names(pair: FramePair) -> dict[str, str]:

@@ -50,7 +50,8 @@ def _solved(model: DEQFlow, images: Images, start: Any) -> Any:
 
 def frames(context: Context) -> Iterable[dict[str, Any]]:
     """Of each pair of frames `cold`, `reuse` and `flow_only`: evaluations from zero, from the
-    hidden state and the flow of the pair before, and from its flow alone, to one tolerance;
+    hidden state and the flow of the pair before, and from its flow alone, to one tolerance, each
+    from zero after a pair whose solve did not converge, as `--reuse` does; whether it was `warm`,
     whether all have converged, and how far both flows are `apart` on average, in pixels."""
     run = context.run.load()
     model = cast(DEQFlow, run.model)
@@ -60,23 +61,24 @@ def frames(context: Context) -> Iterable[dict[str, Any]]:
     with using(model, solver=solver, adjoint=JacobianFree()):
         for place, images in enumerate(pairwise(drive)):
             cold = _solved(model, images, None)
+            solves = {"cold": cold, "reuse": cold, "flow_only": cold}
             if before is not None:
                 hidden, flow = before
-                starts = {"reuse": before, "flow_only": (torch.zeros_like(hidden), flow)}
-                warm = {name: _solved(model, images, z0) for name, z0 in starts.items()}
-                solves = {"cold": cold, **warm}
-                far = (warm["reuse"].output - cold.output).norm(dim=1).mean()
+                solves["reuse"] = _solved(model, images, before)
+                solves["flow_only"] = _solved(model, images, (torch.zeros_like(hidden), flow))
+            arrived = {
+                name: int(p.solution.status) == Status.CONVERGED for name, p in solves.items()
+            }
+            if place:
+                far = (solves["reuse"].output - cold.output).norm(dim=1).mean()
                 yield {
                     "frame": place,
                     **{name: int(p.solution.stats.evals) for name, p in solves.items()},
-                    "arrived": all(
-                        int(p.solution.status) == Status.CONVERGED for p in solves.values()
-                    ),
+                    "warm": before is not None,
+                    "arrived": all(arrived.values()),
                     "apart": float(far),
                 }
-                before = warm["reuse"].solution.value
-            else:
-                before = cold.solution.value
+            before = solves["reuse"].solution.value if arrived["reuse"] else None
 
 
 def cuts(context: Context) -> Iterable[dict[str, Any]]:
