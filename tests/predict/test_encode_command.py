@@ -131,6 +131,28 @@ def test_the_next_frame_begins_with_the_last(here, capsys):
     assert "--out would replace" in refused(capsys, "b.png", "-o", "a.inr", "--from", "a.inr")
 
 
+def test_frames_are_refitted_one_after_the_other(here, capsys):
+    folder = here / "frames"
+    folder.mkdir()
+    for k, frame in enumerate(signal("film").values):
+        write_image(folder / f"f{9 + k}.png", frame)
+    words = ["frames", *QUICK, "--refit", "2", "--model.layers", "2", "--optimiser.lr", "1e-3"]
+    run(*words, "--quiet")
+    assert capsys.readouterr().out.split()[-1] == "frames-encoded"
+    out = here / "frames-encoded"
+    assert names(out) == ["f10.inr", "f11.inr", "f9.inr"]
+    assert {load(each).about["model"]["layers"] for each in out.iterdir()} == {2}
+    before = {each: each.read_bytes() for each in out.iterdir()}
+    (out / "f10.inr").unlink()
+    run(*words)  # only that one is encoded again, from the frame before
+    said = capsys.readouterr().out
+    assert "f10.png: an image" in said and "f9.png: an image" not in said
+    assert {each: each.read_bytes() for each in out.iterdir()} == before
+    assert "--refit is for a folder" in refused(capsys, "a.png", "--refit", "2")
+    assert "--refit must be 1 or more" in refused(capsys, "frames", "--refit", "0")
+    assert "--run is for one file" in refused(capsys, "frames", "--refit", "2", "--run", "r")
+
+
 def test_an_explicit_network_can_be_begun_with(here):
     encode(here / "b.inr", network(signal().field, "mfn"), signal())
     run("a.png", "--from", "b.inr", "--steps", "2")

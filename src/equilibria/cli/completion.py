@@ -35,7 +35,7 @@ RUNS = (
 )
 """Commands that take run folders."""
 
-OPTION = re.compile(r"^  (?:-\w, )?(--[\w.-]+)(?: (\S.*?))?(?:  |$)", re.MULTILINE)
+OPTION = re.compile(r"^  (?:-\w(?: [A-Z]+)?, )?(--[\w.-]+)(?: (\S.*?))?(?:  |$)", re.MULTILINE)
 """An option in the text of --help, and what it takes."""
 
 

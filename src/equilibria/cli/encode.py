@@ -14,6 +14,7 @@ continues. The .inr file is written at the end, whole or not at all.
 from __future__ import annotations
 
 import shutil
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from equilibria.cli.parser import Parser, Stopped, UserError, named_data
 from equilibria.cli.status import DONE
 from equilibria.data import signals
 from equilibria.models.representation.configs import RepresentationConfig
+from equilibria.predict.naming import pictures
 from equilibria.predict.representation import file, jpeg
 from equilibria.predict.representation.encoding import BITS, Encoded, encode, offset
 from equilibria.predict.representation.file import Contents
@@ -58,6 +60,13 @@ def main(argv: Sequence[str]) -> int:
     parser = _parser()
     own, overrides = parser.split(argv)
     arguments = parser.parse_args(own)
+    if arguments.refit is not None:
+        return _refit(arguments, overrides)
+    return _encode(arguments, overrides)
+
+
+def _encode(arguments: Any, overrides: list[str]) -> int:
+    """Encode one file."""
     out: Path = arguments.out or Path(f"{arguments.file.stem}.inr")
     _check_out(out, arguments)
     run, kept = arguments.run or out.with_name(f"{out.name}.run"), arguments.run is not None
@@ -149,6 +158,13 @@ def _parser() -> Parser:
         help="begin with the network in this file, such as that of the frame before",
     )
     parser.add_argument(
+        "--refit",
+        type=int,
+        metavar="STEPS",
+        help="a folder of frames: encode each as an image of its own, begun with the network of "
+        "the one before and trained for STEPS; --out is a folder, which the same command continues",
+    )
+    parser.add_argument(
         "--run",
         type=Path,
         metavar="FOLDER",
@@ -156,6 +172,42 @@ def _parser() -> Parser:
     )
     parser.add_device()
     return parser
+
+
+def _refit(arguments: Any, overrides: list[str]) -> int:
+    """Encode the frames of a folder, each begun with the network of the one before."""
+    for name in ("begin", "run", "overwrite"):
+        if getattr(arguments, name):
+            option = {"begin": "from"}.get(name, name)
+            raise UserError(
+                f"--{option} is for one file, and --refit encodes a folder: leave it out"
+            )
+    if arguments.refit < 1:
+        raise UserError(f"--refit must be 1 or more steps; got {arguments.refit}")
+    if not arguments.file.is_dir():
+        raise UserError(f"--refit is for a folder of frames, and {arguments.file} is none")
+    frames = pictures([str(arguments.file)])
+    out = arguments.out or Path(f"{arguments.file.name}-encoded")
+    names = [out / f"{frame.stem}.inr" for frame in frames]
+    if len(set(names)) < len(names):
+        raise UserError(f"two frames in {arguments.file} have the same name but for its ending")
+    # A network keeps its architecture: what the first one is given is for it alone.
+    later = [
+        word
+        for key, value in config.pairs(overrides)
+        for word in (f"--{key}", value)
+        if not key.startswith("model.")
+    ]
+    for place, (frame, target) in enumerate(zip(frames, names, strict=True)):
+        if target.exists():
+            continue
+        changes: dict[str, Any] = {"refit": None, "file": frame, "out": target}
+        if place:
+            changes |= {"width": None, "steps": arguments.refit, "begin": names[place - 1]}
+        given = Namespace(**{**vars(arguments), **changes})
+        _encode(given, later if place else overrides)
+    Output(quiet=arguments.quiet).done(f"{len(frames):,} frames in {out}", out)
+    return DONE
 
 
 def _check_out(out: Path, arguments: Any) -> None:
