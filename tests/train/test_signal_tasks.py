@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import shutil
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from equilibria.tasks.representation import Described, GridTask, suited_scale
 from equilibria.train import recipe as recipes
 from equilibria.train.config import ConfigError
 from equilibria.train.loop import Interrupted, train
+from equilibria.train.reusing import Reuse
 from equilibria.train.run import Folder, load
 from equilibria.train.trainer import Trainer, TrainingError
 
@@ -287,6 +289,13 @@ def test_an_image_is_learned_from_its_gradient_up_to_a_constant(png):
         assert trainer.evaluate("test")["psnr"] == pytest.approx(after["psnr"], abs=0.01)
 
 
+def test_a_layer_that_learned_a_gradient_is_examined_by_its_values(png):
+    task = SignalRepresentation(data=str(png), fit="gradient", split="quarter").load()
+    other = task.examined()
+    assert other.fit == "values" and other.early and other.numbered == 48
+    assert other.examined() is other
+
+
 def test_a_loss_of_gradients_takes_no_states_on_the_way(png):
     tree = tree_of(png, fit="gradient")
     with pytest.raises(TrainingError, match="fit is gradient"):
@@ -392,6 +401,27 @@ def test_chunks_of_an_evaluation_change_nothing(png):
         for size in ("7", "192")
     ]
     assert figures[0] == pytest.approx(figures[1], abs=1e-3)
+
+
+def test_micro_batches_take_the_same_steps(png):
+    whole = steps(trainer_of(tree_of(png)), 4)
+    parts = steps(trainer_of(tree_of(png), "--accumulate", "3"), 4)
+    assert parts.reuse.cache.known()
+    states = [each.reuse.cache.read() for each in (whole, parts)]
+    assert torch.allclose(*states, atol=1e-4)
+
+
+def test_states_are_kept_by_one_process(png):
+    trainer = trainer_of(tree_of(png))
+    several: Any = SimpleNamespace(num_processes=2, device=torch.device("cpu"))
+    with pytest.raises(ValueError, match="there are 2 processes"):
+        Reuse(trainer.task, trainer.model, several)
+
+
+def test_states_stay_in_float32_under_autocast(png):
+    trainer = steps(trainer_of(tree_of(png), "--precision", "bf16"), 3)
+    assert trainer.reuse.cache.read().dtype == torch.float32
+    assert math.isfinite(trainer.finish_epoch()["reuse"]["residual"]["last"])
 
 
 @pytest.mark.parametrize(

@@ -193,6 +193,11 @@ class Task(abc.ABC):
         """Return (batch,) bool, the rows in which something is asked; None where that is all."""
         return None
 
+    def examined(self) -> Task:
+        """Return the task by whose loss an equilibrium layer is examined, which the loss reaches
+        through the model's output: this one, mostly."""
+        return self
+
     def reference(self, split: str) -> dict[str, float]:
         """Return the figures of the task's `baseline` on a split, by name."""
         return {}

@@ -60,7 +60,7 @@ def examine(
     Raises:
         RunError: the run is of an explicit network, which has nothing to examine.
     """
-    task, model = loaded.data, loaded.model.to(device)
+    task, model = loaded.data.examined(), loaded.model.to(device)
     check_implicit(loaded)
     count = samples or (SEQUENCES if isinstance(model, SequenceModel) else SAMPLES)
     batch, carry = _batch(model, task, split, count)
@@ -131,7 +131,7 @@ def compare(
     Raises:
         RunError: the run is of an explicit network, or there is no such split.
     """
-    task, model = loaded.data, loaded.model.to(device)
+    task, model = loaded.data.examined(), loaded.model.to(device)
     check_implicit(loaded)
     if split not in task.splits:
         raise RunError(f"there is no split '{split}'; there are: {', '.join(task.splits)}")

@@ -78,7 +78,7 @@ class GridTask(SampleTask):
         self, signal: Signal, title: str, *, split: str = "whole", fit: str = "values"
     ) -> None:
         field = signal.field
-        self.signal, self.fit = signal, fit
+        self.signal, self.split, self.fit = signal, split, fit
         film = field.kind == "film"
         self.frames = field.shape[0] if film else 1
         size = math.prod(field.shape) // self.frames
@@ -119,6 +119,11 @@ class GridTask(SampleTask):
     @override
     def feed(self, batch_size: int, seed: int) -> Feed:
         return _Drawn(self.samples["train"], batch_size, seed)
+
+    @override
+    def examined(self) -> GridTask:
+        """Return the task of learning the values: a loss of the gradient solves by itself."""
+        return self if self.early else GridTask(self.signal, self.source, split=self.split)
 
     @override
     def units(self, targets: Mapping[str, Tensor]) -> int:
