@@ -63,7 +63,7 @@ STUDY = Study(
             where={"on": "generated"},
             values={
                 "seeds": lambda rows: int(rows["epe"].count()),
-                "parameters": "parameters",
+                "parameters": lambda rows: int(rows["parameters"].iloc[0]),
                 "end-point error, px": spread("epe", 1, ".2f"),
                 "of zero flow": mean("zero"),
                 "evaluations": mean("evals"),
