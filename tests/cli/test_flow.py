@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 from dataclasses import replace
@@ -177,6 +178,8 @@ def test_weights_of_something_else_are_refused(frames, tmp_path, capsys):
     wrong = tmp_path / "raft.pth"
     torch.save({"layer.weight": torch.zeros(3)}, wrong)
     assert f"{wrong}: no weights of RAFT" in refused(capsys, wrong, *images(frames, 0, 1))
+    wrong.write_bytes(b"junk\n")
+    assert "(torch.save has not written it)" in refused(capsys, wrong, *images(frames, 0, 1))
     wrong.write_bytes(b"PK\x03\x04")
     assert f"{wrong} is damaged" in refused(capsys, wrong, *images(frames, 0, 1))
 
@@ -238,6 +241,19 @@ def test_reuse_starts_at_the_last_equilibrium_and_notices_a_cut(run, tmp_path, c
     theirs = sum(row["evaluations_from_zero"] for row in both)
     assert f"On the 3 that were also solved from zero: {ours / 3:.1f} evaluations" in said
     assert f"({ours / theirs:.2f} x)" in said and "1 cut detected" in said
+
+
+def test_what_reuse_saved_is_said_as_far_as_it_was_measured(run, tmp_path, capsys):
+    cut = save_frames(tmp_path / "cut", 3, cut=2)
+    whole = save_frames(tmp_path / "whole", 3)
+    words = ["--max-evals", "100", "--rtol", "1e-5", "--reuse"]
+    for frames, more, expected in (
+        (cut, [], "last solution, so no evaluation was saved; 1 cut detected"),
+        (whole, ["--compare", "0"], "the saving was not measured (--compare 10 does"),
+        (whole, ["--overwrite"], "On the 1 that was also solved from zero: "),
+    ):
+        flow(run, frames, *words, *more, "--out", tmp_path / f"{frames.name}-out")
+        assert expected in capsys.readouterr().out
 
 
 def test_frames_at_rest_are_solved_in_one_evaluation(run, tmp_path):
@@ -403,9 +419,21 @@ def test_the_layout_of_sintel(run, tmp_path, capsys):
     assert files == {f"{p}/{name}.flo" for p in ("clean", "final") for name in expected}
     assert [row["start"] for row in rows(out)] == ["zero", "last", "zero"] * 2
     assert not (out / "colours").exists()
+    words[-1] = tmp_path / "other"
+    data = tmp_path / "data" / "sintel" / "test"
+    (data / "final" / "cave" / "frame_0002.png").unlink()
+    error = refused(capsys, *words)
+    assert "cave has a single image frame_*.png: expected two or more" in error
+    shutil.rmtree(data / "final")
+    assert "the server takes clean and final" in refused(capsys, *words)
+    for name in ("ambush", "cave"):
+        shutil.rmtree(data / "clean" / name)
+    (data / "final").mkdir()
+    assert f"{data / 'clean'} has no test images" in refused(capsys, *words)
+    assert not words[-1].exists()  # noticed before anything is solved
 
 
-def test_the_layout_of_kitti(run, tmp_path, capsys):
+def test_the_layout_of_kitti(run, tmp_path, capsys, monkeypatch):
     data = tmp_path / "data" / "testing" / "image_2"
     save_frames(data, 2, names="00000{}_10.png")
     save_frames(data, 2, names="00000{}_11.png")
@@ -422,9 +450,15 @@ def test_the_layout_of_kitti(run, tmp_path, capsys):
     assert "--submit kitti writes what the server takes" in error
     (data / "000001_11.png").unlink()
     assert "000001_11.png is missing" in refused(capsys, *words, tmp_path / "o")
+    assert not (tmp_path / "o").exists()  # noticed before anything is solved
     empty = [*words[:-2], tmp_path / "frames", "--out", tmp_path / "o"]
     (tmp_path / "frames").mkdir()
-    assert "no test images of KITTI 2015 (testing/image_2)" in refused(capsys, *empty)
+    error = refused(capsys, *empty)
+    assert f"no test images of KITTI 2015 in {tmp_path / 'frames'}" in error
+    assert "a folder testing/image_2 there, or in its folder kitti or KITTI" in error
+    monkeypatch.delenv("EQUILIBRIA_DATA", raising=False)
+    error = refused(capsys, run, "--submit", "kitti", "--out", tmp_path / "o")
+    assert "the folder that holds kitti/testing/image_2 with --data-dir" in error
 
 
 def test_what_a_kitti_file_cannot_hold_is_cut_and_said():

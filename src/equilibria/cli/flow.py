@@ -5,8 +5,8 @@ NETWORK is a run folder, or a .pth file of released weights of RAFT, GMA or deep
 (deq-flow). RAFT and GMA make a fixed number of refinements, as released; with --solver they are
 solved for their equilibrium.
 
-Two images: the flow is written to --out, FLOW.flo, .pfm or .png (KITTI's, 16-bit), and next to it
-its colours, a convergence map and a row of figures. Frames: --out is a folder; flow, colours and
+Two images: the flow is written to --out, a .flo, .pfm or .png file (KITTI's, 16-bit), and next to
+it its colours, a convergence map and a row of figures. Frames: --out is a folder; flow, colours and
 convergence map of each pair are written there, the colours with one scale for all, and a row for
 each pair in flow.jsonl and flow.csv. A row has the evaluations, how the solve ended, the RMS change
 of the flow under one more evaluation in pixels, and milliseconds. A pair that cannot be read gets a
@@ -93,7 +93,10 @@ def _parser() -> Parser:
         "network", type=str, help="run folder, or .pth file of RAFT, GMA or deq-flow"
     )
     parser.add_argument(
-        "images", type=str, nargs="*", help="two images, a folder of frames, or a video"
+        "images",
+        type=str,
+        nargs="*",
+        help="two images, or frames: a folder, a video, or images in order",
     )
     parser.add_argument(
         "--out",
@@ -346,11 +349,7 @@ def _many(network: FlowNetwork, inputs: list[Path], arguments: Any, console: Out
         for row in rows.read():
             totals.add(row)
         if not totals.read and not totals.errors:
-            raise UserError(
-                f"{inputs[0]} has a single frame: optical flow is between two"
-                if inputs
-                else "there is no pair of test images"
-            )
+            raise UserError(f"{inputs[0]} has a single frame: optical flow is between two")
         if benchmark is None and totals.read:
             _draw(rows, arguments, console)
     return _summary(rows, totals, network, arguments, console)

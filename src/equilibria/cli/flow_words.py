@@ -74,9 +74,18 @@ def _pixels(length: float) -> str:
     return f"{length:.2g} px"
 
 
+def _were(count: int, between: str = "") -> str:
+    return f"{count:,} {between}{'was' if count == 1 else 'were'}"
+
+
 def saved(totals: Totals) -> str:
     """What warm starts have saved, as far as it was measured."""
     cuts = f"{totals.cuts} cut{'s' * (totals.cuts != 1)} detected"
+    if not totals.warm:
+        return (
+            f"reuse: none of {totals.read:,} pairs started from the last solution, so no "
+            f"evaluation was saved; {cuts}"
+        )
     begun = (
         f"reuse: {totals.warm:,} of {totals.read:,} pairs started from the last solution; {cuts}"
     )
@@ -84,7 +93,7 @@ def saved(totals: Totals) -> str:
         return f"{begun}; the saving was not measured (--compare 10 does, on every tenth)"
     if not totals.cold:
         return (
-            f"{begun}. {totals.compared:,} were also solved from zero, and none converged both "
+            f"{begun}. {_were(totals.compared)} also solved from zero, and none converged both "
             "ways: their evaluations do not show what is saved"
         )
     warm = sum(each[0] for each in totals.cold)
@@ -93,7 +102,7 @@ def saved(totals: Totals) -> str:
     number, left = len(totals.cold), totals.compared - len(totals.cold)
     others = f" ({left:,} more did not converge both ways)" if left else ""
     return (
-        f"{begun}. On the {number:,} that were also solved from zero{others}: {warm / number:.1f} "
-        f"evaluations against {cold / number:.1f} ({warm / cold:.2f} x), flows at most "
-        f"{_pixels(apart)} apart (RMS)"
+        f"{begun}. On the {_were(number, 'that ')} also solved from zero{others}: "
+        f"{warm / number:.1f} evaluations against {cold / number:.1f} ({warm / cold:.2f} x), flows "
+        f"at most {_pixels(apart)} apart (RMS)"
     )

@@ -82,6 +82,8 @@ def read_state(path: str | Path) -> dict[str, Tensor]:
         found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # of many classes: torch's reader, zipfile, pickle
         reason = (str(error).strip() or "it ends early").splitlines()[0]
+        if isinstance(error, LookupError):  # the reader of pickles met a byte that it does not know
+            reason = "torch.save has not written it"
         raise WeightsError(
             f"{path} is damaged, or no checkpoint that torch.load(weights_only=True) reads "
             f"({reason})"

@@ -50,15 +50,26 @@ class Benchmark:
             for folder in (place, *(place / name for name in self.folders)):
                 if (folder / self.images).is_dir():
                     return folder
-        searched = " or ".join(map(str, places)) or "no folder: give --data-dir"
+        if not places:
+            raise FramesError(
+                f"--submit {self.folders[0]} needs the test images of {self.name}: name the folder "
+                f"that holds {self.folders[0]}/{self.images} with --data-dir"
+            )
         raise FramesError(
-            f"there are no test images of {self.name} ({self.images}) in {searched}; looked for "
-            f"{', '.join(self.folders)}, and there itself"
+            f"there are no test images of {self.name} in {' or '.join(map(str, places))}: expected "
+            f"a folder {self.images} there, or in its folder {' or '.join(self.folders)}"
         )
 
-    def pairs(self, root: Path) -> Iterator[FramePair]:
-        """Iterate over the test pairs, whose names are those of the files to submit."""
-        return _sintel(root) if self.consecutive else _kitti(root)
+    def pairs(self, root: Path) -> list[FramePair]:
+        """Return the test pairs, whose names are those of the files to submit.
+
+        Raises:
+            FramesError: an image is missing, without which the server would take nothing.
+        """
+        found = list(_sintel(root) if self.consecutive else _kitti(root))
+        if not found:
+            raise FramesError(f"{root / self.images} has no test images")
+        return found
 
 
 def _frame(path: Path, name: str) -> Frame:
@@ -73,7 +84,8 @@ def _sintel(root: Path) -> Iterator[FramePair]:
         for scene in sorted(path for path in scenes.iterdir() if path.is_dir()):
             images = sorted(scene.glob("frame_*.png"), key=natural)
             if len(images) < 2:
-                raise FramesError(f"{scene} has {len(images)} images frame_*.png: expected some")
+                count = "a single image" if images else "no images"
+                raise FramesError(f"{scene} has {count} frame_*.png: expected two or more")
             names = [
                 f"{rendering}/{scene.name}/frame{image.stem.removeprefix('frame_')}"
                 for image in images
