@@ -70,7 +70,8 @@ def test_every_equilibrium_model_is_here():
     explicit |= {"gma", "raft", "raft-small"}
     explicit |= {"neural-ode", "augmented-neural-ode", "recurrent", "recurrent-lm"}
     graphs = {"eignn", "gcn", "graph-mlp", "ignn", "ignn-finite", "mgnni"}  # graph/
-    assert equilibrium | set(NONE) | explicit | graphs == set(models.available())
+    coordinates = {"imfn", "mfn", "isiren", "siren-injected", "siren"}  # representation/
+    assert equilibrium | set(NONE) | explicit | graphs | coordinates == set(models.available())
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
