@@ -134,9 +134,11 @@ def test_networks_are_trained_and_measured(run):
     assert set(residuals["network"]) == {_networks.THESIS, _networks.RANDOM}
     assert (residuals["residual"] > 0).all() and (residuals["epe"] > 0).all()
     shown = cells(correlation, data)
-    assert shown[0]["residual and error"] == 0.86 and len(shown) == 5
+    assert shown[0]["residual–error correlation"] == 0.86 and len(shown) == 5
     expected = residuals[(residuals["evals"] == 12) & (residuals["network"] == _networks.THESIS)]
-    assert shown[1]["moves and error"] == pytest.approx(expected["epe"].corr(expected["moves"]))
+    assert shown[1]["movement–error correlation"] == pytest.approx(
+        expected["epe"].corr(expected["moves"])
+    )
     assert 0 <= cells(starts, data)[0]["converged from zero, truth and noise, %"] <= 100
     ratios = cells(scenes, data)
     assert [row["network"] for row in ratios] == [_networks.RAFT, _networks.THESIS]

@@ -29,10 +29,11 @@ from equilibria.cli.status import DONE
 from equilibria.data import signals
 from equilibria.data.replace import replace_file
 from equilibria.predict.representation import pictures
-from equilibria.predict.representation.decoder import FEW, SOLVERS, Decoder, load
+from equilibria.predict.representation.decoder import FEW, Decoder, load
 from equilibria.predict.representation.encoding import measure
 from equilibria.predict.representation.output import ENDINGS, Gathered, check, held_bytes
 from equilibria.predict.representation.view import View, refuse_others
+from equilibria.predict.solvers import SOLVERS
 from equilibria.solve import SolveWarning
 from equilibria.train import device as devices
 from equilibria.train.memory import free_bytes
@@ -42,6 +43,9 @@ MAPS = ("gradient", "laplacian", "convergence")
 
 ROOM = 0.9
 """Of the free memory, what a decoded signal takes at most."""
+
+METHODS = ("Picard", *(name for name in SOLVERS if name != "Picard"))
+"""Solvers by name, that of the shipped recipes first."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -175,7 +179,7 @@ def _parser() -> Parser:
         metavar="FILE",
         help="measure the PSNR, or the IoU of a shape, against what was encoded",
     )
-    parser.add_argument("--solver", type=str, help=f"solve with this one: {', '.join(SOLVERS)}")
+    parser.add_argument("--solver", type=str, help=f"solve with this one: {', '.join(METHODS)}")
     parser.add_argument("--rtol", type=float, help="relative tolerance of the solver")
     parser.add_argument("--max-evals", type=int, help="evaluations per point, at most")
     parser.add_argument(
@@ -213,10 +217,10 @@ def _check(arguments: Any) -> None:
     if arguments.rtol is not None and not 0 <= arguments.rtol < math.inf:
         raise UserError(f"--rtol must be 0 or more; got {arguments.rtol:g}")
     if arguments.solver is not None:
-        known = {name.casefold(): name for name in SOLVERS}
+        known = {name.casefold(): name for name in METHODS}
         if (name := known.get(arguments.solver.casefold())) is None:
             raise UserError(
-                f"--solver must be one of {', '.join(SOLVERS)}; got '{arguments.solver}'"
+                f"--solver must be one of {', '.join(METHODS)}; got '{arguments.solver}'"
             )
         arguments.solver = name
 

@@ -111,7 +111,8 @@ def _encode(arguments: Any, overrides: list[str]) -> int:
     loaded = runs.load(run)
     with console.status("Measuring what is stored ..."):
         model = loaded.model.to(device)
-        if recipe.task.fit == "gradient":  # type: ignore[attr-defined]
+        assert isinstance(recipe.task, SignalRepresentation)
+        if recipe.task.fit == "gradient":
             offset(model, signal)
         encoded = encode(out, model, signal, bits=arguments.bits)
     _tell(encoded, signal, say)

@@ -46,9 +46,10 @@ from equilibria.predict.flow.engine import (
     memory_of,
     row_of,
 )
-from equilibria.predict.flow.network import SOLVERS, FlowNetwork, Wanted, load
+from equilibria.predict.flow.network import FlowNetwork, Wanted, load
 from equilibria.predict.flow.submission import BENCHMARKS
 from equilibria.predict.rows import Journal, journal
+from equilibria.predict.solvers import SOLVERS
 from equilibria.report.flow_colours import change_colours, colour_png
 from equilibria.train import evaluation, files, run, stops
 

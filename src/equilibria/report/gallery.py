@@ -149,7 +149,10 @@ def _pairs(content: Mapping[str, Any]) -> str:
     )
     if any("moves" in picture["files"] for picture in content["pictures"]):
         text += ", and “still moves” the distance by which one more evaluation moves the flow"
-    return f"{text}, on a logarithmic scale from .001 pixels (black) to 10 (white); red is more."
+    return (
+        f"{text}, on a logarithmic scale from .001 pixels (black) to 10 (white); red is more. "
+        "Pixels whose true flow is unknown are black."
+    )
 
 
 def _signal(content: Mapping[str, Any]) -> str:

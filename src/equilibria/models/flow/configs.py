@@ -347,10 +347,10 @@ class EquilibriumFlowConfig(FlowConfig):
             more steps, or the exact adjoint, the gradient is not that of the solution.
         start: initial hidden state: "zeros", or "context", tanh of an output of the context
             encoder as in RAFT, for weights that were trained with it.
-        start_noise: pixels by which the flow is off where the solve of every second training sample
-            begins, on average over the image and at each place; its hidden state is uniform in
-            (-1, 1). What is found then depends less on the start, as reuse needs. 0: all begin
-            at `start`, with no flow, as they always do in evaluation.
+        start_noise: standard deviation, in pixels, of the random flow at which the solve of every
+            second training sample starts: one offset for the image plus independent noise at each
+            position; its hidden state is uniform in (-1, 1). The solution then depends less on the
+            start, as reuse needs. 0: all solves start at `start`, with no flow, as in evaluation.
 
     papers: Bai 2022 (thesis), sec. 7.3; random starts: Anil et al. 2022, "Path independent
     equilibrium models can better exploit test-time computation".

@@ -8,7 +8,6 @@ one scale.
 from equilibria.predict.flow.engine import FOLDER, Options, go_through
 from equilibria.predict.flow.frames import Frame, FramePair, FramesError, read_frame
 from equilibria.predict.flow.network import (
-    SOLVERS,
     Estimate,
     FlowNetwork,
     NetworkError,
@@ -20,7 +19,6 @@ from equilibria.predict.flow.submission import BENCHMARKS, Benchmark
 __all__ = [
     "BENCHMARKS",
     "FOLDER",
-    "SOLVERS",
     "Benchmark",
     "Estimate",
     "FlowNetwork",

@@ -13,21 +13,18 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from equilibria import solve
 from equilibria.models import Model
 from equilibria.models.flow.cell import UpdateCell
 from equilibria.models.flow.configs import FlowConfig, UnrolledFlowConfig
 from equilibria.models.flow.network import DEQFlow, UnrolledFlow
 from equilibria.models.flow.weights import as_equilibrium, load_checkpoint
 from equilibria.nn import using
+from equilibria.predict.solvers import changed
 from equilibria.solve import AlternatingAnderson, JacobianFree, Solver, Status
 from equilibria.train import run
 from equilibria.train.weights import checksum
 
-__all__ = ["SOLVERS", "Estimate", "FlowNetwork", "NetworkError", "Wanted", "load"]
-
-SOLVERS = ("AlternatingAnderson", "Anderson", "Broyden", "Picard", "NewtonKrylov", "Auto")
-"""Solvers by name."""
+__all__ = ["Estimate", "FlowNetwork", "NetworkError", "Wanted", "load"]
 
 RELEASED = AlternatingAnderson(rtol=1e-3, atol=(0.0, 0.00125), max_evals=64)
 """For released weights, which come with none: a thousandth of the hidden state, and a thousandth of
@@ -235,7 +232,7 @@ def load(path: Path, wanted: Wanted, accelerator: Accelerator) -> FlowNetwork:
             )
         steps = wanted.max_evals or steps
     else:
-        solver = _changed(solver, wanted)
+        solver = changed(solver, wanted.solver, wanted.rtol, wanted.max_evals)
     model = cast(DEQFlow, model).to(accelerator.device).eval()
     how = {"solver": None if solver is None else repr(solver), "refinements": steps}
     about |= {**how, "correlation": model.config.correlation}
@@ -265,15 +262,6 @@ def _solved(model: UnrolledFlow) -> DEQFlow:
     }
     found.load_state_dict(state)
     return found.eval()
-
-
-def _changed(solver: Solver, wanted: Wanted) -> Solver:
-    """A solver under other limits, or another one under the same limits."""
-    if wanted.solver is not None and wanted.solver != type(solver).__name__:
-        kept = {name: getattr(solver, name) for name in ("rtol", "atol", "max_evals")}
-        solver = getattr(solve, wanted.solver)(**kept)
-    given = {"rtol": wanted.rtol, "max_evals": wanted.max_evals}
-    return replace(solver, **{name: value for name, value in given.items() if value is not None})
 
 
 def _checksum(path: Path) -> str:

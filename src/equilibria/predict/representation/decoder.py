@@ -12,21 +12,18 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from equilibria import solve
 from equilibria.data.signals import Field, Points, ShapeField
 from equilibria.models import Model
 from equilibria.models.representation import gradient, hessian
 from equilibria.nn import using
 from equilibria.predict.representation import file
 from equilibria.predict.representation.file import Contents, InrError
+from equilibria.predict.solvers import changed
 from equilibria.solve import GMRES, Implicit, Solver, SolveWarning, Status
 from equilibria.stability.peak import peak_bytes
 from equilibria.train.memory import free_bytes
 
-__all__ = ["SOLVERS", "Decoded", "Decoder", "changed", "load"]
-
-SOLVERS = ("Picard", "AlternatingAnderson", "Anderson", "Broyden", "NewtonKrylov", "Auto")
-"""Solvers by name."""
+__all__ = ["Decoded", "Decoder", "load"]
 
 LARGEST = 16_384
 """Points that are decoded at a time, at most: more are no faster."""
@@ -322,17 +319,3 @@ def load(
         InrError: it is no such file, truncated, damaged or of a newer version.
     """
     return Decoder.of(file.read(Path(path)), dtype, device)
-
-
-def changed(
-    solver: Solver,
-    name: str | None = None,
-    rtol: float | None = None,
-    max_evals: int | None = None,
-) -> Solver:
-    """A solver under other limits, or another one under the same limits; None for no change."""
-    if name is not None and name != type(solver).__name__:
-        kept = {key: getattr(solver, key) for key in ("rtol", "atol", "max_evals")}
-        solver = getattr(solve, name)(**kept)
-    given = {"rtol": rtol, "max_evals": max_evals}
-    return replace(solver, **{key: value for key, value in given.items() if value is not None})

@@ -74,8 +74,8 @@ STUDY = Study(
         Table(
             title="Figure 7.7: residual and error",
             columns=[
-                *("network", "evaluations", "residual", "residual and error"),
-                *("flow still moves, px", "moves and error"),
+                *("network", "evaluations", "residual", "residual–error correlation"),
+                *("flow still moves, px", "movement–error correlation"),
             ],
             rows=_rows.correlations,
             note="Pearson's correlations over test pairs of all seeds; the recipe's solver from "

@@ -79,7 +79,7 @@ STUDY = Study(
         Table(
             title="Evaluations of a pair of frames",
             columns=[
-                *("network", "start", "seeds", "pairs begun there, %", "evaluations"),
+                *("network", "start", "seeds", "warm-started pairs, %", "evaluations"),
                 *("times those from zero", "flow apart, px", "all solves converged, %"),
             ],
             rows=_rows,
@@ -93,7 +93,7 @@ STUDY = Study(
             note=f"{CUTS} cuts to other drives a network.",
         ),
         Chart(
-            title="Evaluations of each pair, network of random starts",
+            title="Evaluations per pair, network trained from random starts",
             x="pair",
             y="evaluations",
             marks=Lines(

@@ -1,0 +1,34 @@
+"""A solver chosen for prediction, in place of the one that a network was trained with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from equilibria import solve
+from equilibria.solve import Solver
+
+__all__ = ["SOLVERS", "changed"]
+
+SOLVERS = ("AlternatingAnderson", "Anderson", "Broyden", "Picard", "NewtonKrylov", "Auto")
+"""Solvers by name."""
+
+
+def changed(
+    solver: Solver,
+    name: str | None = None,
+    rtol: float | None = None,
+    max_evals: int | None = None,
+) -> Solver:
+    """Return a solver under other limits, or another one under the same limits.
+
+    Args:
+        solver: to begin with.
+        name: one of `SOLVERS`; None for the same method.
+        rtol: relative tolerance; None for no change.
+        max_evals: evaluations, at most; None for no change.
+    """
+    if name is not None and name != type(solver).__name__:
+        kept = {key: getattr(solver, key) for key in ("rtol", "atol", "max_evals")}
+        solver = getattr(solve, name)(**kept)
+    given = {"rtol": rtol, "max_evals": max_evals}
+    return replace(solver, **{key: value for key, value in given.items() if value is not None})
