@@ -51,6 +51,16 @@ SHORT = {
     "flow/cost": ("Training step",),
     "flow/pairs": ("Generated pairs", "Figure 7.7: residual and error", "Sintel at half its size"),
     "flow/reuse": ("Evaluations of a pair of frames", "At a cut"),
+    "representation/image": ("camera, 64 x 64 pixels", "camera, 128 x 128 pixels"),
+    "representation/cost": ("Training step",),
+    "representation/reuse": ("Evaluations to .01 after step 100",),
+    "representation/gradients": ("Gradients",),
+    "representation/generalisation": (
+        "The implicit network less the explicit one of four layers and its size",
+    ),
+    "representation/sound": ("Bach, 1.5 s",),
+    "representation/film": ("Table 8.2: a street",),
+    "representation/shape": ("Figure 8.9: a knot",),
     "ernn/har": ("Table 3: HAR-2",),
     "ernn/adding": ("Steps until the error is below 0.01",),
     "ernn/order": ("Accuracy against K",),
@@ -131,7 +141,7 @@ def generate() -> None:
     pages["studies.md"] = listing()
     for name, titles in SHORT.items():
         family, _, item = name.partition("/")
-        stem = name.replace("/", "-") if family in ("flow", "inexact") else item
+        stem = name.replace("/", "-") if family in ("flow", "inexact", "representation") else item
         pages[f"short-{stem}.md"] = tables_only(name, results, titles)
     for words in ((), ("train", "digits"), *((name,) for name in COMMANDS)):
         pages[f"{'-'.join(('help', *words))}.txt"] = help_text(*words)

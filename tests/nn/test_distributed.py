@@ -103,6 +103,7 @@ def compare_sharded(rank, folder):
         assert "'recur' in the cell is sharded by fully_shard" in str(error)
     else:
         raise AssertionError("a sharded cell was accepted")
+    distributed.barrier()  # its parameters may still be on their way to the other process
     distributed.destroy_process_group()
 
 

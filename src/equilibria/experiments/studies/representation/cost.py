@@ -1,0 +1,95 @@
+"""Figure 8.5: time and memory of a training step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from equilibria.experiments.data import Data
+from equilibria.experiments.measures import timing
+from equilibria.experiments.published import BAI_2022
+from equilibria.experiments.studies.representation._networks import FILTERS, recipe
+from equilibria.experiments.study import Context, Point, Scale, Study
+from equilibria.experiments.views import NOT_RUN, Table
+from equilibria.train import evaluation, memory
+from equilibria.train.trainer import Trainer
+
+NETWORKS = ("implicit 1L-{0}D", "implicit 1L-{1}D", "explicit 4L-{1}D", "explicit 4L-{2}D")
+WIDTHS = {"cpu": (256, 128, 64), "gpu": (512, 256, 128)}
+MIB = 2**20
+
+
+def cost(context: Context) -> Iterable[dict[str, Any]]:
+    """Of each network `step_ms` of a training step, all interleaved; `bytes`, the peak of what a
+    step allocates, gradients included, and of it what the `cache` of states takes, which is kept
+    from step to step."""
+    trainers = {
+        _name(each): Trainer(each, context.tasks(each), evaluation.accelerator(each.precision))
+        for each in context.reads
+    }
+    times = timing.steps(trainers)
+    for name, trainer in trainers.items():
+        cache = 0 if trainer.reuse is None else trainer.reuse.cache.bytes
+        peak = memory.peak_bytes(trainer.train_step, trainer.accelerator.device)
+        yield {
+            "timed": name,
+            "step_ms": times[name]["step"],
+            "bytes": peak + cache,
+            "cache": cache,
+        }
+
+
+def _name(each: Any) -> str:
+    kind = "implicit" if each.model.implicit else "explicit"
+    return f"{kind} {each.model.layers}L-{each.model.width}D"
+
+
+def point(filters: str, scale: Scale) -> Point:
+    """Return the point that compares the networks with one kind of filters."""
+    names = [each.format(*WIDTHS[scale]) for each in NETWORKS]
+    base = "image-gpu" if scale == "gpu" else "image"
+    return Point(
+        factors={"filters": filters},
+        measures=[cost],
+        reads=[recipe(base, filters, name) for name in names],
+        settings={"networks": names},
+        minutes=1,
+    )
+
+
+def _rows(data: Data) -> Iterable[Sequence[Any]]:
+    found = data.series("step_ms")
+    for filters in FILTERS:
+        rows = found if found.empty else found[found["filters"] == filters]
+        if rows.empty:
+            yield [filters, NOT_RUN]
+            continue
+        rows = rows.set_index("timed")
+        base = rows.iloc[2]  # the explicit network of the width of the smaller implicit one
+        for name, row in rows.iterrows():
+            yield [
+                *(filters, name, row["step_ms"], row["step_ms"] / base["step_ms"]),
+                *(row["bytes"] / MIB, row["bytes"] / base["bytes"], row["cache"] / MIB),
+            ]
+
+
+STUDY = Study(
+    paper=BAI_2022,
+    item="Figure 8.5",
+    title="Cost of a representation",
+    description="Time and memory of a training step on all pixels of an image.",
+    note="camera at 128 x 128 pixels, recipe image, after a first step that solves. Medians of "
+    "steps of all networks, interleaved in one process. Memory: the peak of what a step allocates, "
+    "gradients included, and the states that are kept for the next.",
+    points=lambda scale: [point(filters, scale) for filters in FILTERS],
+    views=[
+        Table(
+            title="Training step",
+            columns=[
+                *("filters", "network", "step, ms", "times explicit 4L, equal width"),
+                *("memory, MiB", "times explicit 4L, equal width", "kept states, MiB"),
+            ],
+            rows=_rows,
+        )
+    ],
+)

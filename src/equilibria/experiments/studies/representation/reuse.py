@@ -1,0 +1,70 @@
+"""Figure 8.3: evaluations that lead to the equilibrium, from the last step's and from zero."""
+
+from __future__ import annotations
+
+from equilibria.experiments.measures.epochs import summary
+from equilibria.experiments.published import BAI_2022
+from equilibria.experiments.studies.representation._convergence import Warmth, warmth
+from equilibria.experiments.studies.representation._networks import FILTERS, recipe
+from equilibria.experiments.study import Point, Scale, Study
+from equilibria.experiments.training import Training
+from equilibria.experiments.views import Chart, Lines, Pivot, largest, median
+
+EARLY = 100
+"""Steps that the medians leave out."""
+
+STARTS = {
+    "kept": "the step before",
+    "zero": "zero",
+    "kept_point": "the step before, of each pixel",
+    "zero_point": "zero, of each pixel",
+}
+
+
+def point(filters: str, scale: Scale) -> Point:
+    """Return the point of a training that is probed all ten steps."""
+    size, network = {"cpu": (64, "implicit 1L-256D"), "gpu": (512, "implicit 1L-512D")}[scale]
+    frequencies = str(size / (2 if filters == "sines" else 1))
+    words = f"--task.size {size} --model.scale {frequencies} --epochs 100 --epoch_steps 10".split()
+    name = "image-gpu" if scale == "gpu" else "image"
+    found = Training(recipe=recipe(name, filters, network, *words), minutes=3, probe=Warmth())
+    return Point(
+        factors={"filters": filters, "network": network},
+        measures=[summary, warmth],
+        runs={"run": found},
+    )
+
+
+STUDY = Study(
+    paper=BAI_2022,
+    item="Figure 8.3",
+    title="States of the step before",
+    description="Evaluations to the equilibrium from the states that a training keeps.",
+    note="camera at 64 x 64 pixels, recipe image: one evaluation in each step. Counted after each "
+    "ten steps, for the weights of the next one: evaluations of f by fixed-point iteration until "
+    "||f(z) - z|| <= .01 ||f(z)||, one norm over all pixels as in the thesis, or of each pixel.",
+    points=lambda scale: [point(filters, scale) for filters in FILTERS],
+    views=[
+        Pivot(
+            title=f"Evaluations to .01 after step {EARLY}",
+            index={"filters": "filters", "network": "network"},
+            whole=True,
+            values={
+                f"from {words}: median": lambda rows, name=name: median(name)(
+                    rows[rows["step"] > EARLY]
+                )
+                for name, words in STARTS.items()
+            }
+            | {"largest, from the step before": largest("kept"), "PSNR, dB": "psnr"},
+            note="Of each pixel: the median over the pixels, then over the steps.",
+        ),
+        Chart(
+            title="Evaluations to .01, Fourier filters",
+            x="step",
+            y="evaluations",
+            marks=Lines(x="step", y=tuple(STARTS)[:2], where={"filters": "Fourier"}, label=STARTS),
+            zero=True,
+            whole_x=True,
+        ),
+    ],
+)
