@@ -10,6 +10,7 @@ import torch
 
 import equilibria as eq
 from equilibria.solve import Phantom, SolveError, SolveWarning, Status, advance, fixed_point
+from equilibria.stability.peak import peak_bytes
 
 
 @pytest.fixture
@@ -277,3 +278,19 @@ def test_the_jacobian_penalty_of_a_step(problem):
     f, wanted, z, x, _ = problem
     penalty = eq.stability.jacobian_penalty(advance(f, z, x), samples=4)
     assert torch.autograd.grad(penalty, wanted[0])[0].abs().sum() > 0
+
+
+def test_the_state_before_is_not_kept_in_memory():
+    """Its place in a cache is taken by the next one: the graph must not keep it alive."""
+    x = torch.randn(1024, 1024, requires_grad=True)
+
+    def step():
+        z = torch.zeros(1024, 1024)
+        sol = advance(lambda z, x: torch.tanh(z + x), z, x, adjoint=eq.JacobianFree())
+        del z
+        room = torch.zeros(4096, 1024)
+        sol.value.sum().backward()
+        return room
+
+    step()  # allocates the gradient
+    assert peak_bytes(step) < (16 + 4 + 4 + 2) * 2**20  # room, value, one product

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from equilibria.solve import private
 from equilibria.solve.adjoints import Adjoint, Audited, Implicit
@@ -110,10 +111,13 @@ def advance(
     if tracked:
         begin: Any = _Start
         correct: Any = _Corrected
-        at: Leaves = list(begin.apply(*[x.detach().requires_grad_() for x in start]))
+        # A leaf of its own would keep z for as long as the graph lives: the edge of this one does
+        # not, and z is free once its place in a cache is taken.
+        leaf = start[0].new_empty(0).requires_grad_()
+        at: Leaves = list(begin.apply(leaf, *(x.detach() for x in start)))
         with private.for_many_backwards():
             image = equation.evaluate(at, p)
-        value = list(correct.apply(equation, len(at), *at, *image))
+        value = list(correct.apply(equation, [get_gradient_edge(x) for x in at], *image))
     else:
         value = image = equation.evaluate(start, p)
     status, stats = _judged(equation, start, [x.detach() for x in image])
@@ -131,12 +135,12 @@ class _Start(torch.autograd.Function):
     """z, as a node of the graph that hands no gradient on: the state is a constant."""
 
     @staticmethod
-    def forward(*z: Tensor) -> tuple[Tensor, ...]:
+    def forward(leaf: Tensor, *z: Tensor) -> tuple[Tensor, ...]:
         return tuple(x.view_as(x) for x in z)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.count = len(inputs)
+        ctx.count = len(inputs)  # that of the leaf among them
         ctx.set_materialize_grads(False)
 
     @staticmethod
@@ -151,23 +155,23 @@ class _Corrected(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(equation: Nonlinear, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return tuple(x.view_as(x) for x in tensors[count:])
+    def forward(
+        equation: Nonlinear, edges: list[GradientEdge], *image: Tensor
+    ) -> tuple[Tensor, ...]:
+        return tuple(x.view_as(x) for x in image)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.equation, ctx.count, *tensors = inputs
-        ctx.save_for_backward(*tensors)
+        ctx.equation, ctx.edges, *image = inputs
+        ctx.save_for_backward(*image)
         ctx.set_materialize_grads(False)
 
     @staticmethod
     @boundary
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         equation: Nonlinear = ctx.equation
-        n: int = ctx.count
-        nothing: list[Tensor | None] = [None] * (2 + n)
         if all(g is None for g in grads):
-            return (*nothing, *[None] * n)
+            return (None, None, *grads)
         if torch.is_grad_enabled():
             raise RuntimeError(
                 "advance has no second derivative: it takes the state z for a constant, so "
@@ -178,14 +182,13 @@ class _Corrected(torch.autograd.Function):
                 "advance has no gradients in batches by is_grads_batched=True or "
                 "torch.autograd.functional.jacobian(vectorize=True): leave the option out"
             )
-        tensors: Leaves = list(ctx.saved_tensors)
-        at, image = tensors[:n], tensors[n:]
+        image: Leaves = list(ctx.saved_tensors)
         g = [
             torch.zeros_like(x) if each is None else each
             for x, each in zip(image, grads, strict=True)
         ]
-        u = equation.derivative.first_order(equation, Linearisation(image, at, []), g)
-        return (*nothing, *u)
+        u = equation.derivative.first_order(equation, Linearisation(image, ctx.edges, []), g)
+        return (None, None, *u)
 
 
 def _derivative(adjoint: Adjoint) -> ImplicitAdjoint:

@@ -9,15 +9,20 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 
 from equilibria.solve import private
 from equilibria.solve.status import SolveWarning
 from equilibria.solve.tree import Leaves
 
 Function = Callable[..., tuple[Tensor, ...]]
+
+Followed = Tensor | GradientEdge
+"""What a product is asked of."""
 
 
 def pullback(function: Function, primals: Leaves, cotangents: Leaves) -> Leaves:
@@ -91,22 +96,24 @@ def pushforward(
 
 def _grad(
     outputs: Sequence[Tensor],
-    inputs: Sequence[Tensor],
+    inputs: Sequence[Followed],
     cotangents: Sequence[Tensor],
     *,
     keep: bool,
     create: bool = False,
 ) -> Leaves:
-    """torch.autograd.grad, with zeros where an output depends on no input."""
+    """torch.autograd.grad of a map into its own space, with zeros where no output depends on an
+    input."""
     found = _sparse_grad(outputs, inputs, cotangents, keep=keep, create=create)
     return [
-        torch.zeros_like(x) if each is None else each for x, each in zip(inputs, found, strict=True)
+        torch.zeros_like(c) if each is None else each
+        for c, each in zip(cotangents, found, strict=True)
     ]
 
 
 def _sparse_grad(
     outputs: Sequence[Tensor],
-    inputs: Sequence[Tensor],
+    inputs: Sequence[Followed],
     cotangents: Sequence[Tensor],
     *,
     keep: bool,
@@ -120,7 +127,7 @@ def _sparse_grad(
         return private.run_backward([o for o, _ in live], [c for _, c in live], inputs, keep=keep)
     return torch.autograd.grad(
         [o for o, _ in live],
-        list(inputs),
+        cast(Any, inputs),
         [c for _, c in live],
         create_graph=True,
         allow_unused=True,
@@ -132,7 +139,8 @@ class Linearisation:
 
     Args:
         value: f(z, p), which depends on `z` and `p` by autograd's graph.
-        z: the state that products with df/dz are of.
+        z: the state that products with df/dz are of, or the edges of the graph where it entered,
+            which do not keep it.
         p: the parameters; those that require a gradient are leaves.
         around: entered for every product; f may be evaluated again there, by a checkpoint in it.
         held: to be entered once by who takes products, for the same reason: what f closes over
@@ -146,7 +154,7 @@ class Linearisation:
     def __init__(
         self,
         value: Leaves,
-        z: Leaves,
+        z: Sequence[Followed],
         p: Leaves,
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
         held: AbstractContextManager[None] | None = None,
@@ -231,6 +239,6 @@ class Linearisation:
     def _evaluate_uncompiled(self) -> None:
         assert self._evaluate is not None
         with torch.enable_grad(), private.run_eagerly():
-            self.value = self._evaluate(self.z, self.p)
+            self.value = self._evaluate(cast(Leaves, self.z), self.p)
         self.uncompiled = True
         self._doubled = None

@@ -74,7 +74,7 @@ class GraphKeeper(Jacobian):
         def by_graph(v: Rows) -> Rows:
             if among is None:
                 return layout.rows(latest.direct(layout.leaves(v)))
-            samples = latest.z[0].shape[0]
+            samples = latest.value[0].shape[0]
             v = [row.new_zeros(samples, row.shape[1]).index_copy_(0, among, row) for row in v]
             return select(layout.rows(latest.direct(layout.leaves(v))), among)
 

@@ -285,7 +285,11 @@ def has_tangent(tensor: Tensor) -> bool:
 
 
 def run_backward(
-    outputs: Sequence[Tensor], cotangents: Sequence[Tensor], inputs: Sequence[Tensor], *, keep: bool
+    outputs: Sequence[Tensor],
+    cotangents: Sequence[Tensor],
+    inputs: Sequence[Tensor | graph.GradientEdge],
+    *,
+    keep: bool,
 ) -> Sequence[Tensor | None]:
     """torch.autograd.grad without create_graph, and without the checks it makes each time.
 

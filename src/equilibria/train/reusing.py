@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -71,12 +72,15 @@ class Reuse:
         """Return the prediction for a batch: by one evaluation, once each sample is known."""
         with self.accelerator.autocast():
             prediction = reuse(self.model, batch.inputs, self.cache, batch.numbers)
-        overall = prediction.solution.stats.overall
+        # What else it knows f by keeps the operands in memory. The regulariser would need it, and
+        # recipes have either that or reuse.
+        solution = replace(prediction.solution, _evaluate=None)
+        overall = solution.stats.overall
         if overall is None:
             self._solves += 1
         else:
             self._overall.append(float(overall))
-        return prediction
+        return prediction._replace(solutions=(solution,))
 
     def finish_epoch(self) -> dict[str, Any]:
         """Return what the epoch's record holds of its steps, under "reuse".
