@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -127,7 +127,7 @@ def _sparse_grad(
         return private.run_backward([o for o, _ in live], [c for _, c in live], inputs, keep=keep)
     return torch.autograd.grad(
         [o for o, _ in live],
-        cast(Any, inputs),
+        list(cast(Sequence[Tensor], inputs)),
         [c for _, c in live],
         create_graph=True,
         allow_unused=True,
