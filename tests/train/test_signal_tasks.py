@@ -118,6 +118,12 @@ def test_each_kind_of_file_fills_in_the_network(png, wav, film):
         assert suited_scale(task.signal.field, sines=True) == config.scale / 2
 
 
+def test_the_frequencies_suit_what_is_between_the_learned_pixels(png):
+    task = SignalRepresentation(data=str(png), split="quarter").load()
+    config = task.complete(recipes.parse(TREE).model)
+    assert config.scale == 16 / 4
+
+
 def test_a_model_for_another_signal_is_refused(png):
     task = SignalRepresentation(data=str(png)).load()
     with pytest.raises(ValueError, match=r"model.outputs is 3, and waves.png has 1"):

@@ -52,8 +52,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--data",
         type=str,
-        help="text file, .npz file of graphs, or folder of images, images and masks, sequences, or "
-        "graphs, to train on; or name of a data set",
+        help="text file, .npz file of graphs, image, WAV file or mesh, or folder of images, images "
+        "and masks, frames, sequences, or graphs, to train on; or name of a data set",
     )
     parser.add_data_dir()
     parser.add_device()

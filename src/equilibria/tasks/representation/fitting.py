@@ -33,13 +33,16 @@ SOLID = 32.0
 """Scale for a shape."""
 
 
-def complete(config: ModelConfig, field: Field | ShapeField, name: str) -> ModelConfig:
+def complete(
+    config: ModelConfig, field: Field | ShapeField, name: str, *, held_out: bool = False
+) -> ModelConfig:
     """Return the config of a network of coordinates with what the signal says filled in.
 
     Args:
         config: what the recipe says.
         field: of the signal.
         name: of the signal.
+        held_out: whether pixels between those learned are what matters.
 
     Raises:
         ValueError: it is of no such network, or of one for another signal.
@@ -57,20 +60,26 @@ def complete(config: ModelConfig, field: Field | ShapeField, name: str) -> Model
                 f"model.{key} is {given}, and {name} has {value}: set it to that, or to null"
             )
     if isinstance(config, LayeredConfig) and config.scale is None:
-        facts["scale"] = suited_scale(field, sines=isinstance(config, SineConfig))
+        sines = isinstance(config, SineConfig)
+        facts["scale"] = suited_scale(field, sines=sines, held_out=held_out)
     return replace(config, **facts)
 
 
-def suited_scale(field: Field | ShapeField, *, sines: bool = False) -> float:
+def suited_scale(
+    field: Field | ShapeField, *, sines: bool = False, held_out: bool = False
+) -> float:
     """Return the scale of frequencies that suits a signal where a recipe leaves it open.
 
     Of images and films it is the pixels of the longer side, twice what the released code takes; of
-    sounds 3,600 for each second, as the released 25,000 for 7 s; of shapes 32. Where the activation
-    is a sine it is half of that.
+    sounds 3,600 for each second, as the released 25,000 for 7 s; of shapes 32. Where every second
+    row and column is learned, and the pixels between them are to be predicted, it is a quarter of
+    the longer side, as released: higher frequencies fit what is learned and err in between. Where
+    the activation is a sine it is half of that.
 
     Args:
         field: of the signal.
         sines: whether the network's activation is a sine, in place of filters.
+        held_out: whether it is to predict the pixels between those that it learns.
     """
     if isinstance(field, ShapeField):
         scale = SOLID
@@ -78,7 +87,7 @@ def suited_scale(field: Field | ShapeField, *, sines: bool = False) -> float:
         assert field.rate is not None  # as `Field` has checked
         scale = PITCH * field.shape[0] / field.rate
     else:
-        scale = float(max(field.shape[-2:]))
+        scale = float(max(field.shape[-2:])) / (4 if held_out else 1)
     return scale / 2 if sines else scale
 
 

@@ -114,7 +114,8 @@ class GridTask(SampleTask):
 
     @override
     def complete(self, config: ModelConfig) -> ModelConfig:
-        return complete(config, self.signal.field, self.signal.name)
+        held_out = self.split == "quarter"
+        return complete(config, self.signal.field, self.signal.name, held_out=held_out)
 
     @override
     def feed(self, batch_size: int, seed: int) -> Feed:
