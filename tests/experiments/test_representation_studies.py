@@ -1,6 +1,7 @@
 """Networks of coordinates: sizes, costs and trainings, on tiny signals."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,7 +35,7 @@ from equilibria.train import recipe as recipes
 SHORT = ["--epochs", "2", "--epoch_steps", "2", "--probes", "4"]
 
 
-def cells(view, data):
+def cells(view: Any, data: Any) -> list[dict[str, Any]]:
     grid = view.render(data)
     return [dict(zip(grid.columns, row, strict=True)) for row in grid.rows]
 
@@ -42,7 +43,7 @@ def cells(view, data):
 @pytest.fixture
 def run(monkeypatch, tmp_path):
     """Runs a study on tiny signals and networks: run(study, keep) -> its rows."""
-    values = np.random.default_rng(0).integers(0, 255, (12, 12), dtype=np.uint8)
+    values = np.random.default_rng(0).integers(0, 255, (16, 16), dtype=np.uint8)
     Image.fromarray(values).save(tmp_path / "image.png")
     wave = np.sin(np.arange(60) / 5) * 20_000
     wavfile.write(tmp_path / "sound.wav", 1_000, wave.astype(np.int16))
@@ -52,7 +53,7 @@ def run(monkeypatch, tmp_path):
         Image.fromarray(np.roll(values, number, 1)).save(frames / f"{number}.png")
     own = ["--task.signal", "null", "--task.data"]
     tiny = {
-        "image": [*own, str(tmp_path / "image.png"), "--task.size", "12"],
+        "image": [*own, str(tmp_path / "image.png"), "--task.size", "16"],
         "sound": [*own, str(tmp_path / "sound.wav"), "--task.rate", "1000"],
         "film": [*own, str(frames), "--task.size", "12", "--task.frames", "3"],
         "shape": ["--task.test", "50", "--batch_size", "40"],
@@ -151,7 +152,7 @@ def test_steps_are_timed_and_their_memory_counted(run, monkeypatch):
     assert len(rows) == 12
     for place, row in enumerate(rows):
         assert row["step, ms"] > 0
-        kept = 4 * 8 * 144 + 144 if place % 4 < 2 else 0  # float32 states, and which are known
+        kept = 4 * 8 * 256 + 256 if place % 4 < 2 else 0  # float32 states, and which are known
         assert row["kept states among it, MiB"] * cost.MIB == kept
         assert row["memory, MiB"] * cost.MIB > kept
 
@@ -202,7 +203,7 @@ def test_networks_are_compared_image_by_image(run, monkeypatch):
     data = run(generalisation.STUDY)
     rows = cells(generalisation.STUDY.views[0], data)
     assert len(rows) == (5 + 2) * 2 and all(row["PSNR, dB"] for row in rows)
-    assert data.points["points"].eq(36).all()  # a quarter of 12 x 12
+    assert data.points["points"].eq(64).all()  # a quarter of 16 x 16
     differences = cells(generalisation.STUDY.views[1], data)
     assert [row["scale"] for row in differences] == 2 * ["n/4", "n/2", generalisation.BETTER]
     published = cells(generalisation.STUDY.views[2], data)
@@ -224,6 +225,11 @@ def test_each_network_is_compared_at_its_better_scale():
         ["n/4", -0.25], ["n/2", 3.5], [generalisation.BETTER, 0.75]
     ]  # fmt: skip
     assert rows[2][5] == "2 of 2"
+    # Of what has been measured of one scale alone, that scale is shown; and images that both have.
+    early = [i for i, each in enumerate(factors) if each["scale"] == "n/4"][:3]
+    known = pd.DataFrame([figures[i] for i in early])
+    rows = list(generalisation._rows(Data.of(known, [factors[i] for i in early])))
+    assert [row[2:4] + row[5:] for row in rows] == [["n/4", -0.5, "0 of 1"]]
 
 
 @pytest.mark.parametrize("study", [sound, film, shape])

@@ -239,3 +239,11 @@ def test_what_is_no_coordinate_is_refused(x, error, words, explicit):
 
 def test_every_kind_has_an_explicit_counterpart():
     assert sorted(EXPLICIT) == KINDS
+
+
+def test_a_negative_gamma_counts_as_none():
+    gabor = build("gabor").injection.first
+    with torch.no_grad():
+        gabor.gamma[3] = -2.0
+    x = points(6)
+    torch.testing.assert_close(gabor(x)[:, 3], gabor.phases(x).sin()[:, 3])

@@ -239,3 +239,50 @@ def test_a_step_has_the_gradient_of_the_series_at_its_state(kind, terms):
     assert torch.equal(step, model.deq.cell(z, *model.inject(x)))
     found = torch.autograd.grad(step, wanted, g)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_a_numbered_sample_that_is_not_finite_is_forgotten():
+    model, x, cache = build("fourier", bound=None), points(5), Cache(5)
+    with torch.no_grad():
+        reuse(model, x, cache)
+        states = cache.read().clone()
+        states[3] = torch.inf
+        cache.write(states)
+        reuse(model, x[[4, 3]], cache, torch.tensor([4, 3]))
+    known = [cache.known(torch.tensor([i])) for i in range(5)]
+    assert known == [True, True, True, False, True]
+    assert (cache.read()[3] == 0).all() and (cache.read()[1] != 0).any()
+
+
+def test_a_batch_with_new_samples_begins_at_what_is_known():
+    model = build("fourier", solver=eq.Picard(rtol=1e-6, max_evals=200))
+    x, cache = points(4), Cache(4)
+    with torch.no_grad():
+        reuse(model, x[:2], cache, torch.tensor([0, 1]))
+        evals = reuse(model, x, cache).solution.stats.evals
+    assert evals[:2].tolist() == [1, 1] and (evals[2:] > 1).all()
+
+
+def test_a_loaded_cache_writes_to_its_own_memory():
+    given = {"known": torch.ones(3, dtype=torch.bool), "states": torch.ones(3, 2)}
+    cache = Cache(3)
+    cache.load_state_dict(given)
+    cache.write(torch.zeros(1, 2), torch.tensor([1]))
+    cache.forget(torch.tensor([2]))
+    assert (given["states"] == 1).all() and given["known"].all()
+
+
+def test_states_of_narrow_parameters_are_read_in_float32():
+    model = build("fourier").to(torch.bfloat16)
+    x, cache = points(4).to(torch.bfloat16), Cache(4, dtype=torch.bfloat16)
+    cache.write(torch.zeros(4, 8))
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        value = reuse(model, x, cache).solution.value
+    assert value.dtype == torch.float32
+
+
+def test_an_index_of_another_length_is_refused_before_the_solve():
+    model, cache = build("fourier"), Cache(4)
+    with pytest.raises(ValueError, match="the index is of 2 and the batch has 3"):
+        reuse(model, points(3), cache, torch.tensor([0, 1]))
+    assert cache.empty

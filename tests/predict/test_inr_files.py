@@ -12,6 +12,7 @@ import equilibria as eq
 from equilibria.data.signals import Mesh, Shape
 from equilibria.models.representation import gradient
 from equilibria.predict.representation import InrError, load
+from equilibria.predict.representation.decoder import Decoder
 from equilibria.predict.representation.encoding import encode, measure
 from equilibria.predict.representation.jpeg import beside
 from equilibria.predict.representation.weights import narrowed, widened
@@ -335,3 +336,30 @@ def test_only_images_have_a_jpeg():
         beside(signal("sound"), 100, 10.0)
     with pytest.raises(ValueError, match="no image in grey or RGB"):
         beside(signal(channels=2), 100, 10.0)
+
+
+@pytest.mark.parametrize("changes", [{"rtol": 0.1}, {"rtol": 1e-3}, {"rtol": 1e-3, "atol": 0.5}])
+def test_a_derivative_is_of_its_own_tolerance(changes):
+    field = signal().field
+    model = network(field).eval()
+    found = Decoder(model, field, eq.Picard(max_evals=300, **changes), {}).gradient()
+    with eq.nn.using(model, eq.Picard(rtol=1e-6, max_evals=300)):
+        exact = eq.Implicit(linear=eq.GMRES(rtol=1e-6))
+        want = gradient(model, field.points()[:], adjoint=exact)
+    torch.testing.assert_close(found.reshape(want.shape), want, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize("inputs", [1, 2, 3])
+def test_frequencies_of_each_kind_of_signal_are_exact(inputs, bits):
+    frequencies = 300 * torch.rand(16, inputs)
+    assert torch.equal(narrowed({"w": frequencies}, bits)["w"], frequencies)
+
+
+@pytest.mark.parametrize("low", [0.0, 0.5, 1.0, 100.0])
+def test_eight_bits_err_by_less_than_a_step(low):
+    torch.manual_seed(0)
+    rows = low + 0.02 * torch.rand(32, 40)
+    step = (rows.amax(1) - rows.amin(1)) / 255
+    error = (widened(narrowed({"w": rows}, 8))["w"] - rows).abs()
+    assert (error <= 0.7 * step[:, None] + 1e-6 * low).all()

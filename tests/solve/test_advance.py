@@ -10,6 +10,7 @@ import torch
 
 import equilibria as eq
 from equilibria.solve import Phantom, SolveError, SolveWarning, Status, advance, fixed_point
+from equilibria.solve.advance import advances
 from equilibria.stability.peak import peak_bytes
 
 
@@ -294,3 +295,40 @@ def test_the_state_before_is_not_kept_in_memory():
 
     step()  # allocates the gradient
     assert peak_bytes(step) < (16 + 4 + 4 + 2) * 2**20  # room, value, one product
+
+
+@pytest.mark.parametrize("coupled", [True, torch.tensor([0, 0, 1, 1])], ids=["all", "groups"])
+def test_status_of_rows_that_are_one_sample(coupled):
+    z = torch.ones(4, 6)
+    for rtol, status in ((1e-2, eq.Status.CONVERGED), (1e-4, eq.Status.MAX_EVALS)):
+        solver = eq.Picard(rtol=rtol, per_row=True)
+        sol = advance(lambda z: z + 1e-3, z, coupled=coupled, solver=solver)
+        assert (sol.status == status).all()
+
+
+def test_an_absolute_tolerance_of_ragged_samples():
+    rows, step = torch.tensor([0, 0, 0, 1]), torch.tensor([1.0, 1.0, 1.0, 1.2])[:, None] * 1e-3
+    solver = eq.Picard(rtol=0.0, atol=1.1e-3)
+    sol = advance(lambda z: z + step, torch.zeros(4, 50), coupled=rows, solver=solver)
+    assert sol.status.tolist() == [eq.Status.CONVERGED, eq.Status.MAX_EVALS]
+
+
+@pytest.mark.parametrize(
+    "adjoint",
+    [
+        eq.Implicit(guess=eq.Shine()),
+        eq.Implicit(preconditioner=eq.Shine(), linear=eq.GMRES()),
+    ],
+)
+def test_an_adjoint_that_needs_an_inverse_is_refused(adjoint):
+    assert not advances(adjoint)
+    with pytest.raises(TypeError, match="advance cannot use Implicit"):
+        advance(lambda z: z / 2, torch.ones(2, 3), adjoint=adjoint)
+
+
+def test_which_adjoints_advance():
+    for adjoint in (eq.Implicit(), eq.JacobianFree(), eq.NeumannPhantom(steps=2)):
+        assert advances(adjoint)
+    # An audited one comes to Phantom on its way up.
+    for adjoint in (None, eq.Audited(), eq.Phantom(), eq.Unrolled(), eq.Shine()):
+        assert not advances(adjoint)

@@ -58,7 +58,8 @@ def advance(
     iterate that it has evaluated, and a chain of such solves would never move.
 
     Args:
-        f: z, *operands -> z, as of `fixed_point`.
+        f: z, *operands -> z, as of `fixed_point`, without `torch.utils.checkpoint`: what that runs
+            again in backward would see the weights of then.
         z: where f is evaluated; it gets no gradient.
         operands: as of `fixed_point`.
         solver: whose rtol, atol and per_row decide the status; default `AlternatingAnderson()`.
@@ -189,6 +190,12 @@ class _Corrected(torch.autograd.Function):
         ]
         u = equation.derivative.first_order(equation, Linearisation(image, ctx.edges, []), g)
         return (None, None, *u)
+
+
+def advances(adjoint: Adjoint | None) -> bool:
+    """Does an adjoint find a gradient from one evaluation, whatever becomes of it in training?"""
+    rungs = adjoint.ladder if isinstance(adjoint, Audited) else (adjoint,)
+    return all(isinstance(each, ImplicitAdjoint) and not each.needs_inverse for each in rungs)
 
 
 def _derivative(adjoint: Adjoint) -> ImplicitAdjoint:

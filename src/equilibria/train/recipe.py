@@ -16,6 +16,7 @@ from equilibria.models import ForwardBackward, ModelConfig, PeacemanRachford
 from equilibria.models.recurrent import CELLS
 from equilibria.models.registry import CONFIGS, LAYER
 from equilibria.solve import Adjoint, AlternatingAnderson, Implicit, Solver
+from equilibria.solve.advance import advances
 from equilibria.stability import FixedPointCorrection
 from equilibria.tasks import TASKS, Task, TaskConfig
 from equilibria.train import config, yaml_text
@@ -34,7 +35,6 @@ from equilibria.train.optimiser import (
 )
 from equilibria.train.pretrain import ShallowStart
 from equilibria.train.regulariser import EvaluationBudget, JacobianPenalty
-from equilibria.train.reusing import takes
 
 METHODS: dict[str, type] = {
     **{cls.__name__: cls for cls in (Adam, AdamW, SGD, Constant, Cosine, Poly, OneCycle)},
@@ -204,7 +204,7 @@ class Recipe:
         """Raise ValueError if a step cannot do with one evaluation."""
         if not self.reuse:
             return
-        if not takes(self.adjoint):
+        if not advances(self.adjoint):
             raise ValueError(
                 f"adjoint is {type(self.adjoint).__name__}, and reuse takes one evaluation a step, "
                 "which it cannot differentiate: choose JacobianFree, NeumannPhantom or Implicit, "

@@ -14,21 +14,9 @@ from torch.utils import _pytree as pytree
 
 from equilibria.models import EquilibriumModel, Prediction
 from equilibria.models.representation import Cache, reuse
-from equilibria.solve import (
-    Adjoint,
-    Audited,
-    Implicit,
-    JacobianFree,
-    NeumannPhantom,
-)
 from equilibria.tasks import Batch, Task
 
-__all__ = ["Reuse", "takes"]
-
-
-def takes(adjoint: Adjoint | None) -> bool:
-    """Return whether an adjoint finds a gradient from one evaluation; see `DEQ.advance`."""
-    return isinstance(adjoint, Implicit | JacobianFree | NeumannPhantom | Audited)
+__all__ = ["Reuse"]
 
 
 class Reuse:
@@ -59,14 +47,15 @@ class Reuse:
             inputs = pytree.tree_map_only(
                 Tensor, lambda x: x.to(accelerator.device), task.sample("train", 1).inputs
             )
-            self.width = model.inject(inputs)[0][0].numel()
+            state = model.deq.start(*model.inject(inputs))
+            self.width = state.numel() * state.element_size()
         self._overall: list[float] = []
         self._solves = 0
 
     @property
     def bytes(self) -> int:
         """Memory of the cache once each sample has been seen."""
-        return self.cache.samples * (4 * self.width + 1)
+        return self.cache.samples * (self.width + 1)
 
     def predict(self, batch: Batch) -> Prediction:
         """Return the prediction for a batch: by one evaluation, once each sample is known."""

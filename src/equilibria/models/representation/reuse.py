@@ -204,11 +204,11 @@ def reuse(model: EquilibriumModel, x: Any, cache: Cache, index: Tensor | None = 
         >>> for _ in range(steps):
         ...     loss = (reuse(model, coordinates, cache).output - target).square().mean()
     """
-    rows = cache.samples if index is None else None
-    if rows is not None and isinstance(x, Tensor) and len(x) != rows:
+    rows = cache.samples if index is None else len(index)
+    if isinstance(x, Tensor) and len(x) != rows:
+        of = f"the cache is of {rows} samples" if index is None else f"the index is of {rows}"
         raise ValueError(
-            f"the cache is of {rows} samples and the batch has {len(x)}: give the samples' numbers "
-            "as index"
+            f"{of} and the batch has {len(x)}: give the number of each of its samples as index"
         )
     if cache.known(index):
         prediction = model.advance(x, cache.read(index, dtype=_dtype(model)))

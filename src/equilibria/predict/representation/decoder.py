@@ -268,7 +268,7 @@ class Decoder:
         if self.solver is None:
             return Decoded(derivative(self.model, x).detach().cpu(), None, None)
         rtol = min(self.solver.finest, EXACT[self.dtype])
-        solver = replace(self.solver, rtol=rtol)
+        solver = replace(self.solver, rtol=rtol, atol=0.0)
         solved = self._values(x, solver)
         adjoint = Implicit(linear=GMRES(rtol=rtol, max_evals=max(100, solver.max_evals)))
         found = derivative(self.model, x, solver=solver, adjoint=adjoint)
