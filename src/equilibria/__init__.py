@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from equilibria import data, models, nn, stability, theory
-    from equilibria.nn import DEQ
+    from equilibria.nn import DEQ, distil
     from equilibria.solve import (
         GMRES,
         AlternatingAnderson,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         JacobianFree,
         Neumann,
         NeumannPhantom,
+        NeuralSolver,
         NewtonKrylov,
         Phantom,
         Picard,
@@ -59,6 +60,7 @@ __all__ = [
     "JacobianFree",
     "Neumann",
     "NeumannPhantom",
+    "NeuralSolver",
     "NewtonKrylov",
     "Phantom",
     "Picard",
@@ -71,6 +73,7 @@ __all__ = [
     "Status",
     "Unrolled",
     "data",
+    "distil",
     "fixed_point",
     "models",
     "nn",
@@ -88,7 +91,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"equilibria.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'equilibria' has no attribute {name!r}")
-    room = "equilibria.nn" if name == "DEQ" else "equilibria.solve"
+    room = "equilibria.nn" if name in ("DEQ", "distil") else "equilibria.solve"
     value = globals()[name] = getattr(importlib.import_module(room), name)
     return value
 

@@ -93,7 +93,7 @@ def test_a_state_of_any_shape_is_iterated(name, tmp_path):
     x = next(pairs(task, "valid", 6)).inputs
     with torch.no_grad():
         operands = model.inject(x)
-        z = model.deq._start(operands)
+        z = model.deq.start(*operands)
         for _ in range(5):
             z = model.deq.cell(z, *operands)
         expected = model.readout(z)

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser, UserError
+from equilibria.cli.solving import add_solver, solve_by
 from equilibria.cli.status import DONE, UNHEALTHY
 from equilibria.metric import Metric
 from equilibria.stability import Examination
@@ -45,6 +46,7 @@ def main(argv: Sequence[str]) -> int:
         "--starts", type=int, default=4, help="alternative starts to solve from (default: 4)"
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the starts (default: 0)")
+    add_solver(parser)
     parser.add_data_dir()
     parser.add_device(usual="cpu")
     arguments = parser.parse_args(list(argv))
@@ -54,6 +56,7 @@ def main(argv: Sequence[str]) -> int:
             raise UserError(f"--{option} must be 1 or more; got {value}")
     where = device(arguments.device)
     loaded = run.load(arguments.run, data_dir=arguments.data_dir)
+    solve_by(arguments.solver, loaded)
     console = Output(quiet=arguments.quiet)
     examination = examine(
         loaded,

@@ -29,6 +29,7 @@ from rich.table import Table
 from equilibria.cli.context import looking_back
 from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser, UserError
+from equilibria.cli.solving import add_solver, solve_by
 from equilibria.cli.status import DONE, UNHEALTHY
 from equilibria.cli.views import add_views, changes_of, viewed
 from equilibria.metric import LOSS
@@ -73,6 +74,7 @@ def main(argv: Sequence[str]) -> int:
         "place of the run's own data; all of a file, or of a folder without train and test, is the "
         "test set",
     )
+    add_solver(parser)
     add_views(parser)
     parser.add_data_dir()
     parser.add_device()
@@ -86,6 +88,7 @@ def main(argv: Sequence[str]) -> int:
     loaded = run.load(
         folder.path, data_dir=arguments.data_dir, other=arguments.data, changes=changes
     )
+    solver = solve_by(arguments.solver, loaded)
     views = changes_of(arguments, recipe)
     task = loaded.data
     if arguments.budgets is not None:
@@ -110,7 +113,7 @@ def main(argv: Sequence[str]) -> int:
     console = Output(quiet=arguments.quiet)
     with console.status("Evaluating ..."):
         result = measure(loaded, accelerator, split=arguments.split, limits=limits, views=views)
-    changes = {**changes, **views}
+    changes = {**changes, **solver, **views}
     wrong = _not_finite(result, loaded)
     status = UNHEALTHY if wrong else DONE
     if not accelerator.is_main_process:

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from equilibria.cli.context import has_memory, looking_back
 from equilibria.cli.parser import Parser, UserError
+from equilibria.cli.solving import add_solver, solve_by
 from equilibria.data.text import Vocabulary
 from equilibria.data.text.vocabulary import split_words
 from equilibria.models.sequence.base import SequenceModel
@@ -63,11 +64,13 @@ def main(argv: Sequence[str]) -> None:
         action="store_true",
         help="start each solve from the layer's own start, not from an earlier equilibrium",
     )
+    add_solver(parser)
     parser.add_device()
     arguments = parser.parse_args(list(argv))
     _check(arguments)
     where = device(arguments.device)
     loaded = load(Path(arguments.run), arguments.memory)
+    solve_by(arguments.solver, loaded)
     model, vocabulary = cast(SequenceModel, loaded.model), vocabulary_of(loaded)
     prompt = read(vocabulary, arguments.prompt)
     steps = generate(

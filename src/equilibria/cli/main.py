@@ -21,6 +21,7 @@ COMMANDS = {
     "initialise": "recommend initial weights for a recipe: ensemble and scale",
     "evaluate": "evaluate a run on its test data: metrics, evaluations, statuses",
     "doctor": "examine a run: convergence, uniqueness, gradient, use of depth",
+    "distil": "train a solver for a run's own equilibrium layer",
     "gradients": "compare exact and inexact gradients on a run",
     "predict": "classify or segment images with a trained network",
     "flow": "find the optical flow of two images, frames or a video",

@@ -26,6 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser, Stopped, UserError
+from equilibria.cli.solving import add_solver, solve_by
 from equilibria.cli.status import DONE, ERROR
 from equilibria.cli.views import add_views, changes_of, viewed
 from equilibria.models.vision.config import VisionConfig
@@ -64,6 +65,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--video", action="store_true", help="treat the images as consecutive frames of a video"
     )
+    add_solver(parser)
     add_views(parser)
     parser.add_device()
     arguments = parser.parse_args(list(argv))
@@ -91,6 +93,7 @@ def main(argv: Sequence[str]) -> int:
     paths = pictures(arguments.images, without=out)
     wanted = {str(path) for path in paths}
     loaded = run.load(folder.path, data=False)
+    solver = solve_by(arguments.solver, loaded)
     accelerator = evaluation.accelerator(recipe.precision, arguments.device)
     console = Output(quiet=arguments.quiet)
     model, large = viewed(loaded.model.to(accelerator.device), views), None
@@ -118,7 +121,7 @@ def main(argv: Sequence[str]) -> int:
         "top": options.top,
         "overlays": options.overlays,
         "video": options.video,
-        "views": views,
+        "views": {**views, **solver},
     }
     with (
         stops.caught() as signals,

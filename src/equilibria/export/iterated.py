@@ -51,14 +51,14 @@ class Iterated(nn.Module):
 
     def __init__(self, layer: DEQ, evals: int, method: Method) -> None:
         super().__init__()
-        self.cell, self.start = layer.cell, layer._start
+        self.cell, self.start = layer.cell, layer.start
         self.evals = evals
         self.method: Method = method
         self.residuals: list[Tensor] | None = None
 
     def forward(self, *inputs: Any, z0: Any = None, **options: Any) -> Value:
         """Return the state after `evals` evaluations from z0, or from the layer's own start."""
-        begin = self.start(inputs) if z0 is None else z0
+        begin = self.start(*inputs) if z0 is None else z0
         operands = [x.value if isinstance(x, Shared) else x for x in inputs]
         leaves, spec = flatten(begin)
         shapes = [leaf.shape[1:] for leaf in leaves]

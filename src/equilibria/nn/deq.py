@@ -12,11 +12,13 @@ from torch import Tensor, nn
 from equilibria.nn.checks import refuse_sharded, warn_of_unsteady
 from equilibria.nn.dropout import VariationalDropout
 from equilibria.nn.frozen import Evaluation, Frozen, module_of
+from equilibria.nn.neural.learned import Learned
 from equilibria.nn.remedies import raise_with_remedy
 from equilibria.solve import (
     Adjoint,
     AlternatingAnderson,
     Implicit,
+    NeuralSolver,
     Solution,
     Solver,
     Unrolled,
@@ -66,6 +68,9 @@ class DEQ(nn.Module):
             say which rows are which sample's. See `fixed_point`.
         throw: raise where a sample does not converge, forward or backward, unless a call says
             otherwise.
+
+    Attributes:
+        neural: the weights of a `NeuralSolver`; None until `eq.distil` has trained some.
 
     Raises:
         TypeError: cell or init cannot be called; solver or adjoint is none, or a solver is made
@@ -121,6 +126,7 @@ class DEQ(nn.Module):
         self.per_sample = per_sample
         self.coupled = coupled
         self.throw = throw
+        self.neural: Learned | None = None
         if (owner := module_of(cell)) is not None:
             warn_of_unsteady(owner)
 
@@ -161,11 +167,17 @@ class DEQ(nn.Module):
         if warm is not None:
             _check_warm(warm, inputs)
         guessed = z0 is None and warm is None and self.init is None
+        own = z0 is None and warm is None
         if z0 is None:
-            z0 = self._start(inputs) if warm is None else warm.value
+            z0 = self.start(*inputs) if warm is None else warm.value
         elif warm is not None:
             # Only its adjoint is wanted; Unrolled has none, and there z0 has a gradient to keep.
             warm = None if isinstance(adjoint, Unrolled) else replace(warm, value=z0)
+        if isinstance(solver, NeuralSolver):
+            neural = self._learned()
+            if own:
+                z0 = neural.start(inputs, z0)
+            solver = neural.bind(solver, started=own)
         if (owner := module_of(self.cell)) is not None:
             refuse_sharded(owner)
         if coupled is None:
@@ -230,6 +242,8 @@ class DEQ(nn.Module):
             ...     state = sol.value.detach()
         """
         solver, adjoint = self._methods()
+        if isinstance(solver, NeuralSolver):  # of which an advance needs the tolerances only
+            solver = self._learned().bind(solver, started=False)
         if (owner := module_of(self.cell)) is not None:
             refuse_sharded(owner)
         if coupled is None:
@@ -250,6 +264,14 @@ class DEQ(nn.Module):
             raise_with_remedy(error, owner, z, guessed=False)
             raise
 
+    def _learned(self) -> Learned:
+        if self.neural is None:
+            raise ValueError(
+                "NeuralSolver needs weights, and this layer has none: train them with "
+                "eq.distil(layer, batches), or `equilibria distil RUN`"
+            )
+        return self.neural
+
     def extra_repr(self) -> str:
         shown = ["solver", "adjoint", "eval_solver", "per_sample", "coupled", "throw"]
         return "\n".join(f"{k}={getattr(self, k)!r}" for k in shown if getattr(self, k))
@@ -262,7 +284,16 @@ class DEQ(nn.Module):
             solver = given.eval_solver or self.eval_solver or solver
         return solver, given.adjoint or self.adjoint
 
-    def _start(self, inputs: tuple[Any, ...]) -> Any:
+    def start(self, *inputs: Any) -> Any:
+        """Return the state that a solve begins at: of `init`, or zeros like the first input.
+
+        Args:
+            inputs: operands of the cell, as of a call.
+
+        Raises:
+            ValueError: there is no `init`, and the first input is no tensor or tree of
+                floating-point tensors.
+        """
         if self.init is not None:
             operands = (x.value if isinstance(x, Shared) else x for x in inputs)
             leaves, spec = flatten(self.init(*operands))

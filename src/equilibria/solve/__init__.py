@@ -21,6 +21,7 @@ from equilibria.solve.linear import GMRES, BiCGSTAB, Dense, LinearSolver, Neuman
 from equilibria.solve.solution import Solution
 from equilibria.solve.solvers import AlternatingAnderson, Anderson, Broyden, Picard, Solver
 from equilibria.solve.solvers.auto import Auto
+from equilibria.solve.solvers.neural import NeuralSolver
 from equilibria.solve.solvers.newton import NewtonKrylov
 from equilibria.solve.status import SolveError, SolveWarning, Stats, Status
 from equilibria.solve.tree import Shared, shared
@@ -41,6 +42,7 @@ __all__ = [
     "LinearSolver",
     "Neumann",
     "NeumannPhantom",
+    "NeuralSolver",
     "NewtonKrylov",
     "Phantom",
     "Picard",

@@ -43,6 +43,19 @@ def solve(matrix: Tensor, right: Tensor) -> Tensor:
     return solution.squeeze(2)
 
 
+def solve_lower(factor: Tensor, right: Tensor) -> Tensor:
+    """Solves L x = b, L lower triangular `(batch, k, k)`, for right sides `(batch, k)`."""
+    solution: Tensor = _linalg.solve_triangular(factor, right.unsqueeze(2), upper=False)
+    return solution.squeeze(2)
+
+
+def solve_lower_transposed(factor: Tensor, right: Tensor) -> Tensor:
+    """Solves L^T x = b likewise."""
+    upper = factor.transpose(1, 2)
+    solution: Tensor = _linalg.solve_triangular(upper, right.unsqueeze(2), upper=True)
+    return solution.squeeze(2)
+
+
 def svd(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The thin singular value decomposition U, S, V^H."""
     return _linalg.svd(matrix, full_matrices=False)

@@ -75,6 +75,7 @@ def iterate(
     recorded = {0: z}
     stepper = solver.start(tracked, jacobian)
     stepper.keeps_inverse = keeps_inverse
+    stepper.layout = layout
     judge = Judge(
         solver,
         stepper,

@@ -121,6 +121,7 @@ class AndersonStepper(Stepper):
         self.base: Rows | None = None  # the last f where beta is 1, else the last z
         self.evals = 0
         self.stored = 0
+        self.dtype = torch.float32
 
     @override
     def residual(self, f: Rows, z: Rows) -> Rows:
@@ -163,6 +164,12 @@ class AndersonStepper(Stepper):
 
     def coefficients(self) -> Tensor:
         """gamma, and zero (the plain step) for a sample whose system cannot be factorised."""
+        gram, right = self.system()
+        return minimiser(gram, right)[0].to(self.dtype)
+
+    def system(self) -> tuple[Tensor, Tensor]:
+        """The normal equations in float64: the Gram matrix of the dg_j, slot by slot, with the
+        ridge `(samples, stored, stored)`, and the products with g_k `(samples, stored)`."""
         newest = (self.evals - 1) % ROOM
         waiting = self.waiting[-(self.solver.history or len(self.waiting)) :]
         self.waiting = []
@@ -170,6 +177,7 @@ class AndersonStepper(Stepper):
         if self.tracked:  # no writing in place: take the whole matrix anew
             slots = [newest, *range(ROOM, ROOM + self.stored)]
         products = self.residuals.dots(slots, ROOM, ROOM + self.stored)
+        self.dtype = products.dtype
         ridge = self.solver.ridge
         if ridge is None:
             ridge = 8 * torch.finfo(products.dtype).eps
@@ -180,12 +188,7 @@ class AndersonStepper(Stepper):
             gram = gram + torch.diag_embed(torch.where(square > 0, ridge * square, 1.0))
         else:
             gram = self._updated_gram(products[:, 1:], waiting, 1 + ridge)
-        right = products[:, 0].double().unsqueeze(2)
-        factor, failed = linalg.cholesky(gram)
-        gamma = torch.cholesky_solve(right, factor).squeeze(2)
-        if not private.none(failed):
-            gamma = gamma.masked_fill(failed.bool().unsqueeze(1), 0.0)
-        return gamma.to(products.dtype)
+        return gram, products[:, 0].double()
 
     def _updated_gram(self, rows: Tensor, waiting: list[int], scale: float) -> Tensor:
         length = self.stored
@@ -224,6 +227,16 @@ class AndersonStepper(Stepper):
         move = torch.cat([leaf[here, :found] for leaf in self.moves.rows()], dim=2).double()
         step = move - beta * change
         return ritz_values(step, step + change)
+
+
+def minimiser(gram: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """The solution of the normal equations, zero where they cannot be factorised; and the Cholesky
+    factor."""
+    factor, failed = linalg.cholesky(gram)
+    gamma = torch.cholesky_solve(right.unsqueeze(2), factor).squeeze(2)
+    if not private.none(failed):
+        gamma = gamma.masked_fill(failed.bool().unsqueeze(1), 0.0)
+    return gamma, factor
 
 
 def ritz_values(step: Tensor, image: Tensor) -> Tensor:

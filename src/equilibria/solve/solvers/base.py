@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from equilibria.solve.inverse import Inverse
-from equilibria.solve.rows import Rows, select, subtract
+from equilibria.solve.rows import Layout, Rows, select, subtract
 from equilibria.solve.tolerance import Tolerance, checked, finest, flat
 
 Product = Callable[[Rows], Rows]
@@ -178,10 +178,12 @@ class Stepper(abc.ABC):
     Attributes:
         spent: `(samples,)` evaluations that the latest step took beside the loop's own; None: none.
         keeps_inverse: somebody will ask what was `learned`.
+        layout: how the state lies in the rows; None where each leaf is a row as it is.
     """
 
     spent: Tensor | None = None
     keeps_inverse: bool = False
+    layout: Layout | None = None
 
     def residual(self, f: Rows, z: Rows) -> Rows:
         """f - z, where the method wants it to lie."""

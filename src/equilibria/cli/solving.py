@@ -1,0 +1,53 @@
+"""The solver in place of a run's own: the option --solver."""
+
+from __future__ import annotations
+
+from equilibria.cli.parser import Parser, UserError
+from equilibria.models import EquilibriumModel
+from equilibria.predict.solvers import SOLVERS, changed
+from equilibria.train import neural, run
+
+LEARNED = "neural"
+
+
+def add_solver(parser: Parser) -> None:
+    """Give a command the option --solver."""
+    parser.add_argument(
+        "--solver",
+        type=str,
+        metavar="NAME",
+        help=f"solve by {LEARNED}, which `equilibria distil` has learned for the run, or by "
+        f"{', '.join(SOLVERS)} (default: the run's own)",
+    )
+
+
+def solve_by(name: str | None, loaded: run.Run) -> dict[str, str]:
+    """Let a run's model solve by a named solver, under the limits of its own.
+
+    Args:
+        name: as the option says; None for no change.
+        loaded: the run.
+
+    Returns:
+        What has changed, as the files of figures note it.
+
+    Raises:
+        UserError: there is no such solver, or the run's network has none.
+        RunError: it is `neural`, and the run has none of its weights.
+    """
+    if name is None:
+        return {}
+    names = {each.casefold(): each for each in (LEARNED, *SOLVERS)}
+    if (found := names.get(name.casefold())) is None:
+        raise UserError(f"--solver must be one of {', '.join(names.values())}; got '{name}'")
+    model = loaded.model
+    if not isinstance(model, EquilibriumModel):
+        raise UserError(
+            f"--solver is for equilibrium networks, and {loaded.folder} is the run of an explicit "
+            f"one, {loaded.recipe.model.title}"
+        )
+    if found == LEARNED:
+        neural.attach(run.Folder(loaded.folder), model)
+    else:
+        model.deq.eval_solver = changed(model.deq.eval_solver or model.deq.solver, found)
+    return {"solver": found}

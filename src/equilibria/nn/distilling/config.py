@@ -1,0 +1,102 @@
+"""How a solver is learned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from equilibria.solve import Anderson, Solver
+
+__all__ = ["Distillation"]
+
+MIXERS = Literal["gram", "pooled"]
+LOSSES = Literal["residual", "error"]
+WEIGHTS = Literal["increasing", "uniform", "last"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distillation:
+    """How a solver is learned.
+
+    The loss of a step, with z_0 the learned start, z_1, ... the iterates, z* the classical solution
+    and K the horizon, is the mean over samples of
+
+        residual:  sum_k w_k log(||f(z_k) - z_k|| / ||f(z_k)||) + b ||z_0 - z*|| / ||z*||
+        error:     a sum_k w_k ||z_k - z*|| / ||z*|| + b ||z_0 - z*|| / ||z*||
+                   + c / K sum_k ||G_k alpha_k|| / ||z*||
+
+    The second is the papers', with lengths relative to that of z*; c falls linearly to 5e-8 in the
+    first two fifths of the steps.
+
+    Args:
+        start_steps: steps in which the start is trained by itself, on ||z_0 - z*|| / ||z*||, which
+            takes no evaluation of f.
+        steps: steps that follow, on the loss above, back through all K evaluations.
+        horizon: K.
+        history: differences kept, the m of the papers.
+        initialiser: whether a start is learned.
+        mixer: "gram" (ours), "pooled" (the papers'), or None for Anderson's own weights.
+        normalised: how the papers' mixer normalises; see `PooledMixer`.
+        loss: "residual" (ours) or "error".
+        weights: w_k, which sum to 1: "increasing" (in proportion to k), "uniform" or "last".
+        error, start, mixed: a, b and c.
+        budget: parameters that the start may have; None: 3 % of those of the layer's cell.
+        lr: the learning rate of Adam, which falls to zero as a cosine in either part.
+        teacher: the classical solver that finds z*.
+        seed: of the first weights and of the order of the batches.
+
+    Raises:
+        ValueError: a field is out of its range, or nothing is to be learned.
+
+    Source:
+        Bai 2022 (thesis), sec. 6.2.2; Bai, Koltun and Kolter 2022, appendix A. The loss on
+        residuals and the steps of the start by itself are ours.
+    """
+
+    start_steps: int = 800
+    steps: int = 60
+    horizon: int = 10
+    history: int = 5
+    initialiser: bool = True
+    mixer: MIXERS | None = "gram"
+    normalised: Literal["shift", "softmax", "none"] = "shift"
+    loss: LOSSES = "residual"
+    weights: WEIGHTS = "increasing"
+    error: float = 0.1
+    start: float = 0.05
+    mixed: float = 1e-4
+    budget: int | None = None
+    lr: float = 1e-2
+    teacher: Solver = field(default_factory=lambda: Anderson(rtol=1e-4, max_evals=100))
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("start_steps", 0), ("steps", 0), ("horizon", 1), ("history", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}; got {getattr(self, name)}")
+        for name in ("error", "start", "mixed"):
+            if getattr(self, name) < 0:
+                raise ValueError(
+                    f"{name} is a weight and must be 0 or more; got {getattr(self, name)}"
+                )
+        for name, known in (("loss", LOSSES), ("weights", WEIGHTS)):
+            if getattr(self, name) not in get_args(known):
+                words = " or ".join(get_args(known))
+                raise ValueError(f"{name} must be {words}; got {getattr(self, name)}")
+        if self.mixer is not None and self.mixer not in get_args(MIXERS):
+            raise ValueError(f"mixer must be gram, pooled or None; got {self.mixer}")
+        if not self.lr > 0:
+            raise ValueError(f"lr must be positive; got {self.lr}")
+        if self.budget is not None and self.budget < 1:
+            raise ValueError(f"budget must be at least 1 parameter; got {self.budget}")
+        if not self.initialiser and self.mixer is None:
+            raise ValueError("there is nothing to learn: neither a start nor a mixer")
+
+    def weight(self, k: int) -> float:
+        """w_k, for k from 0 to the horizon."""
+        K = self.horizon
+        if self.weights == "increasing":
+            return 2 * k / (K * (K + 1))
+        if self.weights == "uniform":
+            return 1 / (K + 1)
+        return float(k == K)

@@ -1,0 +1,218 @@
+"""Does a learned solver pay? Classical solvers and it, on batches that it has not seen."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equilibria.nn.deq import DEQ
+from equilibria.nn.neural import Learned
+from equilibria.nn.using import using
+from equilibria.solve import (
+    AlternatingAnderson,
+    Anderson,
+    Broyden,
+    NeuralSolver,
+    Picard,
+    Solver,
+    Status,
+)
+
+__all__ = ["Contestant", "Outcome", "classical", "contest"]
+
+ROUNDS = 3
+"""Solves of each batch whose median time counts."""
+
+WORTH = 0.9
+"""Of the evaluations of the best classical solver, what a learned one may take at most; and of
+those without a mixer, what a mixer may."""
+
+NEAR = 1.05
+"""Evaluations over the fewest, up to which of several learned solvers the fastest is taken."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A solver, and how it did.
+
+    Attributes:
+        solver: the solver.
+        learned: its weights; None of a classical one.
+        evals: `(samples,)` evaluations of each sample.
+        status: `(samples,)`.
+        seconds: for all batches.
+    """
+
+    solver: Solver
+    learned: Learned | None
+    evals: Tensor
+    status: Tensor
+    seconds: float
+
+    @property
+    def mean(self) -> float:
+        """Evaluations of a sample in the mean."""
+        return float(self.evals.double().mean())
+
+    @property
+    def converged(self) -> float:
+        """The share of samples that converged."""
+        return float((self.status == Status.CONVERGED).double().mean())
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a contest has shown.
+
+    Attributes:
+        classical: the best classical solver: of those of which as many samples converge as of any,
+            the one of fewest evaluations.
+        learned: the best learned one.
+        mixes: whether it has a mixer: one that saves a tenth of the evaluations.
+        worth: whether it is worth having: as many samples converge, in at most nine tenths of the
+            evaluations.
+        all: every contestant, by its name.
+    """
+
+    classical: Contestant
+    learned: Contestant
+    mixes: bool
+    worth: bool
+    all: Mapping[str, Contestant]
+
+    def __str__(self) -> str:
+        before, after = self.classical, self.learned
+        name = type(before.solver).__name__
+        figures = (
+            f"{after.mean:.1f} evaluations a sample in place of the {before.mean:.1f} of {name}, "
+            f"{after.seconds / before.seconds:.2f} times its time, "
+            f"{100 * after.converged:.1f} % converged in place of {100 * before.converged:.1f} %"
+        )
+        if self.worth:
+            return f"The learned solver takes {figures}."
+        return f"Not worth it: the learned solver takes {figures}."
+
+
+def classical(like: Solver) -> dict[str, Solver]:
+    """Return the classical solvers that a learned one competes with, with the tolerances and the
+    limit of `like`, and itself."""
+    shared: Any = {
+        name: getattr(like, name) for name in ("rtol", "atol", "max_evals", "patience", "per_row")
+    }
+    return {
+        "the layer's own": like,
+        "Picard": Picard(**shared),
+        "Anderson": Anderson(history=5, **shared),
+        "AlternatingAnderson": AlternatingAnderson(history=6, **shared),
+        "Broyden": Broyden(**shared),
+    }
+
+
+def contest(
+    layer: DEQ, learned: Learned, batches: Sequence[tuple[Any, ...]], like: Solver, horizon: int
+) -> Outcome:
+    """Let learned and classical solvers solve the same batches, in turns.
+
+    Args:
+        layer: in eval mode; its `neural` is put back.
+        learned: the weights. Without its mixer it competes too, at periods of 1 and 3.
+        batches: tuples of the layer's inputs.
+        like: gives the tolerances and the limit of all.
+        horizon: of the learned solver.
+    """
+    entries: dict[str, tuple[Solver, Learned | None]] = {
+        name: (solver, None) for name, solver in classical(like).items()
+    }
+    limits: Any = {
+        name: getattr(like, name) for name in ("rtol", "atol", "max_evals", "patience", "per_row")
+    }
+    history = getattr(learned.mixer, "history", 5)
+    plain = NeuralSolver(history=history, horizon=horizon, **limits)
+    if learned.initialiser is not None:
+        started = Learned(learned.initialiser, None)
+        entries["start"] = plain, started
+        entries["start, period 3"] = replace(plain, history=6, period=3), started
+    if learned.mixer is not None:
+        entries["start and mixer" if learned.initialiser is not None else "mixer"] = plain, learned
+    found = _measured(layer, entries, batches)
+    usual = {name: found[name] for name in classical(like)}
+    others = {name: each for name, each in found.items() if name not in usual}
+    mixing = {name: each for name, each in others.items() if each.learned is learned}
+    rest = {name: each for name, each in others.items() if name not in mixing}
+    before = _best(usual.values())
+    best = _best((rest or mixing).values())
+    near = (
+        each
+        for each in rest.values()
+        if _alike(each, best) and (_worth(each, before) or not _worth(best, before))
+    )
+    best = min(near, key=lambda each: each.seconds, default=best)
+    for each in mixing.values() if rest else ():
+        if _worth(each, best):
+            best = each
+    mixes = best.learned is not None and best.learned.mixer is not None
+    return Outcome(before, best, mixes, _worth(best, before), found)
+
+
+def _worth(learned: Contestant, classical: Contestant) -> bool:
+    return learned.converged >= classical.converged and learned.mean <= WORTH * classical.mean
+
+
+def _alike(one: Contestant, best: Contestant) -> bool:
+    """Does it take hardly more evaluations than the best, for as many samples?"""
+    return one.converged >= best.converged and one.mean <= NEAR * best.mean
+
+
+def _best(contestants: Any) -> Contestant:
+    several = list(contestants)
+    most = max(each.converged for each in several)
+    return min((each for each in several if each.converged >= most), key=lambda each: each.mean)
+
+
+@torch.no_grad()
+def _measured(
+    layer: DEQ,
+    entries: Mapping[str, tuple[Solver, Learned | None]],
+    batches: Sequence[tuple[Any, ...]],
+) -> dict[str, Contestant]:
+    solutions: dict[str, list[Any]] = {name: [] for name in entries}
+    seconds = dict.fromkeys(entries, 0.0)
+    before = layer.neural
+    try:
+        for inputs in batches:
+            times: dict[str, list[float]] = {name: [] for name in entries}
+            for turn in range(ROUNDS):
+                for name, (solver, learned) in entries.items():
+                    layer.neural = learned
+                    with using(layer, eval_solver=solver):
+                        began = time.perf_counter()
+                        sol = layer(*inputs)
+                        wait(sol.status)
+                        times[name].append(time.perf_counter() - began)
+                    if not turn:
+                        solutions[name].append(sol)
+            for name, each in times.items():
+                seconds[name] += statistics.median(each)
+    finally:
+        layer.neural = before
+    return {
+        name: Contestant(
+            *entries[name],
+            torch.cat([sol.stats.evals for sol in sols]),
+            torch.cat([sol.status for sol in sols]),
+            seconds[name],
+        )
+        for name, sols in solutions.items()
+    }
+
+
+def wait(tensor: Tensor) -> None:
+    """Wait until a tensor has been computed."""
+    if tensor.is_cuda:
+        torch.cuda.synchronize(tensor.device)

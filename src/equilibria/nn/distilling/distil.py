@@ -1,0 +1,95 @@
+"""Learn a solver for a layer, if it pays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from equilibria.nn.deq import DEQ
+from equilibria.nn.distilling.config import Distillation
+from equilibria.nn.distilling.contest import Outcome, contest
+from equilibria.nn.distilling.teacher import solve
+from equilibria.nn.distilling.training import Progress, train, untrained
+from equilibria.nn.neural import Learned
+from equilibria.solve import NeuralSolver
+
+__all__ = ["distil"]
+
+HELD_OUT = 4
+"""Of so many batches one is kept for the contest."""
+
+
+def distil(
+    layer: DEQ,
+    batches: Iterable[Sequence[Any]],
+    how: Distillation | None = None,
+    *,
+    begin: Learned | None = None,
+    progress: Progress | None = None,
+    **changes: Any,
+) -> Outcome:
+    """Train a learned solver on a layer's own equilibria, and switch it on where that pays.
+
+    No labels are needed: the inputs are solved by a classical solver, and start and mixer learn
+    from what it finds. Each fourth batch is left out of that, and solved by the learned solver and
+    by classical ones. A mixer that does not save a tenth of the evaluations is dropped. Where the
+    learned solver takes at most nine tenths of the evaluations of the best classical one, and as
+    many samples converge, `layer.neural` has its weights and `layer.eval_solver` is a
+    `NeuralSolver`; else the layer is as it was.
+
+    Args:
+        layer: a trained layer. It is in eval mode meanwhile.
+        batches: tuples of the layer's inputs, at least 2; all are kept in memory, with their
+            equilibria.
+        how: losses and steps; None for the defaults.
+        begin: weights to go on from, as for inputs that differ from those before; None for new
+            ones.
+        progress: called after each step with its number, the number of all steps and the loss.
+        changes: fields of `how` that differ, such as `steps=200`.
+
+    Returns:
+        What the contest has shown; as a text, one sentence.
+
+    Raises:
+        ValueError: the rows of the batch are coupled; there are fewer than 2 batches; fewer than
+            half of the samples have an equilibrium; the state has other axes than a learned start
+            can have.
+        FloatingPointError: the gradient is not finite in more than half of the steps.
+
+    Source:
+        Bai 2022 (thesis), ch. 6; Bai, Koltun and Kolter 2022.
+
+    Example:
+        >>> outcome = eq.distil(model.deq, [model.inject(x) for x in inputs])
+        >>> print(outcome)
+    """
+    how = replace(how or Distillation(), **changes)
+    if layer.coupled:
+        raise ValueError("a learned solver is of samples, and the rows of this layer are coupled")
+    solver = layer.eval_solver or layer.solver
+    if isinstance(solver, NeuralSolver):
+        solver = how.teacher.__class__(
+            rtol=solver.rtol, atol=solver.atol, max_evals=solver.max_evals
+        )
+    training = layer.training
+    layer.eval()
+    try:
+        pool = solve(layer, batches, how.teacher)
+        if len(pool) < 2:
+            raise ValueError(
+                "distil needs 2 batches at least: one to learn from, one to compare on"
+            )
+        apart = pool[::HELD_OUT]
+        rest = [each for index, each in enumerate(pool) if index % HELD_OUT]
+        learned = begin if begin is not None else untrained(layer, pool[0], how)
+        learned.requires_grad_(True)
+        train(learned, layer, rest, how, progress)
+        learned.requires_grad_(False)
+        outcome = contest(layer, learned, [each.inputs for each in apart], solver, how.horizon)
+    finally:
+        layer.train(training)
+    if outcome.worth:
+        layer.neural = outcome.learned.learned
+        layer.eval_solver = outcome.learned.solver
+    return outcome

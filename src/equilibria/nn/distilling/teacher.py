@@ -1,0 +1,65 @@
+"""The equilibria that a solver learns from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equilibria.nn.deq import DEQ
+from equilibria.nn.using import using
+from equilibria.solve import Solver, Status
+from equilibria.solve.tree import Tree
+
+__all__ = ["Solved", "solve"]
+
+
+@dataclass(frozen=True)
+class Solved:
+    """A batch and its equilibria.
+
+    Attributes:
+        inputs: of the layer.
+        own: the layer's own start.
+        value: z*.
+        kept: `(batch,)` bool, the samples of which the classical solver has converged.
+    """
+
+    inputs: tuple[Any, ...]
+    own: Tree
+    value: Tree
+    kept: Tensor
+
+
+def solve(layer: DEQ, batches: Iterable[Sequence[Any]], teacher: Solver) -> list[Solved]:
+    """Return batches of a layer's inputs with the equilibria that a classical solver finds.
+
+    Args:
+        layer: in eval mode.
+        batches: tuples of the layer's inputs.
+        teacher: the solver.
+
+    Raises:
+        ValueError: there are no batches, or fewer than half of all samples converge.
+    """
+    found: list[Solved] = []
+    with torch.no_grad(), using(layer, eval_solver=teacher):
+        for each in batches:
+            inputs = tuple(each)
+            sol = layer(*inputs)
+            found.append(
+                Solved(inputs, layer.start(*inputs), sol.value, sol.status == Status.CONVERGED)
+            )
+    total = sum(len(each.kept) for each in found)
+    if not total:
+        raise ValueError("there are no batches to learn a solver from")
+    kept = sum(int(each.kept.sum()) for each in found)
+    if 2 * kept < total:
+        raise ValueError(
+            f"only {kept} of {total} samples have an equilibrium to learn from: {teacher} did not "
+            "converge for the others. Try another teacher, more evaluations or a larger tolerance"
+        )
+    return found

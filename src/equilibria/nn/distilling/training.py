@@ -1,0 +1,179 @@
+"""The steps in which a start and a mixer are learned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from equilibria.nn.deq import DEQ
+from equilibria.nn.distilling.config import Distillation
+from equilibria.nn.distilling.teacher import Solved
+from equilibria.nn.frozen import Evaluation, module_of
+from equilibria.nn.neural import GramMixer, Learned, PooledMixer, initialiser_for
+from equilibria.nn.neural.mixers import pooled
+from equilibria.solve import NeuralSolver
+from equilibria.solve.rows import Layout, Rows, length
+from equilibria.solve.solvers.base import Point
+from equilibria.solve.solvers.neural import NeuralStepper
+from equilibria.solve.tree import Shared, flatten, unflatten
+
+__all__ = ["Progress", "train", "untrained"]
+
+Progress = Callable[[int, int, float], None]
+"""Is told the step, of how many, and the loss."""
+
+TINY = 1e-30
+SHARE = 0.03  # of the cell's parameters, for a start
+LEAST = 5e-8  # what the weight of the mixed residual falls to
+
+
+def train(
+    learned: Learned,
+    layer: DEQ,
+    pool: Sequence[Solved],
+    how: Distillation,
+    progress: Progress | None = None,
+) -> None:
+    """Train a learned solver in place; the layer's own weights get no gradient.
+
+    Args:
+        learned: the solver's weights.
+        layer: in eval mode.
+        pool: batches, which are taken in turns.
+        how: losses and steps.
+        progress: called after each step.
+    """
+    generator = torch.Generator().manual_seed(how.seed)
+    total = how.start_steps * (learned.initialiser is not None) + how.steps
+    done = 0
+
+    def tell(loss: float) -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, total, loss)
+
+    if learned.initialiser is not None:
+        _descend(
+            learned.initialiser,
+            lambda batch, _: _distance(_started(learned, batch), batch),
+            *(pool, how.start_steps, how.lr, generator, tell),
+        )
+    _descend(
+        learned,
+        lambda batch, share: _loss(learned, layer, batch, how, share),
+        *(pool, how.steps, how.lr, generator, tell),
+    )
+
+
+def untrained(layer: DEQ, example: Solved, how: Distillation) -> Learned:
+    """Return a learned solver that solves as Anderson does, from the layer's own start.
+
+    Args:
+        layer: whose size its own is a share of.
+        example: a batch, for the shapes.
+        how: what is to be learned.
+
+    Raises:
+        ValueError: there is no learned start for such a state; see `initialiser_for`.
+    """
+    leaves = flatten(example.value)[0]
+    owner = module_of(layer.cell)
+    size = sum(p.numel() for p in owner.parameters()) if owner is not None else 0
+    initialiser, mixer = None, None
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(how.seed)
+        if how.initialiser:
+            budget = int(SHARE * size) if how.budget is None else how.budget
+            initialiser = initialiser_for(example.inputs, example.own, budget)
+        if how.mixer == "gram":
+            mixer = GramMixer(how.history)
+        elif how.mixer == "pooled":
+            features = sum(pooled(leaf[:1]).shape[1] for leaf in leaves)
+            mixer = PooledMixer(features, normalised=how.normalised)
+    return Learned(initialiser, mixer).to(leaves[0])
+
+
+def _descend(
+    module: nn.Module,
+    loss_of: Callable[[Solved, float], Tensor],
+    pool: Sequence[Solved],
+    steps: int,
+    lr: float,
+    generator: torch.Generator,
+    tell: Callable[[float], None],
+) -> None:
+    parameters = list(module.parameters())
+    if not (steps and parameters):
+        return
+    optimiser = torch.optim.Adam(parameters, lr=lr)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+    order: list[int] = []
+    skipped = 0
+    for step in range(steps):
+        order = order or torch.randperm(len(pool), generator=generator).tolist()
+        loss = loss_of(pool[order.pop()], step / steps)
+        # Not backward: the layer's own weights are to get nothing.
+        grads = torch.autograd.grad(loss, parameters, allow_unused=True)
+        for parameter, grad in zip(parameters, grads, strict=True):
+            parameter.grad = grad
+        if torch.isfinite(nn.utils.clip_grad_norm_(parameters, 1.0)):
+            optimiser.step()
+        else:  # an unrolled solve may overflow
+            skipped += 1
+        schedule.step()
+        tell(float(loss.detach()))
+    if 2 * skipped > steps:
+        raise FloatingPointError(f"the gradient is not finite in {skipped} of {steps} steps")
+
+
+def _started(learned: Learned, batch: Solved) -> Rows:
+    start = batch.own
+    if learned.initialiser is not None:
+        start = learned.initialiser(batch.inputs, batch.own)
+    return flatten(start)[0]
+
+
+def _distance(leaves: Sequence[Tensor], batch: Solved) -> Tensor:
+    """The mean of ||z - z*|| / ||z*|| over the samples that have a z*."""
+    goal = [leaf.flatten(1) for leaf in flatten(batch.value)[0]]
+    apart = [leaf.flatten(1) - at for leaf, at in zip(leaves, goal, strict=True)]
+    return (length(apart) / length(goal).clamp_min(TINY))[batch.kept].mean()
+
+
+def _loss(learned: Learned, layer: DEQ, batch: Solved, how: Distillation, share: float) -> Tensor:
+    """The loss of one unrolled solve; `share` of the steps are done."""
+    z = _started(learned, batch)
+    spec = flatten(batch.own)[1]
+    f = Evaluation(layer.cell, None)  # one function of all evaluations
+    operands = [x.value if isinstance(x, Shared) else x for x in batch.inputs]
+    layout = Layout.of(z)
+    solver = NeuralSolver(history=how.history, horizon=how.horizon, trust=None)
+    stepper = learned.bind(solver, started=False).start(True, None)
+    assert isinstance(stepper, NeuralStepper)
+    stepper.layout = layout
+    goal = length([leaf.flatten(1) for leaf in flatten(batch.value)[0]]).clamp_min(TINY)
+    loss = (
+        how.start * _distance(z, batch) if learned.initialiser is not None else z[0].new_zeros(())
+    )
+    decay = max(1 - share / 0.4, LEAST / how.mixed) if how.mixed else 0.0
+    z = layout.rows(z)
+    for k in range(how.horizon + 1):
+        at = unflatten(layout.leaves(z), spec)
+        image = layout.rows(flatten(f(at, *operands))[0])
+        residual = stepper.residual(image, z)
+        size = length(residual)
+        if how.loss == "residual":
+            relative = size / length(image).clamp_min(TINY)
+            loss = loss + how.weight(k) * relative[batch.kept].clamp_min(1e-12).log().mean()
+        elif k:
+            loss = loss + how.error * how.weight(k) * _distance(layout.leaves(z), batch)
+        if k == how.horizon:
+            break
+        z = stepper.step(Point(z, image, residual, size))
+        if how.loss == "error" and stepper.mixed is not None:
+            mixed = (stepper.mixed / goal)[batch.kept].mean()
+            loss = loss + how.mixed * decay / how.horizon * mixed
+    return loss

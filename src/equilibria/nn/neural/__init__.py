@@ -1,0 +1,7 @@
+"""What a learned solver is made of: a start, and mixing weights."""
+
+from equilibria.nn.neural.initialisers import Initialiser, initialiser_for
+from equilibria.nn.neural.learned import Learned
+from equilibria.nn.neural.mixers import GramMixer, PooledMixer
+
+__all__ = ["GramMixer", "Initialiser", "Learned", "PooledMixer", "initialiser_for"]

@@ -1,0 +1,96 @@
+"""The weights of a learned solver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from equilibria.nn.neural.initialisers import GUESSES, Initialiser
+from equilibria.nn.neural.mixers import GramMixer, PooledMixer
+from equilibria.solve import NeuralSolver, Solver
+from equilibria.solve.tree import Tree, flatten, unflatten
+
+__all__ = ["Learned"]
+
+
+class Learned(nn.Module):
+    """What a layer's `NeuralSolver` has learned.
+
+    Args:
+        initialiser: gives the start; None for the layer's own.
+        mixer: gives the mixing weights; None for Anderson's own.
+    """
+
+    def __init__(
+        self, initialiser: Initialiser | None = None, mixer: GramMixer | PooledMixer | None = None
+    ) -> None:
+        super().__init__()
+        self.initialiser = initialiser
+        self.mixer = mixer
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What `Learned.of` makes another one of the same shapes from: names and numbers alone."""
+        found: dict[str, Any] = {"initialiser": None, "mixer": None}
+        if self.initialiser is not None:
+            kinds = {kind: name for name, kind in GUESSES.items()}
+            found["initialiser"] = [
+                {"kind": kinds[type(each)], **each.sizes} for each in self.initialiser.parts
+            ]
+        if self.mixer is not None:
+            kind = "gram" if isinstance(self.mixer, GramMixer) else "pooled"
+            found["mixer"] = {"kind": kind, **self.mixer.sizes}
+        return found
+
+    @classmethod
+    def of(cls, about: Mapping[str, Any]) -> Learned:
+        """Return new weights of the shapes that `about` tells of.
+
+        Raises:
+            KeyError: a part or a kind is missing or unknown.
+            TypeError: a number has another name.
+        """
+        initialiser, mixer = about["initialiser"], about["mixer"]
+        if initialiser is not None:
+            initialiser = Initialiser([_made(GUESSES, each) for each in initialiser])
+        if mixer is not None:
+            mixer = _made({"gram": GramMixer, "pooled": PooledMixer}, mixer)
+        return cls(initialiser, mixer)
+
+    def start(self, inputs: tuple[Tree, ...], own: Tree) -> Tree:
+        """Return where a solve begins: the initialiser's guess, and the layer's own start for
+        samples of which that is not finite.
+
+        Args:
+            inputs: of the layer.
+            own: its own start.
+        """
+        if self.initialiser is None:
+            return own
+        guess, spec = flatten(self.initialiser(inputs, own))
+        sound = [torch.isfinite(leaf.flatten(1)).all(1) for leaf in guess]
+        finite = torch.stack(sound).all(0)
+        leaves = [_where(finite, new, old) for new, old in zip(guess, flatten(own)[0], strict=True)]
+        return unflatten(leaves, spec)
+
+    def bind(self, solver: NeuralSolver, *, started: bool) -> Solver:
+        """Return the solver with these weights.
+
+        Args:
+            solver: whose numbers it has.
+            started: the solve begins at `start`.
+        """
+        guessed = started and self.initialiser is not None
+        return solver.with_weights(self.mixer, guessed=guessed)
+
+
+def _made(kinds: Mapping[str, Any], about: Mapping[str, Any]) -> Any:
+    sizes = dict(about)
+    return kinds[sizes.pop("kind")](**sizes)
+
+
+def _where(mask: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return torch.where(mask.view(-1, *(1,) * (a.ndim - 1)), a, b)

@@ -1,0 +1,156 @@
+"""The learned solver of a run: neural.safetensors has its weights, neural.json all else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from equilibria.models import EquilibriumModel, Model
+from equilibria.nn import using
+from equilibria.nn.distilling import Outcome
+from equilibria.nn.neural import Learned
+from equilibria.solve import NeuralSolver, Picard
+from equilibria.tasks import Task
+from equilibria.train import files
+from equilibria.train.checkpoint import CheckpointError
+from equilibria.train.run import Folder, RunError
+from equilibria.train.weights import checksum, read_weights, save_weights
+
+__all__ = ["attach", "inputs_of", "known", "save"]
+
+WEIGHTS, ABOUT = "neural.safetensors", "neural.json"
+FORMAT = 1
+OWN = ("history", "damping", "ridge", "period", "horizon", "fallback", "trust")
+"""What a neural solver has beside the limits, which are those of the run's own solver."""
+
+
+def save(folder: Folder, outcome: Outcome, about: Mapping[str, Any]) -> Path:
+    """Write the learned solver of a run into its folder, in place of one that is there.
+
+    Args:
+        folder: of the run.
+        outcome: has weights and solver.
+        about: of the distillation, for neural.json.
+
+    Returns:
+        The path of neural.json.
+    """
+    learned, solver = outcome.learned.learned, outcome.learned.solver
+    assert learned is not None and isinstance(solver, NeuralSolver)
+    path = folder.path / ABOUT
+    save_weights(folder.path / WEIGHTS, learned)
+    files.write_json(
+        path,
+        {
+            "format": FORMAT,
+            "distilled_from": checksum(folder.weights),
+            "weights": checksum(folder.path / WEIGHTS),
+            "learned": learned.about,
+            "solver": {name: asdict(solver)[name] for name in OWN},
+            **about,
+        },
+    )
+    return path
+
+
+def known(folder: Folder) -> bool:
+    """Return whether a run has a learned solver."""
+    return (folder.path / ABOUT).is_file()
+
+
+def attach(folder: Folder, model: Model) -> EquilibriumModel:
+    """Let a run's model solve by its learned solver in eval mode, and return it.
+
+    Args:
+        folder: of the run.
+        model: with the run's weights.
+
+    Raises:
+        RunError: the run has no learned solver, or one of other weights than its own.
+        CheckpointError: its files are damaged.
+    """
+    path, weights = folder.path / ABOUT, folder.path / WEIGHTS
+    if not isinstance(model, EquilibriumModel):
+        raise RunError(f"{folder.path} is the run of an explicit network, which has no solver")
+    if not path.is_file():
+        raise RunError(
+            f"{folder.path} has no learned solver: train one with `equilibria distil {folder.path}`"
+        )
+    try:
+        about = json.loads(path.read_text())
+        learned = Learned.of(about["learned"])
+        numbers = {name: about["solver"][name] for name in OWN}
+        source, digest, version = about["distilled_from"], about["weights"], about["format"]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path} is damaged ({error}): {_again(folder)}") from None
+    if version != FORMAT:
+        raise RunError(f"{path} is of format {version}, and this version reads {FORMAT}")
+    if source != checksum(folder.weights):
+        raise RunError(
+            f"the learned solver in {folder.path} was distilled from other weights than the run "
+            f"has now: {_again(folder)}"
+        )
+    state = read_weights(weights)
+    if digest != checksum(weights):
+        raise CheckpointError(f"{weights} and {path} are of different solvers: {_again(folder)}")
+    try:
+        learned.load_state_dict(state)
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"{weights} does not fit {path} ({str(error).splitlines()[0]}): {_again(folder)}"
+        ) from None
+    layer = model.deq
+    usual = layer.eval_solver or layer.solver
+    limits = {
+        name: getattr(usual, name) for name in ("rtol", "atol", "max_evals", "patience", "per_row")
+    }
+    layer.neural = learned.requires_grad_(False)
+    layer.eval_solver = NeuralSolver(**numbers, **limits)
+    return model
+
+
+def inputs_of(
+    model: EquilibriumModel, task: Task, *, batches: int, batch_size: int, seed: int, other: bool
+) -> list[tuple[Any, ...]]:
+    """Return inputs of a model's equilibrium layer, batch by batch.
+
+    Args:
+        model: in eval mode.
+        task: whose training data it is given; or, of other data, the test data.
+        batches: how many, at most.
+        batch_size: rows of each.
+        seed: of their order.
+        other: whether the data are not those of the run.
+    """
+    found: list[tuple[Any, ...]] = []
+
+    def keep(module: Any, inputs: Sequence[Any]) -> None:
+        found.append(tuple(inputs))
+
+    feed = None if other else task.feed(batch_size, seed)
+    if feed is not None:
+        stream = (feed.batch(step) for step in range(min(batches, feed.steps)))
+    else:
+        stream = task.batches("test", batch_size)
+    handle = model.deq.register_forward_pre_hook(keep)
+    carry = None
+    try:
+        # What a text model carries over is its equilibrium; of others one evaluation is enough.
+        solver = None if task.streams else Picard(max_evals=1)
+        with torch.no_grad(), using(model, eval_solver=solver):
+            for batch in stream:
+                carry = model(batch.inputs, carry=None if batch.begins else carry).carry
+                if len(found) >= batches:
+                    break
+    finally:
+        handle.remove()
+    return found[:batches]
+
+
+def _again(folder: Folder) -> str:
+    return f"train it anew with `equilibria distil {folder.path} --overwrite`"

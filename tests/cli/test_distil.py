@@ -1,0 +1,145 @@
+"""`equilibria distil`, and `--solver` of the commands that solve."""
+
+import json
+import shutil
+
+import pytest
+from safetensors.torch import load_file, save_file
+from tiny_run import train
+
+import equilibria as eq
+from equilibria.cli.main import main
+from equilibria.train import neural, run
+
+QUICK = ["--batches", "16", "--batch-size", "32", "--start-steps", "500", "--steps", "10"]
+QUICK += ["--horizon", "5", "--budget", "4000"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = train(tmp_path_factory.mktemp("distil") / "run", "--solver.rtol", "1e-4")
+    assert main(["distil", str(folder), *QUICK]) == 0
+    return folder
+
+
+@pytest.fixture
+def copied(trained, tmp_path):
+    return shutil.copytree(trained, tmp_path / "run")
+
+
+def test_it_says_what_it_saves_and_is_used(trained, capsys):
+    about = json.loads((trained / "neural.json").read_text())
+    assert about["distillation"]["steps"] == 10
+    assert {"the layer's own", "start", "Picard"} <= set(about["contest"])
+    assert main(["evaluate", str(trained)]) == 0
+    assert main(["evaluate", str(trained), "--solver", "neural"]) == 0
+    usual, learned = (
+        json.loads((trained / name).read_text())
+        for name in ("evaluation.json", "evaluation-changed.json")
+    )
+    assert learned["solver"] == "neural" and "solver" not in usual
+    evals = [each["forward"]["evals"]["mean"] for each in (usual, learned)]
+    assert evals[1] <= 0.95 * evals[0]
+    assert learned["accuracy"] == pytest.approx(usual["accuracy"], abs=0.01)
+    capsys.readouterr()
+
+
+def test_the_sentence_at_the_end(trained, tmp_path, capsys):
+    folder = shutil.copytree(trained, tmp_path / "run")
+    assert main(["distil", str(folder), *QUICK, "--overwrite"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "The learned solver takes" in shown and "evaluations a sample in place of" in shown
+    assert "% of the training's" in shown and "--solver neural" in shown
+
+
+def test_what_is_not_worth_it_writes_nothing(trained, tmp_path, capsys):
+    folder = shutil.copytree(trained, tmp_path / "run")
+    for name in ("neural.json", "neural.safetensors"):
+        (folder / name).unlink()
+    words = ["--start-steps", "0", "--steps", "0", "--batches", "2", "--batch-size", "8"]
+    assert main(["distil", str(folder), *words]) == 0
+    assert "Not worth it" in capsys.readouterr().out
+    assert not (folder / "neural.json").exists()
+
+
+def test_any_solver_by_name(trained, capsys):
+    assert main(["evaluate", str(trained), "--solver", "picard"]) == 0
+    assert json.loads((trained / "evaluation-changed.json").read_text())["solver"] == "Picard"
+    assert main(["doctor", str(trained), "--solver", "neural", "--samples", "8"]) in (0, 3)
+    assert "NeuralSolver" in capsys.readouterr().out
+    assert main(["evaluate", str(trained), "--solver", "newton"]) != 0
+    assert "--solver must be one of neural, AlternatingAnderson" in capsys.readouterr().err
+
+
+def test_it_is_not_replaced_unasked_and_can_be_tuned(copied, capsys):
+    assert main(["distil", str(copied), *QUICK]) != 0
+    assert "has a learned solver already" in capsys.readouterr().err
+    before = load_file(copied / "neural.safetensors")
+    words = [*QUICK, "--tune", "--start-steps", "100"]
+    assert main(["distil", str(copied), *words]) == 0
+    after = load_file(copied / "neural.safetensors")
+    assert before.keys() == after.keys()
+    assert any((before[key] != after[key]).any() for key in before)
+
+
+def test_weights_of_another_run_are_refused(copied, tmp_path, capsys):
+    other = train(tmp_path / "other", "--seed", "5")
+    for name in ("neural.json", "neural.safetensors"):
+        shutil.copy(copied / name, other / name)
+    assert main(["evaluate", str(other), "--solver", "neural"]) != 0
+    assert "distilled from other weights than the run has now" in capsys.readouterr().err
+
+
+def test_damaged_files_are_refused(copied, capsys):
+    weights, about = copied / "neural.safetensors", copied / "neural.json"
+    for path, content, said in (
+        (weights, weights.read_bytes()[:-7], "is damaged or not a safetensors file"),
+        (about, b"{", "is damaged"),
+        (about, about.read_bytes().replace(b'"format": 1', b'"format": 9'), "is of format 9"),
+        (about, about.read_bytes().replace(b'"dense"', b'"denser"'), "is damaged"),
+    ):
+        whole = path.read_bytes()
+        path.write_bytes(content)
+        assert main(["evaluate", str(copied), "--solver", "neural"]) != 0
+        assert said in capsys.readouterr().err
+        path.write_bytes(whole)
+    save_file({name: tensor + 1 for name, tensor in load_file(weights).items()}, weights)
+    assert main(["evaluate", str(copied), "--solver", "neural"]) != 0
+    assert "are of different solvers" in capsys.readouterr().err
+    about.unlink()
+    assert main(["evaluate", str(copied), "--solver", "neural"]) != 0
+    assert "train one with `equilibria distil" in capsys.readouterr().err
+
+
+def test_a_model_in_python(trained):
+    loaded = run.load(trained)
+    model = neural.attach(run.Folder(trained), loaded.model)
+    solver = model.deq.eval_solver
+    assert isinstance(solver, eq.NeuralSolver) and solver.rtol == 1e-4
+    assert not any(p.requires_grad for p in model.deq.neural.parameters())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--batches", "1"], "--batches must be 2 or more; got 1"),
+        (["--batch-size", "0"], "--batch-size must be 1 or more"),
+        (["--horizon", "0"], "--horizon must be at least 1; got 0"),
+        (["--start-steps", "-1"], "--start-steps must be at least 0"),
+        (["--budget", "0"], "--budget must be 1 or more"),
+        (["--mixer", "mean"], "mean"),
+    ],
+)
+def test_mistakes(copied, capsys, words, said):
+    assert main(["distil", str(copied), "--overwrite", *words]) != 0
+    assert said in capsys.readouterr().err
+
+
+def test_a_run_without_an_equilibrium_is_refused(tmp_path, capsys):
+    folder = tmp_path / "explicit"
+    words = ["train", "digits", "--model.name", "resnet", "--epochs", "1"]
+    words += ["--task.samples", "100", "--model.widths", "[4,4]", "--model.blocks", "[1,1]"]
+    words += ["--solver.name", "null", "--adjoint.name", "null"]
+    assert main([*words, "--out", str(folder)]) == 0
+    assert main(["distil", str(folder)]) != 0
+    assert "there is no equilibrium to solve for" in capsys.readouterr().err

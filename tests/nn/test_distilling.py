@@ -1,0 +1,247 @@
+"""Learned starts and mixers: what they learn, and that nothing is switched on that does not pay."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import equilibria as eq
+from equilibria.nn.distilling import Distillation, distil, solve, train, untrained
+from equilibria.nn.neural import GramMixer, Learned, PooledMixer, initialiser_for
+
+
+class Cell(nn.Module):
+    def __init__(self, scale=0.8):
+        super().__init__()
+        self.linear = nn.Linear(24, 24)
+        eq.nn.init.orthogonal_(self.linear.weight, scale)
+
+    def forward(self, z, u):
+        return torch.tanh(self.linear(z) + u)
+
+
+class Convolution(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.high, self.low = (nn.Conv2d(3, 3, 3, padding=1) for _ in range(2))
+
+    def forward(self, z, u):
+        high, low = z
+        pooled = nn.functional.avg_pool2d(u, 2)
+        return (
+            torch.tanh(0.5 * self.high(high) + u),
+            torch.tanh(0.5 * self.low(low) + nn.functional.avg_pool2d(high, 2) + pooled),
+        )
+
+    def start(self, u):
+        return torch.zeros_like(u), torch.zeros_like(u[:, :, ::2, ::2])
+
+
+def layer_of(scale=0.8, **options):
+    torch.manual_seed(0)
+    return eq.DEQ(Cell(scale), solver=eq.AlternatingAnderson(rtol=1e-2), **options).eval()
+
+
+def batches(count=8, size=32, seed=0):
+    """Injections on a plane of few dimensions, so that a small start can learn equilibria."""
+    generator = torch.Generator().manual_seed(seed)
+    directions = torch.randn(2, 24, generator=torch.Generator().manual_seed(9))
+    return [(torch.randn(size, 2, generator=generator) @ directions,) for _ in range(count)]
+
+
+QUICK = Distillation(start_steps=300, steps=5, budget=800)
+
+
+def test_what_pays_is_switched_on():
+    layer = layer_of()
+    before = copy.deepcopy(layer.state_dict())
+    outcome = distil(layer, batches(12), QUICK)
+    assert outcome.worth and outcome.learned.mean <= 0.9 * outcome.classical.mean
+    assert isinstance(layer.eval_solver, eq.NeuralSolver)
+    assert layer.eval_solver.rtol == layer.solver.rtol
+    assert "in place of" in str(outcome) and not str(outcome).startswith("Not")
+    for name, value in before.items():
+        assert torch.equal(layer.state_dict()[name], value)
+    assert all(p.grad is None for p in layer.cell.parameters())
+    x = batches(1, 100, seed=7)[0]
+    learned = layer(*x)
+    with eq.nn.using(layer, eval_solver=layer.solver):
+        classical = layer(*x)
+    assert learned.stats.evals.double().mean() <= 0.9 * classical.stats.evals.double().mean()
+    torch.testing.assert_close(learned.value, classical.value, rtol=0, atol=0.2)
+
+
+def test_what_does_not_pay_is_not():
+    layer = layer_of()
+    outcome = distil(layer, batches(4), Distillation(start_steps=1, steps=0, lr=1e-6))
+    assert not outcome.worth and str(outcome).startswith("Not worth it")
+    assert layer.neural is None and layer.eval_solver is None
+
+
+def test_a_mixer_that_saves_nothing_is_dropped():
+    layer = layer_of()
+    outcome = distil(layer, batches(12), QUICK)
+    assert not outcome.mixes and layer.neural.mixer is None
+    assert {"start", "start and mixer", "Anderson", "Picard"} <= set(outcome.all)
+
+
+def test_an_untrained_solver_is_the_layer():
+    layer = layer_of()
+    (pool,) = solve(layer, batches(1), eq.Anderson(rtol=1e-5))
+    for mixer in ("gram", None):
+        learned = untrained(layer, pool, Distillation(mixer=mixer))
+        assert torch.equal(learned.start(pool.inputs, pool.own), pool.own)
+        layer.neural = learned
+        with eq.nn.using(layer, eval_solver=eq.NeuralSolver(rtol=1e-3)):
+            mine = layer(*pool.inputs)
+        with eq.nn.using(layer, eval_solver=eq.Anderson(history=5, rtol=1e-3)):
+            classical = layer(*pool.inputs)
+        assert (mine.stats.evals - classical.stats.evals).abs().max() <= 1
+
+
+@pytest.mark.parametrize("loss", ["residual", "error"])
+@pytest.mark.parametrize("mixer", ["gram", "pooled", None])
+def test_each_loss_falls(loss, mixer):
+    layer = layer_of()
+    pool = solve(layer, batches(4), eq.Anderson(rtol=1e-5))
+    how = Distillation(start_steps=20, steps=30, loss=loss, mixer=mixer, budget=800)
+    learned, losses = untrained(layer, pool[0], how), []
+    train(learned, layer, pool, how, lambda step, total, loss: losses.append((step, total, loss)))
+    assert [step for step, *_ in losses] == list(range(1, 51)) and losses[0][1] == 50
+    late = [loss for *_, loss in losses]
+    assert sum(late[15:20]) < sum(late[:5])
+    assert sum(late[45:]) < sum(late[20:25])
+
+
+def test_weights_sum_to_one():
+    for weights in ("increasing", "uniform", "last"):
+        how = Distillation(weights=weights, horizon=7)
+        assert sum(how.weight(k) for k in range(8)) == pytest.approx(1)
+    assert Distillation(weights="last", horizon=7).weight(7) == 1
+    assert Distillation(horizon=7).weight(6) == pytest.approx(2 * Distillation(horizon=7).weight(3))
+
+
+def test_an_image_state_of_two_resolutions_and_other_sizes():
+    torch.manual_seed(0)
+    cell = Convolution()
+    layer = eq.DEQ(cell, init=cell.start, solver=eq.Anderson(rtol=1e-3)).eval()
+    pool = solve(layer, [(torch.randn(4, 3, 8, 8),) for _ in range(2)], eq.Anderson(rtol=1e-5))
+    how = Distillation(start_steps=30, steps=3, budget=300, mixer="pooled")
+    learned = untrained(layer, pool[0], how)
+    train(learned, layer, pool, how)
+    layer.neural, layer.eval_solver = learned.requires_grad_(False), eq.NeuralSolver(rtol=1e-3)
+    for side in (8, 12):
+        sol = layer(torch.randn(5, 3, side, side))
+        assert (sol.status == eq.Status.CONVERGED).all()
+        assert [leaf.shape[2] for leaf in sol.value] == [side, side // 2]
+
+
+def test_a_sequence_of_another_length_and_causality():
+    x = torch.randn(2, 9, 6)
+    initialiser = initialiser_for((x,), torch.zeros(2, 9, 4), 500)
+    for parameter in initialiser.parameters():
+        nn.init.normal_(parameter)
+    whole = initialiser((x,), torch.zeros(2, 9, 4))
+    part = initialiser((x[:, :5],), torch.zeros(2, 5, 4))
+    torch.testing.assert_close(whole[:, :5], part)
+
+
+def test_a_dense_start_has_one_size():
+    initialiser = initialiser_for((torch.ones(2, 6),), torch.zeros(2, 4), 100)
+    with pytest.raises(ValueError, match=r"of 6 inputs, and has been given \(7,\)"):
+        initialiser((torch.ones(2, 7),), torch.zeros(2, 4))
+    with pytest.raises(ValueError, match="1 tensors, and the state has 2"):
+        initialiser((torch.ones(2, 6),), (torch.zeros(2, 4), torch.zeros(2, 4)))
+
+
+def test_the_budget_is_kept():
+    u, z = torch.ones(2, 16, 8, 8), torch.zeros(2, 16, 8, 8)
+    sizes = [
+        sum(p.numel() for p in initialiser_for((u,), (z, z), budget).parameters())
+        for budget in (500, 1000, 4000)
+    ]
+    assert all(size <= limit + 64 for size, limit in zip(sizes, (500, 1000, 4000), strict=True))
+    assert sizes[0] > 300 and sizes[2] > 3300
+
+
+def test_states_without_a_learned_start_are_refused():
+    with pytest.raises(ValueError, match=r"no learned start for a state \(2, 3, 4, 5, 6\)"):
+        initialiser_for((torch.ones(2, 3),), torch.zeros(2, 3, 4, 5, 6), 100)
+    with pytest.raises(ValueError, match="has no input"):
+        initialiser_for((torch.ones(2, dtype=torch.long),), torch.zeros(2, 4), 100)
+
+
+def test_samples_without_an_equilibrium_do_not_teach():
+    layer = layer_of()
+    teacher = eq.Anderson(rtol=1e-5, max_evals=8)
+    easy = torch.full((30, 24), 20.0)  # tanh is flat there
+    hard = batches(1, 10)[0][0]
+    (pool,) = solve(layer, [(torch.cat([easy, hard]),)], teacher)
+    assert pool.kept[:30].all() and not pool.kept[30:].any()
+    with pytest.raises(ValueError, match="only 4 of 14 samples have an equilibrium"):
+        solve(layer, [(torch.cat([easy[:4], hard]),)], teacher)
+    with pytest.raises(ValueError, match="no batches"):
+        solve(layer, [], teacher)
+
+
+def test_what_cannot_be_distilled_is_refused():
+    with pytest.raises(ValueError, match="2 batches at least"):
+        distil(layer_of(), batches(1), QUICK)
+    with pytest.raises(ValueError, match="rows of this layer are coupled"):
+        distil(layer_of(coupled=True), batches(2), QUICK)
+    for options, message in (
+        ({"horizon": 0}, "horizon must be at least 1; got 0"),
+        ({"steps": -1}, "steps must be at least 0"),
+        ({"loss": "both"}, "loss must be residual or error; got both"),
+        ({"weights": "falling"}, "weights must be increasing or uniform or last"),
+        ({"mixer": "mean"}, "mixer must be gram, pooled or None"),
+        ({"lr": 0.0}, "lr must be positive"),
+        ({"budget": 0}, "budget must be at least 1"),
+        ({"mixed": -1.0}, "mixed is a weight"),
+        ({"initialiser": False, "mixer": None}, "nothing to learn"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Distillation(**options)
+
+
+def test_a_layer_with_weights_can_be_copied_and_loaded():
+    layer = layer_of()
+    distil(layer, batches(12), QUICK)
+    twin = layer_of()
+    with pytest.raises(RuntimeError, match="neural"):
+        twin.load_state_dict(layer.state_dict())
+    twin = copy.deepcopy(layer)
+    (x,) = batches(1, seed=3)[0]
+    assert torch.equal(layer(x).value, twin(x).value)
+
+
+def test_a_start_that_is_not_finite_is_the_layers_own():
+    layer = layer_of()
+    (pool,) = solve(layer, batches(1), eq.Anderson(rtol=1e-5))
+    learned = Learned(initialiser_for(pool.inputs, pool.own, 500))
+    with torch.no_grad():
+        for parameter in learned.parameters():
+            parameter.fill_(torch.nan)
+    layer.neural = learned
+    with eq.nn.using(layer, eval_solver=eq.NeuralSolver(rtol=1e-3)):
+        sol = layer(*pool.inputs)
+    assert (sol.status == eq.Status.CONVERGED).all()
+
+
+def test_a_start_of_ones_own_is_kept():
+    layer = layer_of()
+    distil(layer, batches(12), QUICK)
+    (x,) = batches(1, seed=3)[0]
+    z0 = torch.full((32, 24), 0.1)
+    given = layer(x, z0=z0, states=(0,))
+    assert torch.equal(given.states[0], z0)
+    learned = layer(x, states=(0,))
+    assert torch.equal(layer(x, warm=learned, states=(0,)).states[0], learned.value)
+    layer.train()
+    assert not layer(x, states=(0,)).states[0].any()  # in training the layer's own solver
+
+
+def test_the_sizes_of_both_mixers():
+    assert sum(p.numel() for p in GramMixer().parameters()) == 27 * 16 + 16 + 16 * 5 + 5
+    assert sum(p.numel() for p in PooledMixer(8).parameters()) == 8 * 16 * 3 + 16 + 16 * 2 * 3 + 2
