@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,9 +30,6 @@ from equilibria.nn.distilling import Distillation, Outcome, distil
 from equilibria.nn.neural import Learned
 from equilibria.train import neural, run
 from equilibria.train.device import device
-
-SHARE = 0.03
-"""Parameters of a learned start, as a share of the model's without embeddings."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -91,8 +88,7 @@ def main(argv: Sequence[str]) -> int:
     model = loaded.model.to(device(arguments.device))
     assert isinstance(model, EquilibriumModel)
     console = Output(quiet=arguments.quiet)
-    if how.budget is None:
-        how = _with_budget(how, model)
+    how = neural.budgeted(how, model)
     began = time.perf_counter()
     with console.status("Collecting inputs ..."):
         inputs = neural.inputs_of(
@@ -183,17 +179,6 @@ def _begin(arguments: Any, folder: run.Folder, loaded: run.Run) -> Learned | Non
             "(--overwrite)"
         )
     return None
-
-
-def _with_budget(how: Distillation, model: EquilibriumModel) -> Distillation:
-    embedding = {
-        id(p)
-        for module in model.modules()
-        if "embedding" in type(module).__name__.lower()
-        for p in module.parameters(recurse=False)
-    }
-    size = sum(p.numel() for p in model.parameters() if id(p) not in embedding)
-    return replace(how, budget=max(1, int(SHARE * size)))
 
 
 def _show(outcome: Outcome, model: EquilibriumModel, console: Output) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from equilibria.models import EquilibriumModel, Model
 from equilibria.nn import using
-from equilibria.nn.distilling import Outcome
+from equilibria.nn.distilling import Distillation, Outcome
 from equilibria.nn.neural import Learned
 from equilibria.solve import NeuralSolver, Picard
 from equilibria.tasks import Task
@@ -21,10 +22,11 @@ from equilibria.train.checkpoint import CheckpointError
 from equilibria.train.run import Folder, RunError
 from equilibria.train.weights import checksum, read_weights, save_weights
 
-__all__ = ["attach", "inputs_of", "known", "save"]
+__all__ = ["attach", "budgeted", "inputs_of", "known", "save", "size_of"]
 
 WEIGHTS, ABOUT = "neural.safetensors", "neural.json"
 FORMAT = 1
+SHARE = 0.03
 OWN = ("history", "damping", "ridge", "period", "horizon", "fallback", "trust")
 """What a neural solver has beside the limits, which are those of the run's own solver."""
 
@@ -112,6 +114,28 @@ def attach(folder: Folder, model: Model) -> EquilibriumModel:
     layer.neural = learned.requires_grad_(False)
     layer.eval_solver = NeuralSolver(**numbers, **limits)
     return model
+
+
+def budgeted(how: Distillation, model: EquilibriumModel) -> Distillation:
+    """Return how a run's solver is learned: where no number of parameters is given, a start has 3 %
+    of the model's without embeddings.
+
+    Args:
+        how: as asked for.
+        model: of the run.
+    """
+    if how.budget is not None:
+        return how
+    return replace(how, budget=max(1, int(SHARE * size_of(model))))
+
+
+def size_of(model: EquilibriumModel) -> int:
+    """Return the number of parameters of a model, without embeddings and a learned solver's."""
+    left_out = {id(p) for p in (model.deq.neural or nn.Module()).parameters()}
+    for module in model.modules():
+        if "embedding" in type(module).__name__.lower():
+            left_out |= {id(p) for p in module.parameters(recurse=False)}
+    return sum(p.numel() for p in model.parameters() if id(p) not in left_out)
 
 
 def inputs_of(

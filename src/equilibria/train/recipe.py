@@ -20,6 +20,7 @@ from equilibria.solve.advance import advances
 from equilibria.stability import FixedPointCorrection
 from equilibria.tasks import TASKS, Task, TaskConfig
 from equilibria.train import config, yaml_text
+from equilibria.train.alternating import Alternating
 from equilibria.train.config import ConfigError, nearest
 from equilibria.train.initialisation import Initialisation
 from equilibria.train.optimiser import (
@@ -39,7 +40,7 @@ from equilibria.train.regulariser import EvaluationBudget, JacobianPenalty
 METHODS: dict[str, type] = {
     **{cls.__name__: cls for cls in (Adam, AdamW, SGD, Constant, Cosine, Poly, OneCycle)},
     **{cls.__name__: cls for cls in (ForwardBackward, PeacemanRachford)},
-    **{cls.__name__: cls for cls in (Initialisation, ShallowStart)},
+    **{cls.__name__: cls for cls in (Alternating, Initialisation, ShallowStart)},
     **{cls.__name__: cls for cls in (JacobianPenalty, EvaluationBudget, FixedPointCorrection)},
     **{
         name: getattr(solve, name)
@@ -60,7 +61,7 @@ def choices() -> dict[str, type]:
     return {**CONFIGS, **TASKS, **METHODS}
 
 
-IMPLICIT = (*LAYER, "initialisation", "regulariser", "correction", "pretrain")
+IMPLICIT = (*LAYER, "initialisation", "regulariser", "correction", "pretrain", "neural")
 """Keys of a recipe that only an equilibrium network has."""
 
 SUFFIXES = (".yaml", ".yml")
@@ -76,7 +77,7 @@ class Recipe:
         task: data, loss and metric.
         model: architecture.
         solver: solver of the fixed point; null for an explicit network, as are `adjoint`,
-            `initialisation`, `regulariser`, `correction` and `pretrain`.
+            `initialisation`, `regulariser`, `correction`, `pretrain` and `neural`.
         eval_solver: solver in evaluation; null for the same one.
         adjoint: how the fixed point is differentiated.
         per_sample: let samples that have converged leave the batch.
@@ -91,6 +92,7 @@ class Recipe:
             none.
         correction: loss on states along the solver's path; null for none.
         pretrain: shallow network trained in the first steps; null to solve from the first step.
+        neural: learned solver of the training steps, trained along with the model; null for none.
         epochs: epochs of the run; each is followed by an evaluation.
         epoch_steps: steps that count as an epoch; null for a pass over the training data; auto for
             as many as follow from the number and the size of the images (task own_images).
@@ -125,6 +127,7 @@ class Recipe:
     regulariser: JacobianPenalty | None = None
     correction: FixedPointCorrection | None = None
     pretrain: ShallowStart | None = None
+    neural: Alternating | None = None
     epochs: int = 10
     epoch_steps: int | Literal["auto"] | None = None
     batch_size: int | Literal["all"] = 64
@@ -194,6 +197,11 @@ class Recipe:
                     f"{key} is Shine, which shares the matrix of a forward solve by Broyden with "
                     "unlimited memory: set solver.name to Broyden and solver.memory to null"
                 )
+            if isinstance(method, solve.Shine) and self.neural is not None:
+                raise ValueError(
+                    f"{key} is Shine, which shares the matrix of a forward solve, and a learned "
+                    "solver has none: set neural.name to null"
+                )
         if isinstance(self.adjoint, solve.Unrolled) and isinstance(self.solver, solve.NewtonKrylov):
             raise ValueError(
                 "adjoint is Unrolled, which cannot differentiate the steps of NewtonKrylov: set "
@@ -210,7 +218,7 @@ class Recipe:
                 "which it cannot differentiate: choose JacobianFree, NeumannPhantom or Implicit, "
                 "or set reuse to false"
             )
-        for name in ("regulariser", "correction"):
+        for name in ("regulariser", "correction", "neural"):
             if getattr(self, name) is not None:
                 raise ValueError(
                     f"{name} needs a solve, and reuse takes one evaluation a step: set one of "
@@ -368,6 +376,7 @@ def decisive(recipe: Recipe) -> dict[str, Any]:
         *(() if recipe.restarts else ("restarts",)),
         *(() if recipe.init_from else ("init_from",)),
         *(() if recipe.reuse else ("reuse",)),
+        *(() if recipe.neural else ("neural",)),
     }
     tree = {key: value for key, value in dump(recipe).items() if key not in left_out}
     for key in ("file", "data"):  # where the user's data are; what they are, their checksum tells

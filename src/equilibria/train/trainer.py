@@ -21,6 +21,7 @@ from equilibria.stability import AdjointAudit
 from equilibria.tasks import Batch, Task
 from equilibria.train import auditing, checkpoint, evaluation, randomness
 from equilibria.train import recipe as recipes
+from equilibria.train.alternating import Alternation
 from equilibria.train.evaluation import loss_of, output_at, sums_of, to_device
 from equilibria.train.initialisation import Beginning
 from equilibria.train.pretrain import ShallowStart
@@ -74,6 +75,7 @@ class Trainer:
         taken: what the run began with of another's weights; None if the recipe names none.
         stabiliser: the regulariser and the correction; None if the recipe has neither.
         reuse: the states of all samples, from which steps go on; None where steps solve.
+        neural: the learned solver of the steps; None where the recipe has none.
         step: steps taken.
         carry: what the model carries over to the next step, per micro-batch; None at the start.
         tally: sums and solves of this process since the epoch began.
@@ -121,6 +123,7 @@ class Trainer:
         if recipe.regulariser is not None or recipe.correction is not None:
             self.stabiliser = Stabiliser(recipe, self.segment, accelerator)
         self.reuse = self._remember() if recipe.reuse else None
+        self.neural = self._alternate() if recipe.neural is not None else None
         self.audit = None
         if isinstance(recipe.adjoint, Audited):
             self.audit = AdjointAudit(self.model, self._mean)
@@ -156,6 +159,17 @@ class Trainer:
         assert isinstance(self.model, EquilibriumModel)  # as the recipe has checked
         try:
             return Reuse(self.task, self.model, self.accelerator)
+        except ValueError as error:
+            raise TrainingError(str(error)) from None
+
+    def _alternate(self) -> Alternation:
+        """Return the learned solver of the steps, which has yet to learn."""
+        config, model = self.recipe.neural, self.model
+        assert config is not None and isinstance(
+            model, EquilibriumModel
+        )  # as the recipe has checked
+        try:
+            return Alternation(config, model, self.recipe.seed)
         except ValueError as error:
             raise TrainingError(str(error)) from None
 
@@ -252,6 +266,7 @@ class Trainer:
             **(self.stabiliser.finish_epoch() if self.stabiliser is not None else {}),
             **({} if self.audit is None else {"audit": auditing.state(self.audit)}),
             **({} if self.reuse is None else self.reuse.finish_epoch()),
+            **({} if self.neural is None else self.neural.finish_epoch()),
             self.task.eval_split: self.evaluate(self.task.eval_split),
         }
         if (radius := self.radius()) is not None:
@@ -295,6 +310,9 @@ class Trainer:
         carries, self.carry = self.carry or [None] * len(batches), []
         shallow = self._shallow(self.step)
         stabiliser = None if shallow else self.stabiliser
+        neural = None if shallow else self.neural
+        if neural is not None:
+            neural.learn(self.step)
         states = stabiliser.states() if stabiliser else ()
         if self.audit is not None and not shallow:
             batch, before = to_device(batches[0], self.accelerator), carries[0]
@@ -307,6 +325,7 @@ class Trainer:
             with (
                 shallow.applied(self.model) if shallow else nullcontext(),
                 nullcontext() if last else self.accelerator.no_sync(self.wrapped),
+                nullcontext() if neural is None else neural.applied(self.step),
             ):
                 if self.reuse is not None and shallow is None:
                     prediction = self.reuse.predict(batch)
@@ -416,6 +435,7 @@ class Trainer:
             "audit": None if self.audit is None else auditing.state(self.audit),
             "carry": checkpoint.on_cpu(self.carry),
             **({} if self.reuse is None else {"reuse": self.reuse.state()}),
+            **({} if self.neural is None else {"neural": self.neural.state()}),
         }
         processes, scaler = gather_object([own]), self.accelerator.scaler
         with agreed(self.accelerator):
@@ -489,6 +509,8 @@ class Trainer:
                 auditing.restore(self.audit, mine["audit"])
             if self.reuse is not None:
                 self.reuse.restore(mine["reuse"])
+            if self.neural is not None:
+                self.neural.restore(mine["neural"])
             randomness.set_random_state(mine["random"])
         except (LookupError, TypeError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:200]

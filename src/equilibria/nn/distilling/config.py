@@ -36,7 +36,7 @@ class Distillation:
         history: differences kept, the m of the papers.
         initialiser: whether a start is learned.
         mixer: "gram" (ours), "pooled" (the papers'), or None for Anderson's own weights.
-        normalised: how the papers' mixer normalises; see `PooledMixer`.
+        normalised, predicts: of the papers' mixer; see `PooledMixer`.
         loss: "residual" (ours) or "error".
         weights: w_k, which sum to 1: "increasing" (in proportion to k), "uniform" or "last".
         error, start, mixed: a, b and c.
@@ -60,6 +60,7 @@ class Distillation:
     initialiser: bool = True
     mixer: MIXERS | None = "gram"
     normalised: Literal["shift", "softmax", "none"] = "shift"
+    predicts: Literal["both", "alpha", "beta"] = "both"
     loss: LOSSES = "residual"
     weights: WEIGHTS = "increasing"
     error: float = 0.1

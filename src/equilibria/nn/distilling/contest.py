@@ -27,7 +27,6 @@ from equilibria.solve import (
 __all__ = ["Contestant", "Outcome", "classical", "contest"]
 
 ROUNDS = 3
-"""Solves of each batch whose median time counts."""
 
 WORTH = 0.9
 """Of the evaluations of the best classical solver, what a learned one may take at most; and of
@@ -65,6 +64,11 @@ class Contestant:
         """The share of samples that converged."""
         return float((self.status == Status.CONVERGED).double().mean())
 
+    def beats(self, other: Contestant) -> bool:
+        """Return whether at least as many samples converge as by another solver, in at most nine
+        tenths of the evaluations."""
+        return self.converged >= other.converged and self.mean <= WORTH * other.mean
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -85,6 +89,11 @@ class Outcome:
     mixes: bool
     worth: bool
     all: Mapping[str, Contestant]
+
+    @property
+    def fewest(self) -> Contestant:
+        """The learned one of the fewest evaluations, whatever time it takes."""
+        return _best(each for each in self.all.values() if each.learned is not None)
 
     def __str__(self) -> str:
         before, after = self.classical, self.learned
@@ -115,7 +124,12 @@ def classical(like: Solver) -> dict[str, Solver]:
 
 
 def contest(
-    layer: DEQ, learned: Learned, batches: Sequence[tuple[Any, ...]], like: Solver, horizon: int
+    layer: DEQ,
+    learned: Learned,
+    batches: Sequence[tuple[Any, ...]],
+    like: Solver,
+    horizon: int,
+    rounds: int = ROUNDS,
 ) -> Outcome:
     """Let learned and classical solvers solve the same batches, in turns.
 
@@ -125,6 +139,7 @@ def contest(
         batches: tuples of the layer's inputs.
         like: gives the tolerances and the limit of all.
         horizon: of the learned solver.
+        rounds: solves of each batch whose median time counts.
     """
     entries: dict[str, tuple[Solver, Learned | None]] = {
         name: (solver, None) for name, solver in classical(like).items()
@@ -140,7 +155,7 @@ def contest(
         entries["start, period 3"] = replace(plain, history=6, period=3), started
     if learned.mixer is not None:
         entries["start and mixer" if learned.initialiser is not None else "mixer"] = plain, learned
-    found = _measured(layer, entries, batches)
+    found = _measured(layer, entries, batches, rounds)
     usual = {name: found[name] for name in classical(like)}
     others = {name: each for name, each in found.items() if name not in usual}
     mixing = {name: each for name, each in others.items() if each.learned is learned}
@@ -150,18 +165,14 @@ def contest(
     near = (
         each
         for each in rest.values()
-        if _alike(each, best) and (_worth(each, before) or not _worth(best, before))
+        if _alike(each, best) and (each.beats(before) or not best.beats(before))
     )
     best = min(near, key=lambda each: each.seconds, default=best)
     for each in mixing.values() if rest else ():
-        if _worth(each, best):
+        if each.beats(best):
             best = each
     mixes = best.learned is not None and best.learned.mixer is not None
-    return Outcome(before, best, mixes, _worth(best, before), found)
-
-
-def _worth(learned: Contestant, classical: Contestant) -> bool:
-    return learned.converged >= classical.converged and learned.mean <= WORTH * classical.mean
+    return Outcome(before, best, mixes, best.beats(before), found)
 
 
 def _alike(one: Contestant, best: Contestant) -> bool:
@@ -180,6 +191,7 @@ def _measured(
     layer: DEQ,
     entries: Mapping[str, tuple[Solver, Learned | None]],
     batches: Sequence[tuple[Any, ...]],
+    rounds: int,
 ) -> dict[str, Contestant]:
     solutions: dict[str, list[Any]] = {name: [] for name in entries}
     seconds = dict.fromkeys(entries, 0.0)
@@ -187,7 +199,7 @@ def _measured(
     try:
         for inputs in batches:
             times: dict[str, list[float]] = {name: [] for name in entries}
-            for turn in range(ROUNDS):
+            for turn in range(rounds):
                 for name, (solver, learned) in entries.items():
                     layer.neural = learned
                     with using(layer, eval_solver=solver):

@@ -92,7 +92,7 @@ def untrained(layer: DEQ, example: Solved, how: Distillation) -> Learned:
             mixer = GramMixer(how.history)
         elif how.mixer == "pooled":
             features = sum(pooled(leaf[:1]).shape[1] for leaf in leaves)
-            mixer = PooledMixer(features, normalised=how.normalised)
+            mixer = PooledMixer(features, normalised=how.normalised, predicts=how.predicts)
     return Learned(initialiser, mixer).to(leaves[0])
 
 

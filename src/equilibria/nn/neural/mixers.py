@@ -79,17 +79,28 @@ class PooledMixer(nn.Module):
         hidden: channels of the convolutions, which the thesis leaves open.
         normalised: "shift" as above, "softmax", or "none", the ablation of Figure 6.7a, where the
             newest iterate takes what is missing of 1.
+        predicts: "both", or "alpha" or "beta" alone, the ablations of Figure 6.8: the other one is
+            Anderson's, which for beta is 1.
 
     Source:
         Bai 2022 (thesis), Algorithm 3, with alpha^T G for the 1^T G of its line 7.
     """
 
-    def __init__(self, features: int, hidden: int = 16, normalised: str = "shift") -> None:
+    def __init__(
+        self,
+        features: int,
+        hidden: int = 16,
+        normalised: str = "shift",
+        predicts: str = "both",
+    ) -> None:
         super().__init__()
+        if predicts not in ("both", "alpha", "beta"):
+            raise ValueError(f"predicts must be both, alpha or beta; got {predicts}")
         if normalised not in ("shift", "softmax", "none"):
             raise ValueError(f"normalised must be shift, softmax or none; got {normalised}")
         self.sizes = {"features": features, "hidden": hidden, "normalised": normalised}
-        self.normalised = normalised
+        self.sizes["predicts"] = predicts
+        self.normalised, self.predicts = normalised, predicts
         self.first = nn.Conv1d(features, hidden, 3, padding=1)
         self.second = nn.Conv1d(hidden, 2, 3, padding=1)
         nn.init.zeros_(self.second.weight)
@@ -112,10 +123,12 @@ class PooledMixer(nn.Module):
             alpha = alpha + (1 - alpha.sum(1, keepdim=True)) / alpha.shape[1]
         elif self.normalised == "softmax":
             alpha = alpha.softmax(1)
-        beta = 2 * torch.sigmoid(out[:, 1, 0])
+        beta = None if self.predicts == "alpha" else 2 * torch.sigmoid(out[:, 1, 0]).double()
+        if self.predicts == "beta":
+            return seen.gamma, beta
         # z_k - sum_j gamma_j (z_{k-j} - z_{k-j-1}) = sum_i alpha_i z_{k-i}
         gamma = alpha.flip(1).cumsum(1).flip(1)[:, 1:]
-        return gamma.double(), beta.double()
+        return gamma.double(), beta
 
 
 def pooled(leaf: Tensor) -> Tensor:

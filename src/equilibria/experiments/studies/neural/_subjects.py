@@ -1,0 +1,148 @@
+"""The trained networks whose solvers are learned, and how."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from equilibria.experiments.studies.deq._trainings import language, named
+from equilibria.experiments.studies.jacobian import _images as images
+from equilibria.experiments.study import Scale
+from equilibria.experiments.training import Trained, Training
+from equilibria.models import EquilibriumModel
+from equilibria.nn.distilling import Distillation, Outcome, distil
+from equilibria.nn.neural import Learned
+from equilibria.solve import Solver
+from equilibria.tasks import Task
+from equilibria.train import neural
+
+__all__ = ["SEEDS", "SUBJECTS", "Distilled", "Quality", "distilled", "solving", "training_of"]
+
+MDEQ, MNIST, PTB = "MDEQ", "MNIST", "Penn Treebank"
+SEEDS: Mapping[str, Sequence[int]] = {MDEQ: (0, 1, 2), MNIST: (0,), PTB: (0,)}
+"""Seeds of each subject: networks of one seed have the same number in all studies."""
+
+BATCHES = 24
+"""Of inputs, a quarter of them for the contest: the default of `equilibria distil`."""
+
+
+@dataclass(frozen=True)
+class Quality:
+    """What is judged.
+
+    Attributes:
+        metric: of the task.
+        sign: 1 where more is better, -1 where less is.
+        near: a loss that counts as none.
+        unit: of a loss.
+        scale: of the metric, for that unit.
+    """
+
+    metric: str
+    sign: int
+    near: float
+    unit: str
+    scale: float
+
+    def loss(self, value: float, end: float) -> float:
+        """What a figure has lost against that of full solves."""
+        return self.sign * (end - value)
+
+
+_IMAGES = Quality("accuracy", 1, 0.001, "points", 100)
+SUBJECTS: Mapping[str, Quality] = {
+    MDEQ: _IMAGES,
+    MNIST: _IMAGES,
+    PTB: Quality("perplexity", -1, 0.5, "perplexity", 1),
+}
+"""The subjects: MDEQ of `jacobian/tables` without penalty, and the recipes mnist and lm-ptb."""
+
+
+def training_of(subject: str, scale: Scale, seed: int) -> Training:
+    """Return the training of a subject, which other studies share."""
+    if subject == MDEQ:
+        return images.training_of("plain", scale, seed)
+    if subject == PTB:
+        return language("transformer", scale, seed)
+    return Training(recipe=named("mnist", scale, "--seed", str(seed)), minutes=12)
+
+
+@dataclass(frozen=True)
+class Distilled:
+    """A trained network with what a solver has learned of it.
+
+    Attributes:
+        model: on the CPU, in eval mode, with its own solvers.
+        task: of its recipe.
+        how: what the solver was trained with.
+        outcome: of the contest.
+        seconds: that all of it took.
+    """
+
+    model: EquilibriumModel
+    task: Task
+    how: Distillation
+    outcome: Outcome
+    seconds: float
+
+    @property
+    def learned(self) -> Learned:
+        """The weights of the best learned solver."""
+        assert self.outcome.learned.learned is not None
+        return self.outcome.learned.learned
+
+
+def distilled(run: Trained, **changes: Any) -> Distilled:
+    """Return a run's network and the solver that `equilibria distil` would learn for it.
+
+    Args:
+        run: finished.
+        changes: fields of `Distillation` that are not the defaults; `batch_size` and `batches` of
+            the inputs.
+    """
+    return _distilled(run.folder.path, run.data_dir, tuple(sorted(changes.items())))
+
+
+@functools.lru_cache(maxsize=2)  # the measures of a point share it
+def _distilled(path: Any, data_dir: Any, changes: tuple[tuple[str, Any], ...]) -> Distilled:
+    from equilibria.train import run as runs
+
+    loaded = runs.load(path, data_dir=data_dir)
+    model = cast(EquilibriumModel, loaded.model)
+    given = dict(changes)
+    size = given.pop("batch_size", loaded.recipe.rows)
+    count = given.pop("batches", BATCHES)
+    how = neural.budgeted(Distillation(**given), model)
+    began = time.perf_counter()
+    inputs = neural.inputs_of(
+        model, loaded.data, batches=count, batch_size=size, seed=how.seed, other=False
+    )
+    outcome = distil(model.deq, inputs, how)
+    seconds = time.perf_counter() - began
+    model.deq.neural, model.deq.eval_solver = None, loaded.recipe.eval_solver
+    return Distilled(model, loaded.data, how, outcome, seconds)
+
+
+@contextmanager
+def solving(
+    model: EquilibriumModel, solver: Solver, learned: Learned | None, **fields: Any
+) -> Iterator[None]:
+    """Let a model in eval mode solve by one of a contest's solvers within a block.
+
+    Args:
+        model: the model.
+        solver: in place of its own.
+        learned: the solver's weights; None of a classical one.
+        fields: of the solver that are others.
+    """
+    layer = model.deq
+    before = layer.neural, layer.eval_solver
+    layer.neural, layer.eval_solver = learned, replace(cast(Any, solver), **fields)
+    try:
+        yield
+    finally:
+        layer.neural, layer.eval_solver = before

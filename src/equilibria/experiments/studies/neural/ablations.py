@@ -1,0 +1,48 @@
+"""Figures 6.7 and 6.8: which parts of a learned solver do what."""
+
+from __future__ import annotations
+
+from equilibria.experiments.published import BAI_2022
+from equilibria.experiments.studies.neural._ablated import STEPS, STOPPED, VARIANTS, ablated
+from equilibria.experiments.studies.neural._measures import HORIZON
+from equilibria.experiments.studies.neural._subjects import MDEQ, SEEDS, training_of
+from equilibria.experiments.study import Point, Study
+from equilibria.experiments.views import Pivot, count, mean, spread
+
+STUDY = Study(
+    paper=BAI_2022,
+    item="Figures 6.7 and 6.8",
+    title="Parts of a learned solver",
+    description="A learned solver without one of its parts, or trained on another loss.",
+    note="MDEQ of jacobian/tables without the penalty. Ours: a start and corrections of Anderson's "
+    "weights from the Gram matrix, trained on log residuals. The papers': mixing weights and "
+    "damping from pooled residuals, trained on distances from z*, with neither trust region nor "
+    f"fallback. All with {STEPS} steps through unrolled solves of {HORIZON} evaluations, of "
+    "batches of 32 samples.",
+    points=lambda scale: [
+        Point(
+            factors={"variant": name, "seed": seed},
+            measures=[ablated],
+            runs={"run": training_of(MDEQ, scale, seed)},
+            settings={"fields": dict(VARIANTS.get(name, {}))},
+            minutes=1,
+        )
+        for seed in SEEDS[MDEQ]
+        for name in ("Anderson", *VARIANTS)
+    ],
+    views=[
+        Pivot(
+            title="Figures 6.7 and 6.8",
+            index={"variant": "solver"},
+            values={
+                "seeds": count("residual"),
+                f"residual after {HORIZON}": mean("residual"),
+                f"error after {HORIZON}": mean("error"),
+                f"accuracy after {STOPPED}, %": spread("accuracy", 100, ".2f"),
+                "learning, s": mean("seconds"),
+            },
+            note="Residual and error are relative, geometric means over test samples, arithmetic "
+            "over seeds.",
+        )
+    ],
+)

@@ -1,0 +1,95 @@
+"""Figure 6.6b: training whose solves are by a solver that learns along with the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from equilibria.experiments.measures.epochs import epochs, summary
+from equilibria.experiments.published import BAI_2022
+from equilibria.experiments.studies.neural._subjects import MDEQ, SEEDS, training_of
+from equilibria.experiments.study import Context, Point, Scale, Study
+from equilibria.experiments.training import Training
+from equilibria.experiments.views import Chart, Lines, Pivot, last, mean, spread
+from equilibria.train.alternating import Alternating
+
+NETWORKS = {"classical": None, "alternating": Alternating(every=150)}
+
+
+def learning(context: Context) -> Iterable[dict[str, Any]]:
+    """After each `epoch` whether the learned solver is in use, and the seconds that it took."""
+    for record in context.run.metrics:
+        if (found := record.get("neural")) is not None:
+            used = found.get("used")
+            yield {
+                "learned_epoch": record["epoch"],
+                "used": None if used is None else int(used),
+                "learning_seconds": found["seconds"],
+            }
+
+
+def spent(context: Context) -> dict[str, Any]:
+    """`mean_forward`: evaluations of a training solve, the mean over the steps that solve."""
+    means = [
+        (record["train"]["forward"] or {}).get("evals", {}).get("mean")
+        for record in context.run.metrics
+    ]
+    known = [each for each in means if each is not None]
+    learned = [each.get("neural", {}).get("seconds", 0.0) for each in context.run.metrics]
+    return {
+        "mean_forward": sum(known) / len(known) if known else None,
+        "learning_share": sum(learned) / context.run.seconds,
+    }
+
+
+def _training(name: str, scale: Scale, seed: int) -> Training:
+    found = training_of(MDEQ, scale, seed)
+    config = NETWORKS[name]
+    return found if config is None else replace(found, recipe=replace(found.recipe, neural=config))
+
+
+STUDY = Study(
+    paper=BAI_2022,
+    item="Figure 6.6b",
+    title="A solver that learns along with the model",
+    description="Evaluations and accuracy of a training whose solves are by a learned solver.",
+    note="MDEQ of jacobian/tables without the penalty. Alternating: recipe option neural, a solver "
+    "is trained each 150 steps, and used where it beats the best classical one on inputs that it "
+    "has not seen. The thesis reports a training that is 16 to 20 % faster.",
+    points=lambda scale: [
+        Point(
+            factors={"training": name, "seed": seed},
+            measures=[summary, spent, epochs, learning],
+            runs={"run": _training(name, scale, seed)},
+        )
+        for seed in SEEDS[MDEQ]
+        for name in NETWORKS
+    ],
+    views=[
+        Pivot(
+            title="Figure 6.6b",
+            index={"training": "solves of training"},
+            values={
+                "seeds": lambda rows: int(rows["accuracy"].count()),
+                "test accuracy, %": spread("accuracy", 100, ".2f"),
+                "evaluations a solve, all epochs": mean("mean_forward"),
+                "training, min": mean("seconds", 1 / 60),
+                "of it learning the solver, %": mean("learning_share", 100),
+            },
+        ),
+        Pivot(
+            title="By epoch: evaluations of a training solve",
+            index={"training": "solves of training", "epoch": "epoch"},
+            each="epoch",
+            values={"evaluations": mean("forward"), "validation accuracy": last("valid_accuracy")},
+        ),
+        Chart(
+            title="Evaluations of a training solve",
+            x="epoch",
+            y="evaluations",
+            marks=Lines(x="epoch", y="forward", by=["training"], band=True),
+            whole_x=True,
+        ),
+    ],
+)

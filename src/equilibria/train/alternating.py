@@ -1,0 +1,228 @@
+"""Training whose solves are by a learned solver, which learns along with the model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from equilibria.models import EquilibriumModel
+from equilibria.nn import using
+from equilibria.nn.distilling import Distillation, contest, solve, train, untrained
+from equilibria.nn.neural import Learned
+from equilibria.solve import NeuralSolver, Solver
+from equilibria.solve.tree import Shared
+from equilibria.train import checkpoint
+
+__all__ = ["Alternating", "Alternation"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alternating:
+    """Trains a learned solver every so many steps, and lets the steps that follow solve by it.
+
+    It learns from the inputs of the last batches, as `eq.distil` does, and goes on from what it has
+    learned before. Where it does not beat the best classical solver on batches that it has not
+    seen, the steps that follow solve by the recipe's. Gradients are those of the recipe's adjoint.
+    Evaluations, and the run when it is finished, have the recipe's own solvers; `equilibria distil`
+    learns one for these.
+
+    Args:
+        every: steps of the model from one training of the solver to the next.
+        steps: steps of each of these through unrolled solves.
+        start_steps: steps of the start by itself before them.
+        batches: inputs to learn from, the last so many micro-batches, at least 2.
+        horizon: evaluations of an unrolled solve.
+        mixer: "gram", "pooled", or None for Anderson's own weights; see `eq.nn.Distillation`.
+
+    Source:
+        Bai 2022 (thesis), sec. 6.2.2 and Figure 6.6b.
+    """
+
+    every: int = 500
+    steps: int = 20
+    start_steps: int = 200
+    batches: int = 8
+    horizon: int = 10
+    mixer: Literal["gram", "pooled"] | None = "gram"
+
+    def __post_init__(self) -> None:
+        for name, least in (("every", 1), ("batches", 2)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}; got {getattr(self, name)}")
+        if self.every < self.batches:
+            raise ValueError(
+                f"every is {self.every}, fewer steps than the {self.batches} batches to learn from"
+            )
+        self.how(0)
+
+    def how(self, seed: int) -> Distillation:
+        """Return how the solver is trained each time."""
+        return Distillation(
+            start_steps=self.start_steps,
+            steps=self.steps,
+            horizon=self.horizon,
+            mixer=self.mixer,
+            seed=seed,
+        )
+
+
+class Alternation:
+    """A learned solver in the making.
+
+    Args:
+        config: how often, and how, it is trained.
+        model: whose equilibrium layer it is of.
+        seed: of its first weights.
+
+    Raises:
+        ValueError: the rows of the layer are coupled.
+    """
+
+    def __init__(self, config: Alternating, model: EquilibriumModel, seed: int) -> None:
+        if model.deq.coupled:
+            raise ValueError(
+                "neural: a learned solver is of samples, and the rows of this layer are coupled"
+            )
+        self.config, self.model, self.how = config, model, config.how(seed)
+        self.seen: list[tuple[Any, ...]] = []
+        self.learned: Learned | None = None
+        self.used: tuple[Solver, Learned] | None = None  # None: the recipe's own solver is better
+        self._record: dict[str, Any] = {}
+        self._seconds = 0.0
+
+    @contextmanager
+    def applied(self, step: int) -> Iterator[None]:
+        """Let the forward of a step solve by the learned solver, once there is one; and keep its
+        inputs, if the next training of the solver is near.
+
+        Args:
+            step: of the run, from 0.
+        """
+        layer = self.model.deq
+        near = self.config.every - step % self.config.every <= self.config.batches
+        handle = layer.register_forward_pre_hook(self._keep) if near else None
+        try:
+            if self.used is None:
+                yield
+                return
+            solver, layer.neural = self.used
+            with using(layer, solver=solver):
+                yield
+        finally:
+            layer.neural = None  # no part of the model that is saved
+            if handle is not None:
+                handle.remove()
+
+    def _keep(self, module: Any, inputs: tuple[Any, ...]) -> None:
+        self.seen = [*self.seen[1 - self.config.batches :], _each(checkpoint.copied, inputs)]
+
+    def learn(self, step: int) -> None:
+        """Train the solver, if it is time to.
+
+        Args:
+            step: steps taken.
+        """
+        if not step or step % self.config.every or len(self.seen) < 2:
+            return
+        began = time.perf_counter()
+        layer = self.model.deq
+        training = layer.training
+        layer.eval()
+        try:
+            self._train()
+        finally:
+            layer.train(training)
+            self.seen = []
+        self._seconds += time.perf_counter() - began
+
+    def _train(self) -> None:
+        layer = self.model.deq
+        try:
+            pool = solve(layer, self.seen, self.how.teacher)
+        except ValueError:  # too few equilibria to learn from
+            self.used, self._record = None, {"used": False, "evals": None, "classical": None}
+            return
+        if self.learned is None:
+            self.learned = untrained(layer, pool[0], self.how)
+        self.learned.requires_grad_(True)
+        train(self.learned, layer, pool[1:], self.how)
+        self.learned.requires_grad_(False)
+        held_out = [pool[0].inputs]
+        found = contest(layer, self.learned, held_out, layer.solver, self.how.horizon, rounds=1)
+        best = found.fewest  # not the fastest: a run is to be the same each time
+        used = best.beats(found.classical)
+        assert best.learned is not None
+        self.used = (best.solver, best.learned) if used else None
+        self._record = {"used": used, "evals": best.mean, "classical": found.classical.mean}
+
+    def finish_epoch(self) -> dict[str, Any]:
+        """Return what the epoch's record holds of it, under "neural": whether the learned solver is
+        `used`, its `evals` and those of the best `classical` solver for a sample when it was last
+        trained, and the `seconds` that this took in the epoch."""
+        record = {"neural": {**self._record, "seconds": round(self._seconds, 3)}}
+        self._seconds = 0.0
+        return record
+
+    def state(self) -> dict[str, Any]:
+        """Return all that a checkpoint holds."""
+        learned = self.learned
+        return {
+            "seen": [
+                [(isinstance(x, Shared), checkpoint.on_cpu(_bare(x))) for x in inputs]
+                for inputs in self.seen
+            ],
+            "about": None if learned is None else learned.about,
+            "weights": None if learned is None else checkpoint.on_cpu(learned.state_dict()),
+            "used": self._description(),
+            "record": self._record,
+            "seconds": self._seconds,
+        }
+
+    def _description(self) -> dict[str, Any] | None:
+        if self.used is None:
+            return None
+        solver, learned = self.used
+        assert isinstance(solver, NeuralSolver)
+        return {"solver": asdict(solver), "mixes": learned.mixer is not None}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take what `state` gave.
+
+        Raises:
+            ValueError, LookupError: it is of another run.
+        """
+        device = next(self.model.parameters()).device
+        self.seen = [
+            tuple(Shared(x) if alike else x for alike, x in _on(device, inputs))
+            for inputs in state["seen"]
+        ]
+        self.learned, self.used = None, None
+        if state["about"] is not None:
+            self.learned = Learned.of(state["about"])
+            self.learned.load_state_dict(state["weights"])
+            self.learned = self.learned.to(device).requires_grad_(False)
+        if (used := state["used"]) is not None:
+            assert self.learned is not None
+            mixer = self.learned.mixer if used["mixes"] else None
+            self.used = NeuralSolver(**used["solver"]), Learned(self.learned.initialiser, mixer)
+        self._record, self._seconds = dict(state["record"]), state["seconds"]
+
+
+def _bare(operand: Any) -> Any:
+    return operand.value if isinstance(operand, Shared) else operand
+
+
+def _each(change: Callable[[Any], Any], operands: Sequence[Any]) -> tuple[Any, ...]:
+    """Operands of a layer, changed; what all samples share is no tree to torch."""
+    return tuple(Shared(change(x.value)) if isinstance(x, Shared) else change(x) for x in operands)
+
+
+def _on(device: torch.device, tree: Any) -> Any:
+    return pytree.tree_map_only(Tensor, lambda x: x.to(device), tree)

@@ -1,0 +1,118 @@
+"""Training whose solves are by a solver that learns along with the model."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+
+from equilibria.train import recipe as recipes
+from equilibria.train.alternating import Alternating, Alternation
+from equilibria.train.run import Folder
+from equilibria.train.trainer import Trainer
+
+TREE: dict[str, Any] = {
+    "task": {"name": "image_classification", "data": "digits"},
+    "model": {"name": "dense", "shape": [1, 8, 8], "classes": 10, "width": 24},
+    "solver": {"name": "AlternatingAnderson", "rtol": 1e-3},
+    "neural": {"every": 6, "batches": 3, "start_steps": 60, "steps": 4, "horizon": 6},
+    "batch_size": 32,
+    "epoch_steps": 12,
+    "epochs": 2,
+}
+
+
+def trainer_of(**changes: Any) -> Trainer:
+    recipe = recipes.parse({**TREE, **changes})
+    return Trainer(recipe, recipe.task.load(), Accelerator(cpu=True))
+
+
+def test_later_steps_solve_by_what_earlier_ones_taught() -> None:
+    neural = {"every": 24, "batches": 16, "start_steps": 400, "steps": 4, "horizon": 6}
+    trainer = trainer_of(neural=neural, solver={"name": "AlternatingAnderson", "rtol": 3e-2})
+    layer, solvers = trainer.model.deq, []
+    for _ in range(26):
+        keep = layer.register_forward_hook(
+            lambda layer, inputs, sol: solvers.append(layer.neural is not None)
+        )
+        if trainer.step == 24:
+            keep.remove()  # of the solves that it learns from
+        trainer.train_step()
+        keep.remove()
+    assert trainer.neural is not None and trainer.neural.learned is not None
+    assert trainer.neural.used is not None  # it pays here
+    assert solvers == [False] * 24 + [True]
+    assert layer.neural is None and layer.eval_solver is None
+    assert not any("neural" in name for name in trainer.model.state_dict())
+    record = trainer.finish_epoch()["neural"]
+    assert record["used"] and record["evals"] <= 0.9 * record["classical"]
+    assert record["seconds"] > 0
+    assert trainer.neural.finish_epoch()["neural"]["seconds"] == 0
+
+
+@pytest.mark.parametrize("begun", [4, 8])
+def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, begun: int) -> None:
+    whole = trainer_of()
+    for _ in range(14):
+        whole.train_step()
+    first = trainer_of()
+    for _ in range(begun):
+        first.train_step()
+    folder = Folder(tmp_path)
+    first.save(folder)
+    second = trainer_of()
+    assert second.restore(folder) is not None
+    while second.step < 14:
+        second.train_step()
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(second.model.state_dict()[name], value), name
+    assert whole.neural is not None and whole.neural.learned is not None
+    assert second.neural is not None and second.neural.learned is not None
+    for name, value in whole.neural.learned.state_dict().items():
+        assert torch.equal(second.neural.learned.state_dict()[name], value), name
+
+
+def test_where_nothing_converges_the_recipes_solver_goes_on() -> None:
+    trainer = trainer_of()
+    assert trainer.neural is not None
+    with torch.no_grad():
+        for weight in trainer.model.deq.cell.parameters():
+            weight.mul_(50.0)
+    for _ in range(7):
+        trainer.train_step()
+    assert trainer.neural.used is None
+    assert trainer.neural.finish_epoch()["neural"]["used"] is False
+
+
+@pytest.mark.parametrize(
+    ("neural", "words"),
+    [
+        ({"every": 0}, "every must be at least 1; got 0"),
+        ({"batches": 1}, "batches must be at least 2; got 1"),
+        ({"every": 4, "batches": 8}, "every is 4, fewer steps than the 8 batches to learn from"),
+        ({"horizon": 0}, "horizon must be at least 1; got 0"),
+    ],
+)
+def test_wrong_numbers_are_refused(neural: dict[str, Any], words: str) -> None:
+    with pytest.raises(recipes.ConfigError, match=words):
+        recipes.parse({**TREE, "neural": neural})
+
+
+def test_what_a_learned_solver_cannot_go_with_is_refused() -> None:
+    shine = {"name": "Shine"}
+    broyden = {"name": "Broyden", "memory": None}
+    with pytest.raises(recipes.ConfigError, match=r"a learned solver has none: set neural\.name"):
+        recipes.parse({**TREE, "adjoint": shine, "solver": broyden})
+    recipe = recipes.parse({**TREE, "neural": None})
+    assert recipe.neural is None
+    assert "neural" not in recipes.decisive(recipe)
+    with pytest.raises(recipes.ConfigError, match="neural"):
+        recipes.parse({"task": TREE["task"], "model": {"name": "mfn"}, "neural": {"every": 9}})
+
+
+def test_the_rows_of_a_graph_are_coupled() -> None:
+    trainer = trainer_of()
+    trainer.model.deq.coupled = True
+    with pytest.raises(ValueError, match="rows of this layer are coupled"):
+        Alternation(Alternating(), trainer.model, 0)
