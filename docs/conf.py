@@ -61,6 +61,15 @@ SHORT = {
     "representation/sound": ("Bach, 1.5 s",),
     "representation/film": ("Table 8.2: a street",),
     "representation/shape": ("Figure 8.9: a knot",),
+    "neural/solvers": (
+        "Figure 6.5: what is lost by stopping, test split",
+        "Figure 6.5: nothing lost, fewest evaluations and least time",
+        "Figure 6.6a: relative residual, geometric mean over test samples",
+        "Figure 6.5d: size and time of learning",
+        "Never worse: all test samples, the solver that distil would switch on",
+    ),
+    "neural/ablations": ("Figures 6.7 and 6.8",),
+    "neural/alternating": ("Figure 6.6b",),
     "ernn/har": ("Table 3: HAR-2",),
     "ernn/adding": ("Steps until the error is below 0.01",),
     "ernn/order": ("Accuracy against K",),
@@ -140,9 +149,7 @@ def generate() -> None:
     pages = {"measured.md": "\n".join(measured), "errata.md": errata_table()}
     pages["studies.md"] = listing()
     for name, titles in SHORT.items():
-        family, _, item = name.partition("/")
-        stem = name.replace("/", "-") if family in ("flow", "inexact", "representation") else item
-        pages[f"short-{stem}.md"] = tables_only(name, results, titles)
+        pages[f"short-{name.replace('/', '-')}.md"] = tables_only(name, results, titles)
     for words in ((), ("train", "digits"), *((name,) for name in COMMANDS)):
         pages[f"{'-'.join(('help', *words))}.txt"] = help_text(*words)
     GENERATED.mkdir(parents=True, exist_ok=True)
