@@ -2,13 +2,23 @@
 
 import copy
 
+import pytest
 import torch
 from torch import distributed, nn
 from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from equilibria.nn import DEQ, weight_norm
-from equilibria.solve import GMRES, Implicit, Picard
+from equilibria.solve import (
+    GMRES,
+    Implicit,
+    JacobianFree,
+    NeumannPhantom,
+    Phantom,
+    Picard,
+    Unrolled,
+)
 
 BATCH = 6
 
@@ -109,6 +119,137 @@ def compare_sharded(rank, folder):
 
 def test_a_sharded_layer_is_right_and_a_sharded_cell_is_refused(tmp_path):
     spawn(compare_sharded, (str(tmp_path),), nprocs=2)
+
+
+# --- what sharding costs, and what it leaves as it was --------------------------------------------
+
+
+def shard(rank, folder):
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2
+    )
+    torch.set_num_threads(1)
+    found = {"counts": counts(evals=(5, 50)[rank]), "gradients": gradients(rank)}
+    found["refused"] = [refused("param_dtype", torch.bfloat16), refused("output_dtype", None)]
+    torch.save(found, f"{folder}/{rank}.pt")
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+class Collectives(TorchDispatchMode):
+    """Counts collectives of each kind.
+
+    CommDebugMode follows the modules that run, and fails where a cell is called by its layer again.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.found = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if "c10d" in func.namespace and "wait" not in str(func):
+            name = str(func.overloadpacket).partition(".")[2].strip("_")
+            self.found[name] = self.found.get(name, 0) + 1
+        return func(*args, **(kwargs or {}))
+
+
+def counts(evals):
+    """Collectives of a forward and of a backward by each adjoint, of a layer that is one unit."""
+    from torch.distributed.fsdp import fully_shard
+
+    found = {}
+    for adjoint in (
+        *(Implicit(), Implicit(linear=GMRES(rtol=1e-6)), Phantom(steps=3)),
+        *(NeumannPhantom(steps=3), JacobianFree(), Unrolled()),
+    ):
+        torch.manual_seed(0)
+        solver = Picard(rtol=0.0, atol=0.0, max_evals=evals, patience=None)
+        layer = DEQ(weight_norm(Cell()), solver=solver, adjoint=adjoint).double()
+        fully_shard(layer, reshard_after_forward=True)
+        x = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+        with Collectives() as forward:
+            solution = layer(x)
+        with Collectives() as backward:
+            solution.value.sum().backward()
+        found[repr(adjoint)] = {
+            "evals": solution.stats.evals.tolist(),
+            "forward": forward.found,
+            "backward": backward.found,
+        }
+    return found
+
+
+def gradients(rank):
+    """Of a layer that is called twice in a forward, as a unit within that of the model."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor
+
+    found = {}
+    for dtype in (torch.float32, torch.float64):
+        model, x = build()
+        model.to(dtype)
+        fully_shard(model.deq)
+        fully_shard(model)
+        for _ in range(2):  # the second backward finds what the first left behind
+            model.zero_grad()
+            model(x.to(dtype)[rank::2]).square().sum(1).mean().backward()
+        assert all(isinstance(p, DTensor) for p in model.parameters())
+        found[str(dtype)] = [p.grad.full_tensor() for p in model.parameters()]
+    return found
+
+
+def refused(name, kind):
+    """What is said of a policy of the layer, and of one of the model around it."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    said = []
+    for inner in (True, False):
+        model, x = build()
+        model.float()
+        policy = MixedPrecisionPolicy(**{name: kind or torch.float32})
+        fully_shard(model.deq, **({"mp_policy": policy} if inner else {}))
+        fully_shard(model, mp_policy=policy)
+        try:
+            model(x.float())
+        except TypeError as error:
+            said.append(str(error))
+    return said
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory):
+    """What two processes have found."""
+    folder = tmp_path_factory.mktemp("sharded")
+    spawn(shard, (str(folder),), nprocs=2)
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
+
+
+def test_a_solve_gathers_once_forward_and_once_backward_whatever_its_evaluations(sharded):
+    """A process that evaluates 5 times does not wait for one that evaluates 50 times."""
+    for found, evals in zip(sharded, (5, 50), strict=True):
+        assert len(found["counts"]) == 6
+        for adjoint, each in found["counts"].items():
+            assert max(each["evals"]) >= evals, adjoint
+            assert each["forward"] == {"allgather_base": 1}, adjoint
+            assert each["backward"] == {"allgather_base": 1, "reduce_scatter_base": 1}, adjoint
+
+
+def test_sharded_gradients_are_those_of_one_process(sharded):
+    model, x = build()
+    for dtype, bound in ((torch.float64, 1e-9), (torch.float32, 1e-6)):
+        model.to(dtype).zero_grad()
+        model(x.to(dtype)).square().sum(1).mean().backward()
+        size = max(float(p.grad.abs().max()) for p in model.parameters())
+        for found in sharded:
+            for one, p in zip(found["gradients"][str(dtype)], model.parameters(), strict=True):
+                assert float((one - p.grad).abs().max()) <= bound * size
+
+
+def test_policies_that_cast_the_cell_or_the_solution_are_refused(sharded):
+    for found in sharded:
+        (low, outer), (copied, copied_outside) = found["refused"]
+        assert "leave param_dtype out, and call the model under" in low and low == outer
+        assert "copies the solution that it returns" in copied and copied == copied_outside
 
 
 # --- parameters that one process alone uses ----------------------------------------------------

@@ -1,9 +1,11 @@
 """Each private name of torch in equilibria.solve.private does what the package relies on."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import pytest
 import torch
+from torch import distributed, nn
 from torch._subclasses import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.func import grad, jvp, vjp, vmap
@@ -380,3 +382,44 @@ def test_an_export_is_told_from_other_compilations() -> None:
     with FakeTensorMode():
         seen.append(private.exporting())
     assert any(seen) and not seen[-1] and not private.exporting()
+
+
+@pytest.fixture
+def group():
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("group")
+def test_units_of_fully_shard() -> None:
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    @dataclass
+    class Answer:
+        value: torch.Tensor
+
+    class Inner(nn.Linear):
+        def forward(self, x):
+            return Answer(super().forward(x))
+
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = Inner(2, 2)
+
+        def forward(self, x):
+            return self.inner(x)
+
+    model = Outer()
+    assert private.sharding_policies(model) == []
+    own, outer = MixedPrecisionPolicy(), MixedPrecisionPolicy(output_dtype=torch.float32)
+    fully_shard(model.inner, mp_policy=own)
+    fully_shard(model, mp_policy=outer)
+    private.find_root(model)
+    assert private.sharding_policies(model.inner) == [own, outer]
+    answer = model.inner(torch.ones(1, 2))  # before its root, which would then refuse to run
+    model(torch.ones(1, 2))
+    assert private.gathers_for_dataclasses()  # in the version of torch that is installed
+    answer.value.sum().backward()  # gathers what was let go of
+    assert model.inner.weight.grad is not None

@@ -4,13 +4,40 @@ import sys
 import warnings
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-__all__ = ["refuse_sharded", "warn_of_unsteady"]
+from equilibria.solve import private
+
+__all__ = ["refuse_cast", "refuse_sharded", "warn_of_unsteady"]
+
+
+def refuse_cast(layer: nn.Module) -> None:
+    """Refuse a layer for which torch's `fully_shard` changes the precision of what it is given.
+
+    The state of a solve is in float32 at least, and a copy of a solution does not hear of its
+    backward solve.
+
+    Raises:
+        TypeError: the `mp_policy` of the layer, or of the module around it, casts parameters to
+            less than float32, or casts outputs.
+    """
+    for policy in private.sharding_policies(layer):
+        if policy.param_dtype in (torch.float16, torch.bfloat16):
+            raise TypeError(
+                f"the layer is sharded with mp_policy param_dtype={policy.param_dtype}, and a "
+                "solve needs a float32 state, which such a cell does not take: leave param_dtype "
+                "out, and call the model under torch.autocast, where the cell alone runs in less"
+            )
+        if policy.output_dtype is not None:
+            raise TypeError(
+                f"the layer is sharded with mp_policy output_dtype={policy.output_dtype}, for "
+                "which fully_shard copies the solution that it returns: leave output_dtype out"
+            )
 
 
 def refuse_sharded(cell: nn.Module) -> None:

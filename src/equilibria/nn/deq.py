@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from equilibria.nn.checks import refuse_sharded, warn_of_unsteady
+from equilibria.nn.checks import refuse_cast, refuse_sharded, warn_of_unsteady
 from equilibria.nn.dropout import VariationalDropout
 from equilibria.nn.frozen import Evaluation, Frozen, module_of
 from equilibria.nn.neural.learned import Learned
@@ -178,6 +178,7 @@ class DEQ(nn.Module):
             if own:
                 z0 = neural.start(inputs, z0)
             solver = neural.bind(solver, started=own)
+        refuse_cast(self)
         if (owner := module_of(self.cell)) is not None:
             refuse_sharded(owner)
         if coupled is None:
@@ -244,6 +245,7 @@ class DEQ(nn.Module):
         solver, adjoint = self._methods()
         if isinstance(solver, NeuralSolver):  # of which an advance needs the tolerances only
             solver = self._learned().bind(solver, started=False)
+        refuse_cast(self)
         if (owner := module_of(self.cell)) is not None:
             refuse_sharded(owner)
         if coupled is None:

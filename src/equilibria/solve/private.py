@@ -307,3 +307,34 @@ def run_backward(
 def sequence_number(node: Any) -> int:
     """Counts up with every node that autograd makes; leaves have the largest number there is."""
     return node._sequence_nr()
+
+
+def gathers_for_dataclasses() -> bool:
+    """Does `fully_shard` find the tensors in dataclasses, as a `Solution` is one?
+
+    It gathers parameters for a backward by hooks on the tensors that a unit returns; earlier
+    versions look for them in tuples, lists and dictionaries alone.
+    """
+    from torch.distributed.fsdp import _common_utils
+
+    return hasattr(_common_utils, "collect_grad_tensors")
+
+
+def find_root(module: Any) -> None:
+    """Tell `fully_shard` that a module is the root of its units, before any of them is called.
+
+    It would take the unit that is called first for the root, and refuse all others thereafter.
+    """
+    module._get_fsdp_state()._lazy_init()
+
+
+def sharding_policies(module: Any) -> list[Any]:
+    """The `MixedPrecisionPolicy` of a unit of `fully_shard`, and that of its root, if another one
+    has been called; of any other module none."""
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")
+    kind = getattr(fsdp, "FSDPModule", None)
+    if kind is None or not isinstance(module, kind):
+        return []
+    state: Any = module._get_fsdp_state()  # pyright: ignore
+    root = getattr(state._state_ctx, "all_states", [])[:1]
+    return [each._mp_policy for each in (state, *root)]

@@ -93,6 +93,10 @@ class AdjointAudit:
             adjoint = adjoint.raised()
         self._put(adjoint)
 
+    def due(self, step: int) -> bool:
+        """Return whether `step` is one of those at which something is measured."""
+        return step % self.adjoint.every == 0 and not self.adjoint.top
+
     def __call__(self, step: int, loss: Callable[[], Tensor]) -> Audit | None:
         """Measure, where `step` is one of every `every`, and climb as far as is needed.
 
@@ -108,9 +112,9 @@ class AdjointAudit:
         Raises:
             ValueError: no parameter of the layers requires a gradient, or the loss is no scalar.
         """
-        adjoint = self.adjoint
-        if step % adjoint.every or adjoint.top:
+        if not self.due(step):
             return None
+        adjoint = self.adjoint
         before, exact = adjoint.rung, self._gradient(loss, adjoint.exact)
         cosine = 1.0
         while not adjoint.top:

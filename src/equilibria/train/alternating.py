@@ -123,14 +123,12 @@ class Alternation:
     def _keep(self, module: Any, inputs: tuple[Any, ...]) -> None:
         self.seen = [*self.seen[1 - self.config.batches :], _each(checkpoint.copied, inputs)]
 
-    def learn(self, step: int) -> None:
-        """Train the solver, if it is time to.
+    def due(self, step: int) -> bool:
+        """Return whether the solver is to be trained after so many steps."""
+        return bool(step) and step % self.config.every == 0 and len(self.seen) >= 2
 
-        Args:
-            step: steps taken.
-        """
-        if not step or step % self.config.every or len(self.seen) < 2:
-            return
+    def learn(self) -> None:
+        """Train the solver."""
         began = time.perf_counter()
         layer = self.model.deq
         training = layer.training

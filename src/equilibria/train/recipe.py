@@ -67,6 +67,10 @@ IMPLICIT = (*LAYER, "initialisation", "regulariser", "correction", "pretrain", "
 SUFFIXES = (".yaml", ".yml")
 """How the names of recipe files end."""
 
+Parallel = Literal["ddp", "fsdp", "hsdp"]
+"""What each of several processes holds of the parameters: all of them (ddp), a share of them
+(fsdp), or a share of those that its group of processes holds (hsdp)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
@@ -101,6 +105,10 @@ class Recipe:
             the other: less memory, and the same gradient up to rounding.
         eval_batch_size: samples per batch in evaluation, on each process; or streams of a text,
             over all processes.
+        parallel: what each of several processes holds of parameters, gradients and the optimiser's
+            moments: ddp, everything; fsdp, a share; hsdp, a share of what the processes of a
+            machine hold together. The result is the same up to rounding.
+        shard: processes that hold the parameters together under hsdp; null for those of a machine.
         clip: maximum norm of the gradient of all parameters together; null for no limit.
         precision: arithmetic inside the cell and around the solver: float32, or autocast to bf16
             or fp16. The solver's own arithmetic stays in float32.
@@ -133,6 +141,8 @@ class Recipe:
     batch_size: int | Literal["all"] = 64
     accumulate: int = 1
     eval_batch_size: int = 500
+    parallel: Parallel = "ddp"
+    shard: int | None = None
     clip: float | None = None
     precision: Literal["float32", "bf16", "fp16"] = "float32"
     probes: int = 64
@@ -147,6 +157,11 @@ class Recipe:
             value = getattr(self, name)
             if isinstance(value, int) and value < 1:
                 raise ValueError(f"{name} must be at least 1; got {value}")
+        if self.shard is not None and (self.parallel != "hsdp" or self.shard < 2):
+            raise ValueError(
+                f"shard is {self.shard}: it is how many processes hold the parameters together "
+                "under parallel: hsdp, at least 2"
+            )
         ends = (0, *self.restarts, self.epochs)
         if any(one >= other for one, other in itertools.pairwise(ends)):
             raise ValueError(
@@ -224,6 +239,11 @@ class Recipe:
                     f"{name} needs a solve, and reuse takes one evaluation a step: set one of "
                     "them to null, or reuse to false"
                 )
+        if self.parallel != "ddp":
+            raise ValueError(
+                f"parallel is {self.parallel}, and reuse keeps all states on one process: set "
+                "parallel to ddp, or reuse to false"
+            )
 
     def _check_explicit(self) -> None:
         for name, default in (("solver", AlternatingAnderson()), ("adjoint", Implicit())):
@@ -301,7 +321,7 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield f"{prefix}{key}", value
 
 
-UNDECISIVE = ("description", "save_every", "keep")
+UNDECISIVE = ("description", "parallel", "shard", "save_every", "keep")
 """Keys of a recipe that do not affect the result."""
 
 

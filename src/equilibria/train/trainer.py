@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
+from accelerate.utils import convert_to_fp32, gather_object
 from torch import Tensor
 
 from equilibria.deprecated import aliases
@@ -22,7 +23,7 @@ from equilibria.tasks import Batch, Task
 from equilibria.train import auditing, checkpoint, evaluation, randomness
 from equilibria.train import recipe as recipes
 from equilibria.train.alternating import Alternation
-from equilibria.train.evaluation import loss_of, output_at, sums_of, to_device
+from equilibria.train.evaluation import evaluating, loss_of, output_at, sums_of, to_device
 from equilibria.train.initialisation import Beginning
 from equilibria.train.pretrain import ShallowStart
 from equilibria.train.processes import agreed
@@ -30,6 +31,7 @@ from equilibria.train.randomness import seed_all
 from equilibria.train.recipe import Recipe
 from equilibria.train.reusing import Reuse
 from equilibria.train.run import Folder, RunError
+from equilibria.train.sharding import Sharding, extent
 from equilibria.train.stabiliser import Stabiliser
 from equilibria.train.tally import Tally
 from equilibria.train.transfer import transfer
@@ -115,9 +117,13 @@ class Trainer:
         self.taken = None
         if fresh and recipe.init_from is not None:
             self.taken = transfer(recipe.init_from, self.model)
-        optimiser = recipe.optimiser.build(self.model)
+        self.sharding = self._shard()
+        optimiser = recipe.optimiser.build(self.model)  # of the shares, where there are such
+        if self.sharding is None:
+            self.wrapped, self.optimiser = accelerator.prepare(self.model, optimiser)
+        else:
+            self.wrapped, self.optimiser = self._predict, accelerator.prepare_optimizer(optimiser)
         self.rates = [group["lr"] for group in optimiser.param_groups]
-        self.wrapped, self.optimiser = accelerator.prepare(self.model, optimiser)
         seed_all(recipe.seed + accelerator.process_index)  # own dropout masks on each process
         self.stabiliser = None
         if recipe.regulariser is not None or recipe.correction is not None:
@@ -153,6 +159,43 @@ class Trainer:
                 "would never solve for a fixed point; lower --pretrain.steps, raise --epochs, or "
                 "skip it with --pretrain.name null"
             )
+
+    def _shard(self) -> Sharding | None:
+        """Share the parameters out between the processes, where the recipe says so."""
+        recipe, processes = self.recipe, self.accelerator.num_processes
+        try:
+            size = extent(recipe.parallel, recipe.shard, processes)
+            if size == 1:
+                return None
+            self.model.to(self.accelerator.device)
+            keep = recipe.regulariser is not None or recipe.correction is not None
+            return Sharding(self.model, self.accelerator, size, keep=keep, trial=self._try)
+        except ValueError as error:
+            raise TrainingError(str(error)) from None
+
+    @torch.no_grad()
+    def _try(self) -> None:
+        """Evaluate the model and its loss once, by a shallow network: any would do."""
+        batch = to_device(self.batch(), self.accelerator)
+        shallow = ShallowStart(layers=1).applied(self.model) if self.recipe.solver else None
+        with shallow or nullcontext(), self.accelerator.autocast(), evaluating(self.model):
+            self._loss(self.model(batch.inputs), batch.targets)
+
+    def _predict(self, inputs: Any, **options: Any) -> Prediction:
+        """Call the model as Accelerate would have it called, if it had wrapped it."""
+        with self.accelerator.autocast(), warnings.catch_warnings():
+            # Nobody changes in place what the model returns.
+            warnings.filterwarnings(
+                "ignore", "FSDP2-wrapped module .* returned a view", UserWarning
+            )
+            prediction: Any = self.model(inputs, **options)
+        if self.recipe.precision != "float32":
+            prediction = convert_to_fp32(prediction)
+        return prediction
+
+    def gathered(self) -> AbstractContextManager[None]:
+        """Hold all parameters whole for a block; see `Sharding.gathered`."""
+        return nullcontext() if self.sharding is None else self.sharding.gathered()
 
     def _remember(self) -> Reuse:
         """Return where the states of all samples are kept."""
@@ -227,7 +270,7 @@ class Trainer:
             record: whether it is the final evaluation.
         """
         shallow = self._shallow(self.step - 1)
-        with shallow.applied(self.model) if shallow else nullcontext():
+        with shallow.applied(self.model) if shallow else nullcontext(), self.gathered():
             return evaluation.evaluate(
                 self.model,
                 self.task,
@@ -247,7 +290,8 @@ class Trainer:
         if not isinstance(self.model, EquilibriumModel) or self._shallow(self.step - 1):
             return None
         probes = evaluation.probes(self.task, self.recipe.probes, self.accelerator)
-        return evaluation.radius(self.model, probes.inputs)
+        with self.gathered():
+            return evaluation.radius(self.model, probes.inputs)
 
     def _shallow(self, step: int) -> ShallowStart | None:
         """Return the shallow network that step `step` trains; None if the step solves."""
@@ -273,7 +317,8 @@ class Trainer:
             record["spectral_radius"] = radius
         if self.probe is not None:
             state = randomness.random_state()  # a probe leaves the run as it is
-            record["probe"] = self.probe(self)
+            with self.gathered():
+                record["probe"] = self.probe(self)
             randomness.set_random_state(state)
         self.records.append(record)
         self.tally, self.seconds = Tally(), 0.0
@@ -311,20 +356,22 @@ class Trainer:
         shallow = self._shallow(self.step)
         stabiliser = None if shallow else self.stabiliser
         neural = None if shallow else self.neural
-        if neural is not None:
-            neural.learn(self.step)
+        if neural is not None and neural.due(self.step):
+            with self.gathered():
+                neural.learn()
         states = stabiliser.states() if stabiliser else ()
         if self.audit is not None and not shallow:
             batch, before = to_device(batches[0], self.accelerator), carries[0]
             carry = None if batch.begins else before
-            self.audit(self.step, partial(self._mean_loss, batch, carry))
+            with self.gathered() if self.audit.due(self.step) else nullcontext():
+                self.audit(self.step, partial(self._mean_loss, batch, carry))
         value, added, solutions = 0.0, 0.0, []
         for index, (batch, carry) in enumerate(zip(batches, carries, strict=True)):
             last = index + 1 == len(batches)
             batch = to_device(batch, self.accelerator)
             with (
                 shallow.applied(self.model) if shallow else nullcontext(),
-                nullcontext() if last else self.accelerator.no_sync(self.wrapped),
+                self._synchronised(last),
                 nullcontext() if neural is None else neural.applied(self.step),
             ):
                 if self.reuse is not None and shallow is None:
@@ -350,27 +397,51 @@ class Trainer:
                     if extra is not None:
                         total = total + extra
                         added += float(extra.detach())
+                # Before backward, which lets go of parameters that are shared out.
+                sums = sums_of(self.model, self.task, prediction, batch.targets, loss)
                 if last:
                     self._check_finite(value, added)
                 self.accelerator.backward(total)
-            self.tally.add(sums_of(self.model, self.task, prediction, batch.targets, loss))
+            self.tally.add(sums)
             if shallow is None:
                 self.tally.add_solves(prediction.solutions)
             solutions += prediction.solutions
             self.carry.append(checkpoint.copied(prediction.carry))
-        limit = math.inf if self.recipe.clip is None else self.recipe.clip
-        length = self.accelerator.clip_grad_norm_(self.model.parameters(), limit)
+        length = self._clip()
         scaled = self.accelerator.scaler is not None  # then the optimiser skips such a step itself
-        if length is not None and not scaled and not math.isfinite(float(length)):
+        if length is not None and not scaled and not math.isfinite(length):
             raise self._diverged("the gradient is not finite")
         self.optimiser.step()
-        with torch.no_grad():
-            self.model.constrain()
+        if self.sharding is not None:
+            self.sharding.constrain()
+        else:
+            with torch.no_grad():
+                self.model.constrain()
         self.optimiser.zero_grad()
         if stabiliser is not None:
             stabiliser.observe(self.step, solutions)
         self.step += 1
         self.seconds += time.perf_counter() - start
+
+    @contextmanager
+    def _synchronised(self, last: bool) -> Iterator[None]:
+        """Let gradients be added up over the processes with those of the last micro-batch alone."""
+        if self.sharding is not None:
+            self.sharding.share_buffers()
+            self.sharding.synchronise(last)
+            yield
+            return
+        with nullcontext() if last else self.accelerator.no_sync(self.wrapped):
+            yield
+
+    def _clip(self) -> float | None:
+        """Scale the gradient down as the recipe says; return the length that it had."""
+        limit = math.inf if self.recipe.clip is None else self.recipe.clip
+        if self.sharding is None:
+            length = self.accelerator.clip_grad_norm_(self.model.parameters(), limit)
+            return None if length is None else float(length)
+        self.accelerator.unscale_gradients()
+        return self.sharding.clip(limit)
 
     def _loss(self, prediction: Prediction, targets: Any) -> Tensor:
         """Return the loss of a prediction, the sum over its units."""

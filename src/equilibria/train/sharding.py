@@ -1,0 +1,200 @@
+"""Parameters that are shared out between processes: torch's `fully_shard`, one unit a solve."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, distributed, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from equilibria.models import Model
+from equilibria.nn.using import layers
+from equilibria.solve import private
+from equilibria.train.recipe import Parallel
+
+__all__ = ["Sharding", "extent"]
+
+
+def extent(parallel: Parallel, shard: int | None, processes: int) -> int:
+    """Return how many processes share one copy of the parameters; 1 where each has its own.
+
+    Args:
+        parallel: of the recipe.
+        shard: of the recipe, for hsdp; None for the processes of a machine.
+        processes: of the run.
+
+    Raises:
+        ValueError: the processes cannot be split into groups of so many.
+    """
+    if parallel == "ddp" or processes == 1:
+        return 1
+    if parallel == "fsdp":
+        return processes
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", processes))
+    size = local if shard is None else shard
+    if processes % size:
+        raise ValueError(
+            f"{processes} processes cannot be split into groups of {size} that share the "
+            f"parameters: set shard to a divisor of {processes}"
+        )
+    return size
+
+
+class Sharding:
+    """A model whose parameters, gradients and moments are shared out between processes.
+
+    Each outermost `DEQ` layer is one unit of `fully_shard`, and what is around it another. A unit
+    is gathered for a forward and for its backward, whatever the evaluations that these take: no
+    process waits for another within a solve. Where the model uses weights of a cell outside of its
+    layer too, to inject its input say, all is one unit, which is gathered once a step.
+
+    Args:
+        model: on the device; changed in place: its parameters become `DTensor`s.
+        accelerator: of this process.
+        size: processes that share one copy, see `extent`.
+        keep: hold a layer's parameters whole from its forward to its backward, for terms of the
+            loss that evaluate the cell in between. They are then gathered once a step, not twice.
+        trial: evaluates the model and its loss once, in any precision.
+
+    Attributes:
+        units: what `fully_shard` was called on, the model first.
+
+    Raises:
+        ValueError: this version of torch cannot.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        accelerator: Accelerator,
+        size: int,
+        *,
+        keep: bool,
+        trial: Callable[[], object],
+    ) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import FSDPModule, fully_shard
+
+        if not hasattr(FSDPModule, "set_reshard_after_forward"):
+            raise ValueError(
+                "parallel: fsdp and hsdp need a later version of torch than "
+                f"{torch.__version__}, whose fully_shard lacks set_reshard_after_forward"
+            )
+        processes = accelerator.num_processes
+        shape = (processes,) if size == processes else (processes // size, size)
+        names = ("shard",) if len(shape) == 1 else ("replicate", "shard")
+        self.mesh = init_device_mesh(accelerator.device.type, shape, mesh_dim_names=names)
+        self.model, self.keep = model, keep or not private.gathers_for_dataclasses()
+        found = list(layers(model).values())
+        inner = found if found and not _used_outside(found, trial) else []
+        for layer in inner:
+            fully_shard(layer, mesh=self.mesh, reshard_after_forward=not self.keep)
+        fully_shard(model, mesh=self.mesh, reshard_after_forward=False)
+        self.units: list[Any] = [model, *inner]
+        private.find_root(model)
+
+    def synchronise(self, whether: bool) -> None:
+        """Let the next backward add up gradients over the processes, or keep them for another."""
+        self.units[0].set_requires_gradient_sync(whether)
+
+    def share_buffers(self) -> None:
+        """Give all processes the buffers of the first, as DDP does before a forward."""
+        for buffer in self.model.buffers():
+            distributed.broadcast(buffer, 0)
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        """Hold all parameters whole on each process for a block, which all of them enter.
+
+        Inside nothing is gathered, so that processes may call the model, and its layers by
+        themselves, as often as each has work for. There must be no backward into the parameters.
+        """
+        root = self.units[0]
+        root.set_reshard_after_forward(False)
+        root.set_reshard_after_backward(False)
+        for unit in self.units:
+            unit.unshard()
+        try:
+            yield
+        finally:
+            for unit in self.units:
+                unit.reshard()
+            root.set_reshard_after_backward(True)
+            for unit in self.units[1:]:
+                unit.set_reshard_after_forward(not self.keep)
+
+    @torch.no_grad()
+    def constrain(self) -> None:
+        """Restore the bounds of the weights, some of which are of whole matrices."""
+        if type(self.model).constrain is Model.constrain:
+            return  # there are none
+        shares = dict(self.model.named_parameters())
+        with self.gathered():
+            self.model.constrain()
+            for name, whole in self.model.named_parameters():
+                shares[name].copy_(_share_of(whole.detach(), shares[name]))
+
+    def clip(self, limit: float) -> float:
+        """Scale the gradients down to the length `limit`; return the length that they had."""
+        length: Any = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        return float(length.full_tensor() if hasattr(length, "full_tensor") else length)
+
+    def whole_state(self) -> dict[str, Tensor]:
+        """Return all parameters and buffers whole, on the CPU of the first process; nothing on the
+        others, which call this too."""
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        state: Any = get_model_state_dict(self.model, options=options)
+        return dict(state)
+
+
+class _Watch(TorchFunctionMode):
+    """Notices whether torch is given parameters of some layers while none of these runs."""
+
+    def __init__(self, watched: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.parameters = {id(p) for layer in watched for p in layer.parameters()}
+        self.depth, self.found = 0, False
+
+    def enter(self, *_: object) -> None:
+        self.depth += 1
+
+    def leave(self, *_: object) -> None:
+        self.depth -= 1
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not self.depth and not self.found:
+            given = pytree.tree_leaves((args, kwargs))
+            self.found = any(id(each) in self.parameters for each in given)
+        return func(*args, **kwargs)
+
+
+def _used_outside(watched: Sequence[nn.Module], trial: Callable[[], object]) -> bool:
+    """Whether a trial uses parameters of some layers other than in these."""
+    watch = _Watch(watched)
+    handles = [layer.register_forward_pre_hook(watch.enter) for layer in watched]
+    handles += [layer.register_forward_hook(watch.leave, always_call=True) for layer in watched]
+    try:
+        with watch:
+            trial()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return watch.found
+
+
+def _share_of(whole: Tensor, like: Any) -> Any:
+    """This process's share of a tensor that all of them have whole."""
+    from torch.distributed.tensor import DTensor, Replicate
+
+    mesh = like.device_mesh
+    everywhere = DTensor.from_local(whole, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return everywhere.redistribute(mesh, like.placements)

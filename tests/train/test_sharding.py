@@ -1,0 +1,206 @@
+"""Training under `fully_shard` is training under DDP: the same weights, whatever the loss needs."""
+
+import copy
+
+import pytest
+import texts
+import torch
+from several import several
+from torch import distributed
+from torch.distributed.tensor import DTensor
+
+from equilibria.train import recipe as recipes
+from equilibria.train.config import ConfigError
+from equilibria.train.evaluation import accelerator
+from equilibria.train.sharding import Sharding, extent
+from equilibria.train.trainer import Trainer
+
+DIGITS = {
+    "task": {"name": "image_classification", "data": "digits"},
+    "model": {"name": "dense", "width": 16},
+    "solver": {"name": "Broyden", "rtol": 1e-6, "max_evals": 60},
+    "optimiser": {"name": "SGD", "lr": 0.1, "momentum": 0.0},
+    "epochs": 1,
+    "batch_size": 64,
+    "probes": 8,
+    "clip": 1.0,
+}
+PENALTY = {"regulariser": {"name": "JacobianPenalty", "probability": 1.0}}
+ADJOINTS = (
+    *("Implicit", "Phantom", "NeumannPhantom", "JacobianFree", "Shine", "Unrolled", "Audited"),
+)
+TERMS = {
+    "alone": {},
+    "penalty": PENALTY,
+    "correction": {"correction": {"name": "FixedPointCorrection", "count": 2}},
+    "micro-batches": {"accumulate": 2, **PENALTY},
+}
+MDEQ = (
+    *("--task.data=digits", "--task.size=8", "--epochs=1", "--epoch_steps=4", "--batch_size=8"),
+    *("--solver.max_evals=5", "--probes=4"),
+)
+
+
+def adjoints(place):
+    """Recipes of every adjoint with every term; "pieces" solves a text piece by piece."""
+    language = copy.deepcopy(texts.LANGUAGE)
+    language["task"]["file"] = str(place / "text.txt")
+    for name in ("dropout", "embedding_dropout", "output_dropout"):
+        language["model"][name] = 0.0
+    language |= {**PENALTY, "correction": {"name": "FixedPointCorrection"}, "pretrain": None}
+    language |= {name: DIGITS[name] for name in ("solver", "optimiser")}
+    for adjoint in ADJOINTS:
+        for name, more in (*TERMS.items(), ("pieces", language)):
+            tree = {**DIGITS, **more} if more is not language else copy.deepcopy(language)
+            tree["adjoint"] = {"name": adjoint}
+            if adjoint == "Unrolled":
+                tree["solver"] = {"name": "Picard", "rtol": 1e-6, "max_evals": 20}
+            yield f"{adjoint}-{name}", tree, ()
+
+
+def models(place):
+    """Recipes whose models constrain, learn along, or hold buffers."""
+    small = ("--epochs=1", "--optimiser.name=SGD", "--optimiser.lr=0.001")
+    yield "mdeq", recipes.read("mdeq-images"), (*MDEQ, *small, "--pretrain.name=null")
+    yield "shallow", recipes.read("mdeq-images"), (*MDEQ, *small, "--pretrain.steps=2")
+    bf16 = ("--precision=bf16", "--pretrain.name=null")
+    yield "bf16", recipes.read("mdeq-images"), (*MDEQ, *small, *bf16)
+    flow = ("--batch_size=2", "--epoch_steps=4")
+    yield "flow", recipes.read("flow-layers"), (*small, *flow)
+    learns = {"name": "Alternating", "every": 3, "batches": 2, "steps": 2, "start_steps": 3}
+    yield "neural", {**DIGITS, "neural": learns}, ()
+
+
+def weights(trainer):
+    """Return all weights whole, on the first process."""
+    if trainer.sharding is None:
+        return {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    assert all(isinstance(p, DTensor) for p in trainer.model.parameters())
+    return trainer.sharding.whole_state()
+
+
+def train(tree, options, steps=4):
+    recipe = recipes.parse(tree, options)
+    trainer = Trainer(recipe, recipe.task.load(), accelerator(recipe.precision, "cpu"))
+    for _ in range(steps):
+        trainer.train_step()
+    trainer.step = trainer.steps  # so that an epoch ends here
+    record = trainer.finish_epoch()
+    figures = record[trainer.task.eval_split]["loss"], record.get("spectral_radius")
+    units = 0 if trainer.sharding is None else len(trainer.sharding.units)
+    return weights(trainer), figures, units
+
+
+def both_ways(rank, place, cases):
+    """Train each recipe under ddp and under fsdp, and tell how far apart they end."""
+    found = {}
+    for name, tree, options in cases(place):
+        one, figures, _ = train(tree, (*options, "--parallel=ddp"))
+        other, others, units = train(tree, (*options, "--parallel=fsdp"))
+        if rank == 0:
+            changes = [float((one[key].double() - other[key]).abs().max()) for key in one]
+            found[name] = {"change": max(changes), "figures": (figures, others), "units": units}
+    if rank == 0:
+        torch.save(found, place / "found.pt")
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """compared(cases) -> what two processes have found of them."""
+
+    def run(cases):
+        place = tmp_path_factory.mktemp("cases")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("XDG_CACHE_HOME", str(place / "cache"))
+            texts.write(place / "text.txt")
+            several(both_ways, 2, place, cases)
+        return torch.load(place / "found.pt", weights_only=True)
+
+    return run
+
+
+@pytest.mark.slow
+def test_every_adjoint_trains_under_fsdp_as_under_ddp_with_every_term(compared):
+    found = compared(adjoints)
+    assert len(found) == len(ADJOINTS) * (len(TERMS) + 1)
+    for name, each in found.items():
+        assert each["change"] < 1e-6, name
+        assert each["figures"][0] == pytest.approx(each["figures"][1], rel=1e-4), name
+        # A Transformer prepares attention outside of its layer, from weights of the cell.
+        assert each["units"] == (1 if name.endswith("pieces") else 2), name
+
+
+@pytest.mark.slow
+def test_every_kind_of_model_trains_under_fsdp_as_under_ddp(compared):
+    for name, each in compared(models).items():
+        assert each["change"] < 1e-5, name
+        assert each["figures"][0][0] == pytest.approx(each["figures"][1][0], rel=1e-3), name
+
+
+# Without the penalty, for which each part of a batch has probes of its own.
+STEPS = {"accumulate": 2, "correction": {"name": "FixedPointCorrection", "evals": 6}}
+
+
+def steps_of(rank, place, count):
+    options = ("--parallel=hsdp", "--shard=2") if count == 4 else ("--parallel=fsdp",)
+    found = train({**DIGITS, **STEPS}, options), constrained(sharded=True)
+    if rank == 0:
+        torch.save(found, place / f"{count}.pt")
+
+
+def constrained(sharded):
+    """The weights of a graph network that has bounds, after its constraint."""
+    torch.manual_seed(0)
+    tree = {"task": {"name": "chains", "length": 4, "chains": 5}, "batch_size": 1}
+    recipe = recipes.parse({**tree, "model": {"name": "ignn", "hidden": [6, 5]}})
+    task = recipe.task.load()
+    model = task.model(task.complete(recipe.model), **recipe.layer())
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(100.0)
+    if not sharded:
+        model.constrain()
+        return dict(model.state_dict())
+    shared = Sharding(
+        model,
+        accelerator("float32", "cpu"),
+        distributed.get_world_size(),
+        keep=False,
+        trial=lambda: None,
+    )
+    shared.constrain()
+    return shared.whole_state()
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_processes_that_share_the_parameters_take_the_steps_of_one(tmp_path, count):
+    """Two share one copy; of four, two pairs do: clipped, in micro-batches."""
+    several(steps_of, count, tmp_path, count)
+    (together, others, _), bounded = torch.load(tmp_path / f"{count}.pt", weights_only=True)
+    one, figures, _ = train({**DIGITS, **STEPS}, ())
+    for name, value in one.items():
+        torch.testing.assert_close(together[name], value, rtol=1e-3, atol=1e-4)
+    assert figures[0] == pytest.approx(others[0], rel=1e-3)
+    for name, value in constrained(sharded=False).items():
+        torch.testing.assert_close(bounded[name], value)
+
+
+def test_what_cannot_be_shared_is_refused(make):
+    with pytest.raises(ConfigError, match="shard is 2: it is how many processes hold"):
+        recipes.parse(DIGITS, ("--parallel=fsdp", "--shard=2"))
+    image = recipes.read("image")
+    with pytest.raises(ConfigError, match="parallel is fsdp, and reuse keeps all states on one"):
+        recipes.parse({**image, "reuse": True, "parallel": "fsdp"})
+
+
+@pytest.mark.parametrize(("processes", "shard"), [(6, 4), (2, 4)])
+def test_processes_are_split_into_equal_groups(processes, shard):
+    with pytest.raises(ValueError, match=f"{processes} processes cannot be split into groups of"):
+        extent("hsdp", shard, processes)
+
+
+def test_one_process_holds_everything(make, monkeypatch):
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    trainer, _ = make("run", "--parallel", "fsdp")
+    assert trainer.sharding is None and not isinstance(next(trainer.model.parameters()), DTensor)
+    trainer.train_step()
