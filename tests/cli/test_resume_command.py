@@ -81,9 +81,14 @@ def test_what_would_change_the_result_is_refused_by_name(folder, words, message,
 
 
 def test_what_does_not_is_taken(stopped):
-    assert main(["train", str(stopped), "--resume", "--keep", "1", "--save_every", "5"]) == 0
+    assert (
+        main(
+            ["train", str(stopped), "--resume", "--checkpoint.keep", "1", "--checkpoint.every", "5"]
+        )
+        == 0
+    )
     assert len(Folder(stopped).checkpoints.all()) == 1
-    assert Folder(stopped).read_recipe().keep == 1
+    assert Folder(stopped).read_recipe().checkpoint.keep == 1
 
 
 def test_a_run_is_resumed_and_extended_by_its_recipes_name_too(folder, capsys):

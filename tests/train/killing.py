@@ -42,7 +42,7 @@ from equilibria.train.folder import Folder, RunError
 from equilibria.train.loop import Interrupted, train
 from equilibria.train.trainer import Trainer
 
-DIGITS = ("--epochs", "3", "--save_every", "7", "--model.width", "16", "--probes", "8")
+DIGITS = ("--epochs", "3", "--checkpoint.every", "7", "--model.width", "16", "--probes", "8")
 MDEQ = {
     "task.data": "digits",
     "task.size": "8",
@@ -50,8 +50,7 @@ MDEQ = {
     "epoch_steps": "6",
     "batch_size": "8",
     "solver.max_evals": "5",
-    "adjoint.linear.max_evals": "5",
-    "save_every": "4",
+    "checkpoint.every": "4",
     "probes": "4",
     "pretrain.name": "null",
 }
@@ -207,7 +206,7 @@ def at_every_event(place: Path, full: bool) -> list[str]:
         What went wrong.
     """
     recipe = recipes.load("digits", [*DIGITS, "--epochs", "2", "--epoch_steps", "3"])
-    recipe = recipes.parse(recipes.dump(recipe), ["--save_every", "2"])
+    recipe = recipes.parse(recipes.dump(recipe), ["--checkpoint.every", "2"])
     preload(recipe)
     log, wrong, number = place / "log", [], 0
     if problem := finish(recipe, place / "whole", log):

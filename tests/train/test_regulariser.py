@@ -210,7 +210,7 @@ class Killed(Exception):
 @pytest.mark.parametrize("step", [4, 8], ids=lambda s: f"killed in step {s} of 10")
 def test_killed_and_resumed_equals_uninterrupted(make, quiet, weights, step: int) -> None:
     options = (*JR, *BUDGET, "3", "--regulariser.controller.evals", "4", *CORRECTION)
-    options = (*options, "--save_every", "2")
+    options = (*options, "--checkpoint.every", "2")
     whole, folder = make("whole", *options)
     fit(whole, folder, quiet)
     expected = folder.read_metrics()

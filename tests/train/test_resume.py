@@ -64,14 +64,14 @@ def without_time(records):
 @pytest.fixture
 def whole(make, quiet):
     """The run that nothing interrupts."""
-    trainer, folder = make("whole", "--save_every", "3")
+    trainer, folder = make("whole", "--checkpoint.every", "3")
     fit(trainer, folder, quiet)
     return trainer, folder
 
 
 @pytest.mark.parametrize("step", [1, 4, 6, 8], ids=lambda s: f"killed in step {s} of 10")
 def test_killed_and_resumed_equals_uninterrupted(make, quiet, whole, weights, step):
-    options = ("--save_every", "3")
+    options = ("--checkpoint.every", "3")
     trainer, folder = make("broken", *options)
     break_at(trainer, step, kill)
     with pytest.raises(Killed):
@@ -98,13 +98,13 @@ def heeded():
 @pytest.mark.usefixtures("heeded")
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"])
 def test_a_signal_saves_in_the_middle_of_an_epoch(make, quiet, whole, weights, number):
-    trainer, folder = make("stopped", "--save_every", "3")
+    trainer, folder = make("stopped", "--checkpoint.every", "3")
     break_at(trainer, 7, lambda: signal.raise_signal(getattr(signal, number)))
     with pytest.raises(Interrupted, match=r"equilibria train \S+/stopped --resume") as stopped:
         fit(trainer, folder, quiet)
     assert stopped.value.exit_status == 75
     assert steps_of(folder) == [7, 6]
-    again, folder = make("stopped", "--save_every", "3", new=False)
+    again, folder = make("stopped", "--checkpoint.every", "3", new=False)
     fit(again, folder, quiet, resume=True)
     assert same(weights(again), weights(whole[0]))
     assert without_time(folder.read_metrics()) == without_time(whole[1].read_metrics())
@@ -129,7 +129,7 @@ sys.exit(main(sys.argv[1:]))
 
 def test_a_killed_process_can_be_resumed(make, quiet, tree, whole, weights, tmp_path):
     """The same with a real process, ended by SIGKILL in its second epoch."""
-    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump({**tree, "save_every": 3}))
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump({**tree, "checkpoint": {"every": 3}}))
     died = subprocess.run(
         [sys.executable, "-c", DYING, "train", "tiny.yaml", "--out", "process"],
         env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())},
@@ -138,7 +138,7 @@ def test_a_killed_process_can_be_resumed(make, quiet, tree, whole, weights, tmp_
         check=False,
     )
     assert died.returncode == -signal.SIGKILL, died.stderr
-    again, folder = make("process", "--save_every", "3", new=False)
+    again, folder = make("process", "--checkpoint.every", "3", new=False)
     fit(again, folder, quiet, resume=True)
     assert same(weights(again), weights(whole[0]))
 
@@ -146,7 +146,7 @@ def test_a_killed_process_can_be_resumed(make, quiet, tree, whole, weights, tmp_
 def test_a_disk_that_fills_up_leaves_the_last_good_checkpoint(
     make, quiet, whole, weights, monkeypatch
 ):
-    trainer, folder = make("full", "--save_every", "3")
+    trainer, folder = make("full", "--checkpoint.every", "3")
     write = files.os.fsync
 
     def full(descriptor):
@@ -160,14 +160,14 @@ def test_a_disk_that_fills_up_leaves_the_last_good_checkpoint(
     monkeypatch.undo()
     assert steps_of(folder) == [5, 3]
     assert not list(folder.path.rglob("*.tmp"))
-    again, folder = make("full", "--save_every", "3", new=False)
+    again, folder = make("full", "--checkpoint.every", "3", new=False)
     fit(again, folder, quiet, resume=True)
     assert same(weights(again), weights(whole[0]))
 
 
 def test_a_finished_run_is_left_as_it_is(make, whole, capsys):
     before = {p: p.stat().st_mtime_ns for p in whole[1].path.iterdir()}
-    again, folder = make("whole", "--save_every", "3", new=False)
+    again, folder = make("whole", "--checkpoint.every", "3", new=False)
     fit(again, folder, Console(), resume=True)
     assert "is finished" in " ".join(capsys.readouterr().out.split())  # the path may fill a line
     assert {p: p.stat().st_mtime_ns for p in folder.path.iterdir()} == before
@@ -193,14 +193,14 @@ def test_a_run_from_before_the_default_had_a_name_of_its_own_goes_on(tree, tmp_p
 
 
 def test_other_data_are_refused(make, quiet, whole):
-    trainer, folder = make("whole", "--save_every", "3", new=False)
+    trainer, folder = make("whole", "--checkpoint.every", "3", new=False)
     trainer.task.checksum = "sha256:0"
     with pytest.raises(RunError, match=r"on other data .* there, Digits \(sha256:0\) here"):
         fit(trainer, folder, quiet, resume=True)
 
 
 def test_a_lost_checkpoint_does_not_cost_what_is_left_of_the_run(make, quiet, whole):
-    trainer, folder = make("whole", "--save_every", "3", new=False)
+    trainer, folder = make("whole", "--checkpoint.every", "3", new=False)
     shutil.rmtree(folder.checkpoints.path)
     before = {p: p.stat().st_mtime_ns for p in folder.path.iterdir()}
     with pytest.raises(RunError, match=r"has no checkpoint, though the run has model.safetensors"):
@@ -215,7 +215,7 @@ def flip(path, bit):
 
 
 def test_a_damaged_checkpoint_is_said_and_the_one_before_is_taken(make, whole, weights, capsys):
-    trainer, folder = make("whole", "--save_every", "3", new=False)
+    trainer, folder = make("whole", "--checkpoint.every", "3", new=False)
     newest, before = folder.checkpoints.all()
     flip(newest / "optimiser.pt", 8 * 5000)
     fit(trainer, folder, Console(width=300), resume=True)
@@ -245,7 +245,7 @@ def test_no_flipped_bit_is_accepted(whole, seed):
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "gone", "no manifest"])
 def test_where_every_checkpoint_is_damaged_that_is_one_clear_error(make, quiet, whole, damage):
-    trainer, folder = make("whole", "--save_every", "3", new=False)
+    trainer, folder = make("whole", "--checkpoint.every", "3", new=False)
     for path in folder.checkpoints.all():
         part = path / ("checkpoint.json" if damage == "no manifest" else "processes.pt")
         content = part.read_bytes()
@@ -258,7 +258,7 @@ def test_where_every_checkpoint_is_damaged_that_is_one_clear_error(make, quiet, 
 
 
 def test_as_many_checkpoints_are_kept_as_asked(make, quiet):
-    trainer, folder = make("many", "--keep", "3", "--save_every", "2")
+    trainer, folder = make("many", "--checkpoint.keep", "3", "--checkpoint.every", "2")
     fit(trainer, folder, quiet)
     assert steps_of(folder) == [10, 8, 6]
 
@@ -294,7 +294,7 @@ def test_a_run_is_extended_once_it_has_finished(make, quiet):
 def test_a_signal_in_the_last_evaluation_ends_it_and_it_is_made_later(
     make, quiet, whole, place, monkeypatch
 ):
-    trainer, folder = make("late", "--save_every", "3")
+    trainer, folder = make("late", "--checkpoint.every", "3")
     usual = getattr(trainer, place)
 
     def stopped(*given, **options):
@@ -306,13 +306,13 @@ def test_a_signal_in_the_last_evaluation_ends_it_and_it_is_made_later(
     with stops.caught() as signals, pytest.raises(Interrupted, match="all that was trained is"):
         fit(trainer, folder, quiet, signals=signals)
     assert not folder.evaluation.exists() and steps_of(folder)[0] == 10
-    again, folder = make("late", "--save_every", "3", new=False)
+    again, folder = make("late", "--checkpoint.every", "3", new=False)
     fit(again, folder, quiet, resume=True)
     assert json.loads(folder.evaluation.read_text()) == json.loads(whole[1].evaluation.read_text())
 
 
 def test_a_signal_in_the_evaluation_of_the_last_epoch_is_not_lost(make, quiet):
-    trainer, folder = make("late", "--save_every", "3")
+    trainer, folder = make("late", "--checkpoint.every", "3")
     finish = trainer.finish_epoch
 
     def stopped():
@@ -336,19 +336,19 @@ def test_a_checkpoint_of_an_abandoned_future_goes(tmp_path):
 
 def test_a_run_that_never_had_a_checkpoint_starts_again(make, quiet, whole, weights, capsys):
     """What else is in the folder is of the beginning that was lost."""
-    trainer, folder = make("begun", "--save_every", "3")
+    trainer, folder = make("begun", "--checkpoint.every", "3")
     break_at(trainer, 2, kill)
     with pytest.raises(Killed):
         fit(trainer, folder, quiet)
     assert folder.info.exists() and not folder.saved
-    again, folder = make("begun", "--save_every", "3", new=False)
+    again, folder = make("begun", "--checkpoint.every", "3", new=False)
     fit(again, folder, Console(width=300), resume=True)
     assert "has no checkpoint yet: it starts again" in capsys.readouterr().out
     assert same(weights(again), weights(whole[0]))
 
 
 def test_a_checkpoint_of_an_earlier_version_is_refused_by_name(make, quiet, whole):
-    trainer, folder = make("whole", "--save_every", "3", new=False)
+    trainer, folder = make("whole", "--checkpoint.every", "3", new=False)
     shutil.rmtree(folder.checkpoints.path)
     torch.save({"version": 3}, folder.path / "checkpoint.pt")
     with pytest.raises(RunError, match=r"checkpoint\.pt is a checkpoint of an earlier version"):
@@ -372,7 +372,7 @@ def test_lost_or_damaged_metrics_come_back_from_the_checkpoint(make, quiet, whol
     before = folder.read_metrics()
     for damage in (b"", b"\0" * 500, None):
         folder.metrics.unlink() if damage is None else folder.metrics.write_bytes(damage)
-        again, folder = make("whole", "--save_every", "3", new=False)
+        again, folder = make("whole", "--checkpoint.every", "3", new=False)
         fit(again, folder, quiet, resume=True)
         assert folder.read_metrics() == before
 

@@ -462,7 +462,7 @@ def test_a_recipe_without_reuse_is_the_recipe_of_before(tree):
 
 @pytest.mark.parametrize("size", ["all", 48])
 def test_a_resumed_run_is_the_run_that_was_not_interrupted(tmp_path, png, size):
-    recipe = recipes.parse(tree_of(png) | {"batch_size": size, "save_every": 1})
+    recipe = recipes.parse(tree_of(png) | {"batch_size": size, "checkpoint": {"every": 1}})
     train(recipe, tmp_path / "whole")
     taken = iter(range(100))
     with pytest.raises(Interrupted):

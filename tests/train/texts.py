@@ -28,7 +28,7 @@ LANGUAGE = {
     "eval_batch_size": 5,
     "clip": 0.25,
     "probes": 2,
-    "save_every": 2,
+    "checkpoint": {"every": 2},
 }
 
 

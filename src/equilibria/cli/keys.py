@@ -67,7 +67,7 @@ def _texts(cls: type) -> dict[str, str]:
     for each in reversed(cls.__mro__):
         for param in docstring_parser.parse(each.__doc__ or "").params:
             text = " ".join((param.description or "").split())
-            found[param.arg_name] = re.sub(r"\bNone\b", "null", text)
+            found[param.arg_name.removesuffix("_")] = re.sub(r"\bNone\b", "null", text)
     return found
 
 

@@ -5,7 +5,8 @@ or --solver.name Broyden; `equilibria train RECIPE --help` lists them. Name your
 --data: a text FILE (--task.file) for a language model, or a FOLDER (--task.data) with one
 subfolder of images per class for a classifier, or with images, masks and classes.txt for
 segmentation; graphs are a FILE.npz, or a FOLDER of texts. To train with several processes:
-torchrun --nproc-per-node 2 -m equilibria train RECIPE.
+torchrun --nproc-per-node 2 -m equilibria train RECIPE, which share the parameters out by --parallel
+fsdp. Under torchrun --max-restarts N, with --auto-resume, it goes on when one of them has died.
 
 Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 save after the current step and exit with status 75. A run
 folder is all that is needed to go on: equilibria train runs/digits --resume, or, once it has
@@ -63,6 +64,12 @@ def main(argv: Sequence[str]) -> int:
         help="continue the run in the run folder, from its newest intact checkpoint",
     )
     parser.add_argument(
+        "--auto-resume",
+        action="store_true",
+        help="continue the run if there is one in the run folder, else begin it: for a command "
+        "that torchrun or a scheduler starts again",
+    )
+    parser.add_argument(
         "--extend",
         type=int,
         metavar="EPOCHS",
@@ -83,6 +90,8 @@ def main(argv: Sequence[str]) -> int:
             keys.describe(parser, f"recipe {name}", _read(name, overrides), recipes.choices())
     arguments = parser.parse_args(own)
     resume = arguments.resume or arguments.extend is not None
+    if arguments.auto_resume and not resume:
+        resume = _folder(arguments.recipe, arguments.out).recipe.exists()
     if arguments.seeds is not None:
         _check_seeds(arguments.seeds, arguments, overrides)
     begun = resume and arguments.seeds is None
@@ -143,8 +152,7 @@ def _asked(
         ConfigError: the recipe is not valid.
         RunError: there is no run to resume.
     """
-    own = Folder(Path(name)) if _is_folder(name) else None
-    folder = Folder(Path(out)) if out else own or Folder(Path("runs") / Path(name).stem)
+    own, folder = Folder(Path(name)) if _is_folder(name) else None, _folder(name, out)
     if own is not None and not resume:
         raise UserError(
             f"{name} is a folder, not a recipe: to go on with the run in it, add --resume, or "
@@ -161,6 +169,13 @@ def _asked(
         begins += named if begins else []
         recipe = recipes.parse(recipes.dump(recipe), named)
     return Asked(folder, recipe, begins)
+
+
+def _folder(name: str, out: str | None) -> Folder:
+    """Return the run folder of a recipe, YAML file or run folder."""
+    if out:
+        return Folder(Path(out))
+    return Folder(Path(name) if _is_folder(name) else Path("runs") / Path(name).stem)
 
 
 def _is_folder(name: str) -> bool:

@@ -1,8 +1,10 @@
 """The checkpoints of a run: everything that it needs to continue as if it had never stopped.
 
 Each is a folder of its own, named by its step: `checkpoint.json` with the metrics so far and the
-SHA-256 of every other file, `model.safetensors`, `optimiser.pt` and `processes.pt`. It is complete
-or absent, and it is checked when it is read: where the newest is damaged, the one before is taken.
+SHA-256 of every other file, `model.safetensors`, `optimiser.pt` and `processes.pt`. Where processes
+share the parameters out, each writes a `share-*.safetensors` of its own in place of the first; see
+`shares`. It is complete or absent, and it is checked when it is read: where the newest is damaged,
+the one before is taken.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from equilibria import __version__
 from equilibria.train import files
 
 FORMAT = 4
+SHARED = 5
+"""The format of a checkpoint in shares, which earlier versions cannot read."""
 MANIFEST = "checkpoint.json"
 MODEL = "model.safetensors"
 
@@ -46,6 +50,7 @@ class Checkpoint:
     about: dict[str, Any]
     """What `checkpoint.json` holds besides: numbers, strings and containers of these."""
     model: dict[str, Tensor]
+    """Parameters and buffers; empty where they are in shares."""
     parts: dict[str, Any]
     """Everything else by name, on the CPU: tensors, numbers, strings and containers of these."""
     damaged: tuple[Path, ...] = ()
@@ -95,21 +100,53 @@ class Checkpoints:
         Raises:
             OSError: it could not be written; the earlier checkpoints are untouched.
         """
-        content = {MODEL: save(plain(model))}
-        for name, part in parts.items():
-            buffer = io.BytesIO()
-            torch.save(part, buffer)
-            content[f"{name}.pt"] = buffer.getvalue()
-        sums = {name: {"bytes": len(c), "sha256": _sha256(c)} for name, c in content.items()}
-        content[MANIFEST] = _signed(
-            {"format": FORMAT, "equilibria": __version__, "step": step, **about, "parts": sums}
-        )
+        content = {MODEL: save(plain(model)), **_pickled(parts)}
+        content[MANIFEST] = _manifest(FORMAT, step, about, _sums(content))
+        path = self._place(step)
+        files.write_folder(path, content)
+        self._prune(step, keep)
+
+    def begin(self, step: int) -> Path:
+        """Return a new folder for the shares of a checkpoint, which `complete` puts in place."""
+        path = self._place(step, clear=False)
+        return files.new_folder(path)
+
+    def complete(
+        self,
+        begun: Path,
+        step: int,
+        about: Mapping[str, Any],
+        parts: Mapping[str, Any],
+        sums: Mapping[str, Any],
+        *,
+        keep: int = 2,
+    ) -> None:
+        """Complete a checkpoint whose shares have been written, and delete superfluous ones.
+
+        Args:
+            begun: what `begin` gave, with all shares in it.
+            step, about, parts, keep: see `save`.
+            sums: size and SHA-256 of each share, by the name of its file.
+
+        Raises:
+            OSError: it could not be written; the earlier checkpoints are untouched.
+        """
+        content = _pickled(parts)
+        content[MANIFEST] = _manifest(SHARED, step, about, {**sums, **_sums(content)})
+        files.complete_folder(begun, self._place(step), content)
+        self._prune(step, keep)
+
+    def _place(self, step: int, *, clear: bool = True) -> Path:
+        """Return where the checkpoint of a step is to be; `clear` it of an abandoned past."""
         self.path.mkdir(exist_ok=True)
         files.sync_folder(self.path.parent)
         path = self.path / f"{step:010d}"
-        if path.exists():
+        if clear and path.exists():
             _delete(path)
-        files.write_folder(path, content)
+        return path
+
+    def _prune(self, step: int, keep: int) -> None:
+        path = self.path / f"{step:010d}"
         earlier = [each for each in self.all() if int(each.name) < step]
         for each in set(self.all()) - {path, *earlier[: keep - 1]}:
             _delete(each)
@@ -152,14 +189,20 @@ class Checkpoints:
             about: dict[str, Any] = files.from_json(text.decode())
             if _signed({k: v for k, v in about.items() if k != "sha256"}) != text:
                 raise ValueError(f"{MANIFEST} does not have the checksum that it should")
-            if about["format"] != FORMAT:
+            if about["format"] not in (FORMAT, SHARED):
                 raise CheckpointError(
                     f"{path} has format {about['format']} of version {about.get('equilibria')}, "
-                    f"and this version ({__version__}) reads format {FORMAT}"
+                    f"and this version ({__version__}) reads formats {FORMAT} and {SHARED}"
                 )
-            content = {name: (path / name).read_bytes() for name in about["parts"]}
+            content: dict[str, bytes] = {}
             for name, known in about["parts"].items():
-                if _sha256(content[name]) != known["sha256"]:
+                if name.startswith("share-"):  # of which a process may need little
+                    with (path / name).open("rb") as file:
+                        found = hashlib.file_digest(file, "sha256").hexdigest()
+                else:
+                    content[name] = (path / name).read_bytes()
+                    found = _sha256(content[name])
+                if found != known["sha256"]:
                     raise ValueError(f"{name} does not have the checksum that it should")
         except FileNotFoundError as error:
             name = Path(error.filename).name
@@ -169,9 +212,28 @@ class Checkpoints:
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             reason = " ".join(str(error).split())
             raise DamagedError(f"{path} is damaged ({reason})") from None
-        model = load(content.pop(MODEL))
+        model = load(content.pop(MODEL)) if MODEL in content else {}
         parts = {name.removesuffix(".pt"): _unpickled(each) for name, each in content.items()}
         return Checkpoint(path, about["step"], about, model, parts)
+
+
+def _pickled(parts: Mapping[str, Any]) -> dict[str, bytes]:
+    content = {}
+    for name, part in parts.items():
+        buffer = io.BytesIO()
+        torch.save(part, buffer)
+        content[f"{name}.pt"] = buffer.getvalue()
+    return content
+
+
+def _sums(content: Mapping[str, bytes]) -> dict[str, Any]:
+    return {name: {"bytes": len(c), "sha256": _sha256(c)} for name, c in content.items()}
+
+
+def _manifest(kind: int, step: int, about: Mapping[str, Any], sums: Mapping[str, Any]) -> bytes:
+    return _signed(
+        {"format": kind, "equilibria": __version__, "step": step, **about, "parts": dict(sums)}
+    )
 
 
 def _signed(content: Mapping[str, Any]) -> bytes:

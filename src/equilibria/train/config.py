@@ -165,7 +165,7 @@ def dump(value: Any, choices: Choices) -> Any:
         return list(value) if isinstance(value, tuple) else value
     names = {cls: {"name": name} for name, cls in choices.items()}
     fields = dataclasses.fields(value)
-    leaves = {field.name: dump(getattr(value, field.name), choices) for field in fields}
+    leaves = {_key(field): dump(getattr(value, field.name), choices) for field in fields}
     return names.get(type(value), {}) | leaves
 
 
@@ -208,7 +208,17 @@ def _hints(cls: type, tree: Mapping[str, Any], choices: Choices) -> dict[str, An
 def fields_of(cls: type) -> dict[str, Any]:
     """The fields of a dataclass with their types."""
     hints = typing.get_type_hints(cls)
-    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+    return {_key(field): hints[field.name] for field in dataclasses.fields(cls)}
+
+
+def _words(cls: type) -> dict[str, str]:
+    """The name of each field of a dataclass by its key."""
+    return {_key(field): field.name for field in dataclasses.fields(cls)}
+
+
+def _key(field: dataclasses.Field[Any]) -> str:
+    """The key of a field: its name, less the underscore that tells `async_` from Python's word."""
+    return field.name.removesuffix("_")
 
 
 def branches_of(cls: type, choices: Choices) -> dict[str, dict[str, type]]:
@@ -229,9 +239,9 @@ def defaults_of(cls: type, choices: Choices) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for field in dataclasses.fields(cls):
         if field.default_factory is not dataclasses.MISSING:
-            found[field.name] = dump(field.default_factory(), choices)
+            found[_key(field)] = dump(field.default_factory(), choices)
         elif field.default is not dataclasses.MISSING:
-            found[field.name] = dump(field.default, choices)
+            found[_key(field)] = dump(field.default, choices)
     return found
 
 
@@ -355,5 +365,6 @@ def _construct(
         if chosen is None and type(None) not in typing.get_args(fields_of(cls)[name]):
             raise ConfigError(f"{key}: is missing; one of {', '.join(allowed)}")
         values[name] = chosen and _construct(allowed[chosen], branch, choices, f"{key}.")
+    words = _words(cls)
     with as_chosen(prefix[:-1]):
-        return cls(**values)
+        return cls(**{words[key]: value for key, value in values.items()})

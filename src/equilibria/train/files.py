@@ -80,9 +80,32 @@ def write_folder(path: Path, content: Mapping[str, bytes]) -> None:
     Raises:
         OSError: the disk is full or the parent cannot be written; there is no such folder then.
     """
+    complete_folder(new_folder(path), path, content)
+
+
+def new_folder(path: Path) -> Path:
+    """Create a temporary folder beside `path`, for `complete_folder`, and return it.
+
+    Raises:
+        OSError: the disk is full or the parent cannot be written.
+    """
     temporary = _temporary(path)
     try:
         temporary.mkdir()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OSError(error.errno, f"{reason}; nothing was changed", str(path)) from error
+    return temporary
+
+
+def complete_folder(temporary: Path, path: Path, content: Mapping[str, bytes]) -> None:
+    """Write files into a temporary folder, flush it to disk and rename it to `path`.
+
+    Raises:
+        OSError: the disk is full or the parent cannot be written; there is no such folder then,
+            and no temporary one.
+    """
+    try:
         for name, each in content.items():
             with (temporary / name).open("wb") as file:
                 file.write(each)

@@ -25,7 +25,7 @@ from equilibria.train.lock import NAME as LOCK
 from equilibria.train.lock import Locked, lock
 from equilibria.train.processes import PeerLost
 from equilibria.train.recipe import Recipe
-from equilibria.train.weights import load_weights
+from equilibria.train.weights import fitting_weights
 
 
 class RunError(RuntimeError):
@@ -329,9 +329,9 @@ class Folder:
             return False  # it is made again
 
     def has_weights(self, model: nn.Module) -> bool:
-        """Return whether the weights are there and intact; `model` then has them."""
+        """Return whether the weights are there, intact and of such a model."""
         try:
-            load_weights(self.weights, model)
+            fitting_weights(self.weights, model.state_dict())
         except CheckpointError:
             return False
         return True

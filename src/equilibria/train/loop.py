@@ -22,12 +22,12 @@ from equilibria.train import recipe as recipes
 from equilibria.train.config import as_chosen
 from equilibria.train.folder import Folder, RunError, absolute
 from equilibria.train.loggers import JsonLines, Logger, TensorBoard
-from equilibria.train.processes import agreed, any_of, reachable
+from equilibria.train.processes import agreed, any_of, reachable, told
 from equilibria.train.recipe import Recipe
 from equilibria.train.run import describe, parameters, segment
 from equilibria.train.terminal import Terminal
 from equilibria.train.trainer import Diverged, Probe, Trainer
-from equilibria.train.weights import save_weights
+from equilibria.train.weights import write_weights
 
 __all__ = ["Interrupted", "Stop", "fit", "train"]
 
@@ -77,7 +77,7 @@ def train(
         ODEError: a neural ODE can no longer be integrated.
         Interrupted: a signal or `stop` ended the run; it was saved.
         PeerLost: another process ended.
-        Elsewhere: another process failed to begin or to save.
+        Elsewhere: another process failed.
     """
     folder = Folder(Path(path))
     if resume:
@@ -92,6 +92,7 @@ def train(
         with agreed(accelerator):
             if accelerator.is_main_process:
                 stack.enter_context(folder.writing(resume=resume))
+        stack.enter_context(told(accelerator))
         stack.enter_context(reachable(accelerator, f"; resume with: {folder.resume}"))
         recipe = replace(recipe, task=folder.found(absolute(recipe.task), data_dir))
         if recipe.init_from is not None:
@@ -169,8 +170,9 @@ def fit(
     if accelerator.is_main_process:
         written = [JsonLines(folder, trainer.records)]
     if resume and trainer.step == trainer.steps and folder.concluded(trainer.step):
+        weights = trainer.weights()
         if accelerator.is_main_process and not folder.has_weights(trainer.model):
-            save_weights(folder.weights, trainer.model)
+            write_weights(folder.weights, weights)
             console.print(f"{folder.weights} is restored from the checkpoint", markup=False)
         console.print(
             f"{folder.path} is finished: there is nothing to resume. To train on, add "
@@ -201,18 +203,21 @@ def fit(
             else:
                 record = trainer.finish_epoch()
             ends = any_of(accelerator, bool(signals.received) or stop())
-            due = recipe.save_every is not None and trainer.step % recipe.save_every == 0
+            every = recipe.checkpoint.every
+            due = every is not None and trainer.step % every == 0
             if record or ends or due:
                 trainer.save(folder)
             if record:
                 for logger in loggers:
                     logger.epoch(record)
             if ends:
+                trainer.settle()
                 where = f"in epoch {epoch + 1} " if trainer.step < trainer.steps else ""
                 raise Interrupted(
                     f"stopped {where}after step {trainer.step} of {trainer.steps}; it is saved; "
                     f"continue with: {folder.resume}"
                 )
+        trainer.settle()
     with _stopped(folder):
         conclude(trainer, folder, console)
 
@@ -263,6 +268,7 @@ def _step(trainer: Trainer, folder: Folder) -> None:
     try:
         trainer.train_step()
     except Diverged as error:
+        trainer.settle()
         saved = folder.checkpoints.all()
         left = f"The last good checkpoint is {saved[0]}" if saved else "Nothing had been saved yet"
         raise Diverged(f"{error}. {left}") from None
@@ -277,6 +283,8 @@ def _say_where(trainer: Trainer, folder: Folder, console: Console) -> None:
         console.print(
             f"Continues after step {trainer.step} of {trainer.steps}", markup=False, highlight=False
         )
+        for note in trainer.notes:
+            console.print(note, soft_wrap=True, markup=False, highlight=False)
     begin, _ = trainer.segment(trainer.step)
     if begin and begin == trainer.step < trainer.steps:
         again = [f"the {type(recipe.schedule).__name__} schedule of the learning rate"]
@@ -324,8 +332,9 @@ def conclude(trainer: Trainer, folder: Folder, console: Console) -> None:
     if (radius := trainer.radius()) is not None:
         result["spectral_radius"] = radius
     result["step"] = trainer.step
+    weights = trainer.weights()
     if trainer.accelerator.is_main_process:
-        save_weights(folder.weights, trainer.model)
+        write_weights(folder.weights, weights)
         files.write_json(folder.evaluation, result)
     statuses = result["forward"]["status"]
     if statuses is not None and statuses["CONVERGED"] < 0.99:

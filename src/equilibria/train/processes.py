@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
+from torch import distributed
 
 UNREACHABLE = re.compile(
     r"connection (was )?(closed|reset|refused)|broken pipe|gloo|nccl|socket|rendezvous", re.I
@@ -58,6 +61,66 @@ def any_of(accelerator: Accelerator, flag: bool) -> bool:
     own = torch.tensor(float(flag), device=accelerator.device)
     total: Any = accelerator.reduce(own, "sum")
     return bool(total > 0)
+
+
+@contextmanager
+def told(accelerator: Accelerator) -> Iterator[None]:
+    """Let a block that fails on one process end on all others with its message.
+
+    It leaves word at the meeting place of the processes, which torchrun keeps. The others hear of
+    it once they find that the process is gone, as `reachable` inside the block tells.
+
+    Raises:
+        Elsewhere: it failed on another process, which has left word.
+    """
+    board = None if accelerator.num_processes == 1 else _board()
+    try:
+        yield
+    except Elsewhere:
+        raise
+    except PeerLost as error:
+        if (said := _read(board)) is not None:
+            raise Elsewhere(said) from error
+        raise
+    except Exception as error:
+        if board is not None and not hasattr(error, "exit_status"):  # which is no failure
+            ours = type(error).__module__.startswith("equilibria.")
+            text = " ".join(str(error).split())
+            said = text if ours else f"{type(error).__name__}: {text}"
+            with suppress(Exception):  # it is the error that counts
+                board.compare_set(WORD, "", f"process {accelerator.process_index}: {said}")
+        raise
+
+
+WORD = "failed"
+"""Where the process that fails first leaves word."""
+
+SOON = timedelta(seconds=5)
+"""How long the meeting place is given to answer."""
+
+
+def _board() -> Any:
+    """The meeting place of the processes of this start; None where it cannot be reached."""
+    stores: Any = distributed
+    place, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    if not place or not port:
+        return None
+    try:
+        store = stores.TCPStore(
+            place, int(port), is_master=False, timeout=SOON, wait_for_workers=False
+        )
+        count = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        return stores.PrefixStore(f"equilibria/{count}", store)
+    except (RuntimeError, ValueError):
+        return None
+
+
+def _read(board: Any) -> str | None:
+    """What the process that failed first has said; None where it said nothing."""
+    try:
+        return board.get(WORD).decode() if board is not None and board.check([WORD]) else None
+    except RuntimeError:  # the meeting place is gone with its process
+        return None
 
 
 @contextmanager

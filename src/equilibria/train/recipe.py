@@ -21,6 +21,7 @@ from equilibria.stability import FixedPointCorrection
 from equilibria.tasks import TASKS, Task, TaskConfig
 from equilibria.train import config, yaml_text
 from equilibria.train.alternating import Alternating
+from equilibria.train.checkpointing import Checkpointing, renewed
 from equilibria.train.config import ConfigError, nearest
 from equilibria.train.initialisation import Initialisation
 from equilibria.train.optimiser import (
@@ -40,7 +41,7 @@ from equilibria.train.regulariser import EvaluationBudget, JacobianPenalty
 METHODS: dict[str, type] = {
     **{cls.__name__: cls for cls in (Adam, AdamW, SGD, Constant, Cosine, Poly, OneCycle)},
     **{cls.__name__: cls for cls in (ForwardBackward, PeacemanRachford)},
-    **{cls.__name__: cls for cls in (Alternating, Initialisation, ShallowStart)},
+    **{cls.__name__: cls for cls in (Alternating, Checkpointing, Initialisation, ShallowStart)},
     **{cls.__name__: cls for cls in (JacobianPenalty, EvaluationBudget, FixedPointCorrection)},
     **{
         name: getattr(solve, name)
@@ -115,8 +116,7 @@ class Recipe:
         probes: held-out samples at which the spectral radius is measured after each epoch.
         restarts: epochs after which the schedule and the ramp of the regulariser start again: where
             the run was extended.
-        save_every: steps between checkpoints; null for one at the end of each epoch.
-        keep: checkpoints to keep: where the newest is damaged, a run resumes from the one before.
+        checkpoint: how often checkpoints are written, and how many are kept.
         seed: seed of the initial weights, the order of the samples and everything else random.
     """
 
@@ -147,13 +147,12 @@ class Recipe:
     precision: Literal["float32", "bf16", "fp16"] = "float32"
     probes: int = 64
     restarts: tuple[int, ...] = ()
-    save_every: int | None = None
-    keep: int = 2
+    checkpoint: Checkpointing = field(default_factory=Checkpointing)
     seed: int = 0
 
     def __post_init__(self) -> None:
         counts = ("epochs", "epoch_steps", "batch_size", "accumulate", "eval_batch_size", "probes")
-        for name in (*counts, "save_every", "keep"):
+        for name in counts:
             value = getattr(self, name)
             if isinstance(value, int) and value < 1:
                 raise ValueError(f"{name} must be at least 1; got {value}")
@@ -321,7 +320,7 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield f"{prefix}{key}", value
 
 
-UNDECISIVE = ("description", "parallel", "shard", "save_every", "keep")
+UNDECISIVE = ("description", "parallel", "shard", "checkpoint")
 """Keys of a recipe that do not affect the result."""
 
 
@@ -372,6 +371,7 @@ def load(name: str, argv: Sequence[str] = ()) -> Recipe:
 
 def parse(tree: Mapping[str, Any], argv: Sequence[str] = (), *, source: str = "recipe") -> Recipe:
     """Return the recipe that a nested mapping describes; see `load`."""
+    tree, argv = renewed(tree, argv)
     recipe = config.build(Recipe, tree, choices(), argv, source=source)
     if not recipe.model.implicit:
         # The class ignores a value that equals a default, but here it was given explicitly.

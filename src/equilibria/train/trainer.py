@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import convert_to_fp32, gather_object
-from torch import Tensor
+from accelerate.utils import broadcast_object_list, convert_to_fp32, gather_object
+from torch import Tensor, distributed
 
 from equilibria.deprecated import aliases
 from equilibria.models import EquilibriumModel, Model, Prediction
@@ -23,6 +24,7 @@ from equilibria.tasks import Batch, Task
 from equilibria.train import auditing, checkpoint, evaluation, randomness
 from equilibria.train import recipe as recipes
 from equilibria.train.alternating import Alternation
+from equilibria.train.dealing import deal
 from equilibria.train.evaluation import evaluating, loss_of, output_at, sums_of, to_device
 from equilibria.train.initialisation import Beginning
 from equilibria.train.pretrain import ShallowStart
@@ -35,7 +37,7 @@ from equilibria.train.sharding import Sharding, extent
 from equilibria.train.stabiliser import Stabiliser
 from equilibria.train.tally import Tally
 from equilibria.train.transfer import transfer
-from equilibria.train.weights import save_weights
+from equilibria.train.weights import write_weights
 
 __all__ = [
     "Diverged",
@@ -83,6 +85,7 @@ class Trainer:
         tally: sums and solves of this process since the epoch began.
         seconds: time of the steps since then.
         records: the metrics of all finished epochs.
+        notes: what a run that goes on with another number of processes begins anew.
 
     Raises:
         TrainingError: the batches cannot be formed from the data or split between the processes; or
@@ -130,6 +133,12 @@ class Trainer:
             self.stabiliser = Stabiliser(recipe, self.segment, accelerator)
         self.reuse = self._remember() if recipe.reuse else None
         self.neural = self._alternate() if recipe.neural is not None else None
+        self.notes: list[str] = []
+        self._saving: Any = None
+        self._writer = ThreadPoolExecutor(1)
+        self._background: Any = None  # by which to agree on what is written while training goes on
+        if recipe.checkpoint.async_ and self.sharding is not None:
+            self._background = distributed.new_group(backend="gloo")
         self.audit = None
         if isinstance(recipe.adjoint, Audited):
             self.audit = AdjointAudit(self.model, self._mean)
@@ -495,10 +504,14 @@ class Trainer:
     def save(self, folder: Folder) -> None:
         """Write a checkpoint and, at the end of an epoch, the weights.
 
+        By `checkpoint.async` they are written in the background, as `settle` makes sure.
+
         Raises:
-            OSError: they could not be written; the previous files are untouched.
-            Elsewhere: the main process could not write them.
+            OSError: they, or those before in the background, could not be written; the previous
+                files are untouched.
+            Elsewhere: another process could not write them.
         """
+        self.settle()
         own = {
             "random": randomness.random_state(),
             "tally": self.tally.state(),
@@ -509,27 +522,92 @@ class Trainer:
             **({} if self.neural is None else {"neural": self.neural.state()}),
         }
         processes, scaler = gather_object([own]), self.accelerator.scaler
+        about = {
+            "recipe": recipes.decisive(self.recipe),
+            "data": self.task.checksum,
+            "seconds": self.seconds,
+            "metrics": list(self.records),
+        }
+        parts = {
+            "processes": processes,
+            **({} if scaler is None else {"scaler": scaler.state_dict()}),
+        }
+        if self.recipe.checkpoint.async_:
+            parts = checkpoint.copied(parts)
+        if self.sharding is None:
+            self._save_whole(folder, about, parts)
+        else:
+            self._save_shares(folder, about, parts, self.sharding)
+
+    @property
+    def ends_epoch(self) -> bool:
+        """Whether the latest step is the last of an epoch."""
+        return self.step % self.steps_per_epoch == 0
+
+    def _save_whole(self, folder: Folder, about: Any, parts: dict[str, Any]) -> None:
+        """Write a checkpoint by the main process, which has everything."""
         with agreed(self.accelerator):
             if not self.accelerator.is_main_process:
                 return
-            folder.checkpoints.save(
-                self.step,
-                {
-                    "recipe": recipes.decisive(self.recipe),
-                    "data": self.task.checksum,
-                    "seconds": self.seconds,
-                    "metrics": self.records,
-                },
-                self.model.state_dict(),
-                {
-                    "optimiser": self.optimiser.state_dict(),
-                    "processes": processes,
-                    **({} if scaler is None else {"scaler": scaler.state_dict()}),
-                },
-                keep=self.recipe.keep,
-            )
-            if self.step % self.steps_per_epoch == 0:
-                save_weights(folder.weights, self.model)
+            step, ends, background = self.step, self.ends_epoch, self.recipe.checkpoint.async_
+            state, optimiser = self.model.state_dict(), self.optimiser.state_dict()
+            if background:
+                state, optimiser = checkpoint.copied(checkpoint.on_cpu((state, optimiser)))
+
+            def write() -> None:
+                keep, every = self.recipe.checkpoint.keep, {"optimiser": optimiser, **parts}
+                folder.checkpoints.save(step, about, state, every, keep=keep)
+                if ends:
+                    write_weights(folder.weights, state)
+
+            if background:
+                self._saving = self._writer.submit(write)
+            else:
+                write()
+
+    def _save_shares(
+        self, folder: Folder, about: Any, parts: dict[str, Any], sharding: Sharding
+    ) -> None:
+        """Write a checkpoint by all processes, each its share."""
+        from equilibria.train import shares
+
+        step, ends, main = self.step, self.ends_epoch, self.accelerator.is_main_process
+        tensors, parts["optimiser"] = shares.collect(self.model, self.optimiser)
+        whole = sharding.whole_state() if ends else {}
+        begun: list[Any] = [None]
+        with agreed(self.accelerator):
+            if main:
+                begun = [folder.checkpoints.begin(step)]
+        broadcast_object_list(begun)
+
+        def complete(described: Any, sums: Any) -> None:
+            known, keep = {**about, "shares": described}, self.recipe.checkpoint.keep
+            folder.checkpoints.complete(begun[0], step, known, parts, sums, keep=keep)
+            if ends:
+                write_weights(folder.weights, whole)
+
+        with agreed(self.accelerator):  # torch has let it fail on all: this is for the message
+            self._saving = shares.write(tensors, begun[0], complete, self._background)
+
+    def settle(self) -> None:
+        """Wait until a checkpoint that is being written in the background is there.
+
+        Raises:
+            OSError, Elsewhere: it could not be written.
+        """
+        if not self.recipe.checkpoint.async_:
+            return
+        saving, self._saving = self._saving, None
+        with agreed(self.accelerator):
+            if saving is not None:
+                saving.result()
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """Return all parameters and buffers: whole on the main process, whatever on the others.
+
+        Where parameters are shared out, all processes call this.
+        """
+        return self.model.state_dict() if self.sharding is None else self.sharding.whole_state()
 
     def restore(
         self, folder: Folder, warn: Callable[[str], object] = print
@@ -544,8 +622,8 @@ class Trainer:
             The checkpoint; None if there is none yet.
 
         Raises:
-            RunError: it was saved by another number of processes, on other data, or under a
-                recipe with another result; or its checkpoints are missing.
+            RunError: it was saved on other data, or under a recipe with another result; or its
+                checkpoints are missing.
             CheckpointError: they are damaged.
         """
         found = folder.checkpoints.newest(warn)
@@ -558,16 +636,17 @@ class Trainer:
             raise RunError(f"{found.path} belongs to a run of another recipe ({'; '.join(lines)})")
         if found.about["data"] != self.task.checksum:
             raise RunError(f"{found.path} belongs to a run on other data ({found.about['data']})")
-        processes = found.parts["processes"]
-        if len(processes) != self.accelerator.num_processes:
-            raise RunError(
-                f"the run was started with {len(processes)} processes and cannot be resumed "
-                f"with {self.accelerator.num_processes}"
+        processes, count = found.parts["processes"], self.accelerator.num_processes
+        if len(processes) == count:
+            mine = processes[self.accelerator.process_index]
+        else:
+            mine, notes = deal(
+                processes, self.part, self.recipe.rows, seed=self.recipe.seed, step=found.step
             )
-        mine = processes[self.accelerator.process_index]
+            before = f"{len(processes)} process{'es' * (len(processes) > 1)}"
+            self.notes = [f"Saved by {before}, continued by {count}: {'; '.join(notes)}"]
         try:
-            self.model.load_state_dict(found.model)
-            self.optimiser.load_state_dict(found.parts["optimiser"])
+            self._fill(found)
             if self.accelerator.scaler is not None:
                 self.accelerator.scaler.load_state_dict(found.parts["scaler"])
             self.step, self.seconds = found.step, found.about["seconds"]
@@ -590,3 +669,20 @@ class Trainer:
                 f"another version of equilibria ({reason})"
             ) from None
         return found
+
+    def _fill(self, found: checkpoint.Checkpoint) -> None:
+        """Give the model and the optimiser what a checkpoint has, whole or in shares."""
+        described, optimiser = found.about.get("shares"), found.parts["optimiser"]
+        if self.sharding is None and described is None:
+            self.model.load_state_dict(found.model)
+            self.optimiser.load_state_dict(optimiser)
+            return
+        from equilibria.train import shares
+
+        if described is not None:
+            source = shares.Files(found.path, described)
+        else:
+            names = {id(p): name for name, p in self.model.named_parameters()}
+            order = [names[id(p)] for g in self.optimiser.param_groups for p in g["params"]]
+            source, optimiser = shares.by_name(found.model, optimiser, order)
+        shares.fill(source, optimiser, self.model, self.optimiser)

@@ -21,7 +21,12 @@ CHECKSUM = "sha256"
 
 def save_weights(path: Path, model: nn.Module) -> None:
     """Write the parameters and buffers of `model`, whole or not at all."""
-    state = plain(model.state_dict())
+    write_weights(path, model.state_dict())
+
+
+def write_weights(path: Path, state: Mapping[str, Tensor]) -> None:
+    """Write parameters and buffers by name, whole or not at all."""
+    state = plain(state)
     files.write_bytes(path, save(state, {"format": "pt", CHECKSUM: digest(state)}))
 
 
@@ -31,10 +36,17 @@ def load_weights(path: Path, model: nn.Module) -> None:
     Raises:
         CheckpointError: the file is missing, damaged or of another model.
     """
+    model.load_state_dict(fitting_weights(path, model.state_dict()))
+
+
+def fitting_weights(path: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors that `save_weights` wrote, which have the names and shapes of others.
+
+    Raises:
+        CheckpointError: the file is missing, damaged or of another model.
+    """
     state = read_weights(path)
-    shapes = (
-        {key: tuple(value.shape) for key, value in s.items()} for s in (state, model.state_dict())
-    )
+    shapes = ({key: tuple(value.shape) for key, value in s.items()} for s in (state, like))
     there, here = shapes
     wrong = [key for key in {**there, **here} if there.get(key) != here.get(key)]
     if wrong:
@@ -43,7 +55,7 @@ def load_weights(path: Path, model: nn.Module) -> None:
             f"{path} holds the weights of another model: {key} is {there.get(key, 'not there')} in "
             f"the file, {here.get(key, 'unknown')} by the recipe{more}"
         )
-    model.load_state_dict(state)
+    return state
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

@@ -1,0 +1,70 @@
+"""When a run is saved, as a recipe says it now and as recipes said it before."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from equilibria.train.config import ConfigError
+
+__all__ = ["Checkpointing", "renewed"]
+
+MOVED = {"save_every": "every", "keep": "keep"}
+"""Former keys of a recipe, and where they are now under `checkpoint`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpointing:
+    """When a run is saved, so that it can go on from there.
+
+    Args:
+        every: steps between checkpoints; null for one at the end of each epoch.
+        keep: checkpoints to keep: where the newest is damaged, a run resumes from the one before.
+        async_: write while training goes on, from a copy in the memory of the CPU. The key is
+            `async`. The weights of an epoch and its checkpoint are then there a little later.
+    """
+
+    every: int | None = None
+    keep: int = 2
+    async_: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("every", "keep"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1; got {value}")
+
+
+def renewed(tree: Mapping[str, Any], argv: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return a recipe and its options with former keys under `checkpoint`; warn of such.
+
+    Args:
+        tree: nested mapping, as YAML gives it.
+        argv: options for keys of the recipe.
+
+    Raises:
+        ConfigError: a former key and the one that has taken its place are both given.
+    """
+    found = {key: value for key, value in tree.items() if key not in MOVED}
+    former = {new: tree[old] for old, new in MOVED.items() if old in tree}
+    if former:
+        known = found.get("checkpoint") or {}
+        if both := former.keys() & known:
+            raise ConfigError(f"checkpoint.{min(both)} is given twice, once by its former name")
+        found["checkpoint"] = {**known, **former}
+    words = list(argv)
+    for place, word in enumerate(words):
+        key, equals, value = word.removeprefix("--").partition("=")
+        if word.startswith("--") and (new := MOVED.get(key.replace("-", "_"))) is not None:
+            words[place] = f"--checkpoint.{new}{equals}{value}"
+    moved = [old for old in MOVED if old in tree] or words != list(argv)
+    if moved:
+        warnings.warn(
+            "the keys save_every and keep of a recipe are deprecated: use checkpoint.every and "
+            "checkpoint.keep",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+    return found, words

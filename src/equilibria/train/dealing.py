@@ -1,0 +1,92 @@
+"""What each process has of its own, dealt anew where a run goes on with another number of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from equilibria.tasks import Part
+from equilibria.train import randomness
+from equilibria.train.tally import Tally
+
+__all__ = ["deal"]
+
+
+def deal(
+    states: Sequence[Mapping[str, Any]], part: Part, rows: int, *, seed: int, step: int
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the state of one process, of those of another number of processes.
+
+    What belongs to samples goes with them. What is a sum is the first process's. What is drawn
+    starts again, from a seed of its own for each process and step.
+
+    Args:
+        states: of all processes that have saved, in order.
+        part: the share of this process.
+        rows: of a step, over all processes.
+        seed: of the run.
+        step: taken so far.
+
+    Returns:
+        The state, and a sentence on each thing that is not what one process would have had.
+    """
+    first, notes = states[0], []
+    found = dict(first)
+    found["random"] = _fresh(seed, step, part.index)
+    notes.append("random draws (masks, augmentation) start again from the seed and the step")
+    empty = Tally().state()
+    found["tally"] = empty if part.index else Tally.total(s["tally"] for s in states).state()
+    if first["stabiliser"] is not None:
+        found["stabiliser"] = _stabiliser([s["stabiliser"] for s in states], part.index)
+    found["carry"] = _carry([s["carry"] for s in states], part, rows)
+    if first.get("neural") is not None:
+        found["neural"] = states[part.index % len(states)]["neural"]
+        if part.count > len(states):
+            notes.append("each new process solves by the learned solver of an earlier one")
+        else:
+            notes.append("the learned solvers of the processes that are gone are lost")
+    return found, notes
+
+
+def _fresh(seed: int, step: int, index: int) -> dict[str, Any]:
+    """Random states of a process that begins in the middle of a run."""
+    before = randomness.random_state()
+    randomness.seed_all(random.Random(f"resumed {seed} {step} {index}").getrandbits(32))
+    fresh = randomness.random_state()
+    randomness.set_random_state(before)
+    return fresh
+
+
+def _stabiliser(states: Sequence[Mapping[str, Any]], index: int) -> dict[str, Any]:
+    """Sums on the first process; the mean length of the last solves on each."""
+    found = dict(states[0])
+    found["length"] = sum(s["length"] for s in states) / len(states)
+    names = dict.fromkeys(name for s in states for name in s["counts"])
+    total = {name: sum(s["counts"].get(name, 0.0) for s in states) for name in names}
+    found["counts"] = {} if index else total
+    for name in ("evals", "samples"):
+        found[name] = 0 * states[0][name] if index else sum(s[name] for s in states)
+    return found
+
+
+def _carry(carries: Sequence[Any], part: Part, rows: int) -> Any:
+    """Rows of what was carried over, which are in order over micro-batches and then processes."""
+    if any(carry is None for carry in carries):
+        return None
+    pieces = [piece for carry in carries for piece in carry]
+    if any(piece is None for piece in pieces):
+        return [None] * len(carries[0])
+    leaves = [pytree.tree_flatten(piece) for piece in pieces]
+    spec = leaves[0][1]
+    whole = [torch.cat(each) for each in zip(*(flat for flat, _ in leaves), strict=True)]
+    count = len(carries[0])
+    return [
+        pytree.tree_unflatten(
+            [each[part.cut(number, count).of(rows)].clone() for each in whole], spec
+        )
+        for number in range(count)
+    ]

@@ -1,0 +1,269 @@
+"""A run goes on with another number of processes, and with parameters shared out or not."""
+
+import copy
+import hashlib
+import itertools
+import json
+
+import pytest
+import texts
+import torch
+from safetensors.torch import load_file
+from several import several
+
+from equilibria.tasks import Part
+from equilibria.train import recipe as recipes
+from equilibria.train.checkpoint import Checkpoints
+from equilibria.train.config import ConfigError
+from equilibria.train.dealing import deal
+from equilibria.train.evaluation import accelerator
+from equilibria.train.folder import Folder
+from equilibria.train.loop import fit
+from equilibria.train.tally import Tally
+from equilibria.train.trainer import Trainer
+
+TIGHT = {
+    "solver": {"name": "Anderson", "rtol": 1e-6, "max_evals": 80},
+    "adjoint": {"name": "Implicit", "linear": {"name": "GMRES", "rtol": 1e-6}},
+    "epochs": 30,
+    "probes": 4,
+}
+DIGITS = {
+    "task": {"name": "image_classification", "data": "digits"},
+    "model": {"name": "dense", "width": 16},
+    "optimiser": {"name": "AdamW", "lr": 1e-3},
+    "batch_size": 128,
+    "accumulate": 2,
+    **TIGHT,
+}
+
+
+def text(place):
+    """A model that carries states over from one segment of its streams to the next."""
+    tree = copy.deepcopy(texts.LANGUAGE)
+    tree["task"]["file"] = str(place / "text.txt")
+    tree["model"] = {"name": "deq-trellisnet", "width": 8, "hidden": 6, "scale": 0.3}
+    tree["model"]["embedding_initial"] = 0.5
+    tree |= {**TIGHT, "optimiser": {"name": "SGD", "lr": 0.02, "momentum": 0.9}}
+    return tree | {
+        "regulariser": None,
+        "pretrain": None,
+        "correction": {"name": "FixedPointCorrection", "evals": 6},
+    }
+
+
+def cases(place):
+    return {"digits": DIGITS, "text": text(place)}
+
+
+def trainer_of(tree, parallel, *options):
+    recipe = recipes.parse(tree, (f"--parallel={parallel}", *options))
+    return Trainer(recipe, recipe.task.load(), accelerator(recipe.precision, "cpu"))
+
+
+def losses(trainer, count=20):
+    """Return the mean loss of each of the next steps, over all processes."""
+    found, check = [], trainer._check_finite
+
+    def see(value, added):
+        found.append(trainer._total(value)[0] / trainer.accelerator.num_processes)
+        check(value, added)
+
+    trainer._check_finite = see
+    for _ in range(count):
+        trainer.train_step()
+    return found
+
+
+def save(rank, place, count, ways):
+    """Save after six steps, and go on."""
+    for (name, tree), parallel in itertools.product(cases(place).items(), ways):
+        folder = Folder(place / f"{name}-{parallel}-{count}")
+        trainer = trainer_of(tree, parallel)
+        if rank == 0:
+            folder.create(trainer.recipe)
+        trainer.accelerator.wait_for_everyone()
+        losses(trainer, 6)
+        trainer.save(folder)
+        if rank == 0:
+            (folder.path / "run.json").write_text(json.dumps({"data": trainer.task.checksum}))
+        trainer.accelerator.wait_for_everyone()
+        note(rank, folder, "saved", trainer)
+
+
+def note(rank, folder, name, trainer):
+    found = losses(trainer)
+    if rank == 0:
+        (folder.path / f"{name}.json").write_text(json.dumps(found))
+
+
+def go_on(rank, place, before, count, ways):
+    """Continue what `before` processes have saved, each way."""
+    for (name, tree), saved, parallel in itertools.product(cases(place).items(), ways, ways):
+        folder = Folder(place / f"{name}-{saved}-{before}")
+        if folder.path.exists():
+            trainer = trainer_of(tree, parallel)
+            trainer.restore(folder)
+            assert bool(trainer.notes) == (before != count)
+            note(rank, folder, f"{parallel}-{count}", trainer)
+
+
+@pytest.mark.slow
+def test_the_next_losses_are_the_same_on_any_number_of_processes(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    texts.write(tmp_path / "text.txt")
+    ways = ("ddp", "fsdp")
+    several(save, 2, tmp_path, 2, ways)
+    save(0, tmp_path, 1, ("ddp",))
+    for before, count in ((2, 1), (1, 2), (2, 2), (2, 4)):
+        if count == 1:
+            go_on(0, tmp_path, before, count, ways)
+        else:
+            several(go_on, count, tmp_path, before, count, ways)
+    compared = 0
+    for folder in tmp_path.glob("*-*dp-*"):
+        known = json.loads((folder / "saved.json").read_text())
+        _, saved, before = folder.name.split("-")
+        for path in folder.glob("*dp-*.json"):
+            found = json.loads(path.read_text())
+            assert max(abs(a - b) for a, b in zip(found, known, strict=True)) <= 1e-6, path
+            if path.stem == f"{saved}-{before}":
+                assert found == known, path
+            compared += 1
+    # from 2 processes, two ways to each of 1, 2 and 4; from 1 to 2
+    assert compared == 2 * (2 * 2 * 3 + 2)
+
+
+# --- without processes ---------------------------------------------------------------------------
+
+
+def state(carry, number):
+    tally = Tally()
+    tally.add({"loss": torch.tensor(float(number)), "units": torch.tensor(number)})
+    stabiliser = {"counts": {"steps": 1.0}, "factor": 2.0, "evals": 3.0, "samples": 4}
+    return {
+        "random": {},
+        "tally": tally.state(),
+        "stabiliser": {**stabiliser, "length": float(number)},
+        "audit": None,
+        "carry": carry,
+    }
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_states_are_dealt_by_the_rows_of_a_step(count):
+    """Seven rows, of which two processes of two micro-batches had 2, 2, 2 and 1."""
+    rows = [torch.tensor(each) for each in ([0, 1], [2, 3], [4, 5], [6])]
+    states = [
+        state([{"h": rows[0]}, {"h": rows[1]}], 1),
+        state([{"h": rows[2]}, {"h": rows[3]}], 2),
+    ]
+    dealt = [deal(states, Part(k, count), 7, seed=0, step=3)[0] for k in range(count)]
+    whole = [piece["h"] for each in dealt for piece in each["carry"]]
+    assert torch.cat(whole).tolist() == list(range(7))
+    lengths = [Part(k, 2 * count).of(7) for k in range(2 * count)]
+    assert [len(piece) for piece in whole] == [each.stop - each.start for each in lengths]
+    assert Tally.total(each["tally"] for each in dealt).units == 3
+    for name, total in (("evals", 6.0), ("samples", 8)):
+        assert sum(each["stabiliser"][name] for each in dealt) == total
+    assert sum(each["stabiliser"]["counts"].get("steps", 0.0) for each in dealt) == 2.0
+    assert {each["stabiliser"]["length"] for each in dealt} == {1.5}
+    randoms = {hashlib.sha256(repr(each["random"]).encode()).hexdigest() for each in dealt}
+    assert len(randoms) == count  # each draws its own
+    kept = torch.get_rng_state()
+    deal(states, Part(0, count), 7, seed=0, step=3)
+    assert torch.equal(torch.get_rng_state(), kept)
+    assert set(dealt[0]["stabiliser"]) == set(states[0]["stabiliser"])
+
+
+def test_nothing_carried_is_dealt_as_nothing():
+    states = [state(None, 1), state(None, 2)]
+    assert deal(states, Part(0, 1), 4, seed=0, step=0)[0]["carry"] is None
+
+
+def test_former_keys_of_a_recipe_are_taken_with_a_warning():
+    with pytest.deprecated_call(match="use checkpoint.every and checkpoint.keep"):
+        recipe = recipes.parse({**DIGITS, "save_every": 3}, ["--keep", "4"])
+    assert (recipe.checkpoint.every, recipe.checkpoint.keep) == (3, 4)
+    assert not recipe.checkpoint.async_
+    with pytest.raises(ConfigError, match=r"checkpoint\.every is given twice"):
+        recipes.parse({**DIGITS, "save_every": 3, "checkpoint": {"every": 3}})
+    dumped = recipes.dump(recipes.parse(DIGITS, ["--checkpoint.async", "true"]))
+    assert dumped["checkpoint"]["async"] is True and recipes.parse(dumped).checkpoint.async_
+    with pytest.raises(ConfigError, match="checkpoint: keep must be at least 1"):
+        recipes.parse(DIGITS, ["--checkpoint.keep", "0"])
+
+
+def test_checkpoints_in_the_background_are_the_same(make, quiet, weights):
+    one, folder = make("one", "--checkpoint.every", "3")
+    fit(one, folder, quiet)
+    other, behind = make("other", "--checkpoint.every", "3", "--checkpoint.async", "true")
+    fit(other, behind, quiet)
+    assert [p.name for p in folder.checkpoints.all()] == [p.name for p in behind.checkpoints.all()]
+    for a, b in zip(folder.checkpoints.all(), behind.checkpoints.all(), strict=True):
+        for name in ("model.safetensors", "optimiser.pt"):
+            assert (a / name).read_bytes() == (b / name).read_bytes()
+        states = [Checkpoints(x.parent).read(x).parts["processes"][0]["random"] for x in (a, b)]
+        assert states[0] == states[1]
+    files = load_file(folder.weights), load_file(behind.weights)
+    assert all(torch.equal(value, files[1][key]) for key, value in files[0].items())
+
+
+def test_a_disk_that_is_full_in_the_background_ends_the_run(make, quiet, monkeypatch):
+    trainer, folder = make("run", "--checkpoint.every", "3", "--checkpoint.async", "true")
+
+    def full(*given, **options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Checkpoints, "save", full)
+    with pytest.raises(OSError, match="No space left"):
+        fit(trainer, folder, quiet)
+
+
+# --- a checkpoint in shares -----------------------------------------------------------------------
+
+
+def saved_in_shares(rank, place):
+    trainer = trainer_of(DIGITS, "fsdp", "--checkpoint.async=true")
+    folder = Folder(place / "run")
+    if rank == 0:
+        folder.create(trainer.recipe)
+    trainer.accelerator.wait_for_everyone()
+    for step in (1, 2):
+        trainer.train_step()
+        trainer.save(folder)
+        before = trainer.sharding.whole_state()
+        trainer.train_step()  # while it is being written
+        trainer.settle()
+        if rank == 0:
+            torch.save(before, place / f"{step}.pt")
+            (folder.path / "run.json").write_text(json.dumps({"data": trainer.task.checksum}))
+
+
+def test_shares_are_written_in_the_background_whole_and_without_pickles(tmp_path):
+    several(saved_in_shares, 2, tmp_path)
+    folder = Folder(tmp_path / "run")
+    newest, before = folder.checkpoints.all()
+    assert sorted(path.name for path in newest.iterdir()) == [
+        *("checkpoint.json", "optimiser.pt", "processes.pt"),
+        *("share-00000-of-00002.safetensors", "share-00001-of-00002.safetensors"),
+    ]
+    assert not list(folder.path.rglob("*.tmp"))
+    for step in (1, 2):  # as it was when it was saved, though training went on
+        path = (before, newest)[step - 1]
+        kept = torch.load(tmp_path / f"{step}.pt", weights_only=True)
+        alone = trainer_of(DIGITS, "ddp")
+        found = Checkpoints(path.parent).read(path)
+        alone._fill(found)
+        assert all(torch.equal(v, kept[k]) for k, v in alone.model.state_dict().items())
+    # A changed byte of a share is noticed, and the checkpoint before is taken.
+    share = newest / "share-00001-of-00002.safetensors"
+    content = bytearray(share.read_bytes())
+    content[-1] ^= 1
+    share.write_bytes(content)
+    said = []
+    assert folder.checkpoints.newest(said.append).path == before
+    assert "share-00001-of-00002.safetensors does not have the checksum" in said[0]
+    other = trainer_of({**DIGITS, "model": {"name": "dense", "width": 8}}, "ddp")
+    with pytest.raises(ValueError, match=r"[Ss]ize mismatch"):
+        other._fill(Checkpoints(before.parent).read(before))
