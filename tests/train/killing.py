@@ -5,6 +5,7 @@
     python tests/train/killing.py full
     python tests/train/killing.py flips --flips 200
     python tests/train/killing.py pairs
+    python tests/train/killing.py shares --kills 100
 
 Each training is a forked child of this process, which has loaded everything and computes nothing
 itself: autograd cannot be forked once it has been used. A file event is whatever Python's audit
@@ -21,17 +22,20 @@ import os
 import random
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import texts
 import torch
 import torch.utils.tensorboard
+from accelerate.state import AcceleratorState
 from rich.console import Console
 from safetensors.torch import load_file
 
@@ -296,10 +300,77 @@ def resume_in_pairs(place: Path, pairs: int) -> list[str]:
     return wrong
 
 
+# --- two processes that share the parameters ------------------------------------------------------
+
+SHARES = (
+    *("--epochs", "2", "--epoch_steps", "3", "--probes", "8", "--model.width", "16"),
+    *("--parallel", "fsdp", "--checkpoint.every", "1", "--batch_size", "256"),
+)
+
+
+def share(rank: int, port: int, recipe: recipes.Recipe, path: Path) -> None:
+    """Be one of two processes that train together."""
+    os.environ |= dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank))
+    os.environ |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), "2")
+    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+    AcceleratorState._reset_state(reset_partial_state=True)
+    go(recipe, path)
+
+
+def begun(recipe: recipes.Recipe, path: Path, log: Path) -> list[int]:
+    """Start two processes; return their numbers."""
+    with socket.socket() as found:
+        found.bind(("localhost", 0))
+        port = found.getsockname()[1]
+    return [
+        child(lambda: share(rank, port, recipe, path), log.with_name(f"{log.name}-{rank}"))  # noqa: B023
+        for rank in range(2)
+    ]
+
+
+def kill_shares(place: Path, kills: int, seed: int) -> list[str]:
+    """Kill one of two processes at random times, in saves too, in the background every other time;
+    return what went wrong."""
+
+    from equilibria.train import sharding, shares
+
+    assert shares and sharding  # loaded, so that the children start at once
+    draw, wrong, done, number, log = random.Random(seed), [], 0, 0, place / "log"
+    wholes = {}
+    for background in ("false", "true"):
+        recipe = recipes.load("digits", [*SHARES, "--checkpoint.async", background])
+        preload(replace(recipe, parallel="ddp"))
+        path, start = place / f"whole-{background}", time.monotonic()
+        if any(map(ended, begun(recipe, path, log))):
+            return [f"a run failed: {(place / 'log-0').read_text()}"]
+        wholes[background] = recipe, result(path), time.monotonic() - start
+    while done < kills:
+        background = ("false", "true")[number % 2]
+        recipe, whole, seconds = wholes[background]
+        path, number = place / f"run-{number}", number + 1
+        for _ in range(draw.randint(1, 4)):
+            pids = begun(recipe, path, log)
+            time.sleep(draw.uniform(0, seconds))
+            os.kill(victim := draw.choice(pids), signal.SIGKILL)
+            statuses = {pid: ended(pid) for pid in pids}
+            done += statuses[victim] == -signal.SIGKILL
+        statuses = [ended(pid) for pid in begun(recipe, path, log)]
+        said = [each.read_text() for each in place.glob("log-*")]
+        problem = f"resuming ended with {statuses}: {said}" if any(statuses) else ""
+        if problem := problem or compared(path, whole):
+            wrong.append(f"{path.name}: {problem}")
+        else:
+            shutil.rmtree(path)
+        for each in place.glob("log-*"):
+            each.unlink()
+    print(f"{done} kills of {number} runs in shares: {len(wrong)} went wrong")
+    return wrong
+
+
 def main(argv: list[str] | None = None) -> int:
     """Do what the words ask for, in a temporary folder; 1 if anything went wrong."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("what", choices=("random", "events", "full", "flips", "pairs"))
+    parser.add_argument("what", choices=("random", "events", "full", "flips", "pairs", "shares"))
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--flips", type=int, default=200)
     parser.add_argument("--pairs", type=int, default=10)
@@ -314,6 +385,7 @@ def main(argv: list[str] | None = None) -> int:
             "full": lambda: at_every_event(place, full=True),
             "flips": lambda: flip_bits(place, given.flips, given.seed),
             "pairs": lambda: resume_in_pairs(place, given.pairs),
+            "shares": lambda: kill_shares(place, given.kills, given.seed),
         }[given.what]()
     print(*wrong, sep="\n")
     return bool(wrong)

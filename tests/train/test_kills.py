@@ -19,6 +19,7 @@ import pytest
         ("full",),
         ("flips", "--flips", "40"),
         ("pairs", "--pairs", "1"),
+        ("shares", "--kills", "4"),
     ],
     ids=lambda words: words[0],
 )
