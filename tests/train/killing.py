@@ -328,6 +328,20 @@ def begun(recipe: recipes.Recipe, path: Path, log: Path) -> list[int]:
     ]
 
 
+def launched(pid: int, seconds: float = 30.0) -> None:
+    """Wait for a child as torchrun does for those that are left when one has died.
+
+    One that has yet to meet the other would wait for half an hour.
+    """
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            return
+        time.sleep(0.1)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
 def kill_shares(place: Path, kills: int, seed: int) -> list[str]:
     """Kill one of two processes at random times, in saves too, in the background every other time;
     return what went wrong."""
@@ -352,8 +366,8 @@ def kill_shares(place: Path, kills: int, seed: int) -> list[str]:
             pids = begun(recipe, path, log)
             time.sleep(draw.uniform(0, seconds))
             os.kill(victim := draw.choice(pids), signal.SIGKILL)
-            statuses = {pid: ended(pid) for pid in pids}
-            done += statuses[victim] == -signal.SIGKILL
+            done += ended(victim) == -signal.SIGKILL
+            launched(next(pid for pid in pids if pid != victim))
         statuses = [ended(pid) for pid in begun(recipe, path, log)]
         said = [each.read_text() for each in place.glob("log-*")]
         problem = f"resuming ended with {statuses}: {said}" if any(statuses) else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -23,6 +24,7 @@ from equilibria.solve import Solver
 from equilibria.stability import spectral_radius
 from equilibria.tasks import Batch, Part, Task
 from equilibria.train import device as devices
+from equilibria.train.processes import meet_again
 from equilibria.train.tally import Tally
 
 DEPTHS = (1, 2, 3, 5, 8, 12)
@@ -60,6 +62,10 @@ def accelerator(precision: str, device: str | None = None) -> Accelerator:
         partial(cpu=cpu).device = where  # Accelerate by itself knows no number of a GPU
         if where.index is not None:
             torch.cuda.set_device(where)
+    elif not partial._shared_state:
+        if not cpu:
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        meet_again("gloo" if cpu else "nccl")
     if state._shared_state and state().mixed_precision != PRECISION[precision]:
         state._reset_state()
     return Accelerator(cpu=cpu, mixed_precision=PRECISION[precision])

@@ -31,6 +31,29 @@ class PeerLost(RuntimeError):
     """Each process says so for itself: the first may be the one that is gone."""
 
 
+def meet_again(backend: str) -> None:
+    """Form the group of processes that torchrun has started again, before Accelerate would.
+
+    torchrun keeps one meeting place for all its starts (torch issue 135712), where a process may
+    find the address of one that has died. On one machine the number of the start tells them apart.
+    On several it need not be the same; there TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 helps.
+
+    Args:
+        backend: of the group.
+    """
+    known = os.environ.get
+    count, shared = int(known("TORCHELASTIC_RESTART_COUNT", "0")), "TORCHELASTIC_USE_AGENT_STORE"
+    if not count or known(shared) != "True" or known("GROUP_WORLD_SIZE") != "1":
+        return
+    if distributed.is_initialized():
+        return
+    stores: Any = distributed
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    place, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = stores.PrefixStore(f"start-{count}", stores.TCPStore(place, port, is_master=False))
+    distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
+
+
 @contextmanager
 def agreed(accelerator: Accelerator) -> Iterator[None]:
     """Let a block fail on all processes if it fails on one, so that none waits for another.
