@@ -7,6 +7,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 
+from equilibria.nn.deq import Methods, chosen
 from equilibria.train import recipe as recipes
 from equilibria.train.alternating import Alternating, Alternation
 from equilibria.train.run import Folder
@@ -34,7 +35,7 @@ def test_later_steps_solve_by_what_earlier_ones_taught() -> None:
     layer, solvers = trainer.model.deq, []
     for _ in range(26):
         keep = layer.register_forward_hook(
-            lambda layer, inputs, sol: solvers.append(layer.neural is not None)
+            lambda layer, *_: solvers.append(chosen.get().get(layer, Methods()).neural is not None)
         )
         if trainer.step == 24:
             keep.remove()  # of the solves that it learns from

@@ -112,11 +112,10 @@ class Alternation:
             if self.used is None:
                 yield
                 return
-            solver, layer.neural = self.used
-            with using(layer, solver=solver):
+            solver, learned = self.used
+            with using(layer, solver=solver, neural=learned):  # no part of the model that is saved
                 yield
         finally:
-            layer.neural = None  # no part of the model that is saved
             if handle is not None:
                 handle.remove()
 

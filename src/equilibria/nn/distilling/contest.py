@@ -195,24 +195,19 @@ def _measured(
 ) -> dict[str, Contestant]:
     solutions: dict[str, list[Any]] = {name: [] for name in entries}
     seconds = dict.fromkeys(entries, 0.0)
-    before = layer.neural
-    try:
-        for inputs in batches:
-            times: dict[str, list[float]] = {name: [] for name in entries}
-            for turn in range(rounds):
-                for name, (solver, learned) in entries.items():
-                    layer.neural = learned
-                    with using(layer, eval_solver=solver):
-                        began = time.perf_counter()
-                        sol = layer(*inputs)
-                        wait(sol.status)
-                        times[name].append(time.perf_counter() - began)
-                    if not turn:
-                        solutions[name].append(sol)
-            for name, each in times.items():
-                seconds[name] += statistics.median(each)
-    finally:
-        layer.neural = before
+    for inputs in batches:
+        times: dict[str, list[float]] = {name: [] for name in entries}
+        for turn in range(rounds):
+            for name, (solver, learned) in entries.items():
+                with using(layer, eval_solver=solver, neural=learned):
+                    began = time.perf_counter()
+                    sol = layer(*inputs)
+                    wait(sol.status)
+                    times[name].append(time.perf_counter() - began)
+                if not turn:
+                    solutions[name].append(sol)
+        for name, each in times.items():
+            seconds[name] += statistics.median(each)
     return {
         name: Contestant(
             *entries[name],
