@@ -108,7 +108,16 @@ class PooledMixer(nn.Module):
         nn.init.zeros_(self.second.bias)
 
     def pool(self, residual: Rows, layout: Layout | None) -> Tensor | None:
-        """Return the pooled residual `(samples, features)`."""
+        """Return the pooled residual `(samples, features)`.
+
+        Raises:
+            ValueError: the rows of the batch are coupled.
+        """
+        if layout is not None and layout.coupled is not False:
+            raise ValueError(
+                "PooledMixer is for samples of one row each, and the rows of this batch are "
+                "coupled: use a GramMixer"
+            )
         leaves = residual if layout is None else layout.leaves(residual)
         return torch.cat([pooled(leaf) for leaf in leaves], 1)
 
