@@ -1,6 +1,7 @@
 """Learned starts and mixers: what they learn, and that nothing is switched on that does not pay."""
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -185,6 +186,33 @@ def test_samples_without_an_equilibrium_do_not_teach():
         solve(layer, [], teacher)
 
 
+class Escaping(nn.Module):
+    """Has an equilibrium for u < 1/4, z = 2 u / (1 + sqrt(1 - 4 u)), and overflows beyond."""
+
+    def forward(self, z, u):
+        return z * z + u
+
+
+def test_samples_that_overflow_take_no_part_in_learning():
+    layer = eq.DEQ(Escaping(), solver=eq.Anderson(rtol=1e-4)).eval()
+    u = torch.linspace(0.02, 0.15, 30).unsqueeze(1).expand(-1, 4).clone()
+    spoilt = u.clone()
+    spoilt[::5] = 1e12
+    spoilt = torch.cat([spoilt, torch.full_like(u[:10], 1e12)])
+    hopeless = torch.full_like(u[:10], 1e12)
+    teacher = eq.Anderson(rtol=1e-5)
+    pool = solve(layer, [(spoilt,), (hopeless,), (u,)], teacher)
+    assert pool[0].kept.sum() == 24 and not pool[1].kept.any() and pool[2].kept.all()
+    how = Distillation(start_steps=100, steps=12, budget=100)
+    learned, losses = untrained(layer, pool[0], how), []
+    train(learned, layer, pool, how, lambda step, total, loss: losses.append(loss))
+    assert torch.tensor(losses).isfinite().all()
+    assert sum(losses[90:100]) < 0.5 * sum(losses[:10])
+    assert all(p.isfinite().all() for p in learned.parameters())
+    with pytest.raises(ValueError, match="none of the samples to learn from"):
+        train(learned, layer, [pool[1]], how)
+
+
 def test_what_cannot_be_distilled_is_refused():
     with pytest.raises(ValueError, match="2 batches at least"):
         distil(layer_of(), batches(1), QUICK)
@@ -196,6 +224,8 @@ def test_what_cannot_be_distilled_is_refused():
         ({"loss": "both"}, "loss must be residual or error; got both"),
         ({"weights": "falling"}, "weights must be increasing or uniform or last"),
         ({"mixer": "mean"}, "mixer must be gram, pooled or None"),
+        ({"normalised": "sum"}, "normalised must be shift or softmax or none; got sum"),
+        ({"predicts": "gamma"}, "predicts must be both or alpha or beta; got gamma"),
         ({"lr": 0.0}, "lr must be positive"),
         ({"budget": 0}, "budget must be at least 1"),
         ({"mixed": -1.0}, "mixed is a weight"),
@@ -214,6 +244,116 @@ def test_a_layer_with_weights_can_be_copied_and_loaded():
     twin = copy.deepcopy(layer)
     (x,) = batches(1, seed=3)[0]
     assert torch.equal(layer(x).value, twin(x).value)
+
+
+def losses_of(learned, layer, batch, how):
+    said = []
+    train(learned, layer, [batch], how, lambda step, total, loss: said.append(loss))
+    return said
+
+
+def test_the_loss_is_that_of_the_iterates():
+    layer = layer_of()
+    (pool,) = solve(layer, batches(1), eq.Anderson(rtol=1e-5))
+    u, goal, K = pool.inputs[0], pool.value, 4
+    states = [torch.zeros_like(u)]
+    for _ in range(K):  # one difference kept, and no weight on it: plain iteration
+        states.append(layer.cell(states[-1], u))
+    relative = [(layer.cell(z, u) - z).norm(dim=1) / layer.cell(z, u).norm(dim=1) for z in states]
+    errors = [(z - goal).norm(dim=1) / goal.norm(dim=1) for z in states]
+    w = [2 * k / (K * (K + 1)) for k in range(K + 1)]
+    weighted = {"start": 0.2, "error": 0.3, "mixed": 0.4, "horizon": K, "history": 1}
+
+    class Plain(GramMixer):
+        def mix(self, seen):
+            return 0 * super().mix(seen)[0], None
+
+    for loss in ("residual", "error"):
+        how = Distillation(start_steps=0, steps=1, loss=loss, **weighted)
+        learned = untrained(layer, pool, how)
+        learned.mixer = Plain(history=1)
+        said = losses_of(learned, layer, pool, how)
+        want = 0.2 * errors[0].mean()
+        if loss == "residual":
+            want = want + sum(a * r.log().mean() for a, r in zip(w, relative, strict=True))
+        else:
+            want = want + 0.3 * sum(a * e.mean() for a, e in zip(w, errors, strict=True))
+            mixed = [(layer.cell(z, u) - z).norm(dim=1) / goal.norm(dim=1) for z in states[1:K]]
+            want = want + 0.4 / K * sum(each.mean() for each in mixed)
+        assert said[0] == pytest.approx(float(want.detach()), rel=1e-4)
+
+
+@pytest.mark.parametrize("mixed", [1e-4, 1e-9])
+def test_the_weight_of_the_mixed_residual_falls(mixed):
+    layer = layer_of()
+    (pool,) = solve(layer, batches(1), eq.Anderson(rtol=1e-5))
+    losses = {}
+    for c in (mixed, 1.0, 0.0):
+        fields = {"loss": "error", "mixer": "pooled", "error": 0.0, "mixed": c, "lr": 1e-30}
+        how = Distillation(start_steps=0, steps=10, initialiser=False, **fields)
+        losses[c] = torch.tensor(losses_of(untrained(layer, pool, how), layer, pool, how))
+    assert not losses[0.0].any()
+    want = mixed * torch.tensor([max(1 - step / 4, min(1.0, 5e-8 / mixed)) for step in range(10)])
+    torch.testing.assert_close(losses[mixed] / losses[1.0][0], want, rtol=1e-3, atol=0)
+
+
+def test_the_layer_is_left_as_it_was():
+    layer = layer_of().train()
+    layer.cell.linear.eval()  # a part that is held fixed
+    distil(layer, batches(12), QUICK)
+    assert layer.training and layer.cell.training and not layer.cell.linear.training
+    begin = layer.neural
+    before = copy.deepcopy(begin.state_dict())
+    with torch.no_grad():  # it needs gradients of its own
+        outcome = distil(layer, batches(4), QUICK, begin=begin)
+    assert outcome.learned.learned is not begin
+    assert all(torch.equal(value, before[name]) for name, value in begin.state_dict().items())
+
+
+def test_gradients_are_those_of_the_equilibrium():
+    layer = layer_of().double()
+    distil(layer, [(x.double(),) for (x,) in batches(12)], QUICK)
+    layer.neural.mixer = GramMixer().double()
+    nn.init.normal_(layer.neural.mixer.out.weight)
+    (x,) = batches(1, 8, seed=3)[0]
+    layer.adjoint = eq.Implicit(linear=eq.GMRES(rtol=1e-10, max_evals=200))
+    grads = []
+    for solver in (eq.NeuralSolver(rtol=1e-10), eq.Anderson(rtol=1e-10)):
+        u = x.double().requires_grad_()
+        with eq.nn.using(layer, eval_solver=solver):
+            sol = layer(u)
+        assert (sol.status == eq.Status.CONVERGED).all()
+        sources = [u, *layer.cell.parameters()]
+        grads.append(torch.autograd.grad(sol.value.square().sum(), sources))
+    for mine, classical in zip(*grads, strict=True):
+        assert (mine - classical).norm() <= 1e-6 * classical.norm()
+
+
+def test_a_sample_alone_is_the_sample_in_its_batch():
+    layer = layer_of()
+    distil(layer, batches(12), QUICK)
+    (x,) = batches(1, 8, seed=3)[0]
+    together = layer(x)
+    for sample in range(8):
+        alone = layer(x[sample : sample + 1])
+        assert alone.status[0] == together.status[sample]
+        assert (alone.stats.evals[0] - together.stats.evals[sample]).abs() <= 1
+        torch.testing.assert_close(alone.value[0], together.value[sample], rtol=0, atol=1e-2)
+
+
+def test_threads_do_not_disturb_each_other():
+    layer = layer_of()
+    distil(layer, batches(12), QUICK)
+    layer.neural.mixer = GramMixer()
+    nn.init.normal_(layer.neural.mixer.out.weight)
+    inputs = [x for (x,) in batches(8, seed=4)]
+    one_by_one = [layer(x) for x in inputs]
+    with ThreadPoolExecutor(4) as threads:
+        at_once = list(threads.map(layer, inputs))
+    for one, other in zip(one_by_one, at_once, strict=True):
+        assert torch.equal(one.status, other.status)
+        assert (one.stats.evals - other.stats.evals).abs().max() <= 1
+        torch.testing.assert_close(one.value, other.value, rtol=0, atol=1e-3)
 
 
 def test_a_start_that_is_not_finite_is_the_layers_own():

@@ -12,6 +12,8 @@ __all__ = ["Distillation"]
 MIXERS = Literal["gram", "pooled"]
 LOSSES = Literal["residual", "error"]
 WEIGHTS = Literal["increasing", "uniform", "last"]
+NORMALISED = Literal["shift", "softmax", "none"]
+PREDICTS = Literal["both", "alpha", "beta"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +61,8 @@ class Distillation:
     history: int = 5
     initialiser: bool = True
     mixer: MIXERS | None = "gram"
-    normalised: Literal["shift", "softmax", "none"] = "shift"
-    predicts: Literal["both", "alpha", "beta"] = "both"
+    normalised: NORMALISED = "shift"
+    predicts: PREDICTS = "both"
     loss: LOSSES = "residual"
     weights: WEIGHTS = "increasing"
     error: float = 0.1
@@ -80,7 +82,12 @@ class Distillation:
                 raise ValueError(
                     f"{name} is a weight and must be 0 or more; got {getattr(self, name)}"
                 )
-        for name, known in (("loss", LOSSES), ("weights", WEIGHTS)):
+        for name, known in (
+            ("loss", LOSSES),
+            ("weights", WEIGHTS),
+            ("normalised", NORMALISED),
+            ("predicts", PREDICTS),
+        ):
             if getattr(self, name) not in get_args(known):
                 words = " or ".join(get_args(known))
                 raise ValueError(f"{name} must be {words}; got {getattr(self, name)}")

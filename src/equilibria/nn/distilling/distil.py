@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ from equilibria.nn.distilling.config import Distillation
 from equilibria.nn.distilling.contest import Outcome, contest
 from equilibria.nn.distilling.teacher import solve
 from equilibria.nn.distilling.training import Progress, train, untrained
+from equilibria.nn.modes import in_eval_mode
 from equilibria.nn.neural import Learned
 from equilibria.solve import NeuralSolver
 
@@ -43,8 +45,8 @@ def distil(
         batches: tuples of the layer's inputs, at least 2; all are kept in memory, with their
             equilibria.
         how: losses and steps; None for the defaults.
-        begin: weights to go on from, as for inputs that differ from those before; None for new
-            ones.
+        begin: weights to go on from, as for inputs that differ from those before, which stay as
+            they are; None for new ones.
         progress: called after each step with its number, the number of all steps and the loss.
         changes: fields of `how` that differ, such as `steps=200`.
 
@@ -72,9 +74,7 @@ def distil(
         solver = how.teacher.__class__(
             rtol=solver.rtol, atol=solver.atol, max_evals=solver.max_evals
         )
-    training = layer.training
-    layer.eval()
-    try:
+    with in_eval_mode(layer):
         pool = solve(layer, batches, how.teacher)
         if len(pool) < 2:
             raise ValueError(
@@ -82,13 +82,11 @@ def distil(
             )
         apart = pool[::HELD_OUT]
         rest = [each for index, each in enumerate(pool) if index % HELD_OUT]
-        learned = begin if begin is not None else untrained(layer, pool[0], how)
+        learned = untrained(layer, pool[0], how) if begin is None else copy.deepcopy(begin)
         learned.requires_grad_(True)
         train(learned, layer, rest, how, progress)
         learned.requires_grad_(False)
         outcome = contest(layer, learned, [each.inputs for each in apart], solver, how.horizon)
-    finally:
-        layer.train(training)
     if outcome.worth:
         layer.neural = outcome.learned.learned
         layer.eval_solver = outcome.learned.solver

@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from equilibria.nn.deq import DEQ
 from equilibria.nn.using import using
 from equilibria.solve import Solver, Status
-from equilibria.solve.tree import Tree
+from equilibria.solve.tree import Shared, Tree
 
 __all__ = ["Solved", "solve"]
 
@@ -33,6 +34,23 @@ class Solved:
     value: Tree
     kept: Tensor
 
+    def lesson(self) -> Solved | None:
+        """Return the samples that have a z*, alone; None where none has.
+
+        An unrolled solve of another one may overflow, and then the loss of all has no gradient.
+        """
+        if self.kept.all():
+            return self
+        index = self.kept.nonzero().flatten()
+        if not len(index):
+            return None
+
+        def of(tree: Tree) -> Tree:
+            return pytree.tree_map_only(Tensor, lambda x: x.index_select(0, index), tree)
+
+        inputs = tuple(x if isinstance(x, Shared) else of(x) for x in self.inputs)
+        return Solved(inputs, of(self.own), of(self.value), self.kept.index_select(0, index))
+
 
 def solve(layer: DEQ, batches: Iterable[Sequence[Any]], teacher: Solver) -> list[Solved]:
     """Return batches of a layer's inputs with the equilibria that a classical solver finds.
@@ -48,7 +66,8 @@ def solve(layer: DEQ, batches: Iterable[Sequence[Any]], teacher: Solver) -> list
     found: list[Solved] = []
     with torch.no_grad(), using(layer, eval_solver=teacher):
         for each in batches:
-            inputs = tuple(each)
+            # A graph behind them would be held for as long as they are learned from.
+            inputs = pytree.tree_map_only(Tensor, Tensor.detach, tuple(each))
             sol = layer(*inputs)
             found.append(
                 Solved(inputs, layer.start(*inputs), sol.value, sol.status == Status.CONVERGED)
