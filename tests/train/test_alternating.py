@@ -1,5 +1,6 @@
 """Training whose solves are by a solver that learns along with the model."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from accelerate import Accelerator
 
 from equilibria.nn.deq import Methods, chosen
+from equilibria.train import evaluation
 from equilibria.train import recipe as recipes
 from equilibria.train.alternating import Alternating, Alternation
 from equilibria.train.run import Folder
@@ -50,6 +52,53 @@ def test_later_steps_solve_by_what_earlier_ones_taught() -> None:
     assert record["used"] and record["evals"] <= 0.9 * record["classical"]
     assert record["seconds"] > 0
     assert trainer.neural.finish_epoch()["neural"]["seconds"] == 0
+
+
+@pytest.fixture
+def reduced() -> Iterator[Accelerator]:
+    """Of bfloat16; Accelerate keeps the precision for the whole process."""
+    yield evaluation.accelerator("bf16", "cpu")
+    evaluation.accelerator("float32", "cpu")
+
+
+@pytest.mark.parametrize("model", ["dense", "conv"])
+def test_in_reduced_precision_it_learns_in_full(model: str, reduced: Accelerator) -> None:
+    sizes = {"dense": {"width": 24}, "conv": {"channels": 8}}[model]
+    recipe = recipes.parse(
+        {
+            **TREE,
+            "model": {"name": model, "shape": [1, 8, 8], "classes": 10, **sizes},
+            "solver": {"name": "AlternatingAnderson", "rtol": 3e-2},
+            "precision": "bf16",
+        }
+    )
+    trainer = Trainer(recipe, recipe.task.load(), reduced)
+    kinds: set[torch.dtype] = set()
+    trainer.model.deq.register_forward_pre_hook(
+        lambda layer, inputs: kinds.update(x.dtype for x in inputs)
+    )
+    for _ in range(6):
+        trainer.train_step()
+    assert kinds == {torch.bfloat16}
+    for _ in range(2):  # the first of them learns, and solves by what it has learned
+        trainer.train_step()
+    assert trainer.neural is not None and trainer.neural.learned is not None
+    assert all(p.dtype == torch.float32 for p in trainer.neural.learned.parameters())
+
+
+def test_a_solver_that_cannot_be_trained_stops_no_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(*arguments: Any) -> None:
+        raise FloatingPointError("the gradient is not finite in 4 of 4 steps")
+
+    trainer = trainer_of()
+    monkeypatch.setattr("equilibria.train.alternating.train", fails)
+    for _ in range(8):
+        trainer.train_step()
+    assert trainer.neural is not None
+    assert trainer.neural.used is None and trainer.neural.learned is None
+    assert trainer.neural.finish_epoch()["neural"]["used"] is False
 
 
 @pytest.mark.parametrize("begun", [4, 8])

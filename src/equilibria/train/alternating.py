@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from equilibria.models import EquilibriumModel
 from equilibria.nn import using
 from equilibria.nn.distilling import Distillation, contest, solve, train, untrained
+from equilibria.nn.modes import in_eval_mode
 from equilibria.nn.neural import Learned
 from equilibria.solve import NeuralSolver, Solver
 from equilibria.solve.tree import Shared
@@ -120,7 +121,9 @@ class Alternation:
                 handle.remove()
 
     def _keep(self, module: Any, inputs: tuple[Any, ...]) -> None:
-        self.seen = [*self.seen[1 - self.config.batches :], _each(checkpoint.copied, inputs)]
+        # Under autocast they may be of less than float32, in which nothing is learned.
+        kept = _each(_widened, _each(checkpoint.copied, inputs))
+        self.seen = [*self.seen[1 - self.config.batches :], kept]
 
     def learn(self, step: int) -> None:
         """Train the solver, if it is time to.
@@ -131,14 +134,9 @@ class Alternation:
         if not step or step % self.config.every or len(self.seen) < 2:
             return
         began = time.perf_counter()
-        layer = self.model.deq
-        training = layer.training
-        layer.eval()
-        try:
+        with in_eval_mode(self.model.deq):
             self._train()
-        finally:
-            layer.train(training)
-            self.seen = []
+        self.seen = []
         self._seconds += time.perf_counter() - began
 
     def _train(self) -> None:
@@ -146,20 +144,27 @@ class Alternation:
         try:
             pool = solve(layer, self.seen, self.how.teacher)
         except ValueError:  # too few equilibria to learn from
-            self.used, self._record = None, {"used": False, "evals": None, "classical": None}
-            return
-        if self.learned is None:
-            self.learned = untrained(layer, pool[0], self.how)
-        self.learned.requires_grad_(True)
-        train(self.learned, layer, pool[1:], self.how)
-        self.learned.requires_grad_(False)
-        held_out = [pool[0].inputs]
-        found = contest(layer, self.learned, held_out, layer.solver, self.how.horizon, rounds=1)
+            return self._give_up()
+        held_out, *rest = pool
+        if not any(each.kept.any() for each in rest):
+            return self._give_up()
+        learned = self.learned or untrained(layer, held_out, self.how)
+        learned.requires_grad_(True)
+        try:
+            train(learned, layer, rest, self.how)
+        except FloatingPointError:
+            self.learned = None
+            return self._give_up()
+        self.learned = learned.requires_grad_(False)
+        found = contest(layer, learned, [held_out.inputs], layer.solver, self.how.horizon, rounds=1)
         best = found.fewest  # not the fastest: a run is to be the same each time
         used = best.beats(found.classical)
         assert best.learned is not None
         self.used = (best.solver, best.learned) if used else None
         self._record = {"used": used, "evals": best.mean, "classical": found.classical.mean}
+
+    def _give_up(self) -> None:
+        self.used, self._record = None, {"used": False, "evals": None, "classical": None}
 
     def finish_epoch(self) -> dict[str, Any]:
         """Return what the epoch's record holds of it, under "neural": whether the learned solver is
@@ -212,6 +217,15 @@ class Alternation:
             mixer = self.learned.mixer if used["mixes"] else None
             self.used = NeuralSolver(**used["solver"]), Learned(self.learned.initialiser, mixer)
         self._record, self._seconds = dict(state["record"]), state["seconds"]
+
+
+def _widened(operand: Any) -> Any:
+    """A tree with its floating-point tensors in float32 at least."""
+    return pytree.tree_map_only(
+        Tensor,
+        lambda x: x.to(torch.promote_types(x.dtype, torch.float32)) if x.is_floating_point() else x,
+        operand,
+    )
 
 
 def _bare(operand: Any) -> Any:
