@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from equilibria.models import EquilibriumModel, Model
 from equilibria.nn import using
@@ -108,11 +109,8 @@ def attach(folder: Folder, model: Model) -> EquilibriumModel:
         ) from None
     layer = model.deq
     usual = layer.eval_solver or layer.solver
-    limits = {
-        name: getattr(usual, name) for name in ("rtol", "atol", "max_evals", "patience", "per_row")
-    }
     layer.neural = learned.requires_grad_(False)
-    layer.eval_solver = NeuralSolver(**numbers, **limits)
+    layer.eval_solver = NeuralSolver(**numbers, **usual.limits)
     return model
 
 
@@ -162,13 +160,14 @@ def inputs_of(
     else:
         stream = task.batches("test", batch_size)
     handle = model.deq.register_forward_pre_hook(keep)
-    carry = None
+    device, carry = next(model.parameters()).device, None
     try:
         # What a text model carries over is its equilibrium; of others one evaluation is enough.
         solver = None if task.streams else Picard(max_evals=1)
         with torch.no_grad(), using(model, eval_solver=solver):
             for batch in stream:
-                carry = model(batch.inputs, carry=None if batch.begins else carry).carry
+                inputs = pytree.tree_map_only(Tensor, lambda x: x.to(device), batch.inputs)
+                carry = model(inputs, carry=None if batch.begins else carry).carry
                 if len(found) >= batches:
                     break
     finally:

@@ -111,15 +111,12 @@ class Outcome:
 def classical(like: Solver) -> dict[str, Solver]:
     """Return the classical solvers that a learned one competes with, with the tolerances and the
     limit of `like`, and itself."""
-    shared: Any = {
-        name: getattr(like, name) for name in ("rtol", "atol", "max_evals", "patience", "per_row")
-    }
     return {
         "the layer's own": like,
-        "Picard": Picard(**shared),
-        "Anderson": Anderson(history=5, **shared),
-        "AlternatingAnderson": AlternatingAnderson(history=6, **shared),
-        "Broyden": Broyden(**shared),
+        "Picard": Picard(**like.limits),
+        "Anderson": Anderson(history=5, **like.limits),
+        "AlternatingAnderson": AlternatingAnderson(history=6, **like.limits),
+        "Broyden": Broyden(**like.limits),
     }
 
 
@@ -144,11 +141,8 @@ def contest(
     entries: dict[str, tuple[Solver, Learned | None]] = {
         name: (solver, None) for name, solver in classical(like).items()
     }
-    limits: Any = {
-        name: getattr(like, name) for name in ("rtol", "atol", "max_evals", "patience", "per_row")
-    }
     history = getattr(learned.mixer, "history", 5)
-    plain = NeuralSolver(history=history, horizon=horizon, **limits)
+    plain = NeuralSolver(history=history, horizon=horizon, **like.limits)
     if learned.initialiser is not None:
         started = Learned(learned.initialiser, None)
         entries["start"] = plain, started
