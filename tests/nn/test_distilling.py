@@ -308,6 +308,9 @@ def test_the_layer_is_left_as_it_was():
         outcome = distil(layer, batches(4), QUICK, begin=begin)
     assert outcome.learned.learned is not begin
     assert all(torch.equal(value, before[name]) for name, value in begin.state_dict().items())
+    wider = [(x.double(),) for (x,) in batches(4)]
+    outcome = distil(layer.double(), wider, QUICK, begin=begin.float())
+    assert outcome.all["start"].converged == 1
 
 
 def test_gradients_are_those_of_the_equilibrium():

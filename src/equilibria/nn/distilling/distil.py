@@ -15,6 +15,7 @@ from equilibria.nn.distilling.training import Progress, train, untrained
 from equilibria.nn.modes import in_eval_mode
 from equilibria.nn.neural import Learned
 from equilibria.solve import NeuralSolver
+from equilibria.solve.tree import flatten
 
 __all__ = ["distil"]
 
@@ -82,7 +83,10 @@ def distil(
             )
         apart = pool[::HELD_OUT]
         rest = [each for index, each in enumerate(pool) if index % HELD_OUT]
-        learned = untrained(layer, pool[0], how) if begin is None else copy.deepcopy(begin)
+        if begin is None:
+            learned = untrained(layer, pool[0], how)
+        else:
+            learned = copy.deepcopy(begin).to(flatten(pool[0].value)[0][0])
         learned.requires_grad_(True)
         train(learned, layer, rest, how, progress)
         learned.requires_grad_(False)
