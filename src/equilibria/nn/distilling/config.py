@@ -27,8 +27,9 @@ class Distillation:
         error:     a sum_k w_k ||z_k - z*|| / ||z*|| + b ||z_0 - z*|| / ||z*||
                    + c / K sum_k ||G_k alpha_k|| / ||z*||
 
-    The second is the papers', with lengths relative to that of z*; c falls linearly to 5e-8 in the
-    first two fifths of the steps.
+    The second is the papers', with lengths relative to that of z*, and a mean over k in place of a
+    sum in its last term. It leaves out k = 0, which b weighs. c falls linearly to 5e-8 in the first
+    two fifths of the steps.
 
     Args:
         start_steps: steps in which the start is trained by itself, on ||z_0 - z*|| / ||z*||, which
@@ -40,7 +41,8 @@ class Distillation:
         mixer: "gram" (ours), "pooled" (the papers'), or None for Anderson's own weights.
         normalised, predicts: of the papers' mixer; see `PooledMixer`.
         loss: "residual" (ours) or "error".
-        weights: w_k, which sum to 1: "increasing" (in proportion to k), "uniform" or "last".
+        weights: w_k, which sum to 1 over k = 0, ..., K: "increasing" (in proportion to k),
+            "uniform" or "last".
         error, start, mixed: a, b and c.
         budget: parameters that the start may have; None: 3 % of those of the layer's cell.
         lr: the learning rate of Adam, which falls to zero as a cosine in either part.

@@ -77,8 +77,8 @@ class PooledMixer(nn.Module):
     Args:
         features: kept of each residual, all leaves together.
         hidden: channels of the convolutions, which the thesis leaves open.
-        normalised: "shift" as above, "softmax", or "none", the ablation of Figure 6.7a, where the
-            newest iterate takes what is missing of 1.
+        normalised: "shift" as above, "softmax", or "none": the newest iterate takes what is missing
+            of 1. In Figure 6.7a nothing does, but a step made of differences has weights of sum 1.
         predicts: "both", or "alpha" or "beta" alone, the ablations of Figure 6.8: the other one is
             Anderson's, which for beta is 1.
 

@@ -15,6 +15,8 @@ from equilibria.solve.solvers.anderson import ROOM, Acceleration, AndersonSteppe
 from equilibria.solve.solvers.base import Point, Solver, Stepper, check_at_least, check_whole
 
 SMALLEST = 1e-30
+"""A length that is divided by, or of which a logarithm is taken, at least."""
+
 ROUNDING = 1e-6
 """Of ||g||: what is left of it by Anderson's weights, at least."""
 
