@@ -25,11 +25,10 @@ class Distillation:
 
         residual:  sum_k w_k log(||f(z_k) - z_k|| / ||f(z_k)||) + b ||z_0 - z*|| / ||z*||
         error:     a sum_k w_k ||z_k - z*|| / ||z*|| + b ||z_0 - z*|| / ||z*||
-                   + c / K sum_k ||G_k alpha_k|| / ||z*||
+                   + c sum_k ||G_k alpha_k|| / ||z*||
 
-    The second is the papers', with lengths relative to that of z*, and a mean over k in place of a
-    sum in its last term. It leaves out k = 0, which b weighs. c falls linearly to 5e-8 in the first
-    two fifths of the steps.
+    The second is the papers', with lengths relative to that of z*. c falls linearly to 5e-8 in the
+    first two fifths of the steps.
 
     Args:
         start_steps: steps in which the start is trained by itself, on ||z_0 - z*|| / ||z*||, which
@@ -41,8 +40,8 @@ class Distillation:
         mixer: "gram" (ours), "pooled" (the papers'), or None for Anderson's own weights.
         normalised, predicts: of the papers' mixer; see `PooledMixer`.
         loss: "residual" (ours) or "error".
-        weights: w_k, which sum to 1 over k = 0, ..., K: "increasing" (in proportion to k),
-            "uniform" or "last".
+        weights: w_k, which sum to 1 over k = 1, ..., K, and w_0 = 0: "increasing" (in proportion
+            to k), "uniform" or "last".
         error, start, mixed: a, b and c.
         budget: parameters that the start may have; None: 3 % of those of the layer's cell.
         lr: the learning rate of Adam, which falls to zero as a cosine in either part.
@@ -108,5 +107,5 @@ class Distillation:
         if self.weights == "increasing":
             return 2 * k / (K * (K + 1))
         if self.weights == "uniform":
-            return 1 / (K + 1)
+            return float(k > 0) / K
         return float(k == K)

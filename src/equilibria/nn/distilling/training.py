@@ -185,5 +185,5 @@ def _loss(learned: Learned, layer: DEQ, batch: Solved, how: Distillation, share:
         z = stepper.step(Point(z, image, residual, size))
         if how.loss == "error" and stepper.mixed is not None:
             mixed = (stepper.mixed / goal).mean()
-            loss = loss + how.mixed * decay / how.horizon * mixed
+            loss = loss + how.mixed * decay * mixed
     return loss
