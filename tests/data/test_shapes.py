@@ -246,6 +246,13 @@ def test_the_decoded_surface_is_where_the_mesh_was(tmp_path: Path) -> None:
     assert again.field.scale == pytest.approx(shape.field.scale, rel=0.01)
 
 
+def test_what_fills_the_cube_ends_within_half_a_step_of_it() -> None:
+    field = signals.ShapeField(centre=(0.0, 0.0, 0.0), scale=1.0)
+    mesh = surface(torch.ones(5, 5, 5), field)  # points half a unit apart
+    assert mesh.vertices.max() == pytest.approx(1.25)
+    assert mesh.vertices.min() == pytest.approx(-1.25)
+
+
 def test_a_mesh_elsewhere_comes_back_to_its_place() -> None:
     there = Mesh(torus().vertices * 50 + np.array([100.0, -20, 3]), torus().faces)
     shape = Shape.of(there, "torus")
