@@ -137,7 +137,7 @@ def test_derivatives_are_drawn_with_a_scale_that_is_said(capsys):
     slopes = pictures.per_pixel(found.gradient(points), found.field, 1)
     # A slope of the grey value for one pixel of the original, from differences of decoded ones.
     grey = found.decode(found.field.points()).values.double() @ torch.tensor(
-        pictures.LUMA, dtype=torch.float64
+        (0.299, 0.587, 0.114), dtype=torch.float64
     )
     own = pictures.per_pixel(found.gradient(), found.field, 1)
     assert own.shape == (9, 12, 2) and abs(own).max() < 3 * 127.5 * float(

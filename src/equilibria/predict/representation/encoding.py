@@ -23,7 +23,8 @@ BITS: Bits = 8
 the page on networks of coordinates."""
 
 POINTS = 50_000
-"""Near the surface of a shape, on which its IoU is measured."""
+"""Near the surface of a shape, on which its IoU is measured: as near as in the released code, ten
+times nearer than in the recipe `shape`, whose own figure is therefore higher."""
 
 SEED = 20_221
 """Of these points."""

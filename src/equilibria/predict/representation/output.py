@@ -11,11 +11,10 @@ import torch
 from equilibria.data.replace import replace_file, write_folder
 from equilibria.data.signals import Field, Points, ShapeField, surface, write_mesh, write_sound
 from equilibria.data.signals.extras import needed
-from equilibria.data.signals.image import pixels_of
+from equilibria.data.signals.image import pixels_of, png_of
 from equilibria.predict.flow import video
 from equilibria.predict.representation.decoder import Decoded
 from equilibria.predict.representation.file import InrError
-from equilibria.predict.representation.pictures import png
 
 __all__ = ["ENDINGS", "Gathered", "check", "held_bytes"]
 
@@ -112,9 +111,9 @@ class Gathered:
         elif field.kind == "sound":
             write_sound(path, torch.from_numpy(values), field, rate)
         elif field.kind == "image":
-            replace_file(path, png(values))
+            replace_file(path, png_of(values))
         elif not path.suffix:
-            write_folder(path, {f"{k:06}.png": png(each) for k, each in enumerate(values)})
+            write_folder(path, {f"{k:06}.png": png_of(each) for k, each in enumerate(values)})
         else:
             frames = (_channels_first(each) for each in values)
             video.write(path, frames, rate or field.rate or 15.0)
