@@ -48,6 +48,10 @@ def check(path: Path, field: Field | ShapeField) -> None:
         video.check_written(path)
 
 
+LOUD = 0.01
+"""How far above 1 a sample counts as one that is cut: a fit of a full-scale sound overshoots."""
+
+
 class Gathered:
     """What is decoded at some points, chunk by chunk, as a file takes it: pixels in 8 bits.
 
@@ -94,6 +98,14 @@ class Gathered:
                     self.settled = np.empty(len(self.points), bool)
                 self.evals[place], self.settled[place] = part.evals.numpy(), part.settled.numpy()
         return self
+
+    @property
+    def loud(self) -> int:
+        """Samples of a sound that are larger in size than 1, what a file of integers can hold."""
+        if not isinstance(self.field, Field) or self.field.kind != "sound":
+            return 0
+        # A full-scale sound is fitted to within its error.
+        return int((np.abs(self.values) * self.field.high > 1 + LOUD).sum())
 
     def write(self, path: Path, rate: float | None = None) -> None:
         """Write the file, whole or not at all; see `ENDINGS`.
