@@ -13,7 +13,7 @@ from torch import nn
 
 from equilibria.models import EquilibriumModel, Model
 from equilibria.nn import using
-from equilibria.nn.distilling import Distillation, Outcome
+from equilibria.nn.distilling import Distillation, Outcome, limits_of
 from equilibria.nn.neural import Learned
 from equilibria.solve import NeuralSolver, Picard
 from equilibria.tasks import Task
@@ -85,34 +85,34 @@ def attach(folder: Folder, model: Model) -> EquilibriumModel:
         )
     try:
         about = json.loads(path.read_text())
-        learned = Learned.of(about["learned"])
-        numbers = {name: about["solver"][name] for name in OWN}
-        source, digest, version = about["distilled_from"], about["weights"], about["format"]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if (version := about["format"]) != FORMAT:
+            raise RunError(f"{path} is of format {version}, and this version reads {FORMAT}")
+        with torch.device("meta"):  # no memory for sizes that the weights may not have
+            learned = Learned.of(about["learned"])
+        usual = model.deq.eval_solver or model.deq.solver
+        solver = NeuralSolver(**{name: about["solver"][name] for name in OWN}, **limits_of(usual))
+        source, digest = about["distilled_from"], about["weights"]
+    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+        if isinstance(error, RunError):
+            raise
         raise CheckpointError(f"{path} is damaged ({error}): {_again(folder)}") from None
-    if version != FORMAT:
-        raise RunError(f"{path} is of format {version}, and this version reads {FORMAT}")
     if source != checksum(folder.weights):
         raise RunError(
             f"the learned solver in {folder.path} was distilled from other weights than the run "
             f"has now: {_again(folder)}"
         )
-    state = read_weights(weights)
+    state = read_weights(weights, _again(folder))
     if digest != checksum(weights):
         raise CheckpointError(f"{weights} and {path} are of different solvers: {_again(folder)}")
     try:
-        learned.load_state_dict(state)
+        learned.load_state_dict(state, assign=True)
     except RuntimeError as error:
-        raise CheckpointError(
-            f"{weights} does not fit {path} ({str(error).splitlines()[0]}): {_again(folder)}"
-        ) from None
-    layer = model.deq
-    usual = layer.eval_solver or layer.solver
-    limits = {
-        name: getattr(usual, name) for name in ("rtol", "atol", "max_evals", "patience", "per_row")
-    }
-    layer.neural = learned.requires_grad_(False)
-    layer.eval_solver = NeuralSolver(**numbers, **limits)
+        what = str(error).splitlines()[-1].strip()
+        raise CheckpointError(f"{weights} does not fit {path} ({what}): {_again(folder)}") from None
+    if not all(bool(torch.isfinite(each).all()) for each in state.values()):
+        raise CheckpointError(f"{weights} has weights that are not finite: {_again(folder)}")
+    model.deq.neural = learned.requires_grad_(False)
+    model.deq.eval_solver = solver
     return model
 
 

@@ -44,7 +44,14 @@ def train(
         pool: batches, which are taken in turns.
         how: losses and steps.
         progress: called after each step.
+
+    Raises:
+        ValueError: no sample has an equilibrium.
+        FloatingPointError: the gradient is not finite in more than half of the steps.
     """
+    pool = [batch.teaching() for batch in pool if batch.kept.any()]
+    if not pool:
+        raise ValueError("none of the samples to learn from has an equilibrium")
     generator = torch.Generator().manual_seed(how.seed)
     total = how.start_steps * (learned.initialiser is not None) + how.steps
     done = 0
@@ -119,10 +126,10 @@ def _descend(
         grads = torch.autograd.grad(loss, parameters, allow_unused=True)
         for parameter, grad in zip(parameters, grads, strict=True):
             parameter.grad = grad
-        if torch.isfinite(nn.utils.clip_grad_norm_(parameters, 1.0)):
-            optimiser.step()
-        else:  # an unrolled solve may overflow
-            skipped += 1
+        if not torch.isfinite(nn.utils.clip_grad_norm_(parameters, 1.0)):
+            skipped += 1  # an unrolled solve may overflow
+            optimiser.zero_grad()  # without gradients nothing moves
+        optimiser.step()
         schedule.step()
         tell(float(loss.detach()))
     if 2 * skipped > steps:
@@ -137,10 +144,10 @@ def _started(learned: Learned, batch: Solved) -> Rows:
 
 
 def _distance(leaves: Sequence[Tensor], batch: Solved) -> Tensor:
-    """The mean of ||z - z*|| / ||z*|| over the samples that have a z*."""
+    """The mean of ||z - z*|| / ||z*|| over samples that all have a z*."""
     goal = [leaf.flatten(1) for leaf in flatten(batch.value)[0]]
     apart = [leaf.flatten(1) - at for leaf, at in zip(leaves, goal, strict=True)]
-    return (length(apart) / length(goal).clamp_min(TINY))[batch.kept].mean()
+    return (length(apart) / length(goal).clamp_min(TINY)).mean()
 
 
 def _loss(learned: Learned, layer: DEQ, batch: Solved, how: Distillation, share: float) -> Tensor:
@@ -167,13 +174,13 @@ def _loss(learned: Learned, layer: DEQ, batch: Solved, how: Distillation, share:
         size = length(residual)
         if how.loss == "residual":
             relative = size / length(image).clamp_min(TINY)
-            loss = loss + how.weight(k) * relative[batch.kept].clamp_min(1e-12).log().mean()
+            loss = loss + how.weight(k) * relative.clamp_min(1e-12).log().mean()
         elif k:
             loss = loss + how.error * how.weight(k) * _distance(layout.leaves(z), batch)
         if k == how.horizon:
             break
         z = stepper.step(Point(z, image, residual, size))
         if how.loss == "error" and stepper.mixed is not None:
-            mixed = (stepper.mixed / goal)[batch.kept].mean()
+            mixed = (stepper.mixed / goal).mean()
             loss = loss + how.mixed * decay / how.horizon * mixed
     return loss
