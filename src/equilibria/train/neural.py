@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from equilibria.models import EquilibriumModel, Model
 from equilibria.nn import using
 from equilibria.nn.distilling import Distillation, Outcome, limits_of
 from equilibria.nn.neural import Learned
-from equilibria.solve import NeuralSolver, Picard
+from equilibria.solve import NeuralSolver, Picard, Solver
 from equilibria.tasks import Task
 from equilibria.train import files
 from equilibria.train.checkpoint import CheckpointError
 from equilibria.train.run import Folder, RunError
 from equilibria.train.weights import checksum, read_weights, save_weights
 
-__all__ = ["attach", "budgeted", "inputs_of", "known", "save", "size_of"]
+__all__ = ["attach", "budgeted", "inputs_from", "inputs_of", "known", "save", "size_of"]
 
 WEIGHTS, ABOUT = "neural.safetensors", "neural.json"
 FORMAT = 1
@@ -151,29 +152,52 @@ def inputs_of(
         seed: of their order.
         other: whether the data are not those of the run.
     """
-    found: list[tuple[Any, ...]] = []
-
-    def keep(module: Any, inputs: Sequence[Any]) -> None:
-        found.append(tuple(inputs))
-
     feed = None if other else task.feed(batch_size, seed)
     if feed is not None:
         stream = (feed.batch(step) for step in range(min(batches, feed.steps)))
     else:
         stream = task.batches("test", batch_size)
-    handle = model.deq.register_forward_pre_hook(keep)
+    found: list[tuple[Any, ...]] = []
     carry = None
+    # What a text model carries over is its equilibrium; of others one evaluation is enough.
+    with _seen(model, found, None if task.streams else Picard(max_evals=1)):
+        for batch in stream:
+            carry = model(batch.inputs, carry=None if batch.begins else carry).carry
+            if len(found) >= batches:
+                break
+    return found[:batches]
+
+
+def inputs_from(model: EquilibriumModel, stream: Iterable[Tensor]) -> list[tuple[Any, ...]]:
+    """Return the inputs of a model's equilibrium layer for batches of the model's own inputs.
+
+    Args:
+        model: in eval mode.
+        stream: batches, on any device.
+    """
+    found: list[tuple[Any, ...]] = []
+    where = next(model.parameters()).device
+    with _seen(model, found, Picard(max_evals=1)):
+        for inputs in stream:
+            model(inputs.to(where))
+    return found
+
+
+@contextmanager
+def _seen(
+    model: EquilibriumModel, found: list[tuple[Any, ...]], solver: Solver | None
+) -> Iterator[None]:
+    """Keep the inputs of a model's equilibrium layer, which solves by `solver` meanwhile."""
+
+    def keep(module: Any, inputs: Sequence[Any]) -> None:
+        found.append(tuple(inputs))
+
+    handle = model.deq.register_forward_pre_hook(keep)
     try:
-        # What a text model carries over is its equilibrium; of others one evaluation is enough.
-        solver = None if task.streams else Picard(max_evals=1)
         with torch.no_grad(), using(model, eval_solver=solver):
-            for batch in stream:
-                carry = model(batch.inputs, carry=None if batch.begins else carry).carry
-                if len(found) >= batches:
-                    break
+            yield
     finally:
         handle.remove()
-    return found[:batches]
 
 
 def _again(folder: Folder) -> str:
