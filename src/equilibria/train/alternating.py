@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -146,13 +147,17 @@ class Alternation:
         layer = self.model.deq
         try:
             pool = solve(layer, self.seen, self.how.teacher)
-        except ValueError:  # too few equilibria to learn from
-            self.used, self._record = None, {"used": False, "evals": None, "classical": None}
+            if self.learned is None:
+                self.learned = untrained(layer, pool[0], self.how)
+            self.learned.requires_grad_(True)
+            train(self.learned, layer, pool[1:], self.how)
+        except (ValueError, FloatingPointError) as error:  # too few equilibria, or no gradient
+            warnings.warn(
+                f"neural: {error}. The steps that follow solve by the recipe's solver", stacklevel=2
+            )
+            self.used, self.learned = None, None
+            self._record = {"used": False, "evals": None, "classical": None}
             return
-        if self.learned is None:
-            self.learned = untrained(layer, pool[0], self.how)
-        self.learned.requires_grad_(True)
-        train(self.learned, layer, pool[1:], self.how)
         self.learned.requires_grad_(False)
         held_out = [pool[0].inputs]
         found = contest(layer, self.learned, held_out, layer.solver, self.how.horizon, rounds=1)
@@ -165,7 +170,7 @@ class Alternation:
     def finish_epoch(self) -> dict[str, Any]:
         """Return what the epoch's record holds of it, under "neural": whether the learned solver is
         `used`, its `evals` and those of the best `classical` solver for a sample when it was last
-        trained, and the `seconds` that this took in the epoch."""
+        trained, None where that has failed, and the `seconds` that this took in the epoch."""
         record = {"neural": {**self._record, "seconds": round(self._seconds, 3)}}
         self._seconds = 0.0
         return record

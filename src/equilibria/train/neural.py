@@ -23,7 +23,7 @@ from equilibria.train.checkpoint import CheckpointError
 from equilibria.train.run import Folder, RunError
 from equilibria.train.weights import checksum, read_weights, save_weights
 
-__all__ = ["attach", "budgeted", "inputs_from", "inputs_of", "known", "save", "size_of"]
+__all__ = ["attach", "budgeted", "inputs_from", "inputs_of", "known", "save", "size_of", "starts"]
 
 WEIGHTS, ABOUT = "neural.safetensors", "neural.json"
 FORMAT = 1
@@ -115,6 +115,15 @@ def attach(folder: Folder, model: Model) -> EquilibriumModel:
     model.deq.neural = learned.requires_grad_(False)
     model.deq.eval_solver = solver
     return model
+
+
+def starts(model: Model) -> bool:
+    """Return whether a model's solves in eval mode begin at a learned start."""
+    if not isinstance(model, EquilibriumModel):
+        return False
+    layer = model.deq
+    learned = layer.neural is not None and layer.neural.initialiser is not None
+    return learned and isinstance(layer.eval_solver, NeuralSolver)
 
 
 def budgeted(how: Distillation, model: EquilibriumModel) -> Distillation:
