@@ -147,7 +147,7 @@ def test_damaged_files_are_refused(copied, capsys):
     known = json.loads(about.read_text())["weights"]
     spoilt = Learned.of(json.loads(about.read_text())["learned"])
     with torch.no_grad():
-        spoilt.initialiser.guesses[0].widen.bias[0] = torch.nan
+        next(spoilt.parameters()).fill_(torch.nan)
     save_weights(weights, spoilt)
     about.write_bytes(changed(known, checksum(weights)))
     assert main(["evaluate", str(copied), "--solver", "neural"]) != 0
