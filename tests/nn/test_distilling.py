@@ -2,13 +2,22 @@
 
 import copy
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
 import equilibria as eq
-from equilibria.nn.distilling import Distillation, distil, solve, train, untrained
+from equilibria.nn.distilling import (
+    Contestant,
+    Distillation,
+    Outcome,
+    distil,
+    solve,
+    train,
+    untrained,
+)
 from equilibria.nn.neural import GramMixer, Learned, PooledMixer, initialiser_for
 
 
@@ -213,7 +222,92 @@ def test_samples_that_overflow_take_no_part_in_learning():
         train(learned, layer, [pool[1]], how)
 
 
+class Coarse(Cell):
+    """Gets no nearer to an equilibrium than a ripple that is too fine to follow."""
+
+    def forward(self, z, u):
+        return super().forward(z, u) + 3e-3 * torch.sin(1e6 * z)
+
+
+def test_where_the_usual_teacher_stalls_a_tenth_of_the_layers_tolerance_will_do():
+    torch.manual_seed(0)
+    layer = eq.DEQ(Coarse(0.5), solver=eq.Anderson(rtol=0.1)).eval()
+    data = batches(4, 16)
+    with pytest.warns(UserWarning, match=r"0 % .* 100 % to 0.01, a tenth of the layer's own"):
+        pool = solve(layer, data, None)
+    assert all(each.kept.all() for each in pool)
+    with pytest.raises(ValueError, match="only 0 of 64 samples"):
+        solve(layer, data, eq.Anderson(rtol=1e-4))
+    layer.solver = eq.Anderson(rtol=1e-3)
+    with pytest.raises(ValueError, match="only 0 of 64 samples"):
+        solve(layer, data, None)
+
+
+def test_how_many_taught_nothing_is_counted():
+    layer = layer_of()
+    easy = [torch.full((30, 24), 20.0) for _ in range(4)]  # tanh is flat there
+    data = [(torch.cat([x, hard[:10]]),) for x, (hard,) in zip(easy, batches(4), strict=True)]
+    how = replace(QUICK, start_steps=3, steps=1, teacher=eq.Anderson(rtol=1e-5, max_evals=8))
+    outcome = distil(layer, data, how)
+    assert (outcome.samples, outcome.dropped) == (160, 40)
+    assert "40 of 160 samples have no equilibrium" in str(outcome)
+
+
+def test_the_sentence_says_what_is_slower():
+    found = Contestant(
+        eq.Anderson(), None, torch.full((4,), 10), torch.zeros(4, dtype=torch.int8), 2.0
+    )
+    usual = {"Anderson": found, "Picard": replace(found, solver=eq.Picard(), seconds=1.0)}
+    usual["Broyden"] = replace(found, seconds=0.1, status=torch.ones(4, dtype=torch.int8))
+    for seconds, said in (
+        (0.5, "and 0.50 times the time of the fastest classical solver, Picard;"),
+        (1.5, "but 1.50 times the time of the fastest classical solver, Picard;"),
+    ):
+        new = replace(found, learned=Learned(), evals=torch.full((4,), 5), seconds=seconds)
+        text = str(Outcome(found, new, False, True, {**usual, "start": new}))
+        assert said in text and ("It saves evaluations, but no time." in text) == (seconds > 1)
+
+
+def test_the_history_is_that_of_the_solver_compared():
+    for mixer in ("gram", "pooled", None):
+        how = Distillation(history=7, start_steps=2, steps=1, horizon=3, mixer=mixer, budget=300)
+        outcome = distil(layer_of(), batches(2), how)
+        assert outcome.all["start"].solver.history == 7
+    assert outcome.all["start, period 3"].solver.history == 8
+
+
+def test_a_solver_may_keep_more_than_its_mixer_knows():
+    layer = layer_of()
+    mixer = GramMixer(3)
+    for parameter in mixer.parameters():
+        nn.init.normal_(parameter)
+    layer.neural = Learned(None, mixer)
+    sol = {}
+    for history in (3, 6):
+        with eq.nn.using(layer, eval_solver=eq.NeuralSolver(history=history, rtol=1e-4)):
+            sol[history] = layer(*batches(1)[0], states=(4, 6))
+    assert (sol[6].status == eq.Status.CONVERGED).all()
+    torch.testing.assert_close(sol[6].states[0], sol[3].states[0])
+    assert not torch.allclose(sol[6].states[1], sol[3].states[1])
+
+
+def test_weights_of_another_cell_are_refused():
+    u, z = torch.ones(2, 5, 6), torch.zeros(2, 5, 4)
+    sequence = initialiser_for((u,), z, 500)
+    for other, state in ((torch.ones(2, 6), z), (u[..., :3], z), (u, z[..., :3]), (u, z[:, 0])):
+        with pytest.raises(ValueError, match="it was distilled from another cell"):
+            sequence((other,), state)
+
+
 def test_what_cannot_be_distilled_is_refused():
+    with pytest.raises(TypeError, match=r"this is a tensor of the shape \(32, 24\)"):
+        distil(layer_of(), [x for (x,) in batches(4)], QUICK)
+    with pytest.raises(TypeError, match="is of a DEQ, and was given a Cell"):
+        distil(layer_of().cell, batches(4), QUICK)
+    with pytest.raises(TypeError, match=r"steps must be a whole number; got 2\.5"):
+        Distillation(steps=2.5)
+    with pytest.raises(TypeError, match="teacher must be a classical solver"):
+        Distillation(teacher=eq.NeuralSolver())
     with pytest.raises(ValueError, match="2 batches at least"):
         distil(layer_of(), batches(1), QUICK)
     with pytest.raises(ValueError, match="rows of this layer are coupled"):

@@ -63,8 +63,8 @@ def test_untrained_it_is_anderson(scale):
 @pytest.mark.parametrize("size", [1.0, 100.0, math.nan])
 def test_no_weights_cost_more_than_four_evaluations(kind, size):
     mixer = mixer_of(kind, size)
-    for scale in (0.5, 0.9):
-        z0, *operands = problem(scale, samples=300)
+    for scale in (0.5, 0.9):  # 2,000 solves
+        z0, *operands = problem(scale, samples=1000)
         sol, classical = (solve(s, z0, *operands) for s in (solver_of(mixer), anderson()))
         assert torch.equal(sol.status, classical.status)
         assert (sol.stats.evals - classical.stats.evals).max() <= 4
@@ -73,8 +73,8 @@ def test_no_weights_cost_more_than_four_evaluations(kind, size):
 
 @pytest.mark.parametrize("kind", ["gram", "pooled"])
 def test_nothing_is_said_to_have_converged_that_has_not(kind):
-    for scale, size in ((1.5, 1.0), (2.0, 100.0)):  # chaotic maps
-        z0, *operands = problem(scale, samples=500)
+    for scale, size in ((1.5, 1.0), (2.0, 100.0)):  # 2,000 solves of chaotic maps
+        z0, *operands = problem(scale, samples=1000)
         sol = solve(solver_of(mixer_of(kind, size)), z0, *operands)
         said = sol.status == eq.Status.CONVERGED
         assert true_residual(sol, *operands)[said].max() <= 1.001e-5
@@ -350,16 +350,6 @@ def test_gradients_are_those_of_the_fixed_point():
         grads.append(torch.autograd.grad(sol.value.square().sum(), operands))
     for mine, classical in zip(*grads, strict=True):
         assert (mine - classical).norm() <= 1e-6 * classical.norm()
-
-
-def test_a_longer_history_than_was_learned_is_refused():
-    layer = eq.DEQ(lambda z, x: z / 2 + x, solver=eq.NeuralSolver(history=5))
-    x = torch.ones(2, 3)
-    layer.neural = Learned(mixer=GramMixer(history=3))
-    with pytest.raises(ValueError, match=r"NeuralSolver\(history=5\).* of 3 at most"):
-        layer(x)
-    with eq.nn.using(layer, eq.NeuralSolver(history=3)):
-        assert not layer(x).status.any()
 
 
 def test_numbers_that_mean_nothing_are_refused():

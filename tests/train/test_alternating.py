@@ -1,6 +1,7 @@
 """Training whose solves are by a solver that learns along with the model."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 
+import equilibria as eq
 from equilibria.nn.deq import Methods, chosen
 from equilibria.train import evaluation
 from equilibria.train import recipe as recipes
@@ -126,11 +128,11 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, begun: int) -> N
 def test_where_nothing_converges_the_recipes_solver_goes_on() -> None:
     trainer = trainer_of()
     assert trainer.neural is not None
-    with torch.no_grad():
-        for weight in trainer.model.deq.cell.parameters():
-            weight.mul_(50.0)
-    for _ in range(7):
-        trainer.train_step()
+    teacher = eq.Anderson(rtol=1e-6, max_evals=2)
+    trainer.neural.how = replace(trainer.neural.how, teacher=teacher)
+    with pytest.warns(UserWarning, match=r"neural: only 0 of 96 samples have an equilibrium"):
+        for _ in range(7):
+            trainer.train_step()
     assert trainer.neural.used is None
     assert trainer.neural.finish_epoch()["neural"]["used"] is False
 
@@ -147,6 +149,11 @@ def test_where_nothing_converges_the_recipes_solver_goes_on() -> None:
 def test_wrong_numbers_are_refused(neural: dict[str, Any], words: str) -> None:
     with pytest.raises(recipes.ConfigError, match=words):
         recipes.parse({**TREE, "neural": neural})
+
+
+def test_a_solver_that_would_never_learn_is_told_of() -> None:
+    with pytest.warns(UserWarning, match=r"neural\.every is 24 and the run has 24 steps"):
+        trainer_of(neural={**TREE["neural"], "every": 24})
 
 
 def test_what_a_learned_solver_cannot_go_with_is_refused() -> None:

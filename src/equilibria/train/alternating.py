@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -143,17 +144,14 @@ class Alternation:
         layer = self.model.deq
         try:
             pool = solve(layer, self.seen, self.how.teacher)
-        except ValueError:  # too few equilibria to learn from
-            return self._give_up()
-        held_out, *rest = pool
-        if not any(each.kept.any() for each in rest):
-            return self._give_up()
-        learned = self.learned or untrained(layer, held_out, self.how)
-        learned.requires_grad_(True)
-        try:
+            held_out, *rest = pool
+            learned = self.learned or untrained(layer, held_out, self.how)
+            learned.requires_grad_(True)
             train(learned, layer, rest, self.how)
-        except FloatingPointError:
-            self.learned = None
+        except (ValueError, FloatingPointError) as error:  # too few equilibria, or no gradient
+            warnings.warn(
+                f"neural: {error}. The steps that follow solve by the recipe's solver", stacklevel=2
+            )
             return self._give_up()
         self.learned = learned.requires_grad_(False)
         found = contest(layer, learned, [held_out.inputs], layer.solver, self.how.horizon, rounds=1)
@@ -164,12 +162,13 @@ class Alternation:
         self._record = {"used": used, "evals": best.mean, "classical": found.classical.mean}
 
     def _give_up(self) -> None:
-        self.used, self._record = None, {"used": False, "evals": None, "classical": None}
+        self.used, self.learned = None, None
+        self._record = {"used": False, "evals": None, "classical": None}
 
     def finish_epoch(self) -> dict[str, Any]:
         """Return what the epoch's record holds of it, under "neural": whether the learned solver is
         `used`, its `evals` and those of the best `classical` solver for a sample when it was last
-        trained, and the `seconds` that this took in the epoch."""
+        trained, None where that has failed, and the `seconds` that this took in the epoch."""
         record = {"neural": {**self._record, "seconds": round(self._seconds, 3)}}
         self._seconds = 0.0
         return record

@@ -82,6 +82,8 @@ class Outcome:
         worth: whether it is worth having: as many samples converge, in at most nine tenths of the
             evaluations.
         all: every contestant, by its name.
+        samples: with which start and mixer were to be learned and compared.
+        dropped: of these, without an equilibrium to learn from.
     """
 
     classical: Contestant
@@ -89,6 +91,17 @@ class Outcome:
     mixes: bool
     worth: bool
     all: Mapping[str, Contestant]
+    samples: int = 0
+    dropped: int = 0
+
+    @property
+    def fastest(self) -> Contestant:
+        """Of the classical ones of which as many samples converge as of any, that of least time."""
+        most = self.classical.converged
+        usual = [each for each in self.all.values() if each.learned is None]
+        return min(
+            (each for each in usual if each.converged >= most), key=lambda each: each.seconds
+        )
 
     @property
     def fewest(self) -> Contestant:
@@ -96,16 +109,23 @@ class Outcome:
         return _best(each for each in self.all.values() if each.learned is not None)
 
     def __str__(self) -> str:
-        before, after = self.classical, self.learned
-        name = type(before.solver).__name__
+        before, after, fastest = self.classical, self.learned, self.fastest
+        ratio = after.seconds / fastest.seconds
         figures = (
-            f"{after.mean:.1f} evaluations a sample in place of the {before.mean:.1f} of {name}, "
-            f"{after.seconds / before.seconds:.2f} times its time, "
+            f"{after.mean:.1f} evaluations a sample in place of the {before.mean:.1f} of "
+            f"{type(before.solver).__name__}, {'and' if ratio < 1 else 'but'} {ratio:.2f} times "
+            f"the time of the fastest classical solver, {type(fastest.solver).__name__}; "
             f"{100 * after.converged:.1f} % converged in place of {100 * before.converged:.1f} %"
         )
-        if self.worth:
-            return f"The learned solver takes {figures}."
-        return f"Not worth it: the learned solver takes {figures}."
+        said = "The learned solver" if self.worth else "Not worth it: the learned solver"
+        text = f"{said} takes {figures}."
+        if self.worth and ratio >= 1:
+            text += " It saves evaluations, but no time."
+        if self.dropped:
+            text += (
+                f" {self.dropped} of {self.samples} samples have no equilibrium and taught nothing."
+            )
+        return text
 
 
 def classical(like: Solver) -> dict[str, Solver]:
@@ -127,26 +147,27 @@ def contest(
     like: Solver,
     horizon: int,
     rounds: int = ROUNDS,
+    history: int = 5,
 ) -> Outcome:
     """Let learned and classical solvers solve the same batches, in turns.
 
     Args:
-        layer: in eval mode; its `neural` is put back.
+        layer: in eval mode.
         learned: the weights. Without its mixer it competes too, at periods of 1 and 3.
         batches: tuples of the layer's inputs.
         like: gives the tolerances and the limit of all.
         horizon: of the learned solver.
         rounds: solves of each batch whose median time counts.
+        history: differences that the learned solver keeps; one more at a period of 3.
     """
     entries: dict[str, tuple[Solver, Learned | None]] = {
         name: (solver, None) for name, solver in classical(like).items()
     }
-    history = getattr(learned.mixer, "history", 5)
     plain = NeuralSolver(history=history, horizon=horizon, **like.limits)
     if learned.initialiser is not None:
         started = Learned(learned.initialiser, None)
         entries["start"] = plain, started
-        entries["start, period 3"] = replace(plain, history=6, period=3), started
+        entries["start, period 3"] = replace(plain, history=history + 1, period=3), started
     if learned.mixer is not None:
         entries["start and mixer" if learned.initialiser is not None else "mixer"] = plain, learned
     found = _measured(layer, entries, batches, rounds)

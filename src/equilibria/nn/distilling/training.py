@@ -47,10 +47,10 @@ def train(
         progress: called after each step.
 
     Raises:
-        ValueError: no sample has a z*.
+        ValueError: no sample has an equilibrium.
         FloatingPointError: the gradient is not finite in more than half of the steps.
     """
-    lessons = [each for batch in pool if (each := batch.lesson()) is not None]
+    lessons = [batch.teaching() for batch in pool if batch.kept.any()]
     if not lessons:
         raise ValueError("none of the samples to learn from has an equilibrium")
     generator = torch.Generator().manual_seed(how.seed)
@@ -127,10 +127,10 @@ def _descend(
         grads = torch.autograd.grad(loss, parameters, allow_unused=True)
         for parameter, grad in zip(parameters, grads, strict=True):
             parameter.grad = grad
-        if torch.isfinite(nn.utils.clip_grad_norm_(parameters, 1.0)):
-            optimiser.step()
-        else:  # an unrolled solve may overflow
-            skipped += 1
+        if not torch.isfinite(nn.utils.clip_grad_norm_(parameters, 1.0)):
+            skipped += 1  # an unrolled solve may overflow
+            optimiser.zero_grad()  # without gradients nothing moves
+        optimiser.step()
         schedule.step()
         tell(float(loss.detach()))
     if 2 * skipped > steps:
@@ -145,7 +145,7 @@ def _started(learned: Learned, batch: Solved) -> Rows:
 
 
 def _distance(leaves: Sequence[Tensor], batch: Solved) -> Tensor:
-    """The mean of ||z - z*|| / ||z*|| over the samples."""
+    """The mean of ||z - z*|| / ||z*|| over samples that all have a z*."""
     goal = [leaf.flatten(1) for leaf in flatten(batch.value)[0]]
     apart = [leaf.flatten(1) - at for leaf, at in zip(leaves, goal, strict=True)]
     return (length(apart) / length(goal).clamp_min(TINY)).mean()

@@ -82,16 +82,7 @@ class Learned(nn.Module):
         Args:
             solver: whose numbers it has.
             started: the solve begins at `start`.
-
-        Raises:
-            ValueError: the solver keeps more differences than the mixer gives weights to.
         """
-        most = self.mixer.history if isinstance(self.mixer, GramMixer) else None
-        if most is not None and (solver.history is None or solver.history > most):
-            raise ValueError(
-                f"NeuralSolver(history={solver.history}): the layer's mixing weights were learned "
-                f"for a history of {most} at most"
-            )
         guessed = started and self.initialiser is not None
         return solver.with_weights(self.mixer, guessed=guessed)
 
