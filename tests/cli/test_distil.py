@@ -3,13 +3,18 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
+import torch
+from PIL import Image
 from safetensors.torch import load_file, save_file
 from tiny_run import train
 
 import equilibria as eq
 from equilibria.cli.main import main
+from equilibria.nn.neural import Learned
 from equilibria.train import neural, run
+from equilibria.train.weights import checksum, save_weights
 
 QUICK = ["--batches", "16", "--batch-size", "32", "--start-steps", "500", "--steps", "10"]
 QUICK += ["--horizon", "5", "--budget", "4000"]
@@ -31,6 +36,7 @@ def test_it_says_what_it_saves_and_is_used(trained, capsys):
     about = json.loads((trained / "neural.json").read_text())
     assert about["distillation"]["steps"] == 10
     assert {"the layer's own", "start", "Picard"} <= set(about["contest"])
+    assert about["samples"] == 16 * 32 and about["dropped"] == 0
     assert main(["evaluate", str(trained)]) == 0
     assert main(["evaluate", str(trained), "--solver", "neural"]) == 0
     usual, learned = (
@@ -60,6 +66,11 @@ def test_what_is_not_worth_it_writes_nothing(trained, tmp_path, capsys):
     assert main(["distil", str(folder), *words]) == 0
     assert "Not worth it" in capsys.readouterr().out
     assert not (folder / "neural.json").exists()
+    folder = shutil.copytree(trained, tmp_path / "again")
+    before = (folder / "neural.json").read_bytes()
+    assert main(["distil", str(folder), *words, "--overwrite"]) == 0
+    assert "the learned solver of before is kept" in " ".join(capsys.readouterr().out.split())
+    assert (folder / "neural.json").read_bytes() == before
 
 
 def test_any_solver_by_name(trained, capsys):
@@ -75,11 +86,25 @@ def test_it_is_not_replaced_unasked_and_can_be_tuned(copied, capsys):
     assert main(["distil", str(copied), *QUICK]) != 0
     assert "has a learned solver already" in capsys.readouterr().err
     before = load_file(copied / "neural.safetensors")
-    words = [*QUICK, "--tune", "--start-steps", "100"]
+    words = [*QUICK[:-2], "--tune", "--start-steps", "100"]
     assert main(["distil", str(copied), *words]) == 0
     after = load_file(copied / "neural.safetensors")
     assert before.keys() == after.keys()
     assert any((before[key] != after[key]).any() for key in before)
+
+
+def test_it_is_tuned_on_images_without_labels(copied, tmp_path, capsys):
+    folder = tmp_path / "images" / "deep"
+    folder.mkdir(parents=True)
+    generator = np.random.default_rng(0)
+    for number in range(24):
+        Image.fromarray(generator.integers(0, 255, (8, 8), np.uint8)).save(folder / f"{number}.png")
+    (folder / "bad.png").write_text("no image")
+    words = ["--tune", "--data", str(folder.parent), "--start-steps", "3", "--steps", "1"]
+    assert main(["distil", str(copied), *words, "--batch-size", "5"]) == 0
+    shown = capsys.readouterr()
+    assert "1 of 25 images are left out: " in shown.err and "bad.png" in shown.err
+    assert "Batches that it has not seen" in shown.out
 
 
 def test_weights_of_another_run_are_refused(copied, tmp_path, capsys):
@@ -92,20 +117,41 @@ def test_weights_of_another_run_are_refused(copied, tmp_path, capsys):
 
 def test_damaged_files_are_refused(copied, capsys):
     weights, about = copied / "neural.safetensors", copied / "neural.json"
+
+    def changed(before, after):
+        assert before in about.read_text()
+        return about.read_text().replace(before, after).encode()
+
     for path, content, said in (
         (weights, weights.read_bytes()[:-7], "is damaged or not a safetensors file"),
+        (weights, b"", "is damaged or not a safetensors file"),
         (about, b"{", "is damaged"),
-        (about, about.read_bytes().replace(b'"format": 1', b'"format": 9'), "is of format 9"),
-        (about, about.read_bytes().replace(b'"dense"', b'"denser"'), "is damaged"),
+        (about, b"null", "is damaged"),
+        (about, changed('"format": 1', '"format": 9'), "is of format 9"),
+        (about, changed('"dense"', '"denser"'), "is damaged"),
+        (about, changed('"horizon": 5', '"horizon": 0'), "is damaged (NeuralSolver(horizon=...)"),
+        (about, changed('"rank": ', '"rank": -'), "is damaged"),
+        (about, changed('"rank": ', '"rank": 100000000'), "does not fit"),
     ):
         whole = path.read_bytes()
         path.write_bytes(content)
         assert main(["evaluate", str(copied), "--solver", "neural"]) != 0
-        assert said in capsys.readouterr().err
+        shown = capsys.readouterr().err
+        assert said in shown
+        assert "is of format" in said or f"`equilibria distil {copied} --overwrite`" in shown
+        assert "a bug in equilibria" not in shown
         path.write_bytes(whole)
     save_file({name: tensor + 1 for name, tensor in load_file(weights).items()}, weights)
     assert main(["evaluate", str(copied), "--solver", "neural"]) != 0
     assert "are of different solvers" in capsys.readouterr().err
+    known = json.loads(about.read_text())["weights"]
+    spoilt = Learned.of(json.loads(about.read_text())["learned"])
+    with torch.no_grad():
+        next(spoilt.parameters()).fill_(torch.nan)
+    save_weights(weights, spoilt)
+    about.write_bytes(changed(known, checksum(weights)))
+    assert main(["evaluate", str(copied), "--solver", "neural"]) != 0
+    assert "has weights that are not finite: train it anew" in capsys.readouterr().err
     about.unlink()
     assert main(["evaluate", str(copied), "--solver", "neural"]) != 0
     assert "train one with `equilibria distil" in capsys.readouterr().err
@@ -128,11 +174,18 @@ def test_a_model_in_python(trained):
         (["--start-steps", "-1"], "--start-steps must be at least 0"),
         (["--budget", "0"], "--budget must be 1 or more"),
         (["--mixer", "mean"], "mean"),
+        (["--batch-size", "2000"], "has only 1,347 training samples: take at most --batch-size"),
+        (["--batch-size", "1000"], "the data give 1 batches, and 2 at least are needed"),
+        (["--tune", "--mixer", "gram"], "--mixer and --tune exclude each other"),
+        (["--tune", "--budget", "9"], "--budget and --tune exclude each other"),
+        (["--tune", "--overwrite"], "--overwrite and --tune exclude each other"),
     ],
 )
 def test_mistakes(copied, capsys, words, said):
-    assert main(["distil", str(copied), "--overwrite", *words]) != 0
-    assert said in capsys.readouterr().err
+    words = words if "--tune" in words else ["--overwrite", *words]
+    assert main(["distil", str(copied), *words]) != 0
+    shown = capsys.readouterr().err
+    assert said in shown and "a bug in equilibria" not in shown
 
 
 def test_a_run_without_an_equilibrium_is_refused(tmp_path, capsys):

@@ -9,6 +9,11 @@ import yaml
 
 from equilibria.cli.generate import load
 from equilibria.cli.main import main
+from equilibria.nn.distilling import Contestant, Distillation, Outcome, solve, untrained
+from equilibria.nn.neural import Learned
+from equilibria.solve import NeuralSolver
+from equilibria.train import neural
+from equilibria.train.run import Folder
 
 TEXT = "the quick brown fox jumps over the lazy dog\nthe dog sleeps , the fox does not\n" * 40
 MODELS = {
@@ -73,6 +78,22 @@ def test_writes_characters_and_what_they_cost(characters, capsys):
     ]
     assert greedy[0] == greedy[1] == greedy[2]
     assert len(greedy[0]) == 12 + 1  # without a prompt there is the text alone
+
+
+def test_a_learned_solver_begins_where_it_has_learned_to(characters, tmp_path, capsys, monkeypatch):
+    folder = shutil.copytree(characters, tmp_path / "run")
+    loaded = load(folder, None)
+    layer = loaded.model.deq
+    inputs = neural.inputs_from(loaded.model, [torch.ones(2, 16, dtype=torch.long)])
+    learned = untrained(layer, solve(layer, inputs, None)[0], Distillation(mixer=None))
+    by = Contestant(NeuralSolver(), learned, torch.ones(2), torch.zeros(2), 1.0)
+    neural.save(Folder(folder), Outcome(by, by, False, True, {}), {})
+    begun, start = [], Learned.start
+    monkeypatch.setattr(Learned, "start", lambda *given: begun.append(1) or start(*given))
+    for words in ([], ["--cold"]):
+        begun.clear()
+        run(capsys, folder, "--prompt", "the fox", "--length", 9, "--solver", "neural", *words)
+        assert len(begun) == 9  # the prompt, and each token but the last
 
 
 def test_a_cold_start_costs_more(characters, capsys):

@@ -246,6 +246,26 @@ def test_the_decoded_surface_is_where_the_mesh_was(tmp_path: Path) -> None:
     assert again.field.scale == pytest.approx(shape.field.scale, rel=0.01)
 
 
+def test_points_near_the_surface_are_even_within_each_triangle() -> None:
+    shape = Shape.of(cube(), "cube")
+    corners = torch.from_numpy(shape.mesh.vertices[shape.mesh.faces]).float()
+    points = shape.near_surface(20_000, seed=0, noise=0.0).points
+    for a, b, c in corners[:4]:
+        plane = torch.linalg.cross(b - a, c - a)
+        flat = points[((points - a) @ plane).abs() < 1e-5 * plane.norm()]
+        along = torch.linalg.lstsq(torch.stack([b - a, c - a], 1), (flat - a).T).solution
+        here = along[:, (along > 0).all(0) & (along.sum(0) < 1)]
+        assert here.shape[1] > 1000
+        torch.testing.assert_close(here.mean(1), torch.full((2,), 1 / 3), rtol=0, atol=0.03)
+
+
+def test_what_fills_the_cube_ends_within_half_a_step_of_it() -> None:
+    field = signals.ShapeField(centre=(0.0, 0.0, 0.0), scale=1.0)
+    mesh = surface(torch.ones(5, 5, 5), field)  # points half a unit apart
+    assert mesh.vertices.max() == pytest.approx(1.25)
+    assert mesh.vertices.min() == pytest.approx(-1.25)
+
+
 def test_a_mesh_elsewhere_comes_back_to_its_place() -> None:
     there = Mesh(torus().vertices * 50 + np.array([100.0, -20, 3]), torus().faces)
     shape = Shape.of(there, "torus")

@@ -12,6 +12,7 @@ from torch.nn import functional
 from equilibria.data import DataError
 from equilibria.data.images.resize import resized
 from equilibria.data.signals import Field, Points, ShapeField, Signal, field_of, iou, psnr
+from equilibria.stability.peak import peak_bytes
 
 IMAGE = Field(kind="image", shape=(4, 6), channels=3, low=0.0, high=255.0, bits=8)
 SOUND = Field(kind="sound", shape=(101,), channels=2, low=-0.5, high=0.5, rate=100.0, bits=16)
@@ -230,6 +231,12 @@ def test_targets_are_in_the_order_of_points() -> None:
 def test_what_is_no_signal_is_refused(kind: str, values: Tensor, message: str) -> None:
     with pytest.raises(DataError, match=message):
         Signal.of(kind, values, "x", rate=1.0)
+
+
+def test_a_film_takes_little_memory_beside_its_own() -> None:
+    frames = torch.arange(256).repeat(1 << 10).to(torch.uint8).reshape(4, 256, 256, 1)
+    peak = peak_bytes(lambda: Signal.of("film", frames, "x", low=0.0, high=255.0))
+    assert peak < 14 * frames.numel()  # float64 once, and the float32 that stays
 
 
 def test_values_outside_of_their_range_are_refused() -> None:

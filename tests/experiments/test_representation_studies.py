@@ -1,6 +1,8 @@
 """Networks of coordinates: sizes, costs and trainings, on tiny signals."""
 
 import itertools
+import weakref
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,6 @@ from PIL import Image
 from rich.console import Console
 from scipy.io import wavfile
 
-from equilibria import models
 from equilibria.experiments import pages, runner
 from equilibria.experiments.data import Data
 from equilibria.experiments.measures import timing
@@ -29,7 +30,7 @@ from equilibria.experiments.studies.representation import (
     sound,
 )
 from equilibria.experiments.training import Store
-from equilibria.models.representation import configs
+from equilibria.models.representation import Cache, configs
 from equilibria.train import recipe as recipes
 
 SHORT = ["--epochs", "2", "--epoch_steps", "2", "--probes", "4"]
@@ -97,20 +98,25 @@ def test_an_explicit_network_has_the_parts_of_the_implicit_one_and_no_solver(fil
     assert implicit.model.bound == 0.97 and explicit.model.bound is None
 
 
-def test_sizes_are_those_of_the_thesis(run):
-    rows = {row["network"]: row for row in cells(sizes.STUDY.views[0], run(sizes.STUDY))}
+def test_sizes_are_those_of_the_thesis():
     expected = {"1L-256D": 67_585, "1L-512D": 266_241, "4L-256D": 267_265}
     more = {"1L-256D": 1_536, "1L-512D": 3_072, "4L-256D": 3_840}
-    # The fixture makes all of them 8 wide; here the recipes are the real ones.
-    assert set(rows) == {f"implicit {name}" for name in expected}
-    for name, count in expected.items():
-        layers, width = int(name[0]), int(name[3:-1])
-        build = {"layers": layers, "width": width, "scale": 1.0}
-        fourier, gabor = (
-            sum(p.numel() for p in models.create("imfn", filter=f, **build).parameters())
-            for f in ("fourier", "gabor")
-        )
-        assert (fourier, gabor) == (count, count + more[name])
+    seen = set()
+    for point in sizes.STUDY.points("cpu"):
+        filters, network = (str(point.factors[name]) for name in ("filters", "network"))
+        name = network.removeprefix("implicit ")
+        count = expected[name] + (more[name] if filters == "Gabor" else 0)
+        context: Any = SimpleNamespace(factors=point.factors)
+        assert sizes.size(context) == {"parameters": count, "explicit": count}
+        seen.add((filters, name))
+    assert seen == set(itertools.product(_networks.FILTERS, expected))
+
+
+def test_the_table_of_sizes_has_a_column_for_each_kind_of_filters(run):
+    rows = cells(sizes.STUDY.views[0], run(sizes.STUDY))
+    assert [row["network"] for row in rows] == list(sizes.NETWORKS)
+    for row in rows:  # all are 8 wide here
+        assert row["Fourier"] == row["Fourier, explicit"] == row["sines"] < row["Gabor"]
 
 
 def test_networks_are_trained_on_an_image_with_a_bound_and_without(run):
@@ -157,6 +163,27 @@ def test_steps_are_timed_and_their_memory_counted(run, monkeypatch):
         assert row["memory, MiB"] * cost.MIB > kept
 
 
+def test_the_states_of_before_are_held_while_memory_is_counted(monkeypatch):
+    """Where memory is counted by what is allocated in all, what steps free would be deducted."""
+    cache = Cache(3)
+    cache.write(torch.ones(3, 2))
+
+    def step():
+        cache.write(cache.read() + 1)
+
+    def peak(twice, device):
+        before = weakref.ref(cache.read())
+        twice()
+        return before() is not None
+
+    monkeypatch.setattr(cost.memory, "peak_bytes", peak)
+    trainer: Any = SimpleNamespace(
+        train_step=step, reuse=SimpleNamespace(cache=cache), accelerator=SimpleNamespace(device="")
+    )
+    assert cost.bytes_of_steps(trainer)
+    assert cache.read().eq(3).all()
+
+
 def test_kept_states_are_counted_from_and_zero_too(run, monkeypatch):
     monkeypatch.setattr(reuse, "EARLY", 2)
     data = run(reuse.STUDY)
@@ -194,6 +221,22 @@ def test_gradients_close_a_share_of_the_gap(run, monkeypatch):
     assert rows[gradients.EXACT]["of the gap closed, %"] == pytest.approx(100)
     recipe = gradients.point("T = 1", 0, "cpu").runs["run"].recipe
     assert (recipe.adjoint.steps, recipe.adjoint.damping) == (2, 1.0)
+
+
+def test_the_gap_is_that_of_the_seeds_that_have_both_ends():
+    psnr = {"T = 0": (10, 20, 30), "T = 1": (13, 24, 31), gradients.EXACT: (14, 26)}
+    factors = [
+        {"gradient": name, "seed": seed} for name, each in psnr.items() for seed in range(len(each))
+    ]
+    figures = [value for each in psnr.values() for value in each]
+    rows = [
+        {**each, "psnr": value, "seconds": 60.0}
+        for each, value in zip(factors, figures, strict=True)
+    ]
+    found = {row[0]: row for row in gradients._rows(Data.of(pd.DataFrame(rows), factors))}
+    # (3 + 4) of 4 + 6
+    assert [found[name][4] for name in psnr] == [0, pytest.approx(70), 100]
+    assert found["T = 0"][1:3] == [3, 20]
 
 
 def test_networks_are_compared_image_by_image(run, monkeypatch):

@@ -158,8 +158,9 @@ def test_the_start_is_that_of_the_released_code(kind):
         assert 0.99 / math.sqrt(width) < layer.weight.abs().max() <= 1 / math.sqrt(width)
 
 
-def test_filters_keep_their_precision_under_autocast():
-    model = build("fourier", scale=200.0, solver=eq.Picard(rtol=1e-2)).float()
+@pytest.mark.parametrize("kind", KINDS)
+def test_filters_keep_their_precision_under_autocast(kind):
+    model = build(kind, scale=200.0, solver=eq.Picard(rtol=1e-2)).float()
     x = points(50).float()
     with torch.autocast("cpu", torch.bfloat16):
         operands = model.inject(x)
@@ -167,6 +168,33 @@ def test_filters_keep_their_precision_under_autocast():
     for here, there in zip(operands, model.inject(x), strict=True):
         assert torch.equal(here, there)
     assert solution.value.dtype == torch.float32 and (solution.status == 0).all()
+
+
+def test_siren_is_its_formula_and_starts_as_the_released_code():
+    width, omega = 512, 20.0
+    torch.manual_seed(0)
+    model: Any = eq.models.create("siren", inputs=3, outputs=2, width=width, omega=omega)
+    x = points(7, 3).float()
+    h = x
+    for layer in model.sines:
+        h = (omega * (h @ layer.weight.T + layer.bias)).sin()
+    torch.testing.assert_close(model(x).output, h @ model.head.weight.T + model.head.bias)
+    first, *others = model.sines
+    assert len(others) == 3 and 0.99 < 3 * first.weight.abs().max() <= 1
+    limit = math.sqrt(6 / width) / omega
+    for layer in (*others, model.head):
+        assert 0.99 * limit < layer.weight.abs().max() <= limit
+
+
+def test_the_first_sine_of_siren_keeps_its_precision_under_autocast():
+    model: Any = eq.models.create("siren", width=16)
+    seen = []
+    model.sines[1].register_forward_pre_hook(lambda layer, inputs: seen.append(inputs[0]))
+    x = points(50).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        output = model(x).output
+    model(x)
+    assert torch.equal(*seen) and output.dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -180,7 +208,7 @@ def test_each_coordinate_is_solved_for_itself(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_copy_a_pickle_and_a_saved_state_give_the_same(kind, tmp_path):
+def test_a_copy_and_a_saved_state_give_the_same(kind, tmp_path):
     model, x = build(kind, **EXACT).eval(), points()
     expected = model(x).output
     torch.save(model.state_dict(), tmp_path / "weights.pt")

@@ -1,13 +1,23 @@
 """Learned starts and mixers: what they learn, and that nothing is switched on that does not pay."""
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
 import equilibria as eq
-from equilibria.nn.distilling import Distillation, distil, solve, train, untrained
+from equilibria.nn.distilling import (
+    Contestant,
+    Distillation,
+    Outcome,
+    distil,
+    solve,
+    train,
+    untrained,
+)
 from equilibria.nn.neural import GramMixer, Learned, PooledMixer, initialiser_for
 
 
@@ -185,7 +195,119 @@ def test_samples_without_an_equilibrium_do_not_teach():
         solve(layer, [], teacher)
 
 
+class Escaping(nn.Module):
+    """Has an equilibrium for u < 1/4, z = 2 u / (1 + sqrt(1 - 4 u)), and overflows beyond."""
+
+    def forward(self, z, u):
+        return z * z + u
+
+
+def test_samples_that_overflow_take_no_part_in_learning():
+    layer = eq.DEQ(Escaping(), solver=eq.Anderson(rtol=1e-4)).eval()
+    u = torch.linspace(0.02, 0.15, 30).unsqueeze(1).expand(-1, 4).clone()
+    spoilt = u.clone()
+    spoilt[::5] = 1e12
+    spoilt = torch.cat([spoilt, torch.full_like(u[:10], 1e12)])
+    hopeless = torch.full_like(u[:10], 1e12)
+    teacher = eq.Anderson(rtol=1e-5)
+    pool = solve(layer, [(spoilt,), (hopeless,), (u,)], teacher)
+    assert pool[0].kept.sum() == 24 and not pool[1].kept.any() and pool[2].kept.all()
+    how = Distillation(start_steps=100, steps=12, budget=100)
+    learned, losses = untrained(layer, pool[0], how), []
+    train(learned, layer, pool, how, lambda step, total, loss: losses.append(loss))
+    assert torch.tensor(losses).isfinite().all()
+    assert sum(losses[90:100]) < 0.5 * sum(losses[:10])
+    assert all(p.isfinite().all() for p in learned.parameters())
+    with pytest.raises(ValueError, match="none of the samples to learn from"):
+        train(learned, layer, [pool[1]], how)
+
+
+class Coarse(Cell):
+    """Gets no nearer to an equilibrium than a ripple that is too fine to follow."""
+
+    def forward(self, z, u):
+        return super().forward(z, u) + 3e-3 * torch.sin(1e6 * z)
+
+
+def test_where_the_usual_teacher_stalls_a_tenth_of_the_layers_tolerance_will_do():
+    torch.manual_seed(0)
+    layer = eq.DEQ(Coarse(0.5), solver=eq.Anderson(rtol=0.1)).eval()
+    data = batches(4, 16)
+    with pytest.warns(UserWarning, match=r"0 % .* 100 % to 0.01, a tenth of the layer's own"):
+        pool = solve(layer, data, None)
+    assert all(each.kept.all() for each in pool)
+    with pytest.raises(ValueError, match="only 0 of 64 samples"):
+        solve(layer, data, eq.Anderson(rtol=1e-4))
+    layer.solver = eq.Anderson(rtol=1e-3)
+    with pytest.raises(ValueError, match="only 0 of 64 samples"):
+        solve(layer, data, None)
+
+
+def test_how_many_taught_nothing_is_counted():
+    layer = layer_of()
+    easy = [torch.full((30, 24), 20.0) for _ in range(4)]  # tanh is flat there
+    data = [(torch.cat([x, hard[:10]]),) for x, (hard,) in zip(easy, batches(4), strict=True)]
+    how = replace(QUICK, start_steps=3, steps=1, teacher=eq.Anderson(rtol=1e-5, max_evals=8))
+    outcome = distil(layer, data, how)
+    assert (outcome.samples, outcome.dropped) == (160, 40)
+    assert "40 of 160 samples have no equilibrium" in str(outcome)
+
+
+def test_the_sentence_says_what_is_slower():
+    found = Contestant(
+        eq.Anderson(), None, torch.full((4,), 10), torch.zeros(4, dtype=torch.int8), 2.0
+    )
+    usual = {"Anderson": found, "Picard": replace(found, solver=eq.Picard(), seconds=1.0)}
+    usual["Broyden"] = replace(found, seconds=0.1, status=torch.ones(4, dtype=torch.int8))
+    for seconds, said in (
+        (0.5, "and 0.50 times the time of the fastest classical solver, Picard;"),
+        (1.5, "but 1.50 times the time of the fastest classical solver, Picard;"),
+    ):
+        new = replace(found, learned=Learned(), evals=torch.full((4,), 5), seconds=seconds)
+        text = str(Outcome(found, new, False, True, {**usual, "start": new}))
+        assert said in text and ("It saves evaluations, but no time." in text) == (seconds > 1)
+
+
+def test_the_history_is_that_of_the_solver_compared():
+    for mixer in ("gram", "pooled", None):
+        how = Distillation(history=7, start_steps=2, steps=1, horizon=3, mixer=mixer, budget=300)
+        outcome = distil(layer_of(), batches(2), how)
+        assert outcome.all["start"].solver.history == 7
+    assert outcome.all["start, period 3"].solver.history == 8
+
+
+def test_a_solver_may_keep_more_than_its_mixer_knows():
+    layer = layer_of()
+    mixer = GramMixer(3)
+    for parameter in mixer.parameters():
+        nn.init.normal_(parameter)
+    layer.neural = Learned(None, mixer)
+    sol = {}
+    for history in (3, 6):
+        with eq.nn.using(layer, eval_solver=eq.NeuralSolver(history=history, rtol=1e-4)):
+            sol[history] = layer(*batches(1)[0], states=(4, 6))
+    assert (sol[6].status == eq.Status.CONVERGED).all()
+    torch.testing.assert_close(sol[6].states[0], sol[3].states[0])
+    assert not torch.allclose(sol[6].states[1], sol[3].states[1])
+
+
+def test_weights_of_another_cell_are_refused():
+    u, z = torch.ones(2, 5, 6), torch.zeros(2, 5, 4)
+    sequence = initialiser_for((u,), z, 500)
+    for other, state in ((torch.ones(2, 6), z), (u[..., :3], z), (u, z[..., :3]), (u, z[:, 0])):
+        with pytest.raises(ValueError, match="it was distilled from another cell"):
+            sequence((other,), state)
+
+
 def test_what_cannot_be_distilled_is_refused():
+    with pytest.raises(TypeError, match=r"this is a tensor of the shape \(32, 24\)"):
+        distil(layer_of(), [x for (x,) in batches(4)], QUICK)
+    with pytest.raises(TypeError, match="is of a DEQ, and was given a Cell"):
+        distil(layer_of().cell, batches(4), QUICK)
+    with pytest.raises(TypeError, match=r"steps must be a whole number; got 2\.5"):
+        Distillation(steps=2.5)
+    with pytest.raises(TypeError, match="teacher must be a classical solver"):
+        Distillation(teacher=eq.NeuralSolver())
     with pytest.raises(ValueError, match="2 batches at least"):
         distil(layer_of(), batches(1), QUICK)
     with pytest.raises(ValueError, match="rows of this layer are coupled"):
@@ -196,6 +318,8 @@ def test_what_cannot_be_distilled_is_refused():
         ({"loss": "both"}, "loss must be residual or error; got both"),
         ({"weights": "falling"}, "weights must be increasing or uniform or last"),
         ({"mixer": "mean"}, "mixer must be gram, pooled or None"),
+        ({"normalised": "sum"}, "normalised must be shift or softmax or none; got sum"),
+        ({"predicts": "gamma"}, "predicts must be both or alpha or beta; got gamma"),
         ({"lr": 0.0}, "lr must be positive"),
         ({"budget": 0}, "budget must be at least 1"),
         ({"mixed": -1.0}, "mixed is a weight"),
@@ -214,6 +338,119 @@ def test_a_layer_with_weights_can_be_copied_and_loaded():
     twin = copy.deepcopy(layer)
     (x,) = batches(1, seed=3)[0]
     assert torch.equal(layer(x).value, twin(x).value)
+
+
+def losses_of(learned, layer, batch, how):
+    said = []
+    train(learned, layer, [batch], how, lambda step, total, loss: said.append(loss))
+    return said
+
+
+def test_the_loss_is_that_of_the_iterates():
+    layer = layer_of()
+    (pool,) = solve(layer, batches(1), eq.Anderson(rtol=1e-5))
+    u, goal, K = pool.inputs[0], pool.value, 4
+    states = [torch.zeros_like(u)]
+    for _ in range(K):  # one difference kept, and no weight on it: plain iteration
+        states.append(layer.cell(states[-1], u))
+    relative = [(layer.cell(z, u) - z).norm(dim=1) / layer.cell(z, u).norm(dim=1) for z in states]
+    errors = [(z - goal).norm(dim=1) / goal.norm(dim=1) for z in states]
+    w = [2 * k / (K * (K + 1)) for k in range(K + 1)]
+    weighted = {"start": 0.2, "error": 0.3, "mixed": 0.4, "horizon": K, "history": 1}
+
+    class Plain(GramMixer):
+        def mix(self, seen):
+            return 0 * super().mix(seen)[0], None
+
+    for loss in ("residual", "error"):
+        how = Distillation(start_steps=0, steps=1, loss=loss, **weighted)
+        learned = untrained(layer, pool, how)
+        learned.mixer = Plain(history=1)
+        said = losses_of(learned, layer, pool, how)
+        want = 0.2 * errors[0].mean()
+        if loss == "residual":
+            want = want + sum(a * r.log().mean() for a, r in zip(w, relative, strict=True))
+        else:
+            want = want + 0.3 * sum(a * e.mean() for a, e in zip(w, errors, strict=True))
+            mixed = [(layer.cell(z, u) - z).norm(dim=1) / goal.norm(dim=1) for z in states[1:K]]
+            want = want + 0.4 * sum(each.mean() for each in mixed)
+        assert said[0] == pytest.approx(float(want.detach()), rel=1e-4)
+
+
+@pytest.mark.parametrize("mixed", [1e-4, 1e-9])
+def test_the_weight_of_the_mixed_residual_falls(mixed):
+    layer = layer_of()
+    (pool,) = solve(layer, batches(1), eq.Anderson(rtol=1e-5))
+    losses = {}
+    for c in (mixed, 1.0, 0.0):
+        fields = {"loss": "error", "mixer": "pooled", "error": 0.0, "mixed": c, "lr": 1e-30}
+        how = Distillation(start_steps=0, steps=10, initialiser=False, **fields)
+        losses[c] = torch.tensor(losses_of(untrained(layer, pool, how), layer, pool, how))
+    assert not losses[0.0].any()
+    want = mixed * torch.tensor([max(1 - step / 4, min(1.0, 5e-8 / mixed)) for step in range(10)])
+    torch.testing.assert_close(losses[mixed] / losses[1.0][0], want, rtol=1e-3, atol=0)
+
+
+def test_the_layer_is_left_as_it_was():
+    layer = layer_of().train()
+    layer.cell.linear.eval()  # a part that is held fixed
+    distil(layer, batches(12), QUICK)
+    assert layer.training and layer.cell.training and not layer.cell.linear.training
+    begin = layer.neural
+    before = copy.deepcopy(begin.state_dict())
+    with torch.no_grad():  # it needs gradients of its own
+        outcome = distil(layer, batches(4), QUICK, begin=begin)
+    assert outcome.learned.learned is not begin
+    assert all(torch.equal(value, before[name]) for name, value in begin.state_dict().items())
+    wider = [(x.double(),) for (x,) in batches(4)]
+    outcome = distil(layer.double(), wider, QUICK, begin=begin.float())
+    assert outcome.all["start"].converged == 1
+
+
+def test_gradients_are_those_of_the_equilibrium():
+    layer = layer_of().double()
+    distil(layer, [(x.double(),) for (x,) in batches(12)], QUICK)
+    layer.neural.mixer = GramMixer().double()
+    nn.init.normal_(layer.neural.mixer.out.weight)
+    (x,) = batches(1, 8, seed=3)[0]
+    layer.adjoint = eq.Implicit(linear=eq.GMRES(rtol=1e-10, max_evals=200))
+    grads = []
+    for solver in (eq.NeuralSolver(rtol=1e-10), eq.Anderson(rtol=1e-10)):
+        u = x.double().requires_grad_()
+        with eq.nn.using(layer, eval_solver=solver):
+            sol = layer(u)
+        assert (sol.status == eq.Status.CONVERGED).all()
+        sources = [u, *layer.cell.parameters()]
+        grads.append(torch.autograd.grad(sol.value.square().sum(), sources))
+    for mine, classical in zip(*grads, strict=True):
+        assert (mine - classical).norm() <= 1e-6 * classical.norm()
+
+
+def test_a_sample_alone_is_the_sample_in_its_batch():
+    layer = layer_of()
+    distil(layer, batches(12), QUICK)
+    (x,) = batches(1, 8, seed=3)[0]
+    together = layer(x)
+    for sample in range(8):
+        alone = layer(x[sample : sample + 1])
+        assert alone.status[0] == together.status[sample]
+        assert (alone.stats.evals[0] - together.stats.evals[sample]).abs() <= 1
+        torch.testing.assert_close(alone.value[0], together.value[sample], rtol=0, atol=1e-2)
+
+
+def test_threads_do_not_disturb_each_other():
+    layer = layer_of()
+    distil(layer, batches(12), QUICK)
+    layer.neural.mixer = GramMixer()
+    nn.init.normal_(layer.neural.mixer.out.weight)
+    inputs = [x for (x,) in batches(8, seed=4)]
+    one_by_one = [layer(x) for x in inputs]
+    with ThreadPoolExecutor(4) as threads:
+        at_once = list(threads.map(layer, inputs))
+    for one, other in zip(one_by_one, at_once, strict=True):
+        assert torch.equal(one.status, other.status)
+        assert (one.stats.evals - other.stats.evals).abs().max() <= 1
+        torch.testing.assert_close(one.value, other.value, rtol=0, atol=1e-3)
 
 
 def test_a_start_that_is_not_finite_is_the_layers_own():

@@ -1,6 +1,7 @@
 """Other methods for the layers of a module, for as long as a block runs."""
 
 import threading
+from typing import Any
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 import equilibria as eq
 from equilibria.nn import DEQ, using
+from equilibria.nn.neural import Initialiser, Learned
 
 
 class Cell(nn.Module):
@@ -107,3 +109,44 @@ def test_what_is_no_method_or_is_for_other_cells_is_refused(layer: DEQ) -> None:
         pass
     with pytest.raises(TypeError, match="adjoint: expected"), using(layer, adjoint=eq.Picard()):  # type: ignore[arg-type]
         pass
+    with (
+        pytest.raises(TypeError, match="neural: expected the weights"),
+        using(layer, neural=nn.ReLU()),
+    ):  # type: ignore[arg-type]
+        pass
+
+
+class Solved(Initialiser):
+    """Guesses the equilibrium itself."""
+
+    def __init__(self, layer: DEQ) -> None:
+        super().__init__([])
+        self.guess = layer(X).value.detach()
+
+    def forward(self, inputs: Any, own: Any) -> Tensor:
+        return self.guess
+
+
+def test_the_weights_of_a_learned_solver_are_each_threads_own(layer: DEQ) -> None:
+    layer.solver = eq.Picard(rtol=1e-4)
+    solver, before = eq.NeuralSolver(rtol=1e-3), list(layer.state_dict())
+    knowing, counts = Learned(Solved(layer)), {}
+    inside, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        assert inside.wait(60)
+        with torch.no_grad(), using(layer, solver, neural=Learned()):
+            counts["ignorant"] = evals(layer)
+        done.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    with torch.no_grad(), using(layer, solver, neural=knowing):
+        inside.set()
+        assert done.wait(60)
+        assert evals(layer) == 1
+        assert layer.neural is None and list(layer.state_dict()) == before
+    thread.join()
+    assert counts["ignorant"] > 1
+    with pytest.raises(ValueError, match="this layer has none"), using(layer, solver):
+        layer(X)

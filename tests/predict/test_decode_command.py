@@ -10,11 +10,12 @@ from PIL import Image
 from small_signals import network, shape_field, signal
 
 from equilibria.cli.main import main
-from equilibria.data.signals import read_film, read_sound
+from equilibria.data.signals import Signal, read_film, read_sound, write_sound
 from equilibria.data.signals.image import pixels_of, write_image
 from equilibria.predict.representation import load, pictures
 from equilibria.predict.representation.encoding import encode
 from equilibria.predict.representation.file import Contents, Network, stored, write
+from equilibria.tasks.representation.reading import coloured
 
 
 @pytest.fixture(autouse=True)
@@ -137,7 +138,7 @@ def test_derivatives_are_drawn_with_a_scale_that_is_said(capsys):
     slopes = pictures.per_pixel(found.gradient(points), found.field, 1)
     # A slope of the grey value for one pixel of the original, from differences of decoded ones.
     grey = found.decode(found.field.points()).values.double() @ torch.tensor(
-        pictures.LUMA, dtype=torch.float64
+        (0.299, 0.587, 0.114), dtype=torch.float64
     )
     own = pictures.per_pixel(found.gradient(), found.field, 1)
     assert own.shape == (9, 12, 2) and abs(own).max() < 3 * 127.5 * float(
@@ -210,6 +211,52 @@ def test_the_psnr_in_the_file_is_that_of_the_original(capsys):
     said = capsys.readouterr().out
     stated = f"PSNR {load(path).about['quality']['psnr']:.2f} dB"
     assert f"{stated} as encoded" in said and f"{stated} beside original.png" in said
+
+
+def test_what_is_compared_is_brought_to_what_was_encoded(capsys):
+    grey = signal(channels=3)
+    path = encode(here_path("grey.inr"), network(signal().field), coloured(grey, 1)).path
+    write_image("colour.png", grey.values)
+    decode(path, "-o", "a.png", "--compare", "colour.png")
+    stated = f"PSNR {load(path).about['quality']['psnr']:.2f} dB"
+    assert f"{stated} beside colour.png" in capsys.readouterr().out
+    other = encoded("sound")
+    values = signal("sound").values.repeat(2, 1)
+    write_sound("long.wav", values, signal("sound").field)
+    for file, compared in ((path, "long.wav"), (other, "colour.png"), (other, "long.wav")):
+        error = refused(capsys, file, "-o", "b", "--compare", compared)
+        assert "is decoded to" in error  # the ending is looked at first
+        out = "b.png" if file is path else "b.wav"
+        error = refused(capsys, file, "-o", out, "--compare", compared)
+        assert f"--compare: {compared} is a" in error and "what was encoded is a" in error
+        assert not here_path(out).exists()
+    assert "of which a part was encoded" in error
+
+
+def test_a_sound_is_compared_as_loud_as_it_is(capsys):
+    path = encoded("sound")
+    field = signal("sound").field
+    decode(path, "-o", "a.wav")
+    capsys.readouterr()
+    # Half as loud: the range of its file is another, and so is what it is compared in.
+    write_sound("half.wav", signal("sound").values / 2, field)
+    decode(path, "-o", "b.wav", "--compare", "half.wav")
+    said = float(re.search(r"PSNR (-?[\d.]+) dB beside half", capsys.readouterr().out)[1])
+    heard = read_sound("a.wav")
+    apart = heard.field.restored(heard.values) - field.restored(signal("sound").values) / 2
+    assert said == pytest.approx(-10 * torch.log10(apart.square().mean()).item(), abs=0.02)
+
+
+def test_a_sound_too_loud_for_its_file_is_cut_with_a_warning(capsys):
+    tone = signal("sound")
+    loud = Signal.of("sound", 3 * tone.values, "loud.wav", rate=100.0)
+    model = network(loud.field)
+    with torch.no_grad():
+        model.head.weight.zero_()
+        model.head.bias.fill_(0.5)
+    path = encode(here_path("loud.inr"), model, loud).path
+    decode(path, "-o", "a.wav")
+    assert "40 of 40 samples are louder than a WAV file" in capsys.readouterr().err
 
 
 def test_an_explicit_network_is_decoded_too(capsys):
@@ -305,6 +352,7 @@ def test_a_shape_by_marching_cubes(ball):
         ("image", ["--rtol", "-1"], "--rtol must be 0 or more; got -1"),
         ("image", ["--solver", "Newton"], "--solver must be one of Picard, "),
         ("image", ["-o", "a.jpg"], "an image is decoded to .png; got a.jpg"),
+        ("sound", ["--rate", "99.5"], "--rate must be a whole number of samples per second"),
         ("sound", ["-o", "a.png"], "a sound is decoded to .wav; got a.png"),
         ("film", ["-o", "a.png"], "a film is decoded to .gif or .mp4 or a folder; got a.png"),
     ],
@@ -316,6 +364,8 @@ def test_options_that_do_not_fit_are_refused(kind, words, message, capsys):
 
 
 def test_options_of_shapes(ball, capsys):
+    error = refused(capsys, ball, "--resolution", "30000")
+    assert "lower --resolution" in error and "--crop" not in error
     assert "--size is for images and films" in refused(capsys, ball, "--size", "3x3")
     assert "--resolution: resolution is 1" in refused(capsys, ball, "--resolution", "1")
 

@@ -3,6 +3,7 @@
 import json
 import re
 import signal as signals_of_system
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,8 +13,16 @@ from small_signals import network, signal
 
 from equilibria.cli import encode as command
 from equilibria.cli.main import main
-from equilibria.data.signals import read_image, write_sound
+from equilibria.data.signals import (
+    ShapeField,
+    read_image,
+    read_shape,
+    solid,
+    write_mesh,
+    write_sound,
+)
 from equilibria.data.signals.image import write_image
+from equilibria.data.signals.shape import NOISE
 from equilibria.predict.representation import load
 from equilibria.predict.representation.encoding import encode, measure, offset
 from equilibria.train.folder import Folder
@@ -63,6 +72,24 @@ def test_an_image_becomes_a_small_file(here, capsys):
     )
     assert "JPEG of that PSNR at least: " in said
     assert said.rstrip().endswith("Written to b.inr. Decode it: equilibria decode b.inr")
+
+
+def test_a_shape_is_measured_where_it_was_trained(here, capsys):
+    pytest.importorskip("trimesh")
+    ball = solid("torus")
+    write_mesh("a.ply", ball.mesh)
+    run("a.ply", *QUICK, "--run", "kept", "--batch-size", "64", "--task.test", "4000")
+    said = capsys.readouterr().out
+    found = load("a.inr")
+    quality = found.about["quality"]
+    assert quality["noise"] == Folder(here / "kept").read_recipe().task.noise != NOISE
+    shape = read_shape("a.ply")
+    assert measure(found, shape)["quality"] == pytest.approx(quality)
+    trained = re.findall(r"test IoU near the surface ([\d.]+) %", said.replace("\n", " "))
+    assert float(trained[-1]) == pytest.approx(100 * quality["iou"], abs=3)
+    # The same mesh elsewhere in space: its inside is looked for where it is.
+    there = replace(found, field=ShapeField(centre=(9.0, 9.0, 9.0), scale=shape.field.scale))
+    assert measure(there, shape)["quality"]["iou"] != pytest.approx(quality["iou"], abs=0.01)
 
 
 def test_the_run_can_be_kept_and_keys_of_the_recipe_are_options(here, capsys):
@@ -128,6 +155,10 @@ def test_the_next_frame_begins_with_the_last(here, capsys):
     error = refused(capsys, "a.wav", "-o", "c.inr", "--from", "a.inr")
     assert "--from: a.inr is an image of 9 x 12 x 1, not a sound" in error
     assert "--out would replace" in refused(capsys, "b.png", "-o", "a.inr", "--from", "a.inr")
+    write_image("c.png", signal(channels=3).values)
+    error = refused(capsys, "c.png", "--from", "a.inr", "-o", "c.inr")
+    assert "c.png is an image of 9 x 12 x 3" in error and "--task.channels 1" in error
+    run("c.png", "--from", "a.inr", "-o", "c.inr", "--steps", "1", "--task.channels", "1")
 
 
 def test_frames_are_refitted_one_after_the_other(here, capsys):
@@ -146,6 +177,7 @@ def test_frames_are_refitted_one_after_the_other(here, capsys):
     run(*words)  # only that one is encoded again, from the frame before
     said = capsys.readouterr().out
     assert "f10.png: an image" in said and "f9.png: an image" not in said
+    assert "3 frames in frames-encoded, 2 of them kept from before" in said
     assert {each: each.read_bytes() for each in out.iterdir()} == before
     assert "--refit is for a folder" in refused(capsys, "a.png", "--refit", "2")
     assert "--refit must be 1 or more" in refused(capsys, "frames", "--refit", "0")
@@ -223,6 +255,8 @@ def test_large_signals_are_learned_in_batches(here, monkeypatch, capsys):
         (["no.png"], "no.png"),
         (["a.png", "--from", "a.png"], "a.png is no .inr file"),
         (["a.png", "--widht", "4"], "widht"),
+        (["a.png", "--task.data", "b.png"], "--task.data says what is learned, and that is a.png"),
+        (["a.png", "--data", "b.png"], "--data says what is learned, and that is a.png"),
         (["flat.png"], "flat.png is constant"),
         (["clear.png"], "clear.png is transparent in places"),
         (["deep.png"], "deep.png has more than 8 bits a channel"),

@@ -128,7 +128,7 @@ def test_a_shape_has_an_iou(tmp_path):
     encoded = encode(tmp_path / "a.inr", network(shape.field), shape)
     assert encoded.rate is None
     found = load(encoded.path)
-    assert found.field == shape.field and set(found.about["quality"]) == {"iou"}
+    assert found.field == shape.field and set(found.about["quality"]) == {"iou", "noise"}
     assert measure(found, shape)["quality"] == found.about["quality"]
     with pytest.raises(ValueError, match="a shape has no grid of its own"):
         found.decode()

@@ -176,6 +176,19 @@ def test_memory_tile_compares_at_the_depth_needed_and_at_the_deepest() -> None:
         assert f"{depth} times {depths[depth] / 2**20:.1f} MiB" in html
 
 
+def test_memory_counts_the_states_that_are_kept_from_step_to_step() -> None:
+    run_ = run("camera")
+    words = "states kept from step to step"
+    assert words not in page([run_])
+    run_["metrics"][-1]["reuse"] = {"bytes": 3 * 2**20}
+    alone, both = page([run_]), page([run_, run("digits")])
+    assert words in alone and "3.0 MiB" in alone
+    for html in (alone, both):
+        assert "4.0 MiB" in html  # 1 MiB of the layer at each depth
+    unrolled = [p["bytes"] for p in run_["memory"] if p["kind"] == "unrolled"]
+    assert all(f"{size / 2**20:.1f} MiB" in alone for size in unrolled)
+
+
 def test_findings_worst_first() -> None:
     html = page_of("digits")
     assert html.index("It is off.") < html.index("Depth is used.")

@@ -63,8 +63,8 @@ def test_untrained_it_is_anderson(scale):
 @pytest.mark.parametrize("size", [1.0, 100.0, math.nan])
 def test_no_weights_cost_more_than_four_evaluations(kind, size):
     mixer = mixer_of(kind, size)
-    for scale in (0.5, 0.9):
-        z0, *operands = problem(scale, samples=300)
+    for scale in (0.5, 0.9):  # 2,000 solves
+        z0, *operands = problem(scale, samples=1000)
         sol, classical = (solve(s, z0, *operands) for s in (solver_of(mixer), anderson()))
         assert torch.equal(sol.status, classical.status)
         assert (sol.stats.evals - classical.stats.evals).max() <= 4
@@ -73,8 +73,8 @@ def test_no_weights_cost_more_than_four_evaluations(kind, size):
 
 @pytest.mark.parametrize("kind", ["gram", "pooled"])
 def test_nothing_is_said_to_have_converged_that_has_not(kind):
-    for scale, size in ((1.5, 1.0), (2.0, 100.0)):  # chaotic maps
-        z0, *operands = problem(scale, samples=500)
+    for scale, size in ((1.5, 1.0), (2.0, 100.0)):  # 2,000 solves of chaotic maps
+        z0, *operands = problem(scale, samples=1000)
         sol = solve(solver_of(mixer_of(kind, size)), z0, *operands)
         said = sol.status == eq.Status.CONVERGED
         assert true_residual(sol, *operands)[said].max() <= 1.001e-5
@@ -200,10 +200,13 @@ def test_a_bad_start_is_dropped_for_zeros():
     assert torch.equal(sol.status, classical.status)
 
 
-def test_a_sample_alone_is_the_sample_in_its_batch():
-    z0, *operands = problem(0.9, samples=8)
-    solver = solver_of(mixer_of("gram", 1.0))
+@pytest.mark.parametrize("kind", ["gram", "pooled"])
+def test_a_sample_alone_is_the_sample_in_its_batch(kind):
+    z0, *operands = problem(0.9, samples=9)
+    operands[1][8] = math.nan  # a batch mate that comes to nothing
+    solver = solver_of(mixer_of(kind, 1.0))
     together = solve(solver, z0, *operands)
+    assert together.status[8] == eq.Status.NONFINITE
     for sample in range(8):
         one = slice(sample, sample + 1)
         alone = solve(solver, z0[one], *(x[one] for x in operands))
@@ -220,6 +223,121 @@ def test_samples_that_leave_change_nothing():
     assert torch.equal(stay.status, leave.status)
     assert (stay.stats.evals - leave.stats.evals).abs().max() <= 1
     torch.testing.assert_close(stay.value, leave.value, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["gram", "pooled"])
+@pytest.mark.parametrize("exponent", [-40, 40])
+def test_the_scale_of_the_state_changes_nothing(kind, exponent):
+    scale = 2.0**exponent
+    z0, *operands = problem(0.9)
+    solver = solver_of(mixer_of(kind, 1.0))
+    plain = solve(solver, z0, *operands)
+    scaled = eq.fixed_point(
+        lambda z, *operands: scale * f(z / scale, *operands), z0, *operands, solver=solver
+    )
+    assert torch.equal(scaled.status, plain.status)
+    assert torch.equal(scaled.stats.evals, plain.stats.evals)
+    assert torch.equal(scaled.stats.choices, plain.stats.choices)
+    torch.testing.assert_close(scaled.value / scale, plain.value)
+
+
+@pytest.mark.parametrize("kind", ["gram", "pooled"])
+def test_after_the_horizon_anderson_goes_on_with_the_history(kind):
+    z0, *operands = problem(0.9, samples=6)
+    last, horizon = 9, 4
+    solver = solver_of(mixer_of(kind, 1.0), horizon=horizon, rtol=0.0, max_evals=last)
+    states = solve(solver, z0, *operands, states=tuple(range(last))).states
+    images = [f(z, *operands) for z in states]
+    residuals = [image - z for image, z in zip(images, states, strict=True)]
+
+    def next_of(k):
+        pairs = range(max(0, k - 5), k)
+        dg = torch.stack([residuals[j + 1] - residuals[j] for j in pairs], 2)
+        df = torch.stack([images[j + 1] - images[j] for j in pairs], 2)
+        gamma = torch.linalg.lstsq(dg, residuals[k].unsqueeze(2)).solution
+        return images[k] - (df @ gamma).squeeze(2)
+
+    # states[k] is evaluated as number k + 1: the step from states[horizon - 1] is Anderson's.
+    for k in range(horizon - 1, last - 1):
+        torch.testing.assert_close(states[k + 1], next_of(k), rtol=1e-4, atol=1e-6)
+    apart = (states[horizon - 1] - next_of(horizon - 2)).norm(dim=1)
+    assert (apart > 1e-2 * (states[horizon - 1] - states[horizon - 2]).norm(dim=1)).all()
+
+
+def test_a_learned_beta_multiplies_the_damping():
+    class Damps(Worse):
+        def mix(self, seen):
+            return seen.gamma, torch.full_like(seen.size, 0.5)
+
+    z0, *operands = problem(0.9, samples=4)
+    found = [
+        solve(solver, z0, *operands, states=(0, 1, 2)).states
+        for solver in (
+            solver_of(Damps(), damping=0.6, max_evals=3),
+            anderson(damping=0.3, max_evals=3),
+        )
+    ]
+    z, after = found[0][:2]  # a first step, of which no mixer is asked, is damped by 0.6 alone
+    torch.testing.assert_close(after, z + 0.6 * (f(z, *operands) - z))
+    residuals = [f(x, *operands) - x for x in found[0][:2]]
+    dz, dg = after - z, residuals[1] - residuals[0]
+    gamma = ((dg * residuals[1]).sum(1) / dg.square().sum(1)).unsqueeze(1)
+    want = after - gamma * dz + 0.3 * (residuals[1] - gamma * dg)
+    torch.testing.assert_close(found[0][2], want)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("per_sample", [False, True])
+@pytest.mark.parametrize("kind", ["gram", "pooled"])
+def test_a_state_of_several_tensors(kind, per_sample, dtype):
+    _, weights, shift = (x.to(dtype) for x in problem(0.9, samples=12))
+    mixer = mixer_of(kind, 1.0).to(dtype)
+
+    def both(z, weights, shift):
+        low, high = z["low"].flatten(1), z["high"]
+        joined = f(torch.cat([low, high], 1), weights, shift)
+        return {"low": joined[:, :8].reshape(-1, 8, 1, 1), "high": joined[:, 8:]}
+
+    z0 = {"low": shift.new_zeros(12, 8, 1, 1), "high": shift.new_zeros(12, SIZE - 8)}
+    sol = eq.fixed_point(
+        both, z0, weights, shift, solver=solver_of(mixer, rtol=1e-3), per_sample=per_sample
+    )
+    one = solve(solver_of(mixer, rtol=1e-3), torch.zeros_like(shift), weights, shift)
+    assert torch.equal(sol.status, one.status)
+    assert (sol.stats.evals - one.stats.evals).abs().max() <= 1
+    joined = torch.cat([sol.value["low"].flatten(1), sol.value["high"]], 1)
+    assert joined.dtype == dtype
+    torch.testing.assert_close(joined, one.value, rtol=0, atol=1e-2)
+
+
+def test_coupled_rows_are_mixed_as_one_sample():
+    z0, *operands = problem(0.5, samples=5)
+    for coupled in (True, torch.tensor([0, 0, 1, 1, 1])):
+        sol = solve(solver_of(mixer_of("gram", 1.0)), z0, *operands, coupled=coupled)
+        assert (sol.status == eq.Status.CONVERGED).all()
+        assert len(sol.status) == (1 if coupled is True else 2)
+        with pytest.raises(ValueError, match="use a GramMixer"):
+            solve(solver_of(mixer_of("pooled", 1.0)), z0, *operands, coupled=coupled)
+
+
+@pytest.mark.parametrize("kind", ["gram", "pooled"])
+def test_under_transforms_it_is_the_same(kind):
+    z0, weights, shift = problem(0.9, samples=4)
+    solver = solver_of(mixer_of(kind, 1.0), rtol=1e-9)
+
+    def value(shift):
+        return solve(solver, z0, weights, shift).value
+
+    shifts = torch.stack([shift, 2 * shift])
+    each = torch.stack([value(x) for x in shifts])
+    torch.testing.assert_close(torch.vmap(value)(shifts), each, rtol=0, atol=1e-7)
+    tangent = torch.ones_like(shift)
+    step = 1e-5
+    slope = (value(shift + step * tangent) - value(shift - step * tangent)) / (2 * step)
+    forward = torch.func.jvp(value, (shift,), (tangent,))[1]
+    torch.testing.assert_close(forward, slope, rtol=1e-3, atol=1e-3)
+    grad = torch.func.grad(lambda x: value(x).sum())(shift)
+    torch.testing.assert_close((grad * tangent).sum(), slope.sum(), rtol=1e-3, atol=1e-3)
 
 
 def test_gradients_are_those_of_the_fixed_point():

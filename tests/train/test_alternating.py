@@ -1,5 +1,7 @@
 """Training whose solves are by a solver that learns along with the model."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +9,9 @@ import pytest
 import torch
 from accelerate import Accelerator
 
+import equilibria as eq
+from equilibria.nn.deq import Methods, chosen
+from equilibria.train import evaluation
 from equilibria.train import recipe as recipes
 from equilibria.train.alternating import Alternating, Alternation
 from equilibria.train.run import Folder
@@ -34,7 +39,7 @@ def test_later_steps_solve_by_what_earlier_ones_taught() -> None:
     layer, solvers = trainer.model.deq, []
     for _ in range(26):
         keep = layer.register_forward_hook(
-            lambda layer, inputs, sol: solvers.append(layer.neural is not None)
+            lambda layer, *_: solvers.append(chosen.get().get(layer, Methods()).neural is not None)
         )
         if trainer.step == 24:
             keep.remove()  # of the solves that it learns from
@@ -49,6 +54,53 @@ def test_later_steps_solve_by_what_earlier_ones_taught() -> None:
     assert record["used"] and record["evals"] <= 0.9 * record["classical"]
     assert record["seconds"] > 0
     assert trainer.neural.finish_epoch()["neural"]["seconds"] == 0
+
+
+@pytest.fixture
+def reduced() -> Iterator[Accelerator]:
+    """Of bfloat16; Accelerate keeps the precision for the whole process."""
+    yield evaluation.accelerator("bf16", "cpu")
+    evaluation.accelerator("float32", "cpu")
+
+
+@pytest.mark.parametrize("model", ["dense", "conv"])
+def test_in_reduced_precision_it_learns_in_full(model: str, reduced: Accelerator) -> None:
+    sizes = {"dense": {"width": 24}, "conv": {"channels": 8}}[model]
+    recipe = recipes.parse(
+        {
+            **TREE,
+            "model": {"name": model, "shape": [1, 8, 8], "classes": 10, **sizes},
+            "solver": {"name": "AlternatingAnderson", "rtol": 3e-2},
+            "precision": "bf16",
+        }
+    )
+    trainer = Trainer(recipe, recipe.task.load(), reduced)
+    kinds: set[torch.dtype] = set()
+    trainer.model.deq.register_forward_pre_hook(
+        lambda layer, inputs: kinds.update(x.dtype for x in inputs)
+    )
+    for _ in range(6):
+        trainer.train_step()
+    assert kinds == {torch.bfloat16}
+    for _ in range(2):  # the first of them learns, and solves by what it has learned
+        trainer.train_step()
+    assert trainer.neural is not None and trainer.neural.learned is not None
+    assert all(p.dtype == torch.float32 for p in trainer.neural.learned.parameters())
+
+
+def test_a_solver_that_cannot_be_trained_stops_no_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(*arguments: Any) -> None:
+        raise FloatingPointError("the gradient is not finite in 4 of 4 steps")
+
+    trainer = trainer_of()
+    monkeypatch.setattr("equilibria.train.alternating.train", fails)
+    for _ in range(8):
+        trainer.train_step()
+    assert trainer.neural is not None
+    assert trainer.neural.used is None and trainer.neural.learned is None
+    assert trainer.neural.finish_epoch()["neural"]["used"] is False
 
 
 @pytest.mark.parametrize("begun", [4, 8])
@@ -76,11 +128,11 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, begun: int) -> N
 def test_where_nothing_converges_the_recipes_solver_goes_on() -> None:
     trainer = trainer_of()
     assert trainer.neural is not None
-    with torch.no_grad():
-        for weight in trainer.model.deq.cell.parameters():
-            weight.mul_(50.0)
-    for _ in range(7):
-        trainer.train_step()
+    teacher = eq.Anderson(rtol=1e-6, max_evals=2)
+    trainer.neural.how = replace(trainer.neural.how, teacher=teacher)
+    with pytest.warns(UserWarning, match=r"neural: only 0 of 96 samples have an equilibrium"):
+        for _ in range(7):
+            trainer.train_step()
     assert trainer.neural.used is None
     assert trainer.neural.finish_epoch()["neural"]["used"] is False
 
@@ -97,6 +149,11 @@ def test_where_nothing_converges_the_recipes_solver_goes_on() -> None:
 def test_wrong_numbers_are_refused(neural: dict[str, Any], words: str) -> None:
     with pytest.raises(recipes.ConfigError, match=words):
         recipes.parse({**TREE, "neural": neural})
+
+
+def test_a_solver_that_would_never_learn_is_told_of() -> None:
+    with pytest.warns(UserWarning, match=r"neural\.every is 24 and the run has 24 steps"):
+        trainer_of(neural={**TREE["neural"], "every": 24})
 
 
 def test_what_a_learned_solver_cannot_go_with_is_refused() -> None:

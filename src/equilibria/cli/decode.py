@@ -35,6 +35,7 @@ from equilibria.predict.representation.output import ENDINGS, Gathered, check, h
 from equilibria.predict.representation.view import View, refuse_others
 from equilibria.predict.solvers import SOLVERS
 from equilibria.solve import SolveWarning
+from equilibria.tasks.representation.reading import coloured
 from equilibria.train import device as devices
 from equilibria.train.memory import free_bytes
 
@@ -43,6 +44,14 @@ MAPS = ("gradient", "laplacian", "convergence")
 
 ROOM = 0.9
 """Of the free memory, what a decoded signal takes at most."""
+
+LESS = {
+    "image": "decode a part at a time, with --crop",
+    "film": "decode a part at a time, with --frames or --crop",
+    "sound": "decode at a lower --rate",
+    "shape": "decode at a lower --resolution",
+}
+"""What to do about a signal that does not fit into memory."""
 
 METHODS = ("Picard", *(name for name in SOLVERS if name != "Picard"))
 """Solvers by name, that of the shipped recipes first."""
@@ -81,10 +90,9 @@ def main(argv: Sequence[str]) -> int:
     )
     free = free_bytes(torch.device("cpu"))
     if taken > ROOM * free:
-        parts = "a part at a time, with --crop" if field.kind == "image" else "less of it"
         raise UserError(
-            f"{len(points):,} points take {bytes_of(taken)}, and {bytes_of(free)} are free: decode "
-            f"{parts}"
+            f"{len(points):,} points take {bytes_of(taken)}, and {bytes_of(free)} are free: "
+            f"{LESS[field.kind]}"
         )
     say = saying(console)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -98,6 +106,12 @@ def main(argv: Sequence[str]) -> int:
     with asked.bar("decode", "Decoding") as parts:
         found.add(parts)
     found.write(out, _rate(arguments, field))
+    if loud := found.loud:
+        warnings.warn(
+            f"{loud:,} of {found.values.size:,} samples are louder than a WAV file of integers can "
+            "be: they are cut",
+            stacklevel=1,
+        )
     if found.converged is not None:
         part = found.converged / found.count
         say(f"{found.evaluations / found.count:.1f} evaluations per point, {share(part)}")
@@ -210,6 +224,11 @@ def _check(arguments: Any) -> None:
         value = getattr(arguments, name)
         if value is not None and not 0 < value < math.inf:
             raise UserError(f"--{name} must be a positive number; got {value:g}")
+    if arguments.rate is not None and arguments.rate != round(arguments.rate):
+        raise UserError(
+            "--rate must be a whole number of samples per second, as WAV files have; got "
+            f"{arguments.rate:g}"
+        )
     for name in ("max_evals", "chunk"):
         value = getattr(arguments, name)
         if value is not None and value < 1:
@@ -253,14 +272,28 @@ def _frames(text: str) -> tuple[float | None, float | None, float | None]:
 
 
 def _original(path: Path, field: Any) -> signals.Signal | signals.Shape:
-    """What was encoded; pictures as large as they were encoded."""
+    """What was encoded; pictures as large and as coloured as they were encoded, sounds at the rate.
+
+    Raises:
+        UserError: it is something else.
+    """
     found = signals.read(path)
-    if (
-        isinstance(found, signals.Signal)
-        and found.field.kind == field.kind != "sound"
-        and found.field.shape[-2:] != field.shape[-2:]
-    ):
-        return found.resized(field.shape[-2:])
+    if isinstance(found, signals.Signal) and found.field.kind == field.kind:
+        if field.kind == "sound" and found.field.rate != field.rate == round(field.rate):
+            found = signals.read_sound(path, round(field.rate))
+        elif field.kind != "sound":
+            if found.field.shape[-2:] != field.shape[-2:]:
+                found = found.resized(field.shape[-2:])
+            if {found.field.channels, field.channels} == {1, 3}:
+                found = coloured(found, field.channels)
+    mine, its = ((f.kind, getattr(f, "shape", ()), f.outputs) for f in (field, found.field))
+    if mine != its:
+        part = ", of which a part was encoded: compare it with that part"
+        shorter = mine[0] == its[0] and mine[1][:1] < its[1][:1]
+        raise UserError(
+            f"--compare: {path} is {what(found.field)}{part if shorter else ''}, and what was "
+            f"encoded is {what(field)}"
+        )
     return found
 
 
@@ -308,7 +341,7 @@ class Asked:
     def bar(self, kind: Any, doing: str) -> Iterator[Any]:
         """Decode chunk by chunk, after the memory for it has been announced."""
         count = len(self.points)
-        said, chunk = f"{doing}: {count:,} points", self.given
+        said, chunk = f"{doing}: {count:,} point{'s' * (count > 1)}", self.given
         if count > FEW:  # else there is nothing to announce, and measuring would take longest
             each = self.decoder.point_bytes(kind)
             chunk = min(chunk or self.decoder.chunk_of(each), count)

@@ -6,7 +6,8 @@ evaluations of the best of them, it is written to neural.safetensors and neural.
 folder; else nothing is. `--solver neural` of evaluate, generate, predict and doctor solves by it.
 
 With --tune the run's learned solver is trained further, as a rule on other inputs, --data, which
-need no labels. A run that is trained further has other weights, and needs another learned solver.
+need no labels: of a network on images, any folder of images. Its parts and their sizes stay. A run
+that is trained further has other weights, and needs another learned solver.
 
 The exit status is 0 also where the learned solver is not worth it, and 1 after an error.
 """
@@ -17,7 +18,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -25,9 +26,13 @@ from rich.table import Table
 from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser, UserError
 from equilibria.cli.status import DONE
+from equilibria.data import Dataset, available
 from equilibria.models import EquilibriumModel
 from equilibria.nn.distilling import Distillation, Outcome, distil
 from equilibria.nn.neural import Learned
+from equilibria.predict import pictures, unlabelled
+from equilibria.solve import Solver
+from equilibria.tasks.seen import IMAGES, Seen
 from equilibria.train import neural, run
 from equilibria.train.device import device
 
@@ -63,7 +68,6 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--mixer",
         type=Literal["gram", "pooled", "none"],
-        default="gram",
         help="learned mixing weights: gram (from the Gram matrix of residuals), pooled (the "
         "paper's), or none (default: gram)",
     )
@@ -73,7 +77,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of all that is random (default: 0)")
     parser.add_argument("--tune", action="store_true", help="go on with the run's learned solver")
     parser.add_argument(
-        "--data", type=str, help="inputs to learn from in place of the run's training data"
+        "--data",
+        type=str,
+        help="inputs to learn from in place of the run's training data, without labels: images in "
+        "a folder, or whatever the run's task takes",
     )
     parser.add_argument(
         "--overwrite", action="store_true", help="replace a learned solver of the run"
@@ -83,7 +90,13 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(list(argv))
     folder = run.Folder(arguments.run)
     how = _how(arguments)
-    loaded = run.load(arguments.run, data_dir=arguments.data_dir, other=arguments.data)
+    images = _images(arguments, folder)
+    loaded = run.load(
+        folder.path,
+        data=images is None,
+        data_dir=arguments.data_dir,
+        other=None if images is not None else arguments.data,
+    )
     begin = _begin(arguments, folder, loaded)
     model = loaded.model.to(device(arguments.device))
     assert isinstance(model, EquilibriumModel)
@@ -91,13 +104,11 @@ def main(argv: Sequence[str]) -> int:
     how = neural.budgeted(how, model)
     began = time.perf_counter()
     with console.status("Collecting inputs ..."):
-        inputs = neural.inputs_of(
-            model,
-            loaded.data,
-            batches=arguments.batches,
-            batch_size=arguments.batch_size or loaded.recipe.rows,
-            seed=arguments.seed,
-            other=loaded.other is not None,
+        inputs = _inputs(arguments, folder, loaded, model, images)
+    if len(inputs) < 2:
+        raise UserError(
+            f"the data give {len(inputs)} batches, and 2 at least are needed, one to learn from "
+            "and one to compare on: give more data, or a smaller --batch-size"
         )
     with Progress(
         TextColumn("{task.description}"),
@@ -113,17 +124,24 @@ def main(argv: Sequence[str]) -> int:
             words = f"Learning, loss {loss:.3f}"
             bar.update(shown, completed=done, total=total, description=words)
 
-        outcome = distil(model.deq, inputs, how, begin=begin, progress=tell)
+        try:
+            outcome = distil(model.deq, inputs, how, begin=begin, progress=tell)
+        except (ValueError, FloatingPointError) as error:
+            raise UserError(f"{folder.path}: {error}") from None
     seconds = time.perf_counter() - began
     _show(outcome, model, console)
     trained = sum(record.get("seconds", 0.0) for record in loaded.metrics)
     share = f", {100 * seconds / trained:.0f} % of the training's" if trained else ""
     console.print(f"It took {seconds:.0f} s{share}.", highlight=False)
     if not outcome.worth:
-        console.print(f"{outcome} Nothing was written.", soft_wrap=True, highlight=False)
+        kept = ", and the learned solver of before is kept" if neural.known(folder) else ""
+        console.print(f"{outcome} Nothing was written{kept}.", soft_wrap=True, highlight=False)
         return DONE
+    teacher = None if how.teacher is None else _named(how.teacher)
     about = {
-        "distillation": asdict(how),
+        "distillation": {**asdict(how), "teacher": teacher},
+        "samples": outcome.samples,
+        "dropped": outcome.dropped,
         "seconds": seconds,
         "contest": {
             name: {"evals": each.mean, "converged": each.converged, "seconds": each.seconds}
@@ -143,17 +161,58 @@ def _how(arguments: Any) -> Distillation:
         value, least = getattr(arguments, name), 2 if name == "batches" else 1
         if value is not None and value < least:
             raise UserError(f"--{name.replace('_', '-')} must be {least} or more; got {value}")
+    if arguments.tune:
+        for name in ("mixer", "budget", "overwrite"):
+            if getattr(arguments, name):
+                raise UserError(
+                    f"--{name} and --tune exclude each other: the learned solver that is there "
+                    "goes on with its parts and their sizes"
+                )
     try:
         return Distillation(
             start_steps=arguments.start_steps,
             steps=arguments.steps,
             horizon=arguments.horizon,
-            mixer=None if arguments.mixer == "none" else arguments.mixer,
+            mixer=None if arguments.mixer == "none" else arguments.mixer or "gram",
             budget=arguments.budget,
             seed=arguments.seed,
         )
     except ValueError as error:
         raise UserError(f"--{str(error).replace('_', '-', 1)}") from None
+
+
+def _images(arguments: Any, folder: run.Folder) -> list[Path] | None:
+    """The images to learn from, of a network on images; None: the run's task reads the data."""
+    data = arguments.data
+    if data is None or not (folder.path / IMAGES).is_file() or data in available(Dataset):
+        return None
+    if (Path(data).expanduser() / "masks").exists():
+        return None  # of a folder for segmentation, whose masks are no images to look at
+    return pictures([data], without=folder.path / "predictions")
+
+
+def _inputs(
+    arguments: Any,
+    folder: run.Folder,
+    loaded: run.Run,
+    model: EquilibriumModel,
+    images: list[Path] | None,
+) -> list[tuple[Any, ...]]:
+    """The inputs of the layer to learn from, batch by batch."""
+    batches, size = arguments.batches, arguments.batch_size or loaded.recipe.rows
+    if images is not None:
+        seen = Seen.read(folder.path / IMAGES)
+        return neural.inputs_from(model, unlabelled(images, seen, batches, size, arguments.seed))
+    other = loaded.other is not None
+    options: Any = {"batches": batches, "batch_size": size, "seed": arguments.seed, "other": other}
+    try:
+        return neural.inputs_of(model, loaded.data, **options)
+    except ValueError as error:  # a batch that is larger than the data
+        raise UserError(str(error)) from None
+
+
+def _named(solver: Solver) -> dict[str, Any]:
+    return {"name": type(solver).__name__, **asdict(cast(Any, solver))}
 
 
 def _begin(arguments: Any, folder: run.Folder, loaded: run.Run) -> Learned | None:
@@ -168,6 +227,11 @@ def _begin(arguments: Any, folder: run.Folder, loaded: run.Run) -> Learned | Non
         raise UserError(
             f"{folder.path} is the run of an explicit network, {loaded.recipe.model.title}: there "
             "is no equilibrium to solve for"
+        )
+    if model.deq.coupled:
+        raise UserError(
+            f"a learned solver is of samples, and the rows of the layer of {folder.path}, "
+            f"{loaded.recipe.model.title}, are coupled"
         )
     if arguments.tune:
         layer = neural.attach(folder, model).deq

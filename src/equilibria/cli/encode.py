@@ -83,6 +83,13 @@ def _encode(arguments: Any, overrides: list[str]) -> int:
         task: Any = recipe.task.load()
     signal = task.signal
     say(f"{arguments.file.name}: {what(signal.field)}")
+    if begin is not None and begin.field.outputs != signal.field.outputs:
+        grey = f", or make both alike, --task.channels {begin.field.outputs}"
+        raise UserError(
+            f"--from: {arguments.begin} is {what(begin.field)}, and {arguments.file} is "
+            f"{what(signal.field)}: begin with one of as many channels"
+            f"{grey if kind in ('image', 'film') else ''}"
+        )
     recipe = _within_memory(recipe, signal, overrides, device)
     out.parent.mkdir(parents=True, exist_ok=True)
     start = run.with_name(f"{run.name}.start.safetensors")
@@ -114,7 +121,8 @@ def _encode(arguments: Any, overrides: list[str]) -> int:
         assert isinstance(recipe.task, SignalRepresentation)
         if recipe.task.fit == "gradient":
             offset(model, signal)
-        encoded = encode(out, model, signal, bits=arguments.bits)
+        # A shape is measured where it was trained and evaluated.
+        encoded = encode(out, model, signal, bits=arguments.bits, noise=recipe.task.noise)
     _tell(encoded, signal, say)
     if not kept:
         shutil.rmtree(run)
@@ -199,15 +207,18 @@ def _refit(arguments: Any, overrides: list[str]) -> int:
         for word in (f"--{key}", value)
         if not key.startswith("model.")
     ]
+    console, there = Output(quiet=arguments.quiet), 0
     for place, (frame, target) in enumerate(zip(frames, names, strict=True)):
         if target.exists():
+            there += 1
             continue
         changes: dict[str, Any] = {"refit": None, "file": frame, "out": target}
         if place:
             changes |= {"width": None, "steps": arguments.refit, "begin": names[place - 1]}
         given = Namespace(**{**vars(arguments), **changes})
         _encode(given, later if place else overrides)
-    Output(quiet=arguments.quiet).done(f"{len(frames):,} frames in {out}", out)
+    kept = f", {there:,} of them kept from before: remove what is to be encoded again"
+    console.done(f"{len(frames):,} frames in {out}{kept if there else ''}", out)
     return DONE
 
 
@@ -239,6 +250,10 @@ def _recipe(
             f"recipe {name} is not for signals: encode takes image, sound, film, shape or your own"
         )
     given = {key for key, _ in config.pairs(overrides)}
+    if taken := given & {"data", "task.data", "task.signal"}:
+        raise UserError(
+            f"--{taken.pop()} says what is learned, and that is {arguments.file}: leave it out"
+        )
     if begin is not None:
         if taken := [key for key in given if key.startswith("model.")] or (
             ["width"] if arguments.width is not None else []
@@ -310,7 +325,7 @@ def _tell(encoded: Encoded, signal: Any, say: Any) -> None:
     rate = ""
     if encoded.rate is not None:
         unit = "sample" if found.field.kind == "sound" else "pixel"
-        rate = f", {encoded.rate:.3g} bits per {unit}"
+        rate = f", {encoded.rate:{'.3g' if encoded.rate < 1000 else ',.0f'}} bits per {unit}"
     say(f"{encoded.bytes:,} bytes{rate}; weights in {found.bits} bits")
     field: Any = found.field
     if field.kind == "image" and field.channels in (1, 3):

@@ -22,7 +22,7 @@ from equilibria.data.text.vocabulary import split_words
 from equilibria.models.sequence.base import SequenceModel
 from equilibria.models.sequence.generation import Step, generate
 from equilibria.solve import Status
-from equilibria.train import run
+from equilibria.train import neural, run
 from equilibria.train.device import device
 from equilibria.train.recipe import Recipe
 
@@ -62,7 +62,8 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument(
         "--cold",
         action="store_true",
-        help="start each solve from the layer's own start, not from an earlier equilibrium",
+        help="start each solve from the layer's own start, not from an earlier equilibrium; with "
+        "--solver neural each starts where the solver has learned to",
     )
     add_solver(parser)
     parser.add_device()
@@ -83,7 +84,7 @@ def main(argv: Sequence[str]) -> None:
         seed=arguments.seed,
         # The model cannot have learnt a token that the training text does not contain.
         excluded=[] if vocabulary.counts[vocabulary.unknown] else [vocabulary.unknown],
-        warm=not arguments.cold,
+        warm=not arguments.cold and not neural.starts(model),
     )
     say(vocabulary.decode(prompt))
     last = prompt[-1] if prompt else beginning(vocabulary)

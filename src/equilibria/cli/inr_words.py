@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from equilibria.cli.output import Output
+from equilibria.data.signals.shape import NOISE
 
 __all__ = ["bytes_of", "quality", "saying", "share", "what"]
 
@@ -15,6 +16,10 @@ def what(field: Any) -> str:
     """A field in words, such as "an image of 64 x 64 x 1"."""
     if field.kind == "shape":
         return "a shape"
+    if field.kind == "sound":
+        channels = "" if field.channels == 1 else f" in {field.channels} channels"
+        length = field.shape[0] / field.rate
+        return f"a sound of {length:.3g} s at {field.rate:,.0f} Hz{channels}"
     size = " x ".join(map(str, (*field.shape, field.channels)))
     return f"{'an' if field.kind == 'image' else 'a'} {field.kind} of {size}"
 
@@ -22,7 +27,7 @@ def what(field: Any) -> str:
 def quality(found: Mapping[str, float]) -> str:
     """A PSNR or an IoU in words."""
     if "iou" in found:
-        return f"IoU {found['iou']:.4f} near the surface"
+        return f"IoU {100 * found['iou']:.2f} % near the surface, by {found.get('noise', NOISE):g}"
     return f"PSNR {found['psnr']:.2f} dB"
 
 

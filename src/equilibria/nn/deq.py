@@ -37,6 +37,7 @@ class Methods(NamedTuple):
     solver: Solver | None = None
     eval_solver: Solver | None = None
     adjoint: Adjoint | None = None
+    neural: Learned | None = None
 
 
 chosen: ContextVar[Mapping[nn.Module, Methods]] = ContextVar(
@@ -163,7 +164,7 @@ class DEQ(nn.Module):
             TypeError: the cell's weights are below float32, and autocast is off. And whatever
                 `fixed_point` raises.
         """
-        solver, adjoint = self._methods()
+        solver, adjoint, neural = self._methods()
         if warm is not None:
             _check_warm(warm, inputs)
         guessed = z0 is None and warm is None and self.init is None
@@ -174,10 +175,10 @@ class DEQ(nn.Module):
             # Only its adjoint is wanted; Unrolled has none, and there z0 has a gradient to keep.
             warm = None if isinstance(adjoint, Unrolled) else replace(warm, value=z0)
         if isinstance(solver, NeuralSolver):
-            neural = self._learned()
+            learned = _weights(neural)
             if own:
-                z0 = neural.start(inputs, z0)
-            solver = neural.bind(solver, started=own)
+                z0 = learned.start(inputs, z0)
+            solver = learned.bind(solver, started=own)
         refuse_cast(self)
         if (owner := module_of(self.cell)) is not None:
             refuse_sharded(owner)
@@ -242,9 +243,9 @@ class DEQ(nn.Module):
             ...     optimiser.step()
             ...     state = sol.value.detach()
         """
-        solver, adjoint = self._methods()
+        solver, adjoint, neural = self._methods()
         if isinstance(solver, NeuralSolver):  # of which an advance needs the tolerances only
-            solver = self._learned().bind(solver, started=False)
+            solver = _weights(neural).bind(solver, started=False)
         refuse_cast(self)
         if (owner := module_of(self.cell)) is not None:
             refuse_sharded(owner)
@@ -266,25 +267,18 @@ class DEQ(nn.Module):
             raise_with_remedy(error, owner, z, guessed=False)
             raise
 
-    def _learned(self) -> Learned:
-        if self.neural is None:
-            raise ValueError(
-                "NeuralSolver needs weights, and this layer has none: train them with "
-                "eq.distil(layer, batches), or `equilibria distil RUN`"
-            )
-        return self.neural
-
     def extra_repr(self) -> str:
         shown = ["solver", "adjoint", "eval_solver", "per_sample", "coupled", "throw"]
         return "\n".join(f"{k}={getattr(self, k)!r}" for k in shown if getattr(self, k))
 
-    def _methods(self) -> tuple[Solver, Adjoint]:
-        """The solver and the adjoint in use."""
+    def _methods(self) -> tuple[Solver, Adjoint, Learned | None]:
+        """The solver, the adjoint and a learned solver's weights in use."""
         given = chosen.get().get(self, Methods())
         solver = given.solver or self.solver
         if not self.training:
             solver = given.eval_solver or self.eval_solver or solver
-        return solver, given.adjoint or self.adjoint
+        neural = self.neural if given.neural is None else given.neural
+        return solver, given.adjoint or self.adjoint, neural
 
     def start(self, *inputs: Any) -> Any:
         """Return the state that a solve begins at: of `init`, or zeros like the first input.
@@ -336,13 +330,28 @@ class DEQ(nn.Module):
 
 def check_methods(cell: Callable[..., Any], given: Methods) -> None:
     """Raise TypeError if one of them is no solver or adjoint, or is made for other cells."""
-    for name, method in given._asdict().items():
+    if given.neural is not None and not isinstance(given.neural, Learned):
+        raise TypeError(
+            "neural: expected the weights of a learned solver, such as `layer.neural` after "
+            f"eq.distil, got {type(given.neural).__name__}"
+        )
+    methods = given.solver, given.eval_solver, given.adjoint
+    for name, method in zip(("solver", "eval_solver", "adjoint"), methods, strict=True):
         kind = Adjoint if name == "adjoint" else Solver
         if method is not None and not isinstance(method, kind):
             example = "eq.Implicit()" if kind is Adjoint else "eq.Anderson()"
             raise TypeError(f"{name}: expected one such as {example}, got {method!r}")
         if isinstance(method, Solver):
             method.bound_to(cell)
+
+
+def _weights(neural: Learned | None) -> Learned:
+    if neural is None:
+        raise ValueError(
+            "NeuralSolver needs weights, and this layer has none: train them with "
+            "eq.distil(layer, batches), or `equilibria distil RUN`"
+        )
+    return neural
 
 
 def _check_warm(warm: Any, inputs: tuple[Any, ...]) -> None:

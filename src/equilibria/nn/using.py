@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from torch import nn
 
 from equilibria.nn.deq import DEQ, Methods, check_methods, chosen
+from equilibria.nn.neural.learned import Learned
 from equilibria.solve import Adjoint, Solver
 
 __all__ = ["layers", "using"]
@@ -19,6 +20,7 @@ def using(
     solver: Solver | None = None,
     adjoint: Adjoint | None = None,
     eval_solver: Solver | None = None,
+    neural: Learned | None = None,
 ) -> Iterator[None]:
     """Solve with other methods in every equilibrium layer of a module, within a `with` block.
 
@@ -32,15 +34,17 @@ def using(
         solver: of the forward, in train and in eval mode; None for no change.
         adjoint: of the gradient; None for no change.
         eval_solver: of the forward in eval mode, in place of `solver`; None for no change.
+        neural: weights of a `NeuralSolver`; None for no change.
 
     Raises:
-        TypeError: a solver or the adjoint is none, or a solver is made for other cells.
+        TypeError: a solver or the adjoint is none, a solver is made for other cells, or `neural` is
+            no learned solver's weights.
 
     Example:
         >>> with eq.nn.using(model, solver=eq.Picard(max_evals=5)):
         ...     early = model(x)
     """
-    given = Methods(solver, eval_solver or solver, adjoint)
+    given = Methods(solver, eval_solver or solver, adjoint, neural)
     methods = dict(chosen.get())
     for layer in layers(module).values():
         check_methods(layer.cell, given)
@@ -49,6 +53,7 @@ def using(
             solver or before.solver,
             given.eval_solver or before.eval_solver,
             adjoint or before.adjoint,
+            before.neural if neural is None else neural,
         )
     token = chosen.set(methods)
     try:

@@ -7,6 +7,7 @@ call continues.
 from equilibria.predict.engine import Large, Options, predict
 from equilibria.predict.naming import PictureError, pictures
 from equilibria.predict.rows import Journal, JournalError, journal
+from equilibria.predict.unlabelled import unlabelled
 
 __all__ = [
     "Journal",
@@ -17,4 +18,5 @@ __all__ = [
     "journal",
     "pictures",
     "predict",
+    "unlabelled",
 ]

@@ -28,7 +28,6 @@ def changed(
         max_evals: evaluations, at most; None for no change.
     """
     if name is not None and name != type(solver).__name__:
-        kept = {key: getattr(solver, key) for key in ("rtol", "atol", "max_evals")}
-        solver = getattr(solve, name)(**kept)
+        solver = getattr(solve, name)(**solver.limits)
     given = {"rtol": rtol, "max_evals": max_evals}
     return replace(solver, **{key: value for key, value in given.items() if value is not None})

@@ -29,7 +29,8 @@ def page(runs: Sequence[Run]) -> str:
             `metrics`: a list with one dictionary an epoch: `epoch`, `seconds`, `train` and the
             split that was evaluated (each the figures by name, `forward`, in training `adjoint`
             too; those have `evals` with `mean` and `p99`, and `status`, a share by name),
-            `spectral_radius` (`mean`, `max`), and how many units were read;
+            `spectral_radius` (`mean`, `max`), how many units were read, and where states are kept
+            from step to step `reuse` (their `bytes`);
             and, where they were measured,
             `evaluation`: on the test data the figures, `at` (by evaluations, then by name),
             `budgets`, `baseline`, `forward`;

@@ -16,6 +16,7 @@ from equilibria.report.reading import (
     budget_points,
     early_points,
     held_name,
+    memory_of,
     number,
     pick,
     solved,
@@ -265,7 +266,7 @@ def memory(runs: Sequence[Run]) -> Drawing | None:
         marks.append((band, {"low": mib("deq", "history_bytes"), "high": mib("deq")}))
     return _plot(
         runs,
-        lambda run: sorted(run.get("memory") or [], key=lambda row: row["evals"]),
+        lambda run: sorted(memory_of(run), key=lambda row: row["evals"]),
         "evals",
         *marks,
         title="Memory of one training step against depth",

@@ -18,6 +18,7 @@ __all__ = [
     "judged",
     "judged_on",
     "last",
+    "memory_of",
     "metrics_of",
     "number",
     "pick",
@@ -58,6 +59,18 @@ def smallest(tree: Any) -> float:
 def last(run: Run) -> Row:
     """The metrics of the last epoch."""
     return run["metrics"][-1] if run["metrics"] else {}
+
+
+def memory_of(run: Run) -> list[Row]:
+    """The points of a run's memory. Where training keeps states from step to step, those of its own
+    layer, `deq`, include them, `kept_bytes`: they are there throughout a step."""
+    kept = pick(last(run), "reuse", "bytes") or 0
+    return [
+        {**point, "bytes": point["bytes"] + kept, "kept_bytes": kept}
+        if kept and point["kind"] == "deq"
+        else point
+        for point in run.get("memory") or []
+    ]
 
 
 def judged(run: Run) -> Row:

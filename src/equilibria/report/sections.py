@@ -42,6 +42,7 @@ def sections(runs: Sequence[Run]) -> list[Section]:
     # One epoch is a point: nothing rises or falls yet.
     several = any(len(_finite(run)) > 1 for run in runs)
     solving = any(map(reading.solves, runs))
+    kept = any("kept_bytes" in point for run in runs for point in reading.memory_of(run))
     held = reading.held_name(runs)
     return [
         Section(
@@ -141,6 +142,9 @@ def sections(runs: Sequence[Run]) -> list[Section]:
                 Plate(
                     "Measured, not computed: the peak number of bytes allocated in forward and "
                     "backward, minus parameters, gradients and optimiser state."
+                    + " Of the equilibrium layer, the states that training keeps from step to step "
+                    "are added."
+                    * kept
                     + " The solver keeps a few earlier states, its history, which is the shaded "
                     "part."
                     * (solving and len(runs) == 1)
@@ -222,9 +226,10 @@ def _points(
 
 def _memory(runs: Sequence[Run]) -> Table:
     rows = [
-        (run["name"], evals, {p["kind"]: p for p in run.get("memory") or [] if p["evals"] == evals})
+        (run["name"], evals, {p["kind"]: p for p in points if p["evals"] == evals})
         for run in runs
-        for evals in sorted({point["evals"] for point in run.get("memory") or []})
+        for points in [reading.memory_of(run)]
+        for evals in sorted({point["evals"] for point in points})
     ]
     columns: list[tuple[str, Callable[[tuple[str, int, reading.Row]], str]]] = [
         ("evaluations", lambda row: str(row[1])),
@@ -233,6 +238,7 @@ def _memory(runs: Sequence[Run]) -> Table:
             for head, *path in (
                 ("DEQ", "deq", "bytes"),
                 ("its solver's history", "deq", "history_bytes"),
+                ("states kept from step to step", "deq", "kept_bytes"),
                 ("unrolled", "unrolled", "bytes"),
                 ("checkpointed", "checkpointed", "bytes"),
                 ("explicit", "explicit", "bytes"),

@@ -13,6 +13,7 @@ from equilibria.report.reading import (
     judged,
     judged_on,
     last,
+    memory_of,
     metrics_of,
     number,
     pick,
@@ -124,7 +125,12 @@ def _memory_of_a_step(run: Run) -> list[Tile]:
         return []
     note = "per step, in forward and backward"
     if unrolled:
-        note = f"per step, at any depth, including the solvers' histories; {unrolled}"
+        kept = any("kept_bytes" in point for point in memory_of(run))
+        note = (
+            "per step, at any depth, including the solvers' histories"
+            + " and the states kept from step to step" * kept
+            + f"; {unrolled}"
+        )
     return [Tile("Training memory", mib(size), note)]
 
 
@@ -241,7 +247,7 @@ def _memory(run: Run) -> tuple[float, str]:
 
     Unrolled about as often as the solver evaluates the layer, and as often as was measured.
     """
-    points = run.get("memory") or []
+    points = memory_of(run)
     unrolled = {p["evals"]: p["bytes"] for p in points if p["kind"] == "unrolled"}
     mine = {p["evals"]: p["bytes"] for p in points if p["kind"] == "deq"}
     explicit = [p["bytes"] for p in points if p["kind"] == "explicit"]

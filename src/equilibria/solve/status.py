@@ -58,7 +58,7 @@ class Stats:
             the outermost eigenvalues, at no evaluation. None unless a trace was asked for and the
             solver is one that tells (`Anderson`, `AlternatingAnderson`, `Auto`).
         choices: `(batch, phases)` int64, evaluations spent in each phase of a solver that has
-            several (`Auto`); None for others.
+            several (`Auto`, and a `NeuralSolver` with mixing weights); None for others.
         overall: `()`, ||f(z) - z|| / ||f(z)|| over all samples together, of `DEQ.advance`; None of
             a solve.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -15,6 +16,7 @@ from torch.utils import _pytree as pytree
 from equilibria.models import EquilibriumModel
 from equilibria.nn import using
 from equilibria.nn.distilling import Distillation, contest, solve, train, untrained
+from equilibria.nn.modes import in_eval_mode
 from equilibria.nn.neural import Learned
 from equilibria.solve import NeuralSolver, Solver
 from equilibria.solve.tree import Shared
@@ -112,16 +114,17 @@ class Alternation:
             if self.used is None:
                 yield
                 return
-            solver, layer.neural = self.used
-            with using(layer, solver=solver):
+            solver, learned = self.used
+            with using(layer, solver=solver, neural=learned):  # no part of the model that is saved
                 yield
         finally:
-            layer.neural = None  # no part of the model that is saved
             if handle is not None:
                 handle.remove()
 
     def _keep(self, module: Any, inputs: tuple[Any, ...]) -> None:
-        self.seen = [*self.seen[1 - self.config.batches :], _each(checkpoint.copied, inputs)]
+        # Under autocast they may be of less than float32, in which nothing is learned.
+        kept = _each(_widened, _each(checkpoint.copied, inputs))
+        self.seen = [*self.seen[1 - self.config.batches :], kept]
 
     def due(self, step: int) -> bool:
         """Return whether the solver is to be trained after so many steps."""
@@ -130,40 +133,40 @@ class Alternation:
     def learn(self) -> None:
         """Train the solver."""
         began = time.perf_counter()
-        layer = self.model.deq
-        training = layer.training
-        layer.eval()
-        try:
+        with in_eval_mode(self.model.deq):
             self._train()
-        finally:
-            layer.train(training)
-            self.seen = []
+        self.seen = []
         self._seconds += time.perf_counter() - began
 
     def _train(self) -> None:
         layer = self.model.deq
         try:
             pool = solve(layer, self.seen, self.how.teacher)
-        except ValueError:  # too few equilibria to learn from
-            self.used, self._record = None, {"used": False, "evals": None, "classical": None}
-            return
-        if self.learned is None:
-            self.learned = untrained(layer, pool[0], self.how)
-        self.learned.requires_grad_(True)
-        train(self.learned, layer, pool[1:], self.how)
-        self.learned.requires_grad_(False)
-        held_out = [pool[0].inputs]
-        found = contest(layer, self.learned, held_out, layer.solver, self.how.horizon, rounds=1)
+            held_out, *rest = pool
+            learned = self.learned or untrained(layer, held_out, self.how)
+            learned.requires_grad_(True)
+            train(learned, layer, rest, self.how)
+        except (ValueError, FloatingPointError) as error:  # too few equilibria, or no gradient
+            warnings.warn(
+                f"neural: {error}. The steps that follow solve by the recipe's solver", stacklevel=2
+            )
+            return self._give_up()
+        self.learned = learned.requires_grad_(False)
+        found = contest(layer, learned, [held_out.inputs], layer.solver, self.how.horizon, rounds=1)
         best = found.fewest  # not the fastest: a run is to be the same each time
         used = best.beats(found.classical)
         assert best.learned is not None
         self.used = (best.solver, best.learned) if used else None
         self._record = {"used": used, "evals": best.mean, "classical": found.classical.mean}
 
+    def _give_up(self) -> None:
+        self.used, self.learned = None, None
+        self._record = {"used": False, "evals": None, "classical": None}
+
     def finish_epoch(self) -> dict[str, Any]:
         """Return what the epoch's record holds of it, under "neural": whether the learned solver is
         `used`, its `evals` and those of the best `classical` solver for a sample when it was last
-        trained, and the `seconds` that this took in the epoch."""
+        trained, None where that has failed, and the `seconds` that this took in the epoch."""
         record = {"neural": {**self._record, "seconds": round(self._seconds, 3)}}
         self._seconds = 0.0
         return record
@@ -211,6 +214,15 @@ class Alternation:
             mixer = self.learned.mixer if used["mixes"] else None
             self.used = NeuralSolver(**used["solver"]), Learned(self.learned.initialiser, mixer)
         self._record, self._seconds = dict(state["record"]), state["seconds"]
+
+
+def _widened(operand: Any) -> Any:
+    """A tree with its floating-point tensors in float32 at least."""
+    return pytree.tree_map_only(
+        Tensor,
+        lambda x: x.to(torch.promote_types(x.dtype, torch.float32)) if x.is_floating_point() else x,
+        operand,
+    )
 
 
 def _bare(operand: Any) -> Any:

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from equilibria.models import EquilibriumModel, Model
 from equilibria.nn import using
 from equilibria.nn.distilling import Distillation, Outcome
 from equilibria.nn.neural import Learned
-from equilibria.solve import NeuralSolver, Picard
+from equilibria.solve import NeuralSolver, Picard, Solver
 from equilibria.tasks import Task
 from equilibria.train import files
 from equilibria.train.checkpoint import CheckpointError
 from equilibria.train.run import Folder, RunError
 from equilibria.train.weights import checksum, read_weights, save_weights
 
-__all__ = ["attach", "budgeted", "inputs_of", "known", "save", "size_of"]
+__all__ = ["attach", "budgeted", "inputs_from", "inputs_of", "known", "save", "size_of", "starts"]
 
 WEIGHTS, ABOUT = "neural.safetensors", "neural.json"
 FORMAT = 1
@@ -85,35 +87,44 @@ def attach(folder: Folder, model: Model) -> EquilibriumModel:
         )
     try:
         about = json.loads(path.read_text())
-        learned = Learned.of(about["learned"])
-        numbers = {name: about["solver"][name] for name in OWN}
-        source, digest, version = about["distilled_from"], about["weights"], about["format"]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if (version := about["format"]) != FORMAT:
+            raise RunError(f"{path} is of format {version}, and this version reads {FORMAT}")
+        with torch.device("meta"):  # no memory for sizes that the weights may not have
+            learned = Learned.of(about["learned"])
+        usual = model.deq.eval_solver or model.deq.solver
+        solver = NeuralSolver(**{name: about["solver"][name] for name in OWN}, **usual.limits)
+        source, digest = about["distilled_from"], about["weights"]
+    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+        if isinstance(error, RunError):
+            raise
         raise CheckpointError(f"{path} is damaged ({error}): {_again(folder)}") from None
-    if version != FORMAT:
-        raise RunError(f"{path} is of format {version}, and this version reads {FORMAT}")
     if source != checksum(folder.weights):
         raise RunError(
             f"the learned solver in {folder.path} was distilled from other weights than the run "
             f"has now: {_again(folder)}"
         )
-    state = read_weights(weights)
+    state = read_weights(weights, _again(folder))
     if digest != checksum(weights):
         raise CheckpointError(f"{weights} and {path} are of different solvers: {_again(folder)}")
     try:
-        learned.load_state_dict(state)
+        learned.load_state_dict(state, assign=True)
     except RuntimeError as error:
-        raise CheckpointError(
-            f"{weights} does not fit {path} ({str(error).splitlines()[0]}): {_again(folder)}"
-        ) from None
-    layer = model.deq
-    usual = layer.eval_solver or layer.solver
-    limits = {
-        name: getattr(usual, name) for name in ("rtol", "atol", "max_evals", "patience", "per_row")
-    }
-    layer.neural = learned.requires_grad_(False)
-    layer.eval_solver = NeuralSolver(**numbers, **limits)
+        what = str(error).splitlines()[-1].strip()
+        raise CheckpointError(f"{weights} does not fit {path} ({what}): {_again(folder)}") from None
+    if not all(bool(torch.isfinite(each).all()) for each in state.values()):
+        raise CheckpointError(f"{weights} has weights that are not finite: {_again(folder)}")
+    model.deq.neural = learned.requires_grad_(False)
+    model.deq.eval_solver = solver
     return model
+
+
+def starts(model: Model) -> bool:
+    """Return whether a model's solves in eval mode begin at a learned start."""
+    if not isinstance(model, EquilibriumModel):
+        return False
+    layer = model.deq
+    learned = layer.neural is not None and layer.neural.initialiser is not None
+    return learned and isinstance(layer.eval_solver, NeuralSolver)
 
 
 def budgeted(how: Distillation, model: EquilibriumModel) -> Distillation:
@@ -151,29 +162,54 @@ def inputs_of(
         seed: of their order.
         other: whether the data are not those of the run.
     """
-    found: list[tuple[Any, ...]] = []
-
-    def keep(module: Any, inputs: Sequence[Any]) -> None:
-        found.append(tuple(inputs))
-
     feed = None if other else task.feed(batch_size, seed)
     if feed is not None:
         stream = (feed.batch(step) for step in range(min(batches, feed.steps)))
     else:
         stream = task.batches("test", batch_size)
-    handle = model.deq.register_forward_pre_hook(keep)
+    device = next(model.parameters()).device
+    found: list[tuple[Any, ...]] = []
     carry = None
+    # What a text model carries over is its equilibrium; of others one evaluation is enough.
+    with _seen(model, found, None if task.streams else Picard(max_evals=1)):
+        for batch in stream:
+            inputs = pytree.tree_map_only(Tensor, lambda x: x.to(device), batch.inputs)
+            carry = model(inputs, carry=None if batch.begins else carry).carry
+            if len(found) >= batches:
+                break
+    return found[:batches]
+
+
+def inputs_from(model: EquilibriumModel, stream: Iterable[Tensor]) -> list[tuple[Any, ...]]:
+    """Return the inputs of a model's equilibrium layer for batches of the model's own inputs.
+
+    Args:
+        model: in eval mode.
+        stream: batches, on any device.
+    """
+    found: list[tuple[Any, ...]] = []
+    where = next(model.parameters()).device
+    with _seen(model, found, Picard(max_evals=1)):
+        for inputs in stream:
+            model(inputs.to(where))
+    return found
+
+
+@contextmanager
+def _seen(
+    model: EquilibriumModel, found: list[tuple[Any, ...]], solver: Solver | None
+) -> Iterator[None]:
+    """Keep the inputs of a model's equilibrium layer, which solves by `solver` meanwhile."""
+
+    def keep(module: Any, inputs: Sequence[Any]) -> None:
+        found.append(tuple(inputs))
+
+    handle = model.deq.register_forward_pre_hook(keep)
     try:
-        # What a text model carries over is its equilibrium; of others one evaluation is enough.
-        solver = None if task.streams else Picard(max_evals=1)
         with torch.no_grad(), using(model, eval_solver=solver):
-            for batch in stream:
-                carry = model(batch.inputs, carry=None if batch.begins else carry).carry
-                if len(found) >= batches:
-                    break
+            yield
     finally:
         handle.remove()
-    return found[:batches]
 
 
 def _again(folder: Folder) -> str:

@@ -61,8 +61,8 @@ class Reuse:
         """Return the prediction for a batch: by one evaluation, once each sample is known."""
         with self.accelerator.autocast():
             prediction = reuse(self.model, batch.inputs, self.cache, batch.numbers)
-        # What else it knows f by keeps the operands in memory. The regulariser would need it, and
-        # recipes have either that or reuse.
+        # The solution's own f would keep the operands in memory. Only a regulariser evaluates it,
+        # and a recipe with reuse has none.
         solution = replace(prediction.solution, _evaluate=None)
         overall = solution.stats.overall
         if overall is None:

@@ -220,6 +220,12 @@ class Trainer:
         assert config is not None and isinstance(
             model, EquilibriumModel
         )  # as the recipe has checked
+        if config.every >= self.steps:
+            warnings.warn(
+                f"neural.every is {config.every} and the run has {self.steps} steps: all of them "
+                "solve by the recipe's solver, and none is learned",
+                stacklevel=2,
+            )
         try:
             return Alternation(config, model, self.recipe.seed)
         except ValueError as error:

@@ -58,28 +58,33 @@ def fitting_weights(path: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]
     return state
 
 
-def read_weights(path: Path) -> dict[str, Tensor]:
+def read_weights(path: Path, remedy: str | None = None) -> dict[str, Tensor]:
     """Return the tensors that `save_weights` wrote, by name.
+
+    Args:
+        path: of the file.
+        remedy: what to do where it is missing or damaged; None: what restores the weights of a run.
 
     Raises:
         CheckpointError: the file is missing or damaged.
     """
+    again = _again(path) if remedy is None else f": {remedy}"
     if not path.is_file():
-        raise CheckpointError(
-            f"{path} is missing{_again(path, ', where the run has saved any weights')}"
-        )
+        if remedy is None:
+            again = _again(path, ", where the run has saved any weights")
+        raise CheckpointError(f"{path} is missing{again}")
     try:
         with safe_open(path, framework="pt") as file:
             state: dict[str, Tensor] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             known = (file.metadata() or {}).get(CHECKSUM)
     except Exception as error:  # safetensors raises its own class for a damaged file
         raise CheckpointError(
-            f"{path} is damaged or not a safetensors file ({error}){_again(path)}"
+            f"{path} is damaged or not a safetensors file ({error}){again}"
         ) from None
     if known not in (None, digest(state)):  # older versions wrote none
         raise CheckpointError(
             f"{path} is damaged: its tensors do not have the checksum that was written with them"
-            f"{_again(path)}"
+            f"{again}"
         )
     return state
 

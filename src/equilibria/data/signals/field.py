@@ -101,7 +101,8 @@ class Field:
 
     def normalised(self, values: Tensor) -> Tensor:
         """Values of the file as those in [-1, 1], float32."""
-        return (2 * (values.double() - self.low) / (self.high - self.low) - 1).float()
+        found = values.to(torch.float64, copy=True)  # once: a film is large
+        return found.sub_(self.low).mul_(2).div_(self.high - self.low).sub_(1).float()
 
     def restored(self, values: Tensor) -> Tensor:
         """Values in [-1, 1] as those of the file, float64, neither rounded nor cut."""

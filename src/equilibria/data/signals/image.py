@@ -16,7 +16,7 @@ from equilibria.data.images.resize import resized
 from equilibria.data.replace import replace_file
 from equilibria.data.signals.signal import Signal
 
-__all__ = ["of_pixels", "pixels_of", "png", "read_image", "square", "write_image"]
+__all__ = ["of_pixels", "pixels_of", "png", "png_of", "read_image", "square", "write_image"]
 
 
 def read_image(path: str | os.PathLike[str], size: tuple[int, int] | None = None) -> Signal:
@@ -74,13 +74,17 @@ def png(values: Tensor) -> bytes:
         ValueError: If the shape is another.
         DataError: If a value is not finite.
     """
-    from PIL import Image
-
     if values.ndim != 3 or values.shape[2] not in (1, 3) or not values.numel():
         raise ValueError(
             f"values of the shape {tuple(values.shape)}: expected (height, width, 1 or 3)"
         )
-    pixels = pixels_of(values)
+    return png_of(pixels_of(values))
+
+
+def png_of(pixels: np.ndarray) -> bytes:
+    """Pixels, uint8, ``(height, width, 1 or 3)``, as a PNG file."""
+    from PIL import Image
+
     content = io.BytesIO()
     Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(content, "PNG")
     return content.getvalue()

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["iou", "psnr"]
+__all__ = ["decibels", "iou", "psnr"]
 
 
 def psnr(found: Tensor, target: Tensor, peak: float = 2.0, clip: bool = True) -> float:
@@ -44,8 +44,12 @@ def psnr(found: Tensor, target: Tensor, peak: float = 2.0, clip: bool = True) ->
         raise ValueError(f"peak is {peak}: expected a positive number")
     values = found.detach().double()
     error = (values.clamp(-1, 1) if clip else values) - target.detach().double()
-    mean = float(error.square().mean())
-    return math.inf if mean == 0 else 10 * math.log10(peak**2 / mean)
+    return decibels(float(error.square().mean()), peak)
+
+
+def decibels(mean: float, peak: float) -> float:
+    """PSNR of a mean squared error, 10 log10(peak^2 / mean); infinity where there is none."""
+    return math.inf if mean <= 0 else 10 * math.log10(peak**2 / mean)
 
 
 def iou(found: Tensor, target: Tensor) -> float:

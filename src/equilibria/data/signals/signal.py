@@ -80,7 +80,7 @@ class Signal:
                     f"{name} has {count} {_WORDS[axis][count != 1]}: a signal has at "
                     "least 2 samples along each axis"
                 )
-        raw = values.detach().cpu().double()
+        raw = values.detach().cpu()
         if not bool(raw.isfinite().all()):
             count = int((~raw.isfinite()).sum())
             raise DataError(f"{name} has {count:,} values that are NaN or infinite: replace them")

@@ -42,7 +42,10 @@ def read_sound(
     length = len(samples) / own
     stop = length if seconds is None else start + seconds
     if not 0 <= start < stop <= length + 0.5 / own:
-        raise DataError(f"{path} is {length:g} s long: {start:g} to {stop:g} s is no part of it")
+        raise DataError(
+            f"{path} is {length:g} s long: {start:g} to {stop:g} s is no part of it; set "
+            "seconds to what there is, or to null for the rest"
+        )
     part = samples[round(start * own) : round(stop * own)]
     if rate is not None and len(part) > 1:
         part = recordings.resampled(part, own, rate, path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable
+from collections.abc import Iterable
 
 from torch import Tensor, nn
 from typing_extensions import override
@@ -22,9 +22,11 @@ class Injection(nn.Module):
     Args:
         first: coordinates -> what is added to the state.
         layers: coordinates -> what each layer takes, in order.
+
+    papers: Bai 2022 (thesis), eq. 8.5 and 8.6; scales as in the released code.
     """
 
-    def __init__(self, first: nn.Module, layers: list[nn.Module]) -> None:
+    def __init__(self, first: nn.Module, layers: Iterable[nn.Module]) -> None:
         super().__init__()
         self.first = first
         self.layers = nn.ModuleList(layers)
@@ -37,7 +39,9 @@ class Injection(nn.Module):
     @classmethod
     def fourier(cls, inputs: int, width: int, layers: int, scale: float) -> Injection:
         """sin(w x + phi) for all, w by `scale` / sqrt(`layers` + 1)."""
-        return cls._alike(lambda: FourierFilter(inputs, width, scale / _root(layers)), layers)
+        scale = scale / _root(layers)
+        first, *later = (FourierFilter(inputs, width, scale) for _ in range(layers + 1))
+        return cls(first, later)
 
     @classmethod
     def gabor(
@@ -55,12 +59,8 @@ class Injection(nn.Module):
     def sine(cls, inputs: int, width: int, layers: int, scale: float) -> Injection:
         """sin(V x + c), and U x + phi for the layers, by `scale` / sqrt(`layers` + 1)."""
         scale = scale / _root(layers)
-        later: list[nn.Module] = [Phases(inputs, width, scale) for _ in range(layers)]
+        later = [Phases(inputs, width, scale) for _ in range(layers)]
         return cls(FourierFilter(inputs, width, scale), later)
-
-    @classmethod
-    def _alike(cls, new: Callable[[], nn.Module], layers: int) -> Injection:
-        return cls(new(), [new() for _ in range(layers)])
 
 
 class Cell(nn.Module, abc.ABC):

@@ -118,7 +118,7 @@ class FilteredConfig(LayeredConfig):
 
     Args:
         filter: "fourier" or "gabor".
-        alpha: with `layers` + 1 below it the mean of gamma of Gabor filters at the start.
+        alpha: of Gabor filters; the mean of gamma at the start is `alpha` / (`layers` + 1).
         first_alpha: the same for the filter that is added to the state.
     """
 

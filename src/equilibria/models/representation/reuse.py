@@ -42,7 +42,7 @@ class Cache:
         self._states: Tensor | None = None  # (samples, ...)
         self._known = torch.zeros(samples, dtype=torch.bool)
         self._complete = False  # are all known?
-        self._own = False  # may the states be written to? They may be somebody's.
+        self._own = False  # may the states be overwritten? Those of a caller may not
 
     @property
     def bytes(self) -> int:
@@ -118,8 +118,9 @@ class Cache:
             before = before.clone()
         before.index_copy_(0, index.to(before.device), kept.to(before))
         self._states, self._own = before, True
-        self._known.index_fill_(0, index.to(self._known.device), True)
-        self._complete = self._complete or bool(self._known.all())
+        if not self._complete:  # else a GPU would be waited for in each step
+            self._known.index_fill_(0, index.to(self._known.device), True)
+            self._complete = bool(self._known.all())
 
     def forget(self, index: Tensor | None = None) -> None:
         """Drop what is known of samples, of all without an index.

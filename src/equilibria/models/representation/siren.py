@@ -6,6 +6,7 @@ import math
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 from typing_extensions import override
 
@@ -21,7 +22,8 @@ __all__ = ["SIREN"]
 class SIREN(Model):
     """h_0 = sin(omega (W_0 x + b_0)), h_i = sin(omega (W_i h_(i-1) + b_i)), Phi = W h + b.
 
-    At the start W_0 ~ U(-1, 1) / inputs, all others U(-1, 1) sqrt(6 / width) / omega.
+    At the start W_0 ~ U(-1, 1) / inputs, all others U(-1, 1) sqrt(6 / width) / omega. h_0 is
+    computed outside of autocast, for the reason given at `filters.Phases`.
 
     papers: Sitzmann et al. 2020, sec. 3.2 and the released code.
     """
@@ -47,6 +49,9 @@ class SIREN(Model):
         """
         self.refuse_carry(carry)
         h = check_coordinates(self.config, x, self.head.weight)
-        for layer in self.sines:
+        first, *others = self.sines
+        with torch.autocast(h.device.type, enabled=False):
+            h = (self.config.omega * first(h)).sin()
+        for layer in others:
             h = (self.config.omega * layer(h)).sin()
         return Prediction(self.head(h), ())

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, get_args
 
-from equilibria.solve import Anderson, Solver
+from equilibria.solve import NeuralSolver, Solver
 
 __all__ = ["Distillation"]
 
 MIXERS = Literal["gram", "pooled"]
 LOSSES = Literal["residual", "error"]
 WEIGHTS = Literal["increasing", "uniform", "last"]
+NORMALISED = Literal["shift", "softmax", "none"]
+PREDICTS = Literal["both", "alpha", "beta"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +25,9 @@ class Distillation:
 
         residual:  sum_k w_k log(||f(z_k) - z_k|| / ||f(z_k)||) + b ||z_0 - z*|| / ||z*||
         error:     a sum_k w_k ||z_k - z*|| / ||z*|| + b ||z_0 - z*|| / ||z*||
-                   + c / K sum_k ||G_k alpha_k|| / ||z*||
+                   + c sum_k ||G_k alpha_k|| / ||z*||
 
-    The second is the papers', with lengths relative to that of z*; c falls linearly to 5e-8 in the
+    The second is the papers', with lengths relative to that of z*. c falls linearly to 5e-8 in the
     first two fifths of the steps.
 
     Args:
@@ -38,15 +40,19 @@ class Distillation:
         mixer: "gram" (ours), "pooled" (the papers'), or None for Anderson's own weights.
         normalised, predicts: of the papers' mixer; see `PooledMixer`.
         loss: "residual" (ours) or "error".
-        weights: w_k, which sum to 1: "increasing" (in proportion to k), "uniform" or "last".
+        weights: w_k, which sum to 1 over k = 1, ..., K, and w_0 = 0: "increasing" (in proportion
+            to k), "uniform" or "last".
         error, start, mixed: a, b and c.
         budget: parameters that the start may have; None: 3 % of those of the layer's cell.
         lr: the learning rate of Adam, which falls to zero as a cosine in either part.
-        teacher: the classical solver that finds z*.
+        teacher: the classical solver that finds z*; samples that it does not solve teach nothing.
+            None: `Anderson(rtol=1e-4, max_evals=100)`, or where fewer than half of the samples
+            get that far, to a tenth of the layer's own tolerance, with a warning.
         seed: of the first weights and of the order of the batches.
 
     Raises:
         ValueError: a field is out of its range, or nothing is to be learned.
+        TypeError: a number of steps is not whole, or the teacher is no classical solver.
 
     Source:
         Bai 2022 (thesis), sec. 6.2.2; Bai, Koltun and Kolter 2022, appendix A. The loss on
@@ -59,8 +65,8 @@ class Distillation:
     history: int = 5
     initialiser: bool = True
     mixer: MIXERS | None = "gram"
-    normalised: Literal["shift", "softmax", "none"] = "shift"
-    predicts: Literal["both", "alpha", "beta"] = "both"
+    normalised: NORMALISED = "shift"
+    predicts: PREDICTS = "both"
     loss: LOSSES = "residual"
     weights: WEIGHTS = "increasing"
     error: float = 0.1
@@ -68,19 +74,27 @@ class Distillation:
     mixed: float = 1e-4
     budget: int | None = None
     lr: float = 1e-2
-    teacher: Solver = field(default_factory=lambda: Anderson(rtol=1e-4, max_evals=100))
+    teacher: Solver | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
         for name, least in (("start_steps", 0), ("steps", 0), ("horizon", 1), ("history", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}; got {getattr(self, name)}")
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name} must be a whole number; got {value!r}")
+            if value < least:
+                raise ValueError(f"{name} must be at least {least}; got {value}")
         for name in ("error", "start", "mixed"):
             if getattr(self, name) < 0:
                 raise ValueError(
                     f"{name} is a weight and must be 0 or more; got {getattr(self, name)}"
                 )
-        for name, known in (("loss", LOSSES), ("weights", WEIGHTS)):
+        for name, known in (
+            ("loss", LOSSES),
+            ("weights", WEIGHTS),
+            ("normalised", NORMALISED),
+            ("predicts", PREDICTS),
+        ):
             if getattr(self, name) not in get_args(known):
                 words = " or ".join(get_args(known))
                 raise ValueError(f"{name} must be {words}; got {getattr(self, name)}")
@@ -88,6 +102,12 @@ class Distillation:
             raise ValueError(f"mixer must be gram, pooled or None; got {self.mixer}")
         if not self.lr > 0:
             raise ValueError(f"lr must be positive; got {self.lr}")
+        if self.teacher is not None and (
+            not isinstance(self.teacher, Solver) or isinstance(self.teacher, NeuralSolver)
+        ):
+            raise TypeError(
+                f"teacher must be a classical solver such as eq.Anderson(); got {self.teacher!r}"
+            )
         if self.budget is not None and self.budget < 1:
             raise ValueError(f"budget must be at least 1 parameter; got {self.budget}")
         if not self.initialiser and self.mixer is None:
@@ -99,5 +119,5 @@ class Distillation:
         if self.weights == "increasing":
             return 2 * k / (K * (K + 1))
         if self.weights == "uniform":
-            return 1 / (K + 1)
+            return float(k > 0) / K
         return float(k == K)

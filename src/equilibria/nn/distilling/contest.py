@@ -82,6 +82,8 @@ class Outcome:
         worth: whether it is worth having: as many samples converge, in at most nine tenths of the
             evaluations.
         all: every contestant, by its name.
+        samples: with which start and mixer were to be learned and compared.
+        dropped: of these, without an equilibrium to learn from.
     """
 
     classical: Contestant
@@ -89,6 +91,17 @@ class Outcome:
     mixes: bool
     worth: bool
     all: Mapping[str, Contestant]
+    samples: int = 0
+    dropped: int = 0
+
+    @property
+    def fastest(self) -> Contestant:
+        """Of the classical ones of which as many samples converge as of any, that of least time."""
+        most = self.classical.converged
+        usual = [each for each in self.all.values() if each.learned is None]
+        return min(
+            (each for each in usual if each.converged >= most), key=lambda each: each.seconds
+        )
 
     @property
     def fewest(self) -> Contestant:
@@ -96,30 +109,34 @@ class Outcome:
         return _best(each for each in self.all.values() if each.learned is not None)
 
     def __str__(self) -> str:
-        before, after = self.classical, self.learned
-        name = type(before.solver).__name__
+        before, after, fastest = self.classical, self.learned, self.fastest
+        ratio = after.seconds / fastest.seconds
         figures = (
-            f"{after.mean:.1f} evaluations a sample in place of the {before.mean:.1f} of {name}, "
-            f"{after.seconds / before.seconds:.2f} times its time, "
+            f"{after.mean:.1f} evaluations a sample in place of the {before.mean:.1f} of "
+            f"{type(before.solver).__name__}, {'and' if ratio < 1 else 'but'} {ratio:.2f} times "
+            f"the time of the fastest classical solver, {type(fastest.solver).__name__}; "
             f"{100 * after.converged:.1f} % converged in place of {100 * before.converged:.1f} %"
         )
-        if self.worth:
-            return f"The learned solver takes {figures}."
-        return f"Not worth it: the learned solver takes {figures}."
+        said = "The learned solver" if self.worth else "Not worth it: the learned solver"
+        text = f"{said} takes {figures}."
+        if self.worth and ratio >= 1:
+            text += " It saves evaluations, but no time."
+        if self.dropped:
+            text += (
+                f" {self.dropped} of {self.samples} samples have no equilibrium and taught nothing."
+            )
+        return text
 
 
 def classical(like: Solver) -> dict[str, Solver]:
     """Return the classical solvers that a learned one competes with, with the tolerances and the
     limit of `like`, and itself."""
-    shared: Any = {
-        name: getattr(like, name) for name in ("rtol", "atol", "max_evals", "patience", "per_row")
-    }
     return {
         "the layer's own": like,
-        "Picard": Picard(**shared),
-        "Anderson": Anderson(history=5, **shared),
-        "AlternatingAnderson": AlternatingAnderson(history=6, **shared),
-        "Broyden": Broyden(**shared),
+        "Picard": Picard(**like.limits),
+        "Anderson": Anderson(history=5, **like.limits),
+        "AlternatingAnderson": AlternatingAnderson(history=6, **like.limits),
+        "Broyden": Broyden(**like.limits),
     }
 
 
@@ -130,29 +147,27 @@ def contest(
     like: Solver,
     horizon: int,
     rounds: int = ROUNDS,
+    history: int = 5,
 ) -> Outcome:
     """Let learned and classical solvers solve the same batches, in turns.
 
     Args:
-        layer: in eval mode; its `neural` is put back.
+        layer: in eval mode.
         learned: the weights. Without its mixer it competes too, at periods of 1 and 3.
         batches: tuples of the layer's inputs.
         like: gives the tolerances and the limit of all.
         horizon: of the learned solver.
         rounds: solves of each batch whose median time counts.
+        history: differences that the learned solver keeps; one more at a period of 3.
     """
     entries: dict[str, tuple[Solver, Learned | None]] = {
         name: (solver, None) for name, solver in classical(like).items()
     }
-    limits: Any = {
-        name: getattr(like, name) for name in ("rtol", "atol", "max_evals", "patience", "per_row")
-    }
-    history = getattr(learned.mixer, "history", 5)
-    plain = NeuralSolver(history=history, horizon=horizon, **limits)
+    plain = NeuralSolver(history=history, horizon=horizon, **like.limits)
     if learned.initialiser is not None:
         started = Learned(learned.initialiser, None)
         entries["start"] = plain, started
-        entries["start, period 3"] = replace(plain, history=6, period=3), started
+        entries["start, period 3"] = replace(plain, history=history + 1, period=3), started
     if learned.mixer is not None:
         entries["start and mixer" if learned.initialiser is not None else "mixer"] = plain, learned
     found = _measured(layer, entries, batches, rounds)
@@ -195,24 +210,19 @@ def _measured(
 ) -> dict[str, Contestant]:
     solutions: dict[str, list[Any]] = {name: [] for name in entries}
     seconds = dict.fromkeys(entries, 0.0)
-    before = layer.neural
-    try:
-        for inputs in batches:
-            times: dict[str, list[float]] = {name: [] for name in entries}
-            for turn in range(rounds):
-                for name, (solver, learned) in entries.items():
-                    layer.neural = learned
-                    with using(layer, eval_solver=solver):
-                        began = time.perf_counter()
-                        sol = layer(*inputs)
-                        wait(sol.status)
-                        times[name].append(time.perf_counter() - began)
-                    if not turn:
-                        solutions[name].append(sol)
-            for name, each in times.items():
-                seconds[name] += statistics.median(each)
-    finally:
-        layer.neural = before
+    for inputs in batches:
+        times: dict[str, list[float]] = {name: [] for name in entries}
+        for turn in range(rounds):
+            for name, (solver, learned) in entries.items():
+                with using(layer, eval_solver=solver, neural=learned):
+                    began = time.perf_counter()
+                    sol = layer(*inputs)
+                    wait(sol.status)
+                    times[name].append(time.perf_counter() - began)
+                if not turn:
+                    solutions[name].append(sol)
+        for name, each in times.items():
+            seconds[name] += statistics.median(each)
     return {
         name: Contestant(
             *entries[name],

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
+
+import torch
 
 from equilibria.nn.deq import DEQ
 from equilibria.nn.distilling.config import Distillation
 from equilibria.nn.distilling.contest import Outcome, contest
 from equilibria.nn.distilling.teacher import solve
 from equilibria.nn.distilling.training import Progress, train, untrained
+from equilibria.nn.modes import in_eval_mode
 from equilibria.nn.neural import Learned
-from equilibria.solve import NeuralSolver
+from equilibria.solve import AlternatingAnderson, NeuralSolver, Solver
+from equilibria.solve.tree import flatten
 
 __all__ = ["distil"]
 
@@ -43,8 +48,9 @@ def distil(
         batches: tuples of the layer's inputs, at least 2; all are kept in memory, with their
             equilibria.
         how: losses and steps; None for the defaults.
-        begin: weights to go on from, as for inputs that differ from those before; None for new
-            ones.
+        begin: weights to go on from, as for inputs that differ from those before, which are left
+            as they are: what is trained is a copy with its parts and their sizes, whatever `how`
+            says of these. None for new ones.
         progress: called after each step with its number, the number of all steps and the loss.
         changes: fields of `how` that differ, such as `steps=200`.
 
@@ -52,6 +58,7 @@ def distil(
         What the contest has shown; as a text, one sentence.
 
     Raises:
+        TypeError: `layer` is no `DEQ`; a batch is a tensor and not a tuple of inputs.
         ValueError: the rows of the batch are coupled; there are fewer than 2 batches; fewer than
             half of the samples have an equilibrium; the state has other axes than a learned start
             can have.
@@ -65,16 +72,17 @@ def distil(
         >>> print(outcome)
     """
     how = replace(how or Distillation(), **changes)
+    if not isinstance(layer, DEQ):
+        raise TypeError(
+            f"distil is of a DEQ, and was given a {type(layer).__name__}: of a model give its "
+            "equilibrium layer, such as model.deq"
+        )
     if layer.coupled:
         raise ValueError("a learned solver is of samples, and the rows of this layer are coupled")
     solver = layer.eval_solver or layer.solver
     if isinstance(solver, NeuralSolver):
-        solver = how.teacher.__class__(
-            rtol=solver.rtol, atol=solver.atol, max_evals=solver.max_evals
-        )
-    training = layer.training
-    layer.eval()
-    try:
+        solver = _classical(layer, solver)
+    with in_eval_mode(layer):
         pool = solve(layer, batches, how.teacher)
         if len(pool) < 2:
             raise ValueError(
@@ -82,14 +90,23 @@ def distil(
             )
         apart = pool[::HELD_OUT]
         rest = [each for index, each in enumerate(pool) if index % HELD_OUT]
-        learned = begin if begin is not None else untrained(layer, pool[0], how)
+        if begin is None:
+            learned = untrained(layer, pool[0], how)
+        else:
+            learned = copy.deepcopy(begin).to(flatten(pool[0].value)[0][0])
         learned.requires_grad_(True)
         train(learned, layer, rest, how, progress)
         learned.requires_grad_(False)
-        outcome = contest(layer, learned, [each.inputs for each in apart], solver, how.horizon)
-    finally:
-        layer.train(training)
+        held_out = [each.inputs for each in apart]
+        outcome = contest(layer, learned, held_out, solver, how.horizon, history=how.history)
     if outcome.worth:
         layer.neural = outcome.learned.learned
         layer.eval_solver = outcome.learned.solver
-    return outcome
+    kept = torch.cat([each.kept for each in pool])
+    return replace(outcome, samples=len(kept), dropped=int((~kept).sum()))
+
+
+def _classical(layer: DEQ, learned: NeuralSolver) -> Solver:
+    """The layer's own solver in place of a learned one, with that one's tolerances and limits."""
+    own = AlternatingAnderson() if isinstance(layer.solver, NeuralSolver) else layer.solver
+    return cast(Solver, replace(cast(Any, own), **learned.limits))

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from equilibria.nn.deq import DEQ
 from equilibria.nn.using import using
-from equilibria.solve import Solver, Status
-from equilibria.solve.tree import Tree
+from equilibria.solve import Anderson, Solver, Status
+from equilibria.solve.tolerance import Tolerance
+from equilibria.solve.tree import Shared, Tree
 
 __all__ = ["Solved", "solve"]
+
+USUAL = 1e-4
+TEACHER = Anderson(rtol=USUAL, max_evals=100)
+"""What solves where no teacher is named."""
+
+CLOSER = 10
+"""How many times closer than a layer's own tolerance an equilibrium to learn from must be, where
+`TEACHER` does not reach its own."""
+
+LEAST = 0.5
+"""The share of samples that must have an equilibrium."""
 
 
 @dataclass(frozen=True)
@@ -33,33 +47,95 @@ class Solved:
     value: Tree
     kept: Tensor
 
+    def teaching(self) -> Solved:
+        """Return the samples that are kept. Of one that has run away, a gradient of zero would
+        become NaN on its way back through what has overflowed."""
+        if bool(self.kept.all()):
+            return self
+        inputs = tuple(x if isinstance(x, Shared) else self._of(x) for x in self.inputs)
+        kept = self.kept[self.kept]
+        return Solved(inputs, self._of(self.own), self._of(self.value), kept)
 
-def solve(layer: DEQ, batches: Iterable[Sequence[Any]], teacher: Solver) -> list[Solved]:
+    def _of(self, tree: Tree) -> Tree:
+        return pytree.tree_map_only(Tensor, lambda x: x[self.kept], tree)
+
+
+def solve(layer: DEQ, batches: Iterable[Sequence[Any]], teacher: Solver | None) -> list[Solved]:
     """Return batches of a layer's inputs with the equilibria that a classical solver finds.
 
     Args:
         layer: in eval mode.
         batches: tuples of the layer's inputs.
-        teacher: the solver.
+        teacher: the solver; None for the usual one, see `Distillation`.
 
     Raises:
+        TypeError: a batch is a tensor and not a tuple of the layer's inputs.
         ValueError: there are no batches, or fewer than half of all samples converge.
+
+    Warns:
+        UserWarning: the usual teacher converges for fewer than half of the samples, and does so to
+            a tenth of the layer's own tolerance.
     """
-    found: list[Solved] = []
-    with torch.no_grad(), using(layer, eval_solver=teacher):
-        for each in batches:
-            inputs = tuple(each)
-            sol = layer(*inputs)
-            found.append(
-                Solved(inputs, layer.start(*inputs), sol.value, sol.status == Status.CONVERGED)
-            )
-    total = sum(len(each.kept) for each in found)
-    if not total:
+    several = [_tuple(each) for each in batches]
+    if not several:
         raise ValueError("there are no batches to learn a solver from")
-    kept = sum(int(each.kept.sum()) for each in found)
-    if 2 * kept < total:
+    by = TEACHER if teacher is None else teacher
+    found = _solved(layer, several, by)
+    looser = replace(TEACHER, rtol=_closer((layer.eval_solver or layer.solver).rtol))
+    if teacher is None and _share(found) < LEAST and looser != TEACHER:
+        again = _solved(layer, several, looser)
+        if _share(again) >= LEAST:
+            warnings.warn(
+                f"{100 * _share(found):.0f} % of the samples converge to {TEACHER.rtol} within "
+                f"{TEACHER.max_evals} evaluations, {100 * _share(again):.0f} % to {looser.rtol}, a "
+                "tenth of the layer's own tolerance: equilibria to that tolerance are learned from",
+                stacklevel=2,
+            )
+        by, found = looser, again
+    if _share(found) < LEAST:
+        kept, total = _kept(found)
         raise ValueError(
-            f"only {kept} of {total} samples have an equilibrium to learn from: {teacher} did not "
+            f"only {kept} of {total} samples have an equilibrium to learn from: {by} did not "
             "converge for the others. Try another teacher, more evaluations or a larger tolerance"
         )
     return found
+
+
+def _closer(tolerance: Tolerance) -> Tolerance:
+    """A tenth of a layer's tolerance, and no less than the usual teacher's."""
+    if isinstance(tolerance, dict):
+        return {name: max(each / CLOSER, USUAL) for name, each in tolerance.items()}
+    if isinstance(tolerance, tuple):
+        return tuple(max(each / CLOSER, USUAL) for each in tolerance)
+    return max(tolerance / CLOSER, USUAL)
+
+
+def _tuple(batch: Sequence[Any]) -> tuple[Any, ...]:
+    if isinstance(batch, Tensor):
+        raise TypeError(
+            "a batch is a tuple of the layer's inputs, and this is a tensor of the shape "
+            f"{tuple(batch.shape)}: give (x,) in place of x"
+        )
+    # A graph behind them would be held for as long as they are learned from.
+    return pytree.tree_map_only(Tensor, Tensor.detach, tuple(batch))
+
+
+@torch.no_grad()
+def _solved(layer: DEQ, batches: Sequence[tuple[Any, ...]], teacher: Solver) -> list[Solved]:
+    found: list[Solved] = []
+    with using(layer, eval_solver=teacher):
+        for inputs in batches:
+            sol = layer(*inputs)
+            start = layer.start(*inputs)
+            found.append(Solved(inputs, start, sol.value, sol.status == Status.CONVERGED))
+    return found
+
+
+def _kept(found: Sequence[Solved]) -> tuple[int, int]:
+    """How many samples have an equilibrium, of how many."""
+    return sum(int(each.kept.sum()) for each in found), sum(len(each.kept) for each in found)
+
+
+def _share(found: Sequence[Solved]) -> float:
+    kept, total = _kept(found)
+    return kept / total

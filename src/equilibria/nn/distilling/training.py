@@ -29,6 +29,7 @@ SHARE = 0.03  # of the cell's parameters, for a start
 LEAST = 5e-8  # what the weight of the mixed residual falls to
 
 
+@torch.enable_grad()
 def train(
     learned: Learned,
     layer: DEQ,
@@ -41,10 +42,17 @@ def train(
     Args:
         learned: the solver's weights.
         layer: in eval mode.
-        pool: batches, which are taken in turns.
+        pool: batches, which are taken in turns; of their samples, those that have a z*.
         how: losses and steps.
         progress: called after each step.
+
+    Raises:
+        ValueError: no sample has an equilibrium.
+        FloatingPointError: the gradient is not finite in more than half of the steps.
     """
+    lessons = [batch.teaching() for batch in pool if batch.kept.any()]
+    if not lessons:
+        raise ValueError("none of the samples to learn from has an equilibrium")
     generator = torch.Generator().manual_seed(how.seed)
     total = how.start_steps * (learned.initialiser is not None) + how.steps
     done = 0
@@ -59,12 +67,12 @@ def train(
         _descend(
             learned.initialiser,
             lambda batch, _: _distance(_started(learned, batch), batch),
-            *(pool, how.start_steps, how.lr, generator, tell),
+            *(lessons, how.start_steps, how.lr, generator, tell),
         )
     _descend(
         learned,
         lambda batch, share: _loss(learned, layer, batch, how, share),
-        *(pool, how.steps, how.lr, generator, tell),
+        *(lessons, how.steps, how.lr, generator, tell),
     )
 
 
@@ -119,10 +127,10 @@ def _descend(
         grads = torch.autograd.grad(loss, parameters, allow_unused=True)
         for parameter, grad in zip(parameters, grads, strict=True):
             parameter.grad = grad
-        if torch.isfinite(nn.utils.clip_grad_norm_(parameters, 1.0)):
-            optimiser.step()
-        else:  # an unrolled solve may overflow
-            skipped += 1
+        if not torch.isfinite(nn.utils.clip_grad_norm_(parameters, 1.0)):
+            skipped += 1  # an unrolled solve may overflow
+            optimiser.zero_grad()  # without gradients nothing moves
+        optimiser.step()
         schedule.step()
         tell(float(loss.detach()))
     if 2 * skipped > steps:
@@ -137,10 +145,10 @@ def _started(learned: Learned, batch: Solved) -> Rows:
 
 
 def _distance(leaves: Sequence[Tensor], batch: Solved) -> Tensor:
-    """The mean of ||z - z*|| / ||z*|| over the samples that have a z*."""
+    """The mean of ||z - z*|| / ||z*|| over samples that all have a z*."""
     goal = [leaf.flatten(1) for leaf in flatten(batch.value)[0]]
     apart = [leaf.flatten(1) - at for leaf, at in zip(leaves, goal, strict=True)]
-    return (length(apart) / length(goal).clamp_min(TINY))[batch.kept].mean()
+    return (length(apart) / length(goal).clamp_min(TINY)).mean()
 
 
 def _loss(learned: Learned, layer: DEQ, batch: Solved, how: Distillation, share: float) -> Tensor:
@@ -158,22 +166,24 @@ def _loss(learned: Learned, layer: DEQ, batch: Solved, how: Distillation, share:
     loss = (
         how.start * _distance(z, batch) if learned.initialiser is not None else z[0].new_zeros(())
     )
-    decay = max(1 - share / 0.4, LEAST / how.mixed) if how.mixed else 0.0
+    decay = max(1 - share / 0.4, min(1.0, LEAST / how.mixed)) if how.mixed else 0.0
     z = layout.rows(z)
     for k in range(how.horizon + 1):
+        if how.loss == "error" and k:
+            loss = loss + how.error * how.weight(k) * _distance(layout.leaves(z), batch)
+            if k == how.horizon:
+                break  # f(z_K) is not asked for
         at = unflatten(layout.leaves(z), spec)
         image = layout.rows(flatten(f(at, *operands))[0])
         residual = stepper.residual(image, z)
         size = length(residual)
         if how.loss == "residual":
             relative = size / length(image).clamp_min(TINY)
-            loss = loss + how.weight(k) * relative[batch.kept].clamp_min(1e-12).log().mean()
-        elif k:
-            loss = loss + how.error * how.weight(k) * _distance(layout.leaves(z), batch)
+            loss = loss + how.weight(k) * relative.clamp_min(1e-12).log().mean()
         if k == how.horizon:
             break
         z = stepper.step(Point(z, image, residual, size))
         if how.loss == "error" and stepper.mixed is not None:
-            mixed = (stepper.mixed / goal)[batch.kept].mean()
-            loss = loss + how.mixed * decay / how.horizon * mixed
+            mixed = (stepper.mixed / goal).mean()
+            loss = loss + how.mixed * decay * mixed
     return loss

@@ -13,6 +13,7 @@ from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import _SpectralNorm
 
 from equilibria.nn.init.fill import Maps
+from equilibria.nn.modes import in_eval_mode
 
 __all__ = ["RecurrentWeight", "joint_gain", "set_weights"]
 
@@ -39,14 +40,8 @@ class RecurrentWeight:
         if not parametrize.is_parametrized(self.layer, self.name):
             return getattr(self.layer, self.name).detach()
         # In training, dropout would draw a mask, and torch's spectral norm move its vectors.
-        steps = _steps(self.layer, self.name)
-        modes = [(module, module.training) for module in steps.modules()]
-        try:
-            steps.eval()
+        with in_eval_mode(_steps(self.layer, self.name)):
             return getattr(self.layer, self.name).detach()
-        finally:
-            for module, training in modes:
-                module.training = training
 
     @torch.no_grad()
     def set(self, value: Tensor) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -29,9 +29,24 @@ class Guess(nn.Module, abc.ABC):
         rank: width of the bottleneck.
     """
 
+    axes: ClassVar[str]
+    """Of a state, with a name for the features."""
+
     def __init__(self, inputs: int, outputs: int, rank: int) -> None:
         super().__init__()
         self.sizes = {"inputs": inputs, "outputs": outputs, "rank": rank}
+
+    def check(self, u: Tensor, like: Tensor) -> None:
+        """Raise ValueError if this was made for another injection, or another leaf of a state."""
+        for what, tensor in (("inputs", u), ("outputs", like)):
+            axes, size = self.axes.split(", "), self.sizes[what]
+            if tensor.ndim != len(axes) or tensor.shape[axes.index("features")] != size:
+                name = "an injection" if what == "inputs" else "a state"
+                shape = self.axes.replace("features", str(size))
+                raise ValueError(
+                    f"the learned start is made for {name} ({shape}), and was given "
+                    f"{tuple(tensor.shape)}: it was distilled from another cell"
+                )
 
     @abc.abstractmethod
     def forward(self, u: Tensor, like: Tensor) -> Tensor:
@@ -44,6 +59,8 @@ class SequenceGuess(Guess):
     Source:
         Bai 2022 (thesis), eq. 6.2.
     """
+
+    axes = "batch, time, features"
 
     def __init__(self, inputs: int, outputs: int, rank: int) -> None:
         super().__init__(inputs, outputs, rank)
@@ -64,6 +81,8 @@ class ImageGuess(Guess):
     its initialiser of images open.
     """
 
+    axes = "batch, features, height, width"
+
     def __init__(self, inputs: int, outputs: int, rank: int) -> None:
         super().__init__(inputs, outputs, rank)
         self.narrow = nn.Conv2d(inputs, rank, 1)
@@ -81,18 +100,24 @@ class ImageGuess(Guess):
 class DenseGuess(Guess):
     """W ReLU(V u + b), states (batch, entries)."""
 
+    axes = "batch, features"
+
     def __init__(self, inputs: int, outputs: int, rank: int) -> None:
         super().__init__(inputs, outputs, rank)
         self.narrow = nn.Linear(inputs, rank)
         self.widen = _zero(nn.Linear(rank, outputs))
 
     @override
-    def forward(self, u: Tensor, like: Tensor) -> Tensor:
-        if u[0].numel() != self.narrow.in_features:
+    def check(self, u: Tensor, like: Tensor) -> None:
+        if u[0].numel() != self.sizes["inputs"]:  # of any axes
             raise ValueError(
-                f"the learned start is of {self.narrow.in_features} inputs, and has been given "
+                f"the learned start is of {self.sizes['inputs']} inputs, and has been given "
                 f"{tuple(u.shape[1:])}: a dense layer has one size"
             )
+        super().check(u.flatten(1), like)
+
+    @override
+    def forward(self, u: Tensor, like: Tensor) -> Tensor:
         return self.widen(F.relu(self.narrow(u.flatten(1))))
 
 
@@ -130,6 +155,8 @@ class Initialiser(nn.Module):
                 f"the learned start is of {len(self.guesses)} tensors, and the state has "
                 f"{len(leaves)}: it was distilled from another cell"
             )
+        for leaf, guess in zip(leaves, self.parts, strict=True):
+            guess.check(u, leaf)
         pairs = zip(leaves, self.guesses, strict=True)
         return unflatten([leaf + guess(u, leaf).to(leaf.dtype) for leaf, guess in pairs], spec)
 

@@ -27,7 +27,8 @@ class GramMixer(nn.Module):
     with zeros, so that untrained it is Anderson.
 
     Args:
-        history: differences, the m of the papers.
+        history: differences, the m of the papers; of a solver that keeps more, the older ones have
+            Anderson's weights.
         hidden: units of the one hidden layer.
         reach: bound of |u|.
     """
@@ -48,7 +49,8 @@ class GramMixer(nn.Module):
 
     def mix(self, seen: Seen) -> tuple[Tensor, Tensor | None]:
         """Return the weights of the differences, and None: it does not damp."""
-        s = seen.gamma.shape[1]
+        stored = seen.gamma.shape[1]
+        s = min(stored, self.history)
         diagonal = seen.factor.diagonal(dim1=1, dim2=2)
         by_slot = [
             seen.cosines,
@@ -57,12 +59,12 @@ class GramMixer(nn.Module):
             (diagonal / seen.lengths.clamp_min(1e-30)).clamp_min(1e-8).log() / 4,
             torch.ones_like(seen.gamma),
         ]
-        missing = self.history - s
         left = (seen.left / seen.size).clamp_min(1e-8).log() / 4
-        columns = [F.pad(each, (0, missing)) for each in by_slot]
+        columns = [F.pad(each[:, :s], (0, self.history - s)) for each in by_slot]
         columns.append(torch.stack([left, seen.fall.to(left.dtype) / 8], 1))
         features = torch.cat(columns, 1).to(self.hidden.weight.dtype).clamp(-8, 8)
         u = self.reach * torch.tanh(self.out(F.relu(self.hidden(features))))[:, :s] / s**0.5
+        u = F.pad(u, (0, stored - s))
         white = seen.left.unsqueeze(1) * u.to(seen.gamma.dtype)
         return seen.gamma + linalg.solve_lower_transposed(seen.factor, white), None
 
@@ -77,8 +79,8 @@ class PooledMixer(nn.Module):
     Args:
         features: kept of each residual, all leaves together.
         hidden: channels of the convolutions, which the thesis leaves open.
-        normalised: "shift" as above, "softmax", or "none", the ablation of Figure 6.7a, where the
-            newest iterate takes what is missing of 1.
+        normalised: "shift" as above, "softmax", or "none": the newest iterate takes what is missing
+            of 1. In Figure 6.7a nothing does, but a step made of differences has weights of sum 1.
         predicts: "both", or "alpha" or "beta" alone, the ablations of Figure 6.8: the other one is
             Anderson's, which for beta is 1.
 
@@ -108,7 +110,16 @@ class PooledMixer(nn.Module):
         nn.init.zeros_(self.second.bias)
 
     def pool(self, residual: Rows, layout: Layout | None) -> Tensor | None:
-        """Return the pooled residual `(samples, features)`."""
+        """Return the pooled residual `(samples, features)`.
+
+        Raises:
+            ValueError: the rows of the batch are coupled.
+        """
+        if layout is not None and layout.coupled is not False:
+            raise ValueError(
+                "PooledMixer is for samples of one row each, and the rows of this batch are "
+                "coupled: use a GramMixer"
+            )
         leaves = residual if layout is None else layout.leaves(residual)
         return torch.cat([pooled(leaf) for leaf in leaves], 1)
 

@@ -9,7 +9,8 @@ It is a safetensors file with one entry of metadata, `inr`, whose value is JSON:
     model       name and config of the network
     solver      name and settings of its solver; null of an explicit network
     bits        of an entry of a large matrix, see `weights.narrowed`
-    quality     PSNR in dB on the grid of the signal, {"psnr": 38.2}; of a shape {"iou": .97}
+    quality     PSNR in dB on the grid of the signal, {"psnr": 38.2}; of a shape {"iou": .97,
+                "noise": .02}, at points that lie so far from its surface
     converged   share of the solves on that grid that converged; null of an explicit network
     evaluations mean over these
     checksum    SHA-256 of the tensors
@@ -18,6 +19,7 @@ It is a safetensors file with one entry of metadata, `inr`, whose value is JSON:
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,7 +78,8 @@ class Contents:
         weights: float32, as they are stored: rounding included.
         bits: of an entry of a large matrix: 8, 16 or 32.
         name: of the file that was encoded.
-        quality: `{"psnr": ...}` in dB, of a shape `{"iou": ...}`, on the grid that was encoded.
+        quality: `{"psnr": ...}` in dB, of a shape `{"iou": ..., "noise": ...}`, on the grid that
+            was encoded, or at points that lie so far from the surface.
         converged: share of the solves there that converged; None of an explicit network.
         evaluations: of a solve there, on average; None likewise.
         library: version of equilibria that wrote it.
@@ -209,6 +212,9 @@ def _contents(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> Conten
     for name, value in numbers.items():
         if not isinstance(value, int | float | None):
             raise ValueError(f"{name} is {value!r}")
+    noise = about["quality"].get("noise", 0.0)
+    if noise is None or not 0 <= noise < math.inf:
+        raise ValueError(f"quality.noise is {noise!r}")
     return Contents(
         field=field_of(about["field"]),
         network=network,

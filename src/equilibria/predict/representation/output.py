@@ -11,11 +11,10 @@ import torch
 from equilibria.data.replace import replace_file, write_folder
 from equilibria.data.signals import Field, Points, ShapeField, surface, write_mesh, write_sound
 from equilibria.data.signals.extras import needed
-from equilibria.data.signals.image import pixels_of
+from equilibria.data.signals.image import pixels_of, png_of
 from equilibria.predict.flow import video
 from equilibria.predict.representation.decoder import Decoded
 from equilibria.predict.representation.file import InrError
-from equilibria.predict.representation.pictures import png
 
 __all__ = ["ENDINGS", "Gathered", "check", "held_bytes"]
 
@@ -47,6 +46,10 @@ def check(path: Path, field: Field | ShapeField) -> None:
         raise InrError(f"pictures are grey or RGB, and this {kind} has {field.channels} channels")
     if ending == ".mp4":
         video.check_written(path)
+
+
+LOUD = 0.01
+"""How far above 1 a sample counts as one that is cut: a fit of a full-scale sound overshoots."""
 
 
 class Gathered:
@@ -96,6 +99,14 @@ class Gathered:
                 self.evals[place], self.settled[place] = part.evals.numpy(), part.settled.numpy()
         return self
 
+    @property
+    def loud(self) -> int:
+        """Samples of a sound that are larger in size than 1, what a file of integers can hold."""
+        if not isinstance(self.field, Field) or self.field.kind != "sound":
+            return 0
+        # A full-scale sound is fitted to within its error.
+        return int((np.abs(self.values) * self.field.high > 1 + LOUD).sum())
+
     def write(self, path: Path, rate: float | None = None) -> None:
         """Write the file, whole or not at all; see `ENDINGS`.
 
@@ -112,9 +123,9 @@ class Gathered:
         elif field.kind == "sound":
             write_sound(path, torch.from_numpy(values), field, rate)
         elif field.kind == "image":
-            replace_file(path, png(values))
+            replace_file(path, png_of(values))
         elif not path.suffix:
-            write_folder(path, {f"{k:06}.png": png(each) for k, each in enumerate(values)})
+            write_folder(path, {f"{k:06}.png": png_of(each) for k, each in enumerate(values)})
         else:
             frames = (_channels_first(each) for each in values)
             video.write(path, frames, rate or field.rate or 15.0)

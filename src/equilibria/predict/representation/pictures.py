@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from equilibria.data.signals import Field
+from equilibria.data.signals.image import png_of as png
+from equilibria.data.signals.photographs import GREY
 from equilibria.report.flow_colours import flow_colours
 
 __all__ = [
@@ -23,9 +23,6 @@ __all__ = [
 
 PERCENT = 99.0
 """Of the sizes in a picture, the percentile that is its scale."""
-
-LUMA = (0.299, 0.587, 0.114)
-"""Shares of red, green and blue in grey (ITU-R BT.601)."""
 
 UNSETTLED = (255, 0, 0)
 """What did not converge, in red."""
@@ -48,7 +45,7 @@ def per_pixel(derivative: Tensor, field: Field, order: int) -> np.ndarray:
     """
     steps = torch.tensor([2 / (n - 1) for n in field.shape], dtype=torch.float64)
     levels = derivative.double() * (field.high - field.low) / 2
-    shares = torch.tensor(LUMA if field.channels == 3 else (1 / field.channels,) * field.channels)
+    shares = torch.tensor(GREY if field.channels == 3 else (1 / field.channels,) * field.channels)
     if order == 1:
         return torch.einsum("...ci,c,i->...i", levels, shares.double(), steps).float().numpy()
     curved = levels.diagonal(dim1=-2, dim2=-1)
@@ -60,15 +57,6 @@ def scale_of(sizes: np.ndarray) -> float:
     known = np.abs(sizes[np.isfinite(sizes)])
     found = float(np.percentile(known, PERCENT)) if known.size else 0.0
     return found or 1.0
-
-
-def png(pixels: np.ndarray) -> bytes:
-    """Pixels, uint8 ``(height, width, 1 or 3)``, as a PNG file."""
-    from PIL import Image
-
-    file = io.BytesIO()
-    Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(file, "PNG")
-    return file.getvalue()
 
 
 def gradient_colours(slopes: np.ndarray, scale: float) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -94,6 +94,11 @@ class Solver(Limits, abc.ABC):
     def finest(self) -> float:
         """The relative tolerance; of several, the smallest that is not 0."""
         return finest(self.rtol)
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """The fields that every solver has, as options of another one."""
+        return {field.name: getattr(self, field.name) for field in fields(Solver)}
 
     def like(self, state: object) -> Solver:
         """This method with its tolerances in the order of a state's leaves.

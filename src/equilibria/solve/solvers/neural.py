@@ -15,6 +15,8 @@ from equilibria.solve.solvers.anderson import ROOM, Acceleration, AndersonSteppe
 from equilibria.solve.solvers.base import Point, Solver, Stepper, check_at_least, check_whole
 
 SMALLEST = 1e-30
+"""A length that is divided by, or of which a logarithm is taken, at least."""
+
 ROUNDING = 1e-6
 """Of ||g||: what is left of it by Anderson's weights, at least."""
 
@@ -33,7 +35,7 @@ class NeuralSolver(Acceleration):
       `fallback` evaluations;
     - the mixed residual ||G alpha|| is at most sqrt(1 + `trust`^2) times that by `Anderson`'s
       weights, which make it least;
-    - a start whose residual is larger than that of zeros is dropped for zeros;
+    - a learned start whose relative residual is above 1, that of zeros, is dropped for zeros;
     - status and residual are measured as those of any other solver.
 
     Where there are mixing weights, `stats.choices` has the evaluations of each sample by these,
@@ -123,7 +125,7 @@ class Mixer(Protocol):
 
     def mix(self, seen: Seen) -> tuple[Tensor, Tensor | None]:
         """The weights of the differences `(samples, s)`, which stand in gamma's place, and beta
-        `(samples,)`; None for 1."""
+        `(samples,)`, by which the solver's damping is multiplied; None for 1."""
         ...
 
 
@@ -244,10 +246,10 @@ class NeuralStepper(AndersonStepper):
         out = self.moves.combine(gamma, 0, onto=plain, scale=-1.0)
         if beta is None:
             return out
-        # z + beta g = f + (beta - 1) g, with the mixed residual for g
+        # With a damping d, `out` is z + d g, both mixed; z + beta d g is wanted.
         beta = torch.where(sound, beta, 1.0).to(self.dtype)
         mixed = self.residuals.combine(gamma, ROOM, onto=now.residual, scale=-1.0)
-        return add_scaled(out, beta - 1, mixed)
+        return add_scaled(out, self.neural.damping * (beta - 1), mixed)
 
     def _trusted(self, apart: Tensor, seen: Seen) -> tuple[Tensor, Tensor]:
         """The correction d of Anderson's weights as far as it is trusted, and |L^T d|, by which the

@@ -21,7 +21,7 @@ __all__ = ["SignalRepresentation"]
 
 @dataclass(frozen=True, kw_only=True)
 class SignalRepresentation(TaskConfig):
-    """Which value has a signal at a point? One network learns one signal, the whole of it.
+    """What value does a signal have at a point? One network learns one signal, the whole of it.
 
     Coordinates and values lie in [-1, 1]. Images, sounds and films are trained with the mean
     squared error, shapes with the logistic loss of being inside.

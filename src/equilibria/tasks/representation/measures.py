@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from equilibria.data.signals.measure import decibels
 from equilibria.metric import Metric, Sums
 
 __all__ = ["CUBE_IOU", "SURFACE_IOU", "deviations", "errors", "fitted_psnr", "inside", "psnr"]
@@ -25,7 +26,7 @@ def psnr(peak: float, description: str) -> Metric:
 
     def figure(sums: Sums) -> float:
         squares, count = sums["squares"], sums["counts"]
-        each = [_decibels(s / n, peak) for s, n in zip(*_plain(squares, count), strict=True) if n]
+        each = [decibels(s / n, peak) for s, n in zip(*_plain(squares, count), strict=True) if n]
         return sum(each) / len(each) if each else math.nan
 
     return _metric(figure, f"{_PSNR}{description}")
@@ -39,7 +40,7 @@ def fitted_psnr(peak: float) -> Metric:
         if not count:
             return math.nan
         mean = sums["difference"] / count
-        return _decibels(float((sums["square"] / count - mean.square()).mean()), peak)
+        return decibels(float((sums["square"] / count - mean.square()).mean()), peak)
 
     return _metric(
         figure, f"{_PSNR}, after the constant that a gradient leaves free has been added."
@@ -56,10 +57,6 @@ def _metric(figure: Callable[[Sums], float], description: str) -> Metric:
         spec=".2f",
         unit=" dB",
     )
-
-
-def _decibels(error: float, peak: float) -> float:
-    return math.inf if error <= 0 else 10 * math.log10(peak**2 / error)
 
 
 def _plain(*tensors: Tensor) -> list[list[float]]:
@@ -123,7 +120,7 @@ SURFACE_IOU = Metric(
     figure=_iou("near"),
     label="IoU near the surface",
     description="Intersection over union of the shape and of what is taken for it, on points near "
-    "the surface: it tells fine detail.",
+    "the surface, where fine detail shows.",
     higher_is_better=True,
     scale=100.0,
     spec=".2f",

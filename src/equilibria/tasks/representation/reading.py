@@ -15,7 +15,7 @@ from equilibria.data.signals.photographs import GREY
 if TYPE_CHECKING:
     from equilibria.tasks.representation.config import SignalRepresentation
 
-__all__ = ["Found", "read"]
+__all__ = ["Found", "coloured", "read"]
 
 _FOR = {
     "size": ("image", "film"),
@@ -102,7 +102,7 @@ def _of_set(config: SignalRepresentation, name: str, data_dir: Path | None) -> F
         _check(config, signal.field.kind, name, ("rate", "start", "seconds", "frames"))
         signal = _sized(signal, config)
     if config.channels is not None:
-        signal = _coloured(signal, config.channels)
+        signal = coloured(signal, config.channels)
     return Found(signal, whole.title)
 
 
@@ -126,9 +126,9 @@ def _of_file(config: SignalRepresentation, path: Path) -> Signal | Shape:
         if config.frames is not None and signal.field.shape[0] < config.frames:
             raise DataError(
                 f"{path} has {signal.field.shape[0]} frames from frame {first} on, and "
-                f"{config.frames} are asked for"
+                f"{config.frames} are asked for: set task.frames to that, or to null for all"
             )
-    return signal if config.channels is None else _coloured(signal, config.channels)
+    return signal if config.channels is None else coloured(signal, config.channels)
 
 
 def _check(config: SignalRepresentation, kind: str, name: str, never: tuple[str, ...] = ()) -> None:
@@ -164,8 +164,13 @@ def _sides(signal: Signal, longer: int) -> tuple[int, int]:
     return max(2, round(share * high)), max(2, round(share * wide))
 
 
-def _coloured(signal: Signal, channels: int) -> Signal:
-    """An image or a film in grey or in RGB."""
+def coloured(signal: Signal, channels: int) -> Signal:
+    """Return an image or a film in grey or in RGB.
+
+    Args:
+        signal: with 1 or 3 channels.
+        channels: 1 or 3.
+    """
     own = signal.field.channels
     if own == channels:
         return signal

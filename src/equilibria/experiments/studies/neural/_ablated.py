@@ -42,7 +42,7 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "the papers', no loss of alpha": {**PAPER, "mixed": 0.0},
     "the papers', w uniform": {**PAPER, "weights": "uniform"},
     "the papers', w last": {**PAPER, "weights": "last"},
-    "the papers', alpha not normalised": {**PAPER, "normalised": "none"},
+    "the papers', the rest of alpha to the last iterate": {**PAPER, "normalised": "none"},
     "the papers', alpha by softmax": {**PAPER, "normalised": "softmax"},
     "the papers', alpha alone": {**PAPER, "predicts": "alpha"},
     "the papers', beta alone": {**PAPER, "predicts": "beta"},
@@ -61,21 +61,22 @@ ALONE: Mapping[str, Any] = {"trust": None, "fallback": 1000}
 
 def ablated(context: Context) -> dict[str, Any]:
     """After `HORIZON` evaluations the relative `residual` and `error`, geometric means over test
-    samples; `accuracy` after `STOPPED`, of all of the test split."""
+    samples; `accuracy` after `STOPPED`, of all of the test split; `seconds` of learning, None
+    where nothing is learned."""
     name = str(context.factors["variant"])
     if name == "Anderson":
         found = distilled(context.run)
-        by, fields = contestants(found)["Anderson"], {}
+        by, fields, seconds = contestants(found)["Anderson"], {}, None
     else:
         found = distilled(context.run, steps=STEPS, **VARIANTS[name])
         by = next(each for n in (MIXING, "mixer", "start") if (each := found.outcome.all.get(n)))
-        fields = ALONE if name.startswith("the papers'") else {}
+        fields, seconds = ALONE if name.startswith("the papers'") else {}, found.seconds
     by = replace(by, solver=replace(cast(Any, by.solver), **fields))
     return {
         "residual": _mean(traced(found, by, HORIZON)[-1]),
         "error": _mean(_errors(found, by)),
         "accuracy": _accuracy(context, found, by),
-        "seconds": found.seconds,
+        "seconds": seconds,
     }
 
 

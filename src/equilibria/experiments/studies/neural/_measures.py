@@ -127,7 +127,8 @@ def _speeds(found: Distilled, size: int, enough: Mapping[str, int]) -> Iterator[
 
 
 def contestants(found: Distilled) -> dict[str, Contestant]:
-    """Return the solvers of a contest by name, without the layer's own, which is one of them."""
+    """Return the solvers of a contest by name, without the layer's own: that of each subject is an
+    `AlternatingAnderson` too, of a shorter history."""
     return {n: each for n, each in found.outcome.all.items() if n != "the layer's own"}
 
 

@@ -14,6 +14,7 @@ from equilibria.experiments.studies.jacobian import _images as images
 from equilibria.experiments.study import Scale
 from equilibria.experiments.training import Trained, Training
 from equilibria.models import EquilibriumModel
+from equilibria.nn import using
 from equilibria.nn.distilling import Distillation, Outcome, distil
 from equilibria.nn.neural import Learned
 from equilibria.solve import Solver
@@ -139,10 +140,5 @@ def solving(
         learned: the solver's weights; None of a classical one.
         fields: of the solver that are others.
     """
-    layer = model.deq
-    before = layer.neural, layer.eval_solver
-    layer.neural, layer.eval_solver = learned, replace(cast(Any, solver), **fields)
-    try:
+    with using(model, eval_solver=replace(cast(Any, solver), **fields), neural=learned):
         yield
-    finally:
-        layer.neural, layer.eval_solver = before

@@ -22,7 +22,7 @@ STARTS = {
 
 
 def point(filters: str, scale: Scale) -> Point:
-    """Return the point of a training that is probed all ten steps."""
+    """Return the point of a training that is probed every ten steps."""
     size, network = {"cpu": (64, "implicit 1L-256D"), "gpu": (512, "implicit 1L-512D")}[scale]
     frequencies = str(size / (2 if filters == "sines" else 1))
     words = f"--task.size {size} --model.scale {frequencies} --epochs 100 --epoch_steps 10".split()
@@ -40,7 +40,7 @@ STUDY = Study(
     item="Figure 8.3",
     title="States of the step before",
     description="Evaluations to the equilibrium from the states that a training keeps.",
-    note="camera at 64 x 64 pixels, recipe image: one evaluation in each step. Counted after each "
+    note="camera at 64 x 64 pixels, recipe image: one evaluation in each step. Counted after every "
     "ten steps, for the weights of the next one: evaluations of f by fixed-point iteration until "
     "||f(z) - z|| <= .01 ||f(z)||, one norm over all pixels as in the thesis, or of each pixel.",
     points=lambda scale: [point(filters, scale) for filters in FILTERS],

@@ -1,0 +1,38 @@
+"""The learned solver of a run."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from equilibria.tasks.feed import Batch
+from equilibria.train import neural
+
+
+class Elsewhere(nn.Module):
+    """Looks like a model, on a device that is not the data's, and has no numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deq = nn.Linear(4, 4, device="meta")
+
+    def forward(self, inputs: dict[str, Tensor], carry: Any) -> SimpleNamespace:
+        assert carry is None or carry.device.type == "meta"
+        return SimpleNamespace(carry=self.deq(inputs["x"]))
+
+
+class Stream:
+    streams = True
+
+    def batches(self, split: str, batch_size: int) -> list[Batch]:
+        return [Batch({"x": torch.ones(batch_size, 4)}, None, begins=not k) for k in range(3)]
+
+
+def test_inputs_are_collected_where_the_model_is() -> None:
+    found = neural.inputs_of(
+        cast(Any, Elsewhere()), cast(Any, Stream()), batches=2, batch_size=5, seed=0, other=True
+    )
+    assert [[(x.device.type, x.shape) for x in inputs] for inputs in found] == 2 * [
+        [("meta", (5, 4))]
+    ]
