@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from equilibria.models import Model
 from equilibria.nn.using import layers
 from equilibria.solve import private
+from equilibria.train.processes import any_of
 from equilibria.train.recipe import Parallel
 
 __all__ = ["Sharding", "extent"]
@@ -92,7 +93,8 @@ class Sharding:
         self.mesh = init_device_mesh(accelerator.device.type, shape, mesh_dim_names=names)
         self.model, self.keep = model, keep or not private.gathers_for_dataclasses()
         found = list(layers(model).values())
-        inner = found if found and not _used_outside(found, trial) else []
+        outside = any_of(accelerator, bool(found) and _used_outside(found, trial))
+        inner = [] if outside else found
         for layer in inner:
             fully_shard(layer, mesh=self.mesh, reshard_after_forward=not self.keep)
         fully_shard(model, mesh=self.mesh, reshard_after_forward=False)
