@@ -14,13 +14,13 @@ from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from equilibria.models import Model, ModelConfig
-from equilibria.tasks import ImageClassification, LanguageModelling, Task
+from equilibria.tasks import Batch, ImageClassification, LanguageModelling, Task
 from equilibria.tasks.nodes import NodeTask
 from equilibria.tasks.whole_graphs import GraphTask
 from equilibria.train.config import ConfigError, as_chosen
 from equilibria.train.recipe import Recipe
 
-__all__ = ["Reads", "reads"]
+__all__ = ["Reads", "reads", "reads_of"]
 
 WORDS = {"ptb": 10_000, "wikitext2": 33_278, "wikitext103": 267_735}
 """Vocabularies of the texts with a name, in words: Merity et al. 2017, Table 1."""
@@ -129,37 +129,47 @@ def _images(config: Any, task: ImageClassification) -> Reads:
 
 
 def _of_data(recipe: Recipe, task: Task) -> Reads:
-    refusal = ConfigError(
-        f"{type(recipe.task).__name__} has batches that are not samples side by side, and what "
-        "their steps need does not follow from their number: measure it with `equilibria memory "
-        "RUN`"
-    )
     if isinstance(task, NodeTask | GraphTask):
-        raise refusal
-    batch = task.feed(2, recipe.seed).batch(0)
-    leaves = [x for x in pytree.tree_leaves((batch.inputs, batch.targets)) if isinstance(x, Tensor)]
-    if any(x.ndim == 0 or len(x) != 2 for x in leaves):
-        raise refusal
-    one = pytree.tree_map_only(Tensor, lambda x: x[:1], (batch.inputs, batch.targets))
-    config = task.complete(recipe.model)
-    cutoffs = getattr(config, "cutoffs", ())
+        raise _refusal(task)
+    return reads_of(recipe.model, task, task.feed(2, recipe.seed).batch(0))
+
+
+def reads_of(model: ModelConfig, task: Task, batch: Batch) -> Reads:
+    """Return what a step of a task reads, by one of its batches.
+
+    Raises:
+        ConfigError: its tensors are not samples side by side.
+        ValueError: the model does not fit the data.
+    """
+    both, rows = (batch.inputs, batch.targets), batch.samples
+    leaves = [x for x in pytree.tree_leaves(both) if isinstance(x, Tensor)]
+    if batch.numbers is not None or any(x.ndim == 0 or len(x) != rows for x in leaves):
+        raise _refusal(task)
+    one = pytree.tree_map_only(Tensor, lambda x: x[:1], both)
+    config = cast(Any, task.complete(model))
     shares: tuple[float, ...] = ()
-    if cutoffs:
-        sample = task.sample("train", 64).inputs
-        shares = _shares(sample, (0, *cutoffs, cast(Any, config).vocabulary))
+    if cutoffs := getattr(config, "cutoffs", ()):
+        shares = _shares(batch.inputs, (0, *cutoffs, config.vocabulary))
     # One unit of a sample is what the loss is a mean over: an image, but each token of a text.
-    texts = task.unit == "tokens"
-    images = "Image" in type(recipe.task).__name__
+    texts, images = task.unit == "tokens", "Classification" in type(task).__name__
+    images = images and task.unit == "samples" and all(x.ndim == 4 for x in leaves[:1])
     return Reads(
         config,
         one,
         task.loss,
-        "tokens" if texts else "images" if images else "samples",
+        "tokens" if texts else "images" if images or task.unit == "pixels" else "samples",
         task.units(one[1]) if texts else 1,
         task.streams,
         shares,
-        f"a batch of {task.source or type(recipe.task).__name__}",
+        f"a batch of {task.source or type(task).__name__}",
         task.auxiliary,
+    )
+
+
+def _refusal(task: Task) -> ConfigError:
+    return ConfigError(
+        f"{type(task).__name__} has batches that are not samples side by side, and what its steps "
+        "need does not follow from their number: measure it with `equilibria memory RUN`"
     )
 
 
