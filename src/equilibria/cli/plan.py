@@ -67,7 +67,7 @@ def main(argv: Sequence[str]) -> None:
             gpus=arguments.gpus,
             memory=memory,
             parallel=arguments.parallel or cast(Any, getattr(recipe, "parallel", "ddp")),
-            per_machine=arguments.per_machine,
+            per_machine=getattr(recipe, "shard", None) or arguments.per_machine,
             gpu=arguments.gpu,
             mfu=arguments.mfu,
             evals=evals[0] if evals else None,

@@ -112,14 +112,18 @@ class Terminal:
         self.console.print(
             f"epoch {record['epoch']}/{self.epochs}  {self._figures(record['train'])}  "
             f"{', '.join(parts)}{_added(record)}{_kept(record)}  {seconds:.1f} s"
-            f"{self._speed(record[self.task.unit], seconds)}{_throughput(record)}{left}",
+            f"{self._rate(record[self.task.unit], seconds)}{_throughput(record)}{left}",
             highlight=False,
             soft_wrap=True,
         )
 
     def _speed(self, units: int, seconds: float) -> str:
-        """Return how fast a text is read; nothing for samples."""
-        if not self.task.streams or seconds <= 0.0:
+        """Return how fast a text is read, within an epoch; nothing for samples."""
+        return self._rate(units, seconds) if self.task.streams else ""
+
+    def _rate(self, units: int, seconds: float) -> str:
+        """Return units a second."""
+        if seconds <= 0.0:
             return ""
         return f"  {units / seconds:,.0f} {self.task.unit}/s"
 
