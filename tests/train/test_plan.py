@@ -291,6 +291,13 @@ def test_other_words_are_no_bytes(text):
         size(text)
 
 
+def test_a_step_that_depends_on_numbers_is_refused():
+    recipe = recipes.parse(DENSE)
+    read = replace(reads(recipe), loss=lambda *given: given[1].sum() * given[1].max().item())
+    with pytest.raises(ConfigError, match="depends on the numbers in its tensors"):
+        trace(read, recipe, 4)
+
+
 def test_a_batch_of_graphs_is_refused_by_name():
     with pytest.raises(ConfigError, match="equilibria memory RUN"):
         reads(recipes.load("chains"))

@@ -10,7 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
@@ -18,6 +22,7 @@ from equilibria.models import EquilibriumModel, Model, Prediction
 from equilibria.models.sequence.base import SequenceModel
 from equilibria.nn import using
 from equilibria.train import plan_solve as parts
+from equilibria.train.config import ConfigError
 from equilibria.train.evaluation import widened
 from equilibria.train.plan_inputs import Reads
 from equilibria.train.plan_ledger import Ledger
@@ -130,7 +135,21 @@ def trace(
         on_gpu: count what solves hold on a GPU and not on a CPU.
         quick: take tensors of the meta device, without autocast: enough for operations, not for
             bytes, as some functions choose another way there.
+
+    Raises:
+        ConfigError: the step depends on the numbers in its tensors.
     """
+    try:
+        return _trace(reads, recipe, rows, on_gpu, quick)
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise ConfigError(
+            f"what a step of {type(recipe.model).__name__} needs depends on the numbers in its "
+            f"tensors ({error.func}), and does not follow from their shapes: measure it with "
+            "`equilibria memory RUN`"
+        ) from error
+
+
+def _trace(reads: Reads, recipe: Recipe, rows: int, on_gpu: bool, quick: bool) -> Step:
     model, ledger, half = model_of(reads, recipe), Ledger(), HALF.get(recipe.precision)
     if any(isinstance(module, _BatchNorm) for module in model.modules()):
         rows = max(rows, 2)
