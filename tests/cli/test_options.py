@@ -120,6 +120,7 @@ def test_the_help_of_a_recipe_names_the_keys_of_every_class(capsys):
     for name, keys in re.findall(r"^    ([\w-]+): ((?:.|\n {8})*)", more, re.MULTILINE):
         found.setdefault(name, set()).update(re.split(r",\s+", keys.strip()))
     single = {"Initialisation", "JacobianPenalty", "EvaluationBudget", "FixedPointCorrection"}
+    single |= {"Alternating"}
     shown = chosen | single | {"ShallowStart", "AdamW", "Cosine", "ForwardBackward"}
     for name, cls in recipes.choices().items():
         if name in shown:
