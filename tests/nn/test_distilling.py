@@ -124,6 +124,20 @@ def test_each_loss_falls(loss, mixer):
     assert sum(late[45:]) < sum(late[20:25])
 
 
+def test_steps_that_end_with_a_larger_loss_are_undone():
+    layer = layer_of()
+    pool = solve(layer, batches(4), eq.Anderson(rtol=1e-5))
+    found = {}
+    for steps, rate in ((0, 1.0), (20, 1e-2), (20, 30.0)):
+        how = Distillation(start_steps=100, steps=0, budget=800)
+        learned = untrained(layer, pool[0], how)
+        train(learned, layer, pool, how)
+        train(learned, layer, pool, replace(how, start_steps=0, steps=steps, lr=rate))
+        found[steps, rate] = torch.cat([p.flatten() for p in learned.parameters()])
+    assert torch.equal(found[20, 30.0], found[0, 1.0])
+    assert not torch.equal(found[20, 1e-2], found[0, 1.0])
+
+
 def test_weights_sum_to_one():
     for weights in ("increasing", "uniform", "last"):
         how = Distillation(weights=weights, horizon=7)

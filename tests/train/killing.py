@@ -125,7 +125,7 @@ def result(path: Path) -> dict[str, Any]:
     folder = Folder(path)
     records = folder.read_metrics()
     for record in records:
-        del record["seconds"]
+        del record["seconds"], record["throughput"]
     weights = {key: value.tolist() for key, value in load_file(folder.weights).items()}
     evaluation = json.loads(folder.evaluation.read_text())
     left = sorted(path.rglob("*.tmp"))

@@ -20,6 +20,8 @@ class AutocastRegion:
 
     @classmethod
     def current(cls, device: str) -> AutocastRegion:
+        if device == "meta":  # which autocast does not know: its tensors have no numbers
+            device = "cpu"
         return cls(device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device))
 
 

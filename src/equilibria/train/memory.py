@@ -127,7 +127,9 @@ def settings(model: Model, depths: Sequence[int] | None = None) -> list[Setting]
     solver = model.deq.solver
     if depths is None:
         depths = LONG if isinstance(model, SequenceModel) else DEPTHS
-        if _history(solver, solver.max_evals + 1) > _history(solver, solver.max_evals):
+        if history_vectors(solver, solver.max_evals + 1) > history_vectors(
+            solver, solver.max_evals
+        ):
             depths = sorted({*depths, solver.max_evals})
     kinds: list[tuple[Kind, Solver, Adjoint]] = [
         ("deq", solver, model.deq.adjoint),
@@ -233,7 +235,9 @@ class _Need:
         """Return at most what another point of the kind will take."""
         ratio = there.evals / here.evals if here.evals else 1.0
         if there.kind == "deq":
-            more = _history(there.solver, there.evals) - _history(here.solver, here.evals)
+            more = history_vectors(there.solver, there.evals) - history_vectors(
+                here.solver, here.evals
+            )
             return _Need(self.bytes + more * self.size, self.size, self.seconds * ratio)
         return _Need(self.bytes * ratio, self.size, self.seconds * ratio)
 
@@ -266,9 +270,9 @@ def _point(subject: _Subject, setting: Setting) -> tuple[MemoryPoint, _Need]:
     twin = copy.deepcopy(subject.model).train()
     with using(twin, setting.solver, setting.adjoint):
         peak, size, products, seconds = _step(twin, subject)
-    vectors = _history(setting.solver, setting.evals)
+    vectors = history_vectors(setting.solver, setting.evals)
     if isinstance(setting.adjoint, Implicit):
-        vectors = max(vectors, _history(setting.adjoint.linear, products))
+        vectors = max(vectors, history_vectors(setting.adjoint.linear, products))
     device = _device(subject.model).type
     point = MemoryPoint(setting.kind, setting.evals, peak, size * vectors, device)
     return point, _Need(peak, size, 2 * seconds)
@@ -375,8 +379,9 @@ def _step(model: Model, subject: _Subject) -> tuple[int, int, int, float]:
         return peak_bytes(step, _device(model)), size, products, seconds
 
 
-def _history(solver: object, evals: int) -> int:
-    """Return the size of a solver's history, as its docstring states it, after `evals`."""
+def history_vectors(solver: object, evals: int) -> int:
+    """Return the size of a solver's history after `evals`, in units of the state, as the solver's
+    docstring states it."""
     match solver:
         case (
             Anderson(history=history, period=period)
@@ -388,14 +393,14 @@ def _history(solver: object, evals: int) -> int:
             return min(memory or evals, evals) + 1
         case Auto(history=history, linear=linear):
             kept = min(history, evals)
-            return 3 * kept + 6 + _history(linear, evals)
+            return 3 * kept + 6 + history_vectors(linear, evals)
         case NewtonKrylov(linear=linear):
-            return 3 + _history(linear, evals)
+            return 3 + history_vectors(linear, evals)
         case GMRES(restart=restart):
             return min(restart, evals) + 1
         case BiCGSTAB():
             return 5
         case Relay(first=first, last=last):
-            return max(_history(first, evals), _history(last, evals))
+            return max(history_vectors(first, evals), history_vectors(last, evals))
         case _:
             return 0

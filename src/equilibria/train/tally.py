@@ -23,12 +23,14 @@ class SolveTally:
     evals: Counter[int] = field(default_factory=Counter)
     status: Counter[str] = field(default_factory=Counter)
 
-    def add(self, evals: Tensor, status: Tensor) -> None:
-        """Count a batch: `evals` and `status` are (batch,)."""
-        for count, samples in _counted(evals):
-            self.evals[count] += samples
+    def add(self, evals: Tensor, status: Tensor) -> int:
+        """Count a batch: `evals` and `status` are (batch,). Return the most evaluations in it."""
+        most = 0
+        for most, samples in _counted(evals):  # in order
+            self.evals[most] += samples
         for code, samples in _counted(status):
             self.status[Status(code).name] += samples
+        return most
 
     def summary(self) -> dict[str, Any]:
         """Return mean and percentiles of the evaluations, and the share of each status."""
@@ -66,11 +68,13 @@ class Tally:
 
     Attributes:
         sums: by name, on the CPU, in float64 or int64; `loss` and `units` among them.
+        work: of each batch, how many evaluations and products its slowest samples took.
     """
 
     sums: dict[str, Tensor] = field(default_factory=dict)
     forward: SolveTally = field(default_factory=SolveTally)
     adjoint: SolveTally = field(default_factory=SolveTally)
+    work: list[int] = field(default_factory=list)
 
     @property
     def units(self) -> int:
@@ -91,11 +95,14 @@ class Tally:
             solutions: one per solve.
             rows: (batch,) bool, which samples count; None for all.
         """
+        work = 0
         for solution in solutions:
             chosen = slice(None) if rows is None else rows
-            self.forward.add(solution.stats.evals[chosen], solution.status[chosen])
+            work += self.forward.add(solution.stats.evals[chosen], solution.status[chosen])
             if (adjoint := solution.adjoint) is not None:
-                self.adjoint.add(adjoint.stats.evals[chosen], adjoint.status[chosen])
+                work += self.adjoint.add(adjoint.stats.evals[chosen], adjoint.status[chosen])
+        if work:
+            self.work.append(work)
 
     def summary(self, task: Task, split: str | None = None) -> dict[str, Any]:
         """Return the task's figures, and means and shares of the solves.
@@ -116,7 +123,7 @@ class Tally:
             name: {"evals": dict(solve.evals), "status": dict(solve.status)}
             for name, solve in (("forward", self.forward), ("adjoint", self.adjoint))
         }
-        return {"sums": dict(self.sums), **solves}
+        return {"sums": dict(self.sums), **solves, "work": list(self.work)}
 
     @classmethod
     def restore(cls, state: Mapping[str, Any]) -> Self:
@@ -125,11 +132,12 @@ class Tally:
             name: SolveTally(Counter(state[name]["evals"]), Counter(state[name]["status"]))
             for name in ("forward", "adjoint")
         }
-        return cls(dict(state["sums"]), **solves)
+        # Checkpoints of before it was counted have none.
+        return cls(dict(state["sums"]), **solves, work=list(state.get("work", ())))
 
     @classmethod
     def total(cls, states: Iterable[Mapping[str, Any]]) -> Tally:
-        """Return the sum of several tallies, given the `state` of each."""
+        """Return the sum of several tallies, given the `state` of each, without their `work`."""
         total = Tally()
         for tally in map(cls.restore, states):
             total.add(tally.sums)

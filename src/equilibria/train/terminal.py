@@ -112,14 +112,18 @@ class Terminal:
         self.console.print(
             f"epoch {record['epoch']}/{self.epochs}  {self._figures(record['train'])}  "
             f"{', '.join(parts)}{_added(record)}{_kept(record)}  {seconds:.1f} s"
-            f"{self._speed(record[self.task.unit], seconds)}{left}",
+            f"{self._rate(record[self.task.unit], seconds)}{_throughput(record)}{left}",
             highlight=False,
             soft_wrap=True,
         )
 
     def _speed(self, units: int, seconds: float) -> str:
-        """Return how fast a text is read; nothing for samples."""
-        if not self.task.streams or seconds <= 0.0:
+        """Return how fast a text is read, within an epoch; nothing for samples."""
+        return self._rate(units, seconds) if self.task.streams else ""
+
+    def _rate(self, units: int, seconds: float) -> str:
+        """Return units a second."""
+        if seconds <= 0.0:
             return ""
         return f"  {units / seconds:,.0f} {self.task.unit}/s"
 
@@ -228,6 +232,31 @@ def _kept(record: Mapping[str, Any]) -> str:
     """Return how near the states were from which the last step went on, if there were any."""
     residual = record.get("reuse", {}).get("residual")
     return "" if residual is None else f"  residual of kept states {residual['last']:.1e}"
+
+
+def _throughput(record: Mapping[str, Any]) -> str:
+    """Return operations a second, where they are known, and what processes waited."""
+    found = record.get("throughput", {})
+    text = ""
+    if (flops := found.get("flops_per_second")) is not None:
+        text += f"  {_scaled(flops)}FLOP/s"
+    if (share := found.get("peak_share")) is not None:
+        text += f" ({100 * share:.0f} % of the peak)"
+    if found.get("idle"):
+        evaluations = found["evaluations"]
+        text += (
+            f"  {evaluations['mean']:.1f} evals a step, {evaluations['max']:.1f} the slowest "
+            f"process: {100 * found['idle']:.0f} % idle"
+        )
+    return text
+
+
+def _scaled(number: float) -> str:
+    """Return a number with three digits and the prefix of its unit."""
+    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G")):
+        if number >= factor:
+            return f"{number / factor:.3g} {prefix}"
+    return f"{number / 1e6:.3g} M"
 
 
 def _converged(status: Mapping[str, float]) -> str:

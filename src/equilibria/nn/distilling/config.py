@@ -33,7 +33,8 @@ class Distillation:
     Args:
         start_steps: steps in which the start is trained by itself, on ||z_0 - z*|| / ||z*||, which
             takes no evaluation of f.
-        steps: steps that follow, on the loss above, back through all K evaluations.
+        steps: steps that follow, on the loss above, back through all K evaluations. If they end
+            with a larger loss than they began with, they are undone.
         horizon: K.
         history: differences kept, the m of the papers.
         initialiser: whether a start is learned.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +29,7 @@ Progress = Callable[[int, int, float], None]
 TINY = 1e-30
 SHARE = 0.03  # of the cell's parameters, for a start
 LEAST = 5e-8  # what the weight of the mixed residual falls to
+JUDGED = 4  # batches on which the steps through unrolled solves are judged
 
 
 @torch.enable_grad()
@@ -69,11 +72,19 @@ def train(
             lambda batch, _: _distance(_started(learned, batch), batch),
             *(lessons, how.start_steps, how.lr, generator, tell),
         )
+    if not how.steps:
+        return
+    before = copy.deepcopy(learned.state_dict())
+    judged = [partial(_loss, learned, layer, each, how, 1.0) for each in lessons[:JUDGED]]
+    least = _mean(judged)
     _descend(
         learned,
         lambda batch, share: _loss(learned, layer, batch, how, share),
         *(lessons, how.steps, how.lr, generator, tell),
     )
+    # Late residuals say little of the start, which a few steps can lead far away.
+    if not _mean(judged) <= least:
+        learned.load_state_dict(before)
 
 
 def untrained(layer: DEQ, example: Solved, how: Distillation) -> Learned:
@@ -135,6 +146,11 @@ def _descend(
         tell(float(loss.detach()))
     if 2 * skipped > steps:
         raise FloatingPointError(f"the gradient is not finite in {skipped} of {steps} steps")
+
+
+@torch.no_grad()
+def _mean(losses: Sequence[Callable[[], Tensor]]) -> float:
+    return sum(float(loss()) for loss in losses) / len(losses)
 
 
 def _started(learned: Learned, batch: Solved) -> Rows:

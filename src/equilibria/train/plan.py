@@ -1,0 +1,400 @@
+"""Which batch of a recipe fits on so many GPUs, and how fast it should train there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from equilibria.train import plan_solve as parts
+from equilibria.train.hardware import GPUS
+from equilibria.train.optimiser import SGD, Optimiser
+from equilibria.train.plan_inputs import Reads, reads
+from equilibria.train.plan_measure import Measured
+from equilibria.train.plan_step import Sizes, Step, model_of, sizes, trace
+from equilibria.train.recipe import Recipe
+
+__all__ = ["Figure", "Origin", "Parallel", "Plan", "PlanError", "Share", "plan"]
+
+Parallel = Literal["ddp", "fsdp", "hsdp"]
+Origin = Literal["computed", "measured", "given", "assumed"]
+
+USABLE = 0.9
+"""Share of a GPU's memory that tensors can have; the rest is for CUDA itself, NCCL's buffers and
+gaps between tensors."""
+
+MFU = 0.3
+"""Share of a GPU's peak that a step is taken to reach where nothing has been measured."""
+
+MOST = 1 << 20
+"""Rows on one GPU up to which a batch is looked for."""
+
+SINGLE = 4
+"""Bytes of a number in float32, in which parameters, gradients and optimiser state are kept."""
+
+
+class PlanError(ValueError):
+    """The model does not fit, or cannot be laid out in this way; the message says what would."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line of a plan.
+
+    Attributes:
+        name: what it is.
+        value: the number.
+        unit: B, FLOP, FLOP/s, tokens/s, ...; empty for a count.
+        origin: whether it was computed, measured, given by the user or assumed.
+        note: what to know about it.
+    """
+
+    name: str
+    value: float
+    unit: str = ""
+    origin: Origin = "computed"
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Bytes that one GPU holds all the time, whatever the batch.
+
+    Attributes:
+        parameters: with buffers.
+        gradients: of its parameters.
+        optimiser: state of its parameters.
+        communication: DDP's buckets, or what FSDP gathers and has not reduced yet.
+    """
+
+    parameters: int
+    gradients: int
+    optimiser: int
+    communication: int
+
+    @classmethod
+    def of(cls, size: Sizes, optimiser: Optimiser, parallel: Parallel, shards: int, gpus: int):
+        """Return the share of one of `gpus`, where parameters are split into `shards`."""
+        whole, part = SINGLE * size.all, SINGLE * -(-size.all // shards)
+        # DDP copies gradients into buckets. FSDP holds all parameters gathered while the layer is
+        # differentiated, and its gradients before they are reduced: at most all of both.
+        communication = 0 if gpus == 1 else 2 * whole if shards > 1 else whole
+        states = part * _states(optimiser)
+        return cls(part + size.buffers, part, states, communication)
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.parameters + self.gradients + self.optimiser + self.communication
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was found; all bytes are those of one GPU.
+
+    Attributes:
+        recipe: that is planned for.
+        reads: what its steps read.
+        size: of its model.
+        gpus: how many there are.
+        parallel: how parameters lie on them.
+        shards: parts that they are split into.
+        memory: bytes of one GPU.
+        share: what lasts.
+        step: of the largest batch that fits.
+        own: of the recipe's own batch, split into as many micro-batches as it takes.
+        accumulate: how many these are.
+        gpu: name of a GPU in `GPUS`.
+        mfu: share of its peak that is taken to be reached.
+        evals: evaluations of a forward solve.
+        products: vector-Jacobian products of a backward solve.
+        guessed: the two are the solvers' limits, not what a run took.
+        measured: on this machine; None where nothing was.
+        notes: what the plan leaves out.
+    """
+
+    recipe: Recipe
+    reads: Reads
+    size: Sizes
+    gpus: int
+    parallel: Parallel
+    shards: int
+    memory: int
+    share: Share
+    step: Step
+    own: Step
+    accumulate: int
+    gpu: str
+    mfu: float
+    evals: float
+    products: float
+    guessed: bool
+    measured: Measured | None
+    notes: tuple[str, ...]
+
+    @property
+    def flops(self) -> float:
+        """Operations of a step on one GPU."""
+        return self.step.total(self.evals, self.products)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a step, at the share of the peak that is assumed or was measured."""
+        return self.flops / (GPUS[self.gpu].at(self.recipe.precision) * self.mfu)
+
+    @property
+    def speed(self) -> float:
+        """Units a second of all GPUs together."""
+        return self.gpus * self.step.rows * self.reads.units / self.seconds
+
+    def figure(self, name: str) -> Figure:
+        """Return the figure of a name.
+
+        Raises:
+            KeyError: there is none.
+        """
+        return {figure.name: figure for figure in self.figures()}[name]
+
+    def figures(self) -> Iterator[Figure]:
+        """Yield all figures, from the model to its speed."""
+        yield from self._model()
+        yield from self._memory()
+        yield from self._batch()
+        yield from self._speed()
+
+    def _model(self) -> Iterator[Figure]:
+        yield Figure("parameters", self.size.all)
+        if self.size.layer:
+            yield Figure("parameters of the equilibrium layer", self.size.layer)
+        yield Figure("GPUs", self.gpus, origin="given")
+        yield Figure("memory of a GPU", self.memory, "B", "given")
+
+    def _memory(self) -> Iterator[Figure]:
+        split = f"1/{self.shards} of them" if self.shards > 1 else ""
+        yield Figure("parameters, bytes", self.share.parameters, "B", note=split)
+        yield Figure("gradients", self.share.gradients, "B", note=split)
+        yield Figure("optimiser state", self.share.optimiser, "B", note=split)
+        if self.share.communication:
+            what = "gathered parameters, gradients not yet reduced: at most"
+            note = what if self.shards > 1 else "gradients in DDP's buckets"
+            yield Figure("communication", self.share.communication, "B", note=note)
+        yield Figure("all that lasts", self.share.total, "B")
+        if not self.size.layer:
+            return
+        solver, adjoint = self.recipe.solver, self.recipe.adjoint
+        assert solver is not None and adjoint is not None
+        row = self.step.rows
+        per = "of one sample or stream"
+        yield Figure("state z", self.step.state / row, "B", note=per)
+        yield Figure("one evaluation of f", self.step.evaluation / row, "B", note=per)
+        yield Figure("f and its derivatives in backward", self.step.graph / row, "B", note=per)
+        forward = parts.room_of(solver, solver.max_evals).lasting
+        yield Figure("history of the forward solve", forward, "|z|", note=type(solver).__name__)
+        linear = getattr(adjoint, "linear", None)
+        if linear is not None:
+            count = parts.room_of(linear, linear.max_evals).lasting
+            yield Figure("history of the backward solve", count, "|z|", note=type(linear).__name__)
+
+    def _batch(self) -> Iterator[Figure]:
+        more = "or more: no further was looked" if self.step.rows == MOST else ""
+        yield Figure(f"{self._rows} that fit on a GPU", self.step.rows, note=more)
+        yield Figure(f"{self._rows} that fit on all", self.gpus * self.step.rows)
+        yield Figure("a step of these, at its peak", self.step.peak, "B")
+        for part, count in sorted(self.step.at_peak.items(), key=lambda item: -item[1]):
+            yield Figure(f"- {part}", count, "B")
+        yield Figure("batch_size of the recipe", self.recipe.rows, origin="given")
+        yield Figure("accumulate that it takes", self.accumulate)
+        yield Figure("a GPU at that batch, at its peak", self.share.total + self.own.peak, "B")
+
+    def _speed(self) -> Iterator[Figure]:
+        origin: Origin = "assumed" if self.guessed else "given"
+        if self.size.layer:
+            note = "the solvers' limits" if self.guessed else ""
+            yield Figure("evaluations of a forward solve", self.evals, "", origin, note)
+            yield Figure("products of a backward solve", self.products, "", origin, note)
+        yield Figure("operations of a step on a GPU", self.flops, "FLOP")
+        measured = self.measured
+        of_peak = measured is not None and measured.mfu is not None
+        peak = GPUS[self.gpu].at(self.recipe.precision)
+        yield Figure(f"peak of one {self.gpu}", peak, "FLOP/s", "given", "as its maker states it")
+        yield Figure("share of the peak", self.mfu, "", "measured" if of_peak else "assumed")
+        yield Figure("a step", self.seconds, "s", note="without communication")
+        unit = f"{self.reads.unit}/s"
+        yield Figure("speed", self.speed, unit, note="of all GPUs, without communication")
+        if measured is not None:
+            yield from measured.lines(Figure, self.reads, self.step, self.evals, self.products)
+
+    @property
+    def _rows(self) -> str:
+        return "streams" if self.reads.streams else "samples"
+
+    def json(self) -> dict[str, Any]:
+        """Return all as plain numbers and strings."""
+        return {
+            "data": self.reads.origin,
+            "gpus": self.gpus,
+            "parallel": self.parallel,
+            "shards": self.shards,
+            "precision": self.recipe.precision,
+            "figures": [asdict(each) for each in self.figures()],
+            "notes": list(self.notes),
+        }
+
+
+def plan(
+    recipe: Recipe,
+    *,
+    gpus: int = 1,
+    memory: float = 80e9,
+    parallel: Parallel = "ddp",
+    per_machine: int = 8,
+    gpu: str = "A100",
+    mfu: float | None = None,
+    evals: float | None = None,
+    products: float | None = None,
+    measure: Callable[[Reads, Recipe], Measured] | None = None,
+    data_dir: Path | None = None,
+) -> Plan:
+    """Work out what training a recipe takes on GPUs that need not be there.
+
+    Nothing of the model's size is allocated: its step is followed on tensors that have a shape and
+    no numbers, with the real cell, loss and gradient; a solve's place is taken by one evaluation
+    beside a history of the size that the solver needs at its `max_evals`.
+
+    Args:
+        recipe: what to train.
+        gpus: of all machines together.
+        memory: bytes of each.
+        parallel: ddp, everything on every GPU; fsdp, parameters, gradients and optimiser state
+            split over all GPUs; hsdp, over those of a machine.
+        per_machine: GPUs of a machine.
+        gpu: a name in `hardware.GPUS`.
+        mfu: share of its peak that a step reaches; None for what `measure` finds, or 0.3.
+        evals: evaluations of a forward solve; None for the solver's limit.
+        products: vector-Jacobian products of a backward solve; None likewise.
+        measure: times the parts of a step on this machine.
+        data_dir: folder to search for data sets before EQUILIBRIA_DATA.
+
+    Raises:
+        PlanError: the model alone does not fit, or not a single sample beside it; the GPUs make no
+            equal machines; or there is no such GPU.
+        ConfigError: the task's batches are not samples side by side.
+    """
+    if parallel not in get_args(Parallel):
+        raise PlanError(f"parallel must be one of {', '.join(get_args(Parallel))}; got {parallel}")
+    if gpu not in GPUS:
+        raise PlanError(f"gpu must be one of {', '.join(GPUS)}; got {gpu}")
+    shards = _shards(parallel, gpus, per_machine)
+    read = reads(recipe, data_dir)
+    size = sizes(model_of(read, recipe))
+    share = Share.of(size, recipe.optimiser, parallel, shards, gpus)
+    room = int(USABLE * memory) - share.total
+    if room <= 0:
+        raise PlanError(
+            f"parameters, gradients and optimiser state alone take {_gb(share.total)} on each GPU, "
+            f"of whose {_gb(memory)} {_gb(USABLE * memory)} can be used: "
+            + ("take more memory or GPUs" if shards > 1 else "split them, by --parallel fsdp")
+        )
+    known: dict[int, Step] = {}
+
+    def step(rows: int) -> Step:
+        if rows not in known:
+            known[rows] = trace(read, recipe, rows, on_gpu=True)
+        return known[rows]
+
+    rows = largest(lambda rows: step(rows).peak, room)
+    if rows == 0:
+        raise PlanError(
+            f"a step of one sample takes {_gb(step(1).peak)} beside the {_gb(share.total)} of "
+            f"parameters, gradients and optimiser state, and {_gb(USABLE * memory)} of a GPU can "
+            "be used: take more memory, or shorten what a sample is"
+        )
+    each = -(-recipe.rows // gpus)
+    accumulate = max(recipe.accumulate, -(-each // rows))
+    found = None if measure is None else measure(read, recipe)
+    if mfu is None:
+        mfu = MFU if found is None or found.mfu is None else found.mfu
+    solver, adjoint = recipe.solver, recipe.adjoint
+    limits = (0, 0)
+    if solver is not None and adjoint is not None:
+        limits = (solver.max_evals, parts.products(adjoint))
+    return Plan(
+        recipe=recipe,
+        reads=read,
+        size=size,
+        gpus=gpus,
+        parallel=parallel,
+        shards=shards,
+        memory=int(memory),
+        share=share,
+        step=step(rows),
+        own=step(max(1, -(-each // accumulate))),
+        accumulate=accumulate,
+        gpu=gpu,
+        mfu=mfu,
+        evals=limits[0] if evals is None else evals,
+        products=limits[1] if products is None else products,
+        guessed=evals is None,
+        measured=found,
+        notes=tuple(_notes(recipe, read)),
+    )
+
+
+def largest(peak: Callable[[int], float], room: float) -> int:
+    """Return how many rows need at most `room`, by a peak that grows with them; 0 if one does not.
+
+    Between two numbers that are known it looks where a straight line would meet the room.
+    """
+    if peak(1) > room:
+        return 0
+    low, high, ahead = 1, MOST + 1, 8
+    while high - low > 1 and low < MOST:
+        if high > MOST:
+            guess = min(ahead, MOST)
+            if low > 1:
+                slope = (peak(low) - peak(1)) / (low - 1)
+                guess = low + int((room - peak(low)) / slope) + 1 if slope else MOST
+            guess = min(max(guess, low + 1), MOST)
+        else:
+            share = (room - peak(low)) / (peak(high) - peak(low))
+            guess = min(max(low + int(share * (high - low)), low + 1), high - 1)
+        if peak(guess) <= room:
+            low = guess
+        else:
+            high = guess
+    return low
+
+
+def _shards(parallel: Parallel, gpus: int, per_machine: int) -> int:
+    if parallel == "ddp":
+        return 1
+    if parallel == "fsdp":
+        return gpus
+    if gpus % per_machine or gpus == per_machine:
+        raise PlanError(
+            f"hsdp splits parameters within a machine and copies them between machines: of {gpus} "
+            f"GPUs, {per_machine} to a machine, there are not several whole machines; take fsdp"
+        )
+    return per_machine
+
+
+def _states(optimiser: Optimiser) -> int:
+    """Return how many numbers an optimiser keeps for each parameter."""
+    return int(optimiser.momentum > 0) if isinstance(optimiser, SGD) else 2
+
+
+def _notes(recipe: Recipe, read: Reads) -> Iterator[str]:
+    """Yield what a plan leaves out of account."""
+    if read.shares:
+        shares = ", ".join(f"{100 * share:.1f} %" for share in read.shares)
+        yield f"tokens of the softmax's clusters: {shares}"
+    for key in ("regulariser", "correction", "pretrain", "neural"):
+        if getattr(recipe, key) is not None:
+            yield f"{key} is not counted"
+
+
+def _gb(count: float) -> str:
+    digits = 1 if not math.isfinite(count) or count >= 1e8 else 3
+    return f"{count / 1e9:,.{digits}f} GB"

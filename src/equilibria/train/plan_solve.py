@@ -1,0 +1,267 @@
+"""What stands in for a solve where nothing is computed: the memory and the work of its parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import checkpoint
+from typing_extensions import override
+
+from equilibria.solve import (
+    GMRES,
+    Adjoint,
+    AlternatingAnderson,
+    Anderson,
+    Audited,
+    Broyden,
+    Dense,
+    Implicit,
+    JacobianFree,
+    LinearSolver,
+    NeumannPhantom,
+    Phantom,
+    Relay,
+    Shine,
+    Solver,
+    Unrolled,
+)
+from equilibria.solve.capture import capture
+from equilibria.solve.deferred import BLOCK
+from equilibria.solve.equation import Derivative
+from equilibria.solve.implicit import Found
+from equilibria.solve.linear.krylov import FIRST_ROOM
+from equilibria.solve.nonlinear import Nonlinear
+from equilibria.solve.tree import Leaves
+from equilibria.train.memory import history_vectors
+from equilibria.train.plan_ledger import Ledger
+
+__all__ = [
+    "EVALUATION",
+    "FIRST",
+    "HISTORY",
+    "LINEARISED",
+    "PARAMETERS",
+    "PRODUCT",
+    "READOUT",
+    "StandIn",
+    "products",
+]
+
+FIRST, EVALUATION, LINEARISED = "first evaluation", "evaluation", "evaluation in backward"
+PRODUCT, PARAMETERS, HISTORY = "product", "parameters' gradient", "solver's history"
+READOUT = "readout and loss"
+
+WORKING, BACKWARD = 5, 4
+"""States beside z0, f(z) and the history that a solve holds: iterates and images, the newest, those
+before and the best; in backward, iterates and images of u."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StandIn(Adjoint):
+    """An adjoint whose solve is one evaluation of f, beside a history of the size of the solver's.
+
+    f itself is evaluated as in training: once with its graph, to find what it closes over; as often
+    without one as `evaluations` of it differ, which is once; in backward with its graph, for one
+    product with the transposed Jacobian and the gradient of the parameters. What a solve repeats
+    needs no more memory than what it does once, apart from the history.
+
+    Attributes:
+        ledger: told which part of the solve is being run.
+        solver: whose history is held in the forward, at its `max_evals`.
+        adjoint: what is stood in for.
+        on_gpu: the solve looks at its residuals block by block, and holds these iterates.
+    """
+
+    ledger: Ledger
+    solver: Solver
+    adjoint: Adjoint
+    on_gpu: bool = False
+
+    @property
+    @override
+    def derivative(self) -> Derivative:
+        return JacobianFree()  # never asked for
+
+    @property
+    def real(self) -> Adjoint:
+        """The adjoint whose costs count: of an audited one, the exact one that it may end at."""
+        return self.adjoint.exact if isinstance(self.adjoint, Audited) else self.adjoint
+
+    @override
+    def find(self, equation: Nonlinear, z: Leaves, p: Leaves) -> Found:
+        z, real = [leaf.detach() for leaf in z], self.real
+        if isinstance(real, Unrolled):
+            value = self._unrolled(equation, z, p, real)
+            self.ledger.enter(READOUT)
+            return _found(value)
+        value = self._phantom(equation, z, p, real) if isinstance(real, Phantom) else None
+        if value is None:
+            own = [x.detach().requires_grad_(x.requires_grad) for x in p]
+            with self.ledger.part(FIRST):
+                out, equation.captured = capture(
+                    lambda: equation.evaluate(z, own), [*z, *own], equation.expected
+                )
+            function: Any = _Solve
+            everything = [*p, *equation.captured.values]
+            value = list(function.apply(self, equation, len(z), *z, *everything))
+            del out  # its graph lives as long as the forward solve
+        self.ledger.enter(READOUT)
+        return _found(value)
+
+    def _phantom(self, equation: Nonlinear, z: Leaves, p: Leaves, real: Phantom) -> Leaves:
+        with torch.no_grad():
+            kept = self.vectors(z, forward=True)
+            with self.ledger.part(EVALUATION):
+                value = equation.evaluate(z, p)
+            del kept
+        rest = 1 - real.damping
+        for _ in range(real.steps):
+            with self.ledger.part(LINEARISED):
+                image = equation.evaluate(value, p)
+                value = [rest * x + real.damping * y for x, y in zip(value, image, strict=True)]
+        return value
+
+    def _unrolled(self, equation: Nonlinear, z: Leaves, p: Leaves, real: Unrolled) -> Leaves:
+        module: Any = checkpoint
+        kept = self.vectors(z, forward=True)
+        with self.ledger.part(EVALUATION):
+            for _ in range(self.solver.max_evals):
+                if real.checkpoint:
+                    once: Any = lambda *state: tuple(equation.evaluate(list(state), p))  # noqa: E731
+                    z = list(module.checkpoint(once, *z, use_reentrant=False))
+                else:
+                    z = equation.evaluate(z, p)
+        del kept
+        return z
+
+    def vectors(self, z: Leaves, *, forward: bool) -> Leaves:
+        """Allocate the history of the forward or the backward solve at its largest."""
+        solver: Solver | LinearSolver | None = self.solver if forward else None
+        if not forward and isinstance(self.real, Implicit):
+            solver = self.real.linear
+        room = Room() if solver is None else room_of(solver, solver.max_evals)
+        if isinstance(solver, Dense):  # I - J itself, a row for each entry of a sample
+            room = Room(sum(leaf[0].numel() for leaf in z))
+        count = room.lasting + (WORKING if forward else BACKWARD if solver else 0)
+        count += 2 * BLOCK if self.on_gpu and forward else 0
+        with self.ledger.part(HISTORY):
+            passing = [leaf.new_empty(room.passing, *leaf.shape) for leaf in z]
+            lasting = [leaf.new_empty(count, *leaf.shape) for leaf in z]
+        del passing
+        return lasting
+
+    @property
+    def shares(self) -> bool:
+        """Does backward use what the forward solve has kept?"""
+        real = self.real
+        return isinstance(real, Shine) or (isinstance(real, Implicit) and real.needs_inverse)
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a solver's history takes, in units of the state.
+
+    Attributes:
+        lasting: while f is evaluated.
+        passing: beside it, between two evaluations.
+    """
+
+    lasting: int = 0
+    passing: int = 0
+
+    def __or__(self, other: Room) -> Room:
+        """Return what is enough for both, one after the other."""
+        return Room(max(self.lasting, other.lasting), max(self.passing, other.passing))
+
+    def __add__(self, other: Room) -> Room:
+        return Room(self.lasting + other.lasting, self.passing + other.passing)
+
+
+def room_of(solver: Solver | LinearSolver, evals: int) -> Room:
+    """Return what a solver's history takes after `evals`: what its docstring states, in the room
+    that it makes for it, which grows by doubling."""
+    match solver:
+        case (
+            Anderson(history=history, period=period)
+            | AlternatingAnderson(history=history, period=period)
+        ):
+            residuals = _doubled(evals + 2, None if history is None else history + 2)
+            mixed = Room(0, 0 if period == 1 else min(history or evals, evals) + 1)
+            return residuals + (_doubled(evals, history) | mixed)
+        case Broyden(memory=memory):
+            return _doubled(evals + 1, None if memory is None else memory + 1)
+        case GMRES(restart=restart):
+            return _doubled(evals + 1, restart + 1)
+        case Relay(first=first, last=last):
+            half = evals // 2
+            return room_of(first, half) | room_of(last, evals - half)
+        case _:
+            return Room(history_vectors(solver, evals))
+
+
+def _doubled(count: int, capacity: int | None) -> Room:
+    """Return the room for so many vectors, and that of before, from which they are copied."""
+    most = count if capacity is None else min(count, capacity)
+    size, before = FIRST_ROOM if capacity is None else min(FIRST_ROOM, capacity), 0
+    while size < most:
+        size, before = 2 * size if capacity is None else min(2 * size, capacity), size
+    return Room(size, before)
+
+
+def products(adjoint: Adjoint) -> int:
+    """Return the vector-Jacobian products of a backward at most."""
+    match adjoint:
+        case Audited():
+            return products(adjoint.exact)
+        case Implicit():
+            return adjoint.linear.max_evals
+        case NeumannPhantom():
+            return adjoint.steps - 1
+        case _:
+            return 0
+
+
+def _found(value: Leaves) -> Found:
+    count = value[0].shape[0]
+    number = value[0].detach().new_zeros(count)
+    return Found(value, number.char(), number.long(), number, [])
+
+
+class _Solve(torch.autograd.Function):
+    """(owner, equation, leaves, *z0, *p) -> z*, by one evaluation; see `StandIn`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, owner: StandIn, equation: Nonlinear, leaves: int, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        z, p = list(tensors[:leaves]), list(tensors[leaves:])
+        kept = owner.vectors(z, forward=True)
+        with owner.ledger.part(EVALUATION):
+            image = equation.evaluate(z, p)
+        ctx.kept = kept if owner.shares else None
+        del kept
+        value = tuple(x.clone() for x in image)
+        ctx.owner, ctx.equation, ctx.leaves = owner, equation, leaves
+        ctx.save_for_backward(*value, *p)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        owner, equation, leaves = ctx.owner, ctx.equation, ctx.leaves
+        saved = ctx.saved_tensors
+        z, p = list(saved[:leaves]), list(saved[leaves:])
+        needed = list(ctx.needs_input_grad[3 + leaves :])
+        u = [torch.zeros_like(x) if g is None else g for x, g in zip(z, grads, strict=True)]
+        with owner.ledger.part(LINEARISED):
+            jacobian = equation.linearise(z, p, needed)
+        kept = owner.vectors(z, forward=False)
+        with jacobian.held:
+            with owner.ledger.part(PRODUCT):
+                u = jacobian.transposed(u) if products(owner.adjoint) else u
+            del kept
+            with owner.ledger.part(PARAMETERS):
+                found = jacobian.parameters(u)
+        return (*[None] * (3 + leaves), *found)

@@ -1,0 +1,195 @@
+"""Samples in shards: which a step gets, on any number of processes, and which are refused."""
+
+import io
+import json
+import sys
+import tarfile
+from collections import Counter
+
+import numpy
+import pytest
+import torch
+
+from equilibria.data import shards as files
+from equilibria.data.errors import DataError
+from equilibria.data.shards import Shard, count, read_index, write_index
+from equilibria.tasks import Part
+from equilibria.tasks.sharded import Sharded
+
+SIZES = (5, 9, 1, 7, 12, 3)
+SHARDS = [Shard(f"shard-{n}", size) for n, size in enumerate(SIZES)]
+
+
+def raw(url):
+    """The samples of a shard that stands in for an archive."""
+    number = int(url.rpartition("-")[2].partition(".")[0])
+    first = sum(SIZES[:number])
+    return [{"cls": str(first + n).encode()} for n in range(SIZES[number])]
+
+
+def decode(sample):
+    number = int(sample["cls"])
+    return torch.full((2,), float(number)), number
+
+
+def feed(batch_size=6, seed=0, **options):
+    return Sharded(SHARDS, batch_size, seed, decode, **{"read": raw, **options})
+
+
+def seen(one, step, processes):
+    parts = [one.batch(step, Part(n, processes)).targets for n in range(processes)]
+    return torch.cat(parts).tolist()
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 6])
+def test_each_sample_is_seen_once_on_2_then_1_then_4_processes(lanes):
+    one = feed(12, lanes=lanes) if lanes != 6 else feed(lanes=lanes)
+    whole = [one.batch(step).targets.tolist() for step in range(2 * one.steps)]
+    changing = []
+    for step in range(2 * one.steps):  # each process is a new one, as after a restart
+        processes = (2, 1, 4)[3 * step // (2 * one.steps)]
+        changing.append(seen(feed(one.batch_size, lanes=lanes), step, processes))
+    assert changing == whole
+    for number in (0, 1):
+        read = [x for batch in whole[number * one.steps :][: one.steps] for x in batch]
+        assert len(read) == one.steps * one.batch_size
+        assert max(Counter(read).values()) == 1
+
+
+def test_passes_and_seeds_have_orders_of_their_own():
+    one, other = feed(), feed(seed=1)
+    first = [x for step in range(one.steps) for x in seen(one, step, 1)]
+    second = [x for step in range(one.steps, 2 * one.steps) for x in seen(one, step, 1)]
+    assert first != second and first[:6] != seen(other, 0, 1)
+    assert first != sorted(first)
+    # Within a shard too.
+    single = Sharded([Shard("shard-4", 12)], 12, 0, decode, read=raw)
+    assert sorted(seen(single, 0, 1)) != seen(single, 0, 1)
+    assert seen(single, 0, 1) != seen(single, 1, 1)
+
+
+def test_a_batch_has_inputs_targets_and_a_size():
+    batch = feed().batch(0)
+    assert batch.inputs.shape == (6, 2) and batch.targets.dtype == torch.int64
+    assert batch.samples == 6 and batch.begins
+    assert torch.equal(batch.inputs[:, 0].long(), batch.targets)
+
+
+def test_with_lanes_a_process_reads_shards_of_its_own():
+    equal = [Shard(f"shard-{n}", 12) for n in range(8)]
+    asked = [Counter(), Counter()]
+    for rank in range(2):
+
+        def read(url, rank=rank):
+            asked[rank][url] += 1
+            return [{"cls": b"0"}] * 12
+
+        one = Sharded(equal, 12, 0, decode, lanes=2, read=read)
+        for step in range(one.steps):
+            one.batch(step, Part(rank, 2))
+    assert set(asked[0]) & set(asked[1]) == set()
+    assert all(set(each.values()) == {1} and len(each) == 4 for each in asked)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"batch_size": 38}, "the shards have only 37 samples"),
+        ({"lanes": 4}, "lanes must divide batch_size, 6,"),
+        ({"lanes": 0}, "lanes must divide batch_size, 6,"),
+    ],
+)
+def test_what_fills_no_batch_is_refused(options, said):
+    with pytest.raises(ValueError, match=said):
+        feed(**options)
+
+
+def test_a_shard_that_is_not_what_the_index_says_is_named():
+    one = Sharded([Shard("shard-0", 6)], 6, 0, decode, read=raw)
+    with pytest.raises(DataError, match="shard-0 has 5 samples and its index says 6"):
+        one.batch(0)
+
+
+def test_an_index_is_read_as_it_was_written(tmp_path):
+    path = tmp_path / "train.json"
+    write_index(path, [Shard("a.tar", 3), Shard("https://example.org/b.tar", 4)])
+    first, second = read_index(path)
+    assert first == Shard(str(tmp_path / "a.tar"), 3)
+    assert second == Shard("https://example.org/b.tar", 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "is no index of shards; expected"),
+        ('{"shards": []}', "is no index of shards"),
+        ('{"shardlist": [{"url": "a.tar"}]}', "is no index of shards"),
+        ('{"shardlist": []}', "lists no shards"),
+        ('{"shardlist": [{"url": "a.tar", "nsamples": 0}]}', "has 0 samples"),
+    ],
+)
+def test_another_file_is_no_index(tmp_path, text, said):
+    path = tmp_path / "train.json"
+    path.write_text(text)
+    with pytest.raises(DataError, match=said):
+        read_index(path)
+    with pytest.raises(DataError, match="cannot be read"):
+        read_index(tmp_path / "absent.json")
+
+
+def test_the_extra_is_named_where_it_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "webdataset", None)
+    monkeypatch.setitem(sys.modules, "webdataset.tariterators", None)
+    with pytest.raises(DataError, match=r"pip install 'equilibria\[stream\]'"):
+        files.samples("train-0.tar")
+
+
+# --- with webdataset -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def archives(tmp_path):
+    """Shards of arrays with a class each."""
+    pytest.importorskip("webdataset")
+    number, paths = 0, []
+    for place, size in enumerate(SIZES):
+        paths.append(tmp_path / f"train-{place}.tar")
+        with tarfile.open(paths[-1], "w") as archive:
+            for _ in range(size):
+                array = io.BytesIO()
+                numpy.save(array, numpy.full(3, number, dtype=numpy.float32))
+                for end, content in (("npy", array.getvalue()), ("cls", str(number).encode())):
+                    member = tarfile.TarInfo(f"{number:06}.{end}")
+                    member.size = len(content)
+                    archive.addfile(member, io.BytesIO(content))
+                number += 1
+    return paths
+
+
+def array(sample):
+    inputs = numpy.load(io.BytesIO(sample["npy"]), allow_pickle=False)
+    return torch.from_numpy(inputs), int(sample["cls"])
+
+
+def test_tar_archives_are_read(archives, tmp_path):
+    write_index(tmp_path / "train.json", count(list(map(str, archives))))
+    index = read_index(tmp_path / "train.json")
+    assert [shard.samples for shard in index] == list(SIZES)
+    one = Sharded(index, 6, 0, array, lanes=2)
+    read = []
+    for step in range(one.steps):
+        batch = one.batch(step)
+        assert torch.equal(batch.inputs, batch.targets[:, None].float().expand(6, 3))
+        read += batch.targets.tolist()
+    assert len(set(read)) == len(read) == 36
+    assert read == [x for step in range(one.steps) for x in seen(feed(lanes=2), step, 3)]
+    assert json.loads((tmp_path / "train.json").read_text())["shardlist"][0]["nsamples"] == 5
+
+
+def test_what_is_no_archive_is_named(archives, tmp_path):
+    whole = archives[1].read_bytes()
+    archives[1].write_bytes(whole[:700])
+    with pytest.raises(DataError, match=r"train-1\.tar"):
+        files.samples(str(archives[1]))
+    with pytest.raises(DataError, match=r"absent\.tar"):
+        files.samples(str(tmp_path / "absent.tar"))
