@@ -256,7 +256,7 @@ def test_what_is_measured_is_said_to_be(tmp_path, capsys):
         (["digits", "--parallel", "tensor"], "parallel must be one of ddp, fsdp, hsdp; got tensor"),
         (["digits", "--parallel", "hsdp", "--gpus", "12"], "not several whole machines"),
         (["digits", "--gpu", "abacus"], "gpu must be one of B200"),
-        (["digits", "--mfu", "3"], "--mfu is a share of the peak"),
+        (["digits", "--mfu", "3"], "--mfu is a fraction of the peak"),
         (["digits", "--evals", "0"], "--evals takes the evaluations"),
         (["digits", "--measure", "0"], "--measure must be 1 sample or more"),
         (["digits", "--solver.histori", "3"], "solver.histor"),

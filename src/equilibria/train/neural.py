@@ -213,4 +213,4 @@ def _seen(
 
 
 def _again(folder: Folder) -> str:
-    return f"train it anew with `equilibria distil {folder.path} --overwrite`"
+    return f"train a new one with `equilibria distil {folder.path} --overwrite`"
