@@ -55,7 +55,7 @@ def test_the_sentence_at_the_end(trained, tmp_path, capsys):
     assert main(["distil", str(folder), *QUICK, "--overwrite"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "The learned solver takes" in shown and "evaluations per sample, against" in shown
-    assert "% of the training's" in shown and "--solver neural" in shown
+    assert "% of the run's training time" in shown and "--solver neural" in shown
 
 
 def test_what_is_not_worth_it_writes_nothing(trained, tmp_path, capsys):
@@ -143,7 +143,7 @@ def test_damaged_files_are_refused(copied, capsys):
         path.write_bytes(whole)
     save_file({name: tensor + 1 for name, tensor in load_file(weights).items()}, weights)
     assert main(["evaluate", str(copied), "--solver", "neural"]) != 0
-    assert "are of different solvers" in capsys.readouterr().err
+    assert "belong to different solvers" in capsys.readouterr().err
     known = json.loads(about.read_text())["weights"]
     spoilt = Learned.of(json.loads(about.read_text())["learned"])
     with torch.no_grad():
