@@ -165,9 +165,9 @@ class Alternation:
         self._record = {"used": False, "evals": None, "classical": None}
 
     def finish_epoch(self) -> dict[str, Any]:
-        """Return the entry "neural" of the epoch's record: whether the learned solver is `used`; its
-        `evals` per sample when it was last trained, and those of the best `classical` solver, both
-        None if training failed; and the `seconds` that training it took in the epoch."""
+        """Return the entry "neural" of the epoch's record: whether the learned solver is `used`;
+        its `evals` per sample when it was last trained, and those of the best `classical` solver,
+        both None if training failed; and the `seconds` that training took in the epoch."""
         record = {"neural": {**self._record, "seconds": round(self._seconds, 3)}}
         self._seconds = 0.0
         return record

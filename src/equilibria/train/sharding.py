@@ -103,7 +103,7 @@ class Sharding:
         private.find_root(model)
 
     def synchronise(self, whether: bool) -> None:
-        """Set whether the next backward reduces gradients over the processes or accumulates them."""
+        """Let the next backward reduce gradients over the processes, or only accumulate them."""
         self.units[0].set_requires_gradient_sync(whether)
 
     def share_buffers(self) -> None:
@@ -159,7 +159,7 @@ class Sharding:
 
 
 class _Watch(TorchFunctionMode):
-    """Detects whether parameters of some layers are used while none of them is running."""
+    """Detects uses of some layers' parameters while none of these layers is running."""
 
     def __init__(self, watched: Sequence[nn.Module]) -> None:
         super().__init__()
