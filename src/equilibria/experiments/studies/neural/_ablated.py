@@ -60,7 +60,9 @@ WORDS = {
     "the papers', no loss of alpha": "the papers', no loss on alpha",
     "the papers', w uniform": "the papers', uniform w_k",
     "the papers', w last": "the papers', w_k nonzero for k = K only",
-    "the papers', the rest of alpha to the last iterate": "the papers', remainder of alpha on the last iterate",
+    "the papers', the rest of alpha to the last iterate": (
+        "the papers', remainder of alpha on the last iterate"
+    ),
     "the papers', alpha alone": "the papers', only alpha predicted",
     "the papers', beta alone": "the papers', only beta predicted",
 }
