@@ -279,7 +279,7 @@ def test_the_sentence_says_what_is_slower():
     ):
         new = replace(found, learned=Learned(), evals=torch.full((4,), 5), seconds=seconds)
         text = str(Outcome(found, new, False, True, {**usual, "start": new}))
-        assert said in text and ("It saves evaluations, but no time." in text) == (seconds > 1)
+        assert said in text and ("It saves evaluations, but not time." in text) == (seconds > 1)
 
 
 def test_the_history_is_that_of_the_solver_compared():

@@ -120,7 +120,7 @@ class Outcome:
         said = "The learned solver" if self.worth else "Not worth it: the learned solver"
         text = f"{said} takes {figures}."
         if self.worth and ratio >= 1:
-            text += " It saves evaluations, but no time."
+            text += " It saves evaluations, but not time."
         if self.dropped:
             text += (
                 f" {self.dropped} of {self.samples} samples have no equilibrium and were left out."
