@@ -54,8 +54,8 @@ def test_the_sentence_at_the_end(trained, tmp_path, capsys):
     folder = shutil.copytree(trained, tmp_path / "run")
     assert main(["distil", str(folder), *QUICK, "--overwrite"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "The learned solver takes" in shown and "evaluations a sample in place of" in shown
-    assert "% of the training's" in shown and "--solver neural" in shown
+    assert "The learned solver takes" in shown and "evaluations per sample, against" in shown
+    assert "% of the run's training time" in shown and "--solver neural" in shown
 
 
 def test_what_is_not_worth_it_writes_nothing(trained, tmp_path, capsys):
@@ -69,7 +69,7 @@ def test_what_is_not_worth_it_writes_nothing(trained, tmp_path, capsys):
     folder = shutil.copytree(trained, tmp_path / "again")
     before = (folder / "neural.json").read_bytes()
     assert main(["distil", str(folder), *words, "--overwrite"]) == 0
-    assert "the learned solver of before is kept" in " ".join(capsys.readouterr().out.split())
+    assert "the previous learned solver is kept" in " ".join(capsys.readouterr().out.split())
     assert (folder / "neural.json").read_bytes() == before
 
 
@@ -84,7 +84,7 @@ def test_any_solver_by_name(trained, capsys):
 
 def test_it_is_not_replaced_unasked_and_can_be_tuned(copied, capsys):
     assert main(["distil", str(copied), *QUICK]) != 0
-    assert "has a learned solver already" in capsys.readouterr().err
+    assert "already has a learned solver" in capsys.readouterr().err
     before = load_file(copied / "neural.safetensors")
     words = [*QUICK[:-2], "--tune", "--start-steps", "100"]
     assert main(["distil", str(copied), *words]) == 0
@@ -104,7 +104,7 @@ def test_it_is_tuned_on_images_without_labels(copied, tmp_path, capsys):
     assert main(["distil", str(copied), *words, "--batch-size", "5"]) == 0
     shown = capsys.readouterr()
     assert "1 of 25 images are left out: " in shown.err and "bad.png" in shown.err
-    assert "Batches that it has not seen" in shown.out
+    assert "Held-out batches" in shown.out
 
 
 def test_weights_of_another_run_are_refused(copied, tmp_path, capsys):
@@ -143,7 +143,7 @@ def test_damaged_files_are_refused(copied, capsys):
         path.write_bytes(whole)
     save_file({name: tensor + 1 for name, tensor in load_file(weights).items()}, weights)
     assert main(["evaluate", str(copied), "--solver", "neural"]) != 0
-    assert "are of different solvers" in capsys.readouterr().err
+    assert "belong to different solvers" in capsys.readouterr().err
     known = json.loads(about.read_text())["weights"]
     spoilt = Learned.of(json.loads(about.read_text())["learned"])
     with torch.no_grad():
@@ -151,7 +151,7 @@ def test_damaged_files_are_refused(copied, capsys):
     save_weights(weights, spoilt)
     about.write_bytes(changed(known, checksum(weights)))
     assert main(["evaluate", str(copied), "--solver", "neural"]) != 0
-    assert "has weights that are not finite: train it anew" in capsys.readouterr().err
+    assert "has weights that are not finite: train a new one" in capsys.readouterr().err
     about.unlink()
     assert main(["evaluate", str(copied), "--solver", "neural"]) != 0
     assert "train one with `equilibria distil" in capsys.readouterr().err
@@ -175,7 +175,7 @@ def test_a_model_in_python(trained):
         (["--budget", "0"], "--budget must be 1 or more"),
         (["--mixer", "mean"], "mean"),
         (["--batch-size", "2000"], "has only 1,347 training samples: take at most --batch-size"),
-        (["--batch-size", "1000"], "the data give 1 batches, and 2 at least are needed"),
+        (["--batch-size", "1000"], "the data give 1 batches, but at least 2 are needed"),
         (["--tune", "--mixer", "gram"], "--mixer and --tune exclude each other"),
         (["--tune", "--budget", "9"], "--budget and --tune exclude each other"),
         (["--tune", "--overwrite"], "--overwrite and --tune exclude each other"),

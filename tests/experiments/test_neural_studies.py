@@ -109,11 +109,11 @@ def test_learned_solvers_stand_beside_classical_ones(run, monkeypatch) -> None:
     }
     lost = next(rows for title, rows in titles.items() if "lost by stopping" in title)
     assert lost[0]["network"] == _subjects.MDEQ and "not run" in lost[0].values()
-    cost = next(rows for title, rows in titles.items() if "size and time" in title)
+    cost = next(rows for title, rows in titles.items() if "size and training time" in title)
     by_name = {row["network"]: row for row in cost}
-    assert by_name[_subjects.MNIST]["distil says"] in ("worth it", "not worth it")
+    assert by_name[_subjects.MNIST]["outcome"] in ("worth it", "not worth it")
     assert 0 < by_name[_subjects.PTB]["share, %"] < 30
-    safe = next(rows for title, rows in titles.items() if "Never worse" in title)
+    safe = next(rows for title, rows in titles.items() if "Safeguards" in title)
     assert {row["tolerance"] for row in safe} >= {0.1, 0.01, 0.001, 0.0001}
 
 

@@ -128,7 +128,7 @@ def test_networks_are_trained_on_an_image_with_a_bound_and_without(run):
 
     data = run(image.STUDY, kept)
     rows = [row for row in cells(image.STUDY.views[0], data) if row["PSNR, dB"]]
-    kinds = [(row["network"][:8], row["bound of the norms"]) for row in rows]
+    kinds = [(row["network"][:8], row["bound on the norms"]) for row in rows]
     both = [("explicit", "none"), ("explicit", ".97")]
     assert kinds == [("implicit", ".97"), *both]
     assert len([r for r in cells(image.STUDY.views[2], data) if r["PSNR, dB"]]) == 3
@@ -159,7 +159,7 @@ def test_steps_are_timed_and_their_memory_counted(run, monkeypatch):
     for place, row in enumerate(rows):
         assert row["step, ms"] > 0
         kept = 4 * 8 * 256 + 256 if place % 4 < 2 else 0  # float32 states, and which are known
-        assert row["kept states among it, MiB"] * cost.MIB == kept
+        assert row["kept states, MiB"] * cost.MIB == kept
         assert row["memory, MiB"] * cost.MIB > kept
 
 

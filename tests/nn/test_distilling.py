@@ -70,7 +70,7 @@ def test_what_pays_is_switched_on():
     assert outcome.worth and outcome.learned.mean <= 0.9 * outcome.classical.mean
     assert isinstance(layer.eval_solver, eq.NeuralSolver)
     assert layer.eval_solver.rtol == layer.solver.rtol
-    assert "in place of" in str(outcome) and not str(outcome).startswith("Not")
+    assert "evaluations per sample, against" in str(outcome) and not str(outcome).startswith("Not")
     for name, value in before.items():
         assert torch.equal(layer.state_dict()[name], value)
     assert all(p.grad is None for p in layer.cell.parameters())
@@ -279,7 +279,7 @@ def test_the_sentence_says_what_is_slower():
     ):
         new = replace(found, learned=Learned(), evals=torch.full((4,), 5), seconds=seconds)
         text = str(Outcome(found, new, False, True, {**usual, "start": new}))
-        assert said in text and ("It saves evaluations, but no time." in text) == (seconds > 1)
+        assert said in text and ("It saves evaluations, but not time." in text) == (seconds > 1)
 
 
 def test_the_history_is_that_of_the_solver_compared():
@@ -316,13 +316,13 @@ def test_weights_of_another_cell_are_refused():
 def test_what_cannot_be_distilled_is_refused():
     with pytest.raises(TypeError, match=r"this is a tensor of the shape \(32, 24\)"):
         distil(layer_of(), [x for (x,) in batches(4)], QUICK)
-    with pytest.raises(TypeError, match="is of a DEQ, and was given a Cell"):
+    with pytest.raises(TypeError, match="expects a DEQ, but was given a Cell"):
         distil(layer_of().cell, batches(4), QUICK)
     with pytest.raises(TypeError, match=r"steps must be a whole number; got 2\.5"):
         Distillation(steps=2.5)
     with pytest.raises(TypeError, match="teacher must be a classical solver"):
         Distillation(teacher=eq.NeuralSolver())
-    with pytest.raises(ValueError, match="2 batches at least"):
+    with pytest.raises(ValueError, match="at least 2 batches"):
         distil(layer_of(), batches(1), QUICK)
     with pytest.raises(ValueError, match="rows of this layer are coupled"):
         distil(layer_of(coupled=True), batches(2), QUICK)

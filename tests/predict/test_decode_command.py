@@ -145,7 +145,7 @@ def test_derivatives_are_drawn_with_a_scale_that_is_said(capsys):
         grey.diff(dim=0).abs().max() + 1
     )
     scale = pictures.scale_of(np.linalg.norm(slopes, axis=-1))
-    assert f"full colour is a slope of {scale:.3g} levels per pixel" in said
+    assert f"full saturation is a slope of {scale:.3g} levels per pixel" in said
     expected = pictures.gradient_colours(slopes, scale).transpose(1, 2, 0)
     assert np.abs(pixels("a-gradient.png").astype(int) - expected).max() <= 2
     curved = pictures.per_pixel(found.hessian(points), found.field, 2)
@@ -153,7 +153,7 @@ def test_derivatives_are_drawn_with_a_scale_that_is_said(capsys):
     assert f"white is {scale:.3g} levels per pixel squared" in said
     expected = pictures.laplacian_colours(curved, scale).transpose(1, 2, 0)
     assert np.abs(pixels("a-laplacian.png").astype(int) - expected).max() <= 2
-    assert "beside it a-gradient.png, a-laplacian.png" in said
+    assert "together with a-gradient.png, a-laplacian.png" in said
 
 
 def test_derivatives_of_pictures_are_for_each_pixel_of_the_original(tmp_path):
@@ -210,7 +210,7 @@ def test_the_psnr_in_the_file_is_that_of_the_original(capsys):
     decode(path, "-o", "a.png", "--compare", "original.png")
     said = capsys.readouterr().out
     stated = f"PSNR {load(path).about['quality']['psnr']:.2f} dB"
-    assert f"{stated} as encoded" in said and f"{stated} beside original.png" in said
+    assert f"{stated} as encoded" in said and f"{stated} against original.png" in said
 
 
 def test_what_is_compared_is_brought_to_what_was_encoded(capsys):
@@ -219,7 +219,7 @@ def test_what_is_compared_is_brought_to_what_was_encoded(capsys):
     write_image("colour.png", grey.values)
     decode(path, "-o", "a.png", "--compare", "colour.png")
     stated = f"PSNR {load(path).about['quality']['psnr']:.2f} dB"
-    assert f"{stated} beside colour.png" in capsys.readouterr().out
+    assert f"{stated} against colour.png" in capsys.readouterr().out
     other = encoded("sound")
     values = signal("sound").values.repeat(2, 1)
     write_sound("long.wav", values, signal("sound").field)
@@ -228,7 +228,7 @@ def test_what_is_compared_is_brought_to_what_was_encoded(capsys):
         assert "is decoded to" in error  # the ending is looked at first
         out = "b.png" if file is path else "b.wav"
         error = refused(capsys, file, "-o", out, "--compare", compared)
-        assert f"--compare: {compared} is a" in error and "what was encoded is a" in error
+        assert f"--compare: {compared} is a" in error and "the encoded signal is a" in error
         assert not here_path(out).exists()
     assert "of which a part was encoded" in error
 
@@ -241,7 +241,7 @@ def test_a_sound_is_compared_as_loud_as_it_is(capsys):
     # Half as loud: the range of its file is another, and so is what it is compared in.
     write_sound("half.wav", signal("sound").values / 2, field)
     decode(path, "-o", "b.wav", "--compare", "half.wav")
-    said = float(re.search(r"PSNR (-?[\d.]+) dB beside half", capsys.readouterr().out)[1])
+    said = float(re.search(r"PSNR (-?[\d.]+) dB against half", capsys.readouterr().out)[1])
     heard = read_sound("a.wav")
     apart = heard.field.restored(heard.values) - field.restored(signal("sound").values) / 2
     assert said == pytest.approx(-10 * torch.log10(apart.square().mean()).item(), abs=0.02)
@@ -388,7 +388,7 @@ def test_what_is_read_is_not_replaced(capsys):
     path = encoded()
     write_image("a.png", signal().values)
     words = [path, "-o", "a.png", "--compare", "a.png", "--overwrite"]
-    assert "--out would replace what is read" in refused(capsys, *words)
+    assert "--out would replace the input" in refused(capsys, *words)
 
 
 def test_a_signal_too_large_to_hold_is_refused_before_it_is_decoded(capsys):

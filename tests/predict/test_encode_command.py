@@ -68,9 +68,9 @@ def test_an_image_becomes_a_small_file(here, capsys):
     assert found.about["quality"]["psnr"] == pytest.approx(psnr, abs=1e-6)
     assert f"PSNR {psnr:.2f} dB, all converged" in said
     assert re.search(
-        r"JPEG of that size at most: [\d,]+ bytes, PSNR [\d.]+ dB \(quality \d+\)", said
+        r"JPEG of at most that size: [\d,]+ bytes, PSNR [\d.]+ dB \(quality \d+\)", said
     )
-    assert "JPEG of that PSNR at least: " in said
+    assert "JPEG of at least that PSNR: " in said
     assert said.rstrip().endswith("Written to b.inr. Decode it: equilibria decode b.inr")
 
 
@@ -114,7 +114,7 @@ def test_pictures_are_brought_to_a_size(capsys):
     assert "an image of 4 x 6 x 1" in capsys.readouterr().out
     assert main(["decode", "a.inr", "--compare", "a.png"]) == 0
     psnr = load("a.inr").about["quality"]["psnr"]
-    assert f"PSNR {psnr:.2f} dB beside a.png" in capsys.readouterr().out
+    assert f"PSNR {psnr:.2f} dB against a.png" in capsys.readouterr().out
 
 
 def test_a_sound_a_film_and_a_part_of_it(here, capsys):
@@ -255,8 +255,8 @@ def test_large_signals_are_learned_in_batches(here, monkeypatch, capsys):
         (["no.png"], "no.png"),
         (["a.png", "--from", "a.png"], "a.png is no .inr file"),
         (["a.png", "--widht", "4"], "widht"),
-        (["a.png", "--task.data", "b.png"], "--task.data says what is learned, and that is a.png"),
-        (["a.png", "--data", "b.png"], "--data says what is learned, and that is a.png"),
+        (["a.png", "--task.data", "b.png"], "--task.data sets the signal, which is a.png"),
+        (["a.png", "--data", "b.png"], "--data sets the signal, which is a.png"),
         (["flat.png"], "flat.png is constant"),
         (["clear.png"], "clear.png is transparent in places"),
         (["deep.png"], "deep.png has more than 8 bits a channel"),

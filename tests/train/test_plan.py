@@ -125,7 +125,7 @@ def test_every_adjoint_holds_what_it_holds(solver, adjoint):
 def test_an_explicit_network_is_planned_too():
     found = plan(recipes.parse({"task": DIGITS, "model": {"name": "resnet"}}), memory=1e9)
     assert found.size.layer == 0 and found.step.rows > 0
-    assert "evaluations of a forward solve" not in {f.name for f in found.figures()}
+    assert "evaluations per forward solve" not in {f.name for f in found.figures()}
 
 
 def test_bfloat16_takes_less_and_no_fewer_operations(language):
@@ -188,7 +188,7 @@ def test_sharding_divides_what_lasts_and_gathers_it_for_a_step():
     hybrid = plan(recipe, gpus=16, memory=20e6, parallel="hsdp")
     assert hybrid.shards == 8 and hybrid.parallel == "hsdp"
     assert hybrid.speed == pytest.approx(16 * hybrid.step.rows / hybrid.seconds)
-    assert hybrid.figure("samples that fit on all").value == 16 * hybrid.step.rows
+    assert hybrid.figure("samples that fit in total").value == 16 * hybrid.step.rows
 
 
 def test_named_data_need_not_be_read(monkeypatch):
@@ -219,14 +219,14 @@ def test_a_plan_of_the_papers_model_allocates_nothing_of_its_size(capsys):
     found = {figure["name"]: figure for figure in tree["figures"]}
     assert found["parameters"]["value"] == 97_691_888
     assert found["optimiser state"]["value"] == pytest.approx(8 * 97_691_888 / 64, rel=1e-6)
-    assert found["evaluations of a forward solve"] == {
-        "name": "evaluations of a forward solve",
+    assert found["evaluations per forward solve"] == {
+        "name": "evaluations per forward solve",
         "value": 12.0,
         "unit": "",
         "origin": "given",
         "note": "",
     }
-    assert found["share of the peak"]["origin"] == "assumed"
+    assert found["fraction of the peak"]["origin"] == "assumed"
     assert {f["origin"] for f in tree["figures"]} == {"computed", "given", "assumed"}
     assert tree["shards"] == 64 and "pretrain is not counted" in tree["notes"]
 
@@ -252,15 +252,15 @@ def test_what_is_measured_is_said_to_be(tmp_path, capsys):
         (["digits", "--memory", "plenty"], "--memory must be a number of bytes, such as 80GB"),
         (["digits", "--memory", "0GB"], "--memory must be more than 0"),
         (["digits", "--memory", "1MB"], "parameters, gradients and optimiser state alone take"),
-        (["digits", "--memory", "1.52MB"], "a step of one sample takes"),
+        (["digits", "--memory", "1.52MB"], "a step with one sample takes"),
         (["digits", "--parallel", "tensor"], "parallel must be one of ddp, fsdp, hsdp; got tensor"),
         (["digits", "--parallel", "hsdp", "--gpus", "12"], "not several whole machines"),
         (["digits", "--gpu", "abacus"], "gpu must be one of B200"),
-        (["digits", "--mfu", "3"], "--mfu is a share of the peak"),
+        (["digits", "--mfu", "3"], "--mfu is a fraction of the peak"),
         (["digits", "--evals", "0"], "--evals takes the evaluations"),
         (["digits", "--measure", "0"], "--measure must be 1 sample or more"),
         (["digits", "--solver.histori", "3"], "solver.histor"),
-        (["chains"], "batches that are not samples side by side"),
+        (["chains"], "do not consist of equal samples"),
     ],
 )
 def test_what_cannot_be_planned_is_refused(words, said, capsys):
@@ -294,7 +294,7 @@ def test_other_words_are_no_bytes(text):
 def test_a_step_that_depends_on_numbers_is_refused():
     recipe = recipes.parse(DENSE)
     read = replace(reads(recipe), loss=lambda *given: given[1].sum() * given[1].max().item())
-    with pytest.raises(ConfigError, match="depends on the numbers in its tensors"):
+    with pytest.raises(ConfigError, match="depends on the values in its tensors"):
         trace(read, recipe, 4)
 
 

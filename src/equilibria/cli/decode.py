@@ -1,12 +1,13 @@
 """Decode a signal from an .inr file that `equilibria encode` wrote: an image to PNG, a sound to
 WAV, a film to a GIF, an MP4 or a folder of frames, a shape to PLY, at any size, rate or resolution.
 
-The network is solved at each point, a chunk of points at a time, which changes nothing but the
-memory that is taken. With --gradient, --laplacian and --convergence, further pictures are written
-next to that of an image, named after it: the derivatives are exact, those of the equilibrium.
+The network is solved for its equilibrium at each point. Points are processed in chunks; the chunk
+size affects memory only. With --gradient, --laplacian and --convergence, further pictures are
+written next to the decoded image and named after it; the derivatives are exact, those of the
+equilibrium.
 
-The exit status is 1 after an error, and otherwise 0, also where points did not converge, of which
-a warning tells.
+The exit status is 1 after an error, and otherwise 0, even if some points did not converge; a
+warning reports these.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ from equilibria.train import device as devices
 from equilibria.train.memory import free_bytes
 
 MAPS = ("gradient", "laplacian", "convergence")
-"""Pictures beside that of an image."""
+"""Additional pictures of an image."""
 
 ROOM = 0.9
-"""Of the free memory, what a decoded signal takes at most."""
+"""Largest fraction of the free memory that a decoded signal may take."""
 
 LESS = {
     "image": "decode a part at a time, with --crop",
@@ -51,10 +52,10 @@ LESS = {
     "sound": "decode at a lower --rate",
     "shape": "decode at a lower --resolution",
 }
-"""What to do about a signal that does not fit into memory."""
+"""What to suggest when a signal does not fit in memory."""
 
 METHODS = ("Picard", *(name for name in SOLVERS if name != "Picard"))
-"""Solvers by name, that of the shipped recipes first."""
+"""Names of solvers, the shipped recipes' first."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -80,7 +81,7 @@ def main(argv: Sequence[str]) -> int:
     check(out, field)
     _check_free(out, maps, arguments)
     if "convergence" in maps and decoder.solver is None:
-        raise UserError("--convergence is for an equilibrium network, and this one is explicit")
+        raise UserError("--convergence is for equilibrium networks, but this one is explicit")
     original = None if arguments.compare is None else _original(arguments.compare, field)
     taken = held_bytes(
         points,
@@ -109,7 +110,7 @@ def main(argv: Sequence[str]) -> int:
     if loud := found.loud:
         warnings.warn(
             f"{loud:,} of {found.values.size:,} samples are louder than a WAV file of integers can "
-            "be: they are cut",
+            "hold: they are clipped",
             stacklevel=1,
         )
     if found.converged is not None:
@@ -118,8 +119,8 @@ def main(argv: Sequence[str]) -> int:
         if part < 1:
             warnings.warn(
                 f"{found.count - found.converged:,} of {found.count:,} points did not converge: "
-                "their values are those of the best states found. See --convergence, --max-evals "
-                "and --solver",
+                "their values are computed from the best states found. See --convergence, "
+                "--max-evals and --solver",
                 stacklevel=1,
             )
     if "convergence" in maps:
@@ -129,9 +130,9 @@ def main(argv: Sequence[str]) -> int:
             _derivative(asked, name, order, maps[name], say)
     if original is not None:
         result = measure(decoder, original, chunk=asked.chunks.get("decode"))
-        say(f"{quality(result['quality'])} beside {arguments.compare}")
-    beside = f", and beside it {', '.join(p.name for p in maps.values())}" if maps else ""
-    console.done(f"Written to {out}{beside}", out)
+        say(f"{quality(result['quality'])} against {arguments.compare}")
+    further = f", together with {', '.join(p.name for p in maps.values())}" if maps else ""
+    console.done(f"Written to {out}{further}", out)
     return DONE
 
 
@@ -142,31 +143,31 @@ def _parser() -> Parser:
         "-o",
         "--out",
         type=Path,
-        help="file to write: .png, .wav, .gif or .mp4, .ply; for a film also a new folder "
-        "(default: the file's name with -decoded)",
+        help="output file: .png, .wav, .gif or .mp4, .ply; for a film also a new folder "
+        "(default: the input's name with -decoded)",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace files that exist")
+    parser.add_argument("--overwrite", action="store_true", help="replace existing files")
     parser.add_argument(
         "--size", type=str, metavar="HxW", help="images, films: height and width in pixels"
     )
     parser.add_argument(
-        "--scale", type=float, help="images, films: how many times as high and as wide"
+        "--scale", type=float, help="images, films: factor by which height and width grow"
     )
     parser.add_argument(
         "--crop",
         type=str,
         metavar="TOP,LEFT,HEIGHT,WIDTH",
-        help="images, films: a part, in pixels of what was encoded",
+        help="images, films: decode this part, in pixels of the encoded signal",
     )
     parser.add_argument("--rate", type=float, help="sounds: samples per second")
     parser.add_argument(
         "--frames",
         type=str,
         metavar="FIRST:END:STEP",
-        help="films: frames from FIRST to before END; 10:20:.5 has those in between too",
+        help="films: frames from FIRST up to, but excluding, END; 10:20:.5 also decodes in between",
     )
     parser.add_argument(
-        "--fps", type=float, help="films: frames per second of what is written", metavar="RATE"
+        "--fps", type=float, help="films: frames per second of the output", metavar="RATE"
     )
     parser.add_argument(
         "--resolution", type=int, help="shapes: points along each axis (default: 128)"
@@ -174,42 +175,41 @@ def _parser() -> Parser:
     parser.add_argument(
         "--gradient",
         action="store_true",
-        help="images: the gradient as a picture too: white is flat, the hue is the direction",
+        help="images: also write the gradient: white is flat, hue gives the direction",
     )
     parser.add_argument(
         "--laplacian",
         action="store_true",
-        help="images: the Laplacian as a picture too, from black, negative, to white",
+        help="images: also write the Laplacian, from black (negative) to white (positive)",
     )
     parser.add_argument(
         "--convergence",
         action="store_true",
-        help="images: a picture of the evaluations that each pixel took, from black to white; red "
-        "did not converge",
+        help="images: also write a map of the evaluations per pixel, from black (few) to white; "
+        "red did not converge",
     )
     parser.add_argument(
         "--compare",
         type=Path,
         metavar="FILE",
-        help="measure the PSNR, or the IoU of a shape, against what was encoded",
+        help="measure the PSNR, or the IoU of a shape, against the original file",
     )
-    parser.add_argument("--solver", type=str, help=f"solve with this one: {', '.join(METHODS)}")
+    parser.add_argument("--solver", type=str, help=f"solver to use: {', '.join(METHODS)}")
     parser.add_argument("--rtol", type=float, help="relative tolerance of the solver")
-    parser.add_argument("--max-evals", type=int, help="evaluations per point, at most")
+    parser.add_argument("--max-evals", type=int, help="maximum number of evaluations per point")
     parser.add_argument(
         "--chunk",
         type=int,
         metavar="POINTS",
-        help="points that are decoded at a time (default: as many as a quarter of the free memory "
-        "holds, and at most 16384)",
+        help="points to decode at a time (default: as many as fit into a quarter of the free "
+        "memory, at most 16384)",
     )
     parser.add_device()
     return parser
 
 
 def _check(arguments: Any) -> None:
-    """Raise UserError for options that nothing can be done with, and read those of several
-    numbers."""
+    """Raise UserError for invalid options, and parse those that hold several numbers."""
     if arguments.size is not None:
         arguments.size = _numbers("size", arguments.size, "x", int, "HxW such as 480x640", 2)
     if arguments.crop is not None:
@@ -257,7 +257,7 @@ def _numbers(
 
 
 def _frames(text: str) -> tuple[float | None, float | None, float | None]:
-    """What FIRST:END:STEP says; a single number is that frame."""
+    """Parse FIRST:END:STEP; a single number is one frame."""
     parts = text.split(":")
     try:
         found = [float(each) if each else None for each in parts]
@@ -272,10 +272,10 @@ def _frames(text: str) -> tuple[float | None, float | None, float | None]:
 
 
 def _original(path: Path, field: Any) -> signals.Signal | signals.Shape:
-    """What was encoded; pictures as large and as coloured as they were encoded, sounds at the rate.
+    """The original signal; pictures with the size and colours that were encoded, sounds resampled.
 
     Raises:
-        UserError: it is something else.
+        UserError: it is not the signal that was encoded.
     """
     found = signals.read(path)
     if isinstance(found, signals.Signal) and found.field.kind == field.kind:
@@ -288,11 +288,11 @@ def _original(path: Path, field: Any) -> signals.Signal | signals.Shape:
                 found = coloured(found, field.channels)
     mine, its = ((f.kind, getattr(f, "shape", ()), f.outputs) for f in (field, found.field))
     if mine != its:
-        part = ", of which a part was encoded: compare it with that part"
+        part = ", of which a part was encoded: compare with that part"
         shorter = mine[0] == its[0] and mine[1][:1] < its[1][:1]
         raise UserError(
-            f"--compare: {path} is {what(found.field)}{part if shorter else ''}, and what was "
-            f"encoded is {what(field)}"
+            f"--compare: {path} is {what(found.field)}{part if shorter else ''}, but the "
+            f"encoded signal is {what(field)}"
         )
     return found
 
@@ -305,7 +305,7 @@ def _check_free(out: Path, maps: dict[str, Path], arguments: Any) -> None:
     written = (out, *maps.values())
     inputs = {p.resolve() for p in (arguments.file, arguments.compare) if p is not None}
     if same := inputs & {each.resolve() for each in written}:
-        raise UserError(f"--out would replace what is read, {same.pop()}: name another file")
+        raise UserError(f"--out would replace the input {same.pop()}: name another file")
     there = [each for each in written if each.exists()]
     if there and (there[0].is_dir() or not arguments.overwrite):
         how = "remove it" if there[0].is_dir() else "replace it with --overwrite"
@@ -313,7 +313,7 @@ def _check_free(out: Path, maps: dict[str, Path], arguments: Any) -> None:
 
 
 def _rate(arguments: Any, field: Any) -> float | None:
-    """Samples or frames per second of what is written."""
+    """Samples or frames per second of the output."""
     if field.kind == "sound":
         return arguments.rate
     if field.kind != "film" or arguments.fps is not None:
@@ -323,7 +323,7 @@ def _rate(arguments: Any, field: Any) -> float | None:
 
 
 class Asked:
-    """What is decoded at some points, with a bar that shows how far it is."""
+    """Decodes at some points, with a progress bar."""
 
     def __init__(
         self,
@@ -339,10 +339,10 @@ class Asked:
 
     @contextmanager
     def bar(self, kind: Any, doing: str) -> Iterator[Any]:
-        """Decode chunk by chunk, after the memory for it has been announced."""
+        """Decode chunk by chunk, after printing the memory that this takes."""
         count = len(self.points)
         said, chunk = f"{doing}: {count:,} point{'s' * (count > 1)}", self.given
-        if count > FEW:  # else there is nothing to announce, and measuring would take longest
+        if count > FEW:  # else measuring the memory would take longer than decoding
             each = self.decoder.point_bytes(kind)
             chunk = min(chunk or self.decoder.chunk_of(each), count)
             said += (
@@ -399,7 +399,7 @@ def _derivative(
     if order == 1:
         scale = pictures.scale_of(np.linalg.norm(values, axis=-1))
         picture = pictures.gradient_colours(values, scale)
-        said = f"Gradient: full colour is a slope of {scale:.3g} levels per pixel"
+        said = f"Gradient: full saturation is a slope of {scale:.3g} levels per pixel"
     else:
         scale = pictures.scale_of(values)
         picture = pictures.laplacian_colours(values, scale)
@@ -410,7 +410,7 @@ def _derivative(
     if missed or unsolved:
         count = f"{missed:,} of {len(asked.points):,} points" if missed else "some points"
         warnings.warn(
-            f"{name}: solves at {count} did not converge, and it is inexact there; more "
+            f"{name}: solves at {count} did not converge, so it is inexact there; a larger "
             "--max-evals may help",
             stacklevel=1,
         )

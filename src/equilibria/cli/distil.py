@@ -1,15 +1,15 @@
-"""Train a solver for a run's own equilibrium layer: a small network that guesses where a solve
-begins and how an Anderson step mixes. No labels are needed; some training inputs are solved by a
-classical solver, and the learned one learns from the equilibria. It is then compared with the
-classical solvers on batches that it has not seen, and where it takes at most nine tenths of the
-evaluations of the best of them, it is written to neural.safetensors and neural.json in the run
-folder; else nothing is. `--solver neural` of evaluate, generate, predict and doctor solves by it.
+"""Train a solver for a run's own equilibrium layer: a small network that predicts the initial guess
+and the mixing weights of Anderson's method. No labels are needed: some training inputs are solved
+by a classical solver, and the network is trained on the equilibria. It is then compared with
+classical solvers on held-out batches. If it takes at most nine tenths of the evaluations of the
+best of these, it is written to neural.safetensors and neural.json in the run folder; otherwise
+nothing is written. `--solver neural` of evaluate, generate, predict and doctor uses it.
 
-With --tune the run's learned solver is trained further, as a rule on other inputs, --data, which
-need no labels: of a network on images, any folder of images. Its parts and their sizes stay. A run
-that is trained further has other weights, and needs another learned solver.
+With --tune the run's learned solver is trained further, usually on other inputs, --data, which
+need no labels: for a network on images, any folder of images. Its architecture is kept. After
+further training of the run itself, whose weights then change, a new learned solver is needed.
 
-The exit status is 0 also where the learned solver is not worth it, and 1 after an error.
+The exit status is 0 even if the learned solver is not worth using, and 1 after an error.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ def main(argv: Sequence[str]) -> int:
     parser = Parser("distil", __doc__)
     parser.add_argument("run", type=Path, help="run folder, for example runs/mnist")
     parser.add_argument(
-        "--batches", type=int, default=24, help="batches of inputs to solve (default: 24)"
+        "--batches", type=int, default=24, help="number of batches to solve (default: 24)"
     )
-    parser.add_argument("--batch-size", type=int, help="rows of a batch (default: the recipe's)")
+    parser.add_argument("--batch-size", type=int, help="batch size (default: the recipe's)")
     parser.add_argument(
         "--start-steps",
         type=int,
         default=usual.start_steps,
-        help=f"steps of the start by itself (default: {usual.start_steps})",
+        help=f"training steps of the initial guess alone (default: {usual.start_steps})",
     )
     parser.add_argument(
         "--steps",
         type=int,
         default=usual.steps,
-        help=f"steps through unrolled solves (default: {usual.steps})",
+        help=f"training steps through unrolled solves (default: {usual.steps})",
     )
     parser.add_argument(
         "--horizon",
         type=int,
         default=usual.horizon,
-        help="evaluations of an unrolled solve, after which Anderson's weights are used (default: "
+        help="evaluations per unrolled solve; later ones use Anderson's weights (default: "
         f"{usual.horizon})",
     )
     parser.add_argument(
@@ -72,19 +72,19 @@ def main(argv: Sequence[str]) -> int:
         "paper's), or none (default: gram)",
     )
     parser.add_argument(
-        "--budget", type=int, help="parameters of the start (default: 3 % of the model's)"
+        "--budget", type=int, help="parameters of the initial guess (default: 3 % of the model's)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of all that is random (default: 0)")
-    parser.add_argument("--tune", action="store_true", help="go on with the run's learned solver")
+    parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
+    parser.add_argument(
+        "--tune", action="store_true", help="train the run's learned solver further"
+    )
     parser.add_argument(
         "--data",
         type=str,
-        help="inputs to learn from in place of the run's training data, without labels: images in "
-        "a folder, or whatever the run's task takes",
+        help="unlabelled inputs to train on instead of the run's training data: a folder of "
+        "images, or whatever the run's task accepts",
     )
-    parser.add_argument(
-        "--overwrite", action="store_true", help="replace a learned solver of the run"
-    )
+    parser.add_argument("--overwrite", action="store_true", help="replace the run's learned solver")
     parser.add_data_dir()
     parser.add_device(usual="cpu")
     arguments = parser.parse_args(list(argv))
@@ -107,8 +107,8 @@ def main(argv: Sequence[str]) -> int:
         inputs = _inputs(arguments, folder, loaded, model, images)
     if len(inputs) < 2:
         raise UserError(
-            f"the data give {len(inputs)} batches, and 2 at least are needed, one to learn from "
-            "and one to compare on: give more data, or a smaller --batch-size"
+            f"the data give {len(inputs)} batches, but at least 2 are needed, one for training and "
+            "one for the comparison: use more data, or a smaller --batch-size"
         )
     with Progress(
         TextColumn("{task.description}"),
@@ -118,10 +118,10 @@ def main(argv: Sequence[str]) -> int:
         console=console,
         disable=console.quiet or not console.is_terminal,
     ) as bar:
-        shown = bar.add_task("Solving by the classical solver", total=None)
+        shown = bar.add_task("Solving with the classical solver", total=None)
 
         def tell(done: int, total: int, loss: float) -> None:
-            words = f"Learning, loss {loss:.3f}"
+            words = f"Training, loss {loss:.3f}"
             bar.update(shown, completed=done, total=total, description=words)
 
         try:
@@ -131,10 +131,10 @@ def main(argv: Sequence[str]) -> int:
     seconds = time.perf_counter() - began
     _show(outcome, model, console)
     trained = sum(record.get("seconds", 0.0) for record in loaded.metrics)
-    share = f", {100 * seconds / trained:.0f} % of the training's" if trained else ""
+    share = f", {100 * seconds / trained:.0f} % of the run's training time" if trained else ""
     console.print(f"It took {seconds:.0f} s{share}.", highlight=False)
     if not outcome.worth:
-        kept = ", and the learned solver of before is kept" if neural.known(folder) else ""
+        kept = ", and the previous learned solver is kept" if neural.known(folder) else ""
         console.print(f"{outcome} Nothing was written{kept}.", soft_wrap=True, highlight=False)
         return DONE
     teacher = None if how.teacher is None else _named(how.teacher)
@@ -165,8 +165,8 @@ def _how(arguments: Any) -> Distillation:
         for name in ("mixer", "budget", "overwrite"):
             if getattr(arguments, name):
                 raise UserError(
-                    f"--{name} and --tune exclude each other: the learned solver that is there "
-                    "goes on with its parts and their sizes"
+                    f"--{name} and --tune exclude each other: the existing learned solver keeps "
+                    "its architecture"
                 )
     try:
         return Distillation(
@@ -182,12 +182,12 @@ def _how(arguments: Any) -> Distillation:
 
 
 def _images(arguments: Any, folder: run.Folder) -> list[Path] | None:
-    """The images to learn from, of a network on images; None: the run's task reads the data."""
+    """The images to train on, for a network on images; None if the run's task reads the data."""
     data = arguments.data
     if data is None or not (folder.path / IMAGES).is_file() or data in available(Dataset):
         return None
     if (Path(data).expanduser() / "masks").exists():
-        return None  # of a folder for segmentation, whose masks are no images to look at
+        return None  # a segmentation folder, whose masks are not inputs
     return pictures([data], without=folder.path / "predictions")
 
 
@@ -198,7 +198,7 @@ def _inputs(
     model: EquilibriumModel,
     images: list[Path] | None,
 ) -> list[tuple[Any, ...]]:
-    """The inputs of the layer to learn from, batch by batch."""
+    """The layer's inputs to train on, batch by batch."""
     batches, size = arguments.batches, arguments.batch_size or loaded.recipe.rows
     if images is not None:
         seen = Seen.read(folder.path / IMAGES)
@@ -216,22 +216,22 @@ def _named(solver: Solver) -> dict[str, Any]:
 
 
 def _begin(arguments: Any, folder: run.Folder, loaded: run.Run) -> Learned | None:
-    """The weights to go on from.
+    """The weights to continue from.
 
     Raises:
-        UserError: the run has no equilibrium layer; it has a learned solver, which is neither to be
-            replaced nor to be tuned; or it has none to tune.
+        UserError: the run has no equilibrium layer; it has a learned solver, but neither
+            --overwrite nor --tune is given; or it has none to tune.
     """
     model = loaded.model
     if not isinstance(model, EquilibriumModel):
         raise UserError(
-            f"{folder.path} is the run of an explicit network, {loaded.recipe.model.title}: there "
+            f"{folder.path} is a run of an explicit network, {loaded.recipe.model.title}: there "
             "is no equilibrium to solve for"
         )
     if model.deq.coupled:
         raise UserError(
-            f"a learned solver is of samples, and the rows of the layer of {folder.path}, "
-            f"{loaded.recipe.model.title}, are coupled"
+            f"a learned solver needs independent samples, but the rows of the layer of "
+            f"{folder.path}, {loaded.recipe.model.title}, are coupled"
         )
     if arguments.tune:
         layer = neural.attach(folder, model).deq
@@ -239,16 +239,14 @@ def _begin(arguments: Any, folder: run.Folder, loaded: run.Run) -> Learned | Non
         return learned
     if neural.known(folder) and not arguments.overwrite:
         raise UserError(
-            f"{folder.path} has a learned solver already: go on with it (--tune), or replace it "
+            f"{folder.path} already has a learned solver: train it further (--tune), or replace it "
             "(--overwrite)"
         )
     return None
 
 
 def _show(outcome: Outcome, model: EquilibriumModel, console: Output) -> None:
-    table = Table(
-        "solver", "evaluations", "converged", "time", title="Batches that it has not seen"
-    )
+    table = Table("solver", "evaluations", "converged", "time", title="Held-out batches")
     for name, each in outcome.all.items():
         table.add_row(
             name, f"{each.mean:.2f}", f"{100 * each.converged:.1f} %", f"{each.seconds:.3f} s"
@@ -258,7 +256,7 @@ def _show(outcome: Outcome, model: EquilibriumModel, console: Output) -> None:
     assert learned is not None
     own = sum(p.numel() for p in learned.parameters())
     size = sum(p.numel() for p in model.parameters()) - (own if model.deq.neural is not None else 0)
-    kept = "a start and a mixer" if outcome.mixes else "a start"
+    kept = "an initial guess and a mixer" if outcome.mixes else "an initial guess"
     console.print(
         f"Learned: {kept}, {own:,} parameters, {100 * own / size:.1f} % of the model's {size:,}.",
         highlight=False,

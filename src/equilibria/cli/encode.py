@@ -1,14 +1,14 @@
 """Encode an image, a WAV file, a film (a video, an animated image, or a folder of frames) or a
-closed mesh as a small network of its coordinates, in one .inr file that `equilibria decode` decodes
-at any size.
+closed mesh as a small coordinate network, in one .inr file that `equilibria decode` can decode at
+any size.
 
-The network is trained by a recipe: image, sound, film or shape, whichever the file is, or --recipe.
-All of the signal is learned, at its own size, unless --size says another one, or --task.seconds,
---task.rate or --task.frames of the recipe take a part. Every key of the recipe is an option, as for
-`equilibria train`: --seed 1, --optimiser.lr 1e-3, --model.name isiren.
+The network is trained by the recipe image, sound, film or shape, depending on the file, or by
+--recipe. By default the whole signal is learned at its original resolution; --size and --task.rate
+change the resolution, and --task.seconds and --task.frames select a part. Every key of the recipe
+is an option, as for `equilibria train`: --seed 1, --optimiser.lr 1e-3, --model.name isiren.
 
 Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 save the training and exit with status 75; the same command
-continues. The .inr file is written at the end, whole or not at all.
+resumes it. The .inr file is written at the end, and is complete or absent.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from equilibria.train.recipe import Recipe
 from equilibria.train.weights import save_weights
 
 OWN = ("size", "rate", "start", "seconds", "frames")
-"""Keys of a shipped recipe's task that are for its own data, not for those of a user."""
+"""Task keys of a shipped recipe that apply to its default data, not to a user's."""
 
 SOLVING = ("solver", "eval_solver", "adjoint", "reuse")
-"""Keys of a recipe that an explicit network has not."""
+"""Recipe keys that do not apply to an explicit network."""
 
 BATCH = 65_536
-"""Points of a step, at most, unless it is said: their states are in memory together."""
+"""Default limit on the points of a step, whose states are all in memory."""
 
 ROOM = 0.5
-"""Of the free memory, what the states of all points take at most."""
+"""Largest fraction of the free memory that the states of all points may take."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -84,10 +84,10 @@ def _encode(arguments: Any, overrides: list[str]) -> int:
     signal = task.signal
     say(f"{arguments.file.name}: {what(signal.field)}")
     if begin is not None and begin.field.outputs != signal.field.outputs:
-        grey = f", or make both alike, --task.channels {begin.field.outputs}"
+        grey = f", or convert this one, --task.channels {begin.field.outputs}"
         raise UserError(
             f"--from: {arguments.begin} is {what(begin.field)}, and {arguments.file} is "
-            f"{what(signal.field)}: begin with one of as many channels"
+            f"{what(signal.field)}: start from one with as many channels"
             f"{grey if kind in ('image', 'film') else ''}"
         )
     recipe = _within_memory(recipe, signal, overrides, device)
@@ -107,16 +107,16 @@ def _encode(arguments: Any, overrides: list[str]) -> int:
         )
     except Interrupted:
         raise Stopped(
-            f"stopped before {out} was written; what was trained is saved in {run}: the same "
+            f"stopped before {out} was written; the training so far is saved in {run}: the same "
             "command continues"
         ) from None
     except runs.RunError as error:
         raise UserError(
-            f"{error} {run} is of an earlier encoding: the same options continue it, and without "
-            "the folder it starts again"
+            f"{error} {run} is of an earlier encoding: use the same options to continue it, or "
+            "remove the folder to start again"
         ) from None
     loaded = runs.load(run)
-    with console.status("Measuring what is stored ..."):
+    with console.status("Evaluating the stored network ..."):
         model = loaded.model.to(device)
         assert isinstance(recipe.task, SignalRepresentation)
         if recipe.task.fit == "gradient":
@@ -138,69 +138,71 @@ def _parser() -> Parser:
     )
     parser.add_argument("file", type=Path, help="image, WAV file, film, folder of frames, or mesh")
     parser.add_argument(
-        "-o", "--out", type=Path, help="file to write, .inr (default: the name of the first one)"
+        "-o", "--out", type=Path, help="output file, .inr (default: named after the input)"
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace a file that exists")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
     parser.add_argument(
         "--bits",
         type=Literal[8, 16, 32],
         default=BITS,
-        help=f"of a weight in the file: 8, 16 or 32 (default: {BITS})",
+        help=f"bits per stored weight: 8, 16 or 32 (default: {BITS})",
     )
     parser.add_argument(
         "--size",
         type=int,
         metavar="PIXELS",
-        help="images, films: the longer side to which they are brought (default: their own)",
+        help="images, films: resize to this length of the longer side (default: keep the size)",
     )
-    parser.add_argument("--width", type=int, help="of the network: more is better, and larger")
-    parser.add_argument("--steps", type=int, help="training steps (default: the recipe's)")
-    parser.add_argument("--seed", type=int, help="of all that is random (default: the recipe's)")
     parser.add_argument(
-        "--recipe", type=str, help="recipe, or YAML file (default: by what the file is)"
+        "--width", type=int, help="width of the network: quality and file size grow with it"
+    )
+    parser.add_argument("--steps", type=int, help="training steps (default: the recipe's)")
+    parser.add_argument("--seed", type=int, help="random seed (default: the recipe's)")
+    parser.add_argument(
+        "--recipe", type=str, help="recipe, or YAML file (default: depends on the input)"
     )
     parser.add_argument(
         "--from",
         dest="begin",
         type=Path,
         metavar="FILE.inr",
-        help="begin with the network in this file, such as that of the frame before",
+        help="start from the network in this file, for example the previous frame's",
     )
     parser.add_argument(
         "--refit",
         type=int,
         metavar="STEPS",
-        help="a folder of frames: encode each as an image of its own, begun with the network of "
-        "the one before and trained for STEPS; --out is a folder, which the same command continues",
+        help="for a folder of frames: encode each as a separate image, starting from the previous "
+        "frame's network and training for STEPS; --out is a folder, and the same command resumes",
     )
     parser.add_argument(
         "--run",
         type=Path,
         metavar="FOLDER",
-        help="keep the run folder there (default: one next to --out, removed in the end)",
+        help="keep the run folder here (default: one next to --out, removed at the end)",
     )
     parser.add_device()
     return parser
 
 
 def _refit(arguments: Any, overrides: list[str]) -> int:
-    """Encode the frames of a folder, each begun with the network of the one before."""
+    """Encode the frames of a folder, each starting from the network of the previous one."""
     for name in ("begin", "run", "overwrite"):
         if getattr(arguments, name):
             option = {"begin": "from"}.get(name, name)
             raise UserError(
-                f"--{option} is for one file, and --refit encodes a folder: leave it out"
+                f"--{option} is for one file, but --refit encodes a folder: leave it out"
             )
     if arguments.refit < 1:
         raise UserError(f"--refit must be 1 or more steps; got {arguments.refit}")
     if not arguments.file.is_dir():
-        raise UserError(f"--refit is for a folder of frames, and {arguments.file} is none")
+        raise UserError(f"--refit is for a folder of frames, but {arguments.file} is not a folder")
     frames = pictures([str(arguments.file)])
     out = arguments.out or Path(f"{arguments.file.name}-encoded")
     names = [out / f"{frame.stem}.inr" for frame in frames]
     if len(set(names)) < len(names):
-        raise UserError(f"two frames in {arguments.file} have the same name but for its ending")
-    # A network keeps its architecture: what the first one is given is for it alone.
+        raise UserError(f"two frames in {arguments.file} have the same name, up to the extension")
+    # Later frames keep the architecture, so options for the model apply to the first one only.
     later = [
         word
         for key, value in config.pairs(overrides)
@@ -217,17 +219,17 @@ def _refit(arguments: Any, overrides: list[str]) -> int:
             changes |= {"width": None, "steps": arguments.refit, "begin": names[place - 1]}
         given = Namespace(**{**vars(arguments), **changes})
         _encode(given, later if place else overrides)
-    kept = f", {there:,} of them kept from before: remove what is to be encoded again"
+    kept = f", {there:,} of them kept from before: remove those to be encoded again"
     console.done(f"{len(frames):,} frames in {out}{kept if there else ''}", out)
     return DONE
 
 
 def _check_out(out: Path, arguments: Any) -> None:
-    """Refuse a file that could not be written, before anything is trained."""
+    """Refuse an output that cannot be written, before any training."""
     if out.suffix.lower() != ".inr":
         raise UserError(f"--out: encoded signals are .inr files; got {out.name}")
     if arguments.begin is not None and out.resolve() == arguments.begin.resolve():
-        raise UserError(f"--out would replace what is begun with, {out}: name another file")
+        raise UserError(f"--out would replace the file given by --from, {out}: name another file")
     if out.exists() and not arguments.overwrite:
         raise UserError(f"{out} exists: replace it with --overwrite, or name another --out")
     for name in ("steps", "width"):
@@ -239,7 +241,7 @@ def _check_out(out: Path, arguments: Any) -> None:
 def _recipe(
     name: str, arguments: Any, overrides: list[str], kind: str, begin: Contents | None
 ) -> Recipe:
-    """Return what is trained: a recipe for the user's file."""
+    """Return the recipe to train on the user's file."""
     tree = recipes.read(name)
     shipped = recipes.parse(tree, source=f"recipe {name}")
     if not (
@@ -247,19 +249,19 @@ def _recipe(
         and isinstance(shipped.model, RepresentationConfig)
     ):
         raise UserError(
-            f"recipe {name} is not for signals: encode takes image, sound, film, shape or your own"
+            f"recipe {name} is not for signals: use image, sound, film, shape or one of your own"
         )
     given = {key for key, _ in config.pairs(overrides)}
     if taken := given & {"data", "task.data", "task.signal"}:
         raise UserError(
-            f"--{taken.pop()} says what is learned, and that is {arguments.file}: leave it out"
+            f"--{taken.pop()} sets the signal, which is {arguments.file} here: leave it out"
         )
     if begin is not None:
         if taken := [key for key in given if key.startswith("model.")] or (
             ["width"] if arguments.width is not None else []
         ):
             raise UserError(
-                f"--from brings a network of its own: leave out --{taken[0].replace('_', '-')}"
+                f"--from fixes the architecture: leave out --{taken[0].replace('_', '-')}"
             )
         tree = {**tree, "model": config.dump(begin.network.model, recipes.choices())}
         if begin.network.solver is None:  # an explicit network: nothing to solve
@@ -275,7 +277,7 @@ def _recipe(
             options.append(f"--{key}={value}")
     recipe = recipes.parse(tree, [*options, *overrides], source=f"recipe {name}")
     if arguments.size is not None and kind not in ("image", "film"):
-        raise UserError(f"--size is for images and films, and {arguments.file.name} is a {kind}")
+        raise UserError(f"--size is for images and films, but {arguments.file.name} is a {kind}")
     if arguments.steps is not None:
         if both := given & {"epochs", "epoch_steps"}:
             raise UserError(f"--steps and --{both.pop()} were both given: leave one out")
@@ -289,10 +291,10 @@ def _recipe(
 def _within_memory(
     recipe: Recipe, signal: Any, overrides: Sequence[str], device: torch.device
 ) -> Recipe:
-    """A recipe whose steps fit into memory, and have no more points than there are.
+    """Return the recipe with a batch size that fits in memory and does not exceed the signal.
 
     Raises:
-        UserError: the states of all points would not.
+        UserError: the states of all points, which `reuse` keeps, do not fit.
     """
     if signal.field.kind == "shape":
         return recipe
@@ -304,19 +306,19 @@ def _within_memory(
     taken, free = 4 * count * architecture.width, free_bytes(device)
     if recipe.reuse and taken > ROOM * free:
         less = {
-            "sound": "take a part, --task.seconds 5",
-            "film": "take less, --size or --task.frames",
+            "sound": "encode a part, --task.seconds 5",
+            "film": "encode less, --size or --task.frames",
         }
         raise UserError(
             f"the states of {count:,} points take {bytes_of(taken)}, and {bytes_of(free)} are "
-            f"free: {less.get(signal.field.kind, 'bring it to a smaller --size')}, or solve anew "
-            "in each step, --reuse false"
+            f"free: {less.get(signal.field.kind, 'choose a smaller --size')}, or do not keep "
+            "states between steps, --reuse false"
         )
     return recipe
 
 
 def _tell(encoded: Encoded, signal: Any, say: Any) -> None:
-    """Say what was made, and what JPEG makes of an image."""
+    """Print size and quality, and for an image those of JPEG."""
     found = encoded.contents
     solved = ""
     if found.converged is not None and found.evaluations is not None:
@@ -330,8 +332,8 @@ def _tell(encoded: Encoded, signal: Any, say: Any) -> None:
     field: Any = found.field
     if field.kind == "image" and field.channels in (1, 3):
         beside = jpeg.beside(signal, encoded.bytes, found.quality["psnr"])
-        say(f"JPEG of that size at most: {_jpeg(beside.same_size)}")
-        say(f"JPEG of that PSNR at least: {_jpeg(beside.same_psnr)}")
+        say(f"JPEG of at most that size: {_jpeg(beside.same_size)}")
+        say(f"JPEG of at least that PSNR: {_jpeg(beside.same_psnr)}")
 
 
 def _jpeg(found: jpeg.Jpeg | None) -> str:

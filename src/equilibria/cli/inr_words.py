@@ -1,4 +1,4 @@
-"""What `equilibria encode` and `decode` say of a signal."""
+"""Descriptions of signals that `equilibria encode` and `decode` print."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["bytes_of", "quality", "saying", "share", "what"]
 
 
 def what(field: Any) -> str:
-    """A field in words, such as "an image of 64 x 64 x 1"."""
+    """Describe a field, as in "an image of 64 x 64 x 1"."""
     if field.kind == "shape":
         return "a shape"
     if field.kind == "sound":
@@ -25,21 +25,23 @@ def what(field: Any) -> str:
 
 
 def quality(found: Mapping[str, float]) -> str:
-    """A PSNR or an IoU in words."""
+    """Format a PSNR or an IoU."""
     if "iou" in found:
-        return f"IoU {100 * found['iou']:.2f} % near the surface, by {found.get('noise', NOISE):g}"
+        return (
+            f"IoU {100 * found['iou']:.2f} % near the surface (noise {found.get('noise', NOISE):g})"
+        )
     return f"PSNR {found['psnr']:.2f} dB"
 
 
 def share(converged: float) -> str:
-    """How many solves converged; not all is never 100 %."""
+    """Format the fraction of solves that converged; it is rounded down, so that 100 % means all."""
     if converged == 1:
         return "all converged"
     return f"{math.floor(1e4 * converged) / 100:.2f} % converged"
 
 
 def bytes_of(count: float) -> str:
-    """A number of bytes, rounded."""
+    """Format a number of bytes, rounded."""
     for unit, size in (("GB", 1e9), ("MB", 1e6)):
         if count >= size:
             return f"{count / size:.1f} {unit}"
@@ -47,5 +49,5 @@ def bytes_of(count: float) -> str:
 
 
 def saying(console: Output) -> Callable[[str], None]:
-    """What prints a line as it is."""
+    """Return a function that prints a line verbatim."""
     return lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True)

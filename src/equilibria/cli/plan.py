@@ -1,9 +1,9 @@
-"""Work out which batch of a recipe fits on GPUs that need not be there, and how fast it trains.
+"""Compute, without access to the GPUs, which batch of a recipe fits on them and how fast it trains.
 
-Nothing of the model's size is allocated: a training step is followed on tensors that have a shape
-and no numbers. Every figure says whether it is computed, measured, given or assumed. Every key of
-the recipe is also an option, as for `train`. Of data with known sizes (WikiText, Penn Treebank,
-CIFAR, MNIST, ImageNet) nothing is read; other data are.
+Nothing of the model's size is allocated: a training step is traced on tensors with shapes but no
+data. Every figure is labelled computed, measured, given or assumed. Every key of the recipe is also
+an option, as for `train`. Data sets of known size (WikiText, Penn Treebank, CIFAR, MNIST, ImageNet)
+are not read; other data are.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> None:
         raise UserError(f"{option} must be 1 or more; got {given}")
     memory = size(arguments.memory)
     if arguments.mfu is not None and not 0 < arguments.mfu <= 1:
-        raise UserError(f"--mfu is a share of the peak, in (0, 1]; got {arguments.mfu:g}")
+        raise UserError(f"--mfu is a fraction of the peak, in (0, 1]; got {arguments.mfu:g}")
     evals = arguments.evals or []
     if len(evals) > 2 or any(count <= 0 for count in evals):
         raise UserError(
@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> None:
         device = devices.device(arguments.device)
         here = partial(measure, rows=arguments.measure, device=device)
     console = Output(quiet=arguments.quiet, width=110)
-    with console.status("Following a training step ..."), as_chosen():
+    with console.status("Tracing a training step ..."), as_chosen():
         found = plan(
             recipe,
             gpus=arguments.gpus,
@@ -88,57 +88,62 @@ def _parser() -> Parser:
         "plan",
         __doc__,
         usage="equilibria plan RECIPE [options] [--KEY VALUE ...]",
-        quiet="print only how many samples or streams fit on a GPU",
+        quiet="print only the number of samples or streams that fit on a GPU",
     )
     parser.add_argument(
         "recipe", type=str, help="name of a recipe (see `equilibria recipes`), or a YAML file"
     )
-    parser.add_argument("--gpus", type=int, default=1, help="of all machines together (default: 1)")
     parser.add_argument(
-        "--memory", type=str, default="80GB", help="of each: 80GB, 24GiB, ... (default: 80GB)"
+        "--gpus", type=int, default=1, help="number of GPUs, over all machines (default: 1)"
+    )
+    parser.add_argument(
+        "--memory",
+        type=str,
+        default="80GB",
+        help="memory of each GPU: 80GB, 24GiB, ... (default: 80GB)",
     )
     parser.add_argument(
         "--parallel",
         type=str,
         metavar="WAY",
-        help="ddp: everything on every GPU; fsdp: parameters, gradients and optimiser state split "
-        "over all; hsdp: over those of a machine (default: as the recipe says, or ddp)",
+        help="ddp: everything on every GPU; fsdp: parameters, gradients and optimiser state "
+        "sharded over all GPUs; hsdp: over those of a machine (default: the recipe's, or ddp)",
     )
     parser.add_argument(
-        "--per-machine", type=int, default=8, help="GPUs of a machine, for hsdp (default: 8)"
+        "--per-machine", type=int, default=8, help="GPUs per machine, for hsdp (default: 8)"
     )
     parser.add_argument(
         "--gpu",
         type=str,
         default="A100",
         metavar="NAME",
-        help=f"whose peak counts: {', '.join(GPUS)} (default: A100)",
+        help=f"GPU whose peak to assume: {', '.join(GPUS)} (default: A100)",
     )
     parser.add_argument(
         "--mfu",
         type=float,
         metavar="SHARE",
-        help="share of the peak that a step reaches (default: as measured on a GPU by --measure, "
-        f"else {MFU:g}, an assumption)",
+        help="fraction of the peak that a step reaches (default: as measured on a GPU by "
+        f"--measure, otherwise assumed to be {MFU:g})",
     )
     parser.add_argument(
         "--evals",
         type=float,
         nargs="+",
         metavar="COUNT",
-        help="evaluations of a forward solve, then products of a backward one, as a run took them "
+        help="evaluations per forward solve, then products per backward solve, as seen in a run "
         "(default: the solvers' limits)",
     )
     parser.add_argument(
         "--measure",
         type=int,
         metavar="ROWS",
-        help="also time a step of so many samples or streams on this machine, part by part, and "
-        "measure its memory",
+        help="also time a step with this many samples or streams on this machine, part by part, "
+        "and measure its memory",
     )
     parser.add_argument("--json", action="store_true", help="print all figures as JSON")
     parser.add_argument(
-        "--data", type=str, help="text file or folder of images, or name of a data set"
+        "--data", type=str, help="text file, folder of images, or name of a data set"
     )
     parser.add_data_dir()
     parser.add_device()
@@ -146,10 +151,10 @@ def _parser() -> Parser:
 
 
 def size(text: str) -> float:
-    """Return the bytes that words such as 80GB, 24GiB or 500M mean.
+    """Return the number of bytes that a text such as 80GB, 24GiB or 500M stands for.
 
     Raises:
-        UserError: they mean none.
+        UserError: it is not a number of bytes.
     """
     found = re.fullmatch(r"\s*([\d.]+)\s*([kKMGT]?)(i?)B?\s*", text)
     try:

@@ -1,4 +1,4 @@
-"""Training whose solves are by a learned solver, which learns along with the model."""
+"""Training with a learned solver that is trained alongside the model."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ __all__ = ["Alternating", "Alternation"]
 
 @dataclass(frozen=True, kw_only=True)
 class Alternating:
-    """Trains a learned solver every so many steps, and lets the steps that follow solve by it.
+    """Trains a solver periodically, and uses it in the training steps of the model that follow.
 
-    It learns from the inputs of the last batches, as `eq.distil` does, and goes on from what it has
-    learned before. Where it does not beat the best classical solver on batches that it has not
-    seen, the steps that follow solve by the recipe's. Gradients are those of the recipe's adjoint.
-    Evaluations, and the run when it is finished, have the recipe's own solvers; `equilibria distil`
-    learns one for these.
+    It is trained on the inputs of the most recent batches, as by `eq.distil`, continuing from its
+    previous weights. If it does not beat the best classical solver on a held-out batch, the
+    following steps use the recipe's solver. Gradients are those of the recipe's adjoint.
+    Evaluations and the finished run use the recipe's own solvers; `equilibria distil` trains a
+    solver for these.
 
     Args:
-        every: steps of the model from one training of the solver to the next.
-        steps: steps of each of these through unrolled solves.
-        start_steps: steps of the start by itself before them.
-        batches: inputs to learn from, the last so many micro-batches, at least 2.
-        horizon: evaluations of an unrolled solve.
+        every: steps of the model between two trainings of the solver.
+        steps: steps of each such training through unrolled solves.
+        start_steps: steps of the initial guess alone before them.
+        batches: number of most recent micro-batches to train on, at least 2.
+        horizon: evaluations per unrolled solve.
         mixer: "gram", "pooled", or None for Anderson's own weights; see `eq.nn.Distillation`.
 
     Source:
@@ -76,12 +76,12 @@ class Alternating:
 
 
 class Alternation:
-    """A learned solver in the making.
+    """A solver that is trained alongside a model.
 
     Args:
-        config: how often, and how, it is trained.
-        model: whose equilibrium layer it is of.
-        seed: of its first weights.
+        config: how often, and how, the solver is trained.
+        model: the model, whose equilibrium layer uses it.
+        seed: for its initial weights.
 
     Raises:
         ValueError: the rows of the layer are coupled.
@@ -90,7 +90,8 @@ class Alternation:
     def __init__(self, config: Alternating, model: EquilibriumModel, seed: int) -> None:
         if model.deq.coupled:
             raise ValueError(
-                "neural: a learned solver is of samples, and the rows of this layer are coupled"
+                "neural: a learned solver needs independent samples, but the rows of this layer "
+                "are coupled"
             )
         self.config, self.model, self.how = config, model, config.how(seed)
         self.seen: list[tuple[Any, ...]] = []
@@ -101,8 +102,8 @@ class Alternation:
 
     @contextmanager
     def applied(self, step: int) -> Iterator[None]:
-        """Let the forward of a step solve by the learned solver, once there is one; and keep its
-        inputs, if the next training of the solver is near.
+        """Use the learned solver, if there is one, in the forward of a step; and keep its inputs if
+        the next training of the solver is near.
 
         Args:
             step: of the run, from 0.
@@ -115,19 +116,19 @@ class Alternation:
                 yield
                 return
             solver, learned = self.used
-            with using(layer, solver=solver, neural=learned):  # no part of the model that is saved
+            with using(layer, solver=solver, neural=learned):  # not saved as part of the model
                 yield
         finally:
             if handle is not None:
                 handle.remove()
 
     def _keep(self, module: Any, inputs: tuple[Any, ...]) -> None:
-        # Under autocast they may be of less than float32, in which nothing is learned.
+        # Under autocast they may be in half precision, but the solver is trained in float32.
         kept = _each(_widened, _each(checkpoint.copied, inputs))
         self.seen = [*self.seen[1 - self.config.batches :], kept]
 
     def due(self, step: int) -> bool:
-        """Return whether the solver is to be trained after so many steps."""
+        """Return whether the solver is to be trained after this number of steps."""
         return bool(step) and step % self.config.every == 0 and len(self.seen) >= 2
 
     def learn(self) -> None:
@@ -148,12 +149,12 @@ class Alternation:
             train(learned, layer, rest, self.how)
         except (ValueError, FloatingPointError) as error:  # too few equilibria, or no gradient
             warnings.warn(
-                f"neural: {error}. The steps that follow solve by the recipe's solver", stacklevel=2
+                f"neural: {error}. The following steps use the recipe's solver", stacklevel=2
             )
             return self._give_up()
         self.learned = learned.requires_grad_(False)
         found = contest(layer, learned, [held_out.inputs], layer.solver, self.how.horizon, rounds=1)
-        best = found.fewest  # not the fastest: a run is to be the same each time
+        best = found.fewest  # not the fastest: a run must be reproducible
         used = best.beats(found.classical)
         assert best.learned is not None
         self.used = (best.solver, best.learned) if used else None
@@ -164,15 +165,15 @@ class Alternation:
         self._record = {"used": False, "evals": None, "classical": None}
 
     def finish_epoch(self) -> dict[str, Any]:
-        """Return what the epoch's record holds of it, under "neural": whether the learned solver is
-        `used`, its `evals` and those of the best `classical` solver for a sample when it was last
-        trained, None where that has failed, and the `seconds` that this took in the epoch."""
+        """Return the entry "neural" of the epoch's record: whether the learned solver is `used`;
+        its `evals` per sample when it was last trained, and those of the best `classical` solver,
+        both None if training failed; and the `seconds` that training took in the epoch."""
         record = {"neural": {**self._record, "seconds": round(self._seconds, 3)}}
         self._seconds = 0.0
         return record
 
     def state(self) -> dict[str, Any]:
-        """Return all that a checkpoint holds."""
+        """Return the state to save in a checkpoint."""
         learned = self.learned
         return {
             "seen": [
@@ -194,10 +195,10 @@ class Alternation:
         return {"solver": asdict(solver), "mixes": learned.mixer is not None}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take what `state` gave.
+        """Restore what `state` returned.
 
         Raises:
-            ValueError, LookupError: it is of another run.
+            ValueError, LookupError: it belongs to another run.
         """
         device = next(self.model.parameters()).device
         self.seen = [
@@ -217,7 +218,7 @@ class Alternation:
 
 
 def _widened(operand: Any) -> Any:
-    """A tree with its floating-point tensors in float32 at least."""
+    """A tree with its floating-point tensors in at least float32."""
     return pytree.tree_map_only(
         Tensor,
         lambda x: x.to(torch.promote_types(x.dtype, torch.float32)) if x.is_floating_point() else x,
@@ -230,7 +231,7 @@ def _bare(operand: Any) -> Any:
 
 
 def _each(change: Callable[[Any], Any], operands: Sequence[Any]) -> tuple[Any, ...]:
-    """Operands of a layer, changed; what all samples share is no tree to torch."""
+    """Apply `change` to a layer's operands; `Shared` ones are not pytrees to torch."""
     return tuple(Shared(change(x.value)) if isinstance(x, Shared) else change(x) for x in operands)
 
 

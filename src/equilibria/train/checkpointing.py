@@ -1,4 +1,4 @@
-"""When a run is saved, as a recipe says it now and as recipes said it before."""
+"""Recipe keys that say when a run is saved, and their former names."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from equilibria.train.config import ConfigError
 __all__ = ["Checkpointing", "renewed"]
 
 MOVED = {"save_every": "every", "keep": "keep"}
-"""Former keys of a recipe, and where they are now under `checkpoint`."""
+"""Former recipe keys, and their present names under `checkpoint`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpointing:
-    """When a run is saved, so that it can go on from there.
+    """When and how checkpoints are written.
 
     Args:
-        every: steps between checkpoints; null for one at the end of each epoch.
-        keep: checkpoints to keep: where the newest is damaged, a run resumes from the one before.
-        async_: write while training goes on, from a copy in the memory of the CPU. The key is
-            `async`. The weights of an epoch and its checkpoint are then there a little later.
+        every: steps between checkpoints; null for one at the end of each epoch only.
+        keep: number of checkpoints to keep: if the newest is damaged, a run resumes from the
+            previous one.
+        async_: write while training continues, from a copy in CPU memory. The key is `async`. The
+            weights and the checkpoint of an epoch then appear a little later.
     """
 
     every: int | None = None
@@ -38,14 +39,14 @@ class Checkpointing:
 
 
 def renewed(tree: Mapping[str, Any], argv: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return a recipe and its options with former keys under `checkpoint`; warn of such.
+    """Return a recipe and its options with former keys moved to `checkpoint`, and warn about them.
 
     Args:
         tree: nested mapping, as YAML gives it.
         argv: options for keys of the recipe.
 
     Raises:
-        ConfigError: a former key and the one that has taken its place are both given.
+        ConfigError: a former key and its replacement are both given.
     """
     found = {key: value for key, value in tree.items() if key not in MOVED}
     former = {new: tree[old] for old, new in MOVED.items() if old in tree}

@@ -1,4 +1,4 @@
-"""What each process has of its own, dealt anew where a run goes on with another number of them."""
+"""Per-process state, redistributed when a run resumes with a different number of processes."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ __all__ = ["deal"]
 def deal(
     states: Sequence[Mapping[str, Any]], part: Part, rows: int, *, seed: int, step: int
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the state of one process, of those of another number of processes.
+    """Return the state of one process, computed from those of a different number of processes.
 
-    What belongs to samples goes with them. What is a sum is the first process's. What is drawn
-    starts again, from a seed of its own for each process and step.
+    State that belongs to samples moves with them. Running sums go to the first process. Random
+    generators are reseeded, differently for each process and step.
 
     Args:
-        states: of all processes that have saved, in order.
+        states: of all processes that saved, in order.
         part: the share of this process.
         rows: of a step, over all processes.
         seed: of the run.
-        step: taken so far.
+        step: number of steps taken so far.
 
     Returns:
-        The state, and a sentence on each thing that is not what one process would have had.
+        The state, and a note on everything that differs from an uninterrupted run.
     """
     first, notes = states[0], []
     found = dict(first)
     found["random"] = _fresh(seed, step, part.index)
-    notes.append("random draws (masks, augmentation) start again from the seed and the step")
+    notes.append("random draws (masks, augmentation) are reseeded from the seed and the step")
     empty = Tally().state()
     found["tally"] = empty if part.index else Tally.total(s["tally"] for s in states).state()
     if first["stabiliser"] is not None:
@@ -46,14 +46,14 @@ def deal(
     if first.get("neural") is not None:
         found["neural"] = states[part.index % len(states)]["neural"]
         if part.count > len(states):
-            notes.append("each new process solves by the learned solver of an earlier one")
+            notes.append("each additional process uses the learned solver of an earlier one")
         else:
-            notes.append("the learned solvers of the processes that are gone are lost")
+            notes.append("the learned solvers of processes that no longer exist are lost")
     return found, notes
 
 
 def _fresh(seed: int, step: int, index: int) -> dict[str, Any]:
-    """Random states of a process that begins in the middle of a run."""
+    """Random states of a process that starts in the middle of a run."""
     before = randomness.random_state()
     randomness.seed_all(random.Random(f"resumed {seed} {step} {index}").getrandbits(32))
     fresh = randomness.random_state()
@@ -62,7 +62,7 @@ def _fresh(seed: int, step: int, index: int) -> dict[str, Any]:
 
 
 def _stabiliser(states: Sequence[Mapping[str, Any]], index: int) -> dict[str, Any]:
-    """Sums on the first process; the mean length of the last solves on each."""
+    """Sums on the first process; on each, the mean length of the last solves."""
     found = dict(states[0])
     found["length"] = sum(s["length"] for s in states) / len(states)
     names = dict.fromkeys(name for s in states for name in s["counts"])
@@ -74,7 +74,7 @@ def _stabiliser(states: Sequence[Mapping[str, Any]], index: int) -> dict[str, An
 
 
 def _carry(carries: Sequence[Any], part: Part, rows: int) -> Any:
-    """Rows of what was carried over, which are in order over micro-batches and then processes."""
+    """Rows of the carried state, ordered by process and, within one, by micro-batch."""
     if any(carry is None for carry in carries):
         return None
     pieces = [piece for carry in carries for piece in carry]

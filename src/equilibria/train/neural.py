@@ -1,4 +1,4 @@
-"""The learned solver of a run: neural.safetensors has its weights, neural.json all else."""
+"""The learned solver of a run: its weights in neural.safetensors, the rest in neural.json."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ WEIGHTS, ABOUT = "neural.safetensors", "neural.json"
 FORMAT = 1
 SHARE = 0.03
 OWN = ("history", "damping", "ridge", "period", "horizon", "fallback", "trust")
-"""What a neural solver has beside the limits, which are those of the run's own solver."""
+"""Fields of a neural solver other than its limits, which are those of the run's own solver."""
 
 
 def save(folder: Folder, outcome: Outcome, about: Mapping[str, Any]) -> Path:
-    """Write the learned solver of a run into its folder, in place of one that is there.
+    """Write the learned solver of a run into its folder, replacing an existing one.
 
     Args:
         folder: of the run.
-        outcome: has weights and solver.
-        about: of the distillation, for neural.json.
+        outcome: holds the weights and the solver.
+        about: further entries of neural.json, on the distillation.
 
     Returns:
         The path of neural.json.
@@ -68,19 +68,19 @@ def known(folder: Folder) -> bool:
 
 
 def attach(folder: Folder, model: Model) -> EquilibriumModel:
-    """Let a run's model solve by its learned solver in eval mode, and return it.
+    """Make a run's model use its learned solver in eval mode, and return the model.
 
     Args:
         folder: of the run.
         model: with the run's weights.
 
     Raises:
-        RunError: the run has no learned solver, or one of other weights than its own.
+        RunError: the run has no learned solver, or one distilled from other weights.
         CheckpointError: its files are damaged.
     """
     path, weights = folder.path / ABOUT, folder.path / WEIGHTS
     if not isinstance(model, EquilibriumModel):
-        raise RunError(f"{folder.path} is the run of an explicit network, which has no solver")
+        raise RunError(f"{folder.path} is a run of an explicit network, which has no solver")
     if not path.is_file():
         raise RunError(
             f"{folder.path} has no learned solver: train one with `equilibria distil {folder.path}`"
@@ -88,8 +88,8 @@ def attach(folder: Folder, model: Model) -> EquilibriumModel:
     try:
         about = json.loads(path.read_text())
         if (version := about["format"]) != FORMAT:
-            raise RunError(f"{path} is of format {version}, and this version reads {FORMAT}")
-        with torch.device("meta"):  # no memory for sizes that the weights may not have
+            raise RunError(f"{path} is of format {version}, but this version reads {FORMAT}")
+        with torch.device("meta"):  # allocates nothing: the sizes are not yet verified
             learned = Learned.of(about["learned"])
         usual = model.deq.eval_solver or model.deq.solver
         solver = NeuralSolver(**{name: about["solver"][name] for name in OWN}, **usual.limits)
@@ -100,12 +100,12 @@ def attach(folder: Folder, model: Model) -> EquilibriumModel:
         raise CheckpointError(f"{path} is damaged ({error}): {_again(folder)}") from None
     if source != checksum(folder.weights):
         raise RunError(
-            f"the learned solver in {folder.path} was distilled from other weights than the run "
-            f"has now: {_again(folder)}"
+            f"the learned solver in {folder.path} was distilled from other weights than those the "
+            f"run has now: {_again(folder)}"
         )
     state = read_weights(weights, _again(folder))
     if digest != checksum(weights):
-        raise CheckpointError(f"{weights} and {path} are of different solvers: {_again(folder)}")
+        raise CheckpointError(f"{weights} and {path} belong to different solvers: {_again(folder)}")
     try:
         learned.load_state_dict(state, assign=True)
     except RuntimeError as error:
@@ -119,7 +119,7 @@ def attach(folder: Folder, model: Model) -> EquilibriumModel:
 
 
 def starts(model: Model) -> bool:
-    """Return whether a model's solves in eval mode begin at a learned start."""
+    """Return whether a model's solves in eval mode start from a learned initial guess."""
     if not isinstance(model, EquilibriumModel):
         return False
     layer = model.deq
@@ -128,11 +128,10 @@ def starts(model: Model) -> bool:
 
 
 def budgeted(how: Distillation, model: EquilibriumModel) -> Distillation:
-    """Return how a run's solver is learned: where no number of parameters is given, a start has 3 %
-    of the model's without embeddings.
+    """Return `how` with a budget: by default 3 % of the model's parameters, embeddings excluded.
 
     Args:
-        how: as asked for.
+        how: as requested by the user.
         model: of the run.
     """
     if how.budget is not None:
@@ -141,7 +140,7 @@ def budgeted(how: Distillation, model: EquilibriumModel) -> Distillation:
 
 
 def size_of(model: EquilibriumModel) -> int:
-    """Return the number of parameters of a model, without embeddings and a learned solver's."""
+    """Return a model's number of parameters, excluding embeddings and a learned solver."""
     left_out = {id(p) for p in (model.deq.neural or nn.Module()).parameters()}
     for module in model.modules():
         if "embedding" in type(module).__name__.lower():
@@ -156,11 +155,11 @@ def inputs_of(
 
     Args:
         model: in eval mode.
-        task: whose training data it is given; or, of other data, the test data.
-        batches: how many, at most.
+        task: its training data are used or, with `other`, its test data.
+        batches: maximum number of batches.
         batch_size: rows of each.
-        seed: of their order.
-        other: whether the data are not those of the run.
+        seed: for their order.
+        other: whether the data differ from those of the run.
     """
     feed = None if other else task.feed(batch_size, seed)
     if feed is not None:
@@ -170,7 +169,7 @@ def inputs_of(
     device = next(model.parameters()).device
     found: list[tuple[Any, ...]] = []
     carry = None
-    # What a text model carries over is its equilibrium; of others one evaluation is enough.
+    # A text model carries its equilibrium over; for others one evaluation is enough.
     with _seen(model, found, None if task.streams else Picard(max_evals=1)):
         for batch in stream:
             inputs = pytree.tree_map_only(Tensor, lambda x: x.to(device), batch.inputs)
@@ -199,7 +198,7 @@ def inputs_from(model: EquilibriumModel, stream: Iterable[Tensor]) -> list[tuple
 def _seen(
     model: EquilibriumModel, found: list[tuple[Any, ...]], solver: Solver | None
 ) -> Iterator[None]:
-    """Keep the inputs of a model's equilibrium layer, which solves by `solver` meanwhile."""
+    """Record the inputs of a model's equilibrium layer, which uses `solver` meanwhile."""
 
     def keep(module: Any, inputs: Sequence[Any]) -> None:
         found.append(tuple(inputs))
@@ -213,4 +212,4 @@ def _seen(
 
 
 def _again(folder: Folder) -> str:
-    return f"train it anew with `equilibria distil {folder.path} --overwrite`"
+    return f"train a new one with `equilibria distil {folder.path} --overwrite`"

@@ -1,4 +1,4 @@
-"""Which batch of a recipe fits on so many GPUs, and how fast it should train there."""
+"""The batch of a recipe that fits on given GPUs, and the expected speed of training."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ Parallel = Literal["ddp", "fsdp", "hsdp"]
 Origin = Literal["computed", "measured", "given", "assumed"]
 
 USABLE = 0.9
-"""Share of a GPU's memory that tensors can have; the rest is for CUDA itself, NCCL's buffers and
-gaps between tensors."""
+"""Fraction of a GPU's memory available to tensors; the rest is for CUDA itself, NCCL's buffers and
+fragmentation."""
 
 MFU = 0.3
-"""Share of a GPU's peak that a step is taken to reach where nothing has been measured."""
+"""Fraction of a GPU's peak that a step is assumed to reach unless it has been measured."""
 
 MOST = 1 << 20
-"""Rows on one GPU up to which a batch is looked for."""
+"""Largest number of rows per GPU that is tried."""
 
 SINGLE = 4
-"""Bytes of a number in float32, in which parameters, gradients and optimiser state are kept."""
+"""Bytes of a float32 number: parameters, gradients and optimiser state are kept in float32."""
 
 
 class PlanError(ValueError):
-    """The model does not fit, or cannot be laid out in this way; the message says what would."""
+    """The model does not fit, or cannot be sharded in this way; the message suggests a remedy."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Figure:
         value: the number.
         unit: B, FLOP, FLOP/s, tokens/s, ...; empty for a count.
         origin: whether it was computed, measured, given by the user or assumed.
-        note: what to know about it.
+        note: a remark.
     """
 
     name: str
@@ -60,13 +60,13 @@ class Figure:
 
 @dataclass(frozen=True)
 class Share:
-    """Bytes that one GPU holds all the time, whatever the batch.
+    """Persistent memory of one GPU in bytes, whatever the batch.
 
     Attributes:
-        parameters: with buffers.
-        gradients: of its parameters.
-        optimiser: state of its parameters.
-        communication: DDP's buckets, or what FSDP gathers and has not reduced yet.
+        parameters: including buffers.
+        gradients: of these parameters.
+        optimiser: the optimiser state for them.
+        communication: DDP's buckets, or what FSDP has gathered or not yet reduced.
     """
 
     parameters: int
@@ -76,42 +76,42 @@ class Share:
 
     @classmethod
     def of(cls, size: Sizes, optimiser: Optimiser, parallel: Parallel, shards: int, gpus: int):
-        """Return the share of one of `gpus`, where parameters are split into `shards`."""
+        """Return the share of one of `gpus`, with parameters split into `shards`."""
         whole, part = SINGLE * size.all, SINGLE * -(-size.all // shards)
-        # DDP copies gradients into buckets. FSDP holds all parameters gathered while the layer is
-        # differentiated, and its gradients before they are reduced: at most all of both.
+        # DDP copies gradients into buckets. FSDP keeps parameters gathered while the layer is
+        # differentiated, and gradients until they are reduced: at most all of both.
         communication = 0 if gpus == 1 else 2 * whole if shards > 1 else whole
         states = part * _states(optimiser)
         return cls(part + size.buffers, part, states, communication)
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum of all parts."""
         return self.parameters + self.gradients + self.optimiser + self.communication
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What was found; all bytes are those of one GPU.
+    """The result of planning; all bytes are per GPU.
 
     Attributes:
-        recipe: that is planned for.
-        reads: what its steps read.
+        recipe: the recipe.
+        reads: the inputs of its steps.
         size: of its model.
-        gpus: how many there are.
-        parallel: how parameters lie on them.
-        shards: parts that they are split into.
+        gpus: number of GPUs.
+        parallel: how parameters are distributed over them.
+        shards: number of parts that parameters are split into.
         memory: bytes of one GPU.
-        share: what lasts.
-        step: of the largest batch that fits.
-        own: of the recipe's own batch, split into as many micro-batches as it takes.
-        accumulate: how many these are.
+        share: persistent memory.
+        step: with the largest batch that fits.
+        own: with the recipe's own batch, split into as many micro-batches as needed.
+        accumulate: number of these micro-batches.
         gpu: name of a GPU in `GPUS`.
-        mfu: share of its peak that is taken to be reached.
-        evals: evaluations of a forward solve.
-        products: vector-Jacobian products of a backward solve.
-        guessed: the two are the solvers' limits, not what a run took.
-        measured: on this machine; None where nothing was.
+        mfu: fraction of its peak that a step reaches.
+        evals: evaluations per forward solve.
+        products: vector-Jacobian products per backward solve.
+        guessed: whether these two are the solvers' limits rather than figures of a run.
+        measured: measurements on this machine; None if there are none.
         notes: what the plan leaves out.
     """
 
@@ -136,21 +136,21 @@ class Plan:
 
     @property
     def flops(self) -> float:
-        """Operations of a step on one GPU."""
+        """Operations per step and GPU."""
         return self.step.total(self.evals, self.products)
 
     @property
     def seconds(self) -> float:
-        """Seconds of a step, at the share of the peak that is assumed or was measured."""
+        """Seconds per step, at the assumed or measured fraction of the peak."""
         return self.flops / (GPUS[self.gpu].at(self.recipe.precision) * self.mfu)
 
     @property
     def speed(self) -> float:
-        """Units a second of all GPUs together."""
+        """Units per second, over all GPUs."""
         return self.gpus * self.step.rows * self.reads.units / self.seconds
 
     def figure(self, name: str) -> Figure:
-        """Return the figure of a name.
+        """Return the figure with a given name.
 
         Raises:
             KeyError: there is none.
@@ -158,7 +158,7 @@ class Plan:
         return {figure.name: figure for figure in self.figures()}[name]
 
     def figures(self) -> Iterator[Figure]:
-        """Yield all figures, from the model to its speed."""
+        """Yield all figures, from the size of the model to the speed of training."""
         yield from self._model()
         yield from self._memory()
         yield from self._batch()
@@ -177,19 +177,19 @@ class Plan:
         yield Figure("gradients", self.share.gradients, "B", note=split)
         yield Figure("optimiser state", self.share.optimiser, "B", note=split)
         if self.share.communication:
-            what = "gathered parameters, gradients not yet reduced: at most"
+            what = "upper bound: gathered parameters, gradients not yet reduced"
             note = what if self.shards > 1 else "gradients in DDP's buckets"
             yield Figure("communication", self.share.communication, "B", note=note)
-        yield Figure("all that lasts", self.share.total, "B")
+        yield Figure("persistent memory", self.share.total, "B")
         if not self.size.layer:
             return
         solver, adjoint = self.recipe.solver, self.recipe.adjoint
         assert solver is not None and adjoint is not None
         row = self.step.rows
-        per = "of one sample or stream"
+        per = "per sample or stream"
         yield Figure("state z", self.step.state / row, "B", note=per)
         yield Figure("one evaluation of f", self.step.evaluation / row, "B", note=per)
-        yield Figure("f and its derivatives in backward", self.step.graph / row, "B", note=per)
+        yield Figure("f and its derivatives, backward", self.step.graph / row, "B", note=per)
         forward = parts.room_of(solver, solver.max_evals).lasting
         yield Figure("history of the forward solve", forward, "|z|", note=type(solver).__name__)
         linear = getattr(adjoint, "linear", None)
@@ -198,31 +198,33 @@ class Plan:
             yield Figure("history of the backward solve", count, "|z|", note=type(linear).__name__)
 
     def _batch(self) -> Iterator[Figure]:
-        more = "or more: no further was looked" if self.step.rows == MOST else ""
-        yield Figure(f"{self._rows} that fit on a GPU", self.step.rows, note=more)
-        yield Figure(f"{self._rows} that fit on all", self.gpus * self.step.rows)
-        yield Figure("a step of these, at its peak", self.step.peak, "B")
+        more = "or more: the search ends here" if self.step.rows == MOST else ""
+        yield Figure(f"{self._rows} that fit per GPU", self.step.rows, note=more)
+        yield Figure(f"{self._rows} that fit in total", self.gpus * self.step.rows)
+        yield Figure("peak of such a step", self.step.peak, "B")
         for part, count in sorted(self.step.at_peak.items(), key=lambda item: -item[1]):
             yield Figure(f"- {part}", count, "B")
         yield Figure("batch_size of the recipe", self.recipe.rows, origin="given")
-        yield Figure("accumulate that it takes", self.accumulate)
-        yield Figure("a GPU at that batch, at its peak", self.share.total + self.own.peak, "B")
+        yield Figure("accumulate needed for it", self.accumulate)
+        yield Figure("peak per GPU at that batch", self.share.total + self.own.peak, "B")
 
     def _speed(self) -> Iterator[Figure]:
         origin: Origin = "assumed" if self.guessed else "given"
         if self.size.layer:
             note = "the solvers' limits" if self.guessed else ""
-            yield Figure("evaluations of a forward solve", self.evals, "", origin, note)
-            yield Figure("products of a backward solve", self.products, "", origin, note)
-        yield Figure("operations of a step on a GPU", self.flops, "FLOP")
+            yield Figure("evaluations per forward solve", self.evals, "", origin, note)
+            yield Figure("products per backward solve", self.products, "", origin, note)
+        yield Figure("operations per step and GPU", self.flops, "FLOP")
         measured = self.measured
         of_peak = measured is not None and measured.mfu is not None
         peak = GPUS[self.gpu].at(self.recipe.precision)
-        yield Figure(f"peak of one {self.gpu}", peak, "FLOP/s", "given", "as its maker states it")
-        yield Figure("share of the peak", self.mfu, "", "measured" if of_peak else "assumed")
-        yield Figure("a step", self.seconds, "s", note="without communication")
+        yield Figure(
+            f"peak of one {self.gpu}", peak, "FLOP/s", "given", "as stated by the manufacturer"
+        )
+        yield Figure("fraction of the peak", self.mfu, "", "measured" if of_peak else "assumed")
+        yield Figure("time per step", self.seconds, "s", note="without communication")
         unit = f"{self.reads.unit}/s"
-        yield Figure("speed", self.speed, unit, note="of all GPUs, without communication")
+        yield Figure("speed", self.speed, unit, note="over all GPUs, without communication")
         if measured is not None:
             yield from measured.lines(Figure, self.reads, self.step, self.evals, self.products)
 
@@ -231,7 +233,7 @@ class Plan:
         return "streams" if self.reads.streams else "samples"
 
     def json(self) -> dict[str, Any]:
-        """Return all as plain numbers and strings."""
+        """Return the plan as plain numbers and strings."""
         return {
             "data": self.reads.origin,
             "gpus": self.gpus,
@@ -257,30 +259,30 @@ def plan(
     measure: Callable[[Reads, Recipe], Measured] | None = None,
     data_dir: Path | None = None,
 ) -> Plan:
-    """Work out what training a recipe takes on GPUs that need not be there.
+    """Compute what training a recipe takes on given GPUs, without access to them.
 
-    Nothing of the model's size is allocated: its step is followed on tensors that have a shape and
-    no numbers, with the real cell, loss and gradient; a solve's place is taken by one evaluation
-    beside a history of the size that the solver needs at its `max_evals`.
+    Nothing of the model's size is allocated: a step is traced on tensors with shapes but no data,
+    with the real cell, loss and gradient. A solve is replaced by one evaluation next to a history
+    as large as the solver needs at its `max_evals`.
 
     Args:
         recipe: what to train.
-        gpus: of all machines together.
+        gpus: number of GPUs, over all machines.
         memory: bytes of each.
         parallel: ddp, everything on every GPU; fsdp, parameters, gradients and optimiser state
-            split over all GPUs; hsdp, over those of a machine.
-        per_machine: GPUs of a machine.
+            sharded over all GPUs; hsdp, over those of a machine.
+        per_machine: GPUs per machine.
         gpu: a name in `hardware.GPUS`.
-        mfu: share of its peak that a step reaches; None for what `measure` finds, or 0.3.
-        evals: evaluations of a forward solve; None for the solver's limit.
-        products: vector-Jacobian products of a backward solve; None likewise.
+        mfu: fraction of its peak that a step reaches; None for that found by `measure`, or 0.3.
+        evals: evaluations per forward solve; None for the solver's limit.
+        products: vector-Jacobian products per backward solve; None likewise.
         measure: times the parts of a step on this machine.
         data_dir: folder to search for data sets before EQUILIBRIA_DATA.
 
     Raises:
-        PlanError: the model alone does not fit, or not a single sample beside it; the GPUs make no
-            equal machines; or there is no such GPU.
-        ConfigError: the task's batches are not samples side by side.
+        PlanError: the model alone does not fit, or not even with a single sample; the GPUs cannot
+            be divided into equal machines; or the GPU is unknown.
+        ConfigError: the task's batches do not consist of equal samples.
     """
     if parallel not in get_args(Parallel):
         raise PlanError(f"parallel must be one of {', '.join(get_args(Parallel))}; got {parallel}")
@@ -294,8 +296,8 @@ def plan(
     if room <= 0:
         raise PlanError(
             f"parameters, gradients and optimiser state alone take {_gb(share.total)} on each GPU, "
-            f"of whose {_gb(memory)} {_gb(USABLE * memory)} can be used: "
-            + ("take more memory or GPUs" if shards > 1 else "split them, by --parallel fsdp")
+            f"where {_gb(USABLE * memory)} of {_gb(memory)} are usable: "
+            + ("use more memory or GPUs" if shards > 1 else "shard them with --parallel fsdp")
         )
     known: dict[int, Step] = {}
 
@@ -307,9 +309,9 @@ def plan(
     rows = largest(lambda rows: step(rows).peak, room)
     if rows == 0:
         raise PlanError(
-            f"a step of one sample takes {_gb(step(1).peak)} beside the {_gb(share.total)} of "
-            f"parameters, gradients and optimiser state, and {_gb(USABLE * memory)} of a GPU can "
-            "be used: take more memory, or shorten what a sample is"
+            f"a step with one sample takes {_gb(step(1).peak)} on top of the {_gb(share.total)} "
+            f"for parameters, gradients and optimiser state, but only {_gb(USABLE * memory)} of a "
+            "GPU are usable: use more memory, or smaller samples"
         )
     each = -(-recipe.rows // gpus)
     accumulate = max(recipe.accumulate, -(-each // rows))
@@ -343,9 +345,9 @@ def plan(
 
 
 def largest(peak: Callable[[int], float], room: float) -> int:
-    """Return how many rows need at most `room`, by a peak that grows with them; 0 if one does not.
+    """Return the largest number of rows whose peak is at most `room`; 0 if one row is too many.
 
-    Between two numbers that are known it looks where a straight line would meet the room.
+    The peak grows with the rows; the search interpolates linearly between known peaks.
     """
     if peak(1) > room:
         return 0
@@ -374,22 +376,22 @@ def _shards(parallel: Parallel, gpus: int, per_machine: int) -> int:
         return gpus
     if gpus % per_machine or gpus == per_machine:
         raise PlanError(
-            f"hsdp splits parameters within a machine and copies them between machines: of {gpus} "
-            f"GPUs, {per_machine} to a machine, there are not several whole machines; take fsdp"
+            f"hsdp shards parameters within a machine and replicates them across machines: {gpus} "
+            f"GPUs, {per_machine} to a machine, are not several whole machines; use fsdp"
         )
     return per_machine
 
 
 def _states(optimiser: Optimiser) -> int:
-    """Return how many numbers an optimiser keeps for each parameter."""
+    """Return how many numbers an optimiser stores per parameter."""
     return int(optimiser.momentum > 0) if isinstance(optimiser, SGD) else 2
 
 
 def _notes(recipe: Recipe, read: Reads) -> Iterator[str]:
-    """Yield what a plan leaves out of account."""
+    """Yield what a plan assumes or leaves out."""
     if read.shares:
         shares = ", ".join(f"{100 * share:.1f} %" for share in read.shares)
-        yield f"tokens of the softmax's clusters: {shares}"
+        yield f"fraction of tokens in each cluster of the softmax: {shares}"
     for key in ("regulariser", "correction", "pretrain", "neural"):
         if getattr(recipe, key) is not None:
             yield f"{key} is not counted"

@@ -1,4 +1,4 @@
-"""What a training step of a recipe reads, without reading data where their sizes are known."""
+"""Inputs of a recipe's training step, without reading data whose sizes are known."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from equilibria.train.recipe import Recipe
 __all__ = ["Reads", "reads", "reads_of"]
 
 WORDS = {"ptb": 10_000, "wikitext2": 33_278, "wikitext103": 267_735}
-"""Vocabularies of the texts with a name, in words: Merity et al. 2017, Table 1."""
+"""Vocabulary sizes of the named texts, in words: Merity et al. 2017, Table 1."""
 
 IMAGES: dict[str, tuple[tuple[int, int, int] | None, int]] = {
     "digits": ((1, 8, 8), 10),
@@ -32,22 +32,22 @@ IMAGES: dict[str, tuple[tuple[int, int, int] | None, int]] = {
     "cifar100": ((3, 32, 32), 100),
     "imagenet": (None, 1000),
 }
-"""Shapes and numbers of classes of the images with a name; None where a recipe says the size."""
+"""Shapes and numbers of classes of the named images; None where the recipe sets the size."""
 
 
 @dataclass(frozen=True)
 class Reads:
-    """One step's inputs, by their shapes.
+    """The inputs of one step, by their shapes.
 
     Attributes:
-        config: of the model, with what it leaves to the data filled in.
-        one: inputs and targets of one sample or stream, whose tensors have first axis 1.
+        config: of the model, with the fields that depend on the data filled in.
+        one: inputs and targets of one sample or stream, whose tensors have a first axis of size 1.
         loss: (model, output, targets) -> scalar, the sum over the batch.
-        unit: what is counted a second: "tokens", "images" or "samples".
-        units: of these in one sample or stream.
-        streams: whether a batch goes on where the one before ended.
-        shares: of the tokens in each cluster of an adaptive softmax; () where there is none.
-        origin: where all this is from, in a few words.
+        unit: unit of throughput: "tokens", "images" or "samples".
+        units: number of these in one sample or stream.
+        streams: whether a batch continues where the previous one ended.
+        shares: fraction of the tokens in each cluster of an adaptive softmax; () if there is none.
+        origin: a short description of the data.
         weight: of the mean loss of auxiliary outputs.
     """
 
@@ -62,23 +62,23 @@ class Reads:
     weight: float = 0.0
 
     def batch(self, rows: int) -> tuple[Any, Any]:
-        """Return inputs and targets of so many samples, new tensors without numbers in them."""
+        """Return inputs and targets of `rows` samples, as new uninitialised tensors."""
         return pytree.tree_map_only(
             Tensor, lambda x: torch.empty(rows, *x.shape[1:], dtype=x.dtype), self.one
         )
 
 
 def reads(recipe: Recipe, data_dir: Path | None = None) -> Reads:
-    """Return what a step of a recipe reads.
+    """Return the inputs of a recipe's step.
 
-    Named texts and images have known sizes, and nothing is read of them; other data are read.
+    Named texts and images have known sizes and are not read; other data are.
 
     Args:
-        recipe: names task and model.
+        recipe: gives task and model.
         data_dir: folder to search for data sets before EQUILIBRIA_DATA.
 
     Raises:
-        ConfigError: the task's batches are not samples side by side, as of graphs.
+        ConfigError: the task's batches do not consist of equal samples, as for graphs.
         ValueError: the model does not fit the data.
     """
     task, model = recipe.task, cast(Any, recipe.model)
@@ -135,10 +135,10 @@ def _of_data(recipe: Recipe, task: Task) -> Reads:
 
 
 def reads_of(model: ModelConfig, task: Task, batch: Batch) -> Reads:
-    """Return what a step of a task reads, by one of its batches.
+    """Return the inputs of a task's step, given one of its batches.
 
     Raises:
-        ConfigError: its tensors are not samples side by side.
+        ConfigError: the batch does not consist of equal samples.
         ValueError: the model does not fit the data.
     """
     both, rows = (batch.inputs, batch.targets), batch.samples
@@ -150,7 +150,7 @@ def reads_of(model: ModelConfig, task: Task, batch: Batch) -> Reads:
     shares: tuple[float, ...] = ()
     if cutoffs := getattr(config, "cutoffs", ()):
         shares = _shares(batch.inputs, (0, *cutoffs, config.vocabulary))
-    # One unit of a sample is what the loss is a mean over: an image, but each token of a text.
+    # Units are what the loss is averaged over: images, but the tokens of a text.
     texts, images = task.unit == "tokens", "Classification" in type(task).__name__
     images = images and task.unit == "samples" and all(x.ndim == 4 for x in leaves[:1])
     return Reads(
@@ -168,15 +168,15 @@ def reads_of(model: ModelConfig, task: Task, batch: Batch) -> Reads:
 
 def _refusal(task: Task) -> ConfigError:
     return ConfigError(
-        f"{type(task).__name__} has batches that are not samples side by side, and what its steps "
-        "need does not follow from their number: measure it with `equilibria memory RUN`"
+        f"the batches of {type(task).__name__} do not consist of equal samples, so the cost of a "
+        "step does not follow from their number: measure it with `equilibria memory RUN`"
     )
 
 
 def zipf(edges: Sequence[int]) -> tuple[float, ...]:
-    """Return the shares of the tokens between edges of their ranks by Zipf's law, p(r) ~ 1 / r.
+    """Return the fraction of tokens in each cluster by Zipf's law for their ranks, p(r) ~ 1 / r.
 
-    () where there is one cluster.
+    `edges` are the first ranks of the clusters and the end of the last; () for a single cluster.
     """
     if len(edges) == 2:
         return ()

@@ -1,4 +1,4 @@
-"""Counting what is allocated and computed, on tensors that hold no numbers."""
+"""Counts allocations and operations on tensors without data."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from torch.utils.flop_counter import flop_registry
 __all__ = ["Ledger"]
 
 LINE = 64
-"""Bytes in multiples of which torch's allocator on the CPU gives memory."""
+"""Granularity, in bytes, of torch's CPU allocator."""
 
 
 class Ledger(TorchDispatchMode):
-    """The bytes that live, part by part, and the floating-point operations of what is run inside.
+    """Live bytes and floating-point operations of the code run inside, by part of the step.
 
-    A storage counts from the operation that makes it until the last tensor on it is gone, as in
-    torch's own allocators. What an operation allocates inside itself is not seen. Operations are
-    those of `torch.utils.flop_counter`: matrix products, convolutions, attention; two for each
-    multiplication with its addition.
+    A storage counts from the operation that creates it until the last tensor using it is freed, as
+    in torch's own allocators. Temporary memory inside an operation is not seen. Operations are
+    those of `torch.utils.flop_counter`: matrix products, convolutions, attention; two per
+    multiply-add.
 
     Attributes:
-        live: bytes now.
-        peak: the most there have been.
+        live: current number of live bytes.
+        peak: maximum of `live`.
         at_peak: bytes by part, at the peak.
-        most: the most bytes there have been of each part.
+        most: maximum bytes of each part.
         flops: operations by part.
     """
 
@@ -47,7 +47,7 @@ class Ledger(TorchDispatchMode):
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Put what is made and computed inside down to a part of the step."""
+        """Attribute what is allocated and computed inside to a part of the step."""
         before, self._part = self._part, name
         try:
             yield
@@ -55,11 +55,11 @@ class Ledger(TorchDispatchMode):
             self._part = before
 
     def enter(self, name: str) -> None:
-        """Put what follows down to a part, until another is entered."""
+        """Attribute what follows to a part, until another is entered."""
         self._part = name
 
     def know(self, tree: Any) -> None:
-        """Leave out the tensors of a tree, which outlive the ledger."""
+        """Do not count the tensors of a tree, which outlive the ledger."""
         for leaf in pytree.tree_leaves(tree):
             if isinstance(leaf, Tensor):
                 self._known.add(leaf.untyped_storage()._cdata)

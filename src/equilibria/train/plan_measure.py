@@ -28,25 +28,25 @@ from equilibria.train.recipe import Recipe
 __all__ = ["Measured", "measure"]
 
 FEW, MANY = 2, 6
-"""Evaluations of the two steps whose difference is what one takes; products likewise."""
+"""Evaluations of the two steps whose difference gives the time of one; products likewise."""
 
 REPEATS = 3
-"""Steps of each kind, of whose times the median counts."""
+"""Steps of each kind; the median time counts."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds of the parts of a step of `rows`, and its bytes.
+    """Measured times of the parts of a step with `rows` rows, and its memory.
 
     Attributes:
         device: where it was measured.
         rows: samples or streams.
-        rest: seconds of what does not depend on how often f is evaluated.
-        evaluation: seconds of an evaluation of f, with what the solver does beside it.
-        product: seconds of a vector-Jacobian product.
-        bytes: peak of a step of `MANY` evaluations.
-        computed: the same, as it is computed.
-        mfu: share of the device's peak; None where that is not known.
+        rest: seconds of everything that does not depend on the number of evaluations.
+        evaluation: seconds per evaluation of f, including the solver's own work.
+        product: seconds per vector-Jacobian product.
+        bytes: peak of a step with `MANY` evaluations.
+        computed: the same, as computed by `trace`.
+        mfu: fraction of the device's peak; None if that is unknown.
     """
 
     device: str
@@ -59,21 +59,21 @@ class Measured:
     mfu: float | None
 
     def seconds(self, rows: int, evals: float, products: float) -> float:
-        """Return what a step takes, in proportion to its rows."""
+        """Return the seconds of a step, taken to be proportional to its rows."""
         each = self.rest + evals * self.evaluation + products * self.product
         return each * rows / self.rows
 
     def lines(
         self, figure: Callable[..., Any], reads: Reads, step: Step, evals: float, products: float
     ) -> Iterator[Any]:
-        """Yield its figures, made by `plan.Figure`."""
+        """Yield the figures, created by `figure`, which is `plan.Figure`."""
         many, here = f"{self.rows} rows", f"on {self.device}"
         yield figure("one evaluation of f, here", self.evaluation, "s", "measured", many)
         yield figure("one product, here", self.product, "s", "measured", many)
         yield figure("the rest of a step, here", self.rest, "s", "measured", many)
         few = f"{many}, {MANY} evaluations"
         yield figure("bytes of a step, here", self.bytes, "B", "measured", few)
-        yield figure("the same", self.computed, "B", "computed", few)
+        yield figure("the same, computed", self.computed, "B", "computed", few)
         speed = self.rows * reads.units / self.seconds(self.rows, evals, products)
         note = f"{here}, from the measured parts"
         yield figure("speed here", speed, f"{reads.unit}/s", "computed", note)
@@ -82,12 +82,12 @@ class Measured:
 def measure(reads: Reads, recipe: Recipe, rows: int, device: torch.device) -> Measured:
     """Time steps of a recipe on a device, and measure their memory.
 
-    The weights are new ones and the data are drawn; each solve takes as many evaluations as it is
-    told, by the recipe's own solver. Seconds of one evaluation are the difference of two steps.
+    Weights and data are random; the recipe's own solver is run for a fixed number of evaluations.
+    The time of one evaluation follows from the difference of two steps.
 
     Args:
-        reads: what a step reads.
-        recipe: of a model with an equilibrium layer, or an explicit network.
+        reads: the inputs of a step.
+        recipe: of a model with an equilibrium layer, or of an explicit network.
         rows: samples or streams.
         device: where to measure.
     """
@@ -137,13 +137,13 @@ def measure(reads: Reads, recipe: Recipe, rows: int, device: torch.device) -> Me
         warnings.simplefilter("ignore")
         took = peak_bytes(of(many, JacobianFree()), device)
     share = _share(computed.total(MANY, 0), deep, device, recipe)
-    carried = computed.peak - computed.carried  # which the real step has allocated before
+    carried = computed.peak - computed.carried  # which the real step has allocated beforehand
     return Measured(device.type, rows, rest, evaluation, product, took, carried, share)
 
 
 def drawn(reads: Reads, rows: int) -> tuple[Any, Any]:
-    """Return inputs and targets of so many samples: those that were read, again and again, or, of
-    named data, drawn ones."""
+    """Return inputs and targets of `rows` samples: those that were read, repeated, or random ones
+    for named data."""
     vocabulary = getattr(reads.config, "vocabulary", None)
 
     def of(x: Tensor) -> Tensor:
@@ -158,7 +158,7 @@ def drawn(reads: Reads, rows: int) -> tuple[Any, Any]:
 
 
 def _tokens(reads: Reads, shape: tuple[int, ...], vocabulary: int) -> Tensor:
-    """Tokens that fall into the clusters of the softmax as `Reads.shares` says."""
+    """Random tokens, distributed over the clusters of the softmax according to `Reads.shares`."""
     if not reads.shares:
         return torch.randint(vocabulary, shape)
     edges = (0, *cast(Any, reads.config).cutoffs, vocabulary)
@@ -172,7 +172,7 @@ def _tokens(reads: Reads, shape: tuple[int, ...], vocabulary: int) -> Tensor:
 
 
 def _limited(solver: Solver, evals: int) -> Solver:
-    """The solver, stopped after so many evaluations and not before."""
+    """The solver, made to take exactly `evals` evaluations."""
     return dataclasses.replace(solver, rtol=0.0, atol=0.0, max_evals=evals, patience=None)
 
 
@@ -185,10 +185,10 @@ def _carry(model: Model, recipe: Recipe, inputs: Any) -> Any:
 
 
 def _timed(steps: list[Callable[[], None]], device: torch.device) -> list[float]:
-    """The median seconds of each of some steps, which are run in turn."""
+    """Median time of each step, in seconds; the steps are interleaved."""
     took: list[list[float]] = [[] for _ in steps]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a solve that is stopped early is what is asked for
+        warnings.simplefilter("ignore")  # solves are stopped early on purpose
         for turn in range(REPEATS + 1):
             for step, times in zip(steps, took, strict=True):
                 _wait(device)

@@ -1,4 +1,4 @@
-"""What stands in for a solve where nothing is computed: the memory and the work of its parts."""
+"""A stand-in for a solve where nothing is computed, with the memory and work of its parts."""
 
 from __future__ import annotations
 
@@ -55,24 +55,24 @@ PRODUCT, PARAMETERS, HISTORY = "product", "parameters' gradient", "solver's hist
 READOUT = "readout and loss"
 
 WORKING, BACKWARD = 5, 4
-"""States beside z0, f(z) and the history that a solve holds: iterates and images, the newest, those
-before and the best; in backward, iterates and images of u."""
+"""States that a solve holds in addition to z0, f(z) and the history: the latest, previous and best
+iterates and images; in the backward, iterates and images of u."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StandIn(Adjoint):
-    """An adjoint whose solve is one evaluation of f, beside a history of the size of the solver's.
+    """An adjoint whose solve is one evaluation of f, next to a history as large as the solver's.
 
-    f itself is evaluated as in training: once with its graph, to find what it closes over; as often
-    without one as `evaluations` of it differ, which is once; in backward with its graph, for one
-    product with the transposed Jacobian and the gradient of the parameters. What a solve repeats
-    needs no more memory than what it does once, apart from the history.
+    f is evaluated as in training: once with its graph, to find the tensors it closes over; once
+    without, for the solver's evaluations, which are all alike; and in the backward with its graph,
+    for one product with the transposed Jacobian and the gradient of the parameters. Repeating an
+    evaluation needs no more memory than doing it once, apart from the history.
 
     Attributes:
-        ledger: told which part of the solve is being run.
-        solver: whose history is held in the forward, at its `max_evals`.
-        adjoint: what is stood in for.
-        on_gpu: the solve looks at its residuals block by block, and holds these iterates.
+        ledger: told which part of the solve is running.
+        solver: its history at `max_evals` is held in the forward.
+        adjoint: the adjoint that is replaced.
+        on_gpu: whether the solve checks its residuals block by block, and holds these iterates.
     """
 
     ledger: Ledger
@@ -83,11 +83,11 @@ class StandIn(Adjoint):
     @property
     @override
     def derivative(self) -> Derivative:
-        return JacobianFree()  # never asked for
+        return JacobianFree()  # never used
 
     @property
     def real(self) -> Adjoint:
-        """The adjoint whose costs count: of an audited one, the exact one that it may end at."""
+        """The adjoint whose costs count: for an audited one, the exact one it may switch to."""
         return self.adjoint.exact if isinstance(self.adjoint, Audited) else self.adjoint
 
     @override
@@ -107,7 +107,7 @@ class StandIn(Adjoint):
             function: Any = _Solve
             everything = [*p, *equation.captured.values]
             value = list(function.apply(self, equation, len(z), *z, *everything))
-            del out  # its graph lives as long as the forward solve
+            del out  # its graph lives until the end of the forward solve
         self.ledger.enter(READOUT)
         return _found(value)
 
@@ -138,12 +138,12 @@ class StandIn(Adjoint):
         return z
 
     def vectors(self, z: Leaves, *, forward: bool) -> Leaves:
-        """Allocate the history of the forward or the backward solve at its largest."""
+        """Allocate the history of the forward or the backward solve at its maximum size."""
         solver: Solver | LinearSolver | None = self.solver if forward else None
         if not forward and isinstance(self.real, Implicit):
             solver = self.real.linear
         room = Room() if solver is None else room_of(solver, solver.max_evals)
-        if isinstance(solver, Dense):  # I - J itself, a row for each entry of a sample
+        if isinstance(solver, Dense):  # I - J itself, one row per entry of a sample
             room = Room(sum(leaf[0].numel() for leaf in z))
         count = room.lasting + (WORKING if forward else BACKWARD if solver else 0)
         count += 2 * BLOCK if self.on_gpu and forward else 0
@@ -155,25 +155,25 @@ class StandIn(Adjoint):
 
     @property
     def shares(self) -> bool:
-        """Does backward use what the forward solve has kept?"""
+        """Does the backward use the history of the forward solve?"""
         real = self.real
         return isinstance(real, Shine) or (isinstance(real, Implicit) and real.needs_inverse)
 
 
 @dataclass(frozen=True)
 class Room:
-    """What a solver's history takes, in units of the state.
+    """Memory of a solver's history, in units of the state.
 
     Attributes:
-        lasting: while f is evaluated.
-        passing: beside it, between two evaluations.
+        lasting: held while f is evaluated.
+        passing: temporary, in addition, between two evaluations.
     """
 
     lasting: int = 0
     passing: int = 0
 
     def __or__(self, other: Room) -> Room:
-        """Return what is enough for both, one after the other."""
+        """Return what is enough for both in sequence."""
         return Room(max(self.lasting, other.lasting), max(self.passing, other.passing))
 
     def __add__(self, other: Room) -> Room:
@@ -181,8 +181,8 @@ class Room:
 
 
 def room_of(solver: Solver | LinearSolver, evals: int) -> Room:
-    """Return what a solver's history takes after `evals`: what its docstring states, in the room
-    that it makes for it, which grows by doubling."""
+    """Return the memory of a solver's history after `evals` evaluations: as its docstring states,
+    but in storage that grows by doubling."""
     match solver:
         case (
             Anderson(history=history, period=period)
@@ -203,7 +203,7 @@ def room_of(solver: Solver | LinearSolver, evals: int) -> Room:
 
 
 def _doubled(count: int, capacity: int | None) -> Room:
-    """Return the room for so many vectors, and that of before, from which they are copied."""
+    """Return the storage for `count` vectors, and the previous one, from which they are copied."""
     most = count if capacity is None else min(count, capacity)
     size, before = FIRST_ROOM if capacity is None else min(FIRST_ROOM, capacity), 0
     while size < most:
@@ -212,7 +212,7 @@ def _doubled(count: int, capacity: int | None) -> Room:
 
 
 def products(adjoint: Adjoint) -> int:
-    """Return the vector-Jacobian products of a backward at most."""
+    """Return the maximum number of vector-Jacobian products of a backward."""
     match adjoint:
         case Audited():
             return products(adjoint.exact)

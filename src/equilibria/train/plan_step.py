@@ -1,4 +1,4 @@
-"""What one training step needs: bytes and operations, found without allocating either."""
+"""Memory and operations of one training step, found without allocating or computing it."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Sizes:
 
     Attributes:
         all: of the model.
-        layer: of its equilibrium layer; 0 of an explicit network.
-        buffers: bytes of what is no parameter.
+        layer: of its equilibrium layer; 0 for an explicit network.
+        buffers: bytes of the buffers.
     """
 
     all: int
@@ -51,18 +51,18 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Step:
-    """What a step of so many rows needs on one process, beside parameters and their gradients.
+    """Needs of a step with `rows` rows on one process, excluding parameters and their gradients.
 
     Attributes:
         rows: samples or streams.
-        peak: bytes at the worst moment.
-        at_peak: the same by part.
-        carried: bytes that are carried over to the next segment; part of `peak`.
+        peak: peak memory in bytes.
+        at_peak: the same, by part.
+        carried: bytes carried over to the next segment; part of `peak`.
         state: bytes of the largest state, |z|.
-        evaluation: bytes that one evaluation of f allocates, without a graph.
-        graph: bytes that one evaluation of f and its derivatives allocate.
+        evaluation: bytes allocated by one evaluation of f without a graph.
+        graph: bytes allocated by one evaluation of f and its derivatives.
         flops: operations by part; see `total`.
-        solves: solves of a step, one after the other.
+        solves: number of consecutive solves per step.
     """
 
     rows: int
@@ -80,25 +80,25 @@ class Step:
 
     @property
     def one_evaluation(self) -> int:
-        """Operations of one evaluation of f, of all solves of the step."""
+        """Operations of one evaluation of f, summed over the solves of a step."""
         return self.flops.get(parts.EVALUATION, 0)
 
     @property
     def one_product(self) -> int:
-        """Operations of one vector-Jacobian product, of all solves of the step."""
+        """Operations of one vector-Jacobian product, summed over the solves of a step."""
         return self.flops.get(parts.PRODUCT, 0)
 
     @property
     def rest(self) -> int:
-        """Operations that do not depend on how often f is evaluated."""
+        """Operations that do not depend on the number of evaluations."""
         return sum(count for part, count in self.flops.items() if part not in self.names)
 
     def total(self, evals: float, products: float) -> float:
         """Return the operations of a step.
 
         Args:
-            evals: evaluations of f in the forward, of each solve.
-            products: vector-Jacobian products in the backward, of each solve.
+            evals: evaluations of f per forward solve.
+            products: vector-Jacobian products per backward solve.
         """
         return self.rest + evals * self.one_evaluation + products * self.one_product
 
@@ -110,7 +110,7 @@ def model_of(reads: Reads, recipe: Recipe) -> Model:
 
 
 def sizes(model: Model) -> Sizes:
-    """Return how many parameters a model has."""
+    """Return the numbers of parameters of a model."""
     layer = model.deq if isinstance(model, EquilibriumModel) else None
     return Sizes(
         sum(p.numel() for p in model.parameters()),
@@ -122,29 +122,29 @@ def sizes(model: Model) -> Sizes:
 def trace(
     reads: Reads, recipe: Recipe, rows: int, *, on_gpu: bool = False, quick: bool = False
 ) -> Step:
-    """Follow a training step of a recipe on tensors that have a shape and no numbers.
+    """Trace a training step of a recipe on tensors with shapes but no data.
 
-    The model runs as in training, apart from its solves, whose place `StandIn` takes. A batch that
-    follows another one is taken, so that there is a carry.
+    The model runs as in training, except that `StandIn` replaces its solves. The batch is one that
+    follows another, so that there is a carry.
 
     Args:
-        reads: what a step reads.
+        reads: the inputs of a step.
         recipe: gives model, solver, adjoint and precision.
-        rows: samples or streams on this process; one is taken for two where a BatchNorm cannot
-            train on one.
-        on_gpu: count what solves hold on a GPU and not on a CPU.
-        quick: take tensors of the meta device, without autocast: enough for operations, not for
-            bytes, as some functions choose another way there.
+        rows: samples or streams on this process; at least two are taken for models with a
+            BatchNorm, which cannot train on one.
+        on_gpu: also count what solves hold on a GPU but not on a CPU.
+        quick: use meta tensors, without autocast: enough for operations but not for bytes, since
+            some functions use a different implementation there.
 
     Raises:
-        ConfigError: the step depends on the numbers in its tensors.
+        ConfigError: the step depends on the values in its tensors.
     """
     try:
         return _trace(reads, recipe, rows, on_gpu, quick)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise ConfigError(
-            f"what a step of {type(recipe.model).__name__} needs depends on the numbers in its "
-            f"tensors ({error.func}), and does not follow from their shapes: measure it with "
+            f"the cost of a step of {type(recipe.model).__name__} depends on the values in its "
+            f"tensors ({error.func}), not only on their shapes: measure it with "
             "`equilibria memory RUN`"
         ) from error
 
@@ -200,7 +200,7 @@ def _trace(reads: Reads, recipe: Recipe, rows: int, on_gpu: bool, quick: bool) -
 
 
 def _loss(reads: Reads, model: Model, prediction: Prediction, targets: Any) -> Tensor:
-    """Return the loss as training takes it; see `evaluation.loss_of`."""
+    """Return the training loss; see `evaluation.loss_of`."""
     loss = reads.loss(model, widened(prediction.output), targets)
     if not prediction.auxiliary or not reads.weight:
         return loss
@@ -209,8 +209,8 @@ def _loss(reads: Reads, model: Model, prediction: Prediction, targets: Any) -> T
 
 
 def _passing(model: Model) -> FakeTensorMode:
-    """Give a model on the meta device, which autocast does not know, tensors that pass for some of
-    the CPU and hold nothing either; return the mode in which they do."""
+    """Replace a model's meta tensors, which autocast does not support, by fake CPU tensors, which
+    hold no data either; return their mode."""
     mode, made = FakeTensorMode(allow_non_fake_inputs=True), dict[int, Tensor]()
 
     def of(tensor: Tensor) -> Tensor:
@@ -231,7 +231,7 @@ def _passing(model: Model) -> FakeTensorMode:
 
 @contextmanager
 def _whole_clusters(model: Model, shares: Sequence[float]) -> Iterator[None]:
-    """Let an adaptive softmax find so many tokens in each cluster, which depends on numbers."""
+    """Fix how many tokens an adaptive softmax finds in each cluster, which depends on the data."""
     if not (shares and isinstance(model, SequenceModel)):
         yield
         return

@@ -1,4 +1,4 @@
-"""Parameters that are shared out between processes: torch's `fully_shard`, one unit a solve."""
+"""Parameters sharded across processes by torch's `fully_shard`, with one unit per solve."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def extent(parallel: Parallel, shard: int | None, processes: int) -> int:
 
     Args:
         parallel: of the recipe.
-        shard: of the recipe, for hsdp; None for the processes of a machine.
-        processes: of the run.
+        shard: of the recipe, for hsdp; None for the number of processes on a machine.
+        processes: number of processes of the run.
 
     Raises:
-        ValueError: the processes cannot be split into groups of so many.
+        ValueError: the processes cannot be split into groups of this size.
     """
     if parallel == "ddp" or processes == 1:
         return 1
@@ -48,26 +48,27 @@ def extent(parallel: Parallel, shard: int | None, processes: int) -> int:
 
 
 class Sharding:
-    """A model whose parameters, gradients and moments are shared out between processes.
+    """A model whose parameters, gradients and moments are sharded across processes.
 
-    Each outermost `DEQ` layer is one unit of `fully_shard`, and what is around it another. A unit
-    is gathered for a forward and for its backward, whatever the evaluations that these take: no
-    process waits for another within a solve. Where the model uses weights of a cell outside of its
-    layer too, to inject its input say, all is one unit, which is gathered once a step.
+    Each outermost `DEQ` layer is one unit of `fully_shard`, and the rest of the model another. A
+    unit is gathered once for a forward and once for its backward, however many evaluations these
+    take: no process waits for another within a solve. If the model also uses a cell's weights
+    outside its layer, for example to inject its input, the whole model is one unit, which is
+    gathered once per step.
 
     Args:
         model: on the device; changed in place: its parameters become `DTensor`s.
         accelerator: of this process.
-        size: processes that share one copy, see `extent`.
-        keep: hold a layer's parameters whole from its forward to its backward, for terms of the
-            loss that evaluate the cell in between. They are then gathered once a step, not twice.
+        size: number of processes that share one copy, see `extent`.
+        keep: keep a layer's parameters gathered from its forward to its backward, for terms of the
+            loss that evaluate the cell in between. They are then gathered once per step, not twice.
         trial: evaluates the model and its loss once, in any precision.
 
     Attributes:
-        units: what `fully_shard` was called on, the model first.
+        units: the modules that `fully_shard` was called on, the model first.
 
     Raises:
-        ValueError: this version of torch cannot.
+        ValueError: the installed version of torch does not support this.
     """
 
     def __init__(
@@ -102,20 +103,20 @@ class Sharding:
         private.find_root(model)
 
     def synchronise(self, whether: bool) -> None:
-        """Let the next backward add up gradients over the processes, or keep them for another."""
+        """Let the next backward reduce gradients over the processes, or only accumulate them."""
         self.units[0].set_requires_gradient_sync(whether)
 
     def share_buffers(self) -> None:
-        """Give all processes the buffers of the first, as DDP does before a forward."""
+        """Broadcast the buffers of the first process, as DDP does before a forward."""
         for buffer in self.model.buffers():
             distributed.broadcast(buffer, 0)
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
-        """Hold all parameters whole on each process for a block, which all of them enter.
+        """Gather all parameters on every process for the duration of a block, which all must enter.
 
-        Inside nothing is gathered, so that processes may call the model, and its layers by
-        themselves, as often as each has work for. There must be no backward into the parameters.
+        Inside it there is no communication, so that each process may call the model, or its layers
+        alone, any number of times. There must be no backward into the parameters.
         """
         root = self.units[0]
         root.set_reshard_after_forward(False)
@@ -133,9 +134,9 @@ class Sharding:
 
     @torch.no_grad()
     def constrain(self) -> None:
-        """Restore the bounds of the weights, some of which are of whole matrices."""
+        """Restore the bounds on the weights, some of which apply to unsharded matrices."""
         if type(self.model).constrain is Model.constrain:
-            return  # there are none
+            return  # no bounds
         shares = dict(self.model.named_parameters())
         with self.gathered():
             self.model.constrain()
@@ -143,13 +144,13 @@ class Sharding:
                 shares[name].copy_(_share_of(whole.detach(), shares[name]))
 
     def clip(self, limit: float) -> float:
-        """Scale the gradients down to the length `limit`; return the length that they had."""
+        """Clip the gradients to the norm `limit`; return their norm before clipping."""
         length: Any = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
         return float(length.full_tensor() if hasattr(length, "full_tensor") else length)
 
     def whole_state(self) -> dict[str, Tensor]:
-        """Return all parameters and buffers whole, on the CPU of the first process; nothing on the
-        others, which call this too."""
+        """Return all parameters and buffers, unsharded, on the CPU of the first process; the other
+        processes must call this too, and get an empty dictionary."""
         from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
@@ -158,7 +159,7 @@ class Sharding:
 
 
 class _Watch(TorchFunctionMode):
-    """Notices whether torch is given parameters of some layers while none of these runs."""
+    """Detects uses of some layers' parameters while none of these layers is running."""
 
     def __init__(self, watched: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -180,7 +181,7 @@ class _Watch(TorchFunctionMode):
 
 
 def _used_outside(watched: Sequence[nn.Module], trial: Callable[[], object]) -> bool:
-    """Whether a trial uses parameters of some layers other than in these."""
+    """Return whether a trial uses the parameters of some layers outside these layers."""
     watch = _Watch(watched)
     handles = [layer.register_forward_pre_hook(watch.enter) for layer in watched]
     handles += [layer.register_forward_hook(watch.leave, always_call=True) for layer in watched]
@@ -194,7 +195,7 @@ def _used_outside(watched: Sequence[nn.Module], trial: Callable[[], object]) -> 
 
 
 def _share_of(whole: Tensor, like: Any) -> Any:
-    """This process's share of a tensor that all of them have whole."""
+    """Return this process's shard of a tensor that every process has in full."""
     from torch.distributed.tensor import DTensor, Replicate
 
     mesh = like.device_mesh

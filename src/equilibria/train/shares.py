@@ -1,8 +1,8 @@
-"""Checkpoints of parameters that are shared out: written by all processes, read by any number.
+"""Sharded checkpoints: written by all processes, read by any number of them.
 
-What goes where is planned by `torch.distributed.checkpoint`. Its own files are pickled, and nothing
-in a run folder is: here each process writes one safetensors file, and what is in them is told in
-JSON.
+`torch.distributed.checkpoint` plans what goes where. Its own files are pickled, which nothing in a
+run folder may be: here each process writes one safetensors file, and a JSON index says what is in
+which file.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ dcp: Any = checkpoint
 __all__ = ["Files", "Tensors", "Writer", "by_name", "collect", "fill", "write"]
 
 Described = Mapping[str, Mapping[str, Any]]
-"""Of each tensor by name its `dtype`, its `size` and its `chunks`: their `offsets` and `sizes`, and
-the `file` and the `key` there that hold them."""
+"""For each tensor, by name, its `dtype`, `size` and `chunks`: their `offsets` and `sizes`, and the
+`file` and the `key` in it under which they are stored."""
 
 MODEL, OPTIMISER = "model.", "optimiser."
-"""How the names of tensors begin."""
+"""Prefixes of the names of tensors."""
 
 
 Complete = Callable[[Described, Mapping[str, Any]], None]
-"""Completes a checkpoint whose files are written."""
+"""Completes a checkpoint once its files are written."""
 
 
 class Writer(StorageWriter):
@@ -62,35 +62,35 @@ class Writer(StorageWriter):
 
     Args:
         path: the folder, which exists.
-        complete: called on the first process once all files are written, with what is in them
-            (`Described`) and with the size and the SHA-256 of each by its name.
+        complete: called on the first process once all files are written, with their contents
+            (`Described`) and with the size and SHA-256 of each file, by name.
     """
 
     def __init__(self, path: Path, complete: Complete) -> None:
         self.path, self.complete = path, complete
 
     def reset(self, checkpoint_id: Any = None) -> None:
-        """Nothing is kept from one checkpoint to the next."""
+        """Do nothing: no state is kept between checkpoints."""
 
     def set_up_storage_writer(self, is_coordinator: bool, *_: Any, **__: Any) -> None:
-        """The first process coordinates."""
+        """Do nothing: the first process coordinates."""
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Return the plan of this process as it is."""
+        """Return the plan of this process unchanged."""
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Give each process a file of its own."""
+        """Assign a separate file to each process."""
         count = len(plans)
         names = (f"share-{index:05d}-of-{count:05d}.safetensors" for index in range(count))
         return [replace(plan, storage_data=name) for plan, name in zip(plans, names, strict=True)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Write what is this process's, and flush it to disk."""
+        """Write this process's file, and flush it to disk."""
         name, tensors, places = plan.storage_data, {}, []
         for item in plan.items:
             if item.type is WriteItemType.BYTE_IO:
-                raise TypeError(f"{item.index.fqn} is no tensor")
+                raise TypeError(f"{item.index.fqn} is not a tensor")
             key = f"{item.index.fqn}@{','.join(map(str, item.index.offset or ()))}"
             value: Any = planner.resolve_data(item)
             tensors[key] = value.detach().cpu().contiguous().clone()
@@ -115,7 +115,7 @@ class Writer(StorageWriter):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        """Take no name: a writer knows its folder."""
+        """Accept no checkpoint id: a writer knows its folder."""
         return checkpoint_id is None
 
 
@@ -143,25 +143,25 @@ def write(
     complete: Complete,
     background: distributed.ProcessGroup | None = None,
 ) -> Any:
-    """Write a checkpoint, by all processes together.
+    """Write a checkpoint; called by all processes together.
 
     Args:
-        state: tensors by name, those that are shared out as `DTensor`s.
-        path: of a folder that exists, and that goes where the checkpoint could not be written.
+        state: tensors by name, sharded ones as `DTensor`s.
+        path: an existing folder, which is removed if the checkpoint cannot be written.
         complete: see `Writer`.
-        background: a group of processes, with Gloo, by which to agree while training goes on; None
-            to wait for the disk.
+        background: a Gloo process group for communication while training continues; None to wait
+            for the disk.
 
     Returns:
-        What the background is waited for by, with `result()`; None without one.
+        A handle whose `result()` waits for the background write; None without one.
 
     Raises:
         OSError: this process could not write.
-        RuntimeError: another one could not; the message says which.
+        RuntimeError: another process could not write; the message says which.
     """
     writer = Writer(path, complete)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about what may change in later versions
+        warnings.simplefilter("ignore")  # warnings that the interface may change
         if background is not None:
             found: Any = dcp.async_save(
                 dict(state), storage_writer=writer, process_group=background
@@ -179,14 +179,14 @@ class _Waiting:
         self.future, self.path = future, path
 
     def result(self) -> None:
-        """Wait for it; raise what `write` raises."""
+        """Wait for it; raise as `write` does."""
         with _failures(self.path):
             self.future.result()
 
 
 @contextmanager
 def _failures(path: Path) -> Iterator[None]:
-    """Raise what torch has gathered of the errors of all processes as the first of them."""
+    """Of the errors that torch collects from all processes, raise the first."""
     try:
         yield
     except CheckpointException as error:
@@ -207,7 +207,7 @@ class Files:
 
     Args:
         path: its folder.
-        described: what is in them.
+        described: the contents of the files.
     """
 
     def __init__(self, path: Path, described: Described) -> None:
@@ -220,7 +220,7 @@ class Files:
 
 
 class Tensors:
-    """Whole tensors in memory, as if they were such files."""
+    """Unsharded tensors in memory, with the interface of `Files`."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self.tensors = tensors
@@ -241,7 +241,7 @@ class Tensors:
 
 
 class _Reader(StorageReader):
-    """Reads what a process needs, by itself: there is nothing to agree on."""
+    """Reads what a process needs, without coordination."""
 
     def __init__(self, source: Files | Tensors) -> None:
         self.source = source
@@ -292,7 +292,7 @@ class _Reader(StorageReader):
 
 
 def collect(model: nn.Module, optimiser: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return all tensors of a model and its optimiser by name, and what else the optimiser has."""
+    """Return all tensors of a model and its optimiser by name, and the optimiser's other state."""
     names = {id(p): name for name, p in model.named_parameters()}
     tensors = {f"{MODEL}{name}": each for name, each in model.state_dict().items()}
     others: dict[str, dict[str, Any]] = {}
@@ -313,12 +313,12 @@ def collect(model: nn.Module, optimiser: Any) -> tuple[dict[str, Tensor], dict[s
 
 
 def by_name(model: Mapping[str, Tensor], state: Mapping[str, Any], names: list[str]) -> Any:
-    """Return what `collect` would have of a model's and an optimiser's own state dictionaries.
+    """Return what `collect` would, from the state dictionaries of a model and its optimiser.
 
     Args:
         model: parameters and buffers.
-        state: of the optimiser, which numbers the parameters.
-        names: of these, in their order.
+        state: of the optimiser, in which parameters are numbered.
+        names: of the parameters, in the same order.
     """
     tensors = {f"{MODEL}{name}": each for name, each in model.items()}
     others: dict[str, dict[str, Any]] = {}
@@ -338,21 +338,23 @@ def by_name(model: Mapping[str, Tensor], state: Mapping[str, Any], names: list[s
 def fill(
     source: Files | Tensors, about: Mapping[str, Any], model: nn.Module, optimiser: Any
 ) -> None:
-    """Put what a checkpoint has into a model and its optimiser, of which each process has a share.
+    """Load a checkpoint into a model and its optimiser, which may be sharded.
 
     Args:
         source: the tensors.
-        about: what else `collect` gave.
-        model: parameters that are shared out among any number of processes, or not at all.
+        about: the rest of what `collect` returned.
+        model: its parameters may be sharded across any number of processes, or not at all.
         optimiser: of this model.
 
     Raises:
-        ValueError, RuntimeError: they are of another model.
+        ValueError, RuntimeError: the checkpoint is of a different model.
     """
     target = {f"{MODEL}{name}": each for name, each in model.state_dict().items()}
     here = {name for name in source.described if name.startswith(MODEL)}
     if unknown := here ^ target.keys():
-        raise ValueError(f"{min(unknown).removeprefix(MODEL)} is not in both")
+        raise ValueError(
+            f"{min(unknown).removeprefix(MODEL)} is not in both the checkpoint and the model"
+        )
     parameters = dict(model.named_parameters())
     states: dict[str, dict[str, Any]] = {}
     for name, each in source.described.items():
@@ -363,7 +365,7 @@ def fill(
             value = torch.zeros_like(p) if like else torch.zeros(each["size"], dtype=dtype)
             states.setdefault(owner, {})[key] = target[name] = value
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # that it is read by each process for itself
+        warnings.simplefilter("ignore")  # that each process reads on its own
         try:
             dcp.load(target, storage_reader=_Reader(source), no_dist=True)
         except CheckpointException as error:
@@ -373,7 +375,7 @@ def fill(
     order = [name for group in about["param_groups"] for name in group["params"]]
     names = {id(p): name for name, p in parameters.items()}
     if order != [names[id(p)] for group in optimiser.param_groups for p in group["params"]]:
-        raise ValueError("the optimiser has other parameters, or another order of them")
+        raise ValueError("the optimiser has different parameters, or a different order of them")
     number = {name: index for index, name in enumerate(order)}
     groups = [
         {**group, "params": [number[name] for name in group["params"]]}

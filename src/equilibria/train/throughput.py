@@ -1,4 +1,4 @@
-"""How fast an epoch trained: units a second, evaluations of each process, operations a second."""
+"""Training speed of an epoch: units per second, evaluations per process, operations per second."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ __all__ = ["Cost", "cost_of", "imbalance", "throughput"]
 
 @dataclass(frozen=True)
 class Cost:
-    """Floating-point operations that training needs, of one sample or stream.
+    """Floating-point operations of training, per sample or stream.
 
     Attributes:
-        rest: of a step, apart from what is repeated: injection, readout and loss, forward and
-            backward, and in backward f once more with the gradient of its parameters.
-        evaluation: of an evaluation of f.
-        product: of a vector-Jacobian product.
+        rest: of a step, outside the solver loops: injection, readout and loss, forward and
+            backward, and in the backward f once more with the gradient of its parameters.
+        evaluation: of one evaluation of f.
+        product: of one vector-Jacobian product.
     """
 
     rest: float
@@ -39,10 +39,10 @@ class Cost:
     product: float
 
     def of(self, tally: Tally, samples: int) -> float:
-        """Return the operations behind a tally of so many samples.
+        """Return the operations behind a tally of `samples` samples.
 
-        A sample counts the evaluations that it took part in until it finished: what a batch
-        evaluates of finished samples beside the others is no work of the model.
+        Only the evaluations in which a sample was active are counted: those that a batch spends on
+        samples that have already stopped are not part of the model's work.
         """
         forward, adjoint = (
             sum(evals * count for evals, count in solve.evals.items())
@@ -52,21 +52,21 @@ class Cost:
 
 
 _known: dict[str, Cost | None] = {}
-"""Costs that have been found in this process, which trains one recipe, mostly."""
+"""Costs already computed in this process, which usually trains a single recipe."""
 
 
 def cost_of(recipe: Recipe, task: Task, batch: Batch) -> Cost | None:
-    """Return what training costs, found by following a step without computing it.
+    """Return the cost of training, found by tracing a step without computing it.
 
-    It is done on the meta device: nothing is allocated or drawn, and no process waits for another.
+    This runs on the meta device: nothing is allocated or drawn, and no process waits for another.
 
     Args:
-        recipe: settled.
+        recipe: with all values resolved.
         task: its task.
         batch: one of its batches.
 
     Returns:
-        None where a step's operations do not follow from shapes alone, as those of graphs.
+        The cost; None where it does not follow from shapes alone, as for graphs.
     """
     shapes = [tuple(x.shape[1:]) for x in pytree.tree_leaves(batch.inputs) if isinstance(x, Tensor)]
     key = f"{recipe.model!r} {recipe.adjoint!r} {shapes}"
@@ -75,7 +75,7 @@ def cost_of(recipe: Recipe, task: Task, batch: Batch) -> Cost | None:
         try:
             reads = reads_of(recipe.model, task, batch)
             _known[key] = _of(recipe, _matrices_alone(reads))
-        # On tensors without numbers a model may fail in any way that torch has for it.
+        # On tensors without data a model may fail with any of torch's errors.
         except (ConfigError, RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
             _known[key] = None
         finally:
@@ -90,7 +90,7 @@ def _of(recipe: Recipe, reads: Reads) -> Cost:
 
 
 def _matrices_alone(reads: Reads) -> Reads:
-    """The same with a loss that reads no numbers, where the real one multiplies no matrices."""
+    """The same, with a loss that reads no data where the real one has no matrix products."""
     if reads.unit == "tokens":  # the softmax is part of the loss
         return reads
 
@@ -104,20 +104,20 @@ def _matrices_alone(reads: Reads) -> Reads:
 def imbalance(
     works: Sequence[Sequence[int]], accumulate: int = 1
 ) -> tuple[float, float, float] | None:
-    """Return what processes of unequal work wait for each other.
+    """Return the load imbalance between processes.
 
-    A step of each process takes as many evaluations and products as its slowest sample, and ends
-    when the last process has finished. With w the work of process r in step s,
+    In each step a process performs as many evaluations and products as its slowest sample needs,
+    and the step ends when the last process has finished. With w_rs the work of process r in step s,
 
         idle = 1 - sum_s mean_r w_rs / sum_s max_r w_rs.
 
     Args:
-        works: of each process, evaluations and products of each of its micro-batches.
-        accumulate: micro-batches of a step; processes wait for each other after the last.
+        works: for each process, evaluations and products of each of its micro-batches.
+        accumulate: micro-batches per step; processes wait for each other after the last.
 
     Returns:
-        Mean over steps of the mean over processes, mean over steps of the largest, and the idle
-        share; None where there were no solves.
+        The mean over steps of the mean over processes, the mean over steps of the maximum, and the
+        idle fraction; None if there were no solves.
     """
     steps = min(map(len, works), default=0) // accumulate
     if not steps:
@@ -142,23 +142,23 @@ def throughput(
     device: torch.device | None = None,
     precision: str = "float32",
 ) -> dict[str, Any]:
-    """Return the record of an epoch's speed, over all processes.
+    """Return the throughput record of an epoch, over all processes.
 
     Args:
         tallies: `Tally.state` of each process.
-        total: all of them together.
-        seconds: that the steps took.
+        total: the sum of all tallies.
+        seconds: wall-clock time of the steps.
         unit: of the task.
-        accumulate: micro-batches of a step.
-        samples: that were trained on, over all processes.
-        cost: operations of one; None where it is not known.
-        device: of a process; its peak counts for each of them.
+        accumulate: micro-batches per step.
+        samples: number of samples trained on, over all processes.
+        cost: operations per sample; None if unknown.
+        device: of a process; its peak is taken for every process.
         precision: of the recipe.
 
     Returns:
-        `units_per_second` by the task's unit; `evaluations` and products of a step, mean and
-        largest over the processes, and the `idle` share that follows from them; `flops_per_second`,
-        and its share of the devices' peak, `peak_share`. None stands for what is not known.
+        `units_per_second` in the task's unit; `evaluations`, products included, per step, mean and
+        maximum over processes, and the resulting `idle` fraction; `flops_per_second`, and
+        `peak_share`, its ratio to the peak of all devices. Unknown values are None.
     """
     per_second = 1.0 / seconds if seconds > 0.0 else 0.0
     record: dict[str, Any] = {"units_per_second": total.units * per_second, "unit": unit}

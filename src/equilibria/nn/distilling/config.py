@@ -1,4 +1,4 @@
-"""How a solver is learned."""
+"""Options for training a learned solver."""
 
 from __future__ import annotations
 
@@ -18,46 +18,48 @@ PREDICTS = Literal["both", "alpha", "beta"]
 
 @dataclass(frozen=True, kw_only=True)
 class Distillation:
-    """How a solver is learned.
+    """Options for training a learned solver.
 
-    The loss of a step, with z_0 the learned start, z_1, ... the iterates, z* the classical solution
-    and K the horizon, is the mean over samples of
+    The loss of a step, with z_0 the learned initial guess, z_1, ... the iterates, z* the classical
+    solution and K the horizon, is the mean over samples of
 
         residual:  sum_k w_k log(||f(z_k) - z_k|| / ||f(z_k)||) + b ||z_0 - z*|| / ||z*||
         error:     a sum_k w_k ||z_k - z*|| / ||z*|| + b ||z_0 - z*|| / ||z*||
                    + c sum_k ||G_k alpha_k|| / ||z*||
 
-    The second is the papers', with lengths relative to that of z*. c falls linearly to 5e-8 in the
-    first two fifths of the steps.
+    The second is the papers', with norms relative to that of z*. c decreases linearly to 5e-8 over
+    the first two fifths of the steps.
 
     Args:
-        start_steps: steps in which the start is trained by itself, on ||z_0 - z*|| / ||z*||, which
-            takes no evaluation of f.
-        steps: steps that follow, on the loss above, back through all K evaluations. If they end
-            with a larger loss than they began with, they are undone.
+        start_steps: steps in which the initial guess is trained alone, on ||z_0 - z*|| / ||z*||,
+            which needs no evaluation of f.
+        steps: subsequent steps, on the loss above, backpropagated through all K evaluations. They
+            are undone if the loss is larger at their end than at their beginning.
         horizon: K.
-        history: differences kept, the m of the papers.
-        initialiser: whether a start is learned.
+        history: number of differences kept, m in the papers.
+        initialiser: whether an initial guess is learned.
         mixer: "gram" (ours), "pooled" (the papers'), or None for Anderson's own weights.
-        normalised, predicts: of the papers' mixer; see `PooledMixer`.
+        normalised, predicts: options of the papers' mixer; see `PooledMixer`.
         loss: "residual" (ours) or "error".
         weights: w_k, which sum to 1 over k = 1, ..., K, and w_0 = 0: "increasing" (in proportion
             to k), "uniform" or "last".
         error, start, mixed: a, b and c.
-        budget: parameters that the start may have; None: 3 % of those of the layer's cell.
-        lr: the learning rate of Adam, which falls to zero as a cosine in either part.
-        teacher: the classical solver that finds z*; samples that it does not solve teach nothing.
-            None: `Anderson(rtol=1e-4, max_evals=100)`, or where fewer than half of the samples
-            get that far, to a tenth of the layer's own tolerance, with a warning.
-        seed: of the first weights and of the order of the batches.
+        budget: maximum number of parameters of the initial guess; None for 3 % of those of the
+            layer's cell.
+        lr: the learning rate of Adam, which follows a cosine decay to zero in each phase.
+        teacher: the classical solver that finds z*; samples for which it does not converge are left
+            out of training. None for `Anderson(rtol=1e-4, max_evals=100)`; if fewer than half of
+            the samples reach that tolerance, a tenth of the layer's own is used instead, with a
+            warning.
+        seed: for the initial weights and the order of the batches.
 
     Raises:
-        ValueError: a field is out of its range, or nothing is to be learned.
-        TypeError: a number of steps is not whole, or the teacher is no classical solver.
+        ValueError: a field is out of range, or there is nothing to learn.
+        TypeError: a number of steps is not an integer, or the teacher is not a classical solver.
 
     Source:
         Bai 2022 (thesis), sec. 6.2.2; Bai, Koltun and Kolter 2022, appendix A. The loss on
-        residuals and the steps of the start by itself are ours.
+        residuals and training the initial guess alone are ours.
     """
 
     start_steps: int = 800
@@ -88,7 +90,7 @@ class Distillation:
         for name in ("error", "start", "mixed"):
             if getattr(self, name) < 0:
                 raise ValueError(
-                    f"{name} is a weight and must be 0 or more; got {getattr(self, name)}"
+                    f"{name} is a weight and must not be negative; got {getattr(self, name)}"
                 )
         for name, known in (
             ("loss", LOSSES),
@@ -112,7 +114,7 @@ class Distillation:
         if self.budget is not None and self.budget < 1:
             raise ValueError(f"budget must be at least 1 parameter; got {self.budget}")
         if not self.initialiser and self.mixer is None:
-            raise ValueError("there is nothing to learn: neither a start nor a mixer")
+            raise ValueError("there is nothing to learn: neither an initial guess nor a mixer")
 
     def weight(self, k: int) -> float:
         """w_k, for k from 0 to the horizon."""

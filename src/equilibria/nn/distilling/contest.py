@@ -1,4 +1,4 @@
-"""Does a learned solver pay? Classical solvers and it, on batches that it has not seen."""
+"""Is a learned solver worth using? It is compared with classical solvers on held-out batches."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ __all__ = ["Contestant", "Outcome", "classical", "contest"]
 ROUNDS = 3
 
 WORTH = 0.9
-"""Of the evaluations of the best classical solver, what a learned one may take at most; and of
-those without a mixer, what a mixer may."""
+"""Largest fraction of the best classical solver's evaluations that a learned solver may take, and
+of the evaluations without a mixer that one with a mixer may."""
 
 NEAR = 1.05
-"""Evaluations over the fewest, up to which of several learned solvers the fastest is taken."""
+"""Among learned solvers within this factor of the fewest evaluations, the fastest is chosen."""
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """A solver, and how it did.
+    """A solver and its results.
 
     Attributes:
         solver: the solver.
-        learned: its weights; None of a classical one.
+        learned: its weights; None for a classical one.
         evals: `(samples,)` evaluations of each sample.
         status: `(samples,)`.
-        seconds: for all batches.
+        seconds: for all batches together.
     """
 
     solver: Solver
@@ -56,34 +56,34 @@ class Contestant:
 
     @property
     def mean(self) -> float:
-        """Evaluations of a sample in the mean."""
+        """Mean number of evaluations per sample."""
         return float(self.evals.double().mean())
 
     @property
     def converged(self) -> float:
-        """The share of samples that converged."""
+        """Fraction of samples that converged."""
         return float((self.status == Status.CONVERGED).double().mean())
 
     def beats(self, other: Contestant) -> bool:
-        """Return whether at least as many samples converge as by another solver, in at most nine
-        tenths of the evaluations."""
+        """Return whether at least as many samples converge as with another solver, in at most nine
+        tenths of its evaluations."""
         return self.converged >= other.converged and self.mean <= WORTH * other.mean
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a contest has shown.
+    """The result of a contest.
 
     Attributes:
-        classical: the best classical solver: of those of which as many samples converge as of any,
-            the one of fewest evaluations.
+        classical: the best classical solver: among those with the most converged samples, the one
+            with the fewest evaluations.
         learned: the best learned one.
-        mixes: whether it has a mixer: one that saves a tenth of the evaluations.
-        worth: whether it is worth having: as many samples converge, in at most nine tenths of the
+        mixes: whether it has a mixer, which then saves at least a tenth of the evaluations.
+        worth: whether it is worth using: as many samples converge, in at most nine tenths of the
             evaluations.
-        all: every contestant, by its name.
-        samples: with which start and mixer were to be learned and compared.
-        dropped: of these, without an equilibrium to learn from.
+        all: every contestant, by name.
+        samples: number of samples given for training and comparison.
+        dropped: number of these without an equilibrium to learn from.
     """
 
     classical: Contestant
@@ -96,7 +96,7 @@ class Outcome:
 
     @property
     def fastest(self) -> Contestant:
-        """Of the classical ones of which as many samples converge as of any, that of least time."""
+        """The fastest of the classical solvers with the most converged samples."""
         most = self.classical.converged
         usual = [each for each in self.all.values() if each.learned is None]
         return min(
@@ -105,32 +105,32 @@ class Outcome:
 
     @property
     def fewest(self) -> Contestant:
-        """The learned one of the fewest evaluations, whatever time it takes."""
+        """The learned solver with the fewest evaluations, whatever its time."""
         return _best(each for each in self.all.values() if each.learned is not None)
 
     def __str__(self) -> str:
         before, after, fastest = self.classical, self.learned, self.fastest
         ratio = after.seconds / fastest.seconds
         figures = (
-            f"{after.mean:.1f} evaluations a sample in place of the {before.mean:.1f} of "
+            f"{after.mean:.1f} evaluations per sample, against {before.mean:.1f} for "
             f"{type(before.solver).__name__}, {'and' if ratio < 1 else 'but'} {ratio:.2f} times "
             f"the time of the fastest classical solver, {type(fastest.solver).__name__}; "
-            f"{100 * after.converged:.1f} % converged in place of {100 * before.converged:.1f} %"
+            f"{100 * after.converged:.1f} % converged, against {100 * before.converged:.1f} %"
         )
         said = "The learned solver" if self.worth else "Not worth it: the learned solver"
         text = f"{said} takes {figures}."
         if self.worth and ratio >= 1:
-            text += " It saves evaluations, but no time."
+            text += " It saves evaluations, but not time."
         if self.dropped:
             text += (
-                f" {self.dropped} of {self.samples} samples have no equilibrium and taught nothing."
+                f" {self.dropped} of {self.samples} samples have no equilibrium and were left out."
             )
         return text
 
 
 def classical(like: Solver) -> dict[str, Solver]:
-    """Return the classical solvers that a learned one competes with, with the tolerances and the
-    limit of `like`, and itself."""
+    """Return the classical solvers that a learned one is compared with, including `like` itself,
+    whose tolerances and limit they share."""
     return {
         "the layer's own": like,
         "Picard": Picard(**like.limits),
@@ -149,16 +149,16 @@ def contest(
     rounds: int = ROUNDS,
     history: int = 5,
 ) -> Outcome:
-    """Let learned and classical solvers solve the same batches, in turns.
+    """Solve the same batches with learned and classical solvers, in interleaved order.
 
     Args:
         layer: in eval mode.
-        learned: the weights. Without its mixer it competes too, at periods of 1 and 3.
+        learned: the weights. A solver without its mixer competes too, at periods 1 and 3.
         batches: tuples of the layer's inputs.
-        like: gives the tolerances and the limit of all.
+        like: solver whose tolerances and limit all of them use.
         horizon: of the learned solver.
-        rounds: solves of each batch whose median time counts.
-        history: differences that the learned solver keeps; one more at a period of 3.
+        rounds: how often each batch is solved; the median time counts.
+        history: number of differences that the learned solver keeps; one more at period 3.
     """
     entries: dict[str, tuple[Solver, Learned | None]] = {
         name: (solver, None) for name, solver in classical(like).items()
@@ -191,7 +191,7 @@ def contest(
 
 
 def _alike(one: Contestant, best: Contestant) -> bool:
-    """Does it take hardly more evaluations than the best, for as many samples?"""
+    """Are its evaluations within `NEAR` of the best one's, with as many samples converged?"""
     return one.converged >= best.converged and one.mean <= NEAR * best.mean
 
 

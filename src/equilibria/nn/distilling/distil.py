@@ -1,4 +1,4 @@
-"""Learn a solver for a layer, if it pays."""
+"""Train a learned solver for a layer, and switch it on if it pays."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from equilibria.solve.tree import flatten
 __all__ = ["distil"]
 
 HELD_OUT = 4
-"""Of so many batches one is kept for the contest."""
+"""One in this many batches is held out for the contest."""
 
 
 def distil(
@@ -36,32 +36,31 @@ def distil(
 ) -> Outcome:
     """Train a learned solver on a layer's own equilibria, and switch it on where that pays.
 
-    No labels are needed: the inputs are solved by a classical solver, and start and mixer learn
-    from what it finds. Each fourth batch is left out of that, and solved by the learned solver and
-    by classical ones. A mixer that does not save a tenth of the evaluations is dropped. Where the
-    learned solver takes at most nine tenths of the evaluations of the best classical one, and as
-    many samples converge, `layer.neural` has its weights and `layer.eval_solver` is a
-    `NeuralSolver`; else the layer is as it was.
+    No labels are needed: the inputs are solved by a classical solver, and an initial guess and a
+    mixer are trained on its equilibria. Every fourth batch is held out, and solved by the learned
+    solver and by classical ones. A mixer that does not save a tenth of the evaluations is dropped.
+    If the learned solver takes at most nine tenths of the evaluations of the best classical one,
+    and as many samples converge, `layer.neural` is set to its weights and `layer.eval_solver` to a
+    `NeuralSolver`; otherwise the layer is left unchanged.
 
     Args:
-        layer: a trained layer. It is in eval mode meanwhile.
+        layer: a trained layer. It is put into eval mode meanwhile.
         batches: tuples of the layer's inputs, at least 2; all are kept in memory, with their
             equilibria.
         how: losses and steps; None for the defaults.
-        begin: weights to go on from, as for inputs that differ from those before, which are left
-            as they are: what is trained is a copy with its parts and their sizes, whatever `how`
-            says of these. None for new ones.
-        progress: called after each step with its number, the number of all steps and the loss.
-        changes: fields of `how` that differ, such as `steps=200`.
+        begin: weights to continue from, for example on different inputs. A copy of them is
+            trained, with the same architecture, whatever `how` says. None for new weights.
+        progress: called after each step with its number, the total number of steps and the loss.
+        changes: fields of `how` to change, such as `steps=200`.
 
     Returns:
-        What the contest has shown; as a text, one sentence.
+        The result of the contest; `str` of it is a short summary.
 
     Raises:
-        TypeError: `layer` is no `DEQ`; a batch is a tensor and not a tuple of inputs.
+        TypeError: `layer` is not a `DEQ`; a batch is a tensor and not a tuple of inputs.
         ValueError: the rows of the batch are coupled; there are fewer than 2 batches; fewer than
-            half of the samples have an equilibrium; the state has other axes than a learned start
-            can have.
+            half of the samples have an equilibrium; there is no learned initial guess for a state
+            of this shape.
         FloatingPointError: the gradient is not finite in more than half of the steps.
 
     Source:
@@ -74,11 +73,13 @@ def distil(
     how = replace(how or Distillation(), **changes)
     if not isinstance(layer, DEQ):
         raise TypeError(
-            f"distil is of a DEQ, and was given a {type(layer).__name__}: of a model give its "
+            f"distil expects a DEQ, but was given a {type(layer).__name__}: for a model, pass its "
             "equilibrium layer, such as model.deq"
         )
     if layer.coupled:
-        raise ValueError("a learned solver is of samples, and the rows of this layer are coupled")
+        raise ValueError(
+            "a learned solver needs independent samples, but the rows of this layer are coupled"
+        )
     solver = layer.eval_solver or layer.solver
     if isinstance(solver, NeuralSolver):
         solver = _classical(layer, solver)
@@ -86,7 +87,7 @@ def distil(
         pool = solve(layer, batches, how.teacher)
         if len(pool) < 2:
             raise ValueError(
-                "distil needs 2 batches at least: one to learn from, one to compare on"
+                "distil needs at least 2 batches: one for training, one for the comparison"
             )
         apart = pool[::HELD_OUT]
         rest = [each for index, each in enumerate(pool) if index % HELD_OUT]
@@ -107,6 +108,6 @@ def distil(
 
 
 def _classical(layer: DEQ, learned: NeuralSolver) -> Solver:
-    """The layer's own solver in place of a learned one, with that one's tolerances and limits."""
+    """The layer's own solver, with the tolerances and limits of a learned one that it replaces."""
     own = AlternatingAnderson() if isinstance(layer.solver, NeuralSolver) else layer.solver
     return cast(Solver, replace(cast(Any, own), **learned.limits))

@@ -21,14 +21,14 @@ __all__ = ["Solved", "solve"]
 
 USUAL = 1e-4
 TEACHER = Anderson(rtol=USUAL, max_evals=100)
-"""What solves where no teacher is named."""
+"""The default teacher."""
 
 CLOSER = 10
-"""How many times closer than a layer's own tolerance an equilibrium to learn from must be, where
-`TEACHER` does not reach its own."""
+"""Factor by which equilibria to learn from must be more accurate than the layer's own tolerance,
+where `TEACHER` does not reach its own."""
 
 LEAST = 0.5
-"""The share of samples that must have an equilibrium."""
+"""Smallest fraction of samples that must have an equilibrium."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Solved:
 
     Attributes:
         inputs: of the layer.
-        own: the layer's own start.
+        own: the layer's own initial state.
         value: z*.
-        kept: `(batch,)` bool, the samples of which the classical solver has converged.
+        kept: `(batch,)` bool, the samples for which the classical solver converged.
     """
 
     inputs: tuple[Any, ...]
@@ -48,8 +48,8 @@ class Solved:
     kept: Tensor
 
     def teaching(self) -> Solved:
-        """Return the samples that are kept. Of one that has run away, a gradient of zero would
-        become NaN on its way back through what has overflowed."""
+        """Return the samples that are kept. Masking the loss would not do: for a diverged sample, a
+        zero gradient becomes NaN when it is backpropagated through values that overflowed."""
         if bool(self.kept.all()):
             return self
         inputs = tuple(x if isinstance(x, Shared) else self._of(x) for x in self.inputs)
@@ -66,15 +66,15 @@ def solve(layer: DEQ, batches: Iterable[Sequence[Any]], teacher: Solver | None) 
     Args:
         layer: in eval mode.
         batches: tuples of the layer's inputs.
-        teacher: the solver; None for the usual one, see `Distillation`.
+        teacher: the solver; None for the default, see `Distillation`.
 
     Raises:
         TypeError: a batch is a tensor and not a tuple of the layer's inputs.
         ValueError: there are no batches, or fewer than half of all samples converge.
 
     Warns:
-        UserWarning: the usual teacher converges for fewer than half of the samples, and does so to
-            a tenth of the layer's own tolerance.
+        UserWarning: the default teacher converges for fewer than half of the samples, but for at
+            least half at a tenth of the layer's own tolerance.
     """
     several = [_tuple(each) for each in batches]
     if not several:
@@ -88,7 +88,7 @@ def solve(layer: DEQ, batches: Iterable[Sequence[Any]], teacher: Solver | None) 
             warnings.warn(
                 f"{100 * _share(found):.0f} % of the samples converge to {TEACHER.rtol} within "
                 f"{TEACHER.max_evals} evaluations, {100 * _share(again):.0f} % to {looser.rtol}, a "
-                "tenth of the layer's own tolerance: equilibria to that tolerance are learned from",
+                "tenth of the layer's own tolerance: equilibria at that tolerance are used",
                 stacklevel=2,
             )
         by, found = looser, again
@@ -102,7 +102,7 @@ def solve(layer: DEQ, batches: Iterable[Sequence[Any]], teacher: Solver | None) 
 
 
 def _closer(tolerance: Tolerance) -> Tolerance:
-    """A tenth of a layer's tolerance, and no less than the usual teacher's."""
+    """A tenth of a layer's tolerance, but not below the default teacher's."""
     if isinstance(tolerance, dict):
         return {name: max(each / CLOSER, USUAL) for name, each in tolerance.items()}
     if isinstance(tolerance, tuple):
@@ -113,10 +113,10 @@ def _closer(tolerance: Tolerance) -> Tolerance:
 def _tuple(batch: Sequence[Any]) -> tuple[Any, ...]:
     if isinstance(batch, Tensor):
         raise TypeError(
-            "a batch is a tuple of the layer's inputs, and this is a tensor of the shape "
-            f"{tuple(batch.shape)}: give (x,) in place of x"
+            "a batch is a tuple of the layer's inputs, but this is a tensor of the shape "
+            f"{tuple(batch.shape)}: pass (x,) instead of x"
         )
-    # A graph behind them would be held for as long as they are learned from.
+    # A graph behind them would be kept alive throughout training.
     return pytree.tree_map_only(Tensor, Tensor.detach, tuple(batch))
 
 
@@ -132,7 +132,7 @@ def _solved(layer: DEQ, batches: Sequence[tuple[Any, ...]], teacher: Solver) -> 
 
 
 def _kept(found: Sequence[Solved]) -> tuple[int, int]:
-    """How many samples have an equilibrium, of how many."""
+    """Return the number of samples with an equilibrium, and the total."""
     return sum(int(each.kept.sum()) for each in found), sum(len(each.kept) for each in found)
 
 

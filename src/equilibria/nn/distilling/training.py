@@ -1,4 +1,4 @@
-"""The steps in which a start and a mixer are learned."""
+"""Training of an initial guess and a mixer."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from equilibria.solve.tree import Shared, flatten, unflatten
 __all__ = ["Progress", "train", "untrained"]
 
 Progress = Callable[[int, int, float], None]
-"""Is told the step, of how many, and the loss."""
+"""Called with the number of the step, the total number of steps and the loss."""
 
 TINY = 1e-30
-SHARE = 0.03  # of the cell's parameters, for a start
-LEAST = 5e-8  # what the weight of the mixed residual falls to
-JUDGED = 4  # batches on which the steps through unrolled solves are judged
+SHARE = 0.03  # of the cell's parameters, for an initial guess
+LEAST = 5e-8  # final weight of the mixed residual
+JUDGED = 4  # batches that decide whether the steps through unrolled solves are kept
 
 
 @torch.enable_grad()
@@ -40,12 +40,12 @@ def train(
     how: Distillation,
     progress: Progress | None = None,
 ) -> None:
-    """Train a learned solver in place; the layer's own weights get no gradient.
+    """Train a learned solver in place; the layer's own weights receive no gradient.
 
     Args:
         learned: the solver's weights.
         layer: in eval mode.
-        pool: batches, which are taken in turns; of their samples, those that have a z*.
+        pool: batches, in shuffled order; samples without a z* are left out.
         how: losses and steps.
         progress: called after each step.
 
@@ -82,21 +82,21 @@ def train(
         lambda batch, share: _loss(learned, layer, batch, how, share),
         *(lessons, how.steps, how.lr, generator, tell),
     )
-    # Late residuals say little of the start, which a few steps can lead far away.
+    # Late residuals depend little on the initial guess, which a few steps can ruin.
     if not _mean(judged) <= least:
         learned.load_state_dict(before)
 
 
 def untrained(layer: DEQ, example: Solved, how: Distillation) -> Learned:
-    """Return a learned solver that solves as Anderson does, from the layer's own start.
+    """Return an untrained learned solver: Anderson's method from the layer's own initial state.
 
     Args:
-        layer: whose size its own is a share of.
+        layer: the size of its cell determines that of the initial guess.
         example: a batch, for the shapes.
         how: what is to be learned.
 
     Raises:
-        ValueError: there is no learned start for such a state; see `initialiser_for`.
+        ValueError: there is no learned initial guess for such a state; see `initialiser_for`.
     """
     leaves = flatten(example.value)[0]
     owner = module_of(layer.cell)
@@ -134,13 +134,13 @@ def _descend(
     for step in range(steps):
         order = order or torch.randperm(len(pool), generator=generator).tolist()
         loss = loss_of(pool[order.pop()], step / steps)
-        # Not backward: the layer's own weights are to get nothing.
+        # Not backward: the layer's own weights must receive no gradient.
         grads = torch.autograd.grad(loss, parameters, allow_unused=True)
         for parameter, grad in zip(parameters, grads, strict=True):
             parameter.grad = grad
         if not torch.isfinite(nn.utils.clip_grad_norm_(parameters, 1.0)):
             skipped += 1  # an unrolled solve may overflow
-            optimiser.zero_grad()  # without gradients nothing moves
+            optimiser.zero_grad()  # so that Adam skips the step
         optimiser.step()
         schedule.step()
         tell(float(loss.detach()))
@@ -171,7 +171,7 @@ def _loss(learned: Learned, layer: DEQ, batch: Solved, how: Distillation, share:
     """The loss of one unrolled solve; `share` of the steps are done."""
     z = _started(learned, batch)
     spec = flatten(batch.own)[1]
-    f = Evaluation(layer.cell, None)  # one function of all evaluations
+    f = Evaluation(layer.cell, None)  # the same function in all evaluations
     operands = [x.value if isinstance(x, Shared) else x for x in batch.inputs]
     layout = Layout.of(z)
     solver = NeuralSolver(history=how.history, horizon=how.horizon, trust=None)
@@ -188,7 +188,7 @@ def _loss(learned: Learned, layer: DEQ, batch: Solved, how: Distillation, share:
         if how.loss == "error" and k:
             loss = loss + how.error * how.weight(k) * _distance(layout.leaves(z), batch)
             if k == how.horizon:
-                break  # f(z_K) is not asked for
+                break  # f(z_K) is not needed
         at = unflatten(layout.leaves(z), spec)
         image = layout.rows(flatten(f(at, *operands))[0])
         residual = stepper.residual(image, z)

@@ -1,4 +1,4 @@
-"""Learned solvers without one of their parts, or trained on another loss."""
+"""Learned solvers without one of their parts, or trained with a different loss."""
 
 from __future__ import annotations
 
@@ -49,10 +49,27 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "ours, batches of 2": {"batch_size": 2, "batches": 384},
     "ours, batches of 8": {"batch_size": 8, "batches": 96},
 }
-"""Fields of `Distillation`; batches of 32 unless it says otherwise, as many samples in all."""
+"""Fields of `Distillation`; the number of samples is constant, in batches of 32 by default."""
+
+WORDS = {
+    "no start": "ours, no initial guess",
+    "no mixer": "ours, no mixer",
+    "ours on the papers' loss": "ours, the papers' loss",
+    "the papers', no start": "the papers', no initial guess",
+    "the papers', no loss of the start": "the papers', no loss on the initial guess",
+    "the papers', no loss of alpha": "the papers', no loss on alpha",
+    "the papers', w uniform": "the papers', uniform w_k",
+    "the papers', w last": "the papers', w_k nonzero for k = K only",
+    "the papers', the rest of alpha to the last iterate": (
+        "the papers', remainder of alpha on the last iterate"
+    ),
+    "the papers', alpha alone": "the papers', only alpha predicted",
+    "the papers', beta alone": "the papers', only beta predicted",
+}
+"""Names of variants in the table."""
 
 STEPS = 200
-"""Through unrolled solves, more than by default: mixers are what is compared."""
+"""Steps through unrolled solves, more than by default, since mixers are compared."""
 
 STOPPED = 3
 ALONE: Mapping[str, Any] = {"trust": None, "fallback": 1000}
@@ -60,9 +77,9 @@ ALONE: Mapping[str, Any] = {"trust": None, "fallback": 1000}
 
 
 def ablated(context: Context) -> dict[str, Any]:
-    """After `HORIZON` evaluations the relative `residual` and `error`, geometric means over test
-    samples; `accuracy` after `STOPPED`, of all of the test split; `seconds` of learning, None
-    where nothing is learned."""
+    """Relative `residual` and `error` after `HORIZON` evaluations, as geometric means over test
+    samples; `accuracy` on the whole test split after `STOPPED` evaluations; `seconds` of training,
+    None where nothing is learned."""
     name = str(context.factors["variant"])
     if name == "Anderson":
         found = distilled(context.run)

@@ -1,4 +1,4 @@
-"""What learned and classical solvers do for trained networks."""
+"""Measures of learned and classical solvers on trained networks."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ __all__ = [
 ]
 
 LIMITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 18)
-"""Evaluations after which solves are stopped."""
+"""Limits on the evaluations of a solve."""
 
 HORIZON = 10
-"""K: evaluations of the unrolled solves that a solver is trained on."""
+"""K: evaluations of the unrolled solves on which a solver is trained."""
 
 TOLERANCES = (1e-1, 1e-2, 1e-3, 1e-4)
 SAMPLES = {"images": 512, "text": 32}
-"""Test samples whose residuals are followed; segments, of a text."""
+"""Number of test samples whose residuals are traced; segments for a text."""
 
 FLOOR = 1e-12
 FULL, MIXING = "full solves", "start and mixer"
@@ -53,7 +53,7 @@ _ANDERSON = Contestant(Anderson(history=5), None, torch.empty(0), torch.empty(0)
 
 def overhead(context: Context) -> dict[str, Any]:
     """Parameters of network and learned solver, the `seconds` that distilling and training took,
-    and the contest's end: `worth`, `mixes`, evaluations of the best solvers of both kinds."""
+    and the result of the contest: `worth`, `mixes`, evaluations of the best solver of each kind."""
     found = distilled(context.run)
     outcome = found.outcome
     own = neural.size_of(found.model)
@@ -78,11 +78,11 @@ def _mean(one: Contestant | None) -> float | None:
 
 
 def budgets(context: Context) -> Iterator[dict[str, Any]]:
-    """The network's `quality` on the test split, by `solver` and `limit` of evaluations, in the
-    recipe's tolerance, and what it has `lost` against full solves by the recipe's solver. Then
-    milliseconds of reading a batch by each solver within the fewest evaluations, `enough`, that
-    lose next to nothing, all interleaved; and of `HORIZON` steps with a mixer over as many of
-    Anderson, `step_ratio`, f and all."""
+    """The network's `quality` on the test split, by `solver` and `limit` on evaluations, at the
+    recipe's tolerance, and the `lost` quality relative to full solves by the recipe's solver. Then
+    milliseconds per batch for each solver, limited to the fewest evaluations, `enough`, that lose
+    next to nothing, all interleaved; and `step_ratio`, the time of `HORIZON` steps with a mixer,
+    including f, over that of as many Anderson steps."""
     found, quality = distilled(context.run), SUBJECTS[str(context.factors["subject"])]
     accelerator = evaluation.accelerator(context.run.recipe.precision)
     size = context.run.recipe.eval_batch_size
@@ -127,15 +127,15 @@ def _speeds(found: Distilled, size: int, enough: Mapping[str, int]) -> Iterator[
 
 
 def contestants(found: Distilled) -> dict[str, Contestant]:
-    """Return the solvers of a contest by name, without the layer's own: that of each subject is an
-    `AlternatingAnderson` too, of a shorter history."""
+    """Return the solvers of a contest by name, without the layer's own, which for every subject is
+    an `AlternatingAnderson` as well, with a shorter history."""
     return {n: each for n, each in found.outcome.all.items() if n != "the layer's own"}
 
 
 @torch.no_grad()
 def residuals(context: Context) -> Iterator[dict[str, Any]]:
-    """The least relative `residual` so far, its geometric mean over test samples, by `solver` and
-    number of `evals`, to 2 K."""
+    """The smallest relative `residual` so far, a geometric mean over test samples, by `solver` and
+    number of `evals`, up to 2 K."""
     found = distilled(context.run)
     for name, each in contestants(found).items():
         least = traced(found, each)
@@ -144,8 +144,8 @@ def residuals(context: Context) -> Iterator[dict[str, Any]]:
 
 
 def traced(found: Distilled, by: Contestant, evals: int = 2 * HORIZON) -> Tensor:
-    """Return the least relative residual of each of the first test samples after each evaluation,
-    `(evals, samples)`."""
+    """Return the running minimum of the relative residual of the first test samples, after each
+    evaluation, `(evals, samples)`."""
     kind = "text" if found.task.streams else "images"
     inputs = found.task.sample("test", SAMPLES[kind]).inputs
     fields: Any = {"rtol": 0.0, "atol": 0.0, "max_evals": evals, "patience": None}
@@ -157,8 +157,8 @@ def traced(found: Distilled, by: Contestant, evals: int = 2 * HORIZON) -> Tensor
 
 @torch.no_grad()
 def never_worse(context: Context) -> Iterator[dict[str, Any]]:
-    """Of all test samples, by `rtol`: evaluations and share converged of Anderson and of the
-    learned solver, and the share of samples that take more than 2 evaluations more."""
+    """On all test samples, by `rtol`: evaluations and fraction converged for Anderson and for the
+    learned solver, and the fraction of samples that take more than 2 additional evaluations."""
     found = distilled(context.run)
     learned = found.outcome.learned
     for rtol in TOLERANCES:
@@ -179,8 +179,8 @@ def never_worse(context: Context) -> Iterator[dict[str, Any]]:
 def _solves(
     found: Distilled, by: Contestant, limits: Mapping[str, Any], context: Context
 ) -> tuple[Tensor, Tensor]:
-    """Evaluations of each solve of the test split, and whether it converged. What a text carries
-    over is of solves by the recipe's solver, the same for all."""
+    """Evaluations of each solve on the test split, and whether it converged. The state carried over
+    in a text comes from the recipe's solver, so that it is the same for all."""
     evals, converged = [], []
     carry = None
     size = context.run.recipe.eval_batch_size

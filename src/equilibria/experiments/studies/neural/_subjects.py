@@ -1,4 +1,4 @@
-"""The trained networks whose solvers are learned, and how."""
+"""The trained networks, and the training of solvers for them."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ __all__ = ["SEEDS", "SUBJECTS", "Distilled", "Quality", "distilled", "solving", 
 
 MDEQ, MNIST, PTB = "MDEQ", "MNIST", "Penn Treebank"
 SEEDS: Mapping[str, Sequence[int]] = {MDEQ: (0, 1, 2), MNIST: (0,), PTB: (0,)}
-"""Seeds of each subject: networks of one seed have the same number in all studies."""
+"""Seeds of each subject: a seed denotes the same network in all studies."""
 
 BATCHES = 24
-"""Of inputs, a quarter of them for the contest: the default of `equilibria distil`."""
+"""Batches of inputs, a quarter of them for the contest: the default of `equilibria distil`."""
 
 
 @dataclass(frozen=True)
 class Quality:
-    """What is judged.
+    """How quality is measured.
 
     Attributes:
         metric: of the task.
-        sign: 1 where more is better, -1 where less is.
-        near: a loss that counts as none.
-        unit: of a loss.
-        scale: of the metric, for that unit.
+        sign: 1 if higher is better, -1 if lower is.
+        near: largest loss of quality that is considered negligible.
+        unit: of that loss.
+        scale: factor from the metric to that unit.
     """
 
     metric: str
@@ -50,7 +50,7 @@ class Quality:
     scale: float
 
     def loss(self, value: float, end: float) -> float:
-        """What a figure has lost against that of full solves."""
+        """Loss of quality relative to full solves, whose figure is `end`."""
         return self.sign * (end - value)
 
 
@@ -64,7 +64,7 @@ SUBJECTS: Mapping[str, Quality] = {
 
 
 def training_of(subject: str, scale: Scale, seed: int) -> Training:
-    """Return the training of a subject, which other studies share."""
+    """Return the training of a subject, which is shared with other studies."""
     if subject == MDEQ:
         return images.training_of("plain", scale, seed)
     if subject == PTB:
@@ -74,14 +74,14 @@ def training_of(subject: str, scale: Scale, seed: int) -> Training:
 
 @dataclass(frozen=True)
 class Distilled:
-    """A trained network with what a solver has learned of it.
+    """A trained network with a solver learned for it.
 
     Attributes:
         model: on the CPU, in eval mode, with its own solvers.
         task: of its recipe.
-        how: what the solver was trained with.
+        how: options with which the solver was trained.
         outcome: of the contest.
-        seconds: that all of it took.
+        seconds: total time of training and contest.
     """
 
     model: EquilibriumModel
@@ -102,8 +102,8 @@ def distilled(run: Trained, **changes: Any) -> Distilled:
 
     Args:
         run: finished.
-        changes: fields of `Distillation` that are not the defaults; `batch_size` and `batches` of
-            the inputs.
+        changes: fields of `Distillation` that differ from the defaults; `batch_size` and `batches`
+            of the inputs.
     """
     return _distilled(run.folder.path, run.data_dir, tuple(sorted(changes.items())))
 
@@ -132,13 +132,13 @@ def _distilled(path: Any, data_dir: Any, changes: tuple[tuple[str, Any], ...]) -
 def solving(
     model: EquilibriumModel, solver: Solver, learned: Learned | None, **fields: Any
 ) -> Iterator[None]:
-    """Let a model in eval mode solve by one of a contest's solvers within a block.
+    """Make a model in eval mode use one of a contest's solvers within a block.
 
     Args:
         model: the model.
-        solver: in place of its own.
-        learned: the solver's weights; None of a classical one.
-        fields: of the solver that are others.
+        solver: replaces its own.
+        learned: the solver's weights; None for a classical one.
+        fields: fields of the solver to change.
     """
     with using(model, eval_solver=replace(cast(Any, solver), **fields), neural=learned):
         yield

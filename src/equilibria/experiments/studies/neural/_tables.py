@@ -1,4 +1,4 @@
-"""Tables of learned solvers beside the best classical one by hindsight."""
+"""Tables of learned solvers and the best classical one in hindsight."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ WORDS |= {"start, period 3": "start + Anderson, period 3", "start and mixer": "s
 
 
 def _rows(data: Data, column: str) -> Iterator[tuple[str, Frame]]:
-    """Of each subject the rows that have a figure."""
+    """For each subject the rows that have a figure."""
     found = data.series(column)
     for subject in SUBJECTS:
         yield subject, found if found.empty else found[found["subject"] == subject]
 
 
 def _best(rows: Frame, column: str) -> Frame:
-    """The least figure of the classical solvers, for each seed and number of evaluations."""
+    """The smallest figure of the classical solvers, for each seed and number of evaluations."""
     usual = rows[rows["solver"].isin(CLASSICAL)]
     at = "limit" if column == "lost" else "evals"
     return usual.groupby(["seed", at])[column].min()
 
 
 def lost(data: Data, limits: Sequence[int]) -> Iterator[Sequence[Any]]:
-    """What stopped solves lose, the mean over the seeds."""
+    """Loss of quality when solves are stopped early, averaged over seeds."""
     for subject, rows in _rows(data, "lost"):
         if rows.empty:
             yield [subject, NOT_RUN]
@@ -46,7 +46,7 @@ def lost(data: Data, limits: Sequence[int]) -> Iterator[Sequence[Any]]:
 
 
 def equal(data: Data) -> Iterator[Sequence[Any]]:
-    """The fewest evaluations and the least time without loss."""
+    """The fewest evaluations and the shortest time without loss."""
     for subject, rows in _rows(data, "enough"):
         if rows.empty:
             yield [subject, NOT_RUN]
@@ -55,7 +55,7 @@ def equal(data: Data) -> Iterator[Sequence[Any]]:
             usual = of_seed[of_seed["solver"].isin(CLASSICAL)]
             learned = of_seed[~of_seed["solver"].isin(CLASSICAL)]
             if usual.empty or learned.empty:
-                yield [subject, seed, "none reaches it" if usual.empty else "only classical ones"]
+                yield [subject, seed, "none without loss" if usual.empty else "only classical ones"]
                 continue
             one = usual.loc[usual["read_ms"].idxmin()]
             two = learned.loc[learned["read_ms"].idxmin()]
@@ -72,7 +72,7 @@ def _named(solver: str) -> str:
 
 
 def ratios(data: Data) -> Iterator[Sequence[Any]]:
-    """Residuals after K and 2 K evaluations, over the best classical one's."""
+    """Residuals after K and 2 K evaluations, relative to the best classical solver's."""
     for subject, rows in _rows(data, "residual"):
         if rows.empty:
             yield [subject, NOT_RUN]
@@ -94,7 +94,7 @@ def ratios(data: Data) -> Iterator[Sequence[Any]]:
 
 
 def costs(data: Data) -> Iterator[Sequence[Any]]:
-    """Size and time of learning."""
+    """Size of a learned solver, and time to train it."""
     for subject in SUBJECTS:
         found = data.points[(data.points["subject"] == subject) & data.points["done"]]
         if found.empty:
@@ -128,7 +128,7 @@ def safety(data: Data) -> Iterator[Sequence[Any]]:
 
 
 def ends(data: Data) -> Iterator[Sequence[Any]]:
-    """Table 6.1: what the start alone is worth."""
+    """Table 6.1: quality from the initial guess alone."""
     for subject, rows in _rows(data, "quality"):
         if rows.empty:
             yield [subject, NOT_RUN]

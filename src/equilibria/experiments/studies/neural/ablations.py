@@ -1,9 +1,9 @@
-"""Figures 6.7 and 6.8: which parts of a learned solver do what."""
+"""Figures 6.7 and 6.8: the contribution of each part of a learned solver."""
 
 from __future__ import annotations
 
 from equilibria.experiments.published import BAI_2022
-from equilibria.experiments.studies.neural._ablated import STEPS, STOPPED, VARIANTS, ablated
+from equilibria.experiments.studies.neural._ablated import STEPS, STOPPED, VARIANTS, WORDS, ablated
 from equilibria.experiments.studies.neural._measures import HORIZON
 from equilibria.experiments.studies.neural._subjects import MDEQ, SEEDS, training_of
 from equilibria.experiments.study import Point, Study
@@ -12,13 +12,13 @@ from equilibria.experiments.views import Pivot, count, mean, spread
 STUDY = Study(
     paper=BAI_2022,
     item="Figures 6.7 and 6.8",
-    title="Parts of a learned solver",
-    description="A learned solver without one of its parts, or trained on another loss.",
-    note="MDEQ of jacobian/tables without the penalty. Ours: a start and corrections of Anderson's "
-    "weights from the Gram matrix, trained on log residuals. The papers': mixing weights and "
-    "damping from pooled residuals, trained on distances from z*, with neither trust region nor "
-    f"fallback. All with {STEPS} steps through unrolled solves of {HORIZON} evaluations, of "
-    "batches of 32 samples.",
+    title="Ablations of a learned solver",
+    description="A learned solver without one of its parts, or trained with a different loss.",
+    note="The MDEQ of jacobian/tables without the penalty. Ours: an initial guess, and "
+    "corrections to Anderson's weights from the Gram matrix, trained on log residuals. The "
+    "papers': mixing weights and damping from pooled residuals, trained on distances from z*, "
+    f"with neither trust region nor fallback. All are trained for {STEPS} steps through unrolled "
+    f"solves of {HORIZON} evaluations, on batches of 32 samples.",
     points=lambda scale: [
         Point(
             factors={"variant": name, "seed": seed},
@@ -34,15 +34,16 @@ STUDY = Study(
         Pivot(
             title="Figures 6.7 and 6.8",
             index={"variant": "solver"},
+            words={"variant": WORDS},
             values={
                 "seeds": count("residual"),
                 f"residual after {HORIZON}": mean("residual"),
                 f"error after {HORIZON}": mean("error"),
                 f"accuracy after {STOPPED}, %": spread("accuracy", 100, ".2f"),
-                "learning, s": mean("seconds"),
+                "training the solver, s": mean("seconds"),
             },
-            note="Residual and error are relative, geometric means over test samples, arithmetic "
-            "over seeds.",
+            note="Residual and error are relative: geometric means over test samples, arithmetic "
+            "means over seeds.",
         )
     ],
 )

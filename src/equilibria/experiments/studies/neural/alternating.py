@@ -1,4 +1,4 @@
-"""Figure 6.6b: training whose solves are by a solver that learns along with the model."""
+"""Figure 6.6b: training with a solver that is learned alongside the model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NETWORKS = {"classical": None, "alternating": Alternating(every=150)}
 
 
 def learning(context: Context) -> Iterable[dict[str, Any]]:
-    """After each `epoch` whether the learned solver is in use, and the seconds that it took."""
+    """After each `epoch`, whether the learned solver is used, and the seconds of training it."""
     for record in context.run.metrics:
         if (found := record.get("neural")) is not None:
             used = found.get("used")
@@ -30,7 +30,8 @@ def learning(context: Context) -> Iterable[dict[str, Any]]:
 
 
 def spent(context: Context) -> dict[str, Any]:
-    """`mean_forward`: evaluations of a training solve, the mean over the steps that solve."""
+    """`mean_forward`, the mean evaluations per training solve, and `learning_share`, the fraction
+    of time spent on training the solver."""
     means = [
         (record["train"]["forward"] or {}).get("evals", {}).get("mean")
         for record in context.run.metrics
@@ -52,11 +53,11 @@ def _training(name: str, scale: Scale, seed: int) -> Training:
 STUDY = Study(
     paper=BAI_2022,
     item="Figure 6.6b",
-    title="A solver that learns along with the model",
-    description="Evaluations and accuracy of a training whose solves are by a learned solver.",
-    note="MDEQ of jacobian/tables without the penalty. Alternating: recipe option neural, a solver "
-    "is trained each 150 steps, and used where it beats the best classical one on inputs that it "
-    "has not seen. The thesis reports a training that is 16 to 20 % faster.",
+    title="A solver learned alongside the model",
+    description="Evaluations and accuracy of training with a learned solver.",
+    note="The MDEQ of jacobian/tables without the penalty. Alternating: with the recipe key "
+    "neural, a solver is trained every 150 steps, and used if it beats the best classical one on "
+    "a held-out batch. The thesis reports that training is 16 to 20 % faster.",
     points=lambda scale: [
         Point(
             factors={"training": name, "seed": seed},
@@ -69,18 +70,18 @@ STUDY = Study(
     views=[
         Pivot(
             title="Figure 6.6b",
-            index={"training": "solves of training"},
+            index={"training": "training solver"},
             values={
                 "seeds": lambda rows: int(rows["accuracy"].count()),
                 "test accuracy, %": spread("accuracy", 100, ".2f"),
-                "evaluations a solve, all epochs": mean("mean_forward"),
+                "evaluations per solve, all epochs": mean("mean_forward"),
                 "training, min": mean("seconds", 1 / 60),
-                "of it learning the solver, %": mean("learning_share", 100),
+                "spent on the solver, %": mean("learning_share", 100),
             },
         ),
         Pivot(
-            title="By epoch: evaluations of a training solve",
-            index={"training": "solves of training", "epoch": "epoch"},
+            title="Evaluations per training solve, by epoch",
+            index={"training": "training solver", "epoch": "epoch"},
             each="epoch",
             values={"evaluations": mean("forward"), "validation accuracy": last("valid_accuracy")},
         ),

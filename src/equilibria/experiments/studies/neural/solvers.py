@@ -1,4 +1,4 @@
-"""Figures 6.5 and 6.6a and Table 6.1: learned solvers beside classical ones."""
+"""Figures 6.5 and 6.6a and Table 6.1: learned and classical solvers."""
 
 from __future__ import annotations
 
@@ -44,33 +44,34 @@ STUDY = Study(
     paper=BAI_2022,
     item="Figures 6.5 and 6.6a, Table 6.1",
     title="Learned solvers",
-    description="What a learned start and learned mixing weights save, lose and cost.",
+    description="Savings, loss of quality and cost of a learned initial guess and mixing weights.",
     note="MDEQ: the network of jacobian/tables without the penalty; MNIST: recipe mnist; Penn "
-    "Treebank: recipe lm-ptb. The solvers are learned as by equilibria distil, with its defaults, "
-    "on 24 batches of training data; all of the test split is read. Best classical: for each "
-    "seed and number of evaluations the best of Picard, Anderson of periods 1 and 3, and "
-    "Broyden, by hindsight. Solves return the best state that was evaluated: after 1 evaluation "
-    "that is where they begin.",
+    "Treebank: recipe lm-ptb. Solvers are trained as by equilibria distil, with its defaults, on "
+    "24 batches of training data, and evaluated on the whole test split. Best classical: the best "
+    "of Picard, Anderson with periods 1 and 3, and Broyden in hindsight, for each seed and number "
+    "of evaluations. Solves return the best evaluated state, which after 1 evaluation is the "
+    "initial guess.",
     points=points,
     views=[
         Table(
-            title="Figure 6.5: what is lost by stopping, test split",
+            title="Figure 6.5: quality lost by stopping early, test split",
             columns=["network", "seeds", "solver", *(f"after {n}" for n in SHOWN)],
             rows=lambda data: _tables.lost(data, SHOWN),
-            note="Points of accuracy, and perplexity of Penn Treebank, against full solves by the "
-            "recipe's solver; below 0 is a gain. In the recipe's tolerance: samples that have "
-            "converged stop earlier.",
+            note="In percentage points of accuracy, and in perplexity for Penn Treebank, relative "
+            "to full solves by the recipe's solver; negative values are gains. Samples that have "
+            "converged to the recipe's tolerance stop earlier.",
         ),
         Table(
-            title="Figure 6.5: nothing lost, fewest evaluations and least time",
+            title="Figure 6.5: fewest evaluations and shortest time without loss",
             columns=[
-                *("network", "seed", "fastest classical", "fewest evaluations", "ms a batch"),
-                *("fastest learned", "fewest evaluations", "ms a batch"),
-                *("evaluations, learned over classical", "time, classical over learned"),
+                *("network", "seed", "fastest classical", "fewest evaluations", "ms per batch"),
+                *("fastest learned", "fewest evaluations", "ms per batch"),
+                *("evaluations, learned / classical", "time, classical / learned"),
             ],
             rows=_tables.equal,
-            note="Lost at most 0.1 points of accuracy, or 0.5 of perplexity. A batch of the test "
-            "split, by each solver stopped after as many evaluations as it needs, interleaved.",
+            note="Without loss: at most 0.1 percentage points of accuracy, or 0.5 of perplexity. "
+            "Times are for a batch of the test split, with each solver limited to as many "
+            "evaluations as it needs, interleaved.",
         ),
         Table(
             title="Figure 6.6a: relative residual, geometric mean over test samples",
@@ -79,11 +80,11 @@ STUDY = Study(
                 *(
                     f"{words} {n}"
                     for n in (3, HORIZON, 2 * HORIZON)
-                    for words in ("after", "over the best classical, after")
+                    for words in ("after", "relative to the best classical, after")
                 ),
             ],
             rows=_tables.ratios,
-            note=f"The least so far, at a tolerance of 0. K is {HORIZON}.",
+            note=f"The running minimum, at a tolerance of 0. K is {HORIZON}.",
         ),
         Chart(
             title="Figure 6.6a: MDEQ, relative residual",
@@ -112,26 +113,27 @@ STUDY = Study(
             whole_x=True,
         ),
         Table(
-            title="Figure 6.5d: size and time of learning",
+            title="Figure 6.5d: size and training time",
             columns=[
-                *("network", "seed", "parameters without embeddings", "learned", "share, %"),
-                *("seconds", "of training, %", "evaluations, best classical", "best learned"),
-                *("distil says", "mixer", "a step with it, times Anderson's"),
+                *("network", "seed", "parameters without embeddings", "of the solver", "share, %"),
+                *("training the solver, s", "of the network's training, %"),
+                *("evaluations, best classical", "best learned"),
+                *("outcome", "mixer", "time of a step with it, relative to Anderson"),
             ],
             rows=_tables.costs,
-            note="Evaluations to the recipe's tolerance on six batches that were not learned from.",
+            note="Evaluations to the recipe's tolerance, on six held-out batches.",
         ),
         Table(
-            title="Never worse: all test samples, the solver that distil would switch on",
+            title="Safeguards: all test samples, the solver that distil selects",
             columns=[
                 *("network", "tolerance", "solves", "converged, Anderson, %", "learned, %"),
-                *("evaluations, Anderson", "learned", "more than 2 above Anderson's, %"),
+                *("evaluations, Anderson", "learned", "over 2 more than Anderson, %"),
             ],
             rows=_tables.safety,
         ),
         Table(
-            title="Table 6.1: the start alone",
-            columns=["network", "metric", "full solves", "start alone"],
+            title="Table 6.1: the initial guess alone",
+            columns=["network", "metric", "full solves", "initial guess alone"],
             rows=_tables.ends,
         ),
         Table(

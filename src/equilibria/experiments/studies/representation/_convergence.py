@@ -1,4 +1,4 @@
-"""How many evaluations lead from a state to the equilibrium, measured while a network trains."""
+"""Number of evaluations from a state to the equilibrium, measured during training."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ __all__ = ["Warmth", "warmth"]
 
 @dataclass(frozen=True)
 class Warmth:
-    """A probe: evaluations of f until ||f(z) - z|| <= `rtol` ||f(z)||, by fixed-point iteration
-    within `most`, from the states that are kept and from zero, for the weights of the next step.
+    """A probe: evaluations of f until ||f(z) - z|| <= `rtol` ||f(z)||, by fixed-point iteration of
+    at most `most` evaluations, from the kept states and from zero, with the weights of the next
+    step.
 
-    Of one norm over all points, as the source measures it, `kept` and `zero`; with the norm of each
-    point alone their medians over the points, `kept_point` and `zero_point`. Nothing is changed.
+    `kept` and `zero` use one norm over all points, as in the source; `kept_point` and `zero_point`
+    are medians over points, with a separate norm for each. Nothing is changed.
 
     papers: Bai 2022 (thesis), Figure 8.3.
     """
@@ -50,7 +51,7 @@ class Warmth:
         return found
 
     def _together(self, model: EquilibriumModel, z: Tensor, operands: Any) -> int:
-        """Evaluations until all points together are there; `most` if they never are."""
+        """Evaluations until all points together have converged; `most` if they do not."""
         for count in range(1, self.most + 1):
             value = model.deq.cell(z, *operands)
             if (value - z).norm() <= self.rtol * value.norm():
@@ -60,6 +61,6 @@ class Warmth:
 
 
 def warmth(context: Context) -> Iterable[dict[str, Any]]:
-    """The probe's figures at each `step` that it was called after."""
+    """The probe's figures after each `step` at which it was called."""
     for record in context.run.metrics:
         yield {"step": record["step"], **record["probe"]}

@@ -1,4 +1,4 @@
-"""Networks of coordinates, as the tables of the thesis name them, and their trainings."""
+"""Coordinate networks, named as in the tables of the thesis, and their trainings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MODELS = {
     "Gabor": ("imfn", "mfn", ("--model.filter", "gabor")),
     "sines": ("isiren", "siren-injected", ()),
 }
-"""The equilibrium network, the explicit one, and what else makes it so."""
+"""The equilibrium network, the explicit one, and further options."""
 
 _NO_SOLVES = (
     *("--solver.name", "null", "--eval-solver.name", "null", "--adjoint.name", "null"),
@@ -29,7 +29,7 @@ _NAME = re.compile(r"(implicit|explicit) (\d+)L-(\d+)D")
 
 
 def recipe(base: str, filters: str, network: str, *words: str) -> Recipe:
-    """Return a recipe with another network.
+    """Return a recipe with a different network.
 
     Args:
         base: its name.
@@ -50,6 +50,6 @@ def recipe(base: str, filters: str, network: str, *words: str) -> Recipe:
 def training(
     base: str, filters: str, network: str, minutes: float, words: Sequence[str], scale: Scale
 ) -> Training:
-    """Return the training of such a recipe, of the published size at the scale of a GPU."""
+    """Return the training of such a recipe; at GPU scale, with the published size."""
     name = f"{base}-gpu" if scale == "gpu" else base
     return Training(recipe=recipe(name, filters, network, *words), minutes=minutes)

@@ -1,4 +1,4 @@
-"""What the studies of sound, film and shape have in common."""
+"""Shared by the studies of sound, film and shape."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def points(
     """Return a point for each training of a recipe: filters, seed and network.
 
     Args:
-        base: the recipe at the scale of a CPU.
-        kinds: filters, seed and network of each.
+        base: the recipe at CPU scale.
+        kinds: filters, seed and network of each training.
         scale: size of the recipes.
-        minutes: estimate of each training.
+        minutes: estimated duration of each training.
         words: further options.
     """
     return [

@@ -20,8 +20,9 @@ MIB = 2**20
 
 
 def cost(context: Context) -> Iterable[dict[str, Any]]:
-    """Of each network `step_ms` of a training step, all interleaved; `bytes`, the peak of what two
-    steps allocate, gradients and kept states included, and what of it the `cache` of states takes.
+    """For each network `step_ms`, the time of a training step, all interleaved; `bytes`, the peak
+    memory of two steps, including gradients and kept states; and the part of it that the `cache` of
+    states takes.
     """
     trainers = {
         _name(each): Trainer(each, context.tasks(each), evaluation.accelerator(each.precision))
@@ -38,13 +39,13 @@ def cost(context: Context) -> Iterable[dict[str, Any]]:
 
 
 def bytes_of_steps(trainer: Trainer) -> int:
-    """Return the peak of what two steps allocate, of a trainer that has taken some."""
+    """Return the peak memory of two steps of a trainer that has already taken some."""
 
     def twice() -> None:
-        trainer.train_step()  # whose states the second one begins at, and is charged with
+        trainer.train_step()  # its states, from which the second step starts, are counted
         trainer.train_step()
 
-    # Held: a GPU would deduct the states of before as the first step frees them.
+    # Held, since on a GPU the previous states, freed by the first step, would be subtracted.
     before = None if trainer.reuse is None else trainer.reuse.cache.read()
     peak = memory.peak_bytes(twice, trainer.accelerator.device)
     del before
@@ -57,7 +58,7 @@ def _name(each: Any) -> str:
 
 
 def point(filters: str, scale: Scale) -> Point:
-    """Return the point that compares the networks with one kind of filters."""
+    """Return the point that compares the networks for one kind of filters."""
     names = [each.format(*WIDTHS[scale]) for each in NETWORKS]
     base = "image-gpu" if scale == "gpu" else "image"
     return Point(
@@ -77,7 +78,7 @@ def _rows(data: Data) -> Iterable[Sequence[Any]]:
             yield [filters, NOT_RUN]
             continue
         rows = rows.set_index("timed")
-        base = rows.iloc[2]  # the explicit network of the width of the smaller implicit one
+        base = rows.iloc[2]  # the explicit network with the width of the smaller implicit one
         for name, row in rows.iterrows():
             yield [
                 *(filters, name, row["step_ms"], row["step_ms"] / base["step_ms"]),
@@ -90,16 +91,16 @@ STUDY = Study(
     item="Figure 8.5",
     title="Cost of a representation",
     description="Time and memory of a training step on all pixels of an image.",
-    note="camera at 128 x 128 pixels, recipe image, after a first step that solves. Medians of "
-    "steps of all networks, interleaved in one process. Memory: the peak of two consecutive "
-    "steps, gradients and the states kept from one to the other included.",
+    note="camera at 128 x 128 pixels, recipe image, after a first step that solves in full. "
+    "Medians over steps, interleaved between all networks in one process. Memory: the peak of two "
+    "consecutive steps, including gradients and the states kept from one to the other.",
     points=lambda scale: [point(filters, scale) for filters in FILTERS],
     views=[
         Table(
             title="Training step",
             columns=[
-                *("filters", "network", "step, ms", "times explicit 4L, equal width"),
-                *("memory, MiB", "times explicit 4L, equal width", "kept states among it, MiB"),
+                *("filters", "network", "step, ms", "relative to explicit 4L of equal width"),
+                *("memory, MiB", "relative to explicit 4L of equal width", "kept states, MiB"),
             ],
             rows=_rows,
         )

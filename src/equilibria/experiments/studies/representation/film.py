@@ -1,4 +1,4 @@
-"""Table 8.2: a film, learned by implicit and by explicit networks."""
+"""Table 8.2: a film, represented by implicit and explicit networks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NETWORKS = {
     "gpu": ("implicit 1L-2048D", "explicit 4L-1024D", "explicit 1L-2048D"),
 }
 LARGE = ("--task.data", "street", "--task.size", "480", "--task.frames", "100")
-"""The film of the recipe for a GPU is the user's own."""
+"""Needed because the GPU recipe expects the user's own film."""
 
 
 def points(scale: Scale) -> list[Point]:
@@ -25,10 +25,10 @@ STUDY = Study(
     paper=BAI_2022,
     item="Table 8.2",
     title="A film as a function",
-    description="What implicit and explicit networks make of 30 frames of a street.",
+    description="PSNR of implicit and explicit networks on 30 frames of a street.",
     note="Recipe film: 30 frames of CamVid, 60 x 80 pixels in colour, 2,000 steps of 8,192 pixels. "
-    "No bound on any weight: an equilibrium need not exist, and the share of pixels that converge "
-    "is given. The PSNR is the mean of that of the frames.",
+    "Weights are unbounded, so an equilibrium need not exist; the fraction of pixels that converge "
+    "is given. The PSNR is the mean over frames.",
     points=points,
     views=[
         Pivot(

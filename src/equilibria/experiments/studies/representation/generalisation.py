@@ -1,4 +1,4 @@
-"""Table 8.1: pixels that a network has not seen."""
+"""Table 8.1: held-out pixels."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ NETWORKS = (
     *("implicit 1L-{1}D", "explicit 1L-{1}D"),
 )
 SCALES = RELEASED, TWICE = "n/4", "n/2"
-BETTER = "the better one of each"
+BETTER = "the better for each"
 PUBLISHED = ("1L-256D", "1L-512D", "4L-256D")
 
 
 def points(scale: Scale) -> list[Point]:
     names = [each.format(*WIDTHS[scale]) for each in NETWORKS]
-    # Image by image: an early stop leaves whole comparisons, of fewer images.
+    # Image by image, so that stopping early leaves complete comparisons on fewer images.
     images = [
         each for pair in zip(NAMES, TEXTS, strict=True) for each in zip(IMAGES, pair, strict=True)
     ]
@@ -59,7 +59,7 @@ def point(data: str, image: str, start: str, filters: str, network: str, scale: 
 
 @functools.cache
 def _recipe(start: str, filters: str, network: str, scale: Scale) -> Recipe:
-    """What is the same for all images."""
+    """The recipe, which is the same for all images."""
     size = SIZE[scale]
     frequencies = size / (4 if start == RELEASED else 2) / (2 if filters == "sines" else 1)
     words = ["--task.size", str(size), "--task.split", "quarter"]
@@ -69,7 +69,7 @@ def _recipe(start: str, filters: str, network: str, scale: Scale) -> Recipe:
 
 
 def _rows(data: Data) -> Iterable[Sequence[Any]]:
-    """The differences between the first two networks, image by image: at each scale, and each
+    """The differences between the first two networks, image by image: at each scale, and with each
     network at the scale that is better for it on average."""
     found = data.series("psnr")
     if found.empty:
@@ -103,13 +103,13 @@ def _published() -> Iterable[Sequence[Any]]:
 STUDY = Study(
     paper=BAI_2022,
     item="Table 8.1",
-    title="Pixels not seen",
-    description="A quarter of an image's pixels is learned, and another one evaluated.",
+    title="Held-out pixels",
+    description="Training on a quarter of an image's pixels, evaluation on another quarter.",
     note="Eight of scikit-image's photographs and eight images of generated lettering, 128 x 128 "
-    "pixels, in their own colours: 4,096 pixels of even rows and columns are learned in 1,000 "
-    "steps of the recipe image, and those of odd ones evaluated. Implicit networks have bound "
-    ".97, explicit ones none. Scale n/4 is the released one, 128 at 512 x 512 pixels, n the "
-    "pixels of a side; sines have half of each.",
+    "pixels, in their own colours. Networks are trained on the 4,096 pixels in even rows and "
+    "columns for 1,000 steps of the recipe image, and evaluated on those in odd ones. Implicit "
+    "networks have bound .97, explicit ones none. Scale n/4, with n the pixels of a side, is the "
+    "released one, 128 at 512 x 512 pixels; sines use half of each.",
     points=points,
     views=[
         Pivot(
@@ -127,14 +127,14 @@ STUDY = Study(
             },
         ),
         Table(
-            title="The implicit network less the explicit one of four layers and its size",
+            title="Implicit network minus explicit network with four layers and equal size",
             columns=[
                 *("filters", "images", "scale", "difference, dB", "standard error, dB"),
                 "implicit is better",
             ],
             rows=_rows,
-            note="Means of PSNR differences, paired by image. The better scale is that of the "
-            "larger mean PSNR on the same held-out pixels.",
+            note="Mean PSNR differences, paired by image. The better scale is the one with the "
+            "higher mean PSNR on the same held-out pixels.",
         ),
         Table(
             title="Table 8.1, published",
@@ -143,7 +143,7 @@ STUDY = Study(
                 *(f"{kind}: {size}" for kind in ("natural", "text") for size in PUBLISHED),
             ],
             rows=lambda data: _published(),
-            note="Mean PSNR in dB of 16 images of 512 x 512 pixels.",
+            note="Mean PSNR in dB over 16 images of 512 x 512 pixels.",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Figure 8.4: truncated gradients beside the exact one."""
+"""Figure 8.4: truncated gradients and the exact one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ADJOINTS = {
 
 
 def point(gradient: str, seed: int, scale: Scale) -> Point:
-    """Return the point of a training with one gradient."""
+    """Return the point of a training with a given gradient."""
     size, network = {"cpu": (64, "implicit 1L-128D"), "gpu": (512, "implicit 1L-512D")}[scale]
     words = f"--task.size {size} --model.scale {size} --seed {seed}".split()
     words += f"--adjoint.name {ADJOINTS[gradient]}".split()
@@ -60,9 +60,9 @@ STUDY = Study(
     paper=BAI_2022,
     item="Figure 8.4",
     title="Truncated gradients of a representation",
-    description="The PSNR that T terms of the Neumann series lead to, and the exact gradient.",
+    description="PSNR with T terms of the Neumann series, and with the exact gradient.",
     note="camera at 64 x 64 pixels, recipe image, Fourier filters, reuse of states. The gradient "
-    "is of eq. 8.10; exact: the linear system is solved to a tolerance of .01 in each step.",
+    "is that of eq. 8.10; exact: the linear system is solved to a tolerance of .01 in each step.",
     points=lambda scale: [
         point(scale=scale, **each) for each in grid(seed=SEEDS, gradient=ADJOINTS)
     ],
@@ -70,11 +70,17 @@ STUDY = Study(
         Table(
             title="Gradients",
             columns=[
-                *("gradient", "seeds", "PSNR, dB", "deviation, dB", "of the gap closed, %"),
+                *(
+                    "gradient",
+                    "seeds",
+                    "PSNR, dB",
+                    "standard deviation, dB",
+                    "of the gap closed, %",
+                ),
                 "training, min",
             ],
             rows=_rows,
-            note="The gap is between T = 0 and the exact gradient, over the seeds that have both.",
+            note="The gap is that between T = 0 and the exact gradient, over seeds that have both.",
         ),
         Chart(
             title="PSNR",

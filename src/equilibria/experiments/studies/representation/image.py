@@ -1,4 +1,4 @@
-"""Figure 8.5: one image, learned by implicit and by explicit networks."""
+"""Figure 8.5: one image, represented by implicit and explicit networks."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ VALUES = {
     "PSNR, dB": spread("psnr", 1, ".2f"),
     "training, min": mean("seconds", 1 / 60),
 }
-INDEX = {"filters": "filters", "network": "network", "bound": "bound of the norms"}
+INDEX = {"filters": "filters", "network": "network", "bound": "bound on the norms"}
 STUDY = Study(
     paper=BAI_2022,
     item="Figure 8.5",
     title="An image as a function",
-    description="What implicit and explicit networks make of scikit-image's camera.",
-    note="Recipe image: 1,000 steps on all pixels, reuse of states, one Neumann term, cosine decay "
-    "from 3e-3. Scale n: frequencies start as U(-n, n) / sqrt(2 (L + 1)) at n x n pixels, half of "
-    "that of sines; the released code takes half of both. The PSNR is of values cut to the range "
-    "of the image, after solves to a tolerance of 1e-3 from zero.",
+    description="PSNR of implicit and explicit networks on scikit-image's camera.",
+    note="Recipe image: 1,000 steps on all pixels, reuse of states, one Neumann term, cosine "
+    "decay from 3e-3. Scale n: frequencies are initialised as U(-n, n) / sqrt(2 (L + 1)) at n x n "
+    "pixels, and half of that for sines; the released code takes half of both. The PSNR is of "
+    "values clipped to the range of the image, after solves from zero to a tolerance of 1e-3.",
     points=points,
     views=[
         *(

@@ -1,4 +1,4 @@
-"""Figure 8.3: evaluations that lead to the equilibrium, from the last step's and from zero."""
+"""Figure 8.3: evaluations to the equilibrium, from the previous step's states and from zero."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from equilibria.experiments.training import Training
 from equilibria.experiments.views import Chart, Lines, Pivot, largest, median
 
 EARLY = 100
-"""Steps that the medians leave out."""
+"""Number of first steps that the medians leave out."""
 
 STARTS = {
-    "kept": "the step before",
+    "kept": "the previous step",
     "zero": "zero",
-    "kept_point": "the step before, of each pixel",
-    "zero_point": "zero, of each pixel",
+    "kept_point": "the previous step, per pixel",
+    "zero_point": "zero, per pixel",
 }
 
 
@@ -38,15 +38,16 @@ def point(filters: str, scale: Scale) -> Point:
 STUDY = Study(
     paper=BAI_2022,
     item="Figure 8.3",
-    title="States of the step before",
-    description="Evaluations to the equilibrium from the states that a training keeps.",
-    note="camera at 64 x 64 pixels, recipe image: one evaluation in each step. Counted after every "
-    "ten steps, for the weights of the next one: evaluations of f by fixed-point iteration until "
-    "||f(z) - z|| <= .01 ||f(z)||, one norm over all pixels as in the thesis, or of each pixel.",
+    title="Reuse of states",
+    description="Evaluations to the equilibrium from the states kept during training.",
+    note="camera at 64 x 64 pixels, recipe image: one evaluation in each step. After every ten "
+    "steps, with the weights of the next one, evaluations of f by fixed-point iteration are "
+    "counted until ||f(z) - z|| <= .01 ||f(z)||, with one norm over all pixels as in the thesis, "
+    "or one per pixel.",
     points=lambda scale: [point(filters, scale) for filters in FILTERS],
     views=[
         Pivot(
-            title=f"Evaluations to .01 after step {EARLY}",
+            title=f"Evaluations to a residual of .01, after step {EARLY}",
             index={"filters": "filters", "network": "network"},
             whole=True,
             values={
@@ -55,8 +56,8 @@ STUDY = Study(
                 )
                 for name, words in STARTS.items()
             }
-            | {"largest, from the step before": largest("kept"), "PSNR, dB": "psnr"},
-            note="Of each pixel: the median over the pixels, then over the steps.",
+            | {"maximum, from the previous step": largest("kept"), "PSNR, dB": "psnr"},
+            note="Per pixel: the median over pixels, then over steps.",
         ),
         Chart(
             title="Evaluations to .01, Fourier filters",

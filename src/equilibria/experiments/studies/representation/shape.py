@@ -1,4 +1,4 @@
-"""Figure 8.9: what is inside of a surface, learned by implicit and by explicit networks."""
+"""Figure 8.9: the inside of a surface, represented by implicit and explicit networks."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ STUDY = Study(
     paper=BAI_2022,
     item="Figure 8.9",
     title="A shape as a function",
-    description="What implicit and explicit networks take to be inside of a knot.",
-    note="Recipe shape: 1,000 steps of 4,096 new points, half of them near the surface by .02; "
-    "evaluated at 20,000 such points and 20,000 of the cube. Fourier filters; implicit networks "
-    "have the bound .97, and solve in each step. The thesis prints its figures in a picture only.",
+    description="IoU of implicit and explicit networks on the inside of a knot.",
+    note="Recipe shape: 1,000 steps of 4,096 new points, half of them near the surface, with "
+    "noise .02; evaluated at 20,000 such points and at 20,000 in the cube. Fourier filters; "
+    "implicit networks have bound .97, and solve in each step. The thesis gives its figures in a "
+    "plot only.",
     points=points,
     views=[
         Pivot(

@@ -1,4 +1,4 @@
-"""Sizes of the networks of chapter 8."""
+"""Sizes of the networks in chapter 8."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ NETWORKS = tuple(f"implicit {size}" for size in ("1L-256D", "1L-512D", "4L-256D"
 
 
 def size(context: Context) -> dict[str, Any]:
-    """`parameters` from two coordinates to one value, and of the explicit network of the same
-    parts, `explicit`; counted without allocating them."""
+    """Number of `parameters` from two coordinates to one value, and that of the `explicit` network
+    with the same components; counted without allocating them."""
     filters, network = (str(context.factors[name]) for name in ("filters", "network"))
     words = ("--model.inputs", "2", "--model.outputs", "1", "--model.scale", "256")
     found = {}
@@ -28,8 +28,8 @@ def size(context: Context) -> dict[str, Any]:
 STUDY = Study(
     paper=BAI_2022,
     item="Section 8.3",
-    title="Sizes of networks of coordinates",
-    description="Parameters of implicit and explicit networks, two coordinates to one value.",
+    title="Sizes of coordinate networks",
+    description="Parameters of implicit and explicit networks, from two coordinates to one value.",
     points=lambda scale: [
         Point(factors=each, measures=[size]) for each in grid(filters=FILTERS, network=NETWORKS)
     ],

@@ -1,4 +1,4 @@
-"""Section 8.3.3: a sound, learned by implicit and by explicit networks."""
+"""Section 8.3.3: a sound, represented by implicit and explicit networks."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ STUDY = Study(
     paper=BAI_2022,
     item="Section 8.3.3",
     title="A sound as a function",
-    description="What implicit and explicit networks make of a second and a half of Bach.",
-    note="Recipe sound: 16,537 samples at 11,025 Hz, 1,000 steps on all of them, frequencies of "
-    "3,600 for each second (sines: half), as the released 25,000 for seven seconds. No bound on "
-    "any weight: an equilibrium need not exist, and the share of samples that converge is given.",
+    description="PSNR of implicit and explicit networks on a second and a half of Bach.",
+    note="Recipe sound: 16,537 samples at 11,025 Hz, 1,000 steps on all of them, scale "
+    "3,600 per second (sines: half), as the released 25,000 for seven seconds. Weights are "
+    "unbounded, so an equilibrium need not exist; the fraction of samples that converge is given.",
     points=points,
     views=[
         Pivot(
