@@ -294,8 +294,7 @@ def plan(
     if room <= 0:
         raise PlanError(
             f"parameters, gradients and optimiser state alone take {_gb(share.total)} on each GPU, "
-            f"of whose {_gb(memory)} {_gb(USABLE * memory)} can be used: "
-            + ("take more memory or GPUs" if shards > 1 else "split them, by --parallel fsdp")
+            f"of whose {_gb(memory)} {_gb(USABLE * memory)} can be used: " + _remedy(gpus, shards)
         )
     known: dict[int, Step] = {}
 
@@ -338,7 +337,7 @@ def plan(
         products=limits[1] if products is None else products,
         guessed=evals is None,
         measured=found,
-        notes=tuple(_notes(recipe, read)),
+        notes=tuple(_notes(recipe, read, gpus)),
     )
 
 
@@ -367,6 +366,14 @@ def largest(peak: Callable[[int], float], room: float) -> int:
     return low
 
 
+def _remedy(gpus: int, shards: int) -> str:
+    """What to do about parameters that do not fit."""
+    if shards > 1:
+        return "take more memory or GPUs"
+    more = "take more memory, or " if gpus > 1 else "take more memory, or more GPUs and "
+    return f"{more}split them, by --parallel fsdp"
+
+
 def _shards(parallel: Parallel, gpus: int, per_machine: int) -> int:
     if parallel == "ddp":
         return 1
@@ -385,8 +392,13 @@ def _states(optimiser: Optimiser) -> int:
     return int(optimiser.momentum > 0) if isinstance(optimiser, SGD) else 2
 
 
-def _notes(recipe: Recipe, read: Reads) -> Iterator[str]:
-    """Yield what a plan leaves out of account."""
+def _notes(recipe: Recipe, read: Reads, gpus: int) -> Iterator[str]:
+    """Yield what a plan leaves out of account, and what `train` would refuse."""
+    if recipe.rows % gpus:
+        yield (
+            f"train refuses batch_size {recipe.rows} on {gpus} GPUs, which do not divide it: set "
+            f"--batch-size {gpus * -(-recipe.rows // gpus)}, say"
+        )
     if read.shares:
         shares = ", ".join(f"{100 * share:.1f} %" for share in read.shares)
         yield f"tokens of the softmax's clusters: {shares}"
