@@ -298,6 +298,17 @@ def test_a_step_that_depends_on_numbers_is_refused():
         trace(read, recipe, 4)
 
 
+def test_what_to_do_about_gpus_that_are_too_small_or_too_many_is_said():
+    recipe = limited(DENSE)
+    for gpus, said in ((1, "take more memory, or more GPUs and split"), (2, "memory, or split")):
+        with pytest.raises(PlanError, match=said):
+            plan(recipe, gpus=gpus, memory=1e3)
+    wrong, right = recipe.rows - 1, recipe.rows
+    refused = f"train refuses batch_size {right} on {wrong} GPUs"
+    assert refused in " ".join(plan(recipe, gpus=wrong, memory=20e6).notes)
+    assert "refuses" not in " ".join(plan(recipe, gpus=right, memory=20e6).notes)
+
+
 def test_a_batch_of_graphs_is_refused_by_name():
     with pytest.raises(ConfigError, match="equilibria memory RUN"):
         reads(recipes.load("chains"))

@@ -188,6 +188,8 @@ def test_former_keys_of_a_recipe_are_taken_with_a_warning():
     assert not recipe.checkpoint.async_
     with pytest.raises(ConfigError, match=r"checkpoint\.every is given twice"):
         recipes.parse({**DIGITS, "save_every": 3, "checkpoint": {"every": 3}})
+    with pytest.raises(ConfigError, match=r"checkpoint\.keep is given twice"):
+        recipes.parse(DIGITS, ["--keep", "4", "--checkpoint.keep=5"])
     dumped = recipes.dump(recipes.parse(DIGITS, ["--checkpoint.async", "true"]))
     assert dumped["checkpoint"]["async"] is True and recipes.parse(dumped).checkpoint.async_
     with pytest.raises(ConfigError, match="checkpoint: keep must be at least 1"):

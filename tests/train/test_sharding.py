@@ -1,6 +1,8 @@
 """Training under `fully_shard` is training under DDP: the same weights, whatever the loss needs."""
 
 import copy
+import re
+from pathlib import Path
 
 import pytest
 import texts
@@ -231,3 +233,25 @@ def test_one_process_holds_everything(make, monkeypatch):
     trainer, _ = make("run", "--parallel", "fsdp")
     assert trainer.sharding is None and not isinstance(next(trainer.model.parameters()), DTensor)
     trainer.train_step()
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "scale.md"
+
+
+def test_the_processes_of_the_commands_on_the_page_divide_their_batches():
+    text = PAGE.read_text().replace("\\\n", " ")
+    commands = [line for line in text.splitlines() if "torchrun " in line and " train " in line]
+    assert len(commands) > 6
+    for command in commands:
+        machines = re.search(r"--nnodes (\S+)", command)
+        each = re.search(r"--nproc-per-node (\d+)", command)
+        name = re.search(r" train (\S+)", command)
+        assert each and name
+        if name[1] not in recipes.available():
+            continue  # a run that goes on
+        between = [int(x) for x in machines[1].split(":") if x.isdigit()] if machines else [1]
+        between = between or [4]  # of Slurm's script, which asks for four
+        given = re.search(r"--batch-size (\d+)", command)
+        rows = int(given[1]) if given else recipes.load(name[1]).rows
+        for count in range(between[0], between[-1] + 1):
+            assert rows % (count * int(each[1])) == 0, command

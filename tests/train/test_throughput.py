@@ -130,6 +130,15 @@ def test_a_shallow_start_and_a_graph_have_no_count(language, make, tmp_path):
     assert cost_of(chains, task, task.feed(chains.rows, 0).batch(0)) is None
 
 
+def test_a_flow_has_a_count():
+    flow = recipes.load("flow-layers", ["--batch_size", "1", "--model.hidden", "16"])
+    task = flow.task.load()
+    flow = recipes.settled(flow, task)
+    found = cost_of(flow, task, task.feed(1, 0).batch(0))
+    assert found is not None and found.rest > found.evaluation > 0
+    assert found.product == 0  # its adjoint, Phantom, needs none
+
+
 def test_what_waits_is_said_where_processes_wait():
     evaluations = {"mean": 12.0, "max": 15.0}
     found = {"flops_per_second": 2.5e12, "peak_share": 0.41, "idle": 0.2}

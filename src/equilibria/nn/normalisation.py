@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.utils import parametrize
 
+from equilibria.solve.autocast import disabled
+
 __all__ = ["spectral_norm", "weight_norm", "weighted_layers"]
 
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -117,7 +119,7 @@ class _BoundedNorm(nn.Module):
         if weight.is_meta:  # no values to look at, for counting parameters
             return weight
         area = weight[0, 0].numel()
-        with torch.autocast(weight.device.type, enabled=False):
+        with disabled(weight.device.type):
             wide = weight.flatten(1).to(torch.promote_types(weight.dtype, torch.float32))
             excess = _log_norm(wide, self.squarings) + 0.5 * math.log(area) - math.log(self.bound)
             return weight * torch.exp(-excess.clamp(min=0)).to(weight.dtype)

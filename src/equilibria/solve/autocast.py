@@ -25,6 +25,15 @@ class AutocastRegion:
         return cls(device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device))
 
 
+def disabled(device: str) -> AbstractContextManager[Any]:
+    """Nothing in the block is cast, as where half precision would leave too few digits.
+
+    Args:
+        device: type of the tensors' device; autocast itself refuses meta.
+    """
+    return _NOTHING if device == "meta" else torch.autocast(device, enabled=False)
+
+
 def entered(region: AutocastRegion) -> AbstractContextManager[Any]:
     """Evaluates f in its region, wherever that is: inside backward, say.
 

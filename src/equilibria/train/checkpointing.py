@@ -56,9 +56,12 @@ def renewed(tree: Mapping[str, Any], argv: Sequence[str]) -> tuple[dict[str, Any
             raise ConfigError(f"checkpoint.{min(both)} is given twice, once by its former name")
         found["checkpoint"] = {**known, **former}
     words = list(argv)
+    given = {word.partition("=")[0] for word in words}
     for place, word in enumerate(words):
         key, equals, value = word.removeprefix("--").partition("=")
         if word.startswith("--") and (new := MOVED.get(key.replace("-", "_"))) is not None:
+            if f"--checkpoint.{new}" in given:
+                raise ConfigError(f"checkpoint.{new} is given twice, once by its former name")
             words[place] = f"--checkpoint.{new}{equals}{value}"
     moved = [old for old in MOVED if old in tree] or words != list(argv)
     if moved:

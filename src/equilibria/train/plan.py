@@ -296,8 +296,7 @@ def plan(
     if room <= 0:
         raise PlanError(
             f"parameters, gradients and optimiser state alone take {_gb(share.total)} on each GPU, "
-            f"where {_gb(USABLE * memory)} of {_gb(memory)} are usable: "
-            + ("use more memory or GPUs" if shards > 1 else "shard them with --parallel fsdp")
+            f"where {_gb(USABLE * memory)} of {_gb(memory)} are usable: " + _remedy(gpus, shards)
         )
     known: dict[int, Step] = {}
 
@@ -340,7 +339,7 @@ def plan(
         products=limits[1] if products is None else products,
         guessed=evals is None,
         measured=found,
-        notes=tuple(_notes(recipe, read)),
+        notes=tuple(_notes(recipe, read, gpus)),
     )
 
 
@@ -369,6 +368,14 @@ def largest(peak: Callable[[int], float], room: float) -> int:
     return low
 
 
+def _remedy(gpus: int, shards: int) -> str:
+    """What to do about parameters that do not fit."""
+    if shards > 1:
+        return "take more memory or GPUs"
+    more = "take more memory, or " if gpus > 1 else "take more memory, or more GPUs and "
+    return f"{more}split them, by --parallel fsdp"
+
+
 def _shards(parallel: Parallel, gpus: int, per_machine: int) -> int:
     if parallel == "ddp":
         return 1
@@ -387,8 +394,13 @@ def _states(optimiser: Optimiser) -> int:
     return int(optimiser.momentum > 0) if isinstance(optimiser, SGD) else 2
 
 
-def _notes(recipe: Recipe, read: Reads) -> Iterator[str]:
-    """Yield what a plan assumes or leaves out."""
+def _notes(recipe: Recipe, read: Reads, gpus: int) -> Iterator[str]:
+    """Yield what a plan assumes or leaves out, and what `train` would refuse."""
+    if recipe.rows % gpus:
+        yield (
+            f"train refuses batch_size {recipe.rows} on {gpus} GPUs, which it cannot be split "
+            f"equally between: set --batch-size {gpus * -(-recipe.rows // gpus)}, for example"
+        )
     if read.shares:
         shares = ", ".join(f"{100 * share:.1f} %" for share in read.shares)
         yield f"fraction of tokens in each cluster of the softmax: {shares}"

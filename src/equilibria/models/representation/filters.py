@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
+from equilibria.solve.autocast import disabled
+
 __all__ = ["FilterKind", "FourierFilter", "GaborFilter", "Phases"]
 
 FilterKind = Literal["fourier", "gabor"]
@@ -36,7 +38,7 @@ class Phases(nn.Linear):
 
     @override
     def forward(self, input: Tensor) -> Tensor:
-        with torch.autocast(input.device.type, enabled=False):
+        with disabled(input.device.type):
             return super().forward(input)
 
 
@@ -90,7 +92,7 @@ class GaborFilter(nn.Module):
     @override
     def forward(self, x: Tensor) -> Tensor:
         """Return the filters at coordinates (batch, inputs)."""
-        with torch.autocast(x.device.type, enabled=False):
+        with disabled(x.device.type):
             return self.phases(x).sin() * self._exponent(x).exp()
 
     def _exponent(self, x: Tensor) -> Tensor:

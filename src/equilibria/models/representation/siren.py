@@ -6,12 +6,12 @@ import math
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 from typing_extensions import override
 
 from equilibria.models.base import Model, Prediction
 from equilibria.models.representation.network import check_coordinates
+from equilibria.solve.autocast import disabled
 
 if TYPE_CHECKING:
     from equilibria.models.representation.configs import SIRENConfig
@@ -50,7 +50,7 @@ class SIREN(Model):
         self.refuse_carry(carry)
         h = check_coordinates(self.config, x, self.head.weight)
         first, *others = self.sines
-        with torch.autocast(h.device.type, enabled=False):
+        with disabled(h.device.type):
             h = (self.config.omega * first(h)).sin()
         for layer in others:
             h = (self.config.omega * layer(h)).sin()
