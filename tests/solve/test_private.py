@@ -385,8 +385,9 @@ def test_an_export_is_told_from_other_compilations() -> None:
 
 
 @pytest.fixture
-def group():
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+def group(tmp_path):
+    place = f"file://{tmp_path}/group"
+    distributed.init_process_group("gloo", init_method=place, rank=0, world_size=1)
     yield
     distributed.destroy_process_group()
 
