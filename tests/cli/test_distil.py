@@ -112,7 +112,7 @@ def test_weights_of_another_run_are_refused(copied, tmp_path, capsys):
     for name in ("neural.json", "neural.safetensors"):
         shutil.copy(copied / name, other / name)
     assert main(["evaluate", str(other), "--solver", "neural"]) != 0
-    assert "distilled from other weights than the run has now" in capsys.readouterr().err
+    assert "distilled from other weights than those the run has now" in capsys.readouterr().err
 
 
 def test_damaged_files_are_refused(copied, capsys):
