@@ -44,6 +44,11 @@ MDEQ = (
 )
 
 
+FEW = {"mdeq": 1, "shallow": 3, "bf16": 1}
+"""Steps of MDEQ, the first two of "shallow" without a solve: five evaluations leave it far from a
+solution, so that later steps amplify the rounding of earlier ones."""
+
+
 def adjoints(place):
     """Recipes of every adjoint with every term; "pieces" solves a text piece by piece."""
     language = copy.deepcopy(texts.LANGUAGE)
@@ -97,8 +102,9 @@ def both_ways(rank, place, cases):
     """Train each recipe under ddp and under fsdp, and tell how far apart they end."""
     found = {}
     for name, tree, options in cases(place):
-        one, loss, _ = train(tree, (*options, "--parallel=ddp"))
-        other, sharded, units = train(tree, (*options, "--parallel=fsdp"))
+        steps = FEW.get(name, 4)
+        one, loss, _ = train(tree, (*options, "--parallel=ddp"), steps)
+        other, sharded, units = train(tree, (*options, "--parallel=fsdp"), steps)
         if rank == 0:
             changes = [float((one[key].double() - other[key]).abs().max()) for key in one]
             found[name] = {"change": max(changes), "losses": (loss, sharded), "units": units}
@@ -135,8 +141,7 @@ def test_every_adjoint_trains_under_fsdp_as_under_ddp_with_every_term(compared):
 @pytest.mark.slow
 def test_every_kind_of_model_trains_under_fsdp_as_under_ddp(compared):
     for name, each in compared(zoo).items():
-        # Five evaluations leave MDEQ far from a solution, and amplify rounding in each step.
-        assert each["change"] < (1e-3 if name in ("mdeq", "shallow", "bf16") else 1e-5), name
+        assert each["change"] < {"bf16": 1e-4, "shallow": 3e-5}.get(name, 1e-5), name
         assert each["losses"][0] == pytest.approx(each["losses"][1], rel=1e-3), name
 
 
