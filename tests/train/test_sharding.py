@@ -40,7 +40,7 @@ TERMS = {
 }
 MDEQ = (
     *("--task.data=digits", "--task.size=8", "--epochs=1", "--epoch_steps=4", "--batch_size=8"),
-    *("--solver.max_evals=5", "--probes=4"),
+    *("--solver.max_evals=5", "--eval_solver.max_evals=5", "--probes=4"),
 )
 
 
