@@ -97,6 +97,7 @@ default_role = "code"
 highlight_language = "text"
 
 autodoc_inherit_docstrings = False
+suppress_warnings = ["ref.python"]  # the type `bytes` in signatures: attributes have that name too
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"

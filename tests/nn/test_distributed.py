@@ -1,6 +1,7 @@
 """Two processes under DDP have the gradient that one has on the whole batch."""
 
 import copy
+import os
 
 import pytest
 import torch
@@ -21,6 +22,12 @@ from equilibria.solve import (
 )
 
 BATCH = 6
+
+
+def leave():
+    """End a process: Gloo's threads may abort while the interpreter shuts down."""
+    distributed.destroy_process_group()
+    os._exit(0)
 
 
 class Cell(nn.Module):
@@ -68,7 +75,7 @@ def work(rank, folder):
     torch.save([p.grad for p in model.parameters()], f"{folder}/{rank}.pt")
     distributed.barrier()
     del parallel  # before its group, whose threads would outlive the process
-    distributed.destroy_process_group()
+    leave()
 
 
 def test_two_processes_give_the_gradient_of_one(tmp_path):
@@ -114,7 +121,7 @@ def compare_sharded(rank, folder):
     else:
         raise AssertionError("a sharded cell was accepted")
     distributed.barrier()  # its parameters may still be on their way to the other process
-    distributed.destroy_process_group()
+    leave()
 
 
 def test_a_sharded_layer_is_right_and_a_sharded_cell_is_refused(tmp_path):
@@ -133,7 +140,7 @@ def shard(rank, folder):
     found["refused"] = [refused("param_dtype", torch.bfloat16), refused("output_dtype", None)]
     torch.save(found, f"{folder}/{rank}.pt")
     distributed.barrier()
-    distributed.destroy_process_group()
+    leave()
 
 
 class Collectives(TorchDispatchMode):
@@ -280,7 +287,7 @@ def route(rank, folder):
     torch.save([p.grad for p in layer.parameters()], f"{folder}/{rank}.pt")
     distributed.barrier()
     del parallel
-    distributed.destroy_process_group()
+    leave()
 
 
 def test_experts_that_one_process_alone_uses(tmp_path):

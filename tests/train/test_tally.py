@@ -64,6 +64,7 @@ def test_a_tally_survives_being_saved_and_two_add_up():
         tally.add(batch(2.0, 1, [False]))
         tally.add_solves([solution([2], [3], solution([4], [0]))])
     assert Tally.restore(one.state()) == one
+    both.work.clear()  # of each process by itself
     assert Tally.total([one.state(), two.state()]) == both
 
 

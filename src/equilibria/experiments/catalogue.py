@@ -18,7 +18,7 @@ STUDIES = Path(__file__).parent / "studies"
 
 ORDER = (
     *("digits", "solvers", "bench", "deq", "jacobian", "mdeq", "inexact", "flow"),
-    "representation",
+    *("neural", "representation"),
     *("initialisation", "ernn"),
 )
 """Folders in the order in which they are listed; others follow."""
