@@ -71,6 +71,7 @@ def test_trainings_have_the_published_figures():
     assert printed.keys() <= set(recipes.available())
 
 
+@pytest.mark.slow
 def test_throughput_measures_every_network(recipe, measured):
     study, names = load("throughput")
     names |= {"RECIPE": recipe, "VOCABULARY": 30, "TOKENS": 500, "ROUNDS": 1, "WARM_UP": 1}
