@@ -10,6 +10,7 @@ import torch
 from equilibria.cli.main import main
 from equilibria.cli.parser import UserError
 from equilibria.cli.plan import size
+from equilibria.data.errors import DataError
 from equilibria.solve import GMRES, Broyden, Implicit, JacobianFree, NeumannPhantom, Phantom
 from equilibria.stability.peak import peak_bytes
 from equilibria.tasks import ImageClassification
@@ -209,7 +210,11 @@ def test_named_data_need_not_be_read(monkeypatch):
 @pytest.mark.parametrize("name", ["ptb", "wikitext2"])
 def test_the_vocabularies_are_those_of_the_texts(name):
     recipe = recipes.load("lm-ptb", ["--task.data", name])
-    assert recipe.task.load().corpus.vocabulary.size == plan_inputs.WORDS[name]
+    try:
+        task = recipe.task.load()
+    except DataError:
+        pytest.skip(f"{name} is not complete in the data folder")
+    assert task.corpus.vocabulary.size == plan_inputs.WORDS[name]
 
 
 def test_a_plan_of_the_papers_model_allocates_nothing_of_its_size(capsys):
