@@ -97,11 +97,15 @@ def worker(recipe: str, rows: int) -> None:
         result = {"speed": rows * processes / step, "idle": waited[2] if waited else 0.0}
         print(json.dumps(result))
     accelerator.end_training()
+    sys.stdout.flush()
+    os._exit(0)  # Gloo's threads may abort while the interpreter shuts down
 
 
 if __name__ == "__main__":
     given = sys.argv[1:]
-    if given[:1] == ["worker"]:
+    if {"-h", "--help"} & set(given):
+        print(__doc__)
+    elif given[:1] == ["worker"]:
         worker(given[1], int(given[2]))
     else:
         recipe, rows, rounds = (*given, *("shapes", "8", "5")[len(given) :])

@@ -305,7 +305,7 @@ def test_a_step_that_depends_on_numbers_is_refused():
 
 def test_what_to_do_about_gpus_that_are_too_small_or_too_many_is_said():
     recipe = limited(DENSE)
-    for gpus, said in ((1, "take more memory, or more GPUs and split"), (2, "memory, or split")):
+    for gpus, said in ((1, "memory, or use several GPUs and shard"), (2, "memory, or shard")):
         with pytest.raises(PlanError, match=said):
             plan(recipe, gpus=gpus, memory=1e3)
     wrong, right = recipe.rows - 1, recipe.rows

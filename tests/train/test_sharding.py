@@ -157,16 +157,16 @@ def steps_of(rank, place, count):
         torch.save(found, place / f"{count}.pt")
 
 
+def shared_out(model):
+    """A model whose parameters the processes share, in one unit."""
+    size = distributed.get_world_size()
+    return Sharding(model, accelerator("float32", "cpu"), size, keep=False, trial=lambda: None)
+
+
 def skip_together(rank):
     """Under loss scaling, an overflow in the share of one process skips the step on all."""
     model = models.create("dense", width=16, shape=(4,), classes=2)
-    shared = Sharding(
-        model,
-        accelerator("float32", "cpu"),
-        distributed.get_world_size(),
-        keep=False,
-        trial=lambda: None,
-    )
+    shared = shared_out(model)
     optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     before = shared.whole_state()
@@ -195,13 +195,7 @@ def constrained(sharded):
     if not sharded:
         model.constrain()
         return dict(model.state_dict())
-    shared = Sharding(
-        model,
-        accelerator("float32", "cpu"),
-        distributed.get_world_size(),
-        keep=False,
-        trial=lambda: None,
-    )
+    shared = shared_out(model)
     shared.constrain()
     return shared.whole_state()
 

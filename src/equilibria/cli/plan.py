@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, cast
 
 from rich import box
 from rich.table import Table
@@ -66,8 +65,8 @@ def main(argv: Sequence[str]) -> None:
             recipe,
             gpus=arguments.gpus,
             memory=memory,
-            parallel=arguments.parallel or cast(Any, getattr(recipe, "parallel", "ddp")),
-            per_machine=getattr(recipe, "shard", None) or arguments.per_machine,
+            parallel=arguments.parallel or recipe.parallel,
+            per_machine=recipe.shard or arguments.per_machine,
             gpu=arguments.gpu,
             mfu=arguments.mfu,
             evals=evals[0] if evals else None,

@@ -14,11 +14,10 @@ from equilibria.train.optimiser import SGD, Optimiser
 from equilibria.train.plan_inputs import Reads, reads
 from equilibria.train.plan_measure import Measured
 from equilibria.train.plan_step import Sizes, Step, model_of, sizes, trace
-from equilibria.train.recipe import Recipe
+from equilibria.train.recipe import Parallel, Recipe
 
-__all__ = ["Figure", "Origin", "Parallel", "Plan", "PlanError", "Share", "plan"]
+__all__ = ["Figure", "Origin", "Plan", "PlanError", "Share", "plan"]
 
-Parallel = Literal["ddp", "fsdp", "hsdp"]
 Origin = Literal["computed", "measured", "given", "assumed"]
 
 USABLE = 0.9
@@ -371,9 +370,9 @@ def largest(peak: Callable[[int], float], room: float) -> int:
 def _remedy(gpus: int, shards: int) -> str:
     """What to do about parameters that do not fit."""
     if shards > 1:
-        return "take more memory or GPUs"
-    more = "take more memory, or " if gpus > 1 else "take more memory, or more GPUs and "
-    return f"{more}split them, by --parallel fsdp"
+        return "use more GPUs, or GPUs with more memory"
+    more = "" if gpus > 1 else "use several GPUs and "
+    return f"use GPUs with more memory, or {more}shard them with --parallel fsdp"
 
 
 def _shards(parallel: Parallel, gpus: int, per_machine: int) -> int:
