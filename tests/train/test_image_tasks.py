@@ -230,7 +230,7 @@ def test_a_folder_in_memory(folder: Path) -> None:
 def test_in_memory_and_from_disk_are_the_same(folder: Path, monkeypatch) -> None:
     config = ImageClassification(data=str(folder), size=16)
     kept = config.load()
-    monkeypatch.setattr("equilibria.tasks.classification.MEMORY", 0)
+    monkeypatch.setattr("equilibria.tasks.sources.MEMORY", 0)
     read = config.load()
     assert isinstance(read.samples["train"], files.ImageFiles)
     assert isinstance(kept.samples["train"], data.Split)
@@ -272,7 +272,7 @@ def test_of_many_images_a_damaged_one_is_found_when_it_is_shown(folder: Path, mo
         for bad in (folder / name).iterdir():
             bad.write_bytes(bad.read_bytes()[:-500])
     task = ImageClassification(data=str(folder), size=16, crop=0.5, valid=None)
-    monkeypatch.setattr("equilibria.tasks.classification.MEMORY", 0)
+    monkeypatch.setattr("equilibria.tasks.sources.MEMORY", 0)
     with pytest.raises(DataError, match=r"(cat|dog)/\d\d\.png is damaged"):
         task.load().feed(8, 0).batch(0)
 

@@ -4,6 +4,7 @@ import io
 import json
 import sys
 import tarfile
+import time
 from collections import Counter
 
 import numpy
@@ -139,18 +140,65 @@ def test_another_file_is_no_index(tmp_path, text, said):
 
 def test_the_extra_is_named_where_it_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "webdataset", None)
-    monkeypatch.setitem(sys.modules, "webdataset.tariterators", None)
-    with pytest.raises(DataError, match=r"pip install 'equilibria\[stream\]'"):
-        files.samples("train-0.tar")
+    monkeypatch.setitem(sys.modules, "webdataset.gopen", None)
+    with pytest.raises(DataError, match=r"s3://.*pip install 'equilibria\[stream\]'"):
+        files.samples("s3://bucket/train-0.tar")
 
 
-# --- with webdataset -----------------------------------------------------------------------------
+def test_the_next_shard_of_each_lane_is_read_before_it_is_needed():
+    asked = []
+
+    def read(url):
+        asked.append(url)
+        return [{"cls": b"0"}] * 6
+
+    one = Sharded([Shard(f"shard-{n}", 6) for n in range(8)], 4, 0, decode, lanes=2, read=read)
+    one.batch(0)
+    # Two lanes of four shards each: the first of each, and the second in the background.
+    until = time.monotonic() + 60
+    while len(asked) < 4 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert len(asked) == len(set(asked)) == 4
+    for step in range(1, one.steps):
+        one.batch(step)
+    assert sorted(asked) == sorted(f"shard-{n}" for n in range(8))
+
+
+def test_an_error_of_a_shard_that_is_read_ahead_comes_when_it_is_needed():
+    asked = []
+
+    def read(url):
+        asked.append(url)
+        if asked[1:]:
+            raise DataError(f"{url} is damaged")
+        return [{"cls": b"0"}] * 6
+
+    one = Sharded([Shard(f"shard-{n}", 6) for n in range(2)], 6, 0, decode, read=read)
+    assert one.batch(0).samples == 6
+    with pytest.raises(DataError, match=r"shard-\d is damaged"):
+        one.batch(1)
+
+
+def test_micro_batches_do_not_read_a_shard_again():
+    asked = Counter()
+
+    def read(url):
+        asked[url] += 1
+        return [{"cls": b"0"}] * 6
+
+    one = Sharded([Shard(f"shard-{n}", 6) for n in range(8)], 4, 0, decode, lanes=2, read=read)
+    for step in range(one.steps):
+        for micro in range(2):
+            one.batch(step, Part().cut(micro, 2))
+    assert set(asked.values()) == {1}
+
+
+# --- archives ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def archives(tmp_path):
     """Shards of arrays with a class each."""
-    pytest.importorskip("webdataset")
     number, paths = 0, []
     for place, size in enumerate(SIZES):
         paths.append(tmp_path / f"train-{place}.tar")

@@ -8,30 +8,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 from typing_extensions import override
 
-from equilibria.data import Dataset, Split, available, load
-from equilibria.data.dataset import Samples
+from equilibria.data import Dataset, available
 from equilibria.data.errors import DataError
-from equilibria.data.images import ImageFiles, ImageFolder, headers
-from equilibria.data.images.files import MEMORY
-from equilibria.data.images.resize import resized
+from equilibria.data.images import ImageFiles
+from equilibria.data.shards.dataset import ImageShards
+from equilibria.data.shards.images import ShardImages
 from equilibria.metric import Sums
 from equilibria.models import ClassifierConfig, Model, ModelConfig
 from equilibria.models.vision.config import VisionConfig
-from equilibria.tasks import selection
+from equilibria.tasks import sources
 from equilibria.tasks.augmentation import cropped, flipped, shifted
 from equilibria.tasks.base import LabelledTask, TaskConfig
 from equilibria.tasks.feed import Batch, Feed
-from equilibria.tasks.normalisation import READ, Normalised, Statistics
+from equilibria.tasks.normalisation import Normalised
 from equilibria.tasks.photographs import Photographs
 from equilibria.tasks.pixels import confusion
 from equilibria.tasks.seen import IMAGES, Seen
-
-SHOWN = 7 / 8
-"""The part of an image's shorter side that is judged where training shows random parts: the usual
-224 pixels of 256 on ImageNet."""
+from equilibria.tasks.streamed import StreamedImages
 
 LISTED = 100
 """Classes up to which it is counted which is taken for which."""
@@ -43,7 +40,8 @@ class ImageClassification(TaskConfig):
 
     Args:
         data: name of a data set (cifar10, cifar100, digits, imagenet or mnist), or path of a folder
-            of images that has a folder for each class; also `--data FOLDER`.
+            of images that has a folder for each class, or of the indexes of shards that are
+            streamed; also `--data FOLDER`.
         size: pixels of each side that images are brought to, in a folder the middle square of each;
             null for images as they are, which must all have one size.
         channels: 3 or 1, to have the images of a folder converted to RGB or grey; null for images
@@ -58,6 +56,8 @@ class ImageClassification(TaskConfig):
             to evaluate on are shown without an eighth of their shorter side where `size` is given.
         normalise: give each channel mean 0 and deviation 1 over the images that are learned from;
             where they are decoded each time they are shown, over 2,000 of them, spread evenly.
+        lanes: shards that a batch is read from side by side, a divisor of batch_size: best one for
+            each process, or a multiple. null: as many as divide batch_size, 8 at most.
         label_smoothing: share of a target's weight that is spread over all classes, in [0, 1).
         auxiliary: weight of the mean loss of what a model reads from single resolutions, for a
             model that has such heads.
@@ -72,6 +72,7 @@ class ImageClassification(TaskConfig):
     shift: int = 0
     crop: float | None = None
     normalise: bool = False
+    lanes: int | None = None
     label_smoothing: float = 0.0
     auxiliary: float = 0.0
 
@@ -86,7 +87,7 @@ class ImageClassification(TaskConfig):
             raise ValueError(f"auxiliary must not be negative; got {self.auxiliary}")
         if self.channels not in (None, 1, 3):
             raise ValueError(f"channels must be 1, 3 or null; got {self.channels}")
-        for name in ("size", "samples", "valid"):
+        for name in ("size", "samples", "valid", "lanes"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, or null; got {value}")
@@ -120,6 +121,7 @@ class ImageClassification(TaskConfig):
             crop=self.crop if self.size else None,
             samples=None,
             valid=None,
+            lanes=None,
         )
         return ClassificationTask(config, data_dir, seen)
 
@@ -137,14 +139,16 @@ class ClassificationTask(LabelledTask):
         self, config: ImageClassification, data_dir: Path | None, seen: Seen | None = None
     ) -> None:
         self.config = config
-        found = _found(config, data_dir, seen)
+        found = sources.found(config, data_dir, seen)
         self.area = isinstance(found, Dataset)
-        samples = _chosen(config, found)
+        samples = sources.chosen(config, found)
         train = samples.get("train")
         self.files = train if isinstance(train, ImageFiles) else None
+        self.shards = train if isinstance(train, ShardImages) else None
+        self.streamed = isinstance(found, ImageShards)
         self.statistics = None if seen is None else seen.statistics
         if config.normalise and seen is None:
-            self.statistics = Statistics.of(samples["train"], None if self.files is None else READ)
+            self.statistics = sources.statistics(found, samples["train"])
         if seen is not None:
             samples = seen.numbered(samples, found.labels, found.title)
         if self.statistics is not None:
@@ -160,7 +164,7 @@ class ClassificationTask(LabelledTask):
                 f"the images of {found.title} have shape {self.shape} (channels, height, width), "
                 f"and the run's have {seen.shape}"
             )
-        self.smallest = found.smallest if isinstance(found, ImageFolder) else None
+        self.smallest = None if isinstance(found, Dataset) else found.smallest
         self.auxiliary = config.auxiliary
 
     @override
@@ -215,16 +219,30 @@ class ClassificationTask(LabelledTask):
 
     @override
     def feed(self, batch_size: int, seed: int) -> Feed:
-        if self.files is None:
-            return super().feed(batch_size, seed)
-        return Photographs(
-            self.files, batch_size, seed, crop=self.config.crop, statistics=self.statistics
-        )
+        shown: dict[str, Any] = {"crop": self.config.crop, "statistics": self.statistics}
+        if self.shards is not None:
+            lanes = self.config.lanes
+            return StreamedImages(self.shards, batch_size, seed, lanes=lanes, **shown)
+        if self.files is not None:
+            return Photographs(self.files, batch_size, seed, **shown)
+        return super().feed(batch_size, seed)
+
+    def some(self, split: str, count: int) -> Tensor:
+        """Return the places of up to `count` images of a split to look at.
+
+        They are drawn at random, the same ones each time; of shards they are the first, so that
+        few shards are read.
+        """
+        length = len(self.samples[split])
+        if self.streamed:
+            return torch.arange(min(count, length))
+        order = torch.randperm(length, generator=torch.Generator().manual_seed(0))
+        return order[:count]
 
     @override
     def augment(self, batch: Batch) -> Batch:
         inputs = batch.inputs
-        if self.config.crop is not None and self.files is None:
+        if self.config.crop is not None and self.files is None and self.shards is None:
             inputs = cropped(inputs, self.config.crop)
         if self.config.shift:
             inputs = shifted(inputs, self.config.shift)
@@ -260,67 +278,6 @@ class ClassificationTask(LabelledTask):
         """How images were brought to a size, as `Resize.of` reads it."""
         if self.config.size is None:
             return None
-        share = SHOWN if self.config.crop is not None else 1.0
+        share = sources.SHOWN if self.config.crop is not None else 1.0
         way = "area" if self.area else "linear"
         return {"size": [self.config.size] * 2, "share": share, "fit": "square", "filter": way}
-
-
-def _found(
-    config: ImageClassification, data_dir: Path | None, seen: Seen | None
-) -> Dataset | ImageFolder:
-    """Read a named data set, or find the images of a folder, to be seen as a run has seen its own.
-
-    Raises:
-        ValueError: there is no such data set.
-        DataError: it is missing or damaged; the message names the file.
-    """
-    assert config.data is not None  # as `load` has checked
-    if config.data not in available(Dataset):
-        share = SHOWN if config.crop is not None else 1.0
-        options = {"size": config.size, "channels": config.channels, "share": share}
-        if config.data not in available(ImageFolder):
-            area = seen is not None and seen.resize is not None and seen.resize.filter == "area"
-            options.update(whole=seen is not None, area=area)
-        return load(config.data, data_dir, kind=Dataset | ImageFolder, **options)
-    if config.channels is not None:
-        raise ValueError(
-            f"channels is {config.channels}, and '{config.data}' has the channels that it has: "
-            "it is for a folder of images; set it to null"
-        )
-    return load(config.data, data_dir)
-
-
-def _chosen(config: ImageClassification, found: Dataset | ImageFolder) -> dict[str, Samples]:
-    """Return the images of each split: "test", and perhaps "train" and "valid".
-
-    Images in files are decoded here, once, where they fit into memory and are shown as a whole.
-
-    Raises:
-        ValueError: there are not so many images.
-        DataError: one of not too many images is damaged; the message names the file.
-    """
-    chosen: dict[str, Samples] = {"train": found.train} if len(found.train) else {}
-    if config.valid is not None and found.valid is not None:
-        raise ValueError(
-            f"valid is {config.valid}, and '{config.data}' has images of its own to validate on: "
-            "set task.valid to null"
-        )
-    if config.valid is not None or config.samples is not None:
-        targets = found.train.targets
-        learned, aside = selection.parts(targets, found.labels, config.valid, config.samples)
-        chosen["train"] = found.train.select(learned)
-        if aside is not None:
-            chosen["valid"] = found.train.select(aside)
-    if found.valid is not None:
-        chosen["valid"] = found.valid
-    chosen["test"] = found.test
-    small = sum(map(len, chosen.values())) <= headers.SMALL
-    for name, images in chosen.items():
-        if isinstance(images, ImageFiles):
-            if images.bytes <= MEMORY and not (name == "train" and config.crop is not None):
-                chosen[name] = images.decoded()
-            elif small:
-                images.check()
-        elif isinstance(images, Split) and config.size is not None:
-            chosen[name] = Split(resized(images.inputs, config.size), images.targets)
-    return chosen

@@ -55,14 +55,22 @@ class Statistics:
         mean = total / count
         deviation = (squares / count - mean.square()).clamp(min=0).sqrt()
         assert first is not None  # there is a block
-        mean = mean + first.flatten()
-        if (deviation == 0).any():
-            channel = int((deviation == 0).nonzero()[0])
+        return cls.checked(tuple((mean + first.flatten()).tolist()), tuple(deviation.tolist()))
+
+    @classmethod
+    def checked(cls, mean: tuple[float, ...], deviation: tuple[float, ...]) -> Statistics:
+        """Return statistics that images can be normalised by.
+
+        Raises:
+            ValueError: all pixels of a channel are the same.
+        """
+        if 0.0 in deviation:
+            channel = deviation.index(0.0)
             raise ValueError(
                 f"normalise needs channels that differ among pixels; channel {channel} is "
-                f"{float(mean[channel]):g} everywhere: set task.normalise to false"
+                f"{mean[channel]:g} everywhere: set task.normalise to false"
             )
-        return cls(tuple(mean.tolist()), tuple(deviation.tolist()))
+        return cls(mean, deviation)
 
     def apply(self, images: Tensor) -> Tensor:
         """Return images (n, channels, height, width) less the mean, over the deviation."""

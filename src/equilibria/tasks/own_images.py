@@ -13,11 +13,13 @@ from typing_extensions import override
 from equilibria.data import Dataset, available
 from equilibria.data.dataset import Samples
 from equilibria.data.images import headers, layout
+from equilibria.data.shards import dataset as shards
 from equilibria.models.vision.resnet import ResNetConfig
 from equilibria.tasks import linear
 from equilibria.tasks.base import TaskConfig, known
 from equilibria.tasks.classification import ClassificationTask, ImageClassification
-from equilibria.tasks.mirroring import Mirroring, examined
+from equilibria.tasks.mirroring import ASKED, Mirroring, examined
+from equilibria.tasks.normalisation import Normalised
 
 Auto = Literal["auto"]
 """Stands for a value that follows from the data."""
@@ -45,8 +47,8 @@ class OwnImages(TaskConfig):
     """Which of several classes does an image show? What is `auto` follows from the images.
 
     Args:
-        data: path of a folder of images that has a folder for each class, as `--data FOLDER`; or
-            name of a data set.
+        data: path of a folder of images that has a folder for each class, or of the indexes of
+            shards that are streamed, as `--data FOLDER`; or name of a data set.
         size: pixels of each side that images are brought to, in a folder the middle square of each.
             auto: 64, 48 or 32, the largest that half of the images have, and at which the run can
             still show each of them 20 times. null: images as they are, which must all have one
@@ -181,7 +183,7 @@ class OwnImagesTask(ClassificationTask):
         self.mirroring: Mirroring | None = None
         flip = own.flip
         if flip == "auto":
-            self.mirroring = examined(self._pictures("train"))
+            self.mirroring = examined(self._learned(ASKED))
             flip = self.mirroring.harmless
         shift = own.shift
         if shift == "auto":
@@ -207,11 +209,15 @@ class OwnImagesTask(ClassificationTask):
 
     @override
     def reference(self, split: str) -> dict[str, float]:
-        train, asked = self._pictures("train"), self._pictures(known(self, split))
-        return linear.regression(train, self.classes).figures(asked)
+        asked = cast(Samples, self.samples[known(self, split)])
+        return linear.regression(self._learned(linear.MOST), self.classes).figures(asked)
 
-    def _pictures(self, split: str) -> Samples:
-        return cast(Samples, self.samples[split])  # all that a classification task is made of
+    def _learned(self, most: int) -> Samples:
+        """Return training images, `most` of which will do: so many of the first in shards."""
+        if self.shards is None:
+            return cast(Samples, self.samples["train"])  # all that such a task is made of
+        first = self.shards.first(most)
+        return first if self.statistics is None else Normalised(first, self.statistics)
 
 
 def _looked_at(own: OwnImages, data_dir: Path | None) -> Looked:
@@ -225,6 +231,10 @@ def _looked_at(own: OwnImages, data_dir: Path | None) -> Looked:
         task = replace(own.plain(), normalise=False).load(data_dir)
         return Looked(len(task.samples["train"]), min(task.shape[1:]), None)
     root = Path(own.data or "").expanduser()
+    if shards.is_sharded(root):
+        index = shards.load(root, size=SIZES[-1], channels=3)
+        count = len(index.splits["train"])
+        return Looked(count, index.shorter, 1 if index.grey else 3)
     if not root.is_dir():
         own.plain().load(data_dir)  # says what is wrong, or has names of folders of its own
     found = layout.read(root)

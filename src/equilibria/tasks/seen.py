@@ -13,6 +13,7 @@ import torch
 
 from equilibria.data.dataset import Samples
 from equilibria.data.errors import DataError, reading
+from equilibria.data.shards.images import ShardImages
 from equilibria.tasks.normalisation import Statistics
 
 IMAGES = "images.json"
@@ -138,11 +139,14 @@ class Seen:
             labels: names of their classes, in the order of their own numbers.
             source: what they are called.
         """
-        numbers = torch.tensor(self.numbers(labels, source))
-        return {
-            name: replace(cast(Any, each), targets=numbers[each.targets])
-            for name, each in samples.items()
-        }
+        numbers = self.numbers(labels, source)
+        return {name: _renumbered(each, numbers) for name, each in samples.items()}
+
+
+def _renumbered(samples: Samples, numbers: list[int]) -> Samples:
+    if isinstance(samples, ShardImages):  # whose classes are known when they are read
+        return cast(Any, samples.numbered(numbers))
+    return replace(cast(Any, samples), targets=torch.tensor(numbers)[samples.targets])
 
 
 def _listed(labels: Sequence[str]) -> str:

@@ -405,7 +405,7 @@ def decisive(recipe: Recipe) -> dict[str, Any]:
     return _as_before(tree)
 
 
-_FORMER = (("per_row", False), ("start_noise", 0.0))
+_FORMER = (("per_row", False), ("start_noise", 0.0), ("lanes", None))
 """Fields that are younger than published results, and their values in these."""
 
 

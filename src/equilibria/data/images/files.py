@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from torch import Tensor
 
 from equilibria.data.dataset import Split
 from equilibria.data.errors import reading
-from equilibria.data.images import crops, decode
-from equilibria.data.images.decode import Box
+from equilibria.data.images import decode
+from equilibria.data.images.view import View
 from equilibria.data.progress import tracked
 
 MEMORY = 1 << 30
@@ -77,10 +77,12 @@ class ImageFiles:
             DataError: If a file cannot be read or is damaged; the message names it.
         """
         count = len(places)
-        crop = [None] * count if drawn is None else [_crop(row, smallest) for row in drawn]
+        rows = [None] * count if drawn is None else drawn.unbind()
         names = [self.names[int(place)] for place in places.tolist()]
         found = torch.empty(count, *self.shape, dtype=torch.uint8)
-        decoded = decode.in_threads(lambda k: self._decoded(names[k], crop[k]), range(count))
+        decoded = decode.in_threads(
+            lambda k: self._decoded(names[k], rows[k], smallest), range(count)
+        )
         for place, image in enumerate(decoded):
             found[place] = torch.from_numpy(image)
         return found
@@ -112,30 +114,15 @@ class ImageFiles:
         return len(self) * channels * height * width
 
     def _all(self) -> Iterator[np.ndarray]:
-        decoded = decode.in_threads(lambda name: self._decoded(name, None), self.names)
+        decoded = decode.in_threads(self._decoded, self.names)
         return tracked(decoded, len(self), "Reading images")
 
-    def _decoded(self, name: str, crop: Callable[[int, int], Box] | None) -> np.ndarray:
+    def _decoded(self, name: str, drawn: Tensor | None = None, smallest: float = 1.0) -> np.ndarray:
         path = self.root / name
         with decode.open_image(path) as file, reading(path):
             content = file.read()
-        channels, height, width = self.shape
-        part = crop or (None if self.fits else self._middle)
-        mode = "RGB" if channels == 3 else "L"
-        return decode.pixels(content, path, mode, (height, width), part, self.area)
+        return self._view.pixels(content, path, drawn, smallest)
 
-    def _middle(self, height: int, width: int) -> Box:
-        """The largest part in the middle that has the ratio of `shape`, times `share`."""
-        scale = self.share * min(height / self.shape[1], width / self.shape[2])
-        high, wide = scale * self.shape[1], scale * self.shape[2]
-        return (height - high) / 2, (width - wide) / 2, high, wide
-
-
-def _crop(drawn: Tensor, smallest: float) -> Callable[[int, int], Box]:
-    """The part of an image that some numbers decide, once its height and width are known."""
-
-    def part(height: int, width: int) -> Box:
-        top, left, high, wide = crops.boxes(drawn[None], smallest, height, width)[0].tolist()
-        return top, left, high, wide
-
-    return part
+    @property
+    def _view(self) -> View:
+        return View(shape=self.shape, fits=self.fits, share=self.share, area=self.area)

@@ -101,13 +101,18 @@ def channels_of(root: Path, names: Sequence[str], headers: Sequence[Header]) -> 
 def check_depth(root: Path, names: Sequence[str], headers: Sequence[Header]) -> None:
     """Raise DataError if an image has more than 8 bits per channel: its white is unknown."""
     for name, header in zip(names, headers, strict=True):
-        if header.mode[:1] in ("I", "F") or header.mode.endswith(";16"):
-            bits = 16 if "16" in header.mode else 32
-            raise DataError(
-                f"{root / name} has {bits} bits per channel (mode {header.mode.split(';')[0]}), "
-                "and images must have 8: convert it, so that white is 255, for example with "
-                "ImageMagick: magick FILE -depth 8 FILE"
-            )
+        refuse_deep(header, root / name)
+
+
+def refuse_deep(header: Header, name: str | Path) -> None:
+    """Raise DataError, with a file's name, if its image has more than 8 bits per channel."""
+    if header.mode[:1] in ("I", "F") or header.mode.endswith(";16"):
+        bits = 16 if "16" in header.mode else 32
+        raise DataError(
+            f"{name} has {bits} bits per channel (mode {header.mode.split(';')[0]}), "
+            "and images must have 8: convert it, so that white is 255, for example with "
+            "ImageMagick: magick FILE -depth 8 FILE"
+        )
 
 
 def size_of(root: Path, names: Sequence[str], headers: Sequence[Header]) -> tuple[int, int]:
@@ -131,14 +136,15 @@ def _header(path: Path, whole: bool) -> tuple[Header, str]:
     """The header of a file, and what its checksum is made of."""
     with decode.open_image(path) as file, reading(path):
         image = decode.identified(file, path)
-        described = _described(image)
+        read = described(image)
         if not whole:
-            return described, str(path.stat().st_size)
+            return read, str(path.stat().st_size)
         file.seek(0)
-        return described, hashlib.file_digest(file, "sha256").hexdigest()
+        return read, hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _described(image: Image) -> Header:
+def described(image: Image) -> Header:
+    """The header of an image that is open and not decoded."""
     width, height = image.size
     if decode.turned(image):
         width, height = height, width

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from equilibria.models import Model
@@ -30,11 +29,10 @@ def classified(
     task: ClassificationTask, model: Model, batch: int
 ) -> tuple[Hanging, dict[str, Any]]:
     samples = task.samples["test"]
-    order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(0))
     wrong: list[tuple[Tensor, Tensor, int]] = []
     right: list[tuple[Tensor, Tensor, int]] = []
     seen = mistakes = 0
-    for places in order[:_LOOKED_AT].split(batch):
+    for places in task.some("test", _LOOKED_AT).split(batch):
         inputs, targets, *_ = Batch.of(samples, places)
         chances = model(inputs).output.float().softmax(1)
         correct = chances.argmax(1) == targets
