@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from several import several
 
 from equilibria.tasks import Part
+from equilibria.train import randomness
 from equilibria.train import recipe as recipes
 from equilibria.train.checkpoint import Checkpoints
 from equilibria.train.config import ConfigError
@@ -144,7 +145,7 @@ def state(carry, number):
     return {
         "random": {},
         "tally": tally.state(),
-        "stabiliser": {**stabiliser, "length": float(number)},
+        "stabiliser": {**stabiliser, "length": 1.5},  # which is that of all processes
         "audit": None,
         "carry": carry,
     }
@@ -174,6 +175,16 @@ def test_states_are_dealt_by_the_rows_of_a_step(count):
     deal(states, Part(0, count), 7, seed=0, step=3)
     assert torch.equal(torch.get_rng_state(), kept)
     assert set(dealt[0]["stabiliser"]) == set(states[0]["stabiliser"])
+
+
+def test_global_generators_are_reseeded_only_if_they_were_drawn_from():
+    states = [state(None, k) | {"random": randomness.seeded(5 + k)} for k in range(2)]
+    dealt, notes = deal(states, Part(2, 3), 6, seed=5, step=3)
+    assert dealt["random"] == randomness.seeded(7) and not notes
+    states[1]["random"] = randomness.seeded(9)
+    dealt, (note,) = deal(states, Part(2, 3), 6, seed=5, step=3)
+    assert dealt["random"] not in [randomness.seeded(each) for each in (5, 6, 7)]
+    assert "reseeded" in note
 
 
 def test_nothing_carried_is_dealt_as_nothing():

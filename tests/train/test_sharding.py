@@ -55,13 +55,15 @@ def adjoints(place):
     language["task"]["file"] = str(place / "text.txt")
     for name in ("dropout", "embedding_dropout", "output_dropout"):
         language["model"][name] = 0.0
-    language |= {**PENALTY, "correction": {"name": "FixedPointCorrection"}, "pretrain": None}
+    correction = {"name": "FixedPointCorrection", "evals": 6}
+    language |= {**PENALTY, "correction": correction, "pretrain": None}
     language |= {name: DIGITS[name] for name in ("solver", "optimiser")}
     for adjoint in ADJOINTS:
         for name, more in (*TERMS.items(), ("pieces", language)):
             tree = {**DIGITS, **more} if more is not language else copy.deepcopy(language)
             tree["adjoint"] = {"name": adjoint}
-            if adjoint == "Unrolled":
+            # Not all pieces converge, and Broyden's method, which SHINE needs, amplifies rounding.
+            if adjoint == "Unrolled" or (name == "pieces" and adjoint != "Shine"):
                 tree["solver"] = {"name": "Picard", "rtol": 1e-6, "max_evals": 20}
             yield f"{adjoint}-{name}", tree, ()
 
@@ -141,12 +143,15 @@ def test_every_adjoint_trains_under_fsdp_as_under_ddp_with_every_term(compared):
 @pytest.mark.slow
 def test_every_kind_of_model_trains_under_fsdp_as_under_ddp(compared):
     for name, each in compared(zoo).items():
-        assert each["change"] < {"bf16": 1e-4, "shallow": 3e-5}.get(name, 1e-5), name
+        assert each["change"] < {"bf16": 1e-4, "shallow": 1e-4}.get(name, 1e-5), name
         assert each["losses"][0] == pytest.approx(each["losses"][1], rel=1e-3), name
 
 
-# Without the penalty, for which each part of a batch has probes of its own.
-STEPS = {"accumulate": 2, "correction": {"name": "FixedPointCorrection", "evals": 6}}
+STEPS = {
+    "accumulate": 2,
+    "correction": {"name": "FixedPointCorrection", "evals": 6},
+    **PENALTY,
+}
 
 
 def steps_of(rank, place, count):

@@ -16,6 +16,7 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, convert_to_fp32, gather_object
 from torch import Tensor, distributed
 
+from equilibria import draws
 from equilibria.deprecated import aliases
 from equilibria.models import EquilibriumModel, Model, Prediction
 from equilibria.solve import Audited
@@ -128,7 +129,7 @@ class Trainer:
         else:
             self.wrapped, self.optimiser = self._predict, accelerator.prepare_optimizer(optimiser)
         self.rates = [group["lr"] for group in optimiser.param_groups]
-        seed_all(recipe.seed + accelerator.process_index)  # own dropout masks on each process
+        seed_all(recipe.seed + accelerator.process_index)  # for draws that are not keyed to samples
         self.stabiliser = None
         if recipe.regulariser is not None or recipe.correction is not None:
             self.stabiliser = Stabiliser(recipe, self.segment, accelerator)
@@ -371,6 +372,16 @@ class Trainer:
         """Return a micro-batch of the next step: this process's share of the batch, or a part."""
         return self.feed.batch(self.step, self.part.cut(index, self.recipe.accumulate))
 
+    def _drawing(self, what: str, index: int = 0) -> AbstractContextManager[None]:
+        """Key what a block draws for a micro-batch to the step and to the rows of its batch."""
+        rows = self.part.cut(index, self.recipe.accumulate).of(self.recipe.rows)
+        return draws.keyed(f"{what} {self.recipe.seed} {self.step}", rows)
+
+    def _augmented(self, index: int) -> Batch:
+        """Return a micro-batch of the next step, augmented."""
+        with self._drawing("augmentation", index):
+            return self.task.augment(self.batch(index))
+
     def train_step(self, penalised: bool | None = None) -> None:
         """Take one step of the optimiser on the next batch.
 
@@ -389,7 +400,7 @@ class Trainer:
         factor = self.recipe.schedule.factor(self.step - begin, steps)
         for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
-        batches = [self.task.augment(self.batch(k)) for k in range(self.recipe.accumulate)]
+        batches = [self._augmented(k) for k in range(self.recipe.accumulate)]
         (units,) = self._total(sum(self.task.units(batch.targets) for batch in batches))
         # DDP takes the mean over the processes.
         scale = self.accelerator.num_processes / max(units, 1)
@@ -404,7 +415,8 @@ class Trainer:
         if self.audit is not None and not shallow:
             batch, before = to_device(batches[0], self.accelerator), carries[0]
             carry = None if batch.begins else before
-            with self.gathered() if self.audit.due(self.step) else nullcontext():
+            gathered = self.gathered() if self.audit.due(self.step) else nullcontext()
+            with gathered, self._drawing("audit"):
                 self.audit(self.step, partial(self._mean_loss, batch, carry))
         value, added, solutions = 0.0, 0.0, []
         for index, (batch, carry) in enumerate(zip(batches, carries, strict=True)):
@@ -414,6 +426,7 @@ class Trainer:
                 shallow.applied(self.model) if shallow else nullcontext(),
                 self._synchronised(last),
                 nullcontext() if neural is None else neural.applied(self.step),
+                self._drawing("masks", index),
             ):
                 if self.reuse is not None and shallow is None:
                     prediction = self.reuse.predict(batch)
@@ -427,14 +440,15 @@ class Trainer:
                 total = scale * loss
                 value += float(total.detach())
                 if stabiliser is not None:
-                    extra = stabiliser.extra(
-                        self.step,
-                        prediction.solutions,
-                        partial(self._early, prediction, batch, scale),
-                        share=batch.samples * self.accelerator.num_processes / self.recipe.rows,
-                        part=self.part.cut(index, len(batches)),
-                        penalised=penalised,
-                    )
+                    # By a key of their own: the masks are the same without a penalty.
+                    with self._drawing("probes", index):
+                        extra = stabiliser.extra(
+                            self.step,
+                            prediction.solutions,
+                            partial(self._early, prediction, batch, scale),
+                            share=batch.samples * self.accelerator.num_processes / self.recipe.rows,
+                            penalised=penalised,
+                        )
                     if extra is not None:
                         total = total + extra
                         added += float(extra.detach())
@@ -676,7 +690,8 @@ class Trainer:
                 processes, self.part, self.recipe.rows, seed=self.recipe.seed, step=found.step
             )
             before = f"{len(processes)} process{'es' * (len(processes) > 1)}"
-            self.notes = [f"Saved by {before}, continued by {count}: {'; '.join(notes)}"]
+            again = ": " + "; ".join(notes) if notes else ""
+            self.notes = [f"Saved by {before}, continued by {count}{again}"]
         try:
             self._fill(found)
             if self.accelerator.scaler is not None:
