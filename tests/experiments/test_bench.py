@@ -210,7 +210,7 @@ def test_two_processes_are_timed_beside_one(tables_of, monkeypatch):
 
 
 def test_a_process_that_fails_is_named_with_its_error():
-    with pytest.raises(RuntimeError, match="nowhere on 1 processes failed: .*nowhere"):
+    with pytest.raises(RuntimeError, match=r"nowhere on 1 processes failed: .*nowhere"):
         scaling.launched("nowhere", 4, 1)
 
 
