@@ -162,16 +162,18 @@ def steps_of(rank, place, count):
         torch.save(found, place / f"{count}.pt")
 
 
-def shared_out(model):
+def shared_out(build):
     """A model whose parameters the processes share, in one unit."""
     size = distributed.get_world_size()
-    return Sharding(model, accelerator("float32", "cpu"), size, keep=False, trial=lambda: None)
+    return Sharding(
+        build, build, accelerator("float32", "cpu"), size, keep=False, trial=lambda model: None
+    )
 
 
 def skip_together(rank):
     """Under loss scaling, an overflow in the share of one process skips the step on all."""
-    model = models.create("dense", width=16, shape=(4,), classes=2)
-    shared = shared_out(model)
+    shared = shared_out(lambda: models.create("dense", width=16, shape=(4,), classes=2))
+    model = shared.model
     optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     before = shared.whole_state()
@@ -189,18 +191,23 @@ def skip_together(rank):
 
 def constrained(sharded):
     """The weights of a graph network that has bounds, after its constraint."""
-    torch.manual_seed(0)
     tree = {"task": {"name": "chains", "length": 4, "chains": 5}, "batch_size": 1}
     recipe = recipes.parse({**tree, "model": {"name": "ignn", "hidden": [6, 5]}})
     task = recipe.task.load()
-    model = task.model(task.complete(recipe.model), **recipe.layer())
-    with torch.no_grad():
-        for p in model.parameters():
-            p.mul_(100.0)
+
+    def build():
+        torch.manual_seed(0)
+        model = task.model(task.complete(recipe.model), **recipe.layer())
+        with torch.no_grad():
+            for p in model.parameters():
+                p.mul_(100.0)
+        return model
+
     if not sharded:
+        model = build()
         model.constrain()
         return dict(model.state_dict())
-    shared = shared_out(model)
+    shared = shared_out(build)
     shared.constrain()
     return shared.whole_state()
 

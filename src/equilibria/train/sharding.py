@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,7 +17,7 @@ from torch.utils import _pytree as pytree
 from equilibria.models import Model
 from equilibria.nn.using import layers
 from equilibria.solve import private
-from equilibria.train.processes import any_of
+from equilibria.train.processes import agreed, any_of
 from equilibria.train.recipe import Parallel
 
 __all__ = ["Sharding", "extent"]
@@ -56,29 +57,36 @@ class Sharding:
     outside its layer, for example to inject its input, the whole model is one unit, which is
     gathered once per step.
 
+    The first process alone builds the model whole, on its CPU; the others build it without data.
+    Its tensors are then broadcast one after the other, and each process keeps its shards.
+
     Args:
-        model: on the device; changed in place: its parameters become `DTensor`s.
+        build: returns the model with the weights to start from, the same on any process.
+        empty: returns a model of the same shapes, with any weights.
         accelerator: of this process.
         size: number of processes that share one copy, see `extent`.
         keep: keep a layer's parameters gathered from its forward to its backward, for terms of the
             loss that evaluate the cell in between. They are then gathered once per step, not twice.
-        trial: evaluates the model and its loss once, in any precision.
+        trial: evaluates a model and its loss once, in any precision.
 
     Attributes:
+        model: the model, whose parameters are `DTensor`s.
         units: the modules that `fully_shard` was called on, the model first.
 
     Raises:
         ValueError: the installed version of torch does not support this.
+        Elsewhere: the first process could not build the model.
     """
 
     def __init__(
         self,
-        model: Model,
+        build: Callable[[], Model],
+        empty: Callable[[], Model],
         accelerator: Accelerator,
         size: int,
         *,
         keep: bool,
-        trial: Callable[[], object],
+        trial: Callable[[Model], object],
     ) -> None:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -92,14 +100,20 @@ class Sharding:
         shape = (processes,) if size == processes else (processes // size, size)
         names = ("shard",) if len(shape) == 1 else ("replicate", "shard")
         self.mesh = init_device_mesh(accelerator.device.type, shape, mesh_dim_names=names)
-        self.model, self.keep = model, keep or not private.gathers_for_dataclasses()
-        found = list(layers(model).values())
-        outside = any_of(accelerator, bool(found) and _used_outside(found, trial))
-        inner = [] if outside else found
+        self.keep = keep or not private.gathers_for_dataclasses()
+        whole, outside = None, False
+        with agreed(accelerator):
+            if accelerator.is_main_process:
+                whole = build()
+                outside = _used_outside(whole, trial)
+        outside = any_of(accelerator, outside)
+        self.model = model = _without_data(empty)
+        inner = [] if outside else list(layers(model).values())
         for layer in inner:
             fully_shard(layer, mesh=self.mesh, reshard_after_forward=not self.keep)
         fully_shard(model, mesh=self.mesh, reshard_after_forward=False)
         self.units: list[Any] = [model, *inner]
+        _fill(model, whole, accelerator.device)
         private.find_root(model)
 
     def synchronise(self, whether: bool) -> None:
@@ -180,18 +194,68 @@ class _Watch(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _used_outside(watched: Sequence[nn.Module], trial: Callable[[], object]) -> bool:
-    """Return whether a trial uses the parameters of some layers outside these layers."""
+def _used_outside(model: Model, trial: Callable[[Model], object]) -> bool:
+    """Return whether a trial uses the parameters of the model's layers outside these layers."""
+    watched = list(layers(model).values())
+    if not watched:
+        return False
     watch = _Watch(watched)
     handles = [layer.register_forward_pre_hook(watch.enter) for layer in watched]
     handles += [layer.register_forward_hook(watch.leave, always_call=True) for layer in watched]
     try:
         with watch:
-            trial()
+            trial(model)
     finally:
         for handle in handles:
             handle.remove()
     return watch.found
+
+
+def _without_data(empty: Callable[[], Model]) -> Model:
+    """Return a model with its parameters and buffers on the meta device, where they have no data.
+
+    A constructor that reads the values of tensors, or that keeps one which is neither parameter nor
+    buffer, runs on the CPU instead.
+    """
+    try:
+        with torch.device("meta"):
+            model = empty()
+    except (RuntimeError, NotImplementedError) as error:
+        reason = " ".join(str(error).split())[:200]
+    else:
+        plain = [
+            f"{path}.{name}" if path else name
+            for path, module in model.named_modules()
+            for name, value in vars(module).items()
+            if isinstance(value, Tensor) and value.is_meta
+        ]
+        if not plain:
+            return model
+        reason = f"{plain[0]} is neither a parameter nor a buffer"
+    warnings.warn(
+        f"each process builds the model whole for a moment, since that needs data: {reason}",
+        stacklevel=2,
+    )
+    return empty().to("meta")
+
+
+@torch.no_grad()
+def _fill(model: Model, whole: Model | None, device: torch.device) -> None:
+    """Give a sharded model without data the values of the first process's whole model."""
+    model.to_empty(device=device)
+    values = {} if whole is None else dict(_tensors(whole))
+    for name, target in _tensors(model):
+        value = torch.empty(target.shape, dtype=target.dtype, device=device)
+        if name in values:
+            value.copy_(values[name])
+        distributed.broadcast(value, 0)
+        target.copy_(_share_of(value, target) if hasattr(target, "device_mesh") else value)
+
+
+def _tensors(model: Model) -> Iterator[tuple[str, Tensor]]:
+    """Yield parameters and buffers by name, each of them once."""
+    yield from model.named_parameters()
+    yield from model.named_buffers()
 
 
 def _share_of(whole: Tensor, like: Any) -> Any:

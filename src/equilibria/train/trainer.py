@@ -15,6 +15,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, convert_to_fp32, gather_object
 from torch import Tensor, distributed
+from torch.utils import _pytree as pytree
 
 from equilibria import draws
 from equilibria.deprecated import aliases
@@ -27,7 +28,7 @@ from equilibria.train import recipe as recipes
 from equilibria.train.alternating import Alternation
 from equilibria.train.dealing import deal
 from equilibria.train.evaluation import evaluating, loss_of, output_at, sums_of, to_device
-from equilibria.train.initialisation import Beginning
+from equilibria.train.initialisation import Beginning, Initialisation
 from equilibria.train.pretrain import ShallowStart
 from equilibria.train.processes import agreed
 from equilibria.train.randomness import seed_all
@@ -38,7 +39,7 @@ from equilibria.train.sharding import Sharding, extent
 from equilibria.train.stabiliser import Stabiliser
 from equilibria.train.tally import Tally
 from equilibria.train.throughput import Cost, cost_of, throughput
-from equilibria.train.transfer import transfer
+from equilibria.train.transfer import Transfer, transfer
 from equilibria.train.weights import write_weights
 
 __all__ = [
@@ -116,13 +117,11 @@ class Trainer:
         self.carry: list[Any] | None = None
         self.tally = Tally()
         self.records: list[dict[str, Any]] = []
-        seed_all(recipe.seed)
-        self.model: Model = task.model(self.recipe.model, **recipe.layer())
-        self.beginning = self._begin() if fresh and recipe.initialisation else None
-        self.taken = None
-        if fresh and recipe.init_from is not None:
-            self.taken = transfer(recipe.init_from, self.model)
-        self.sharding = self._shard()
+        self.beginning: Beginning | None = None
+        self.taken: Transfer | None = None
+        build = partial(self._build, fresh)
+        self.sharding = self._shard(build)
+        self.model: Model = build() if self.sharding is None else self.sharding.model
         optimiser = recipe.optimiser.build(self.model)  # of the shares, where there are such
         if self.sharding is None:
             self.wrapped, self.optimiser = accelerator.prepare(self.model, optimiser)
@@ -171,26 +170,40 @@ class Trainer:
                 "skip it with --pretrain.name null"
             )
 
-    def _shard(self) -> Sharding | None:
-        """Share the parameters out between the processes, where the recipe says so."""
-        recipe, processes = self.recipe, self.accelerator.num_processes
+    def _empty(self) -> Model:
+        """Return the model with the weights that it is built with."""
+        seed_all(self.recipe.seed)
+        return self.task.model(self.recipe.model, **self.recipe.layer())
+
+    def _build(self, fresh: bool) -> Model:
+        """Return the model with the weights that the run starts from."""
+        recipe, model = self.recipe, self._empty()
+        if fresh and recipe.initialisation is not None:
+            self.beginning = self._begin(recipe.initialisation, model)
+        if fresh and recipe.init_from is not None:
+            self.taken = transfer(recipe.init_from, model)
+        return model
+
+    def _shard(self, build: Callable[[], Model]) -> Sharding | None:
+        """Build the model, sharded across the processes, where the recipe says so."""
+        recipe, accelerator = self.recipe, self.accelerator
+        keep = recipe.regulariser is not None or recipe.correction is not None
         try:
-            size = extent(recipe.parallel, recipe.shard, processes)
+            size = extent(recipe.parallel, recipe.shard, accelerator.num_processes)
             if size == 1:
                 return None
-            self.model.to(self.accelerator.device)
-            keep = recipe.regulariser is not None or recipe.correction is not None
-            return Sharding(self.model, self.accelerator, size, keep=keep, trial=self._try)
+            return Sharding(build, self._empty, accelerator, size, keep=keep, trial=self._try)
         except ValueError as error:
             raise TrainingError(str(error)) from None
 
     @torch.no_grad()
-    def _try(self) -> None:
-        """Evaluate the model and its loss once, by a shallow network: any would do."""
-        batch = to_device(self.batch(), self.accelerator)
-        shallow = ShallowStart(layers=1).applied(self.model) if self.recipe.solver else None
-        with shallow or nullcontext(), self.accelerator.autocast(), evaluating(self.model):
-            self._loss(self.model(batch.inputs), batch.targets)
+    def _try(self, model: Model) -> None:
+        """Evaluate a model and its loss once, by a shallow network: any would do."""
+        device = next(model.parameters()).device
+        batch = pytree.tree_map_only(Tensor, lambda x: x.to(device), self.batch())
+        shallow = ShallowStart(layers=1).applied(model) if self.recipe.solver else None
+        with shallow or nullcontext(), self.accelerator.autocast(), evaluating(model):
+            loss_of(model, self.task, model(batch.inputs), batch.targets, self.accelerator)
 
     def _predict(self, inputs: Any, **options: Any) -> Prediction:
         """Call the model as Accelerate would have it called, if it had wrapped it."""
@@ -233,13 +246,11 @@ class Trainer:
         except ValueError as error:
             raise TrainingError(str(error)) from None
 
-    def _begin(self) -> Beginning:
+    def _begin(self, asked: Initialisation, model: Model) -> Beginning:
         """Fill the recurrent weights as the recipe says, identically on all processes."""
-        asked = self.recipe.initialisation
-        assert asked is not None
         try:
             return asked.apply(
-                self.model, lambda: to_device(self.feed.batch(0).inputs, self.accelerator)
+                model, lambda: to_device(self.feed.batch(0).inputs, self.accelerator)
             )
         except ValueError as error:
             if asked.radius is None:
