@@ -9,7 +9,7 @@ import pytest
 import texts
 import torch
 from safetensors.torch import load_file
-from several import several
+from several import several, shards
 
 from equilibria.tasks import Part
 from equilibria.train import randomness
@@ -109,6 +109,7 @@ def go_on(rank, place, before, count, ways):
             note(rank, folder, f"{parallel}-{count}", trainer)
 
 
+@shards
 @pytest.mark.slow
 def test_the_next_losses_are_the_same_on_any_number_of_processes(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -253,6 +254,7 @@ def saved_in_shares(rank, place):
             (folder.path / "run.json").write_text(json.dumps({"data": trainer.task.checksum}))
 
 
+@shards
 def test_shares_are_written_in_the_background_whole_and_without_pickles(tmp_path):
     several(saved_in_shares, 2, tmp_path)
     folder = Folder(tmp_path / "run")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import texts
 import torch
-from several import several
+from several import several, shards
 from torch import distributed
 from torch.distributed.tensor import DTensor
 
@@ -129,17 +129,19 @@ def compared(tmp_path_factory):
     return run
 
 
+@shards
 @pytest.mark.slow
 def test_every_adjoint_trains_under_fsdp_as_under_ddp_with_every_term(compared):
     found = compared(adjoints)
     assert len(found) == len(ADJOINTS) * (len(TERMS) + 1)
     for name, each in found.items():
-        assert each["change"] < 1e-6, name
+        assert each["change"] < (1e-4 if name.endswith("pieces") else 1e-6), name
         assert each["losses"][0] == pytest.approx(each["losses"][1], rel=1e-4), name
         # A Transformer prepares attention outside of its layer, from weights of the cell.
         assert each["units"] == (1 if name.endswith("pieces") else 2), name
 
 
+@shards
 @pytest.mark.slow
 def test_every_kind_of_model_trains_under_fsdp_as_under_ddp(compared):
     for name, each in compared(zoo).items():
@@ -212,6 +214,7 @@ def constrained(sharded):
     return shared.whole_state()
 
 
+@shards
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_processes_that_share_the_parameters_take_the_steps_of_one(tmp_path, count):
     """Two share one copy; of four, two pairs do: clipped, in micro-batches."""

@@ -7,7 +7,7 @@ import test_flow_tasks
 import texts
 import torch
 from safetensors.torch import load_file, save_file
-from several import several
+from several import several, shards
 from torch import nn
 from torch.distributed.tensor import DTensor
 
@@ -91,6 +91,7 @@ def watched(patch):
     return found
 
 
+@shards
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_all_processes_start_with_the_weights_of_one(tmp_path, monkeypatch, count):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -118,6 +119,7 @@ def fail(rank, place):
         trainer_of(DIGITS | {"init_from": str(place / "nowhere")}, "--parallel=fsdp")
 
 
+@shards
 def test_a_model_that_the_first_process_cannot_build_ends_all(tmp_path):
     several(fail, 2, tmp_path)
     assert (tmp_path / "0.txt").read_text() == "ZeroDivisionError: division by zero"

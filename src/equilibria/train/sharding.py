@@ -93,8 +93,7 @@ class Sharding:
 
         if not hasattr(FSDPModule, "set_reshard_after_forward"):
             raise ValueError(
-                "parallel: fsdp and hsdp need a later version of torch than "
-                f"{torch.__version__}, whose fully_shard lacks set_reshard_after_forward"
+                f"parallel: fsdp and hsdp need torch 2.8 or later, and this is {torch.__version__}"
             )
         processes = accelerator.num_processes
         shape = (processes,) if size == processes else (processes // size, size)
@@ -113,6 +112,9 @@ class Sharding:
             fully_shard(layer, mesh=self.mesh, reshard_after_forward=not self.keep)
         fully_shard(model, mesh=self.mesh, reshard_after_forward=False)
         self.units: list[Any] = [model, *inner]
+        if accelerator.device.type == "cpu":
+            for unit in self.units:  # Gloo's mean of gradients is their sum before torch 2.12
+                unit.set_force_sum_reduction_for_comms(True)
         _fill(model, whole, accelerator.device)
         private.find_root(model)
 
