@@ -106,8 +106,10 @@ class StandIn(Adjoint):
                 )
             function: Any = _Solve
             everything = [*p, *equation.captured.values]
+            image = [leaf.detach() for leaf in out]  # the solver's first evaluation
+            del out
             value = list(function.apply(self, equation, len(z), *z, *everything))
-            del out  # its graph lives until the end of the forward solve
+            del image
         self.ledger.enter(READOUT)
         return _found(value)
 
