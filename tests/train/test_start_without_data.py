@@ -8,14 +8,15 @@ import texts
 import torch
 from safetensors.torch import load_file, save_file
 from several import several, shards
-from torch import nn
+from torch import distributed, nn
 from torch.distributed.tensor import DTensor
 
 from equilibria.train import recipe as recipes
 from equilibria.train.checkpoint import CheckpointError
+from equilibria.train.deferred import without_data
 from equilibria.train.evaluation import accelerator
 from equilibria.train.processes import Elsewhere
-from equilibria.train.sharding import _without_data
+from equilibria.train.sharding import Sharding
 from equilibria.train.trainer import Trainer
 
 DIGITS = {
@@ -126,6 +127,43 @@ def test_a_model_that_the_first_process_cannot_build_ends_all(tmp_path):
     assert (tmp_path / "1.txt").read_text() == "Elsewhere: process 0: division by zero"
 
 
+class Tied(nn.Module):
+    """Two layers of one weight, and a table that no state dictionary has."""
+
+    table: torch.Tensor
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(5, 5), nn.Linear(5, 5)
+        self.second.weight = self.first.weight
+        self.register_buffer("table", torch.arange(6) > 2, persistent=False)
+
+    def forward(self, x):
+        return self.second(self.first(x)).masked_fill(self.table[:5], 0.0)
+
+
+def tied(rank):
+    def build():
+        torch.manual_seed(3)
+        return Tied()
+
+    own, wanted = accelerator("float32", "cpu"), build()
+    found = Sharding(build, Tied, own, 2, keep=False, trial=lambda model: None).model
+    assert found.first.weight is found.second.weight
+    assert found.first.weight.to_local().shape == (3 - rank, 5)
+    x = torch.ones(2, 5)
+    torch.testing.assert_close(found(x), wanted(x), rtol=0, atol=0)
+    found(x).sum().backward()
+    wanted(x).sum().backward()
+    torch.testing.assert_close(found.first.weight.grad.full_tensor(), wanted.first.weight.grad)
+    distributed.barrier()
+
+
+@shards
+def test_parameters_that_are_shared_stay_shared():
+    several(tied, 2)
+
+
 class Reads(nn.Linear):
     """A layer whose constructor reads its own values."""
 
@@ -145,7 +183,7 @@ class Keeps(nn.Linear):
 @pytest.mark.parametrize(("layer", "reason"), [(Reads, "meta"), (Keeps, "table is neither a para")])
 def test_a_model_that_needs_data_to_be_built_is_built_with_data(layer, reason):
     with pytest.warns(UserWarning, match=f"each process builds the model whole.*{reason}"):
-        model = _without_data(layer)
+        model = without_data(layer)
     assert all(p.is_meta for p in model.parameters())
     if layer is Reads:
         assert model.size > 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +16,7 @@ from torch.utils import _pytree as pytree
 from equilibria.models import Model
 from equilibria.nn.using import layers
 from equilibria.solve import private
+from equilibria.train.deferred import fill, share_of, without_data
 from equilibria.train.processes import agreed, any_of
 from equilibria.train.recipe import Parallel
 
@@ -106,7 +106,7 @@ class Sharding:
                 whole = build()
                 outside = _used_outside(whole, trial)
         outside = any_of(accelerator, outside)
-        self.model = model = _without_data(empty)
+        self.model = model = without_data(empty)
         inner = [] if outside else list(layers(model).values())
         for layer in inner:
             fully_shard(layer, mesh=self.mesh, reshard_after_forward=not self.keep)
@@ -115,7 +115,7 @@ class Sharding:
         if accelerator.device.type == "cpu":
             for unit in self.units:  # Gloo's mean of gradients is their sum before torch 2.12
                 unit.set_force_sum_reduction_for_comms(True)
-        _fill(model, whole, accelerator.device)
+        fill(model, whole, accelerator.device)
         private.find_root(model)
 
     def synchronise(self, whether: bool) -> None:
@@ -157,7 +157,7 @@ class Sharding:
         with self.gathered():
             self.model.constrain()
             for name, whole in self.model.named_parameters():
-                shares[name].copy_(_share_of(whole.detach(), shares[name]))
+                shares[name].copy_(share_of(whole.detach(), shares[name]))
 
     def clip(self, limit: float) -> float:
         """Clip the gradients to the norm `limit`; return their norm before clipping."""
@@ -211,59 +211,3 @@ def _used_outside(model: Model, trial: Callable[[Model], object]) -> bool:
         for handle in handles:
             handle.remove()
     return watch.found
-
-
-def _without_data(empty: Callable[[], Model]) -> Model:
-    """Return a model with its parameters and buffers on the meta device, where they have no data.
-
-    A constructor that reads the values of tensors, or that keeps one which is neither parameter nor
-    buffer, runs on the CPU instead.
-    """
-    try:
-        with torch.device("meta"):
-            model = empty()
-    except (RuntimeError, NotImplementedError) as error:
-        reason = " ".join(str(error).split())[:200]
-    else:
-        plain = [
-            f"{path}.{name}" if path else name
-            for path, module in model.named_modules()
-            for name, value in vars(module).items()
-            if isinstance(value, Tensor) and value.is_meta
-        ]
-        if not plain:
-            return model
-        reason = f"{plain[0]} is neither a parameter nor a buffer"
-    warnings.warn(
-        f"each process builds the model whole for a moment, since that needs data: {reason}",
-        stacklevel=2,
-    )
-    return empty().to("meta")
-
-
-@torch.no_grad()
-def _fill(model: Model, whole: Model | None, device: torch.device) -> None:
-    """Give a sharded model without data the values of the first process's whole model."""
-    model.to_empty(device=device)
-    values = {} if whole is None else dict(_tensors(whole))
-    for name, target in _tensors(model):
-        value = torch.empty(target.shape, dtype=target.dtype, device=device)
-        if name in values:
-            value.copy_(values[name])
-        distributed.broadcast(value, 0)
-        target.copy_(_share_of(value, target) if hasattr(target, "device_mesh") else value)
-
-
-def _tensors(model: Model) -> Iterator[tuple[str, Tensor]]:
-    """Yield parameters and buffers by name, each of them once."""
-    yield from model.named_parameters()
-    yield from model.named_buffers()
-
-
-def _share_of(whole: Tensor, like: Any) -> Any:
-    """Return this process's shard of a tensor that every process has in full."""
-    from torch.distributed.tensor import DTensor, Replicate
-
-    mesh = like.device_mesh
-    everywhere = DTensor.from_local(whole, mesh, [Replicate()] * mesh.ndim, run_check=False)
-    return everywhere.redistribute(mesh, like.placements)
