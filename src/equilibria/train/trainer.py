@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cached_property, partial
 from typing import Any
 
@@ -58,6 +58,10 @@ Probe = Callable[["Trainer"], dict[str, Any]]
 
 class TrainingError(RuntimeError):
     """Training cannot continue; the message says why."""
+
+
+PATIENCE = 120.0
+"""Seconds that a run that failed waits for its last checkpoint, which may need a lost process."""
 
 
 class Diverged(TrainingError):
@@ -136,7 +140,6 @@ class Trainer:
         self.neural = self._alternate() if recipe.neural is not None else None
         self.notes: list[str] = []
         self._saving: Any = None
-        self._writer = ThreadPoolExecutor(1)
         self._background: Any = None  # by which to agree on what is written while training goes on
         if recipe.checkpoint.async_ and self.sharding is not None:
             self._background = distributed.new_group(backend="gloo")
@@ -618,7 +621,9 @@ class Trainer:
                     write_weights(folder.weights, state)
 
             if background:
-                self._saving = self._writer.submit(write)
+                writer = ThreadPoolExecutor(1)
+                self._saving = writer.submit(write)
+                writer.shutdown(wait=False)  # the thread ends with its task
             else:
                 write()
 
@@ -659,6 +664,16 @@ class Trainer:
             if saving is not None:
                 saving.result()
 
+    def close(self) -> None:
+        """Wait for a checkpoint that is still being written in the background, as far as it gets.
+
+        For the end of a run that failed: nothing may be written once its folder is unlocked.
+        """
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            with suppress(Exception):  # that of the run counts
+                saving.result(PATIENCE)
+
     def weights(self) -> Mapping[str, Tensor]:
         """Return all parameters and buffers: whole on the main process, whatever on the others.
 
@@ -683,7 +698,9 @@ class Trainer:
                 checkpoints are missing.
             CheckpointError: they are damaged.
         """
-        found = folder.checkpoints.newest(warn)
+        found = folder.checkpoints.newest(
+            warn, part=self.part, gather=lambda each: gather_object([each])
+        )
         if found is None:
             folder.check_untrained()
             return None
