@@ -31,6 +31,7 @@ SHORT = {
         "Graph breaks of a training step",
         "Microseconds an evaluation, by what is compiled",
     ),
+    "bench/scaling": ("Two processes beside one",),
     "mdeq/images": ("mdeq-images",),
     "mdeq/camvid": ("CamVid, test images",),
     "mdeq/transfer": ("CamVid, test images",),

@@ -36,6 +36,7 @@ FLOORS = {
     "data": 1,
     "report": 1,
     "deprecated": 0,
+    "draws": 0,
     "metric": 0,
     "precision": 0,
     "own": 0,

@@ -107,6 +107,34 @@ def test_it_is_tuned_on_images_without_labels(copied, tmp_path, capsys):
     assert "Held-out batches" in shown.out
 
 
+def test_predictions_by_another_learned_solver_are_not_continued(copied, tmp_path, capsys):
+    image, out = tmp_path / "image.png", tmp_path / "predictions"
+    Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8)).save(image)
+    words = ["predict", str(copied), str(image), "--out", str(out), "--solver", "neural"]
+    assert main(words) == 0
+    before = (out / "predictions.jsonl").read_bytes()
+    assert main(words) == 0  # the same solver: nothing is left to do
+    assert (out / "predictions.jsonl").read_bytes() == before
+
+    weights, path = copied / "neural.safetensors", copied / "neural.json"
+    own, about = path.read_text(), json.loads(path.read_text())
+    path.write_text(json.dumps({**about, "solver": {**about["solver"], "horizon": 4}}))
+    assert main(words) != 0
+    assert "by another learned solver of this run" in capsys.readouterr().err
+    path.write_text(own)
+    assert main(words) == 0
+
+    other = Learned.of(about["learned"])
+    other.load_state_dict({name: 0.9 * x for name, x in load_file(weights).items()})
+    save_weights(weights, other)
+    path.write_text(json.dumps({**about, "weights": checksum(weights)}))
+    assert main(words) != 0
+    shown = " ".join(capsys.readouterr().err.split())
+    assert "by another learned solver of this run" in shown and "--overwrite" in shown
+    assert (out / "predictions.jsonl").read_bytes() == before
+    assert main([*words, "--overwrite"]) == 0
+
+
 def test_weights_of_another_run_are_refused(copied, tmp_path, capsys):
     other = train(tmp_path / "other", "--seed", "5")
     for name in ("neural.json", "neural.safetensors"):

@@ -13,7 +13,7 @@ from equilibria.bench.contestants import MissingPeer, contestants
 from equilibria.cli.main import main
 from equilibria.experiments import catalogue, pages
 from equilibria.experiments.data import Data
-from equilibria.experiments.studies.bench import _rows, solvers, training
+from equilibria.experiments.studies.bench import _rows, scaling, solvers, training
 from equilibria.experiments.studies.digits import training as digits
 from equilibria.experiments.study import Point
 from equilibria.experiments.training import Training
@@ -198,6 +198,20 @@ def test_a_point_is_measured(name, factors, tables_of):
         assert row[1:] == ["45: 0.97 %"] * 5
     else:
         assert row[2] <= 1 and row[4] < 1e-5  # a graph break at most
+
+
+def test_two_processes_are_timed_beside_one(tables_of, monkeypatch):
+    monkeypatch.setattr(scaling, "ROUNDS", 1)
+    point = Point(factors={"recipe": "digits", "rows": 16}, measures=[scaling.speeds])
+    (row,) = tables_of(scaling.STUDY, [point])[0].rows
+    one, two, ratio, low, high, idle = (float(cell) for cell in row[2:])
+    assert two / one == pytest.approx(ratio, rel=0.05) and low == high == ratio
+    assert 0 <= idle < 100
+
+
+def test_a_process_that_fails_is_named_with_its_error():
+    with pytest.raises(RuntimeError, match=r"nowhere on 1 processes failed: .*nowhere"):
+        scaling.launched("nowhere", 4, 1)
 
 
 def test_digits_are_trained_and_their_memory_measured(tables_of, monkeypatch):

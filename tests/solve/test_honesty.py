@@ -1,6 +1,7 @@
 """What would be a wrong answer in silence: each is right, or an error that says so."""
 
 import threading
+import weakref
 from functools import partial
 
 import pytest
@@ -299,7 +300,6 @@ def test_values_share_no_memory() -> None:
 def test_the_first_evaluation_keeps_no_intermediate_alive() -> None:
     """Counted by weak references at the end of f: the recorder must hold identities only."""
     import gc
-    import weakref
 
     alive: list[int] = []
 
@@ -314,3 +314,51 @@ def test_the_first_evaluation_keeps_no_intermediate_alive() -> None:
 
     eq.fixed_point(f, start(), X)
     assert alive[0] == alive[-1] == 0
+
+
+@pytest.mark.parametrize(
+    "adjoint",
+    [
+        eq.Implicit(),
+        eq.Implicit(guess=eq.Shine()),
+        eq.Shine(),
+        eq.NeumannPhantom(),
+        eq.JacobianFree(),
+        eq.Phantom(),
+        eq.Audited(),
+    ],
+    ids=lambda adjoint: type(adjoint).__name__,
+)
+def test_the_graph_of_the_first_evaluation_is_free_before_the_second(adjoint) -> None:
+    """What autograd saves of an evaluation is counted where the next one begins."""
+
+    class Saved:
+        def __init__(self, tensor: torch.Tensor) -> None:
+            self.tensor = tensor.detach()  # an output would hold the graph that saves it
+
+    saved: weakref.WeakSet[Saved] = weakref.WeakSet()
+    before: list[int] = []
+    after: list[int] = []
+
+    def pack(tensor: torch.Tensor) -> Saved:
+        kept = Saved(tensor)
+        saved.add(kept)
+        return kept
+
+    def f(z, x):
+        before.append(len(saved))
+        out = torch.tanh(z @ A + x)
+        after.append(len(saved))
+        return out
+
+    x = X.clone().requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept.tensor):
+        sol = eq.fixed_point(f, start(), x, solver=eq.Broyden(rtol=1e-10), adjoint=adjoint)
+    found = int(sol.stats.evals.max())
+    assert found > 8
+    if not isinstance(adjoint, eq.Phantom):  # which begins with the solve, without a graph
+        assert after[0] > before[0] == 0
+    steps = adjoint.steps + 1 if isinstance(adjoint, eq.Phantom) else 0
+    assert not any(before[: found - steps])
+    wanted = torch.autograd.grad(sol.value.sum(), x)[0]
+    assert wanted.any()

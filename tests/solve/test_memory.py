@@ -9,6 +9,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.profiler import ProfilerActivity, profile
 
 import equilibria as eq
+from equilibria.solve.linear.krylov import Krylov
+from equilibria.solve.rows import Memory
 
 EVALS = (5, 10, 20, 40, 80)
 B, D = 16, 2048  # a state of 128 KiB: small things beside it do not count
@@ -108,6 +110,36 @@ def test_peak_bytes_do_not_grow(solver) -> None:
     peaks = [peak_bytes(solver(n), adjoint) for n in EVALS]
     assert max(peaks) - min(peaks) <= 1.1 * B * D * 4
     assert min(peaks) >= 2 * B * D * 4
+
+
+def held(monkeypatch, solver, adjoint) -> list[int]:
+    """Vectors that the stores of one forward and backward have room for at their end."""
+    stores: list[Memory | Krylov] = []
+    for kind in (Memory, Krylov):
+
+        def noted(self, *args, make=kind.__init__, **options):
+            stores.append(self)
+            make(self, *args, **options)
+
+        monkeypatch.setattr(kind, "__init__", noted)
+    step(solver, adjoint)
+    buffers = [each.rows() if isinstance(each, Memory) else each.buffers for each in stores]
+    return [rows[0].shape[1] for rows in buffers]
+
+
+@pytest.mark.filterwarnings("ignore::equilibria.solve.SolveWarning")
+@pytest.mark.parametrize("evals", [3, 12, 35])
+def test_a_history_has_no_more_room_than_its_limit(monkeypatch, evals) -> None:
+    """As the docstrings say: vectors of the size of the state."""
+    assert held(monkeypatch, fixed(eq.Broyden, evals), eq.JacobianFree()) == [evals]
+    memory = fixed(eq.Broyden, evals, memory=9)
+    assert held(monkeypatch, memory, eq.JacobianFree()) == [min(evals, 10)]
+    anderson = fixed(eq.Anderson, evals, history=None)
+    residuals, moves = held(monkeypatch, anderson, eq.JacobianFree())
+    assert residuals <= evals + 2 and moves <= evals
+    linear = eq.GMRES(rtol=0.0, max_evals=evals, restart=50)
+    found = held(monkeypatch, fixed(eq.Picard, 10), eq.Implicit(linear=linear))
+    assert found and max(found) == evals  # evals - 1 in the cycle, and r; one measures
 
 
 def slope(sizes: list[int]) -> float:

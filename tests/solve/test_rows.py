@@ -1,9 +1,11 @@
 """Rows, layouts and histories: the vector space under the solvers."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 
-from equilibria.solve.rows import Layout, Memory, norm
+from equilibria.solve.rows import FIRST_ROOM, Layout, Memory, norm, room
 
 
 @pytest.mark.parametrize("coupled", [False, True])
@@ -29,6 +31,16 @@ def test_norm_is_the_rms_over_all_leaves() -> None:
     rows = [torch.randn(3, 4), torch.randn(3, 6)]
     wanted = torch.cat(rows, 1).square().mean(1).sqrt()
     torch.testing.assert_close(norm(rows), wanted)
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 8, 9, 21, 35, 100])
+def test_room_doubles_up_to_the_capacity(capacity) -> None:
+    sizes = [room(1, capacity)]
+    while sizes[-1] < capacity:
+        sizes.append(room(sizes[-1] + 1, capacity))
+    assert sizes[0] <= FIRST_ROOM and sizes[-1] == capacity
+    assert all(half == (size + 1) // 2 for half, size in pairwise(sizes))
+    assert all(room(count, capacity) >= count for count in range(1, capacity + 1))
 
 
 @pytest.mark.parametrize("tracked", [False, True])

@@ -349,8 +349,8 @@ def kill_shares(place: Path, kills: int, seed: int) -> list[str]:
     from equilibria.train import sharding, shares
 
     assert shares and sharding  # loaded, so that the children start at once
-    draw, wrong, done, number, log = random.Random(seed), [], 0, 0, place / "log"
-    wholes = {}
+    draw, wrong, done, saving = random.Random(seed), [], 0, 0
+    number, log, wholes = 0, place / "log", {}
     for background in ("false", "true"):
         recipe = recipes.load("digits", [*SHARES, "--checkpoint.async", background])
         preload(replace(recipe, parallel="ddp"))
@@ -368,6 +368,7 @@ def kill_shares(place: Path, kills: int, seed: int) -> list[str]:
             os.kill(victim := draw.choice(pids), signal.SIGKILL)
             done += ended(victim) == -signal.SIGKILL
             launched(next(pid for pid in pids if pid != victim))
+            saving += any(path.rglob("*.tmp"))
         statuses = [ended(pid) for pid in begun(recipe, path, log)]
         said = [each.read_text() for each in place.glob("log-*")]
         problem = f"resuming ended with {statuses}: {said}" if any(statuses) else ""
@@ -377,7 +378,10 @@ def kill_shares(place: Path, kills: int, seed: int) -> list[str]:
             shutil.rmtree(path)
         for each in place.glob("log-*"):
             each.unlink()
-    print(f"{done} kills of {number} runs in shares: {len(wrong)} went wrong")
+    print(
+        f"{done} kills of {number} runs in shares, {saving} of them in a save: {len(wrong)} went "
+        "wrong"
+    )
     return wrong
 
 

@@ -3,9 +3,16 @@
 import os
 import socket
 
+import pytest
 import torch
 from torch import distributed
+from torch.distributed.fsdp import FSDPModule
 from torch.multiprocessing.spawn import spawn
+
+shards = pytest.mark.skipif(
+    not hasattr(FSDPModule, "set_reshard_after_forward"), reason="parallel: fsdp needs torch 2.8"
+)
+"""Marks tests that shard parameters."""
 
 
 def several(work, count, *given):

@@ -95,7 +95,7 @@ def test_the_measurement_of_equilibria_memory_agrees():
     points = memory.measure(model, task, task.feed(rows, 0).batch(0), depths=(EVALS,))
     size = {point.kind: point.bytes for point in points}
     assert planned(recipe, rows) == pytest.approx(size["deq"], rel=0.1)
-    assert size["unrolled"] != pytest.approx(size["deq"], rel=0.1)
+    assert size["unrolled"] != pytest.approx(size["deq"], rel=0.03)
 
 
 @pytest.mark.parametrize("solver", [Broyden(), None], ids=["Broyden", "own"])

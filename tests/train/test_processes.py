@@ -105,12 +105,10 @@ def test_two_processes_penalise_the_same_steps_by_the_same_gamma(make, quiet, tr
     two = type(folder)(tmp_path / "two").read_metrics()
     for epoch, (a, b) in enumerate(zip(one, two, strict=True)):
         assert a["regulariser"]["applied"] == b["regulariser"]["applied"], epoch
-        assert a["correction"]["loss"] == pytest.approx(b["correction"]["loss"], rel=0.05)
-        # Each process draws probes of its own: the estimates agree, the digits do not.
-        if a["regulariser"]["penalty"] is not None:
-            assert a["regulariser"]["penalty"] == pytest.approx(
-                b["regulariser"]["penalty"], rel=0.2
-            )
+        # Depths of the correction, and probes of the penalty, are those of one process.
+        assert a["correction"]["loss"] == pytest.approx(b["correction"]["loss"], rel=1e-3)
+        penalties = [each["regulariser"]["penalty"] or 0.0 for each in (a, b)]
+        assert penalties[0] == pytest.approx(penalties[1], rel=1e-3)
 
 
 def test_two_processes_share_the_streams_of_a_text(make, quiet, language, weights, tmp_path):

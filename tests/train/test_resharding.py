@@ -4,21 +4,24 @@ import copy
 import hashlib
 import itertools
 import json
+import time
+from pathlib import Path
 
 import pytest
 import texts
 import torch
 from safetensors.torch import load_file
-from several import several
+from several import several, shards
 
 from equilibria.tasks import Part
+from equilibria.train import files, randomness
 from equilibria.train import recipe as recipes
-from equilibria.train.checkpoint import Checkpoints
+from equilibria.train.checkpoint import CheckpointError, Checkpoints, DamagedError, MissingError
 from equilibria.train.config import ConfigError
 from equilibria.train.dealing import deal
 from equilibria.train.evaluation import accelerator
-from equilibria.train.folder import Folder
-from equilibria.train.loop import fit
+from equilibria.train.folder import Folder, RunError
+from equilibria.train.loop import fit, train
 from equilibria.train.tally import Tally
 from equilibria.train.trainer import Trainer
 
@@ -57,7 +60,8 @@ def cases(place):
 
 
 def trainer_of(tree, parallel, *options):
-    recipe = recipes.parse(tree, (f"--parallel={parallel}", *options))
+    groups = ("--shard=2",) if parallel == "hsdp" else ()
+    recipe = recipes.parse(tree, (f"--parallel={parallel}", *groups, *options))
     return Trainer(recipe, recipe.task.load(), accelerator(recipe.precision, "cpu"))
 
 
@@ -97,9 +101,10 @@ def note(rank, folder, name, trainer):
         (folder.path / f"{name}.json").write_text(json.dumps(found))
 
 
-def go_on(rank, place, before, count, ways):
-    """Continue what `before` processes have saved, each way."""
-    for (name, tree), saved, parallel in itertools.product(cases(place).items(), ways, ways):
+def go_on(rank, place, before, count, ways, kept=None):
+    """Continue what `before` processes have saved in ways `kept`, each way."""
+    kept = kept or ways
+    for (name, tree), saved, parallel in itertools.product(cases(place).items(), kept, ways):
         folder = Folder(place / f"{name}-{saved}-{before}")
         if folder.path.exists():
             trainer = trainer_of(tree, parallel)
@@ -108,6 +113,7 @@ def go_on(rank, place, before, count, ways):
             note(rank, folder, f"{parallel}-{count}", trainer)
 
 
+@shards
 @pytest.mark.slow
 def test_the_next_losses_are_the_same_on_any_number_of_processes(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -120,8 +126,26 @@ def test_the_next_losses_are_the_same_on_any_number_of_processes(tmp_path, monke
             go_on(0, tmp_path, before, count, ways)
         else:
             several(go_on, count, tmp_path, before, count, ways)
+    # from 2 processes, two ways to each of 1, 2 and 4; from 1 to 2
+    assert same_losses(tmp_path) == 2 * (2 * 2 * 3 + 2)
+
+
+@shards
+@pytest.mark.slow
+def test_groups_of_processes_save_what_any_number_continues(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    texts.write(tmp_path / "text.txt")
+    several(save, 4, tmp_path, 4, ("hsdp",))
+    several(go_on, 4, tmp_path, 4, 4, ("hsdp",))
+    several(go_on, 2, tmp_path, 4, 2, ("fsdp", "ddp"), ("hsdp",))
+    go_on(0, tmp_path, 4, 1, ("ddp",), ("hsdp",))
+    assert same_losses(tmp_path) == 2 * (1 + 2 + 1)
+
+
+def same_losses(place):
+    """Compare the losses after each resume with those of the run; return how many there are."""
     compared = 0
-    for folder in tmp_path.glob("*-*dp-*"):
+    for folder in place.glob("*-*dp-*"):
         known = json.loads((folder / "saved.json").read_text())
         _, saved, before = folder.name.split("-")
         for path in folder.glob("*dp-*.json"):
@@ -130,11 +154,10 @@ def test_the_next_losses_are_the_same_on_any_number_of_processes(tmp_path, monke
             if path.stem == f"{saved}-{before}":
                 assert found == known, path
             compared += 1
-    # from 2 processes, two ways to each of 1, 2 and 4; from 1 to 2
-    assert compared == 2 * (2 * 2 * 3 + 2)
+    return compared
 
 
-# --- without processes ---------------------------------------------------------------------------
+# --- without processes --------------------------------------------------------------------------
 
 
 def state(carry, number):
@@ -144,7 +167,7 @@ def state(carry, number):
     return {
         "random": {},
         "tally": tally.state(),
-        "stabiliser": {**stabiliser, "length": float(number)},
+        "stabiliser": {**stabiliser, "length": 1.5},  # which is that of all processes
         "audit": None,
         "carry": carry,
     }
@@ -174,6 +197,16 @@ def test_states_are_dealt_by_the_rows_of_a_step(count):
     deal(states, Part(0, count), 7, seed=0, step=3)
     assert torch.equal(torch.get_rng_state(), kept)
     assert set(dealt[0]["stabiliser"]) == set(states[0]["stabiliser"])
+
+
+def test_global_generators_are_reseeded_only_if_they_were_drawn_from():
+    states = [state(None, k) | {"random": randomness.seeded(5 + k)} for k in range(2)]
+    dealt, notes = deal(states, Part(2, 3), 6, seed=5, step=3)
+    assert dealt["random"] == randomness.seeded(7) and not notes
+    states[1]["random"] = randomness.seeded(9)
+    dealt, (note,) = deal(states, Part(2, 3), 6, seed=5, step=3)
+    assert dealt["random"] not in [randomness.seeded(each) for each in (5, 6, 7)]
+    assert "reseeded" in note
 
 
 def test_nothing_carried_is_dealt_as_nothing():
@@ -222,6 +255,134 @@ def test_a_disk_that_is_full_in_the_background_ends_the_run(make, quiet, monkeyp
         fit(trainer, folder, quiet)
 
 
+def test_a_run_that_fails_is_unlocked_once_nothing_is_written_any_more(
+    tree, quiet, tmp_path, monkeypatch
+):
+    path, write = tmp_path / "run", Checkpoints.save
+
+    def slowly(*given, **options):
+        time.sleep(1.0)
+        with (
+            pytest.raises(RunError, match="is being written by another thread"),
+            Folder(path).writing(resume=True),
+        ):
+            pass
+        write(*given, **options)
+
+    def fails(trainer, *given):
+        if trainer.step == 1:
+            raise ZeroDivisionError
+        step(trainer, *given)
+
+    step = Trainer.train_step
+    monkeypatch.setattr(Checkpoints, "save", slowly)
+    monkeypatch.setattr(Trainer, "train_step", fails)
+    recipe = recipes.parse(tree, ("--checkpoint.every=1", "--checkpoint.async=true"))
+    with pytest.raises(ZeroDivisionError):
+        train(recipe, path, console=quiet)
+    assert Folder(path).checkpoints.newest(print).step == 1
+
+
+# --- read by several processes --------------------------------------------------------------------
+
+
+def read_together(rank, place, share):
+    """Both processes notice what one of them finds damaged; each verifies its own share."""
+    hashed, digest = [], hashlib.file_digest
+
+    def seen(file, kind):
+        hashed.append(Path(file.name).name)
+        return digest(file, kind)
+
+    folder, trainer, said = Folder(place / "run"), trainer_of(DIGITS, "fsdp"), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hashlib, "file_digest", seen)
+        trainer.restore(folder, said.append)
+    assert trainer.step == 1 and len(said) == 1
+    assert f"share-{share:05d}-of-00002.safetensors does not have the checksum" in said[0]
+    assert hashed == 2 * [f"share-{rank:05d}-of-00002.safetensors"]  # of two checkpoints
+    weights = trainer.sharding.whole_state()
+    if rank == 0:
+        kept = torch.load(place / "1.pt", weights_only=True)
+        assert all(torch.equal(value, kept[name]) for name, value in weights.items())
+
+
+def read_apart(rank, place):
+    """One process does not see a file, and none goes back to an earlier checkpoint."""
+    trainer = trainer_of(DIGITS, "fsdp")
+    if rank == 1:
+
+        def blind(self, path, part):
+            raise MissingError(f"{path} is damaged (optimiser.pt is missing)")
+
+        Checkpoints.read = blind
+    with pytest.raises(CheckpointError, match=r"process 1: .* is missing.*, and other processes"):
+        trainer.restore(Folder(place / "run"))
+
+
+def fail_to_save(rank, place, parallel, victim):
+    """One process cannot write, all say so, and what was saved before is there."""
+    trainer, folder = trainer_of(DIGITS, parallel), Folder(place / "run")
+    if rank == 0:
+        folder.create(trainer.recipe)
+        (folder.path / "run.json").write_text(json.dumps({"data": trainer.task.checksum}))
+    trainer.accelerator.wait_for_everyone()
+    trainer.train_step()
+    trainer.save(folder)
+    before = trainer.weights()
+    before = {name: value.clone() for name, value in before.items()}
+    trainer.train_step()
+    write, save = files.write_bytes, Checkpoints.save
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    if rank == victim:
+        files.write_bytes, Checkpoints.save = full, full
+    with pytest.raises((OSError, RuntimeError)) as failed:
+        trainer.save(folder)
+    files.write_bytes, Checkpoints.save = write, save
+    (place / f"{rank}.txt").write_text(str(failed.value))
+    trainer.accelerator.wait_for_everyone()
+    assert not list(folder.path.rglob("*.tmp"))
+    trainer = trainer_of(DIGITS, parallel)
+    trainer.restore(folder)
+    assert trainer.step == 1
+    after = trainer.weights()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    trainer.train_step()
+    trainer.save(folder)
+    assert len(folder.checkpoints.all()) == 2
+
+
+@shards
+@pytest.mark.slow
+@pytest.mark.parametrize(("parallel", "victim"), [("ddp", 0), ("fsdp", 0), ("fsdp", 1)])
+def test_a_process_that_cannot_save_tells_all_and_the_run_goes_on(tmp_path, parallel, victim):
+    several(fail_to_save, 2, tmp_path, parallel, victim)
+    own, other = ((tmp_path / f"{rank}.txt").read_text() for rank in (victim, 1 - victim))
+    assert own == "[Errno 28] No space left on device"
+    assert other == f"process {victim}: {own}"
+
+
+@shards
+@pytest.mark.parametrize("share", [1, pytest.param(0, marks=pytest.mark.slow)])
+def test_a_damaged_share_is_noticed_by_all_processes(tmp_path, share):
+    several(saved_in_shares, 2, tmp_path)
+    newest, _ = Folder(tmp_path / "run").checkpoints.all()
+    path = newest / f"share-{share:05d}-of-00002.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(bytes(content))
+    several(read_together, 2, tmp_path, share)
+    if share == 1:
+        path.write_bytes(path.read_bytes()[:-8])
+        with pytest.raises(DamagedError, match="does not have the size"):
+            Checkpoints(newest.parent).read(newest, Part(0, 2))
+    else:
+        several(read_apart, 2, tmp_path)
+
+
 # --- a checkpoint in shares -----------------------------------------------------------------------
 
 
@@ -242,6 +403,7 @@ def saved_in_shares(rank, place):
             (folder.path / "run.json").write_text(json.dumps({"data": trainer.task.checksum}))
 
 
+@shards
 def test_shares_are_written_in_the_background_whole_and_without_pickles(tmp_path):
     several(saved_in_shares, 2, tmp_path)
     folder = Folder(tmp_path / "run")

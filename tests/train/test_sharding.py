@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import texts
 import torch
-from several import several
+from several import several, shards
 from torch import distributed
 from torch.distributed.tensor import DTensor
 
@@ -55,13 +55,15 @@ def adjoints(place):
     language["task"]["file"] = str(place / "text.txt")
     for name in ("dropout", "embedding_dropout", "output_dropout"):
         language["model"][name] = 0.0
-    language |= {**PENALTY, "correction": {"name": "FixedPointCorrection"}, "pretrain": None}
+    correction = {"name": "FixedPointCorrection", "evals": 6}
+    language |= {**PENALTY, "correction": correction, "pretrain": None}
     language |= {name: DIGITS[name] for name in ("solver", "optimiser")}
     for adjoint in ADJOINTS:
         for name, more in (*TERMS.items(), ("pieces", language)):
             tree = {**DIGITS, **more} if more is not language else copy.deepcopy(language)
             tree["adjoint"] = {"name": adjoint}
-            if adjoint == "Unrolled":
+            # Not all pieces converge, and Broyden's method, which SHINE needs, amplifies rounding.
+            if adjoint == "Unrolled" or (name == "pieces" and adjoint != "Shine"):
                 tree["solver"] = {"name": "Picard", "rtol": 1e-6, "max_evals": 20}
             yield f"{adjoint}-{name}", tree, ()
 
@@ -127,26 +129,31 @@ def compared(tmp_path_factory):
     return run
 
 
+@shards
 @pytest.mark.slow
 def test_every_adjoint_trains_under_fsdp_as_under_ddp_with_every_term(compared):
     found = compared(adjoints)
     assert len(found) == len(ADJOINTS) * (len(TERMS) + 1)
     for name, each in found.items():
-        assert each["change"] < 1e-6, name
+        assert each["change"] < (1e-4 if name.endswith("pieces") else 1e-6), name
         assert each["losses"][0] == pytest.approx(each["losses"][1], rel=1e-4), name
         # A Transformer prepares attention outside of its layer, from weights of the cell.
         assert each["units"] == (1 if name.endswith("pieces") else 2), name
 
 
+@shards
 @pytest.mark.slow
 def test_every_kind_of_model_trains_under_fsdp_as_under_ddp(compared):
     for name, each in compared(zoo).items():
-        assert each["change"] < {"bf16": 1e-4, "shallow": 3e-5}.get(name, 1e-5), name
+        assert each["change"] < {"bf16": 1e-4, "shallow": 1e-4}.get(name, 1e-5), name
         assert each["losses"][0] == pytest.approx(each["losses"][1], rel=1e-3), name
 
 
-# Without the penalty, for which each part of a batch has probes of its own.
-STEPS = {"accumulate": 2, "correction": {"name": "FixedPointCorrection", "evals": 6}}
+STEPS = {
+    "accumulate": 2,
+    "correction": {"name": "FixedPointCorrection", "evals": 6},
+    **PENALTY,
+}
 
 
 def steps_of(rank, place, count):
@@ -157,16 +164,18 @@ def steps_of(rank, place, count):
         torch.save(found, place / f"{count}.pt")
 
 
-def shared_out(model):
+def shared_out(build):
     """A model whose parameters the processes share, in one unit."""
     size = distributed.get_world_size()
-    return Sharding(model, accelerator("float32", "cpu"), size, keep=False, trial=lambda: None)
+    return Sharding(
+        build, build, accelerator("float32", "cpu"), size, keep=False, trial=lambda model: None
+    )
 
 
 def skip_together(rank):
     """Under loss scaling, an overflow in the share of one process skips the step on all."""
-    model = models.create("dense", width=16, shape=(4,), classes=2)
-    shared = shared_out(model)
+    shared = shared_out(lambda: models.create("dense", width=16, shape=(4,), classes=2))
+    model = shared.model
     optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     before = shared.whole_state()
@@ -184,22 +193,28 @@ def skip_together(rank):
 
 def constrained(sharded):
     """The weights of a graph network that has bounds, after its constraint."""
-    torch.manual_seed(0)
     tree = {"task": {"name": "chains", "length": 4, "chains": 5}, "batch_size": 1}
     recipe = recipes.parse({**tree, "model": {"name": "ignn", "hidden": [6, 5]}})
     task = recipe.task.load()
-    model = task.model(task.complete(recipe.model), **recipe.layer())
-    with torch.no_grad():
-        for p in model.parameters():
-            p.mul_(100.0)
+
+    def build():
+        torch.manual_seed(0)
+        model = task.model(task.complete(recipe.model), **recipe.layer())
+        with torch.no_grad():
+            for p in model.parameters():
+                p.mul_(100.0)
+        return model
+
     if not sharded:
+        model = build()
         model.constrain()
         return dict(model.state_dict())
-    shared = shared_out(model)
+    shared = shared_out(build)
     shared.constrain()
     return shared.whole_state()
 
 
+@shards
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_processes_that_share_the_parameters_take_the_steps_of_one(tmp_path, count):
     """Two share one copy; of four, two pairs do: clipped, in micro-batches."""

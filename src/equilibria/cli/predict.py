@@ -26,7 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser, Stopped, UserError
-from equilibria.cli.solving import add_solver, solve_by
+from equilibria.cli.solving import LEARNED, add_solver, solve_by
 from equilibria.cli.status import DONE, ERROR
 from equilibria.cli.views import add_views, changes_of, viewed
 from equilibria.models.vision.config import VisionConfig
@@ -34,7 +34,7 @@ from equilibria.predict import Large, Options, journal, pictures, predict
 from equilibria.predict.rows import Journal
 from equilibria.solve import Status
 from equilibria.tasks.seen import IMAGES, Seen
-from equilibria.train import evaluation, run, stops
+from equilibria.train import evaluation, neural, run, stops
 from equilibria.train.weights import checksum
 
 LARGE = 1.5
@@ -123,6 +123,8 @@ def main(argv: Sequence[str]) -> int:
         "video": options.video,
         "views": {**views, **solver},
     }
+    if solver.get("solver") == LEARNED:
+        about["learned_solver"] = neural.identity(folder)
     with (
         stops.caught() as signals,
         journal(out, about, overwrite=arguments.overwrite) as rows,

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from equilibria import draws
 from equilibria.nn.frozen import Frozen
 
-__all__ = ["VariationalDropout"]
+__all__ = ["VariationalDropout", "dropout"]
 
 
 class VariationalDropout(nn.Module):
@@ -83,7 +84,26 @@ class VariationalDropout(nn.Module):
         if not self.training or self.p == 0:
             return None
         mask = torch.empty(self._mask_shape(x, batch), dtype=x.dtype, device=x.device)
-        return mask.bernoulli_(1 - self.p).div_(1 - self.p if self.p < 1 else 1.0)
+        return _drawn(mask, self.p)
 
     def extra_repr(self) -> str:
         return f"p={self.p}" + (f", shared={self.shared}" if self.shared else "")
+
+
+def dropout(x: Tensor, p: float, training: bool, *, axis: int = 0) -> Tensor:
+    """Return x with entries dropped, as `torch.nn.functional.dropout` does, each call anew.
+
+    Args:
+        x: any shape.
+        p: probability that an entry is dropped, in [0, 1].
+        training: whether any are.
+        axis: along which samples are counted: each has a mask of its own, see `draws`.
+    """
+    if not training or p == 0:
+        return x
+    return x * _drawn(torch.empty_like(x, requires_grad=False), p, axis)
+
+
+def _drawn(mask: Tensor, p: float, axis: int = 0) -> Tensor:
+    """Fill a mask with 1 / (1 - p), with probability 1 - p, and 0."""
+    return draws.for_samples(mask, draws.kept(p), axis=axis).div_(1 - p if p < 1 else 1.0)

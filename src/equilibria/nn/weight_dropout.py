@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils import parametrize
 
+from equilibria import draws
 from equilibria.nn.normalisation import _LengthAndDirection, weighted_layers
 
 __all__ = ["weight_dropout"]
@@ -68,7 +69,8 @@ class _DroppedEntries(nn.Module):
         return weight
 
     def _draw(self, weight: Tensor) -> Tensor:
-        return torch.empty_like(weight, requires_grad=False).bernoulli_(1 - self.p)
+        mask = torch.empty_like(weight, requires_grad=False)
+        return draws.for_batch(mask, draws.kept(self.p))
 
     def extra_repr(self) -> str:
         return f"p={self.p}"

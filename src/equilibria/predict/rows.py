@@ -148,6 +148,8 @@ def _differing(key: str, before: Any, now: Any) -> str:
         return f"of another run, {before}"
     if key == "weights":
         return "with other weights of this run, which has been trained on since"
+    if key == "learned_solver":
+        return "by another learned solver of this run, which has been distilled anew since"
     return f"with other options ({key}: {_text(before)}; now: {_text(now)})"
 
 

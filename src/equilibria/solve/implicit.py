@@ -48,6 +48,7 @@ def solve(equation: Nonlinear, z: Leaves, p: Leaves) -> Found:
             lambda: equation.evaluate(z, own), [*z, *own], equation.expected
         )
         first = [leaf.detach() for leaf in out]
+        del out  # its graph has served, and would be held for as long as the solve takes
         p = [*p, *equation.captured.values]
     value, (status, evals, residual), states = solve_implicitly(equation, z, first, p)
     return Found(value, status, evals, residual, states)

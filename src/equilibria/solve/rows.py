@@ -19,6 +19,9 @@ from equilibria.solve.grouping import Coupled, Groups
 
 Rows = list[Tensor]
 
+FIRST_ROOM = 8
+"""Vectors that a store makes room for at first, at most."""
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -192,12 +195,26 @@ def sum_of(tensors: Sequence[Tensor]) -> Tensor:
     return total
 
 
+def room(count: int, capacity: int | None) -> int:
+    """Vectors that a store of `count` makes room for: its capacity, halved as often as that does.
+
+    So each growth doubles the room, and the last ends at the capacity, with half of it, and no
+    more, to be copied. Where no capacity is known the doubling begins at `FIRST_ROOM`.
+    """
+    if capacity is None:
+        return max(FIRST_ROOM, 2 * (count - 1))
+    size = capacity
+    while size > FIRST_ROOM and (half := (size + 1) // 2) >= count:
+        size = half
+    return size
+
+
 class Memory:
     """Vectors of every sample, `(samples, entries)` a leaf, in numbered slots.
 
     The slots are rows of one buffer a leaf, which grows by doubling, up to `capacity` where that is
-    known. With `tracked` they are kept as they are, so that autograd can follow them, and nothing
-    is written in place.
+    known (see `room`). With `tracked` they are kept as they are, so that autograd can follow them,
+    and nothing is written in place.
     """
 
     def __init__(self, capacity: int | None = None, tracked: bool = False) -> None:
@@ -297,9 +314,7 @@ class Memory:
 
     def _grow(self, rows: Rows, slot: int) -> None:
         self._kept = {}
-        length = max(8, 2 * slot)
-        if self.capacity is not None:
-            length = min(length, self.capacity)
+        length = room(slot + 1, self.capacity)
         grown: Rows = []
         for leaf, row in enumerate(rows):
             new = row.new_empty(row.shape[0], length, row.shape[1])

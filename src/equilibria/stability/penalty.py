@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from equilibria import draws
 from equilibria.solve import Solution, private
 from equilibria.solve.autocast import outside
 from equilibria.solve.boundary import boundary
@@ -124,4 +125,7 @@ def _products(
 
 
 def _noise(like: Tensor, generator: torch.Generator | None) -> Tensor:
-    return torch.randn(like.shape, dtype=like.dtype, device=like.device, generator=generator)
+    noise = torch.empty(like.shape, dtype=like.dtype, device=like.device)
+    if generator is not None:
+        return noise.normal_(generator=generator)
+    return draws.for_samples(noise, Tensor.normal_)

@@ -1,4 +1,4 @@
-"""What is done to training images at random, drawn from torch's global generator."""
+"""What is done to training images at random, drawn for each sample; see `draws`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from equilibria import draws
 from equilibria.data.images import crops
 
 
@@ -17,7 +18,7 @@ def shifted(images: Tensor, limit: int) -> Tensor:
     """
     count, channels, height, width = images.shape
     padded = functional.pad(images, (limit, limit, limit, limit), mode="replicate")
-    corner = torch.randint(0, 2 * limit + 1, (count, 2))
+    corner = ((2 * limit + 1) * _uniform(count, 2)).long()
     rows = corner[:, :1] + torch.arange(height)
     columns = corner[:, 1:] + torch.arange(width)
     return padded[
@@ -30,8 +31,8 @@ def shifted(images: Tensor, limit: int) -> Tensor:
 
 def flipped(images: Tensor) -> Tensor:
     """Return images (n, channels, height, width), each mirrored left to right or not, evenly."""
-    mirrored = torch.rand(len(images)) < 0.5
-    return torch.where(mirrored[:, None, None, None], images.flip(-1), images)
+    mirrored = _uniform(len(images), 1) < 0.5
+    return torch.where(mirrored[:, :, None, None], images.flip(-1), images)
 
 
 def cropped(images: Tensor, smallest: float) -> Tensor:
@@ -46,7 +47,7 @@ def cropped(images: Tensor, smallest: float) -> Tensor:
         smallest: minimum share of the area that a part has, in (0, 1].
     """
     count, _, height, width = images.shape
-    box = crops.boxes(crops.draw(count), smallest, height, width)
+    box = crops.boxes(_uniform(count, 4), smallest, height, width)
     top, left, high, wide = box.unbind(1)
     # grid_sample's -1 and 1 are the outer edges of the image.
     scale = torch.stack([wide / width, high / height], 1)
@@ -54,3 +55,8 @@ def cropped(images: Tensor, smallest: float) -> Tensor:
     theta = torch.cat([torch.diag_embed(scale), centre.unsqueeze(2)], 2).to(images.dtype)
     grid = functional.affine_grid(theta, list(images.shape), align_corners=False)
     return functional.grid_sample(images, grid, padding_mode="border", align_corners=False)
+
+
+def _uniform(count: int, numbers: int) -> Tensor:
+    """Draw so many numbers in [0, 1) for each of `count` samples."""
+    return draws.for_samples(torch.empty(count, numbers, dtype=torch.float64), Tensor.uniform_)

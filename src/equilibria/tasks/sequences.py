@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from typing_extensions import override
 
+from equilibria import draws
 from equilibria.data import load
 from equilibria.data.errors import DataError, reading
 from equilibria.data.sequences import SequenceSet
@@ -157,7 +158,7 @@ class SequenceTask(LabelledTask):
         if not self.config.noise:
             return batch
         x, lengths = batch.inputs if isinstance(batch.inputs, tuple) else (batch.inputs, None)
-        x = x + self.config.noise * torch.randn_like(x)
+        x = x + self.config.noise * draws.for_samples(torch.empty_like(x), torch.Tensor.normal_)
         return batch._replace(inputs=x if lengths is None else (x, lengths))
 
     @override

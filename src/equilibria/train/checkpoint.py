@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from equilibria import __version__
+from equilibria.tasks.feed import WHOLE, Part
 from equilibria.train import files
 
 FORMAT = 4
@@ -39,6 +40,18 @@ class CheckpointError(RuntimeError):
 
 class DamagedError(CheckpointError):
     """A checkpoint that is not what was written."""
+
+
+class MissingError(DamagedError):
+    """A checkpoint of which a file is not there."""
+
+
+Gather = Callable[[Any], list[Any]]
+"""Returns what all processes give, in their order; each calls it at the same point."""
+
+
+def _alone(given: Any) -> list[Any]:
+    return [given]
 
 
 @dataclass(frozen=True)
@@ -151,22 +164,34 @@ class Checkpoints:
         for each in set(self.all()) - {path, *earlier[: keep - 1]}:
             _delete(each)
 
-    def newest(self, warn: Callable[[str], object]) -> Checkpoint | None:
+    def newest(
+        self, warn: Callable[[str], object], *, part: Part = WHOLE, gather: Gather = _alone
+    ) -> Checkpoint | None:
         """Return the newest intact checkpoint; None if there has never been one.
+
+        Several processes read it together. Each verifies its part of the shares, and all take the
+        same checkpoint, or raise the same error.
 
         Args:
             warn: called with a sentence for each newer one that is damaged.
+            part: of this process.
+            gather: collects what each process found.
 
         Raises:
-            CheckpointError: all are damaged, or of another version.
+            CheckpointError: all are damaged, or of another version; or a process cannot read what
+                others can.
         """
         damaged: dict[Path, str] = {}
-        for path in self.all():
+        for path in gather(self.all())[0]:
+            found, mine = None, None
             try:
-                found = self.read(path)
-            except DamagedError as error:
-                damaged[path] = str(error)
+                found = self.read(path, part)
+            except CheckpointError as error:
+                mine = error
+            if problem := _agreed(gather(mine)):
+                damaged[path] = problem
                 continue
+            assert found is not None
             for message in damaged.values():
                 warn(f"{message}: it is ignored, and the run continues from {path}")
             return replace(found, damaged=tuple(damaged))
@@ -177,8 +202,12 @@ class Checkpoints:
             )
         return None
 
-    def read(self, path: Path) -> Checkpoint:
+    def read(self, path: Path, part: Part = WHOLE) -> Checkpoint:
         """Read a checkpoint; nothing in it is executed.
+
+        Args:
+            path: its folder.
+            part: which of its shares to verify; of the others only the size is.
 
         Raises:
             DamagedError: it is damaged.
@@ -195,18 +224,23 @@ class Checkpoints:
                     f"and this version ({__version__}) reads formats {FORMAT} and {SHARED}"
                 )
             content: dict[str, bytes] = {}
+            shares = [name for name in about["parts"] if name.startswith("share-")]
             for name, known in about["parts"].items():
-                if name.startswith("share-"):  # of which a process may need little
-                    with (path / name).open("rb") as file:
-                        found = hashlib.file_digest(file, "sha256").hexdigest()
-                else:
+                if name not in shares:
                     content[name] = (path / name).read_bytes()
                     found = _sha256(content[name])
+                elif shares.index(name) % part.count == part.index:
+                    with (path / name).open("rb") as file:
+                        found = hashlib.file_digest(file, "sha256").hexdigest()
+                elif (path / name).stat().st_size == known["bytes"]:
+                    continue
+                else:
+                    raise ValueError(f"{name} does not have the size that it should")
                 if found != known["sha256"]:
                     raise ValueError(f"{name} does not have the checksum that it should")
         except FileNotFoundError as error:
             name = Path(error.filename).name
-            raise DamagedError(f"{path} is damaged ({name} is missing)") from None
+            raise MissingError(f"{path} is damaged ({name} is missing)") from None
         except OSError as error:  # which may pass: nothing is given up for it
             raise CheckpointError(f"{path} cannot be read ({error.strerror or error})") from None
         except (ValueError, LookupError, TypeError, AttributeError) as error:
@@ -215,6 +249,28 @@ class Checkpoints:
         model = load(content.pop(MODEL)) if MODEL in content else {}
         parts = {name.removesuffix(".pt"): _unpickled(each) for name, each in content.items()}
         return Checkpoint(path, about["step"], about, model, parts)
+
+
+def _agreed(errors: list[CheckpointError | None]) -> str | None:
+    """Return why a checkpoint is damaged, from the errors of all processes; None if it is not.
+
+    Raises:
+        CheckpointError: a process could not read it, or does not see a file that others see.
+    """
+    for index, error in enumerate(errors):
+        if error is None or isinstance(error, DamagedError):
+            continue
+        where = f"process {index}: " if len(errors) > 1 else ""
+        raise CheckpointError(f"{where}{error}")
+    found = [(index, error) for index, error in enumerate(errors) if error is not None]
+    if not found:
+        return None
+    for index, error in found:
+        if isinstance(error, MissingError) and len(found) < len(errors):
+            raise CheckpointError(
+                f"process {index}: {error}, and other processes see it: try again when all do"
+            )
+    return str(found[0][1])
 
 
 def _pickled(parts: Mapping[str, Any]) -> dict[str, bytes]:

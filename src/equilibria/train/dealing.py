@@ -21,8 +21,9 @@ def deal(
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the state of one process, computed from those of a different number of processes.
 
-    State that belongs to samples moves with them. Running sums go to the first process. Random
-    generators are reseeded, differently for each process and step.
+    State that belongs to samples moves with them. Running sums go to the first process. What a
+    step draws is keyed to its samples and needs no state; the global random generators, from which
+    other code may have drawn, are reseeded, differently for each process and step.
 
     Args:
         states: of all processes that saved, in order.
@@ -36,8 +37,11 @@ def deal(
     """
     first, notes = states[0], []
     found = dict(first)
-    found["random"] = _fresh(seed, step, part.index)
-    notes.append("random draws (masks, augmentation) are reseeded from the seed and the step")
+    found["random"] = randomness.seeded(seed + part.index)
+    if any(s["random"] != randomness.seeded(seed + index) for index, s in enumerate(states)):
+        again = random.Random(f"resumed {seed} {step} {part.index}").getrandbits(32)
+        found["random"] = randomness.seeded(again)
+        notes.append("the global random generators, from which draws were taken, are reseeded")
     empty = Tally().state()
     found["tally"] = empty if part.index else Tally.total(s["tally"] for s in states).state()
     if first["stabiliser"] is not None:
@@ -52,19 +56,9 @@ def deal(
     return found, notes
 
 
-def _fresh(seed: int, step: int, index: int) -> dict[str, Any]:
-    """Random states of a process that starts in the middle of a run."""
-    before = randomness.random_state()
-    randomness.seed_all(random.Random(f"resumed {seed} {step} {index}").getrandbits(32))
-    fresh = randomness.random_state()
-    randomness.set_random_state(before)
-    return fresh
-
-
 def _stabiliser(states: Sequence[Mapping[str, Any]], index: int) -> dict[str, Any]:
-    """Sums on the first process; on each, the mean length of the last solves."""
+    """Sums on the first process."""
     found = dict(states[0])
-    found["length"] = sum(s["length"] for s in states) / len(states)
     names = dict.fromkeys(name for s in states for name in s["counts"])
     total = {name: sum(s["counts"].get(name, 0.0) for s in states) for name in names}
     found["counts"] = {} if index else total

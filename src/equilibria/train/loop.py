@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -162,6 +162,20 @@ def fit(
     signals: stops.Signals | None = None,
 ) -> None:
     """Train until the recipe's last epoch, and evaluate; see `train`."""
+    with closing(trainer):
+        _fit(trainer, folder, console, resume=resume, stop=stop, command=command, signals=signals)
+
+
+def _fit(
+    trainer: Trainer,
+    folder: Folder,
+    console: Console,
+    *,
+    resume: bool,
+    stop: Stop,
+    command: Sequence[str],
+    signals: stops.Signals | None,
+) -> None:
     accelerator, recipe = trainer.accelerator, trainer.recipe
     if resume:
         _restore(trainer, folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,7 +25,17 @@ from equilibria.train.checkpoint import CheckpointError
 from equilibria.train.run import Folder, RunError
 from equilibria.train.weights import checksum, read_weights, save_weights
 
-__all__ = ["attach", "budgeted", "inputs_from", "inputs_of", "known", "save", "size_of", "starts"]
+__all__ = [
+    "attach",
+    "budgeted",
+    "identity",
+    "inputs_from",
+    "inputs_of",
+    "known",
+    "save",
+    "size_of",
+    "starts",
+]
 
 WEIGHTS, ABOUT = "neural.safetensors", "neural.json"
 FORMAT = 1
@@ -65,6 +76,18 @@ def save(folder: Folder, outcome: Outcome, about: Mapping[str, Any]) -> Path:
 def known(folder: Folder) -> bool:
     """Return whether a run has a learned solver."""
     return (folder.path / ABOUT).is_file()
+
+
+def identity(folder: Folder) -> str:
+    """Return the SHA-256 of all that decides what a run's learned solver does: the checksum of its
+    weights, its architecture and its settings.
+
+    Args:
+        folder: of a run whose learned solver has been attached.
+    """
+    about = json.loads((folder.path / ABOUT).read_text())
+    decisive = {key: about[key] for key in ("weights", "learned", "solver")}
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
 
 def attach(folder: Folder, model: Model) -> EquilibriumModel:

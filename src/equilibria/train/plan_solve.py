@@ -32,8 +32,8 @@ from equilibria.solve.capture import capture
 from equilibria.solve.deferred import BLOCK
 from equilibria.solve.equation import Derivative
 from equilibria.solve.implicit import Found
-from equilibria.solve.linear.krylov import FIRST_ROOM
 from equilibria.solve.nonlinear import Nonlinear
+from equilibria.solve.rows import room
 from equilibria.solve.tree import Leaves
 from equilibria.train.memory import history_vectors
 from equilibria.train.plan_ledger import Ledger
@@ -106,8 +106,10 @@ class StandIn(Adjoint):
                 )
             function: Any = _Solve
             everything = [*p, *equation.captured.values]
+            image = [leaf.detach() for leaf in out]  # the solver's first evaluation
+            del out
             value = list(function.apply(self, equation, len(z), *z, *everything))
-            del out  # its graph lives until the end of the forward solve
+            del image
         self.ledger.enter(READOUT)
         return _found(value)
 
@@ -181,20 +183,21 @@ class Room:
 
 
 def room_of(solver: Solver | LinearSolver, evals: int) -> Room:
-    """Return the memory of a solver's history after `evals` evaluations: as its docstring states,
-    but in storage that grows by doubling."""
+    """Return the memory of a solver's history after `evals` evaluations, its limit: as its
+    docstring states, and the part of it that is held twice while it grows."""
     match solver:
         case (
             Anderson(history=history, period=period)
             | AlternatingAnderson(history=history, period=period)
         ):
-            residuals = _doubled(evals + 2, None if history is None else history + 2)
+            residuals = _grown(evals + 2, (history or evals) + 2)
             mixed = Room(0, 0 if period == 1 else min(history or evals, evals) + 1)
-            return residuals + (_doubled(evals, history) | mixed)
+            return residuals + (_grown(evals, history or evals) | mixed)
         case Broyden(memory=memory):
-            return _doubled(evals + 1, None if memory is None else memory + 1)
+            return _grown(evals, evals if memory is None else min(memory + 1, evals))
         case GMRES(restart=restart):
-            return _doubled(evals + 1, restart + 1)
+            products = max(1, min(restart, evals - 1))  # the last one measures
+            return _grown(products + 1, products + 1)
         case Relay(first=first, last=last):
             half = evals // 2
             return room_of(first, half) | room_of(last, evals - half)
@@ -202,12 +205,12 @@ def room_of(solver: Solver | LinearSolver, evals: int) -> Room:
             return Room(history_vectors(solver, evals))
 
 
-def _doubled(count: int, capacity: int | None) -> Room:
+def _grown(count: int, capacity: int) -> Room:
     """Return the storage for `count` vectors, and the previous one, from which they are copied."""
-    most = count if capacity is None else min(count, capacity)
-    size, before = FIRST_ROOM if capacity is None else min(FIRST_ROOM, capacity), 0
+    most = min(count, capacity)
+    size, before = room(1, capacity), 0
     while size < most:
-        size, before = 2 * size if capacity is None else min(2 * size, capacity), size
+        size, before = room(size + 1, capacity), size
     return Room(size, before)
 
 

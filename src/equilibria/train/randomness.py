@@ -39,3 +39,12 @@ def set_random_state(state: dict[str, Any]) -> None:
     numpy.random.set_state(("MT19937", keys, position, has_gauss, gauss))
     version, internal, gauss_next = state["python"]
     random.setstate((version, tuple(internal), gauss_next))
+
+
+def seeded(seed: int) -> dict[str, Any]:
+    """Return the state of all global random generators just after `seed_all`; change nothing."""
+    before = random_state()
+    seed_all(seed)
+    found = random_state()
+    set_random_state(before)
+    return found

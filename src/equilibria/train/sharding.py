@@ -16,7 +16,8 @@ from torch.utils import _pytree as pytree
 from equilibria.models import Model
 from equilibria.nn.using import layers
 from equilibria.solve import private
-from equilibria.train.processes import any_of
+from equilibria.train.deferred import fill, share_of, without_data
+from equilibria.train.processes import agreed, any_of
 from equilibria.train.recipe import Parallel
 
 __all__ = ["Sharding", "extent"]
@@ -56,50 +57,65 @@ class Sharding:
     outside its layer, for example to inject its input, the whole model is one unit, which is
     gathered once per step.
 
+    The first process alone builds the model whole, on its CPU; the others build it without data.
+    Its tensors are then broadcast one after the other, and each process keeps its shards.
+
     Args:
-        model: on the device; changed in place: its parameters become `DTensor`s.
+        build: returns the model with the weights to start from, the same on any process.
+        empty: returns a model of the same shapes, with any weights.
         accelerator: of this process.
         size: number of processes that share one copy, see `extent`.
         keep: keep a layer's parameters gathered from its forward to its backward, for terms of the
             loss that evaluate the cell in between. They are then gathered once per step, not twice.
-        trial: evaluates the model and its loss once, in any precision.
+        trial: evaluates a model and its loss once, in any precision.
 
     Attributes:
+        model: the model, whose parameters are `DTensor`s.
         units: the modules that `fully_shard` was called on, the model first.
 
     Raises:
         ValueError: the installed version of torch does not support this.
+        Elsewhere: the first process could not build the model.
     """
 
     def __init__(
         self,
-        model: Model,
+        build: Callable[[], Model],
+        empty: Callable[[], Model],
         accelerator: Accelerator,
         size: int,
         *,
         keep: bool,
-        trial: Callable[[], object],
+        trial: Callable[[Model], object],
     ) -> None:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import FSDPModule, fully_shard
 
         if not hasattr(FSDPModule, "set_reshard_after_forward"):
             raise ValueError(
-                "parallel: fsdp and hsdp need a later version of torch than "
-                f"{torch.__version__}, whose fully_shard lacks set_reshard_after_forward"
+                f"parallel: fsdp and hsdp need torch 2.8 or later, and this is {torch.__version__}"
             )
         processes = accelerator.num_processes
         shape = (processes,) if size == processes else (processes // size, size)
         names = ("shard",) if len(shape) == 1 else ("replicate", "shard")
         self.mesh = init_device_mesh(accelerator.device.type, shape, mesh_dim_names=names)
-        self.model, self.keep = model, keep or not private.gathers_for_dataclasses()
-        found = list(layers(model).values())
-        outside = any_of(accelerator, bool(found) and _used_outside(found, trial))
-        inner = [] if outside else found
+        self.keep = keep or not private.gathers_for_dataclasses()
+        whole, outside = None, False
+        with agreed(accelerator):
+            if accelerator.is_main_process:
+                whole = build()
+                outside = _used_outside(whole, trial)
+        outside = any_of(accelerator, outside)
+        self.model = model = without_data(empty)
+        inner = [] if outside else list(layers(model).values())
         for layer in inner:
             fully_shard(layer, mesh=self.mesh, reshard_after_forward=not self.keep)
         fully_shard(model, mesh=self.mesh, reshard_after_forward=False)
         self.units: list[Any] = [model, *inner]
+        if accelerator.device.type == "cpu":
+            for unit in self.units:  # Gloo's mean of gradients is their sum before torch 2.12
+                unit.set_force_sum_reduction_for_comms(True)
+        fill(model, whole, accelerator.device)
         private.find_root(model)
 
     def synchronise(self, whether: bool) -> None:
@@ -141,7 +157,7 @@ class Sharding:
         with self.gathered():
             self.model.constrain()
             for name, whole in self.model.named_parameters():
-                shares[name].copy_(_share_of(whole.detach(), shares[name]))
+                shares[name].copy_(share_of(whole.detach(), shares[name]))
 
     def clip(self, limit: float) -> float:
         """Clip the gradients to the norm `limit`; return their norm before clipping."""
@@ -180,24 +196,18 @@ class _Watch(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _used_outside(watched: Sequence[nn.Module], trial: Callable[[], object]) -> bool:
-    """Return whether a trial uses the parameters of some layers outside these layers."""
+def _used_outside(model: Model, trial: Callable[[Model], object]) -> bool:
+    """Return whether a trial uses the parameters of the model's layers outside these layers."""
+    watched = list(layers(model).values())
+    if not watched:
+        return False
     watch = _Watch(watched)
     handles = [layer.register_forward_pre_hook(watch.enter) for layer in watched]
     handles += [layer.register_forward_hook(watch.leave, always_call=True) for layer in watched]
     try:
         with watch:
-            trial()
+            trial(model)
     finally:
         for handle in handles:
             handle.remove()
     return watch.found
-
-
-def _share_of(whole: Tensor, like: Any) -> Any:
-    """Return this process's shard of a tensor that every process has in full."""
-    from torch.distributed.tensor import DTensor, Replicate
-
-    mesh = like.device_mesh
-    everywhere = DTensor.from_local(whole, mesh, [Replicate()] * mesh.ndim, run_check=False)
-    return everywhere.redistribute(mesh, like.placements)

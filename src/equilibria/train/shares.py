@@ -178,10 +178,10 @@ class _Waiting:
     def __init__(self, future: Any, path: Path) -> None:
         self.future, self.path = future, path
 
-    def result(self) -> None:
-        """Wait for it; raise as `write` does."""
+    def result(self, timeout: float | None = None) -> None:
+        """Wait for it, so many seconds at most; raise as `write` does."""
         with _failures(self.path):
-            self.future.result()
+            self.future.result(timeout)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,7 +13,6 @@ from torch import Tensor
 
 from equilibria.solve import Solution
 from equilibria.stability import jacobian_penalty
-from equilibria.tasks.feed import WHOLE, Part
 from equilibria.train.recipe import Recipe
 
 
@@ -36,7 +34,7 @@ class Stabiliser:
         self.factor = 1.0  # on gamma, by the controller
         self.evals = 0.0  # of all samples since the factor last changed
         self.samples = 0
-        # of the last solves, for the correction
+        # of the last solves of all processes, for the correction
         self.length = float(recipe.solver.max_evals) if recipe.solver else 0.0
 
     def states(self) -> tuple[int, ...]:
@@ -51,7 +49,6 @@ class Stabiliser:
         loss: Callable[[Sequence[Any]], Tensor],
         *,
         share: float = 1.0,
-        part: Part = WHOLE,
         penalised: bool | None = None,
     ) -> Tensor | None:
         """Return what a micro-batch of step `step` adds to the loss, a scalar; None for nothing.
@@ -65,7 +62,6 @@ class Stabiliser:
             loss: states, one per solve -> scalar, the micro-batch's contribution to the mean loss
                 of the outputs read from them.
             share: of this process's rows that are in the micro-batch.
-            part: the part of the whole step's rows that these are.
             penalised: whether the step has the penalty; None: drawn, as the recipe says.
         """
         terms: list[Tensor] = []
@@ -83,11 +79,7 @@ class Stabiliser:
                 penalised = regulariser.drawn(step, steps, self.recipe.seed, begin)
             self.counts["gamma"] += weight
             if penalised and weight > 0.0:
-                probes = self._probes(step, part)
-                penalties = [
-                    jacobian_penalty(each, regulariser.samples, generator=probes)
-                    for each in solutions
-                ]
+                penalties = [jacobian_penalty(each, regulariser.samples) for each in solutions]
                 penalty = sum(penalties[1:], penalties[0]) / len(penalties)
                 terms.append(weight * penalty)
                 self.counts["applied"] += share
@@ -98,16 +90,21 @@ class Stabiliser:
         """Record the evaluations of the solves of step `step`."""
         controller = self.recipe.regulariser and self.recipe.regulariser.controller
         evals = torch.cat([each.stats.evals for each in solutions])
-        self.length = float(evals.double().mean())
+        if self.recipe.correction is not None:  # its depths are the same on all processes
+            self.length = self._mean(float(evals.sum()), evals.numel())
         if not controller:
             return
         self.evals += float(evals.sum())
         self.samples += evals.numel()
         if (step + 1) % controller.every == 0:
-            counts = torch.tensor([self.evals, self.samples], dtype=torch.float64)
-            total: Any = self.accelerator.reduce(counts.to(self.accelerator.device), "sum")
-            self.factor = controller.adapt(self.factor, float(total[0] / total[1]))
+            self.factor = controller.adapt(self.factor, self._mean(self.evals, self.samples))
             self.evals, self.samples = 0.0, 0
+
+    def _mean(self, total: float, count: int) -> float:
+        """Return the mean over all processes of what adds up to `total` on this one."""
+        own = torch.tensor([total, count], dtype=torch.float64)
+        whole: Any = self.accelerator.reduce(own.to(self.accelerator.device), "sum")
+        return float(whole[0] / whole[1])
 
     def finish_epoch(self) -> dict[str, Any]:
         """Return the log of an epoch, and reset the counts."""
@@ -145,8 +142,3 @@ class Stabiliser:
         self.counts = defaultdict(float, state["counts"])
         self.factor, self.evals = state["factor"], state["evals"]
         self.samples, self.length = state["samples"], state["length"]
-
-    def _probes(self, step: int, part: Part) -> torch.Generator:
-        """A separate generator, so that everything else random is the same without a penalty."""
-        seed = random.Random(f"probes {self.recipe.seed} {step} {part.index}").getrandbits(63)
-        return torch.Generator(self.accelerator.device).manual_seed(seed)

@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cached_property, partial
 from typing import Any
 
@@ -15,7 +15,9 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, convert_to_fp32, gather_object
 from torch import Tensor, distributed
+from torch.utils import _pytree as pytree
 
+from equilibria import draws
 from equilibria.deprecated import aliases
 from equilibria.models import EquilibriumModel, Model, Prediction
 from equilibria.solve import Audited
@@ -26,7 +28,7 @@ from equilibria.train import recipe as recipes
 from equilibria.train.alternating import Alternation
 from equilibria.train.dealing import deal
 from equilibria.train.evaluation import evaluating, loss_of, output_at, sums_of, to_device
-from equilibria.train.initialisation import Beginning
+from equilibria.train.initialisation import Beginning, Initialisation
 from equilibria.train.pretrain import ShallowStart
 from equilibria.train.processes import agreed
 from equilibria.train.randomness import seed_all
@@ -37,7 +39,7 @@ from equilibria.train.sharding import Sharding, extent
 from equilibria.train.stabiliser import Stabiliser
 from equilibria.train.tally import Tally
 from equilibria.train.throughput import Cost, cost_of, throughput
-from equilibria.train.transfer import transfer
+from equilibria.train.transfer import Transfer, transfer
 from equilibria.train.weights import write_weights
 
 __all__ = [
@@ -56,6 +58,10 @@ Probe = Callable[["Trainer"], dict[str, Any]]
 
 class TrainingError(RuntimeError):
     """Training cannot continue; the message says why."""
+
+
+PATIENCE = 120.0
+"""Seconds that a run that failed waits for its last checkpoint, which may need a lost process."""
 
 
 class Diverged(TrainingError):
@@ -115,20 +121,18 @@ class Trainer:
         self.carry: list[Any] | None = None
         self.tally = Tally()
         self.records: list[dict[str, Any]] = []
-        seed_all(recipe.seed)
-        self.model: Model = task.model(self.recipe.model, **recipe.layer())
-        self.beginning = self._begin() if fresh and recipe.initialisation else None
-        self.taken = None
-        if fresh and recipe.init_from is not None:
-            self.taken = transfer(recipe.init_from, self.model)
-        self.sharding = self._shard()
+        self.beginning: Beginning | None = None
+        self.taken: Transfer | None = None
+        build = partial(self._build, fresh)
+        self.sharding = self._shard(build)
+        self.model: Model = build() if self.sharding is None else self.sharding.model
         optimiser = recipe.optimiser.build(self.model)  # of the shares, where there are such
         if self.sharding is None:
             self.wrapped, self.optimiser = accelerator.prepare(self.model, optimiser)
         else:
             self.wrapped, self.optimiser = self._predict, accelerator.prepare_optimizer(optimiser)
         self.rates = [group["lr"] for group in optimiser.param_groups]
-        seed_all(recipe.seed + accelerator.process_index)  # own dropout masks on each process
+        seed_all(recipe.seed + accelerator.process_index)  # for draws that are not keyed to samples
         self.stabiliser = None
         if recipe.regulariser is not None or recipe.correction is not None:
             self.stabiliser = Stabiliser(recipe, self.segment, accelerator)
@@ -136,7 +140,6 @@ class Trainer:
         self.neural = self._alternate() if recipe.neural is not None else None
         self.notes: list[str] = []
         self._saving: Any = None
-        self._writer = ThreadPoolExecutor(1)
         self._background: Any = None  # by which to agree on what is written while training goes on
         if recipe.checkpoint.async_ and self.sharding is not None:
             self._background = distributed.new_group(backend="gloo")
@@ -170,26 +173,40 @@ class Trainer:
                 "skip it with --pretrain.name null"
             )
 
-    def _shard(self) -> Sharding | None:
-        """Share the parameters out between the processes, where the recipe says so."""
-        recipe, processes = self.recipe, self.accelerator.num_processes
+    def _empty(self) -> Model:
+        """Return the model with the weights that it is built with."""
+        seed_all(self.recipe.seed)
+        return self.task.model(self.recipe.model, **self.recipe.layer())
+
+    def _build(self, fresh: bool) -> Model:
+        """Return the model with the weights that the run starts from."""
+        recipe, model = self.recipe, self._empty()
+        if fresh and recipe.initialisation is not None:
+            self.beginning = self._begin(recipe.initialisation, model)
+        if fresh and recipe.init_from is not None:
+            self.taken = transfer(recipe.init_from, model)
+        return model
+
+    def _shard(self, build: Callable[[], Model]) -> Sharding | None:
+        """Build the model, sharded across the processes, where the recipe says so."""
+        recipe, accelerator = self.recipe, self.accelerator
+        keep = recipe.regulariser is not None or recipe.correction is not None
         try:
-            size = extent(recipe.parallel, recipe.shard, processes)
+            size = extent(recipe.parallel, recipe.shard, accelerator.num_processes)
             if size == 1:
                 return None
-            self.model.to(self.accelerator.device)
-            keep = recipe.regulariser is not None or recipe.correction is not None
-            return Sharding(self.model, self.accelerator, size, keep=keep, trial=self._try)
+            return Sharding(build, self._empty, accelerator, size, keep=keep, trial=self._try)
         except ValueError as error:
             raise TrainingError(str(error)) from None
 
     @torch.no_grad()
-    def _try(self) -> None:
-        """Evaluate the model and its loss once, by a shallow network: any would do."""
-        batch = to_device(self.batch(), self.accelerator)
-        shallow = ShallowStart(layers=1).applied(self.model) if self.recipe.solver else None
-        with shallow or nullcontext(), self.accelerator.autocast(), evaluating(self.model):
-            self._loss(self.model(batch.inputs), batch.targets)
+    def _try(self, model: Model) -> None:
+        """Evaluate a model and its loss once, by a shallow network: any would do."""
+        device = next(model.parameters()).device
+        batch = pytree.tree_map_only(Tensor, lambda x: x.to(device), self.batch())
+        shallow = ShallowStart(layers=1).applied(model) if self.recipe.solver else None
+        with shallow or nullcontext(), self.accelerator.autocast(), evaluating(model):
+            loss_of(model, self.task, model(batch.inputs), batch.targets, self.accelerator)
 
     def _predict(self, inputs: Any, **options: Any) -> Prediction:
         """Call the model as Accelerate would have it called, if it had wrapped it."""
@@ -232,13 +249,11 @@ class Trainer:
         except ValueError as error:
             raise TrainingError(str(error)) from None
 
-    def _begin(self) -> Beginning:
+    def _begin(self, asked: Initialisation, model: Model) -> Beginning:
         """Fill the recurrent weights as the recipe says, identically on all processes."""
-        asked = self.recipe.initialisation
-        assert asked is not None
         try:
             return asked.apply(
-                self.model, lambda: to_device(self.feed.batch(0).inputs, self.accelerator)
+                model, lambda: to_device(self.feed.batch(0).inputs, self.accelerator)
             )
         except ValueError as error:
             if asked.radius is None:
@@ -371,6 +386,16 @@ class Trainer:
         """Return a micro-batch of the next step: this process's share of the batch, or a part."""
         return self.feed.batch(self.step, self.part.cut(index, self.recipe.accumulate))
 
+    def _drawing(self, what: str, index: int = 0) -> AbstractContextManager[None]:
+        """Key what a block draws for a micro-batch to the step and to the rows of its batch."""
+        rows = self.part.cut(index, self.recipe.accumulate).of(self.recipe.rows)
+        return draws.keyed(f"{what} {self.recipe.seed} {self.step}", rows)
+
+    def _augmented(self, index: int) -> Batch:
+        """Return a micro-batch of the next step, augmented."""
+        with self._drawing("augmentation", index):
+            return self.task.augment(self.batch(index))
+
     def train_step(self, penalised: bool | None = None) -> None:
         """Take one step of the optimiser on the next batch.
 
@@ -389,7 +414,7 @@ class Trainer:
         factor = self.recipe.schedule.factor(self.step - begin, steps)
         for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
-        batches = [self.task.augment(self.batch(k)) for k in range(self.recipe.accumulate)]
+        batches = [self._augmented(k) for k in range(self.recipe.accumulate)]
         (units,) = self._total(sum(self.task.units(batch.targets) for batch in batches))
         # DDP takes the mean over the processes.
         scale = self.accelerator.num_processes / max(units, 1)
@@ -404,7 +429,8 @@ class Trainer:
         if self.audit is not None and not shallow:
             batch, before = to_device(batches[0], self.accelerator), carries[0]
             carry = None if batch.begins else before
-            with self.gathered() if self.audit.due(self.step) else nullcontext():
+            gathered = self.gathered() if self.audit.due(self.step) else nullcontext()
+            with gathered, self._drawing("audit"):
                 self.audit(self.step, partial(self._mean_loss, batch, carry))
         value, added, solutions = 0.0, 0.0, []
         for index, (batch, carry) in enumerate(zip(batches, carries, strict=True)):
@@ -414,6 +440,7 @@ class Trainer:
                 shallow.applied(self.model) if shallow else nullcontext(),
                 self._synchronised(last),
                 nullcontext() if neural is None else neural.applied(self.step),
+                self._drawing("masks", index),
             ):
                 if self.reuse is not None and shallow is None:
                     prediction = self.reuse.predict(batch)
@@ -427,14 +454,15 @@ class Trainer:
                 total = scale * loss
                 value += float(total.detach())
                 if stabiliser is not None:
-                    extra = stabiliser.extra(
-                        self.step,
-                        prediction.solutions,
-                        partial(self._early, prediction, batch, scale),
-                        share=batch.samples * self.accelerator.num_processes / self.recipe.rows,
-                        part=self.part.cut(index, len(batches)),
-                        penalised=penalised,
-                    )
+                    # By a key of their own: the masks are the same without a penalty.
+                    with self._drawing("probes", index):
+                        extra = stabiliser.extra(
+                            self.step,
+                            prediction.solutions,
+                            partial(self._early, prediction, batch, scale),
+                            share=batch.samples * self.accelerator.num_processes / self.recipe.rows,
+                            penalised=penalised,
+                        )
                     if extra is not None:
                         total = total + extra
                         added += float(extra.detach())
@@ -593,7 +621,9 @@ class Trainer:
                     write_weights(folder.weights, state)
 
             if background:
-                self._saving = self._writer.submit(write)
+                writer = ThreadPoolExecutor(1)
+                self._saving = writer.submit(write)
+                writer.shutdown(wait=False)  # the thread ends with its task
             else:
                 write()
 
@@ -634,6 +664,16 @@ class Trainer:
             if saving is not None:
                 saving.result()
 
+    def close(self) -> None:
+        """Wait for a checkpoint that is still being written in the background, as far as it gets.
+
+        For the end of a run that failed: nothing may be written once its folder is unlocked.
+        """
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            with suppress(Exception):  # that of the run counts
+                saving.result(PATIENCE)
+
     def weights(self) -> Mapping[str, Tensor]:
         """Return all parameters and buffers: whole on the main process, whatever on the others.
 
@@ -658,7 +698,9 @@ class Trainer:
                 checkpoints are missing.
             CheckpointError: they are damaged.
         """
-        found = folder.checkpoints.newest(warn)
+        found = folder.checkpoints.newest(
+            warn, part=self.part, gather=lambda each: gather_object([each])
+        )
         if found is None:
             folder.check_untrained()
             return None
@@ -676,7 +718,8 @@ class Trainer:
                 processes, self.part, self.recipe.rows, seed=self.recipe.seed, step=found.step
             )
             before = f"{len(processes)} process{'es' * (len(processes) > 1)}"
-            self.notes = [f"Saved by {before}, continued by {count}: {'; '.join(notes)}"]
+            again = ": " + "; ".join(notes) if notes else ""
+            self.notes = [f"Saved by {before}, continued by {count}{again}"]
         try:
             self._fill(found)
             if self.accelerator.scaler is not None:

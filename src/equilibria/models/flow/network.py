@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
+from equilibria import draws
 from equilibria.models.base import EquilibriumModel, Model, Prediction
 from equilibria.models.flow.attention import ContextAttention
 from equilibria.models.flow.cell import Operands, State, UpdateCell
@@ -149,11 +150,12 @@ class DEQFlow(EquilibriumModel):
         if not (self.training and self.config.start_noise):
             return hidden, flow
         far = self.config.start_noise / STRIDE
-        chosen = (torch.arange(len(flow), device=flow.device) % 2 == 1)[:, None, None, None]
-        everywhere = torch.randn(*flow.shape[:2], 1, 1, device=flow.device, dtype=flow.dtype)
-        noise = far * (everywhere + torch.randn_like(flow))
+        chosen = (draws.rows(len(flow), flow.device) % 2 == 1)[:, None, None, None]
+        everywhere = draws.for_samples(flow.new_empty(*flow.shape[:2], 1, 1), Tensor.normal_)
+        noise = far * (everywhere + draws.for_samples(torch.empty_like(flow), Tensor.normal_))
+        anything = draws.for_samples(torch.empty_like(hidden), Tensor.uniform_)
         return (
-            torch.where(chosen, 2 * torch.rand_like(hidden) - 1, hidden),
+            torch.where(chosen, 2 * anything - 1, hidden),
             torch.where(chosen, noise, flow),
         )
 

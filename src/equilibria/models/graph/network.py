@@ -16,7 +16,8 @@ from equilibria.models.base import ClassifierConfig, EquilibriumModel, Model, Pr
 from equilibria.models.checks import check_positive, check_share
 from equilibria.models.graph.constraint import constrain_
 from equilibria.models.graph.implicit import ImplicitGraphLayer
-from equilibria.nn import DEQ
+from equilibria.nn import DEQ, VariationalDropout
+from equilibria.nn.dropout import dropout
 from equilibria.solve import Solution
 
 __all__ = ["GraphConfig", "GraphNetwork", "Level", "NodeEquilibrium", "StackConfig"]
@@ -134,7 +135,7 @@ class _Read(nn.Module):
             self.head = nn.Sequential(
                 nn.Linear(width, width),
                 nn.ReLU(),
-                nn.Dropout(config.dropout),
+                VariationalDropout(config.dropout),
                 nn.Linear(width, classes),
             )
         elif config.readout == "linear":
@@ -155,7 +156,7 @@ class _Read(nn.Module):
             z = z / torch.where(unit > 0, z.norm(dim=1, keepdim=True), 1.0)
         if config.level == "node":
             drop = config.dropout if config.readout == "linear" else 0.0
-            return self.head(nn.functional.dropout(z, drop, self.training))
+            return self.head(dropout(z, drop, self.training))
         if batch is None:
             batch = torch.zeros(len(z), dtype=torch.int64, device=z.device)
         sizes = batch.bincount()
@@ -171,7 +172,7 @@ def _features(inputs: Any, config: GraphConfig, like: Tensor, training: bool) ->
             f"{type(inputs).__name__}"
         )
     x, edge_index, weight, batch = inputs
-    x = nn.functional.dropout(x.to(like.dtype), config.feature_dropout, training)
+    x = dropout(x.to(like.dtype), config.feature_dropout, training)
     return x, edge_index, None if weight is None else weight.to(like.dtype), batch
 
 
@@ -216,7 +217,7 @@ class GraphNetwork(Model):
                 z = z if last else nn.functional.elu(z)
             elif getattr(layer, "affine", False) and not (last and self.config.readout == "last"):
                 z = z.relu()
-                z = z if last else nn.functional.dropout(z, self.config.dropout, self.training)
+                z = z if last else dropout(z, self.config.dropout, self.training)
         return Prediction(self.read(z, graph[2]), tuple(solutions))
 
     @override

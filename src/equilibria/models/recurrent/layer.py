@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from equilibria.models.recurrent.cell import Cell, CellOptions, State, Sweep
+from equilibria.nn.dropout import dropout as dropped
 from equilibria.solve import Solution
 
 __all__ = ["Recurrent"]
@@ -82,7 +83,7 @@ class Recurrent(nn.Module):
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.batch_first, self.bidirectional = batch_first, bidirectional
         self.directions = 2 if bidirectional else 1
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = dropout
         widths = (input_size, *[hidden_size * self.directions] * (num_layers - 1))
         self.cells = nn.ModuleList(
             self.cell_options.build(width, hidden_size, bias, **(layer or {}))
@@ -229,7 +230,7 @@ class Recurrent(nn.Module):
         solutions: list[Solution] = []
         for place in range(self.num_layers):
             sides: list[Tensor] = []
-            x = self.dropout(x) if place else x
+            x = dropped(x, self.dropout, self.training, axis=1) if place else x
             for side in range(self.directions):
                 index = place * self.directions + side
                 entered = _reversed(x, lengths) if side else x

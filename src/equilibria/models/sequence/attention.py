@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from equilibria import draws
 from equilibria.nn import VariationalDropout
 from equilibria.nn.init import Maps
 
@@ -80,7 +81,9 @@ class RelativeAttention(nn.Module):
         distances = torch.arange(span - 1, -1, -1, device=u.device, dtype=torch.float32)
         sines = sinusoids(distances, self.width).to(u.dtype)
         if self.training and self.position_dropout:
-            sines = sines * F.dropout(sines.new_ones(self.width), self.position_dropout)
+            drop = self.position_dropout
+            mask = draws.for_batch(sines.new_empty(self.width), draws.kept(drop))
+            sines = sines * mask / (1 - drop)
         table = self.positions(sines).view(span, self.heads, self.head_width).permute(1, 2, 0)
         table = F.pad(table, (1, 0)) / math.sqrt(self.head_width)
         difference = (self.position_bias - self.content_bias).to(table.dtype)

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from equilibria import draws
+
 __all__ = ["Lexicon"]
 
 
@@ -122,8 +124,8 @@ class Lexicon(nn.Module):
             )
             x = torch.cat(pieces).index_select(0, back)
         if self.training and self.dropout:
-            keep = x.new_empty(self.vocabulary).bernoulli_(1 - self.dropout) / (1 - self.dropout)
-            x = x * keep[flat, None]
+            mask = draws.for_batch(x.new_empty(self.vocabulary), draws.kept(self.dropout))
+            x = x * (mask / (1 - self.dropout))[flat, None]
         return (x * self.scale).reshape(*tokens.shape, self.width)
 
     def losses(self, features: Tensor, targets: Tensor) -> Tensor:

@@ -27,8 +27,8 @@ class GMRES(CyclicSolver):
     Converges for any nonsingular I - A when `restart` spans the space, also where the spectral
     radius of A is above 1. The basis is orthonormal to a few units of rounding.
 
-    History: `restart` + 1 vectors of the size of u at most, and no more than twice as many as there
-    were products. Source: Saad and Schultz 1986.
+    History: vectors of the size of u, one a product and one more, up to `restart` + 1, in room that
+    doubles until it has reached that or what `max_evals` allows. Source: Saad and Schultz 1986.
 
     Attributes:
         restart: products in a cycle, >= 1.
@@ -48,7 +48,7 @@ class GMRES(CyclicSolver):
         limit = min(self.restart, int(torch.where(active, budget, 0).max()))
         tight = bool((active & (budget < limit)).any())
         test = _Tolerance(goal, start)
-        basis = Krylov(start.residual, test.size, self.restart)
+        basis = Krylov(start.residual, test.size, limit)
         # After each product: who goes on, and whose newest vector is not orthogonal yet.
         flags = torch.zeros(limit, 2, *active.shape, dtype=torch.bool, device=active.device)
         going = active

@@ -6,13 +6,12 @@ import torch
 from torch import Tensor
 
 from equilibria.solve import linalg
-from equilibria.solve.rows import Rows, sum_of
+from equilibria.solve.rows import Rows, room, sum_of
 
 # A vector that was more than so many times as long before its projection on the others was taken
 # off is made orthogonal once more: else one pass has left it so to a few units of rounding.
 # Source: Daniel, Gragg, Kaufman and Stewart 1976.
 CANCELLATION = 2.0
-FIRST_ROOM = 8
 
 
 class Krylov:
@@ -29,9 +28,10 @@ class Krylov:
     solution. It is A v_k that is orthogonalised, and not B v_k, because it lies further from v_k
     where A is small: little is lost by cancellation.
 
-    The vectors lie in one buffer a leaf, `(samples, vectors, entries)`, which grows by doubling;
-    the coordinates are at the end of the first leaf's rows. For speed alone, rows are padded to
-    whole cache lines: those of a power of two would otherwise begin at other alignments.
+    The vectors lie in one buffer a leaf, `(samples, vectors, entries)`, which grows by doubling
+    up to the limit; the coordinates are at the end of the first leaf's rows. For speed alone, rows
+    are padded to whole cache lines: those of a power of two would otherwise begin at other
+    alignments.
 
     Args:
         residual: r.
@@ -51,7 +51,7 @@ class Krylov:
         self.buffers: Rows = []
         self._like = residual
         self.eps = torch.finfo(size.dtype).eps
-        self._grow(min(FIRST_ROOM, limit + 1))
+        self._grow(room(1, limit + 1))
         column = size.clamp_min(torch.finfo(size.dtype).tiny).unsqueeze(1)
         for buffer, row, width in zip(self.buffers, residual, self.widths, strict=True):
             torch.div(row, column, out=buffer[:, 0, :width])
@@ -76,7 +76,7 @@ class Krylov:
         """
         last = self.length - 1
         if self.length == self.buffers[0].shape[1]:
-            self._grow(min(2 * self.length, self.limit + 1))
+            self._grow(room(self.length + 1, self.limit + 1))
         for work, row, width in zip(self._work, image, self.widths, strict=True):
             work[:, 0, :width] = row
         # A v = v - B v, and the coordinates say so.
@@ -155,14 +155,14 @@ class Krylov:
             ]
         ).all(dim=0)
 
-    def _grow(self, room: int) -> None:
+    def _grow(self, vectors: int) -> None:
         first = self._like[0]
-        extra = _whole_lines(room, first)
+        extra = _whole_lines(vectors, first)
         grown: Rows = []
         for leaf, (row, width, line) in enumerate(
             zip(self._like, self.widths, self.lines, strict=True)
         ):
-            new = row.new_empty(row.shape[0], room, line + (extra if leaf == 0 else 0))
+            new = row.new_empty(row.shape[0], vectors, line + (extra if leaf == 0 else 0))
             new[:, :, width:] = 0
             if self.buffers:
                 old = self.buffers[leaf]
@@ -172,7 +172,7 @@ class Krylov:
         if self.length > 1:
             self.total = torch.nn.functional.pad(self.total, (0, extra - self.total.shape[1]))
         self._work = [buffer.new_zeros(buffer.shape[0], 1, buffer.shape[2]) for buffer in grown]
-        self._units = torch.eye(room, extra, dtype=first.dtype, device=first.device).roll(1, 1)
+        self._units = torch.eye(vectors, extra, dtype=first.dtype, device=first.device).roll(1, 1)
 
 
 def _whole_lines(count: int, like: Tensor) -> int:

@@ -113,9 +113,9 @@ class AndersonStepper(Stepper):
     def __init__(self, solver: Acceleration, tracked: bool) -> None:
         self.solver = solver
         self.tracked = tracked
-        capacity = None if solver.history is None else solver.history + ROOM
-        self.residuals = Memory(capacity, tracked)  # g_k, g_{k-1}, then the dg_j
-        self.moves = Memory(solver.history, tracked)  # dz_j + beta dg_j
+        differences = solver.history or solver.max_evals
+        self.residuals = Memory(differences + ROOM, tracked)  # g_k, g_{k-1}, then the dg_j
+        self.moves = Memory(differences, tracked)  # dz_j + beta dg_j
         self.gram: Tensor | None = None  # of the dg_j, its diagonal times 1 + ridge
         self.waiting: list[int] = []  # differences whose row of the Gram matrix is missing
         self.base: Rows | None = None  # the last f where beta is 1, else the last z

@@ -77,7 +77,9 @@ class _Auto(Stepper):
 
     def __init__(self, solver: Auto, tracked: bool, jacobian: Jacobian | None) -> None:
         self.solver = solver
-        self.anderson = AndersonStepper(Anderson(history=solver.history), tracked)
+        self.anderson = AndersonStepper(
+            Anderson(history=solver.history, max_evals=solver.max_evals), tracked
+        )
         self.newton: NewtonStepper | None = None
         if jacobian is not None:
             method = NewtonKrylov(max_evals=solver.max_evals, linear=solver.linear)

@@ -35,8 +35,8 @@ class Broyden(Solver):
     the restart would take the same path again. Writing over the oldest update instead, as is often
     done, leaves a matrix that satisfies no secant equation, and diverges.
 
-    History: one vector of the size of z an evaluation, up to `memory`, and one more; a small square
-    matrix of that length.
+    History: one vector of the size of z an evaluation, up to `memory` and one more, in room that
+    doubles until it has reached that or `max_evals`; a small square matrix of that length.
 
     Attributes:
         memory: steps kept before a restart; None keeps all and never restarts.
@@ -57,7 +57,7 @@ class Broyden(Solver):
 
     @override
     def start(self, tracked: bool, jacobian: object = None) -> Stepper:
-        return _Broyden(self.memory, tracked)
+        return _Broyden(self.memory, self.max_evals, tracked)
 
 
 class _Broyden(Stepper):
@@ -71,11 +71,12 @@ class _Broyden(Stepper):
     R is kept one row lower, below a row of zeros, so that s_j . s_{i+1} and d need no shifting.
     """
 
-    def __init__(self, memory: int | None, tracked: bool) -> None:
+    def __init__(self, memory: int | None, max_evals: int, tracked: bool) -> None:
         self.memory = memory
         self.tracked = tracked
         # The steps, and the newest residual in the slot where the next step will be.
-        self.steps = Memory(None if memory is None else memory + 1, tracked)
+        self.most = max_evals if memory is None else min(memory + 1, max_evals)
+        self.steps = Memory(self.most, tracked)
         self.count = 0
         self.matrix = torch.empty(0)  # R, one row lower
         self.before: Tensor | None = None  # the best residual's size at the restart before
@@ -146,9 +147,9 @@ class _Broyden(Stepper):
             self.matrix = torch.cat([known, row / square], dim=1)
             return
         if k == 1 or k >= self.matrix.shape[1]:
-            room = max(ROOM, 2 * k)
+            length = min(max(ROOM, 2 * k), self.most)
             # The 1 of every row is in its place before the row is.
-            grown = newest.new_zeros(newest.shape[0], room, room)
+            grown = newest.new_zeros(newest.shape[0], length, length)
             grown.diagonal(offset=-1, dim1=1, dim2=2).fill_(1.0)
             if k > 1:
                 grown[:, :k, :k] = self.matrix[:, :k, :k]

@@ -1,0 +1,110 @@
+"""Random numbers that belong to a sample, however a batch is split between processes.
+
+Training names the batch that it draws for, with `keyed`, and which of its rows are here. What a
+module or a task then draws with `for_samples` depends on the key, the number of the row in the
+whole batch, and how many draws came before: it is the same on one process and on a hundred, with
+and without micro-batches. Outside `keyed` all draws come from torch's global generator.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import torch
+from torch import Generator, Tensor
+
+__all__ = ["Fill", "for_batch", "for_samples", "kept", "keyed", "rows"]
+
+
+class Fill(Protocol):
+    """Fills a tensor in place with random numbers, such as `Tensor.normal_`."""
+
+    def __call__(self, out: Tensor, /, *, generator: Generator | None) -> object: ...
+
+
+@dataclass
+class _Key:
+    """Whose numbers the running thread draws."""
+
+    name: str
+    rows: range
+    count: int = 0
+    """Draws so far."""
+
+    def seed(self, row: int | str) -> int:
+        text = f"{self.name}/{self.count}/{row}".encode()
+        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 1
+
+
+_active: ContextVar[_Key | None] = ContextVar("equilibria_draws", default=None)
+
+
+@contextmanager
+def keyed(name: str, of: slice) -> Iterator[None]:
+    """Key the draws of a block, in this thread, to the rows of a batch.
+
+    Args:
+        name: of the batch and the purpose, for example the seed, the step and "dropout"; a second
+            block of the same name draws the same numbers.
+        of: the rows of the whole batch that are here.
+    """
+    token = _active.set(_Key(name, range(of.start, of.stop)))
+    try:
+        yield
+    finally:
+        _active.reset(token)
+
+
+def for_samples(out: Tensor, fill: Fill, *, axis: int = 0) -> Tensor:
+    """Fill a tensor in place, each sample with random numbers of its own, and return it.
+
+    Args:
+        out: its size along `axis` is the number of samples or, where each sample has several
+            consecutive entries, a multiple of it. A batch whose samples are of different sizes, as
+            of graphs, gets numbers that are keyed to its first row alone.
+        fill: what is drawn.
+        axis: along which samples are counted.
+    """
+    key = _active.get()
+    if key is None:
+        fill(out, generator=None)
+        return out
+    generator, count = Generator(out.device), len(key.rows)
+    if count and out.shape[axis] % count == 0:
+        pieces = out.unflatten(axis, (count, -1)).movedim(axis, 0)
+        for place, row in enumerate(key.rows):
+            fill(pieces[place], generator=generator.manual_seed(key.seed(row)))
+    else:
+        fill(out, generator=generator.manual_seed(key.seed(key.rows.start)))
+    key.count += 1
+    return out
+
+
+def for_batch(out: Tensor, fill: Fill) -> Tensor:
+    """Fill a tensor in place with random numbers that all samples of a batch share; return it."""
+    key = _active.get()
+    if key is None:
+        fill(out, generator=None)
+    else:
+        fill(out, generator=Generator(out.device).manual_seed(key.seed("batch")))
+        key.count += 1
+    return out
+
+
+def rows(count: int, device: torch.device | None = None) -> Tensor:
+    """Return (count,) int64, the numbers of `count` samples in the whole batch; from 0 outside
+    `keyed`, and where so many are not its rows."""
+    key = _active.get()
+    first = key.rows.start if key is not None and len(key.rows) == count else 0
+    return torch.arange(first, first + count, device=device)
+
+
+def kept(drop: float) -> Fill:
+    """Return what fills with 1 with probability 1 - `drop`, else with 0."""
+    return partial(Tensor.bernoulli_, p=1 - drop)

@@ -1,0 +1,129 @@
+"""What training draws at random is the same on any number of processes and micro-batches."""
+
+import copy
+
+import pytest
+import test_flow_tasks
+import texts
+import torch
+from safetensors.torch import load_file, save_file
+from several import several
+
+from equilibria.train import recipe as recipes
+from equilibria.train.evaluation import accelerator
+from equilibria.train.trainer import Trainer
+
+TIGHT = {
+    "solver": {"name": "Anderson", "rtol": 1e-6, "max_evals": 80},
+    "adjoint": {"name": "Implicit", "linear": {"name": "GMRES", "rtol": 1e-6}},
+    "regulariser": {"name": "JacobianPenalty", "gamma": 0.2},
+    "pretrain": None,
+    "optimiser": {"name": "SGD", "lr": 0.05, "momentum": 0.0},
+    "clip": None,
+    "precision": "float32",
+}
+
+
+def transformer(place):
+    """Dropout of words, features, positions and attention, a penalty and a correction."""
+    tree = copy.deepcopy(texts.LANGUAGE)
+    tree["task"]["file"] = str(place / "text.txt")
+    tree["model"] |= {"attention_dropout": 0.1, "input_dropout": 0.1}
+    return tree | TIGHT | {"correction": {"name": "FixedPointCorrection"}}
+
+
+def trellis(place):
+    """Dropout of hidden features and of weights."""
+    tree = transformer(place)
+    del tree["correction"]
+    tree["model"] = {"name": "deq-trellisnet", "width": 8, "hidden": 6, "scale": 0.3}
+    tree["model"] |= {"hidden_dropout": 0.2, "weight_dropout": 0.2}
+    return tree
+
+
+def images(_):
+    """Crops, shifts and mirroring, and a penalty."""
+    task = {"name": "image_classification", "data": "digits", "shift": 1, "flip": True, "crop": 0.6}
+    model = {"name": "dense", "width": 16}
+    return {"task": task, "model": model, "batch_size": 64, "epochs": 1} | TIGHT
+
+
+def recurrent(_):
+    """Dropout between the layers of a network that runs over time."""
+    return {
+        "task": {"name": "adding", "length": 12},
+        "model": {"name": "recurrent", "hidden": 8, "layers": 2, "dropout": 0.5},
+        "optimiser": TIGHT["optimiser"],
+        "batch_size": 8,
+        "epochs": 1,
+    }
+
+
+def flow(_):
+    """Solves that begin anywhere."""
+    tree = copy.deepcopy(test_flow_tasks.TREE)
+    tree["model"]["start_noise"] = 2.0
+    return tree | {"adjoint": {"name": "Phantom", "steps": 1}, "optimiser": TIGHT["optimiser"]}
+
+
+CASES = {
+    "transformer": transformer,
+    "trellis": trellis,
+    "images": images,
+    "recurrent": recurrent,
+    "flow": flow,
+}
+
+
+def trained(tree, *options, steps=3):
+    """Return the weights after three steps."""
+    recipe = recipes.parse(tree, options)
+    trainer = Trainer(recipe, recipe.task.load(), accelerator(recipe.precision, "cpu"))
+    for _ in range(steps):
+        trainer.train_step()
+    return {name: each.detach().clone() for name, each in trainer.model.state_dict().items()}
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    texts.write(tmp_path / "text.txt")
+    return tmp_path
+
+
+def same(found, wanted, start):
+    """Compare changes since the start."""
+    for name, value in wanted.items():
+        if value.is_floating_point():
+            size = float((value - start[name]).abs().max())
+            torch.testing.assert_close(found[name], value, rtol=0, atol=1e-3 * size + 1e-7)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_micro_batches_draw_what_the_whole_batch_draws(place, case):
+    tree = CASES[case](place)
+    start, whole = trained(tree, steps=0), trained(tree)
+    for count in (2, 4):
+        same(trained(tree, f"--accumulate={count}"), whole, start)
+    other = trained(tree, "--seed=1")
+    with pytest.raises(AssertionError):  # so that the comparison means something
+        same(
+            {k: start[k] + other[k] - trained(tree, "--seed=1", steps=0)[k] for k in start},
+            whole,
+            start,
+        )
+
+
+def work(rank, place, cases):
+    for case in cases:
+        found = trained(CASES[case](place))
+        if rank == 0:
+            save_file(found, place / f"{case}.safetensors")
+
+
+def test_two_processes_draw_what_one_draws(place):
+    several(work, 2, place, tuple(CASES))
+    for case, build in CASES.items():
+        tree = build(place)
+        start, whole = trained(tree, steps=0), trained(tree)
+        same(load_file(place / f"{case}.safetensors"), whole, start)
