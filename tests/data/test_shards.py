@@ -210,7 +210,7 @@ def test_images_that_differ_need_a_size_or_channels(tmp_path):
     survey(tmp_path, {"train": [path], "test": [path]})
     with pytest.raises(DataError, match=r"not all RGB or all grey \(2 of mode RGB, 2 of mode L\)"):
         load(tmp_path, size=8)
-    with pytest.raises(DataError, match="differ in size: .*--task.size 64"):
+    with pytest.raises(DataError, match=r"differ in size: .*--task.size 64"):
         load(tmp_path, channels=3)
     images, _ = load(tmp_path, size=6, channels=1).splits["train"][:2]
     assert images.shape == (2, 1, 6, 6)
@@ -242,11 +242,11 @@ def test_an_image_that_has_changed_is_named(tmp_path):
         images[0:7]
     bad[2] = ("00002", {"png": picture(2, side=9), "cls": b"0"})
     write(tmp_path / "train-000.tar", bad)
-    with pytest.raises(DataError, match="00002 in .* has 9 x 9 pixels: expected 8 x 8"):
+    with pytest.raises(DataError, match=r"00002 in .* has 9 x 9 pixels: expected 8 x 8"):
         load(tmp_path).splits["train"][0:7]
     bad[2] = ("00002", {"png": picture(2), "cls": b"2"})
     write(tmp_path / "train-000.tar", bad)
-    with pytest.raises(DataError, match="00002 in .* has the class 2: expected 0 to 1"):
+    with pytest.raises(DataError, match=r"00002 in .* has the class 2: expected 0 to 1"):
         load(tmp_path).splits["train"][0:7]
     write(tmp_path / "train-000.tar", bad[:5])
     with pytest.raises(DataError, match="has 5 samples and its index says 7: make the index anew"):

@@ -81,9 +81,13 @@ def checked(given: int | str, name: str, labels: Sequence[str], places: Mapping[
     """
     number = places.get(given, -1) if isinstance(given, str) else given
     if not 0 <= number < len(labels):
-        expected = f"0 to {len(labels) - 1}, or one of {len(labels)} names" if labels else "0 or more"
-        ends = f", {labels[0]!r} to {labels[-1]!r}" if labels else ""
-        raise DataError(f"{name} has the class {given!r}: expected {expected}{ends}")
+        expected = "a number from 0 or a name"
+        if labels:
+            expected = (
+                f"0 to {len(labels) - 1}, or one of {len(labels)} names, {labels[0]!r} to "
+                f"{labels[-1]!r}"
+            )
+        raise DataError(f"{name} has the class {given!r}: expected {expected}")
     return number
 
 
