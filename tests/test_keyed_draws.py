@@ -106,3 +106,17 @@ def test_masks_of_neighbouring_rows_and_steps_are_independent():
     centred = kept - 0.75
     for pairs in (centred[1:] * centred[:-1], centred[:, 1:] * centred[:, :-1]):
         assert abs(float(pairs.mean())) < 4 * 0.75 * 0.25 / pairs.numel() ** 0.5
+
+
+def test_a_fork_leaves_the_draws_that_follow_alone():
+    with draws.keyed("step", slice(0, 3)):
+        draws.for_samples(torch.empty(3, 2), Tensor.normal_)
+        found = []
+        for _ in range(2):
+            with draws.forked():
+                found.append([draws.for_samples(torch.empty(3), Tensor.normal_) for _ in range(2)])
+        after = draws.for_samples(torch.empty(3), Tensor.normal_)
+    assert torch.equal(found[0][0], after) and not torch.equal(found[0][1], after)
+    assert all(map(torch.equal, *found))
+    with draws.forked():
+        draws.for_batch(torch.empty(3), Tensor.normal_)

@@ -19,7 +19,7 @@ from typing import Protocol
 import torch
 from torch import Generator, Tensor
 
-__all__ = ["Fill", "for_batch", "for_samples", "kept", "keyed", "rows"]
+__all__ = ["Fill", "for_batch", "for_samples", "forked", "kept", "keyed", "rows"]
 
 
 class Fill(Protocol):
@@ -59,6 +59,22 @@ def keyed(name: str, of: slice) -> Iterator[None]:
         yield
     finally:
         _active.reset(token)
+
+
+@contextmanager
+def forked() -> Iterator[None]:
+    """Let the draws after a block be those that would have come without it.
+
+    Two such blocks, one after the other, draw the same numbers. What `torch.random.fork_rng` is to
+    torch's generators, this is to the key of the running thread; without a key it does nothing.
+    """
+    key = _active.get()
+    count = 0 if key is None else key.count
+    try:
+        yield
+    finally:
+        if key is not None:
+            key.count = count
 
 
 def for_samples(out: Tensor, fill: Fill, *, axis: int = 0) -> Tensor:

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import equilibria as eq
+from equilibria import draws
+from equilibria.nn import VariationalDropout
 from equilibria.nn.deq import Methods, chosen
 from equilibria.stability import AdjointAudit
 
@@ -102,6 +104,31 @@ def test_random_numbers_and_buffers_are_as_if_nobody_had_measured() -> None:
     assert torch.equal(torch.rand(4), expected)
     assert int(module.calls) == 0
     assert all(p.grad is None for p in module.parameters())
+
+
+class Dropped(Noisy):
+    """The same with masks that are keyed to samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = VariationalDropout(0.5)
+
+
+def test_all_gradients_are_of_the_same_masks() -> None:
+    module, seen = Dropped().train(), []
+
+    def loss() -> Tensor:
+        value = module(x()).square().sum()
+        seen.append(float(value.detach()))
+        return value
+
+    with draws.keyed("step", slice(0, 5)):
+        found = AdjointAudit(module)(0, loss)
+        after = draws.for_samples(torch.empty(5, 2), Tensor.normal_)
+    with draws.keyed("step", slice(0, 5)):
+        assert torch.equal(draws.for_samples(torch.empty(5, 2), Tensor.normal_), after)
+    assert found is not None and found.cosine >= 0.95
+    assert len(seen) >= 2 and seen == pytest.approx([seen[0]] * len(seen))
 
 
 def test_all_processes_act_on_the_cosine_that_they_agree_on() -> None:

@@ -330,3 +330,16 @@ def test_training_on_it_lowers_the_spectral_radius() -> None:
             eq.stability.spectral_radius(c, eq.DEQ(c)(x).value, x).mean() for c in (before, cell)
         ]
     assert radii[1] < 0.5 * radii[0]
+
+
+@pytest.mark.parametrize("randomness", ["same", "different"])
+def test_vmap_draws_probes_as_it_is_told(randomness: str) -> None:
+    layer = eq.DEQ(Tanh(), **TIGHT)
+
+    def penalty(x: Tensor) -> Tensor:
+        return jacobian_penalty(layer(x))
+
+    torch.manual_seed(0)
+    twice = normal(BATCH, WIDTH).expand(2, -1, -1)
+    found = torch.func.vmap(penalty, randomness=randomness)(twice)
+    assert torch.allclose(found[0], found[1], rtol=1e-9) == (randomness == "same")

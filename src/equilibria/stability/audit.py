@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from equilibria import draws
 from equilibria.nn import DEQ, using
 from equilibria.nn.frozen import module_of
 from equilibria.nn.using import layers
@@ -143,7 +144,11 @@ class AdjointAudit:
             )
         buffers = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
         devices = sorted({p.device.index for p in parameters if p.device.type == "cuda"})
-        with torch.random.fork_rng(devices), warnings.catch_warnings(), torch.enable_grad():
+        with ExitStack() as around:
+            around.enter_context(torch.random.fork_rng(devices))
+            around.enter_context(draws.forked())  # all gradients are of one loss, mask for mask
+            around.enter_context(warnings.catch_warnings())
+            around.enter_context(torch.enable_grad())
             warnings.simplefilter("ignore", SolveWarning)  # training counts how its solves end
             with ExitStack() as methods:
                 for layer in self.layers:  # others in the module keep their own

@@ -45,7 +45,8 @@ def jacobian_penalty(
         sol: a solution found with gradients enabled. What an inexact solve found, or an inexact
             adjoint says of z*, holds for the penalty as well.
         samples: M, probes for each sample of the batch; 1 does for batches of usual sizes.
-        generator: of the probes, on the device of the state; None for torch's global one.
+        generator: of the probes, on the device of the state. None: each sample has probes of its
+            own in training, see `draws`; elsewhere, and under `torch.func`, torch's global one.
 
     Returns:
         A scalar in the state's dtype.
@@ -125,7 +126,8 @@ def _products(
 
 
 def _noise(like: Tensor, generator: torch.Generator | None) -> Tensor:
-    noise = torch.empty(like.shape, dtype=like.dtype, device=like.device)
-    if generator is not None:
-        return noise.normal_(generator=generator)
-    return draws.for_samples(noise, Tensor.normal_)
+    options: Any = {"dtype": like.dtype, "device": like.device}
+    # Under vmap, where each of its samples has probes of its own, nothing can be filled in place.
+    if generator is not None or private.transform_active():
+        return torch.randn(like.shape, generator=generator, **options)
+    return draws.for_samples(torch.empty(like.shape, **options), Tensor.normal_)
