@@ -328,7 +328,7 @@ def begun(recipe: recipes.Recipe, path: Path, log: Path) -> list[int]:
     ]
 
 
-def launched(pid: int, seconds: float = 30.0) -> None:
+def launched(pid: int, seconds: float = 10.0) -> None:
     """Wait for a child as torchrun does for those that are left when one has died.
 
     One that has yet to meet the other would wait for half an hour.
@@ -342,15 +342,26 @@ def launched(pid: int, seconds: float = 30.0) -> None:
     os.waitpid(pid, 0)
 
 
-def kill_shares(place: Path, kills: int, seed: int) -> list[str]:
-    """Kill one of two processes at random times, in saves too, in the background every other time;
-    return what went wrong."""
+def begun_saves(path: Path) -> set[Path]:
+    """Return the checkpoints that are being written, or were when their writers died."""
+    return set(path.glob("checkpoints/.*.tmp"))
 
+
+def at_save(path: Path, after: float, until: float) -> None:
+    """Wait until a checkpoint begins to be written after a time, or until another time."""
+    before = begun_saves(path)
+    while (now := time.monotonic()) < until and not (now > after and begun_saves(path) - before):
+        time.sleep(0.0005)
+
+
+def kill_shares(place: Path, kills: int, seed: int) -> list[str]:
+    """Kill one of two processes, or both, at random times and in saves, in the background every
+    other run; return what went wrong."""
     from equilibria.train import sharding, shares
 
     assert shares and sharding  # loaded, so that the children start at once
-    draw, wrong, done, saving = random.Random(seed), [], 0, 0
-    number, log, wholes = 0, place / "log", {}
+    draw, wrong, done, number, log = random.Random(seed), [], 0, 0, place / "log"
+    wholes, inside, unread, differ = {}, 0, 0, 0
     for background in ("false", "true"):
         recipe = recipes.load("digits", [*SHARES, "--checkpoint.async", background])
         preload(replace(recipe, parallel="ddp"))
@@ -364,24 +375,38 @@ def kill_shares(place: Path, kills: int, seed: int) -> list[str]:
         path, number = place / f"run-{number}", number + 1
         for _ in range(draw.randint(1, 4)):
             pids = begun(recipe, path, log)
-            time.sleep(draw.uniform(0, seconds))
-            os.kill(victim := draw.choice(pids), signal.SIGKILL)
-            done += ended(victim) == -signal.SIGKILL
-            launched(next(pid for pid in pids if pid != victim))
-            saving += any(path.rglob("*.tmp"))
+            start, before = time.monotonic(), begun_saves(path)
+            after = start + draw.uniform(0, seconds)
+            if draw.random() < 0.5:
+                at_save(path, after, start + 1.5 * seconds)
+                after = time.monotonic() + draw.uniform(0, 0.005)
+            time.sleep(max(0.0, after - time.monotonic()))
+            victims = draw.choice((pids[:1], pids[1:], pids))
+            amid = bool(begun_saves(path) - before)
+            for victim in victims:
+                os.kill(victim, signal.SIGKILL)
+            statuses = [ended(victim) for victim in victims]
+            killed = -signal.SIGKILL in statuses
+            done, inside = done + killed, inside + (killed and amid)
+            for pid in set(pids) - set(victims):
+                launched(pid)
         statuses = [ended(pid) for pid in begun(recipe, path, log)]
         said = [each.read_text() for each in place.glob("log-*")]
         problem = f"resuming ended with {statuses}: {said}" if any(statuses) else ""
-        if problem := problem or compared(path, whole):
+        unread += bool(problem)
+        if not problem and (problem := compared(path, whole)):
+            differ += 1
+        if problem:
             wrong.append(f"{path.name}: {problem}")
         else:
             shutil.rmtree(path)
         for each in place.glob("log-*"):
             each.unlink()
-    print(
-        f"{done} kills of {number} runs in shares, {saving} of them in a save: {len(wrong)} went "
-        "wrong"
-    )
+        print(
+            f"{done} kills of {number} runs in shares, {inside} of them in a save: {unread} runs "
+            f"not resumed, {differ} with another result",
+            flush=True,
+        )
     return wrong
 
 
