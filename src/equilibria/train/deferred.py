@@ -8,29 +8,31 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed
+from torch.utils import _pytree as pytree
 
 from equilibria.models import Model
 
-__all__ = ["fill", "share_of", "without_data"]
+__all__ = ["broadcast", "fill", "share_of", "without_data"]
 
 
 def without_data(empty: Callable[[], Model]) -> Model:
     """Return a model with its parameters and buffers on the meta device, where they have no data.
 
     A constructor that reads the values of tensors, or that keeps one which is neither parameter nor
-    buffer, runs on the CPU instead.
+    buffer (in an attribute, or in a list, tuple or dictionary), runs on the CPU instead.
     """
     try:
         with torch.device("meta"):
             model = empty()
-    except (RuntimeError, NotImplementedError) as error:
+    except Exception as error:  # numpy() raises a TypeError; what is no fault of meta returns below
         reason = " ".join(str(error).split())[:200]
     else:
         plain = [
             f"{path}.{name}" if path else name
             for path, module in model.named_modules()
             for name, value in vars(module).items()
-            if isinstance(value, Tensor) and value.is_meta
+            if name not in ("_parameters", "_buffers", "_modules")
+            and any(isinstance(x, Tensor) and x.is_meta for x in pytree.tree_leaves(value))
         ]
         if not plain:
             return model
@@ -46,19 +48,31 @@ def without_data(empty: Callable[[], Model]) -> Model:
 def fill(model: Model, whole: Model | None, device: torch.device) -> None:
     """Give a sharded model without data the values of the first process's whole model."""
     model.to_empty(device=device)
-    values = {} if whole is None else dict(_tensors(whole))
+    # By every name: a buffer that two modules share is one in `whole`, and by now two in `model`.
+    values = {} if whole is None else dict(_tensors(whole, remove_duplicate=False))
     for name, target in _tensors(model):
         value = torch.empty(target.shape, dtype=target.dtype, device=device)
-        if name in values:
+        if whole is not None:
             value.copy_(values[name])
-        distributed.broadcast(value, 0)
+        broadcast(value)
         target.copy_(share_of(value, target) if hasattr(target, "device_mesh") else value)
 
 
-def _tensors(model: Model) -> Iterator[tuple[str, Tensor]]:
-    """Yield parameters and buffers by name, each of them once."""
-    yield from model.named_parameters()
-    yield from model.named_buffers()
+def broadcast(tensor: Tensor) -> None:
+    """Give a tensor the values that it has on the first process.
+
+    As bytes: no backend takes all types, such as int16 and complex numbers.
+    """
+    sent = tensor.contiguous()
+    distributed.broadcast(sent.view(-1).view(torch.uint8), 0)
+    if sent is not tensor:
+        tensor.copy_(sent)
+
+
+def _tensors(model: Model, *, remove_duplicate: bool = True) -> Iterator[tuple[str, Tensor]]:
+    """Yield parameters and buffers by name: each of them once, or by all its names."""
+    yield from model.named_parameters(remove_duplicate=remove_duplicate)
+    yield from model.named_buffers(remove_duplicate=remove_duplicate)
 
 
 def share_of(whole: Tensor, like: Any) -> Any:

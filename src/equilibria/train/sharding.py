@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from equilibria.models import Model
 from equilibria.nn.using import layers
 from equilibria.solve import private
-from equilibria.train.deferred import fill, share_of, without_data
+from equilibria.train.deferred import broadcast, fill, share_of, without_data
 from equilibria.train.processes import agreed, any_of
 from equilibria.train.recipe import Parallel
 
@@ -125,7 +125,7 @@ class Sharding:
     def share_buffers(self) -> None:
         """Broadcast the buffers of the first process, as DDP does before a forward."""
         for buffer in self.model.buffers():
-            distributed.broadcast(buffer, 0)
+            broadcast(buffer)
 
     @contextmanager
     def gathered(self) -> Iterator[None]:

@@ -83,7 +83,8 @@ class Trainer:
         model: the model itself, on the accelerator's device, without the wrapper for several
             processes.
         beginning: what the recurrent weights were set to; None if the recipe does not set them.
-        taken: what the run began with of another's weights; None if the recipe names none.
+        taken: what the run began with of another's weights; None if the recipe names none. If the
+            model is sharded, only the first process has this and `beginning`.
         stabiliser: the regulariser and the correction; None if the recipe has neither.
         reuse: the states of all samples, from which steps go on; None where steps solve.
         neural: the learned solver of the steps; None where the recipe has none.
