@@ -4,6 +4,10 @@ Training names the batch that it draws for, with `keyed`, and which of its rows 
 module or a task then draws with `for_samples` depends on the key, the number of the row in the
 whole batch, and how many draws came before: it is the same on one process and on a hundred, with
 and without micro-batches. Outside `keyed` all draws come from torch's global generator.
+
+Two things are not covered. Graphs of different sizes are drawn for as one block, see `for_samples`.
+And `torch.utils.checkpoint` replays torch's generators only: what it runs again in backward would
+draw other numbers, so draw masks outside it. (A `DEQ` keeps its masks, and needs no such care.)
 """
 
 from __future__ import annotations
