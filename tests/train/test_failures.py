@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -64,7 +65,8 @@ def work(rank, port, place, tree, options, what):
 )
 def test_all_end_with_the_same_message_and_the_run_resumes(tree, tmp_path, what, parallel):
     options = (*OPTIONS, f"--parallel={parallel}")
-    store = distributed.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    stores: Any = distributed
+    store = stores.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     context = multiprocessing.get_context("spawn")
     given = (store.port, tmp_path, tree, options, what)
     processes = [context.Process(target=work, args=(rank, *given)) for rank in range(2)]
