@@ -4,24 +4,37 @@ import copy
 import hashlib
 import itertools
 import json
+import shutil
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import texts
 import torch
+from rich.console import Console
 from safetensors.torch import load_file
 from several import several, shards
 
 from equilibria.tasks import Part
 from equilibria.train import files, randomness
 from equilibria.train import recipe as recipes
-from equilibria.train.checkpoint import CheckpointError, Checkpoints, DamagedError, MissingError
+from equilibria.train import trainer as trainer_module
+from equilibria.train.checkpoint import (
+    CheckpointError,
+    Checkpoints,
+    DamagedError,
+    MissingError,
+    _signed,
+)
 from equilibria.train.config import ConfigError
 from equilibria.train.dealing import deal
 from equilibria.train.evaluation import accelerator
 from equilibria.train.folder import Folder, RunError
 from equilibria.train.loop import fit, train
+from equilibria.train.stops import Stopped
 from equilibria.train.tally import Tally
 from equilibria.train.trainer import Trainer
 
@@ -229,6 +242,19 @@ def test_former_keys_of_a_recipe_are_taken_with_a_warning():
         recipes.parse(DIGITS, ["--checkpoint.keep", "0"])
 
 
+def test_former_keywords_of_a_recipe_are_taken_with_a_warning():
+    known = recipes.parse(DIGITS)
+    with pytest.deprecated_call(match="use checkpoint.every and checkpoint.keep") as warned:
+        recipe = recipes.Recipe(task=known.task, model=known.model, save_every=3, keep=4)
+    assert warned[0].filename == __file__
+    assert (recipe.checkpoint.every, recipe.checkpoint.keep) == (3, 4)
+    with pytest.deprecated_call():
+        recipe = replace(recipe, keep=5)
+    assert (recipe.checkpoint.every, recipe.checkpoint.keep) == (3, 5)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'kept'"):
+        recipes.Recipe(task=known.task, model=known.model, kept=4)
+
+
 def test_checkpoints_in_the_background_are_the_same(make, quiet, weights):
     one, folder = make("one", "--checkpoint.every", "3")
     fit(one, folder, quiet)
@@ -283,7 +309,105 @@ def test_a_run_that_fails_is_unlocked_once_nothing_is_written_any_more(
     assert Folder(path).checkpoints.newest(print).step == 1
 
 
+class Slow:
+    """A write in the background that ends when it is told, and a signal in each wait until then."""
+
+    def __init__(self, signals):
+        self.signals, self.ended = signals, False
+
+    def result(self, timeout=None):
+        self.timeout = timeout
+        if self.signals:
+            raise self.signals.pop(0)
+        self.ended = True
+
+    def done(self):
+        return self.ended
+
+
+def test_signals_do_not_end_the_wait_for_a_checkpoint(make):
+    trainer, _ = make("run", "--checkpoint.async", "true")
+    trainer._saving = saving = Slow([KeyboardInterrupt(), Stopped("SIGTERM"), OSError(28, "full")])
+    with pytest.raises(KeyboardInterrupt):
+        trainer.settle()
+    trainer.close()
+    assert saving.ended and saving.timeout is None and not trainer._abandoned
+
+
 # --- read by several processes --------------------------------------------------------------------
+
+
+def together(count, work):
+    """Call work(part, gather) as if by processes, in threads; return what each returns or raises.
+
+    One that waits for another that has ended fails.
+    """
+    given, meet = [None] * count, threading.Barrier(count, timeout=20)
+
+    def one(index):
+        def gather(value):
+            given[index] = value
+            meet.wait()
+            every = list(given)
+            meet.wait()
+            return every
+
+        try:
+            return work(Part(index, count), gather)
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(one, range(count)))
+
+
+@pytest.fixture
+def copies(make, tmp_path):
+    """Three copies of two checkpoints, as on machines with file systems of their own."""
+    trainer, folder = make("run")
+    for _ in range(2):
+        trainer.train_step()
+        trainer.save(folder)
+    for index in range(3):
+        shutil.copytree(folder.checkpoints.path, tmp_path / str(index))
+    return [Checkpoints(tmp_path / str(index)) for index in range(3)]
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_processes_on_different_disks_end_together(copies, victim, monkeypatch):
+    def read():
+        return together(
+            3, lambda part, gather: copies[part.index].newest(print, part=part, gather=gather)
+        )
+
+    assert [found.step for found in read()] == [2, 2, 2]
+    broken = copies[victim]
+    newest = broken.all()[0]
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    for name in ("all", "read"):  # a folder that cannot be listed; a file in it
+        with monkeypatch.context() as patch:
+            patch.setattr(broken, name, refuse)
+            found = read()
+        assert isinstance(found.pop(victim), PermissionError)
+        told = f"process {victim}: PermissionError: [Errno 13] Permission denied"
+        assert [(type(each), str(each)) for each in found] == [(CheckpointError, told)] * 2
+    # A checkpoint of the same step that is another one.
+    other = json.loads((newest / "checkpoint.json").read_text())
+    del other["sha256"]
+    (newest / "checkpoint.json").write_bytes(_signed({**other, "seconds": 0.5}))
+    found = read()
+    assert all(isinstance(each, CheckpointError) for each in found)
+    assert all("is not the same for all processes" in str(each) for each in found)
+    shutil.rmtree(newest)
+    if victim == 0:  # the first process decides which there are
+        assert [each.step for each in read()] == [1, 1, 1]
+    else:
+        said = {str(each).partition(" is damaged")[2] for each in read()}
+        (line,) = said
+        assert "checkpoint.json is missing" in line and "and other processes see it" in line
 
 
 def read_together(rank, place, share):
@@ -353,6 +477,50 @@ def fail_to_save(rank, place, parallel, victim):
     trainer.train_step()
     trainer.save(folder)
     assert len(folder.checkpoints.all()) == 2
+
+
+def fail_while_saving(rank, place, patience):
+    """One process fails while the other is still writing its share of a checkpoint."""
+    options = ("--checkpoint.every=1", "--checkpoint.async=true")
+    trainer, folder, lost = trainer_of(DIGITS, "fsdp", *options), Folder(place / "run"), []
+    if rank == 0:
+        folder.create(trainer.recipe)
+    trainer.accelerator.wait_for_everyone()
+    write, step = files.write_bytes, Trainer.train_step
+
+    def slowly(path, content):
+        if rank == 1 and path.name.startswith("share-"):
+            time.sleep(3.0)
+        write(path, content)
+
+    def fails(self):
+        if self.step == 1:
+            lost.append(self._saving)
+            raise ZeroDivisionError
+        step(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "write_bytes", slowly)
+        patch.setattr(Trainer, "train_step", fails)
+        patch.setattr(trainer_module, "PATIENCE", patience)
+        with pytest.raises(ZeroDivisionError):
+            fit(trainer, folder, Console(quiet=True))
+        if patience > 3.0:  # else the write is given up, and ends after all
+            assert lost[0].done()
+        else:
+            assert not lost[0].done()
+            with pytest.raises(RuntimeError, match="ended before its checkpoint was written"):
+                lost[0].result()
+    trainer.accelerator.wait_for_everyone()
+    assert [path.name for path in folder.checkpoints.all()] == ["0000000001"] * (patience > 3.0)
+    assert not list(folder.path.rglob("*.tmp"))
+
+
+@shards
+@pytest.mark.slow
+@pytest.mark.parametrize("patience", [60.0, 0.5])
+def test_processes_that_fail_wait_for_their_shares_to_be_written(tmp_path, patience):
+    several(fail_while_saving, 2, tmp_path, patience)
 
 
 @shards

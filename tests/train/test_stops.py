@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 PROGRAM = """
 import os, signal, sys, time
 from pathlib import Path
+from equilibria.cli import errors
 from equilibria.cli.main import main
 from equilibria.train.trainer import Trainer
 
@@ -38,7 +39,14 @@ def changed(self):
             self.task.loss = lambda *given: loss(*given) * float("nan")
     step(self)
 
-Trainer.train_step = changed
+explain = errors.explain
+
+def noted(command, error):  # each process would end with it, though the first may say it for all
+    text = explain(command, error)
+    Path(f"message-{rank}").write_text(text)
+    return text
+
+Trainer.train_step, errors.explain = changed, noted
 status = main()
 Path(f"status-{rank}").write_text(str(status))
 sys.stderr.flush()
@@ -62,6 +70,11 @@ def two(tree, tmp_path):
         )
 
     return run
+
+
+def messages(place):
+    """Return the message with which each process has ended."""
+    return [(place / f"message-{rank}").read_text() for rank in (0, 1)]
 
 
 def said(done):
@@ -100,12 +113,15 @@ def test_when_a_process_dies_the_other_ends_and_says_so(two, tmp_path, rank, par
 @pytest.mark.slow
 @PARALLEL
 @pytest.mark.parametrize("rank", [0, 1])
-def test_when_a_process_fails_both_end_with_its_message(two, rank, parallel):
+def test_when_a_process_fails_both_end_with_its_message(two, tmp_path, rank, parallel):
     done = two(f"fails-{rank}", "own.yaml", "--out", "run", "--parallel", parallel)
     assert done.returncode != 0
     lines = said(done)
     assert lines and all("ValueError: nothing goes on like this" in line for line in lines)
     assert any(f"process {rank}" in line for line in lines)
+    own, other = (messages(tmp_path)[each] for each in (rank, 1 - rank))
+    assert other == f"process {rank}: ValueError: nothing goes on like this"
+    assert re.fullmatch(r"\S+program\.py, line \d+: ValueError: nothing goes on like this", own)
 
 
 @pytest.mark.slow
@@ -126,11 +142,13 @@ def test_when_a_process_dies_torchrun_starts_them_again_and_they_end_alike(
 
 @pytest.mark.slow
 @PARALLEL
-def test_a_nan_on_one_process_ends_both_with_one_message(two, parallel):
+def test_a_nan_on_one_process_ends_both_with_one_message(two, tmp_path, parallel):
     done = two("nan", "own.yaml", "--out", "run", "--parallel", parallel)
     (line,) = said(done)
     assert "the loss is nan at step 13" in line
     assert "The last good checkpoint is run/checkpoints/0000000010" in line
+    one, other = messages(tmp_path)
+    assert one == other and line.endswith(one)
 
 
 @pytest.mark.slow

@@ -179,19 +179,24 @@ class Checkpoints:
 
         Raises:
             CheckpointError: all are damaged, or of another version; or a process cannot read what
-                others can.
+                others can, or reads something else.
         """
         damaged: dict[Path, str] = {}
-        for path in gather(self.all())[0]:
-            found, mine = None, None
+        names = _attempt(lambda: [path.name for path in self.all()])
+        for name in _agreed(names, gather)[0]:  # as the first process sees them
+            path = self.path / name
+            found = _attempt(lambda: self.read(path, part))  # noqa: B023 - called at once
             try:
-                found = self.read(path, part)
-            except CheckpointError as error:
-                mine = error
-            if problem := _agreed(gather(mine)):
-                damaged[path] = problem
+                sums = _agreed(found, gather, lambda each: each.about["sha256"])
+            except DamagedError as error:
+                damaged[path] = str(error)
                 continue
-            assert found is not None
+            if len(set(sums)) > 1:
+                raise CheckpointError(
+                    f"{path} is not the same for all processes: put the run folder on a file "
+                    "system that all of them share"
+                )
+            assert isinstance(found, Checkpoint)
             for message in damaged.values():
                 warn(f"{message}: it is ignored, and the run continues from {path}")
             return replace(found, damaged=tuple(damaged))
@@ -251,26 +256,43 @@ class Checkpoints:
         return Checkpoint(path, about["step"], about, model, parts)
 
 
-def _agreed(errors: list[CheckpointError | None]) -> str | None:
-    """Return why a checkpoint is damaged, from the errors of all processes; None if it is not.
+def _attempt(work: Callable[[], Any]) -> Any:
+    """Return what `work` returns, or the error that it raises."""
+    try:
+        return work()
+    except Exception as error:
+        return error
+
+
+def _agreed(own: Any, gather: Gather, known: Callable[[Any], Any] = lambda each: each) -> list[Any]:
+    """Return what is `known` by each process, unless any of them found an error.
+
+    Nothing is raised before all have given theirs: none of them waits for one that has failed.
 
     Raises:
-        CheckpointError: a process could not read it, or does not see a file that others see.
+        DamagedError: the files that all see are damaged.
+        CheckpointError: a process cannot read them, or sees others than the first does.
     """
-    for index, error in enumerate(errors):
-        if error is None or isinstance(error, DamagedError):
-            continue
-        where = f"process {index}: " if len(errors) > 1 else ""
-        raise CheckpointError(f"{where}{error}")
-    found = [(index, error) for index, error in enumerate(errors) if error is not None]
-    if not found:
-        return None
-    for index, error in found:
-        if isinstance(error, MissingError) and len(found) < len(errors):
+    unexpected = isinstance(own, Exception) and not isinstance(own, CheckpointError)
+    if unexpected:
+        told: Any = CheckpointError(f"{type(own).__name__}: {' '.join(str(own).split())}")
+    else:
+        told = own if isinstance(own, Exception) else known(own)
+    every = gather(told)
+    if unexpected:
+        raise own
+    errors = {index: each for index, each in enumerate(every) if isinstance(each, Exception)}
+    for index, error in errors.items():
+        if not isinstance(error, DamagedError):
+            alike = all(str(each) == str(error) for each in every)
+            raise CheckpointError(str(error) if alike else f"process {index}: {error}")
+        if isinstance(error, MissingError) and len(errors) < len(every):
             raise CheckpointError(
                 f"process {index}: {error}, and other processes see it: try again when all do"
             )
-    return str(found[0][1])
+    for error in errors.values():
+        raise DamagedError(str(error))
+    return every
 
 
 def _pickled(parts: Mapping[str, Any]) -> dict[str, bytes]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Any, TypeVar
 
 from equilibria.train.config import ConfigError
 
-__all__ = ["Checkpointing", "renewed"]
+__all__ = ["Checkpointing", "formerly", "renewed"]
+
+_Class = TypeVar("_Class", bound=type)
 
 MOVED = {"save_every": "every", "keep": "keep"}
 """Former recipe keys, and their present names under `checkpoint`."""
@@ -36,6 +39,36 @@ class Checkpointing:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1; got {value}")
+
+
+def formerly(cls: _Class) -> _Class:
+    """Let a dataclass with a field `checkpoint` take the keywords of `MOVED` too, with a warning.
+
+    They stand for fields of `checkpoint` and override these, so that `dataclasses.replace`, which
+    hands over all fields, takes them too.
+    """
+    changed: Any = cls
+    build = changed.__init__
+
+    @wraps(build)
+    def init(self: Any, /, **given: Any) -> None:
+        former = {new: given.pop(old) for old, new in MOVED.items() if old in given}
+        if former:
+            _warn(2)
+            given["checkpoint"] = replace(given.get("checkpoint") or Checkpointing(), **former)
+        build(self, **given)
+
+    changed.__init__ = init
+    return cls
+
+
+def _warn(level: int) -> None:
+    warnings.warn(
+        "the keys save_every and keep of a recipe are deprecated: use checkpoint.every and "
+        "checkpoint.keep",
+        DeprecationWarning,
+        stacklevel=level + 1,
+    )
 
 
 def renewed(tree: Mapping[str, Any], argv: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
@@ -65,10 +98,5 @@ def renewed(tree: Mapping[str, Any], argv: Sequence[str]) -> tuple[dict[str, Any
             words[place] = f"--checkpoint.{new}{equals}{value}"
     moved = [old for old in MOVED if old in tree] or words != list(argv)
     if moved:
-        warnings.warn(
-            "the keys save_every and keep of a recipe are deprecated: use checkpoint.every and "
-            "checkpoint.keep",
-            DeprecationWarning,
-            stacklevel=3,
-        )
+        _warn(3)
     return found, words

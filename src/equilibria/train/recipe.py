@@ -21,7 +21,7 @@ from equilibria.stability import FixedPointCorrection
 from equilibria.tasks import TASKS, Task, TaskConfig
 from equilibria.train import config, yaml_text
 from equilibria.train.alternating import Alternating
-from equilibria.train.checkpointing import Checkpointing, renewed
+from equilibria.train.checkpointing import Checkpointing, formerly, renewed
 from equilibria.train.config import ConfigError, nearest
 from equilibria.train.initialisation import Initialisation
 from equilibria.train.optimiser import (
@@ -73,6 +73,7 @@ Parallel = Literal["ddp", "fsdp", "hsdp"]
 (fsdp), or a share of those that its group of processes holds (hsdp)."""
 
 
+@formerly
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """What a training run does, down to the last digit.

@@ -183,6 +183,10 @@ class _Waiting:
         with _failures(self.path):
             self.future.result(timeout)
 
+    def done(self) -> bool:
+        """Return whether the write has ended, if by an error."""
+        return self.future.done()
+
 
 @contextmanager
 def _failures(path: Path) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -61,7 +62,7 @@ class TrainingError(RuntimeError):
 
 
 PATIENCE = 120.0
-"""Seconds that a run that failed waits for its last checkpoint, which may need a lost process."""
+"""Seconds that a run that failed waits for its last checkpoint, if that needs other processes."""
 
 
 class Diverged(TrainingError):
@@ -141,6 +142,7 @@ class Trainer:
         self.neural = self._alternate() if recipe.neural is not None else None
         self.notes: list[str] = []
         self._saving: Any = None
+        self._abandoned, self._placing = False, threading.Lock()
         self._background: Any = None  # by which to agree on what is written while training goes on
         if recipe.checkpoint.async_ and self.sharding is not None:
             self._background = distributed.new_group(backend="gloo")
@@ -645,9 +647,12 @@ class Trainer:
 
         def complete(described: Any, sums: Any) -> None:
             known, keep = {**about, "shares": described}, self.recipe.checkpoint.keep
-            folder.checkpoints.complete(begun[0], step, known, parts, sums, keep=keep)
-            if ends:
-                write_weights(folder.weights, whole)
+            with self._placing:
+                if self._abandoned:
+                    raise TrainingError("the run has ended before its checkpoint was written")
+                folder.checkpoints.complete(begun[0], step, known, parts, sums, keep=keep)
+                if ends:
+                    write_weights(folder.weights, whole)
 
         with agreed(self.accelerator):  # torch has let it fail on all: this is for the message
             self._saving = shares.write(tensors, begun[0], complete, self._background)
@@ -660,20 +665,33 @@ class Trainer:
         """
         if not self.recipe.checkpoint.async_:
             return
-        saving, self._saving = self._saving, None
-        with agreed(self.accelerator):
-            if saving is not None:
-                saving.result()
+        saving = self._saving
+        try:
+            with agreed(self.accelerator):
+                if saving is not None:
+                    saving.result()
+        finally:
+            if saving is None or saving.done():  # else a signal came, and `close` waits
+                self._saving = None
 
     def close(self) -> None:
         """Wait for a checkpoint that is still being written in the background, as far as it gets.
 
         For the end of a run that failed: nothing may be written once its folder is unlocked.
+        Signals do not end the wait. Shares need all processes, one of which may be gone: they are
+        given `PATIENCE` seconds, after which they can no longer become a checkpoint.
         """
         saving, self._saving = self._saving, None
-        if saving is not None:
-            with suppress(Exception):  # that of the run counts
-                saving.result(PATIENCE)
+        if saving is None:
+            return
+        until = math.inf if self.sharding is None else time.monotonic() + PATIENCE
+        while (left := until - time.monotonic()) > 0.0:
+            with suppress(BaseException):  # the error of the run counts
+                saving.result(None if left == math.inf else left)
+            if saving.done():
+                return
+        with self._placing:
+            self._abandoned = True
 
     def weights(self) -> Mapping[str, Tensor]:
         """Return all parameters and buffers: whole on the main process, whatever on the others.
