@@ -142,7 +142,9 @@ class Keeps(nn.Linear):
 
 @pytest.mark.parametrize(("layer", "reason"), [(Reads, "meta"), (Keeps, "table is neither a para")])
 def test_a_model_that_needs_data_to_be_built_is_built_with_data(layer, reason):
-    with pytest.warns(UserWarning, match=f"each process builds the model whole.*{reason}"):
+    with pytest.warns(
+        UserWarning, match=f"each process temporarily builds the full model.*{reason}"
+    ):
         model = _without_data(layer)
     assert all(p.is_meta for p in model.parameters())
     if layer is Reads:
