@@ -256,7 +256,7 @@ def test_a_sound_too_loud_for_its_file_is_cut_with_a_warning(capsys):
         model.head.bias.fill_(0.5)
     path = encode(here_path("loud.inr"), model, loud).path
     decode(path, "-o", "a.wav")
-    assert "40 of 40 samples are louder than a WAV file" in capsys.readouterr().err
+    assert "40 of 40 samples exceed the range of an integer WAV file" in capsys.readouterr().err
 
 
 def test_an_explicit_network_is_decoded_too(capsys):
