@@ -289,7 +289,7 @@ def test_a_run_is_extended_once_it_has_finished(make, quiet):
     with pytest.raises(Interrupted):
         fit(trainer, folder, quiet, stop=lambda: trainer.step == 3)
     again = Trainer(trainer.recipe.extended(1), trainer.task, trainer.accelerator)
-    with pytest.raises(RunError, match="has not finished its 2 epochs yet: continue it with"):
+    with pytest.raises(RunError, match="has not finished its 2 epochs yet: first continue it with"):
         fit(again, folder, quiet, resume=True)
 
 
