@@ -1,13 +1,13 @@
-"""Random numbers that belong to a sample, however a batch is split between processes.
+"""Random numbers keyed to samples, so that they do not depend on how a batch is split.
 
-Training names the batch that it draws for, with `keyed`, and which of its rows are here. What a
-module or a task then draws with `for_samples` depends on the key, the number of the row in the
-whole batch, and how many draws came before: it is the same on one process and on a hundred, with
-and without micro-batches. Outside `keyed` all draws come from torch's global generator.
+With `keyed`, training states which batch it draws for, and which of its rows this process has.
+What a module or a task then draws with `for_samples` depends on this key, the row's number in the
+full batch, and the number of earlier draws: it is the same on any number of processes, with or
+without micro-batches. Outside `keyed`, all draws come from torch's global generator.
 
-Two things are not covered. Graphs of different sizes are drawn for as one block, see `for_samples`.
-And `torch.utils.checkpoint` replays torch's generators only: what it runs again in backward would
-draw other numbers, so draw masks outside it. (A `DEQ` keeps its masks, and needs no such care.)
+Two things are not covered. For graphs of different sizes there is one draw per batch, see
+`for_samples`. And `torch.utils.checkpoint` replays torch's generators only: what it runs again in
+backward would draw other numbers, so draw masks outside it. (A `DEQ` keeps its masks.)
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ __all__ = ["Fill", "for_batch", "for_samples", "forked", "kept", "keyed", "rows"
 
 
 class Fill(Protocol):
-    """Fills a tensor in place with random numbers, such as `Tensor.normal_`."""
+    """Fills a tensor with random numbers in place, as `Tensor.normal_` does."""
 
     def __call__(self, out: Tensor, /, *, generator: Generator | None) -> object: ...
 
 
 @dataclass
 class _Key:
-    """Whose numbers the running thread draws."""
+    """The key of the current thread's draws."""
 
     name: str
     rows: range
     count: int = 0
-    """Draws so far."""
+    """Number of draws so far."""
 
     def seed(self, row: int | str) -> int:
         text = f"{self.name}/{self.count}/{row}".encode()
@@ -51,12 +51,12 @@ _active: ContextVar[_Key | None] = ContextVar("equilibria_draws", default=None)
 
 @contextmanager
 def keyed(name: str, of: slice) -> Iterator[None]:
-    """Key the draws of a block, in this thread, to the rows of a batch.
+    """Key the draws inside a block, in this thread, to the rows of a batch.
 
     Args:
-        name: of the batch and the purpose, for example the seed, the step and "dropout"; a second
-            block of the same name draws the same numbers.
-        of: the rows of the whole batch that are here.
+        name: identifies the batch and the purpose, for example by the seed, the step and "dropout";
+            a second block with the same name draws the same numbers.
+        of: the rows of the full batch that this process has.
     """
     token = _active.set(_Key(name, range(of.start, of.stop)))
     try:
@@ -82,14 +82,14 @@ def forked() -> Iterator[None]:
 
 
 def for_samples(out: Tensor, fill: Fill, *, axis: int = 0) -> Tensor:
-    """Fill a tensor in place, each sample with random numbers of its own, and return it.
+    """Fill a tensor in place with separate random numbers for each sample, and return it.
 
     Args:
-        out: its size along `axis` is the number of samples or, where each sample has several
-            consecutive entries, a multiple of it. A batch whose samples are of different sizes, as
-            of graphs, gets numbers that are keyed to its first row alone.
-        fill: what is drawn.
-        axis: along which samples are counted.
+        out: its size along `axis` is the number of samples, or a multiple of it if each sample has
+            several consecutive entries. Where samples differ in size, as graphs do, all numbers are
+            keyed to the first row.
+        fill: the distribution to draw from.
+        axis: the batch axis.
     """
     key = _active.get()
     if key is None:
@@ -107,7 +107,7 @@ def for_samples(out: Tensor, fill: Fill, *, axis: int = 0) -> Tensor:
 
 
 def for_batch(out: Tensor, fill: Fill) -> Tensor:
-    """Fill a tensor in place with random numbers that all samples of a batch share; return it."""
+    """Fill a tensor in place with random numbers shared by all samples of a batch; return it."""
     key = _active.get()
     if key is None:
         fill(out, generator=None)
@@ -118,13 +118,13 @@ def for_batch(out: Tensor, fill: Fill) -> Tensor:
 
 
 def rows(count: int, device: torch.device | None = None) -> Tensor:
-    """Return (count,) int64, the numbers of `count` samples in the whole batch; from 0 outside
-    `keyed`, and where so many are not its rows."""
+    """Return the numbers of `count` samples in the full batch, (count,) int64; they start from 0
+    outside `keyed`, or if `count` is not the number of its rows."""
     key = _active.get()
     first = key.rows.start if key is not None and len(key.rows) == count else 0
     return torch.arange(first, first + count, device=device)
 
 
 def kept(drop: float) -> Fill:
-    """Return what fills with 1 with probability 1 - `drop`, else with 0."""
+    """Return a fill of ones with probability 1 - `drop`, zeros otherwise."""
     return partial(Tensor.bernoulli_, p=1 - drop)

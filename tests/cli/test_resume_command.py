@@ -52,7 +52,10 @@ def test_what_the_run_was_begun_with_is_not_asked_for_again(stopped, trained, na
 
 def test_a_finished_run_is_extended(folder, capsys):
     assert main(["train", str(folder), "--extend", "1"]) == 0
-    assert "A new segment, to epoch 3: the Cosine schedule" in capsys.readouterr().out
+    assert (
+        "New segment, to epoch 3: restarting the learning rate's Cosine schedule"
+        in capsys.readouterr().out
+    )
     assert [record["epoch"] for record in Folder(folder).read_metrics()] == [1, 2, 3]
     assert [each["epochs"] for each in Folder(folder).read_info()["segments"]] == [2, 3]
     assert json.loads(Folder(folder).evaluation.read_text())["step"] == 63

@@ -173,9 +173,9 @@ def test_a_sequence_of_another_length_and_causality():
 
 def test_a_dense_start_has_one_size():
     initialiser = initialiser_for((torch.ones(2, 6),), torch.zeros(2, 4), 100)
-    with pytest.raises(ValueError, match=r"of 6 inputs, and has been given \(7,\)"):
+    with pytest.raises(ValueError, match=r"expects 6 inputs, but was given \(7,\)"):
         initialiser((torch.ones(2, 7),), torch.zeros(2, 4))
-    with pytest.raises(ValueError, match="1 tensors, and the state has 2"):
+    with pytest.raises(ValueError, match="1 tensors, but the state has 2"):
         initialiser((torch.ones(2, 6),), (torch.zeros(2, 4), torch.zeros(2, 4)))
 
 
@@ -190,9 +190,9 @@ def test_the_budget_is_kept():
 
 
 def test_states_without_a_learned_start_are_refused():
-    with pytest.raises(ValueError, match=r"no learned start for a state \(2, 3, 4, 5, 6\)"):
+    with pytest.raises(ValueError, match=r"no learned initial guess for a state \(2, 3, 4, 5, 6\)"):
         initialiser_for((torch.ones(2, 3),), torch.zeros(2, 3, 4, 5, 6), 100)
-    with pytest.raises(ValueError, match="has no input"):
+    with pytest.raises(ValueError, match="this layer was given none"):
         initialiser_for((torch.ones(2, dtype=torch.long),), torch.zeros(2, 4), 100)
 
 
@@ -314,7 +314,7 @@ def test_weights_of_another_cell_are_refused():
 
 
 def test_what_cannot_be_distilled_is_refused():
-    with pytest.raises(TypeError, match=r"this is a tensor of the shape \(32, 24\)"):
+    with pytest.raises(TypeError, match=r"this is a tensor of shape \(32, 24\)"):
         distil(layer_of(), [x for (x,) in batches(4)], QUICK)
     with pytest.raises(TypeError, match="expects a DEQ, but was given a Cell"):
         distil(layer_of().cell, batches(4), QUICK)

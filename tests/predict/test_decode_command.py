@@ -256,7 +256,7 @@ def test_a_sound_too_loud_for_its_file_is_cut_with_a_warning(capsys):
         model.head.bias.fill_(0.5)
     path = encode(here_path("loud.inr"), model, loud).path
     decode(path, "-o", "a.wav")
-    assert "40 of 40 samples are louder than a WAV file" in capsys.readouterr().err
+    assert "40 of 40 samples exceed the range of an integer WAV file" in capsys.readouterr().err
 
 
 def test_an_explicit_network_is_decoded_too(capsys):
@@ -336,7 +336,7 @@ def test_a_shape_by_marching_cubes(ball):
         ("sound", ["--convergence"], "--convergence is for images, and this is a sound"),
         ("image", ["--size", "3"], "--size expects HxW such as 480x640; got '3'"),
         ("image", ["--size", "0x4"], "--size: size is [0, 4]: expected a height and a width"),
-        ("image", ["--size", "3x4", "--scale", "2"], "--size and --scale both say"),
+        ("image", ["--size", "3x4", "--scale", "2"], "--size and --scale both set"),
         ("image", ["--scale", "-1"], "--scale must be a positive number; got -1"),
         ("image", ["--crop", "1,2,3"], "--crop expects TOP,LEFT,HEIGHT,WIDTH"),
         (

@@ -105,7 +105,7 @@ def test_the_run_can_be_kept_and_keys_of_the_recipe_are_options(here, capsys):
     assert "there is nothing to resume" in capsys.readouterr().out
     assert load("a.inr").about["bits"] == 32
     error = refused(capsys, *words[:-1], "imfn", "--overwrite")
-    assert "kept is of an earlier encoding" in error
+    assert "kept belongs to an earlier encoding" in error
 
 
 def test_pictures_are_brought_to_a_size(capsys):
@@ -177,7 +177,7 @@ def test_frames_are_refitted_one_after_the_other(here, capsys):
     run(*words)  # only that one is encoded again, from the frame before
     said = capsys.readouterr().out
     assert "f10.png: an image" in said and "f9.png: an image" not in said
-    assert "3 frames in frames-encoded, 2 of them kept from before" in said
+    assert "3 frames in frames-encoded, 2 of them from an earlier run" in said
     assert {each: each.read_bytes() for each in out.iterdir()} == before
     assert "--refit is for a folder" in refused(capsys, "a.png", "--refit", "2")
     assert "--refit must be 1 or more" in refused(capsys, "frames", "--refit", "0")
@@ -230,7 +230,7 @@ def test_a_gradient_is_fitted_up_to_a_constant_which_is_added():
 def test_what_does_not_fit_into_memory_is_refused(monkeypatch, capsys):
     monkeypatch.setattr(command, "free_bytes", lambda device: 1000.0)
     error = refused(capsys, "a.png", *QUICK)
-    assert "the states of 108 points take 7 kB, and 1 kB are free" in error and "--size" in error
+    assert "the states of 108 points take 7 kB, but 1 kB are free" in error and "--size" in error
 
 
 def test_large_signals_are_learned_in_batches(here, monkeypatch, capsys):

@@ -68,5 +68,5 @@ def test_a_text_that_is_too_short_is_refused(count, enough):
     if enough:
         assert streams(count, 4, 10).steps == 1
         return
-    with pytest.raises(ValueError, match="at least 50 tokens to learn from, and this one has 49"):
+    with pytest.raises(ValueError, match="at least 50 training tokens, but this one has 49"):
         streams(count, 4, 10)

@@ -259,7 +259,7 @@ def test_what_is_measured_is_said_to_be(tmp_path, capsys):
         (["digits", "--memory", "1MB"], "parameters, gradients and optimiser state alone take"),
         (["digits", "--memory", "1.52MB"], "a step with one sample takes"),
         (["digits", "--parallel", "tensor"], "parallel must be one of ddp, fsdp, hsdp; got tensor"),
-        (["digits", "--parallel", "hsdp", "--gpus", "12"], "not several whole machines"),
+        (["digits", "--parallel", "hsdp", "--gpus", "12"], "do not fill several machines exactly"),
         (["digits", "--gpu", "abacus"], "gpu must be one of B200"),
         (["digits", "--mfu", "3"], "--mfu is a fraction of the peak"),
         (["digits", "--evals", "0"], "--evals takes the evaluations"),

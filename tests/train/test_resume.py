@@ -289,7 +289,7 @@ def test_a_run_is_extended_once_it_has_finished(make, quiet):
     with pytest.raises(Interrupted):
         fit(trainer, folder, quiet, stop=lambda: trainer.step == 3)
     again = Trainer(trainer.recipe.extended(1), trainer.task, trainer.accelerator)
-    with pytest.raises(RunError, match="has not finished its 2 epochs yet: continue it with"):
+    with pytest.raises(RunError, match="has not finished its 2 epochs yet: first continue it with"):
         fit(again, folder, quiet, resume=True)
 
 
@@ -306,7 +306,7 @@ def test_a_signal_in_the_last_evaluation_ends_it_and_it_is_made_later(
         return usual(*given, **options)
 
     monkeypatch.setattr(trainer, place, stopped)
-    with stops.caught() as signals, pytest.raises(Interrupted, match="all that was trained is"):
+    with stops.caught() as signals, pytest.raises(Interrupted, match="all training so far is"):
         fit(trainer, folder, quiet, signals=signals)
     assert not folder.evaluation.exists() and steps_of(folder)[0] == 10
     again, folder = make("late", "--checkpoint.every", "3", new=False)
@@ -324,7 +324,7 @@ def test_a_signal_in_the_evaluation_of_the_last_epoch_is_not_lost(make, quiet):
         return finish()
 
     trainer.finish_epoch = stopped
-    with pytest.raises(Interrupted, match="stopped after step 10 of 10; it is saved"):
+    with pytest.raises(Interrupted, match="stopped after step 10 of 10; the run is saved"):
         fit(trainer, folder, quiet)
     assert not folder.evaluation.exists() and len(folder.read_metrics()) == 2
 
@@ -346,7 +346,7 @@ def test_a_run_that_never_had_a_checkpoint_starts_again(make, quiet, whole, weig
     assert folder.info.exists() and not folder.saved
     again, folder = make("begun", "--checkpoint.every", "3", new=False)
     fit(again, folder, Console(width=300), resume=True)
-    assert "has no checkpoint yet: it starts again" in capsys.readouterr().out
+    assert "has no checkpoint yet: it starts from the beginning" in capsys.readouterr().out
     assert same(weights(again), weights(whole[0]))
 
 
@@ -395,7 +395,7 @@ def test_an_extended_run_is_the_run_of_its_recipe(make, quiet, tree, weights, ca
     again = Trainer(longer, first.task, first.accelerator)
     fit(again, folder, Console(width=300), resume=True)
     said = capsys.readouterr().out
-    assert "the Cosine schedule of the learning rate and the ramp of the regulariser starts" in said
+    assert "restarting the learning rate's Cosine schedule and the regulariser's ramp" in said
     assert not same(weights(again), alone)
     assert same(weights(again), weights(at_once))
     assert [record["lr"] for record in again.records] == [

@@ -248,7 +248,9 @@ class Converts(nn.Linear):
     ],
 )
 def test_a_model_that_needs_data_to_be_built_is_built_with_data(layer, reason):
-    with pytest.warns(UserWarning, match=f"each process builds the model whole.*{reason}"):
+    with pytest.warns(
+        UserWarning, match=f"each process temporarily builds the full model.*{reason}"
+    ):
         model = without_data(layer)
     assert all(p.is_meta for p in model.parameters())
     if hasattr(model, "size"):

@@ -106,7 +106,7 @@ def test_when_a_process_dies_the_other_ends_and_says_so(two, tmp_path, rank, par
     assert done.returncode != 0
     (line,) = said(done)
     assert f"process {1 - rank}: error: " in line
-    assert "another process ended" in line and "equilibria train run --resume" in line
+    assert "another process exited" in line and "equilibria train run --resume" in line
     assert two("nothing", "run", "--resume").returncode == 0
 
 

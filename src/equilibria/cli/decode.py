@@ -92,7 +92,7 @@ def main(argv: Sequence[str]) -> int:
     free = free_bytes(torch.device("cpu"))
     if taken > ROOM * free:
         raise UserError(
-            f"{len(points):,} points take {bytes_of(taken)}, and {bytes_of(free)} are free: "
+            f"{len(points):,} points take {bytes_of(taken)}, but {bytes_of(free)} are free: "
             f"{LESS[field.kind]}"
         )
     say = saying(console)
@@ -109,8 +109,8 @@ def main(argv: Sequence[str]) -> int:
     found.write(out, _rate(arguments, field))
     if loud := found.loud:
         warnings.warn(
-            f"{loud:,} of {found.values.size:,} samples are louder than a WAV file of integers can "
-            "hold: they are clipped",
+            f"{loud:,} of {found.values.size:,} samples exceed the range of an integer WAV file: "
+            "they are clipped",
             stacklevel=1,
         )
     if found.converged is not None:
@@ -219,7 +219,7 @@ def _check(arguments: Any) -> None:
     if arguments.frames is not None:
         arguments.frames = _frames(arguments.frames)
     if arguments.size is not None and arguments.scale is not None:
-        raise UserError("--size and --scale both say how large the picture is: give one of them")
+        raise UserError("--size and --scale both set the size of the image: give only one")
     for name in ("scale", "rate", "fps"):
         value = getattr(arguments, name)
         if value is not None and not 0 < value < math.inf:

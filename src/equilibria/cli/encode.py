@@ -2,7 +2,7 @@
 closed mesh as a small coordinate network, in one .inr file that `equilibria decode` can decode at
 any size.
 
-The network is trained by the recipe image, sound, film or shape, depending on the file, or by
+The network is trained with the recipe image, sound, film or shape, depending on the file, or with
 --recipe. By default the whole signal is learned at its original resolution; --size and --task.rate
 change the resolution, and --task.seconds and --task.frames select a part. Every key of the recipe
 is an option, as for `equilibria train`: --seed 1, --optimiser.lr 1e-3, --model.name isiren.
@@ -43,7 +43,7 @@ from equilibria.train.recipe import Recipe
 from equilibria.train.weights import save_weights
 
 OWN = ("size", "rate", "start", "seconds", "frames")
-"""Task keys of a shipped recipe that apply to its default data, not to a user's."""
+"""Task keys of a shipped recipe that apply only to its default data."""
 
 SOLVING = ("solver", "eval_solver", "adjoint", "reuse")
 """Recipe keys that do not apply to an explicit network."""
@@ -86,7 +86,7 @@ def _encode(arguments: Any, overrides: list[str]) -> int:
     if begin is not None and begin.field.outputs != signal.field.outputs:
         grey = f", or convert this one, --task.channels {begin.field.outputs}"
         raise UserError(
-            f"--from: {arguments.begin} is {what(begin.field)}, and {arguments.file} is "
+            f"--from: {arguments.begin} is {what(begin.field)}, but {arguments.file} is "
             f"{what(signal.field)}: start from one with as many channels"
             f"{grey if kind in ('image', 'film') else ''}"
         )
@@ -112,8 +112,8 @@ def _encode(arguments: Any, overrides: list[str]) -> int:
         ) from None
     except runs.RunError as error:
         raise UserError(
-            f"{error} {run} is of an earlier encoding: use the same options to continue it, or "
-            "remove the folder to start again"
+            f"{error} {run} belongs to an earlier encoding: use the same options to continue it, "
+            "or remove the folder to start over"
         ) from None
     loaded = runs.load(run)
     with console.status("Evaluating the stored network ..."):
@@ -121,7 +121,7 @@ def _encode(arguments: Any, overrides: list[str]) -> int:
         assert isinstance(recipe.task, SignalRepresentation)
         if recipe.task.fit == "gradient":
             offset(model, signal)
-        # A shape is measured where it was trained and evaluated.
+        # Shapes are measured at the noise used in training.
         encoded = encode(out, model, signal, bits=arguments.bits, noise=recipe.task.noise)
     _tell(encoded, signal, say)
     if not kept:
@@ -201,7 +201,9 @@ def _refit(arguments: Any, overrides: list[str]) -> int:
     out = arguments.out or Path(f"{arguments.file.name}-encoded")
     names = [out / f"{frame.stem}.inr" for frame in frames]
     if len(set(names)) < len(names):
-        raise UserError(f"two frames in {arguments.file} have the same name, up to the extension")
+        raise UserError(
+            f"two frames in {arguments.file} have names that differ only in the extension"
+        )
     # Later frames keep the architecture, so options for the model apply to the first one only.
     later = [
         word
@@ -219,7 +221,7 @@ def _refit(arguments: Any, overrides: list[str]) -> int:
             changes |= {"width": None, "steps": arguments.refit, "begin": names[place - 1]}
         given = Namespace(**{**vars(arguments), **changes})
         _encode(given, later if place else overrides)
-    kept = f", {there:,} of them kept from before: remove those to be encoded again"
+    kept = f", {there:,} of them from an earlier run: remove those to be encoded again"
     console.done(f"{len(frames):,} frames in {out}{kept if there else ''}", out)
     return DONE
 
@@ -310,7 +312,7 @@ def _within_memory(
             "film": "encode less, --size or --task.frames",
         }
         raise UserError(
-            f"the states of {count:,} points take {bytes_of(taken)}, and {bytes_of(free)} are "
+            f"the states of {count:,} points take {bytes_of(taken)}, but {bytes_of(free)} are "
             f"free: {less.get(signal.field.kind, 'choose a smaller --size')}, or do not keep "
             "states between steps, --reuse false"
         )

@@ -62,8 +62,8 @@ class DEQ(nn.Module):
         eval_solver: solver of the forward in eval mode; None for the same one.
         init: the start z0: None for zeros like the first input, or a callable of the inputs, such
             as a module. The gradient of a fixed point does not reach its start (only that of
-            `Unrolled` does): a learned start is trained on its distance from the solution, for
-            example by `(layer.init(*inputs) - sol.value.detach()).square().mean()`.
+            `Unrolled` does): a learned initial guess is trained on its distance from the solution,
+            for example by `(layer.init(*inputs) - sol.value.detach()).square().mean()`.
         per_sample: samples that have finished leave the batch; see `fixed_point`.
         coupled: the cell mixes the rows of the batch, which are solved as one sample; a call may
             say which rows are which sample's. See `fixed_point`.

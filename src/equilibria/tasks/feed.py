@@ -1,4 +1,4 @@
-"""Feeds: the batch of each training step, as a function of the step alone."""
+"""Feeds: the batch of each training step, determined by the step alone."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from typing_extensions import override
 
 
 class Indexed(Protocol):
-    """Samples and their targets, in memory or read when they are asked for."""
+    """Samples and their targets, in memory or read on demand."""
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: slice | Tensor, /) -> tuple[Any, Any]:
-        """Inputs and targets, trees of tensors, of the samples that a slice or positions name."""
+        """Return inputs and targets, trees of tensors, of the samples at some positions."""
         ...
 
 
 class Batch(NamedTuple):
-    """What a model is given at once, and what it should answer: trees of tensors.
+    """Inputs and targets of a model: trees of tensors.
 
-    A tree is a tensor, or a tuple, a list or a dictionary of trees. Where no axis counts samples,
-    as in a batch of graphs, `size` does.
+    A tree is a tensor, or a tuple, a list or a dictionary of trees. If there is no batch axis, as
+    for graphs, `size` gives the number of samples.
     """
 
     inputs: Any
-    """What the model is called with."""
+    """Arguments of the model."""
     targets: Any
-    """What the task's loss and metrics take."""
+    """For the task's loss and metrics."""
     begins: bool = True
-    """Whether this is a beginning. Otherwise each row goes on where that of the batch before ended,
-    whose carry the model is given."""
+    """Whether sequences begin here. Otherwise each row continues that of the previous batch, whose
+    carry the model receives."""
     size: int | None = None
     """Number of samples; None for the length of the first tensor."""
     numbers: Tensor | None = None
-    """(samples,) int64, their numbers among those of a task's `numbered`; None for all of them, in
-    order, and where samples are not numbered."""
+    """(samples,) int64, their numbers within a task's `numbered`; None for all of them, in order,
+    or if samples are not numbered."""
 
     @classmethod
     def of(cls, samples: Indexed, places: slice | Tensor) -> Batch:
-        """Return the samples at some places; a slice has a beginning and an end."""
+        """Return the samples at given positions; a slice must have a start and a stop."""
         size = places.stop - places.start if isinstance(places, slice) else len(places)
         return cls(*samples[places], size=size)
 
@@ -61,17 +61,17 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """The part of all work that one process does: the share `index` of `count` equal ones."""
+    """The part of the work that one process does: number `index` of `count` equal parts."""
 
     index: int = 0
     count: int = 1
 
     def cut(self, index: int, count: int) -> Part:
-        """Return one of `count` equal shares of this one."""
+        """Return one of `count` equal parts of this part."""
         return Part(self.index * count + index, self.count * count)
 
     def of(self, length: int) -> slice:
-        """Return which of `length` rows are this process's; sizes differ by one at most."""
+        """Return which of `length` rows belong to this part; sizes differ by at most one."""
         size, rest = divmod(length, self.count)
         start = self.index * size + min(self.index, rest)
         return slice(start, start + size + (self.index < rest))
@@ -85,32 +85,32 @@ class Feed(abc.ABC):
     """Batches of training samples.
 
     Attributes:
-        steps: batches of a pass over the data.
+        steps: batches per pass over the data.
     """
 
     steps: int
 
     @abc.abstractmethod
     def batch(self, step: int, part: Part = WHOLE) -> Batch:
-        """Return the batch of `step`, counted from 0 over all passes: this process's part of it."""
+        """Return this process's part of the batch of `step`, counted from 0 over all passes."""
 
 
 class Order:
-    """Which samples are in the batch of a step, in an order of its own in each pass.
+    """Which samples are in the batch of a step, reshuffled in each pass.
 
-    The order is a function of the seed and the pass alone; what is left over after the last full
-    batch waits for another pass.
+    The order depends only on the seed and the pass; samples that do not fill a batch are left out
+    of that pass.
 
     Args:
-        count: samples to learn from.
-        batch_size: samples a batch, of all processes together.
-        seed: of the orders.
+        count: number of training samples.
+        batch_size: samples per batch, over all processes.
+        seed: for shuffling.
 
     Attributes:
-        steps: batches of a pass.
+        steps: batches per pass.
 
     Raises:
-        ValueError: the samples do not fill one batch.
+        ValueError: there are fewer samples than in one batch.
     """
 
     def __init__(self, count: int, batch_size: int, seed: int) -> None:
@@ -131,22 +131,22 @@ class Order:
         return self._latest[1]
 
     def places(self, step: int, part: Part = WHOLE) -> Tensor:
-        """Return which samples are in the batch of `step`: this process's part of them."""
+        """Return the samples in this process's part of the batch of `step`."""
         number, position = divmod(step, self.steps)
         index = self.of(number)[position * self.batch_size :][: self.batch_size]
         return index[part.of(self.batch_size)]
 
 
 class Shuffled(Feed):
-    """Samples in the order that `Order` gives them.
+    """Samples in the order given by `Order`.
 
     Args:
-        samples: what to learn from.
-        batch_size: samples a batch, of all processes together.
-        seed: of the orders.
+        samples: the training samples.
+        batch_size: samples per batch, over all processes.
+        seed: for shuffling.
 
     Raises:
-        ValueError: the samples do not fill one batch.
+        ValueError: there are fewer samples than in one batch.
     """
 
     def __init__(self, samples: Indexed, batch_size: int, seed: int) -> None:
@@ -159,7 +159,7 @@ class Shuffled(Feed):
 
 
 class Tokens(Protocol):
-    """A long row of token ids, of which a slice is a tensor (n,) of int64."""
+    """A long sequence of token ids; slices are int64 tensors (n,)."""
 
     def __len__(self) -> int: ...
 
@@ -167,17 +167,17 @@ class Tokens(Protocol):
 
 
 class Streams(Feed):
-    """A text cut into `streams` that are read side by side, a segment a step.
+    """A text divided into `streams` that are read in parallel, one segment per step.
 
-    Row b of the batch of step k + 1 goes on where row b of the batch of step k ended; at the
-    beginning of a pass each stream begins anew. What is left over moves the place at which a pass
-    begins, at random, so that segments are cut differently in each.
+    Row b of the batch of step k + 1 continues row b of the batch of step k; at the start of a pass
+    every stream starts again. Each pass starts at a random offset, as far as there are tokens left
+    over, so that its segment boundaries differ.
 
     Args:
         tokens: the text.
-        streams: rows of a batch, of all processes together.
-        length: tokens of a segment.
-        seed: of the places at which passes begin.
+        streams: rows per batch, over all processes.
+        length: tokens per segment.
+        seed: for the offsets of the passes.
 
     Raises:
         ValueError: the text is too short.
@@ -189,12 +189,12 @@ class Streams(Feed):
         if self.steps <= 0:
             raise ValueError(
                 f"{streams} streams in segments of {length} tokens need a text of at least "
-                f"{(streams + 1) * length} tokens to learn from, and this one has {len(tokens)}: "
+                f"{(streams + 1) * length} training tokens, but this one has {len(tokens)}: "
                 "lower batch_size or task.length"
             )
 
     def begin(self, number: int) -> int:
-        """Return the token at which pass `number` begins."""
+        """Return the token at which pass `number` starts."""
         spare = len(self.tokens) - 1 - self.streams * self.steps * self.length
         return random.Random(f"pass {self.seed} {number}").randint(0, spare)
 
@@ -210,7 +210,7 @@ class Streams(Feed):
 def segment(tokens: Tokens, starts: Sequence[int], lengths: Sequence[int], begins: bool) -> Batch:
     """Return inputs and targets (rows, longest), each target the token after its input.
 
-    A row that is shorter than the longest is filled up with token 0, of which nothing is asked.
+    Shorter rows are padded with token 0, whose target is -1.
     """
     longest = max(lengths)
     inputs = torch.zeros(len(starts), longest, dtype=torch.int64)

@@ -1,10 +1,10 @@
-"""The checkpoints of a run: everything that it needs to continue as if it had never stopped.
+"""The checkpoints of a run: everything needed to continue as if it had never stopped.
 
-Each is a folder of its own, named by its step: `checkpoint.json` with the metrics so far and the
-SHA-256 of every other file, `model.safetensors`, `optimiser.pt` and `processes.pt`. Where processes
-share the parameters out, each writes a `share-*.safetensors` of its own in place of the first; see
-`shares`. It is complete or absent, and it is checked when it is read: where the newest is damaged,
-the one before is taken.
+Each is a folder named by its step, with `checkpoint.json`, which holds the metrics so far and the
+SHA-256 of every other file, `model.safetensors`, `optimiser.pt` and `processes.pt`. If parameters
+are sharded, each process writes its own `share-*.safetensors` in place of `model.safetensors`; see
+`shares`. A checkpoint is complete or absent, and is verified when it is read: if the newest is
+damaged, the previous one is used.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from equilibria.train import files
 
 FORMAT = 4
 SHARED = 5
-"""The format of a checkpoint in shares, which earlier versions cannot read."""
+"""Format of sharded checkpoints, which earlier versions cannot read."""
 MANIFEST = "checkpoint.json"
 MODEL = "model.safetensors"
 
 
 class CheckpointError(RuntimeError):
-    """A file of a run that cannot be read; the message names it and what to do."""
+    """A file of a run cannot be read; the message names it and suggests a remedy."""
 
 
 class DamagedError(CheckpointError):
-    """A checkpoint that is not what was written."""
+    """A checkpoint differs from what was written."""
 
 
 class MissingError(DamagedError):
@@ -61,13 +61,13 @@ class Checkpoint:
     path: Path
     step: int
     about: dict[str, Any]
-    """What `checkpoint.json` holds besides: numbers, strings and containers of these."""
+    """The other contents of `checkpoint.json`: numbers, strings and containers of these."""
     model: dict[str, Tensor]
-    """Parameters and buffers; empty where they are in shares."""
+    """Parameters and buffers; empty if they are sharded."""
     parts: dict[str, Any]
-    """Everything else by name, on the CPU: tensors, numbers, strings and containers of these."""
+    """Everything else, by name, on the CPU: tensors, numbers, strings and containers of these."""
     damaged: tuple[Path, ...] = ()
-    """Newer checkpoints, which are damaged."""
+    """Newer checkpoints, all of them damaged."""
 
     def set_aside(self) -> None:
         """Rename the damaged checkpoints, so that they are not counted among those to keep."""
@@ -86,7 +86,7 @@ class Checkpoints:
         self.path = path
 
     def all(self) -> list[Path]:
-        """Return the folders of all checkpoints, damaged ones too, the newest first."""
+        """Return the folders of all checkpoints, including damaged ones, newest first."""
         if not self.path.is_dir():
             return []
         found = (path for path in self.path.iterdir() if path.name.isdigit() and path.is_dir())
@@ -101,14 +101,14 @@ class Checkpoints:
         *,
         keep: int = 2,
     ) -> None:
-        """Write a checkpoint, whole or not at all, and delete those that it makes superfluous.
+        """Write a checkpoint atomically, and delete those that are no longer needed.
 
         Args:
-            step: steps taken; a checkpoint of this or a later step is of a past that was abandoned.
-            about: what goes into `checkpoint.json`.
+            step: steps taken; checkpoints of this or a later step are from an abandoned past.
+            about: contents of `checkpoint.json`.
             model: parameters and buffers.
-            parts: everything else by name: tensors, numbers, strings and containers of these.
-            keep: how many checkpoints to keep, this one included.
+            parts: everything else, by name: tensors, numbers, strings and containers of these.
+            keep: number of checkpoints to keep, including this one.
 
         Raises:
             OSError: it could not be written; the earlier checkpoints are untouched.
@@ -120,7 +120,7 @@ class Checkpoints:
         self._prune(step, keep)
 
     def begin(self, step: int) -> Path:
-        """Return a new folder for the shares of a checkpoint, which `complete` puts in place."""
+        """Return a new folder for the shards of a checkpoint, which `complete` moves into place."""
         path = self._place(step, clear=False)
         return files.new_folder(path)
 
@@ -134,12 +134,12 @@ class Checkpoints:
         *,
         keep: int = 2,
     ) -> None:
-        """Complete a checkpoint whose shares have been written, and delete superfluous ones.
+        """Complete a checkpoint whose shards have been written, and delete unneeded ones.
 
         Args:
-            begun: what `begin` gave, with all shares in it.
+            begun: the folder returned by `begin`, with all shards in it.
             step, about, parts, keep: see `save`.
-            sums: size and SHA-256 of each share, by the name of its file.
+            sums: size and SHA-256 of each shard, by file name.
 
         Raises:
             OSError: it could not be written; the earlier checkpoints are untouched.
@@ -150,7 +150,7 @@ class Checkpoints:
         self._prune(step, keep)
 
     def _place(self, step: int, *, clear: bool = True) -> Path:
-        """Return where the checkpoint of a step is to be; `clear` it of an abandoned past."""
+        """Return the folder for the checkpoint of a step; `clear` deletes an abandoned one."""
         self.path.mkdir(exist_ok=True)
         files.sync_folder(self.path.parent)
         path = self.path / f"{step:010d}"
@@ -167,13 +167,13 @@ class Checkpoints:
     def newest(
         self, warn: Callable[[str], object], *, part: Part = WHOLE, gather: Gather = _alone
     ) -> Checkpoint | None:
-        """Return the newest intact checkpoint; None if there has never been one.
+        """Return the newest intact checkpoint; None if there are no checkpoints.
 
         Several processes read it together. Each verifies its part of the shares, and all take the
         same checkpoint, or raise the same error.
 
         Args:
-            warn: called with a sentence for each newer one that is damaged.
+            warn: called with a message for each newer one that is damaged.
             part: of this process.
             gather: collects what each process found.
 
@@ -246,7 +246,7 @@ class Checkpoints:
         except FileNotFoundError as error:
             name = Path(error.filename).name
             raise MissingError(f"{path} is damaged ({name} is missing)") from None
-        except OSError as error:  # which may pass: nothing is given up for it
+        except OSError as error:  # it may be temporary, so no checkpoint is given up
             raise CheckpointError(f"{path} cannot be read ({error.strerror or error})") from None
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             reason = " ".join(str(error).split())
@@ -315,7 +315,7 @@ def _manifest(kind: int, step: int, about: Mapping[str, Any], sums: Mapping[str,
 
 
 def _signed(content: Mapping[str, Any]) -> bytes:
-    """Return the bytes of `checkpoint.json`, with their own checksum in them."""
+    """Return the bytes of `checkpoint.json`, including their own checksum."""
     text = files.to_json(content, indent=1)
     return files.to_json({**content, "sha256": _sha256(text.encode())}, indent=1).encode()
 
@@ -329,13 +329,13 @@ def _unpickled(content: bytes) -> Any:
 
 
 def _delete(path: Path) -> None:
-    """Delete a checkpoint; one that is half deleted is not taken for a whole one."""
+    """Delete a checkpoint, manifest first, so that a partly deleted one is never used."""
     (path / MANIFEST).unlink(missing_ok=True)
     shutil.rmtree(path, ignore_errors=True)
 
 
 def plain(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return parameters and buffers as safetensors takes them: on the CPU, none sharing memory."""
+    """Return parameters and buffers as safetensors needs them: on the CPU, sharing no memory."""
     found: dict[str, Tensor] = {}
     seen: set[int] = set()
     for key, value in state.items():

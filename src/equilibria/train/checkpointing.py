@@ -1,4 +1,4 @@
-"""Recipe keys that say when a run is saved, and their former names."""
+"""Recipe keys for checkpointing, and their former names."""
 
 from __future__ import annotations
 

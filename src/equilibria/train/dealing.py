@@ -21,14 +21,14 @@ def deal(
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the state of one process, computed from those of a different number of processes.
 
-    State that belongs to samples moves with them. Running sums go to the first process. What a
-    step draws is keyed to its samples and needs no state; the global random generators, from which
-    other code may have drawn, are reseeded, differently for each process and step.
+    State of samples moves with them. Running sums go to the first process. The draws of a step are
+    keyed to its samples and need no state; the global random generators, which other code may have
+    used, are reseeded, differently for each process and step.
 
     Args:
-        states: of all processes that saved, in order.
+        states: of all processes that saved the run, in order.
         part: the share of this process.
-        rows: of a step, over all processes.
+        rows: rows per step, over all processes.
         seed: of the run.
         step: number of steps taken so far.
 
@@ -57,7 +57,7 @@ def deal(
 
 
 def _stabiliser(states: Sequence[Mapping[str, Any]], index: int) -> dict[str, Any]:
-    """Sums on the first process."""
+    """Return the state with all sums on the first process."""
     found = dict(states[0])
     names = dict.fromkeys(name for s in states for name in s["counts"])
     total = {name: sum(s["counts"].get(name, 0.0) for s in states) for name in names}
@@ -68,7 +68,7 @@ def _stabiliser(states: Sequence[Mapping[str, Any]], index: int) -> dict[str, An
 
 
 def _carry(carries: Sequence[Any], part: Part, rows: int) -> Any:
-    """Rows of the carried state, ordered by process and, within one, by micro-batch."""
+    """Return this process's rows of the carry; rows are ordered by process, then by micro-batch."""
     if any(carry is None for carry in carries):
         return None
     pieces = [piece for carry in carries for piece in carry]

@@ -18,8 +18,8 @@ __all__ = ["broadcast", "fill", "share_of", "without_data"]
 def without_data(empty: Callable[[], Model]) -> Model:
     """Return a model with its parameters and buffers on the meta device, where they have no data.
 
-    A constructor that reads the values of tensors, or that keeps one which is neither parameter nor
-    buffer (in an attribute, or in a list, tuple or dictionary), runs on the CPU instead.
+    A constructor that reads the values of tensors, or stores a tensor that is neither a parameter
+    nor a buffer (in an attribute, or in a list, tuple or dictionary), runs on the CPU instead.
     """
     try:
         with torch.device("meta"):
@@ -38,7 +38,7 @@ def without_data(empty: Callable[[], Model]) -> Model:
             return model
         reason = f"{plain[0]} is neither a parameter nor a buffer"
     warnings.warn(
-        f"each process builds the model whole for a moment, since that needs data: {reason}",
+        f"each process temporarily builds the full model, whose constructor needs data: {reason}",
         stacklevel=2,
     )
     return empty().to("meta")
@@ -46,7 +46,7 @@ def without_data(empty: Callable[[], Model]) -> Model:
 
 @torch.no_grad()
 def fill(model: Model, whole: Model | None, device: torch.device) -> None:
-    """Give a sharded model without data the values of the first process's whole model."""
+    """Fill a sharded model without data with the values of the first process's full model."""
     model.to_empty(device=device)
     # By every name: a buffer that two modules share is one in `whole`, and by now two in `model`.
     values = {} if whole is None else dict(_tensors(whole, remove_duplicate=False))

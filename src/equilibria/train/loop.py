@@ -1,4 +1,4 @@
-"""The training loop: from a recipe to a run folder, or from where a run was stopped."""
+"""The training loop: trains a recipe into a run folder, or resumes a run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from equilibria.train.weights import write_weights
 __all__ = ["Interrupted", "Stop", "fit", "train"]
 
 Stop = Callable[[], bool]
-"""Tells after each step whether to save and stop there, as a signal would."""
+"""Called after each step: whether to save and stop there, as on a signal."""
 
 
 class Interrupted(RuntimeError):
@@ -53,22 +53,22 @@ def train(
     stop: Stop = lambda: False,
     command: Sequence[str] = (),
 ) -> None:
-    """Train a model as `recipe` says and write the run to the folder `path`.
+    """Train a recipe and write the run to the folder `path`.
 
-    Under `torchrun` or `accelerate launch` all processes call this; the first one writes.
+    Under `torchrun` or `accelerate launch`, all processes call this; the first one writes.
 
     Args:
-        recipe: what to do.
-        path: the run folder, which must not exist yet, or be a run of this recipe under `resume`.
+        recipe: what to train.
+        path: the run folder, which must not exist yet; with `resume`, a run of this recipe.
         data_dir: folder to search for data sets before EQUILIBRIA_DATA.
         resume: continue from the newest intact checkpoint in the folder, or from the start if there
-            is none yet; a finished run is left as it is. The recipe may have a further segment
+            is none yet; a finished run is left unchanged. The recipe may have a further segment
             (`Recipe.extended`).
         device: where to train; None for the GPU, if there is one.
         console: where to write; None for standard output.
-        probe: takes further measurements after each epoch.
-        stop: tells when to stop.
-        command: the words of the command line that begins the run, for run.json.
+        probe: takes additional measurements after each epoch.
+        stop: whether to stop, asked after each step.
+        command: words of the command line that starts the run, for run.json.
 
     Raises:
         RunError: the folder exists, has another writer, or cannot be resumed with this recipe.
@@ -76,12 +76,12 @@ def train(
         TrainingError: the loss is no longer finite.
         ODEError: a neural ODE can no longer be integrated.
         Interrupted: a signal or `stop` ended the run; it was saved.
-        PeerLost: another process ended.
+        PeerLost: another process exited.
         Elsewhere: another process failed.
     """
     folder = Folder(Path(path))
     if resume:
-        folder.read_recipe()  # fails before any data are read if this is not a run
+        folder.read_recipe()  # fails, before any data are read, if this is not a run
     else:
         folder.check_free()
     accelerator = evaluation.accelerator(recipe.precision, device)
@@ -141,7 +141,7 @@ def train(
 
 
 def _task(recipe: Recipe, accelerator: Accelerator, data_dir: Path | None) -> Task:
-    """Read the data, on the main process first: it downloads what is missing."""
+    """Read the data, first on the main process, which downloads what is missing."""
     task = None
     for first in (True, False):
         with agreed(accelerator), as_chosen():
@@ -161,7 +161,7 @@ def fit(
     command: Sequence[str] = (),
     signals: stops.Signals | None = None,
 ) -> None:
-    """Train until the recipe's last epoch, and evaluate; see `train`."""
+    """Train to the recipe's last epoch and evaluate; see `train`."""
     with closing(trainer):
         _fit(trainer, folder, console, resume=resume, stop=stop, command=command, signals=signals)
 
@@ -206,7 +206,7 @@ def _fit(
             stack.callback(logger.close)
         signals = signals or stack.enter_context(stops.caught(tell=accelerator.is_main_process))
         stack.enter_context(signals.deferred())
-        # Shares of failed backward solves are logged; a warning per step would bury them.
+        # Fractions of failed solves are logged; a warning at each step would drown them out.
         stack.enter_context(warnings.catch_warnings(action="ignore", category=SolveWarning))
         while trainer.step < trainer.steps:
             _step(trainer, folder)
@@ -228,8 +228,8 @@ def _fit(
                 trainer.settle()
                 where = f"in epoch {epoch + 1} " if trainer.step < trainer.steps else ""
                 raise Interrupted(
-                    f"stopped {where}after step {trainer.step} of {trainer.steps}; it is saved; "
-                    f"continue with: {folder.resume}"
+                    f"stopped {where}after step {trainer.step} of {trainer.steps}; the run is "
+                    f"saved; continue with: {folder.resume}"
                 )
         trainer.settle()
     with _stopped(folder):
@@ -238,20 +238,20 @@ def _fit(
 
 @contextmanager
 def _stopped(folder: Folder) -> Iterator[None]:
-    """Say how to go on after a signal that came while no step was being taken."""
+    """Say how to continue after a signal that arrived outside a training step."""
     try:
         yield
     except stops.Stopped as stopped:
         if folder.saved:
             raise Interrupted(
-                f"stopped by {stopped}; all that was trained is saved; continue with: "
+                f"stopped by {stopped}; all training so far is saved; continue with: "
                 f"{folder.resume}"
             ) from None
         raise KeyboardInterrupt from None
 
 
 def _restore(trainer: Trainer, folder: Folder) -> None:
-    """Go back to the newest intact checkpoint, the same one on all processes."""
+    """Restore the newest intact checkpoint, the same one on all processes."""
     accelerator, recipe = trainer.accelerator, trainer.recipe
     main = accelerator.is_main_process
 
@@ -264,48 +264,52 @@ def _restore(trainer: Trainer, folder: Folder) -> None:
     steps = gather_object([trainer.step])
     if len(set(steps)) > 1:
         raise RunError(
-            f"the processes do not read the same checkpoint in {folder.checkpoints.path} (steps "
-            f"{', '.join(map(str, steps))}): try again when all of them can read the newest"
+            f"processes read different checkpoints in {folder.checkpoints.path} (steps "
+            f"{', '.join(map(str, steps))}): try again once all of them can read the newest"
         )
     if main and found is not None:
         found.set_aside()
     known = folder.read_recipe()
     if recipe.epochs > known.epochs and trainer.step < known.epochs * trainer.steps_per_epoch:
         raise RunError(
-            f"{folder.path} has not finished its {known.epochs} epochs yet: continue it with "
-            f"{folder.resume}, and extend it then"
+            f"{folder.path} has not finished its {known.epochs} epochs yet: first continue it "
+            f"with {folder.resume}, then extend it"
         )
 
 
 def _step(trainer: Trainer, folder: Folder) -> None:
-    """Take a step; where it diverges, say what is left of the run."""
+    """Take a step; if it diverges, name the last checkpoint."""
     try:
         trainer.train_step()
     except Diverged as error:
         trainer.settle()
         saved = folder.checkpoints.all()
-        left = f"The last good checkpoint is {saved[0]}" if saved else "Nothing had been saved yet"
+        left = f"The last good checkpoint is {saved[0]}" if saved else "Nothing was saved yet"
         raise Diverged(f"{error}. {left}") from None
 
 
 def _say_where(trainer: Trainer, folder: Folder, console: Console) -> None:
-    """Say where a run goes on, and what starts again in a further segment of it."""
+    """Say where a run continues, and what restarts if a new segment begins there."""
     recipe = trainer.recipe
     if trainer.step == 0:
-        console.print(f"{folder.path} has no checkpoint yet: it starts again", markup=False)
+        console.print(
+            f"{folder.path} has no checkpoint yet: it starts from the beginning", markup=False
+        )
     elif trainer.step < trainer.steps:
         console.print(
-            f"Continues after step {trainer.step} of {trainer.steps}", markup=False, highlight=False
+            f"Continuing after step {trainer.step} of {trainer.steps}",
+            markup=False,
+            highlight=False,
         )
         for note in trainer.notes:
             console.print(note, soft_wrap=True, markup=False, highlight=False)
     begin, _ = trainer.segment(trainer.step)
     if begin and begin == trainer.step < trainer.steps:
-        again = [f"the {type(recipe.schedule).__name__} schedule of the learning rate"]
+        again = [f"the learning rate's {type(recipe.schedule).__name__} schedule"]
         if recipe.regulariser is not None:
-            again.append("the ramp of the regulariser")
+            again.append("the regulariser's ramp")
         console.print(
-            f"A new segment, to epoch {recipe.epochs}: {' and '.join(again)} starts again here",
+            f"New segment, to epoch {recipe.epochs}: restarting {' and '.join(again)}",
             soft_wrap=True,
             markup=False,
             highlight=False,
@@ -313,7 +317,7 @@ def _say_where(trainer: Trainer, folder: Folder, console: Console) -> None:
 
 
 def _record(trainer: Trainer, folder: Folder, console: Console, command: Sequence[str]) -> None:
-    """Write run.json, and all else that is known before the first step of this process."""
+    """Write run.json and everything else that is known before the first step."""
     recipe, accelerator = trainer.recipe, trainer.accelerator
     if trainer.step == 0 or not folder.info.exists():
         about = describe(trainer.model, trainer.task, accelerator)

@@ -75,7 +75,7 @@ class Share:
 
     @classmethod
     def of(cls, size: Sizes, optimiser: Optimiser, parallel: Parallel, shards: int, gpus: int):
-        """Return the share of one of `gpus`, with parameters split into `shards`."""
+        """Return the persistent memory of one of `gpus`, with parameters split into `shards`."""
         whole, part = SINGLE * size.all, SINGLE * -(-size.all // shards)
         # DDP copies gradients into buckets. FSDP keeps parameters gathered while the layer is
         # differentiated, and gradients until they are reduced: at most all of both.
@@ -383,7 +383,7 @@ def _shards(parallel: Parallel, gpus: int, per_machine: int) -> int:
     if gpus % per_machine or gpus == per_machine:
         raise PlanError(
             f"hsdp shards parameters within a machine and replicates them across machines: {gpus} "
-            f"GPUs, {per_machine} to a machine, are not several whole machines; use fsdp"
+            f"GPUs, {per_machine} per machine, do not fill several machines exactly; use fsdp"
         )
     return per_machine
 
@@ -397,8 +397,8 @@ def _notes(recipe: Recipe, read: Reads, gpus: int) -> Iterator[str]:
     """Yield what a plan assumes or leaves out, and what `train` would refuse."""
     if recipe.rows % gpus:
         yield (
-            f"train refuses batch_size {recipe.rows} on {gpus} GPUs, which it cannot be split "
-            f"equally between: set --batch-size {gpus * -(-recipe.rows // gpus)}, for example"
+            f"train refuses batch_size {recipe.rows} on {gpus} GPUs, since it is not divisible by "
+            f"their number: set --batch-size {gpus * -(-recipe.rows // gpus)}, for example"
         )
     if read.shares:
         shares = ", ".join(f"{100 * share:.1f} %" for share in read.shares)

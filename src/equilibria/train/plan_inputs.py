@@ -1,4 +1,4 @@
-"""Inputs of a recipe's training step, without reading data whose sizes are known."""
+"""Inputs of a recipe's training step; data of known size are not read."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ IMAGES: dict[str, tuple[tuple[int, int, int] | None, int]] = {
 
 @dataclass(frozen=True)
 class Reads:
-    """The inputs of one step, by their shapes.
+    """The inputs of one step, by shape.
 
     Attributes:
         config: of the model, with the fields that depend on the data filled in.

@@ -1,4 +1,4 @@
-"""A stand-in for a solve where nothing is computed, with the memory and work of its parts."""
+"""A stand-in for a solve when nothing is computed, with the memory and work of its parts."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class StandIn(Adjoint):
     evaluation needs no more memory than doing it once, apart from the history.
 
     Attributes:
-        ledger: told which part of the solve is running.
+        ledger: is told which part of the solve is running.
         solver: its history at `max_evals` is held in the forward.
         adjoint: the adjoint that is replaced.
         on_gpu: whether the solve checks its residuals block by block, and holds these iterates.
@@ -157,7 +157,7 @@ class StandIn(Adjoint):
 
     @property
     def shares(self) -> bool:
-        """Does the backward use the history of the forward solve?"""
+        """Whether the backward uses the history of the forward solve."""
         real = self.real
         return isinstance(real, Shine) or (isinstance(real, Implicit) and real.needs_inverse)
 

@@ -1,4 +1,4 @@
-"""What several processes must agree on, and what they say when one of them is gone."""
+"""Agreement between processes, and error messages when one of them fails or is lost."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from torch import distributed
 UNREACHABLE = re.compile(
     r"connection (was )?(closed|reset|refused)|broken pipe|gloo|nccl|socket|rendezvous", re.I
 )
-"""Words by which torch's backends say that a process no longer answers."""
+"""Words in the errors of torch's backends when a process no longer responds."""
 
 
 class Elsewhere(RuntimeError):
-    """Another process failed at what all of them do; the message is its own."""
+    """Another process failed; the message is the one it gave."""
 
 
 class PeerLost(RuntimeError):
-    """Another process ended or can't be reached: the run stops, with nothing collective tried."""
+    """Another process exited or can't be reached: the run stops without further communication."""
 
     local = True
-    """Each process says so for itself: the first may be the one that is gone."""
+    """Every process reports it, since the first may be the one that is lost."""
 
 
 def meet_again(backend: str) -> None:
-    """Form the group of processes that torchrun has started again, before Accelerate would.
+    """Form the process group after a restart by torchrun, before Accelerate would.
 
-    torchrun keeps one meeting place for all its starts (torch issue 135712), where a process may
-    find the address of one that has died. On one machine the number of the start tells them apart.
-    On several it need not be the same; there TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 helps.
+    torchrun keeps one store across restarts (torch issue 135712), in which a process may find the
+    address of one that has died. On one machine the restart count tells them apart. On several
+    machines it may differ; there, set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1.
 
     Args:
-        backend: of the group.
+        backend: of the process group.
     """
     known = os.environ.get
     count, shared = int(known("TORCHELASTIC_RESTART_COUNT", "0")), "TORCHELASTIC_USE_AGENT_STORE"
@@ -56,7 +56,7 @@ def meet_again(backend: str) -> None:
 
 @contextmanager
 def agreed(accelerator: Accelerator) -> Iterator[None]:
-    """Let a block fail on all processes if it fails on one, so that none waits for another.
+    """Make a block fail on all processes if it fails on any, so that none waits for another.
 
     The block itself must not communicate.
 
@@ -88,13 +88,13 @@ def any_of(accelerator: Accelerator, flag: bool) -> bool:
 
 @contextmanager
 def told(accelerator: Accelerator) -> Iterator[None]:
-    """Let a block that fails on one process end on all others with its message.
+    """Make a block that fails on one process fail on all others with the same message.
 
-    It leaves word at the meeting place of the processes, which torchrun keeps. The others hear of
-    it once they find that the process is gone, as `reachable` inside the block tells.
+    The failing process leaves its message in torchrun's store. The others read it once they find
+    that the process is gone, by `reachable` inside the block.
 
     Raises:
-        Elsewhere: it failed on another process, which has left word.
+        Elsewhere: it failed on another process, which left a message.
     """
     board = None if accelerator.num_processes == 1 else _board()
     try:
@@ -106,24 +106,24 @@ def told(accelerator: Accelerator) -> Iterator[None]:
             raise Elsewhere(said) from error
         raise
     except Exception as error:
-        if board is not None and not hasattr(error, "exit_status"):  # which is no failure
+        if board is not None and not hasattr(error, "exit_status"):  # which is not a failure
             ours = type(error).__module__.startswith("equilibria.")
             text = " ".join(str(error).split())
             said = text if ours else f"{type(error).__name__}: {text}"
-            with suppress(Exception):  # it is the error that counts
+            with suppress(Exception):  # the original error matters more
                 board.compare_set(WORD, "", f"process {accelerator.process_index}: {said}")
         raise
 
 
 WORD = "failed"
-"""Where the process that fails first leaves word."""
+"""Key of the message of the process that fails first."""
 
 SOON = timedelta(seconds=5)
-"""How long the meeting place is given to answer."""
+"""Timeout for connecting to the store."""
 
 
 def _board() -> Any:
-    """The meeting place of the processes of this start; None where it cannot be reached."""
+    """Return the processes' store for this restart; None if it cannot be reached."""
     stores: Any = distributed
     place, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     if not place or not port:
@@ -139,16 +139,16 @@ def _board() -> Any:
 
 
 def _read(board: Any) -> str | None:
-    """What the process that failed first has said; None where it said nothing."""
+    """Return the message of the process that failed first; None if it left none."""
     try:
         return board.get(WORD).decode() if board is not None and board.check([WORD]) else None
-    except RuntimeError:  # the meeting place is gone with its process
+    except RuntimeError:  # the store is gone with its process
         return None
 
 
 @contextmanager
 def reachable(accelerator: Accelerator, advice: str = "") -> Iterator[None]:
-    """Turn what torch raises in a block when another process is gone into PeerLost.
+    """Convert the errors that torch raises in a block when another process is gone to PeerLost.
 
     Args:
         accelerator: of this process.
@@ -161,7 +161,9 @@ def reachable(accelerator: Accelerator, advice: str = "") -> Iterator[None]:
         if accelerator.num_processes == 1 or ours or not UNREACHABLE.search(str(error)):
             raise
         text = " ".join(str(error).split())
-        reason = re.sub(r"^\[[^]]*\] *", "", text).partition(". ")[0][:120]  # without C++'s place
+        reason = re.sub(r"^\[[^]]*\] *", "", text).partition(". ")[0][
+            :120
+        ]  # without the C++ source location
         raise PeerLost(
-            f"another process ended or can't be reached ({reason}), so training stops here{advice}"
+            f"another process exited or can't be reached ({reason}), so training stops here{advice}"
         ) from error

@@ -52,22 +52,22 @@ class Sharding:
     """A model whose parameters, gradients and moments are sharded across processes.
 
     Each outermost `DEQ` layer is one unit of `fully_shard`, and the rest of the model another. A
-    unit is gathered once for a forward and once for its backward, however many evaluations these
-    take: no process waits for another within a solve. If the model also uses a cell's weights
+    unit is gathered once per forward and once per backward, however many evaluations these take:
+    no process waits for another within a solve. If the model also uses a cell's weights
     outside its layer, for example to inject its input, the whole model is one unit, which is
     gathered once per step.
 
-    The first process alone builds the model whole, on its CPU; the others build it without data.
-    Its tensors are then broadcast one after the other, and each process keeps its shards.
+    Only the first process builds the full model, on its CPU; the others build it on the meta
+    device. The tensors are then broadcast one at a time, and each process keeps its shards.
 
     Args:
-        build: returns the model with the weights to start from, the same on any process.
+        build: returns the model with its initial weights, the same on any process.
         empty: returns a model of the same shapes, with any weights.
         accelerator: of this process.
-        size: number of processes that share one copy, see `extent`.
+        size: number of processes that share one copy of the parameters, see `extent`.
         keep: keep a layer's parameters gathered from its forward to its backward, for terms of the
             loss that evaluate the cell in between. They are then gathered once per step, not twice.
-        trial: evaluates a model and its loss once, in any precision.
+        trial: evaluates a model and its loss once, at any precision.
 
     Attributes:
         model: the model, whose parameters are `DTensor`s.
@@ -103,7 +103,7 @@ class Sharding:
         whole, outside = None, False
         with agreed(accelerator):
             if accelerator.is_main_process:
-                whole = build()
+                whole = build().cpu()  # a search for a radius has moved it to the device
                 outside = _used_outside(whole, trial)
         outside = any_of(accelerator, outside)
         self.model = model = without_data(empty)
@@ -119,20 +119,20 @@ class Sharding:
         private.find_root(model)
 
     def synchronise(self, whether: bool) -> None:
-        """Let the next backward reduce gradients over the processes, or only accumulate them."""
+        """Set whether the next backward reduces gradients or only accumulates them."""
         self.units[0].set_requires_gradient_sync(whether)
 
     def share_buffers(self) -> None:
-        """Broadcast the buffers of the first process, as DDP does before a forward."""
+        """Broadcast the first process's buffers, as DDP does before each forward."""
         for buffer in self.model.buffers():
             broadcast(buffer)
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
-        """Gather all parameters on every process for the duration of a block, which all must enter.
+        """Gather all parameters on every process inside a block, which all processes must enter.
 
-        Inside it there is no communication, so that each process may call the model, or its layers
-        alone, any number of times. There must be no backward into the parameters.
+        There is no communication inside it, so each process may call the model, or only its layers,
+        any number of times. Gradients of the parameters must not be computed.
         """
         root = self.units[0]
         root.set_reshard_after_forward(False)

@@ -1,8 +1,7 @@
 """Sharded checkpoints: written by all processes, read by any number of them.
 
-`torch.distributed.checkpoint` plans what goes where. Its own files are pickled, which nothing in a
-run folder may be: here each process writes one safetensors file, and a JSON index says what is in
-which file.
+`torch.distributed.checkpoint` plans the layout. Its own files are pickled, which is not allowed in
+a run folder: here each process writes one safetensors file, and a JSON index lists their contents.
 """
 
 from __future__ import annotations
@@ -161,7 +160,7 @@ def write(
     """
     writer = Writer(path, complete)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # warnings that the interface may change
+        warnings.simplefilter("ignore")  # about an unstable interface
         if background is not None:
             found: Any = dcp.async_save(
                 dict(state), storage_writer=writer, process_group=background
@@ -190,7 +189,7 @@ class _Waiting:
 
 @contextmanager
 def _failures(path: Path) -> Iterator[None]:
-    """Of the errors that torch collects from all processes, raise the first."""
+    """Raise the first of the errors that torch collects from all processes."""
     try:
         yield
     except CheckpointException as error:

@@ -1,4 +1,4 @@
-"""The stabilising terms that training adds to the loss, and their statistics."""
+"""Stabilising terms that training adds to the loss, and their statistics."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from equilibria.train.recipe import Recipe
 
 
 class Stabiliser:
-    """The regulariser and the correction of a run whose recipe has one of them or both.
+    """The regulariser and the correction of a run whose recipe has either or both.
 
     Args:
         recipe: of the run.
-        segment: step -> first step and number of steps of the segment of the run that it is in.
+        segment: step -> first step and number of steps of the segment of the run that contains it.
         accelerator: gives the process and the device.
     """
 
@@ -29,16 +29,16 @@ class Stabiliser:
         self, recipe: Recipe, segment: Callable[[int], tuple[int, int]], accelerator: Accelerator
     ) -> None:
         self.recipe, self.segment, self.accelerator = recipe, segment, accelerator
-        # Sums over the steps of this epoch, on this process, in which something was solved.
+        # Sums over the steps of this epoch, on this process, that had a solve.
         self.counts: dict[str, float] = defaultdict(float)
-        self.factor = 1.0  # on gamma, by the controller
+        self.factor = 1.0  # multiplies gamma; set by the controller
         self.evals = 0.0  # of all samples since the factor last changed
         self.samples = 0
-        # of the last solves of all processes, for the correction
+        # mean evaluations of the last solves, over all processes; for the correction
         self.length = float(recipe.solver.max_evals) if recipe.solver else 0.0
 
     def states(self) -> tuple[int, ...]:
-        """Return the evaluations after which the next solve is to keep its iterate."""
+        """Return the evaluations after which the next solve should keep its iterate."""
         correction = self.recipe.correction
         return () if correction is None else correction.depths(self.length)
 
@@ -51,18 +51,17 @@ class Stabiliser:
         share: float = 1.0,
         penalised: bool | None = None,
     ) -> Tensor | None:
-        """Return what a micro-batch of step `step` adds to the loss, a scalar; None for nothing.
+        """Return the term that a micro-batch adds to the loss, a scalar; None if there is none.
 
-        For a model that solves several times, piece by piece, the penalty is the mean over the
-        solves.
+        For a model with several consecutive solves, the penalty is their mean.
 
         Args:
-            step: from 0.
-            solutions: found with the iterates that `states` asked for.
+            step: counted from 0.
+            solutions: with the iterates that `states` requested.
             loss: states, one per solve -> scalar, the micro-batch's contribution to the mean loss
                 of the outputs read from them.
-            share: of this process's rows that are in the micro-batch.
-            penalised: whether the step has the penalty; None: drawn, as the recipe says.
+            share: fraction of this process's rows in the micro-batch.
+            penalised: whether the step has the penalty; None to draw this as the recipe specifies.
         """
         terms: list[Tensor] = []
         self.counts["steps"] += share
@@ -87,7 +86,7 @@ class Stabiliser:
         return sum(terms[1:], terms[0]) if terms else None
 
     def observe(self, step: int, solutions: Sequence[Solution]) -> None:
-        """Record the evaluations of the solves of step `step`."""
+        """Record the evaluations of a step's solves."""
         controller = self.recipe.regulariser and self.recipe.regulariser.controller
         evals = torch.cat([each.stats.evals for each in solutions])
         if self.recipe.correction is not None:  # its depths are the same on all processes
@@ -101,7 +100,7 @@ class Stabiliser:
             self.evals, self.samples = 0.0, 0
 
     def _mean(self, total: float, count: int) -> float:
-        """Return the mean over all processes of what adds up to `total` on this one."""
+        """Return the mean over all processes, given the sum and the count on this one."""
         own = torch.tensor([total, count], dtype=torch.float64)
         whole: Any = self.accelerator.reduce(own.to(self.accelerator.device), "sum")
         return float(whole[0] / whole[1])
@@ -128,7 +127,7 @@ class Stabiliser:
         return record
 
     def state(self) -> dict[str, Any]:
-        """Return everything as plain numbers; `restore` takes it back."""
+        """Return the state as plain numbers, for `restore`."""
         return {
             "counts": dict(self.counts),
             "factor": self.factor,
@@ -138,7 +137,7 @@ class Stabiliser:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go back to a `state`."""
+        """Restore a `state`."""
         self.counts = defaultdict(float, state["counts"])
         self.factor, self.evals = state["factor"], state["evals"]
         self.samples, self.length = state["samples"], state["length"]

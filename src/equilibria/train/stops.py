@@ -15,24 +15,24 @@ STOPPED = 75
 """Exit status of a run that was stopped and saved: EX_TEMPFAIL of sysexits.h, "try again"."""
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
-"""Ctrl-C; schedulers and torchrun; a closed terminal; Slurm's warning before the time limit."""
+"""From Ctrl-C, schedulers and torchrun, a closed terminal, and Slurm before the time limit."""
 
 IMPATIENT = 1.0
 """Seconds after which a second Ctrl-C ends the process without saving. An earlier one is the same
-Ctrl-C, passed on by a launcher."""
+Ctrl-C, forwarded by a launcher."""
 
 NOTICE = "\nSaving after this step; press Ctrl-C again to stop at once, without saving.\n"
 
 
 class Stopped(BaseException):
-    """A signal came where there is nothing to wait for; like KeyboardInterrupt, it is no error."""
+    """A signal arrived outside `deferred`; like KeyboardInterrupt, this is not an error."""
 
 
 class Signals:
     """The signals of a run.
 
     Args:
-        tell: write on standard error that Ctrl-C was received; for one of several processes.
+        tell: whether to acknowledge Ctrl-C on standard error; true on one of several processes.
 
     Attributes:
         received: their numbers, in order.
@@ -44,7 +44,7 @@ class Signals:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Collect signals for a block, which looks at `received`, in place of raising `Stopped`."""
+        """Collect signals in `received`, which the block checks, instead of raising `Stopped`."""
         self.waits = True
         try:
             yield
@@ -64,22 +64,22 @@ class Signals:
             return
         self.pressed = time.monotonic()
         if self.tell:
-            with suppress(OSError):  # whoever read it may be gone
-                os.write(2, NOTICE.encode())  # print may be interrupted in the middle of itself
+            with suppress(OSError):  # standard error may be closed
+                os.write(2, NOTICE.encode())  # print is not reentrant
 
 
 @contextmanager
 def caught(*, tell: bool = True) -> Iterator[Signals]:
-    """Handle the signals of `SIGNALS` for a block, instead of dying of them.
+    """Handle `SIGNALS` inside a block, instead of being terminated by them.
 
-    One that the process ignores, such as SIGHUP under nohup, is still ignored. Outside the main
-    thread, nothing is caught: Python delivers signals there only.
+    A signal that the process ignores, such as SIGHUP under nohup, stays ignored. Outside the main
+    thread nothing is caught, since Python delivers signals only to the main thread.
 
     Args:
-        tell: as `Signals` takes it.
+        tell: see `Signals`.
 
     Raises:
-        Stopped: a signal came, and was not deferred.
+        Stopped: a signal arrived and was not deferred.
         KeyboardInterrupt: Ctrl-C was pressed twice.
     """
     signals = Signals(tell=tell)

@@ -29,7 +29,7 @@ class Cost:
 
     Attributes:
         rest: of a step, outside the solver loops: injection, readout and loss, forward and
-            backward, and in the backward f once more with the gradient of its parameters.
+            backward; and one more evaluation of f in the backward, with its parameters' gradient.
         evaluation: of one evaluation of f.
         product: of one vector-Jacobian product.
     """
@@ -39,7 +39,7 @@ class Cost:
     product: float
 
     def of(self, tally: Tally, samples: int) -> float:
-        """Return the operations behind a tally of `samples` samples.
+        """Return the operations for a tally of `samples` samples.
 
         Only the evaluations in which a sample was active are counted: those that a batch spends on
         samples that have already stopped are not part of the model's work.
@@ -90,7 +90,7 @@ def _of(recipe: Recipe, reads: Reads) -> Cost:
 
 
 def _matrices_alone(reads: Reads) -> Reads:
-    """The same, with a loss that reads no data where the real one has no matrix products."""
+    """Replace a loss without matrix products, which may read data, by a sum of the outputs."""
     if reads.unit == "tokens":  # the softmax is part of the loss
         return reads
 

@@ -23,7 +23,7 @@ from equilibria.deprecated import aliases
 from equilibria.models import EquilibriumModel, Model, Prediction
 from equilibria.solve import Audited
 from equilibria.stability import AdjointAudit
-from equilibria.tasks import Batch, Task
+from equilibria.tasks import Batch, Part, Task
 from equilibria.train import auditing, checkpoint, evaluation, randomness
 from equilibria.train import recipe as recipes
 from equilibria.train.alternating import Alternation
@@ -204,9 +204,10 @@ class Trainer:
 
     @torch.no_grad()
     def _try(self, model: Model) -> None:
-        """Evaluate a model and its loss once, by a shallow network: any would do."""
+        """Evaluate a model and its loss on one row, by a shallow network: any would do."""
         device = next(model.parameters()).device
-        batch = pytree.tree_map_only(Tensor, lambda x: x.to(device), self.batch())
+        batch = self.feed.batch(self.step, Part(0, self.recipe.rows))
+        batch = pytree.tree_map_only(Tensor, lambda x: x.to(device), batch)
         shallow = ShallowStart(layers=1).applied(model) if self.recipe.solver else None
         with shallow or nullcontext(), self.accelerator.autocast(), evaluating(model):
             loss_of(model, self.task, model(batch.inputs), batch.targets, self.accelerator)

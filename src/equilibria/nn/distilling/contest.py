@@ -1,4 +1,4 @@
-"""Is a learned solver worth using? It is compared with classical solvers on held-out batches."""
+"""Comparison of a learned solver with classical ones on held-out batches."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def contest(
 
 
 def _alike(one: Contestant, best: Contestant) -> bool:
-    """Are its evaluations within `NEAR` of the best one's, with as many samples converged?"""
+    """Return whether evaluations are within `NEAR` of the best, with as many samples converged."""
     return one.converged >= best.converged and one.mean <= NEAR * best.mean
 
 

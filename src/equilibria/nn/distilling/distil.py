@@ -1,4 +1,4 @@
-"""Train a learned solver for a layer, and switch it on if it pays."""
+"""Train a learned solver for a layer, and enable it if it pays off."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def distil(
     progress: Progress | None = None,
     **changes: Any,
 ) -> Outcome:
-    """Train a learned solver on a layer's own equilibria, and switch it on where that pays.
+    """Train a learned solver on a layer's own equilibria, and enable it if it pays off.
 
     No labels are needed: the inputs are solved by a classical solver, and an initial guess and a
     mixer are trained on its equilibria. Every fourth batch is held out, and solved by the learned
@@ -44,7 +44,7 @@ def distil(
     `NeuralSolver`; otherwise the layer is left unchanged.
 
     Args:
-        layer: a trained layer. It is put into eval mode meanwhile.
+        layer: a trained layer. It is in eval mode meanwhile.
         batches: tuples of the layer's inputs, at least 2; all are kept in memory, with their
             equilibria.
         how: losses and steps; None for the defaults.
@@ -108,6 +108,6 @@ def distil(
 
 
 def _classical(layer: DEQ, learned: NeuralSolver) -> Solver:
-    """The layer's own solver, with the tolerances and limits of a learned one that it replaces."""
+    """The layer's own solver, with the tolerances and limits of the learned one it replaces."""
     own = AlternatingAnderson() if isinstance(layer.solver, NeuralSolver) else layer.solver
     return cast(Solver, replace(cast(Any, own), **learned.limits))

@@ -1,4 +1,4 @@
-"""The equilibria that a solver learns from."""
+"""The equilibria on which a solver is trained."""
 
 from __future__ import annotations
 
@@ -113,10 +113,10 @@ def _closer(tolerance: Tolerance) -> Tolerance:
 def _tuple(batch: Sequence[Any]) -> tuple[Any, ...]:
     if isinstance(batch, Tensor):
         raise TypeError(
-            "a batch is a tuple of the layer's inputs, but this is a tensor of the shape "
+            "a batch is a tuple of the layer's inputs, but this is a tensor of shape "
             f"{tuple(batch.shape)}: pass (x,) instead of x"
         )
-    # A graph behind them would be kept alive throughout training.
+    # Their autograd graph would be kept alive throughout training.
     return pytree.tree_map_only(Tensor, Tensor.detach, tuple(batch))
 
 

@@ -1,4 +1,4 @@
-"""What a learned solver is made of: a start, and mixing weights."""
+"""The components of a learned solver: an initial guess and mixing weights."""
 
 from equilibria.nn.neural.initialisers import Initialiser, initialiser_for
 from equilibria.nn.neural.learned import Learned

@@ -1,4 +1,4 @@
-"""Learned starts: small networks from what is injected into a layer to its equilibrium."""
+"""Learned initial guesses: small networks that predict a layer's equilibrium from its injection."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ RANK = 100
 
 
 class Guess(nn.Module, abc.ABC):
-    """What is added to one leaf of a layer's own start. The last map begins with zeros, so that
-    untrained it adds nothing.
+    """Correction to one leaf of a layer's own initial state. The last layer is initialised to zero,
+    so an untrained network adds nothing.
 
     Args:
-        inputs: features of the injection.
-        outputs: features of the leaf.
+        inputs: number of features of the injection.
+        outputs: number of features of the leaf.
         rank: width of the bottleneck.
     """
 
     axes: ClassVar[str]
-    """Of a state, with a name for the features."""
+    """Axes of the state; the feature axis is called "features"."""
 
     def __init__(self, inputs: int, outputs: int, rank: int) -> None:
         super().__init__()
         self.sizes = {"inputs": inputs, "outputs": outputs, "rank": rank}
 
     def check(self, u: Tensor, like: Tensor) -> None:
-        """Raise ValueError if this was made for another injection, or another leaf of a state."""
+        """Raise ValueError if the shape of the injection or of the state does not match."""
         for what, tensor in (("inputs", u), ("outputs", like)):
             axes, size = self.axes.split(", "), self.sizes[what]
             if tensor.ndim != len(axes) or tensor.shape[axes.index("features")] != size:
                 name = "an injection" if what == "inputs" else "a state"
                 shape = self.axes.replace("features", str(size))
                 raise ValueError(
-                    f"the learned start is made for {name} ({shape}), and was given "
+                    f"the learned initial guess expects {name} ({shape}), but was given "
                     f"{tuple(tensor.shape)}: it was distilled from another cell"
                 )
 
     @abc.abstractmethod
     def forward(self, u: Tensor, like: Tensor) -> Tensor:
-        """Return the guess, of the shape of `like`, from the injection `u`."""
+        """Return the correction, of the same shape as `like`, given the injection `u`."""
 
 
 class SequenceGuess(Guess):
-    """ReLU(Conv1d(u)) W with a causal convolution of 3 times, states (batch, time, q).
+    """ReLU(Conv1d(u)) W, with a causal convolution over 3 time steps, for states (batch, time, q).
 
     Source:
         Bai 2022 (thesis), eq. 6.2.
@@ -74,11 +74,11 @@ class SequenceGuess(Guess):
 
 
 class ImageGuess(Guess):
-    """W ReLU(D * (V u)) with V and W of each place and D a convolution of each channel by itself,
-    5 x 5, states (batch, channels, height, width).
+    """W ReLU(D * (V u)), with 1 x 1 convolutions V and W and a depthwise 5 x 5 convolution D, for
+    states (batch, channels, height, width).
 
-    The injection is brought to the size of the state by average pooling first. The thesis leaves
-    its initialiser of images open.
+    The injection is first average-pooled to the resolution of the state. The thesis does not
+    specify its initialiser for images.
     """
 
     axes = "batch, features, height, width"
@@ -98,7 +98,7 @@ class ImageGuess(Guess):
 
 
 class DenseGuess(Guess):
-    """W ReLU(V u + b), states (batch, entries)."""
+    """W ReLU(V u + b), for states (batch, entries)."""
 
     axes = "batch, features"
 
@@ -109,10 +109,10 @@ class DenseGuess(Guess):
 
     @override
     def check(self, u: Tensor, like: Tensor) -> None:
-        if u[0].numel() != self.sizes["inputs"]:  # of any axes
+        if u[0].numel() != self.sizes["inputs"]:  # whatever its axes
             raise ValueError(
-                f"the learned start is of {self.sizes['inputs']} inputs, and has been given "
-                f"{tuple(u.shape[1:])}: a dense layer has one size"
+                f"the learned initial guess expects {self.sizes['inputs']} inputs, but was given "
+                f"{tuple(u.shape[1:])}: that of a dense layer works for one size only"
             )
         super().check(u.flatten(1), like)
 
@@ -122,11 +122,11 @@ class DenseGuess(Guess):
 
 
 GUESSES = {"sequence": SequenceGuess, "image": ImageGuess, "dense": DenseGuess}
-"""The kinds of guesses, by the names under which they are saved."""
+"""Kinds of initial guesses, by the names under which they are saved."""
 
 
 class Initialiser(nn.Module):
-    """h(x): a start for each leaf of a layer's state, from the first tensor of its inputs.
+    """h(x): an initial guess for each leaf of a layer's state, from the first tensor of its inputs.
 
     Args:
         guesses: one for each leaf.
@@ -142,17 +142,17 @@ class Initialiser(nn.Module):
         return [guess for guess in self.guesses if isinstance(guess, Guess)]
 
     def forward(self, inputs: Tree, own: Tree) -> Tree:
-        """Return the start.
+        """Return the initial guess.
 
         Args:
             inputs: of the layer.
-            own: the layer's own start.
+            own: the layer's own initial state.
         """
         u = injection(inputs)
         leaves, spec = flatten(own)
         if len(leaves) != len(self.guesses):
             raise ValueError(
-                f"the learned start is of {len(self.guesses)} tensors, and the state has "
+                f"the learned initial guess has {len(self.guesses)} tensors, but the state has "
                 f"{len(leaves)}: it was distilled from another cell"
             )
         for leaf, guess in zip(leaves, self.parts, strict=True):
@@ -162,7 +162,7 @@ class Initialiser(nn.Module):
 
 
 def injection(inputs: Tree) -> Tensor:
-    """The first floating-point tensor of a layer's inputs.
+    """Return the first floating-point tensor of a layer's inputs.
 
     Raises:
         ValueError: there is none.
@@ -170,21 +170,23 @@ def injection(inputs: Tree) -> Tensor:
     for leaf in flatten(inputs)[0]:
         if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.ndim:
             return leaf
-    raise ValueError("a learned start is made from a layer's first tensor, and it has no input")
+    raise ValueError(
+        "a learned initial guess needs a floating-point input, but this layer was given none"
+    )
 
 
 def initialiser_for(inputs: Tree, own: Tree, budget: int) -> Initialiser:
-    """Return an untrained initialiser for a layer: it gives the layer's own start.
+    """Return an untrained initialiser for a layer, which returns the layer's own initial state.
 
     Args:
-        inputs: of the layer, an example.
-        own: its own start for them: states (batch, time, features), (batch, channels, height,
-            width) or (batch, entries), or trees of such.
-        budget: parameters that it may have; the bottleneck is as wide as that allows, from 2 to
-            the 100 of the thesis.
+        inputs: example inputs of the layer.
+        own: its own initial state for them: (batch, time, features), (batch, channels, height,
+            width) or (batch, entries), or a tree of these.
+        budget: maximum number of parameters; the bottleneck is as wide as this allows, between 2
+            and 100, the width in the thesis.
 
     Raises:
-        ValueError: the state has other axes, or those of the injection are others than the state's.
+        ValueError: a state of this shape is not supported, or the injection has different axes.
     """
     u = injection(inputs)
     makers = [_maker(u, leaf) for leaf in flatten(own)[0]]
@@ -194,7 +196,7 @@ def initialiser_for(inputs: Tree, own: Tree, budget: int) -> Initialiser:
 
 
 def _maker(u: Tensor, leaf: Tensor) -> Callable[[int], Guess]:
-    """Makes the guess of a leaf of the state, from the width of its bottleneck."""
+    """Return a constructor of the guess for one leaf, which takes the width of the bottleneck."""
     if leaf.ndim == 3 and u.ndim == 3:
         return partial(SequenceGuess, u.shape[2], leaf.shape[2])
     if leaf.ndim == 4 and u.ndim == 4:
@@ -202,9 +204,9 @@ def _maker(u: Tensor, leaf: Tensor) -> Callable[[int], Guess]:
     if leaf.ndim == 2:
         return partial(DenseGuess, u[0].numel(), leaf.shape[1])
     raise ValueError(
-        f"there is no learned start for a state {tuple(leaf.shape)} and an injection "
-        f"{tuple(u.shape)}: both (batch, time, features), or both (batch, channels, height, "
-        "width), or a state (batch, entries)"
+        f"there is no learned initial guess for a state {tuple(leaf.shape)} and an injection "
+        f"{tuple(u.shape)}: expected both (batch, time, features), or both (batch, channels, "
+        "height, width), or a state (batch, entries)"
     )
 
 

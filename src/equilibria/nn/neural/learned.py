@@ -17,11 +17,11 @@ __all__ = ["Learned"]
 
 
 class Learned(nn.Module):
-    """What a layer's `NeuralSolver` has learned.
+    """The learned parts of a layer's `NeuralSolver`.
 
     Args:
-        initialiser: gives the start; None for the layer's own.
-        mixer: gives the mixing weights; None for Anderson's own.
+        initialiser: predicts the initial guess; None for the layer's own.
+        mixer: predicts the mixing weights; None for Anderson's own.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Learned(nn.Module):
 
     @property
     def about(self) -> dict[str, Any]:
-        """What `Learned.of` makes another one of the same shapes from: names and numbers alone."""
+        """The architecture, in names and numbers, from which `Learned.of` rebuilds it."""
         found: dict[str, Any] = {"initialiser": None, "mixer": None}
         if self.initialiser is not None:
             kinds = {kind: name for name, kind in GUESSES.items()}
@@ -47,11 +47,11 @@ class Learned(nn.Module):
 
     @classmethod
     def of(cls, about: Mapping[str, Any]) -> Learned:
-        """Return new weights of the shapes that `about` tells of.
+        """Return new weights with the architecture that `about` describes.
 
         Raises:
-            KeyError: a part or a kind is missing or unknown.
-            TypeError: a number has another name.
+            KeyError: a key is missing, or a kind is unknown.
+            TypeError: a size has an unknown name.
         """
         initialiser, mixer = about["initialiser"], about["mixer"]
         if initialiser is not None:
@@ -61,12 +61,12 @@ class Learned(nn.Module):
         return cls(initialiser, mixer)
 
     def start(self, inputs: tuple[Tree, ...], own: Tree) -> Tree:
-        """Return where a solve begins: the initialiser's guess, and the layer's own start for
-        samples of which that is not finite.
+        """Return the initial guess of a solve: the initialiser's, or the layer's own for samples
+        where that is not finite.
 
         Args:
             inputs: of the layer.
-            own: its own start.
+            own: its own initial state.
         """
         if self.initialiser is None:
             return own
@@ -80,8 +80,8 @@ class Learned(nn.Module):
         """Return the solver with these weights.
 
         Args:
-            solver: whose numbers it has.
-            started: the solve begins at `start`.
+            solver: gives the settings.
+            started: whether the solve begins at `start`.
         """
         guessed = started and self.initialiser is not None
         return solver.with_weights(self.mixer, guessed=guessed)

@@ -1,4 +1,4 @@
-"""Learned mixing weights of an Anderson step."""
+"""Learned mixing weights for Anderson steps."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ __all__ = ["GramMixer", "PooledMixer"]
 
 
 class GramMixer(nn.Module):
-    """Corrects Anderson's own weights by what the Gram matrix of the residuals shows.
+    """Corrects Anderson's weights, given the Gram matrix of the residuals.
 
-    With the Cholesky factor L of the Gram matrix of the differences dg_j, and r = ||g - sum gamma_j
-    dg_j|| what Anderson's weights leave of the residual,
+    With L the Cholesky factor of the Gram matrix of the differences dg_j, and r = ||g - sum gamma_j
+    dg_j|| the mixed residual under Anderson's weights,
 
         gamma = gamma_Anderson + r L^-T u,    u = reach * tanh(MLP(features)) / sqrt(s).
 
-    The mixed residual grows to sqrt(1 + |u|^2) r, by 1.12 at most at the default reach: a step is
-    bought that is longer in directions in which df/dz is small. The features are cosines and
-    logarithms of ratios, the same for a state of any shape, size or scale. The last layer begins
-    with zeros, so that untrained it is Anderson.
+    The mixed residual grows to sqrt(1 + |u|^2) r, by a factor of at most 1.12 at the default reach;
+    in return, steps may be longer in directions in which df/dz is small. The features are cosines
+    and logarithms of ratios, which do not depend on the shape, size or scale of the state. The last
+    layer is initialised to zero, so an untrained mixer is Anderson's method.
 
     Args:
-        history: differences, the m of the papers; of a solver that keeps more, the older ones have
-            Anderson's weights.
-        hidden: units of the one hidden layer.
-        reach: bound of |u|.
+        history: number of differences, m in the papers; if the solver keeps more, the older ones
+            get Anderson's weights.
+        hidden: units of the hidden layer.
+        reach: upper bound on |u|.
     """
 
     def __init__(self, history: int = 5, hidden: int = 16, reach: float = 0.5) -> None:
@@ -44,11 +44,11 @@ class GramMixer(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def pool(self, residual: Rows, layout: Layout | None) -> Tensor | None:
-        """Nothing: the Gram matrix is all it looks at."""
+        """Return None: this mixer uses only the Gram matrix."""
         return None
 
     def mix(self, seen: Seen) -> tuple[Tensor, Tensor | None]:
-        """Return the weights of the differences, and None: it does not damp."""
+        """Return the weights of the differences, and None for beta, since it does not damp."""
         stored = seen.gamma.shape[1]
         s = min(stored, self.history)
         diagonal = seen.factor.diagonal(dim1=1, dim2=2)
@@ -70,22 +70,23 @@ class GramMixer(nn.Module):
 
 
 class PooledMixer(nn.Module):
-    """The paper's mixer: pooled residuals, a temporal convolution of two layers, alpha and beta.
+    """The paper's mixer: two temporal convolutions on pooled residuals predict alpha and beta.
 
-    Of each residual the mean over places is kept (eq. 6.3), of a sequence that of the last time.
-    The weights of the iterates are alpha_hat + (1 - sum alpha_hat) / (s + 1): they may be negative
-    and sum to 1. Beta lies between 0 and 2.
+    Residuals are averaged over positions (eq. 6.3); those of sequences are taken at the last time
+    step. The weights of the iterates are alpha_hat + (1 - sum alpha_hat) / (s + 1), which may be
+    negative and sum to 1. Beta lies between 0 and 2.
 
     Args:
-        features: kept of each residual, all leaves together.
-        hidden: channels of the convolutions, which the thesis leaves open.
-        normalised: "shift" as above, "softmax", or "none": the newest iterate takes what is missing
-            of 1. In Figure 6.7a nothing does, but a step made of differences has weights of sum 1.
-        predicts: "both", or "alpha" or "beta" alone, the ablations of Figure 6.8: the other one is
+        features: number of pooled features per residual, over all leaves.
+        hidden: channels of the convolutions, which the thesis does not specify.
+        normalised: "shift" as above, "softmax", or "none", where the newest iterate gets what is
+            missing from 1. In Figure 6.7a nothing makes up for it, but the weights of a step in
+            difference form always sum to 1.
+        predicts: "both", or only "alpha" or "beta", the ablations of Figure 6.8; the other one is
             Anderson's, which for beta is 1.
 
     Source:
-        Bai 2022 (thesis), Algorithm 3, with alpha^T G for the 1^T G of its line 7.
+        Bai 2022 (thesis), Algorithm 3, with alpha^T G in place of 1^T G in line 7.
     """
 
     def __init__(
@@ -117,8 +118,8 @@ class PooledMixer(nn.Module):
         """
         if layout is not None and layout.coupled is not False:
             raise ValueError(
-                "PooledMixer is for samples of one row each, and the rows of this batch are "
-                "coupled: use a GramMixer"
+                "PooledMixer needs independent samples, but the rows of this batch are coupled: "
+                "use a GramMixer"
             )
         leaves = residual if layout is None else layout.leaves(residual)
         return torch.cat([pooled(leaf) for leaf in leaves], 1)
@@ -143,7 +144,7 @@ class PooledMixer(nn.Module):
 
 
 def pooled(leaf: Tensor) -> Tensor:
-    """What is kept of one leaf of a residual: means over places, the last of times, all entries."""
+    """Pool one leaf of a residual: mean over positions, last time step, or all entries."""
     if leaf.ndim >= 4:
         return leaf.flatten(2).mean(2)
     return leaf[:, -1] if leaf.ndim == 3 else leaf

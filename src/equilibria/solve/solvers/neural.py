@@ -1,4 +1,4 @@
-"""A solver with a learned start and learned mixing weights."""
+"""A solver with a learned initial guess and learned mixing weights."""
 
 from __future__ import annotations
 
@@ -15,40 +15,41 @@ from equilibria.solve.solvers.anderson import ROOM, Acceleration, AndersonSteppe
 from equilibria.solve.solvers.base import Point, Solver, Stepper, check_at_least, check_whole
 
 SMALLEST = 1e-30
-"""A length that is divided by, or of which a logarithm is taken, at least."""
+"""Lower bound on lengths before a division or a logarithm."""
 
 ROUNDING = 1e-6
-"""Of ||g||: what is left of it by Anderson's weights, at least."""
+"""Lower bound on the residual under Anderson's weights, relative to ||g||."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NeuralSolver(Acceleration):
-    """Anderson acceleration that begins at a learned start and mixes by learned weights.
+    """Anderson acceleration with a learned initial guess and learned mixing weights.
 
-    The weights belong to a `DEQ`, its `neural`, where `eq.distil` puts them; this
-    is a solver of layers that have some, in eval mode as a rule: `layer.eval_solver =
-    NeuralSolver()`. Whatever they say,
+    The weights belong to a `DEQ`: `eq.distil` stores them in its `neural`. Layers that have them
+    use this solver, usually in eval mode: `layer.eval_solver = NeuralSolver()`. Whatever the
+    weights,
 
     - each step stores its difference as `Anderson` does, and after `horizon` evaluations `Anderson`
-      goes on with that history;
-    - so it does at once, from the best iterate, for a sample whose residual has not fallen in
-      `fallback` evaluations;
-    - the mixed residual ||G alpha|| is at most sqrt(1 + `trust`^2) times that by `Anderson`'s
-      weights, which make it least;
-    - a learned start whose relative residual is above 1, that of zeros, is dropped for zeros;
-    - status and residual are measured as those of any other solver.
+      continues with that history;
+    - for a sample whose residual has not decreased for `fallback` evaluations, it does so at once,
+      from the best iterate;
+    - the mixed residual ||G alpha|| is at most sqrt(1 + `trust`^2) times its minimum, which
+      `Anderson`'s weights attain;
+    - a learned initial guess whose relative residual is above 1, that of zeros, is replaced by
+      zeros;
+    - status and residual are measured as for any other solver.
 
-    Where there are mixing weights, `stats.choices` has the evaluations of each sample by these,
-    and by `Anderson`'s.
+    With a mixer, `stats.choices` counts the evaluations of each sample with learned weights and
+    with `Anderson`'s.
 
     History: that of `Anderson`.
 
     Attributes:
-        history: differences kept, >= 1.
-        period: evaluations from one extrapolation to the next once `Anderson` goes on.
-        horizon: evaluations in which learned weights are asked, >= 1.
-        fallback: evaluations without progress after which they are asked no more, >= 1.
-        trust: bound of the correction, see above, and of |beta - 1|; None: no bound, as in the
+        history: number of differences kept, >= 1.
+        period: evaluations between extrapolations once `Anderson` has taken over.
+        horizon: number of evaluations that use learned weights, >= 1.
+        fallback: evaluations without progress after which they are no longer used, >= 1.
+        trust: bound on the correction, see above, and on |beta - 1|; None for no bound, as in the
             papers.
 
     Source:
@@ -74,16 +75,16 @@ class NeuralSolver(Acceleration):
     @override
     def start(self, tracked: bool, jacobian: object = None) -> Stepper:
         raise TypeError(
-            "NeuralSolver has its weights from a layer: make it the solver of a DEQ whose `neural` "
-            "eq.distil has trained"
+            "NeuralSolver takes its weights from a layer: use it as the solver of a DEQ whose "
+            "`neural` eq.distil has trained"
         )
 
     def with_weights(self, mixer: Mixer | None, *, guessed: bool) -> Solver:
-        """This solver with weights.
+        """Return this solver with weights.
 
         Args:
-            mixer: gives the mixing weights; None: `Anderson`'s own.
-            guessed: the start is a learned one.
+            mixer: predicts the mixing weights; None for `Anderson`'s.
+            guessed: whether the initial guess is learned.
         """
         limits = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return WithWeights(**limits, mixer=mixer, guessed=guessed)
@@ -91,19 +92,19 @@ class NeuralSolver(Acceleration):
 
 @dataclass(frozen=True)
 class Seen:
-    """What a mixer is shown of the newest evaluations, the newest first.
+    """Inputs of a mixer, from the latest evaluations, newest first.
 
     Attributes:
         factor: `(samples, s, s)` lower Cholesky factor L of the Gram matrix of the s differences of
             residuals dg_j.
         cosines: `(samples, s)` L^-1 of the products of the dg_j with the newest residual g, over
             ||g||: the cosines of the angles between g and the orthogonalised dg_j.
-        gamma: `(samples, s)` Anderson's own weights of the differences.
-        left: `(samples,)` ||g - sum_j gamma_j dg_j|| by these weights.
+        gamma: `(samples, s)` Anderson's weights of the differences.
+        left: `(samples,)` ||g - sum_j gamma_j dg_j|| with these weights.
         size: `(samples,)` ||g||.
         lengths: `(samples, s)` ||dg_j||.
-        fall: `(samples,)` log of ||g|| over that of the first residual.
-        pooled: `(samples, s + 1, features)` what the mixer has kept of the residuals.
+        fall: `(samples,)` log of the ratio of ||g|| to the length of the first residual.
+        pooled: `(samples, s + 1, features)` what `Mixer.pool` returned for the residuals.
     """
 
     factor: Tensor
@@ -117,22 +118,22 @@ class Seen:
 
 
 class Mixer(Protocol):
-    """Gives the weights of a step."""
+    """Predicts the weights of a step."""
 
     def pool(self, residual: Rows, layout: Layout | None) -> Tensor | None:
-        """What is kept of a residual, `(samples, features)`; None for nothing."""
+        """Return the features of a residual to keep, `(samples, features)`; None for none."""
         ...
 
     def mix(self, seen: Seen) -> tuple[Tensor, Tensor | None]:
-        """The weights of the differences `(samples, s)`, which stand in gamma's place, and beta
-        `(samples,)`, by which the solver's damping is multiplied; None for 1."""
+        """Return the weights of the differences, `(samples, s)`, which replace gamma, and beta,
+        `(samples,)`, which multiplies the solver's damping; None for 1."""
         ...
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class WithWeights(NeuralSolver):
-    """A neural solver and its weights, for one layer."""
+    """A neural solver with the weights of one layer."""
 
     mixer: Mixer | None
     guessed: bool
@@ -148,19 +149,19 @@ class WithWeights(NeuralSolver):
 
 
 class NeuralStepper(AndersonStepper):
-    """Anderson's differences, combined by learned weights for as long as these do well.
+    """Anderson's differences, combined with learned weights as long as these make progress.
 
-    Without `Point.best`, as in training, nobody watches over them.
+    Without `Point.best`, as in training, progress is not monitored.
     """
 
     def __init__(self, solver: WithWeights, tracked: bool) -> None:
         super().__init__(solver, tracked)
         self.neural = solver
-        self.pooled: list[Tensor] = []  # of the residuals, the newest first
-        self.first = self.least = torch.empty(0)  # length of the first residual; of the least
+        self.pooled: list[Tensor] = []  # features of the residuals, newest first
+        self.first = self.least = torch.empty(0)  # lengths of the first and the smallest residual
         self.stale = self.until = torch.empty(0)
-        self.restart: Tensor | None = None  # who begins again, at zeros
-        self.mixed: Tensor | None = None  # length of the mixed residual, where autograd follows
+        self.restart: Tensor | None = None  # samples that restart from zeros
+        self.mixed: Tensor | None = None  # length of the mixed residual, if autograd tracks it
 
     @override
     def step(self, now: Point) -> Rows:
@@ -191,12 +192,12 @@ class NeuralStepper(AndersonStepper):
         self.stale = torch.zeros(samples, dtype=torch.long, device=now.size.device)
         self.until = torch.full_like(self.stale, self.neural.horizon)
         if self.neural.guessed:
-            # At zeros the residual is f(0), and its relative size 1.
+            # At zeros the residual is f(0), so its relative size is 1.
             worse = ~(now.size <= length(now.f))
             self.restart = worse if private.some(worse) else None
 
     def _lost(self, now: Point) -> Tensor:
-        """Who has made no progress for too long, and goes back to the best iterate."""
+        """Samples that have made no progress for too long and return to their best iterate."""
         better = (now.size < self.least) if self.evals > 1 else torch.ones_like(self.stale).bool()
         self.least = torch.minimum(self.least, now.size)
         self.stale = torch.where(better, 0, self.stale + 1)
@@ -205,7 +206,7 @@ class NeuralStepper(AndersonStepper):
         return lost
 
     def _combined(self, now: Point, plain: Rows, mixer: Mixer) -> Rows:
-        """The step by learned weights, and by Anderson's own for who is past them."""
+        """The step with learned weights, or with Anderson's for samples that no longer use them."""
         if not self.stored:
             return plain
         ages = range(self.stored)
@@ -215,7 +216,7 @@ class NeuralStepper(AndersonStepper):
         order = torch.tensor(slots, device=gram.device)
         right = right[:, order]
         own, factor = minimiser(gram[:, order][:, :, order], right)
-        # A residual of zero, and rounding, have no say in a logarithm or a root, nor in its slope.
+        # Zero residuals and rounding must not make a logarithm, a root or their slopes infinite.
         size = now.size.double().clamp_min(SMALLEST)
         white = linalg.solve_lower(factor, right)
         left = (size.square() - white.square().sum(1)).clamp_min(0.0)
@@ -246,14 +247,14 @@ class NeuralStepper(AndersonStepper):
         out = self.moves.combine(gamma, 0, onto=plain, scale=-1.0)
         if beta is None:
             return out
-        # With a damping d, `out` is z + d g, both mixed; z + beta d g is wanted.
+        # With damping d, `out` is z + d g, both mixed, but z + beta d g is needed.
         beta = torch.where(sound, beta, 1.0).to(self.dtype)
         mixed = self.residuals.combine(gamma, ROOM, onto=now.residual, scale=-1.0)
         return add_scaled(out, self.neural.damping * (beta - 1), mixed)
 
     def _trusted(self, apart: Tensor, seen: Seen) -> tuple[Tensor, Tensor]:
-        """The correction d of Anderson's weights as far as it is trusted, and |L^T d|, by which the
-        mixed residual ||G (gamma + d)|| = sqrt(left^2 + |L^T d|^2) grows."""
+        """The correction d of Anderson's weights, shortened to the trusted length, and |L^T d|: the
+        mixed residual is ||G (gamma + d)|| = sqrt(left^2 + |L^T d|^2)."""
         far = linalg.lengths((seen.factor.transpose(1, 2) @ apart.unsqueeze(2)).squeeze(2))
         if self.neural.trust is None:
             return apart, far
@@ -263,8 +264,8 @@ class NeuralStepper(AndersonStepper):
 
     @override
     def choices(self) -> Tensor | None:
-        """Evaluations `(samples, 2)` by learned weights and by Anderson's, at the end of an
-        evaluation that no step has followed."""
+        """Return the evaluations with learned and with Anderson's weights, `(samples, 2)`, after an
+        evaluation that no step has followed yet."""
         if self.neural.mixer is None or not self.evals:
             return None
         evals = torch.full_like(self.until, self.evals + 1)

@@ -38,7 +38,8 @@ def launched(recipe: str, rows: int, processes: int) -> dict[str, float]:
 
     Returns:
         `speed`, in samples per second of all processes, the median over the steps; and `idle`, the
-        share of the time that they waited for the one with the most evaluations.
+        share of the time that they waited for the one with the most evaluations, if all
+        evaluations take equally long.
 
     Raises:
         RuntimeError: a process failed.
