@@ -10,7 +10,7 @@ import tiny_run
 
 from equilibria.cli.main import main
 from equilibria.data import DataError
-from equilibria.tasks import classification
+from equilibria.tasks import sources
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_without_its_data_a_run_is_reported_without_findings(
     def load(*_: object, **__: object) -> None:
         raise DataError("the images are gone")
 
-    monkeypatch.setattr(classification, "load", load)
+    monkeypatch.setattr(sources, "load", load)
     (folder / "doctor.json").unlink()
     assert main(["report", str(folder)]) == 0
     assert "the images are gone" in capsys.readouterr().out
