@@ -11,8 +11,8 @@ from equilibria.experiments.views import Pivot
 ROWS = {"shapes": 8, "digits": 256}
 """Rows of a step, on each process."""
 
-ROUNDS = 5
-MINUTES = {"shapes": 8.0, "digits": 1.5}
+ROUNDS = 3
+MINUTES = {"shapes": 4.0, "digits": 1.0}
 
 
 def speeds(context: Context) -> dict[str, float]:
