@@ -57,7 +57,8 @@ class ImageClassification(TaskConfig):
         normalise: give each channel mean 0 and deviation 1 over the images that are learned from;
             where they are decoded each time they are shown, over 2,000 of them, spread evenly.
         lanes: shards that a batch is read from side by side, a divisor of batch_size: best one for
-            each process, or a multiple. null: as many as divide batch_size, 8 at most.
+            each process, or a multiple. null: as many as divide batch_size, 8 at most, and
+            no more than there are shards.
         label_smoothing: share of a target's weight that is spread over all classes, in [0, 1).
         auxiliary: weight of the mean loss of what a model reads from single resolutions, for a
             model that has such heads.
