@@ -11,8 +11,8 @@ from equilibria.experiments.views import Pivot
 ROWS = {"shapes": 8, "digits": 256}
 """Rows of a step, on each process."""
 
-ROUNDS = 3
-MINUTES = {"shapes": 4.0, "digits": 1.0}
+ROUNDS = 5
+MINUTES = {"shapes": 1.0, "digits": 0.7}
 
 
 def speeds(context: Context) -> dict[str, float]:
@@ -45,7 +45,7 @@ STUDY = Study(
     views=[
         Pivot(
             title="Two processes beside one",
-            index={"recipe": "recipe", "rows per process": "rows"},
+            index={"recipe": "recipe", "rows": "rows per process"},
             values={
                 "samples/s, one": "one",
                 "samples/s, two": "two",
