@@ -21,7 +21,7 @@ from equilibria.train import recipe as recipes
 from equilibria.train.throughput import imbalance
 from equilibria.train.trainer import Trainer
 
-STEPS, WARM = 12, 3
+STEPS, WARM = 30, 5
 """Steps that are timed, and how many before them are not."""
 
 OPTIONS = ("--pretrain.name", "null", "--regulariser.name", "null", "--epochs", "1000")

@@ -12,7 +12,7 @@ ROWS = {"shapes": 8, "digits": 256}
 """Rows of a step, on each process."""
 
 ROUNDS = 5
-MINUTES = {"shapes": 1.0, "digits": 0.7}
+MINUTES = {"shapes": 1.5, "digits": 0.8}
 
 
 def speeds(context: Context) -> dict[str, float]:
