@@ -28,7 +28,7 @@ def refused(capsys, *words):
 def test_a_shard_that_changed_after_it_was_indexed_ends_the_run(shards, capsys):
     tar_shards.write(shards / "shards" / "train-001.tar", tar_shards.labelled(range(3)))
     said = refused(capsys, "train", "digits", "--data", "shards", *QUICK, "--out", shards / "run")
-    assert "train-001.tar has 3 samples and its index says 12: make the index anew" in said
+    assert "train-001.tar has 3 samples and its index says 12: rebuild the index" in said
 
 
 @pytest.mark.parametrize(

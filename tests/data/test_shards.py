@@ -249,5 +249,5 @@ def test_an_image_that_has_changed_is_named(tmp_path):
     with pytest.raises(DataError, match=r"00002 in .* has the class 2: expected 0 to 1"):
         load(tmp_path).splits["train"][0:7]
     write(tmp_path / "train-000.tar", bad[:5])
-    with pytest.raises(DataError, match="has 5 samples and its index says 7: make the index anew"):
+    with pytest.raises(DataError, match="has 5 samples and its index says 7: rebuild the index"):
         load(tmp_path).splits["train"][0:7]

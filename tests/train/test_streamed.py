@@ -208,11 +208,8 @@ def recipe(tmp_path, monkeypatch):
     return tmp_path / "small.yaml"
 
 
-def test_a_recipe_trains_from_shards_is_resumed_and_evaluated(
-    recipe, shards, tmp_path, monkeypatch, capsys
-):
-    train = ["train", "small.yaml", "--data", "shards"]
-    assert main([*train, "--out", "whole"]) == 0
+def interrupted(monkeypatch):
+    """Train into the folder run, until Ctrl-C after seven steps."""
     step = Trainer.train_step
 
     def stopping(self, *given):
@@ -222,7 +219,14 @@ def test_a_recipe_trains_from_shards_is_resumed_and_evaluated(
 
     with monkeypatch.context() as patched:
         patched.setattr(Trainer, "train_step", stopping)
-        assert main([*train, "--out", "run"]) == 130
+        assert main(["train", "small.yaml", "--data", "shards", "--out", "run"]) == 130
+
+
+def test_a_recipe_trains_from_shards_is_resumed_and_evaluated(
+    recipe, shards, tmp_path, monkeypatch, capsys
+):
+    assert main(["train", "small.yaml", "--data", "shards", "--out", "whole"]) == 0
+    interrupted(monkeypatch)
     assert main(["train", "run", "--resume"]) == 0
     one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "run"))
     assert all(torch.equal(one[key], other[key]) for key in one)
@@ -243,16 +247,7 @@ def test_a_recipe_trains_from_shards_is_resumed_and_evaluated(
 
 
 def test_a_run_is_not_resumed_on_other_shards(recipe, shards, monkeypatch, capsys):
-    step = Trainer.train_step
-
-    def stopping(self, *given):
-        step(self, *given)
-        if self.step == 7:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Trainer, "train_step", stopping)
-        assert main(["train", "small.yaml", "--data", "shards", "--out", "run"]) == 130
+    interrupted(monkeypatch)
     write(shards / "train-001.tar", labelled(range(100, 112), side=12))
     assert main(["shards", "shards"]) == 0
     capsys.readouterr()

@@ -108,7 +108,7 @@ def load(
     first = abouts.get("train", abouts["test"])
     if any(each.labels != first.labels for each in abouts.values()):
         raise DataError(
-            f"the indexes in {root} have different classes: write all of them at once, with "
+            f"the indexes in {root} have different classes: rebuild them together with "
             f"equilibria shards {root}"
         )
     shape = (_channels(root, abouts, channels), *_size(root, abouts, size))
@@ -133,14 +133,14 @@ def _about(path: Path) -> About:
     tree = read_tree(path)
     if KEY not in tree:
         raise DataError(
-            f"{path} does not say which classes and which sizes its images have: write it anew "
+            f"{path} does not say which classes and which sizes its images have: rebuild it "
             f"with equilibria shards {path.parent}"
         )
     try:
         return About.of(tree[KEY])
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise DataError(
-            f"{path} is damaged ({error!r}): write it anew with equilibria shards {path.parent}"
+            f"{path} is damaged ({error!r}): rebuild it with equilibria shards {path.parent}"
         ) from error
 
 

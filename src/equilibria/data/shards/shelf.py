@@ -63,7 +63,7 @@ class Shelf:
         found = self.read(shard.url)
         if len(found) != shard.samples:
             raise DataError(
-                f"{shard.url} has {len(found)} samples and its index says {shard.samples}: make "
-                "the index anew"
+                f"{shard.url} has {len(found)} samples and its index says {shard.samples}: "
+                "rebuild the index"
             )
         return found
