@@ -19,9 +19,8 @@ from safetensors.torch import load_file
 from several import several, shards
 
 from equilibria.tasks import Part
-from equilibria.train import files, randomness
+from equilibria.train import background, files, randomness
 from equilibria.train import recipe as recipes
-from equilibria.train import trainer as trainer_module
 from equilibria.train.checkpoint import (
     CheckpointError,
     Checkpoints,
@@ -327,11 +326,15 @@ class Slow:
 
 def test_signals_do_not_end_the_wait_for_a_checkpoint(make):
     trainer, _ = make("run", "--checkpoint.async", "true")
-    trainer._saving = saving = Slow([KeyboardInterrupt(), Stopped("SIGTERM"), OSError(28, "full")])
+    trainer.background.write = saving = Slow(
+        [KeyboardInterrupt(), Stopped("SIGTERM"), OSError(28, "full")]
+    )
     with pytest.raises(KeyboardInterrupt):
         trainer.settle()
     trainer.close()
-    assert saving.ended and saving.timeout is None and not trainer._abandoned
+    assert saving.ended and saving.timeout is None
+    with trainer.background.placing():  # which was not abandoned
+        pass
 
 
 # --- read by several processes --------------------------------------------------------------------
@@ -495,14 +498,14 @@ def fail_while_saving(rank, place, patience):
 
     def fails(self):
         if self.step == 1:
-            lost.append(self._saving)
+            lost.append(self.background.write)
             raise ZeroDivisionError
         step(self)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "write_bytes", slowly)
         patch.setattr(Trainer, "train_step", fails)
-        patch.setattr(trainer_module, "PATIENCE", patience)
+        patch.setattr(background, "PATIENCE", patience)
         with pytest.raises(ZeroDivisionError):
             fit(trainer, folder, Console(quiet=True))
         if patience > 3.0:  # else the write is given up, and ends after all

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property, partial
 from typing import Any
 
@@ -24,9 +22,10 @@ from equilibria.models import EquilibriumModel, Model, Prediction
 from equilibria.solve import Audited
 from equilibria.stability import AdjointAudit
 from equilibria.tasks import Batch, Part, Task
-from equilibria.train import auditing, checkpoint, evaluation, randomness
+from equilibria.train import auditing, background, checkpoint, evaluation, randomness
 from equilibria.train import recipe as recipes
 from equilibria.train.alternating import Alternation
+from equilibria.train.background import Background
 from equilibria.train.dealing import deal
 from equilibria.train.evaluation import evaluating, loss_of, output_at, sums_of, to_device
 from equilibria.train.initialisation import Beginning, Initialisation
@@ -61,10 +60,6 @@ class TrainingError(RuntimeError):
     """Training cannot continue; the message says why."""
 
 
-PATIENCE = 120.0
-"""Seconds that a run that failed waits for its last checkpoint, if that needs other processes."""
-
-
 class Diverged(TrainingError):
     """The loss or the gradient is not finite; the cause is the recipe, not the machine."""
 
@@ -94,6 +89,7 @@ class Trainer:
         tally: sums and solves of this process since the epoch began.
         seconds: time of the steps since then.
         records: the metrics of all finished epochs.
+        background: the checkpoint that is being written while training continues.
         notes: what a run that goes on with another number of processes begins anew.
 
     Raises:
@@ -141,11 +137,10 @@ class Trainer:
         self.reuse = self._remember() if recipe.reuse else None
         self.neural = self._alternate() if recipe.neural is not None else None
         self.notes: list[str] = []
-        self._saving: Any = None
-        self._abandoned, self._placing = False, threading.Lock()
-        self._background: Any = None  # by which to agree on what is written while training goes on
+        self.background = Background()
+        self._group: Any = None  # by which to agree on what is written while training goes on
         if recipe.checkpoint.async_ and self.sharding is not None:
-            self._background = distributed.new_group(backend="gloo")
+            self._group = distributed.new_group(backend="gloo")
         self.audit = None
         if isinstance(recipe.adjoint, Audited):
             self.audit = AdjointAudit(self.model, self._mean)
@@ -613,9 +608,9 @@ class Trainer:
         with agreed(self.accelerator):
             if not self.accelerator.is_main_process:
                 return
-            step, ends, background = self.step, self.ends_epoch, self.recipe.checkpoint.async_
+            step, ends, later = self.step, self.ends_epoch, self.recipe.checkpoint.async_
             state, optimiser = self.model.state_dict(), self.optimiser.state_dict()
-            if background:
+            if later:
                 state, optimiser = checkpoint.copied(checkpoint.on_cpu((state, optimiser)))
 
             def write() -> None:
@@ -624,10 +619,8 @@ class Trainer:
                 if ends:
                     write_weights(folder.weights, state)
 
-            if background:
-                writer = ThreadPoolExecutor(1)
-                self._saving = writer.submit(write)
-                writer.shutdown(wait=False)  # the thread ends with its task
+            if later:
+                self.background.submit(write)
             else:
                 write()
 
@@ -648,15 +641,13 @@ class Trainer:
 
         def complete(described: Any, sums: Any) -> None:
             known, keep = {**about, "shares": described}, self.recipe.checkpoint.keep
-            with self._placing:
-                if self._abandoned:
-                    raise TrainingError("the run has ended before its checkpoint was written")
+            with self.background.placing():
                 folder.checkpoints.complete(begun[0], step, known, parts, sums, keep=keep)
                 if ends:
                     write_weights(folder.weights, whole)
 
         with agreed(self.accelerator):  # torch has let it fail on all: this is for the message
-            self._saving = shares.write(tensors, begun[0], complete, self._background)
+            self.background.write = shares.write(tensors, begun[0], complete, self._group)
 
     def settle(self) -> None:
         """Wait until a checkpoint that is being written in the background is there.
@@ -666,33 +657,15 @@ class Trainer:
         """
         if not self.recipe.checkpoint.async_:
             return
-        saving = self._saving
-        try:
-            with agreed(self.accelerator):
-                if saving is not None:
-                    saving.result()
-        finally:
-            if saving is None or saving.done():  # else a signal came, and `close` waits
-                self._saving = None
+        with agreed(self.accelerator):
+            self.background.settle()
 
     def close(self) -> None:
-        """Wait for a checkpoint that is still being written in the background, as far as it gets.
+        """Wait for a checkpoint that is still being written in the background; see `Background`.
 
-        For the end of a run that failed: nothing may be written once its folder is unlocked.
-        Signals do not end the wait. Shares need all processes, one of which may be gone: they are
-        given `PATIENCE` seconds, after which they can no longer become a checkpoint.
+        Shares need all processes, one of which may be gone: their time is limited.
         """
-        saving, self._saving = self._saving, None
-        if saving is None:
-            return
-        until = math.inf if self.sharding is None else time.monotonic() + PATIENCE
-        while (left := until - time.monotonic()) > 0.0:
-            with suppress(BaseException):  # the error of the run counts
-                saving.result(None if left == math.inf else left)
-            if saving.done():
-                return
-        with self._placing:
-            self._abandoned = True
+        self.background.close(math.inf if self.sharding is None else background.PATIENCE)
 
     def weights(self) -> Mapping[str, Tensor]:
         """Return all parameters and buffers: whole on the main process, whatever on the others.
