@@ -27,22 +27,26 @@ $(VENV)/%.stamp: pyproject.toml constraints.txt | $(BIN)/python
 
 # --- what a newcomer types -----------------------------------------------------------------------
 
+# Continues an earlier run; one that cannot be continued stays as it is, and another is begun.
 run: $(VENV)/cli.stamp  ## train a deep equilibrium network on real images, draw its report
-	@if [ -e runs/digits ]; then $(BIN)/equilibria train digits --resume; \
-		else $(BIN)/equilibria train digits; fi
-	@$(BIN)/equilibria memory runs/digits
-	@$(BIN)/equilibria report runs/digits
-	@printf '\n  The page:       %s\n  The run folder: %s\n  What next:      %s\n\n' \
-		'runs/digits/report.html' 'runs/digits' '$(BIN)/equilibria doctor runs/digits'
+	@run=runs/digits; \
+	$(BIN)/equilibria train digits --out $$run --auto-resume || { \
+		[ $$? -eq 1 ] || exit; \
+		run=runs/digits-$$(date +%Y%m%d-%H%M%S); \
+		$(BIN)/equilibria train digits --out $$run; } && \
+	$(BIN)/equilibria memory $$run && \
+	$(BIN)/equilibria report $$run && \
+	printf '\n  The page:       %s\n  The run folder: %s\n  What next:      %s\n\n' \
+		$$run/report.html $$run "$(BIN)/equilibria doctor $$run"
 
 test: $(VENV)/dev.stamp  ## run the tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses logical -m 'not slow'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses logical --dist worksteal -m 'not slow'
 
 test-data: $(VENV)/dev.stamp  ## run the tests that read real data sets, in EQUILIBRIA_DATA
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses logical -m 'data and not slow'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses logical --dist worksteal -m 'data and not slow'
 
 test-all: $(VENV)/dev.stamp  ## run the tests, those that take minutes too
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses logical
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses logical --dist worksteal
 
 test-settings: $(VENV)/dev.stamp  ## numerical tests under settings of BLAS, torch and threads; TESTS=tests/solve
 	$(BIN)/python tests/settings.py $(TESTS)

@@ -1,10 +1,88 @@
-"""What all tests share: none downloads, and those that read real data sets are marked `data`."""
+"""What all tests share.
+
+None downloads, and those that read real data sets are marked `data`. Each runs in an empty folder
+of its own, with a home of its own; one that would write to the checkout or to the user's home, or
+read what the checkout ignores, fails (`guard/sitecustomize.py`), in the processes that it starts
+too.
+"""
 
 import functools
+import importlib.util
+import itertools
+import json
 import os
+import shutil
 import socket
+import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
+from filelock import FileLock
+
+ROOT = Path(__file__).parents[1]
+NUMBERS = itertools.count()
+GUARD = Path(__file__).parent / "guard" / "sitecustomize.py"
+_spec = importlib.util.spec_from_file_location("equilibria_guard", GUARD)
+guard = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(guard)
+
+
+def readable_files() -> list[str] | None:
+    """The files of the checkout that git does not ignore, and their folders; None without git."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        run = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    files = [Path(os.fsdecode(name)) for name in run.stdout.split(b"\0") if name]
+    folders = {str(folder) for file in files for folder in file.parents}
+    return sorted({*map(str, files), *folders})
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _guarded_folder(tmp_path_factory):
+    """A folder and a home for these tests, and a guard around the checkout and the user's home."""
+    folder = tmp_path_factory.mktemp("guarded")
+    real_home = os.path.realpath(Path.home())
+    temporary = [tempfile.gettempdir(), str(tmp_path_factory.getbasetemp())]
+    settings = {
+        "checkout": str(ROOT),
+        "home": real_home if real_home != "/" and Path(real_home).is_dir() else None,
+        "allowed": sorted({*temporary, *map(os.path.realpath, temporary)}),
+        "readable": readable_files(),
+    }
+    (folder / "guard.json").write_text(json.dumps(settings))
+    with pytest.MonkeyPatch.context() as patch:
+        for variable, name in {
+            "HOME": "home",
+            "XDG_CACHE_HOME": "home/.cache",
+            "XDG_CONFIG_HOME": "home/.config",
+            "MPLCONFIGDIR": "home/.config/matplotlib",
+        }.items():
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            patch.setenv(variable, str(folder / name))
+        patch.setenv("EQUILIBRIA_GUARD", str(folder / "guard.json"))
+        patch.setenv("PYTHONPATH", str(GUARD.parent), prepend=os.pathsep)
+        patch.chdir(folder)
+        hook = guard.install(settings)
+        yield folder
+        hook.active = False
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(_guarded_folder):
+    """An empty working directory for each test; it fails if it tried what the guard refuses."""
+    before, folder = Path.cwd(), _guarded_folder / str(next(NUMBERS))
+    folder.mkdir()
+    os.chdir(folder)
+    yield
+    os.chdir(before)
+    if not any(folder.iterdir()):
+        folder.rmdir()
+    offences = guard.offences[:]
+    guard.offences.clear()
+    assert not offences
 
 
 @functools.cache
@@ -32,6 +110,31 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(f"torch.compile makes no code here: {problem}")
     if item.get_closest_marker("data") and not os.environ.get("EQUILIBRIA_DATA"):
         pytest.skip("EQUILIBRIA_DATA names no folder with data, and tests download nothing")
+
+
+@pytest.fixture(scope="session")
+def built_once(tmp_path_factory):
+    """Returns `build(name, fill)`: a folder that `fill(folder)` filled, once for all processes.
+
+    For what is expensive to make and only read, such as a trained run. A test that changes it
+    copies it first: `shutil.copytree(folder, tmp_path / "run")`.
+    """
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent  # each process has a folder of its own in it
+
+    def build(name, fill):
+        folder = root / "built-once" / name
+        folder.parent.mkdir(exist_ok=True)
+        with FileLock(f"{folder}.lock"):
+            if not (done := folder.with_suffix(".done")).exists():
+                shutil.rmtree(folder, ignore_errors=True)  # of a process that failed
+                folder.mkdir()
+                fill(folder)
+                done.touch()
+        return folder
+
+    return build
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import equilibria
-import equilibria.experiments.readme as tables
+from equilibria.cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -35,18 +35,24 @@ def test_python_on_the_pages(page: Path, tmp_path: Path) -> None:
     runpy.run_path(str(script))
 
 
-def test_the_tables_of_the_readme_are_those_of_the_results() -> None:
+def test_the_readme_defines_installs_and_shows() -> None:
+    """A definition first, then the two commands, then a network in about twenty lines."""
     readme = (ROOT / "README.md").read_text()
-    fresh = tables.fresh(readme, ROOT / "results")
-    assert readme == fresh, "run: python -m equilibria.experiments.readme"
-
-
-def test_the_readme_opens_with_two_commands_and_a_page_of_python() -> None:
-    readme = (ROOT / "README.md").read_text()
-    commands = re.findall(r"^\$ (make \w+)", readme, re.MULTILINE)
-    assert commands[:2] == ["make run", "make test"]
+    first = readme.split("\n\n")[1]
+    assert "fixed point z\\* = f(z\\*; x)" in first and "PyTorch" in first
+    commands = re.findall(r"^\$ (?:git clone|make \w+)", readme, re.MULTILINE)
+    assert commands == ["$ git clone", "$ make run", "$ make test"]
     block = BLOCK.search(readme)
-    assert block and len(block[1].splitlines()) <= 25
+    assert block and len(block[1].splitlines()) <= 28
+    assert len(readme.splitlines()) <= 110, "more than two and a half screens"
+
+
+def test_the_commands_and_pages_that_the_readme_names_exist() -> None:
+    readme = (ROOT / "README.md").read_text()
+    named = set(re.findall(r"`equilibria (\w+)", readme))
+    assert named and named <= {*COMMANDS}
+    pages = re.findall(r"\]\(([\w/.]+)\)", readme)
+    assert pages and all((ROOT / page).is_file() for page in pages)
 
 
 def test_every_public_name_is_in_the_reference() -> None:
