@@ -1,6 +1,7 @@
 """The house stands: imports run down only, the core stays light, every page says what it is."""
 
 import ast
+import functools
 import graphlib
 import importlib
 import inspect
@@ -8,8 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "equilibria"
@@ -54,17 +53,26 @@ def parent(name: str) -> str:
     return resolve(name.rpartition(".")[0])
 
 
-def imports(module: str) -> Iterator[tuple[str, bool]]:
+@functools.cache
+def syntax(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text())
+
+
+def nodes(tree: ast.AST, late: bool = False) -> Iterator[tuple[ast.AST, bool]]:
+    """Every statement, and whether it runs later than its module is imported, or never."""
+    late |= isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef) or is_for_types_alone(tree)
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):
+            yield node, late
+            yield from nodes(node, late)
+
+
+@functools.cache
+def imports(module: str) -> tuple[tuple[str, bool], ...]:
     """The modules that `module` imports, and whether this happens as it is itself imported."""
-    tree = ast.parse(MODULES[module].read_text())
-    late = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or is_for_types_alone(node)
-        for inner in ast.walk(node)
-    }
     package = module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(tree):
+    found = []
+    for node, late in nodes(syntax(module)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -75,7 +83,8 @@ def imports(module: str) -> Iterator[tuple[str, bool]]:
                 names = [source]
         else:
             continue
-        yield from ((resolve(name), id(node) not in late) for name in names)
+        found += [(resolve(name), not late) for name in names]
+    return tuple(found)
 
 
 def is_for_types_alone(node: ast.AST) -> bool:
@@ -87,39 +96,40 @@ def room(module: str) -> str:
     return [*module.split("."), ""][1]
 
 
-INNER = {
-    module: sorted({(name, now) for name, now in imports(module) if name.startswith("equilibria")})
-    for module in MODULES
-}
+def inner(module: str) -> list[tuple[str, bool]]:
+    """What `module` imports of this package."""
+    return sorted({(name, now) for name, now in imports(module) if name.startswith("equilibria")})
+
+
 PLACED = [module for module in MODULES if module not in ("equilibria", "equilibria.__main__")]
 
 
 def test_the_reader_of_imports_sees_them() -> None:
-    assert ("equilibria.data.errors", True) in INNER["equilibria.data.idx"]
-    assert ("equilibria.data.idx", True) in INNER["equilibria.data.mnist"]
+    assert ("equilibria.data.errors", True) in inner("equilibria.data.idx")
+    assert ("equilibria.data.idx", True) in inner("equilibria.data.mnist")
     assert "sklearn.datasets" in {
         name for name, now in imports("equilibria.data.digits") if not now
     }
 
 
-@pytest.mark.parametrize("module", PLACED)
-def test_every_module_is_on_a_floor(module: str) -> None:
-    assert room(module) in FLOORS or not list(imports(module)), f"{module} is in no known room"
+def test_every_module_is_on_a_floor() -> None:
+    homeless = [m for m in PLACED if room(m) not in FLOORS and imports(m)]
+    assert not homeless, f"in no known room: {homeless}"
 
 
-@pytest.mark.parametrize("module", PLACED)
-def test_no_import_runs_up_a_floor(module: str) -> None:
-    up = [
-        name for name, _ in INNER[module] if FLOORS.get(room(name), 0) > FLOORS.get(room(module), 0)
-    ]
-    assert not up, f"{module}, floor {FLOORS.get(room(module), 0)}, imports {', '.join(up)}"
+def test_no_import_runs_up_a_floor() -> None:
+    def floor(module: str) -> float:
+        return FLOORS.get(room(module), 0)
+
+    up = [(m, name) for m in PLACED for name, _ in inner(m) if floor(name) > floor(m)]
+    assert not up, f"modules, and what they import from a higher floor: {up}"
 
 
 def test_the_rooms_of_the_first_floor_do_not_know_each_other() -> None:
     known = {
         (room(module), room(name))
         for module in PLACED
-        for name, _ in INNER[module]
+        for name, _ in inner(module)
         if FLOORS.get(room(module)) == 1
     }
     assert {pair for pair in known if pair[0] != pair[1] and FLOORS[pair[1]]} == set()
@@ -128,7 +138,7 @@ def test_the_rooms_of_the_first_floor_do_not_know_each_other() -> None:
 def test_no_rooms_import_in_a_circle() -> None:
     graph: dict[str, set[str]] = {}
     for module in PLACED:
-        others = {room(name) for name, _ in INNER[module]}
+        others = {room(name) for name, _ in inner(module)}
         graph.setdefault(room(module), set()).update(others - {room(module)})
     list(graphlib.TopologicalSorter(graph).static_order())
 
@@ -136,7 +146,7 @@ def test_no_rooms_import_in_a_circle() -> None:
 def test_no_modules_import_in_a_circle() -> None:
     # A package may name its own modules in its __init__; those reach it through its parts.
     graph = {
-        module: {name for name, now in INNER[module] if now and name != module}
+        module: {name for name, now in inner(module) if now and name != module}
         for module in MODULES
         if MODULES[module].name != "__init__.py"
     }
@@ -158,43 +168,34 @@ def test_solve_imports_torch_alone() -> None:
 # --- what `import equilibria` costs --------------------------------------------------------------
 
 
-def imported_by(statement: str) -> set[str]:
-    """The top-level packages that a statement imports, by ``-X importtime``."""
-    run = subprocess.run(
-        [sys.executable, "-X", "importtime", "-c", statement],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    lines = [line for line in run.stderr.splitlines() if line.startswith("import time:")]
-    return {line.rpartition("|")[2].strip().partition(".")[0] for line in lines[1:]}
-
-
 def test_the_core_imports_torch_and_its_dependencies_alone() -> None:
-    core = imported_by("import torch, numpy, typing_extensions")
-    extra = imported_by("import equilibria") - core - set(sys.stdlib_module_names)
-    assert extra == {"equilibria"}
+    code = (
+        "import sys, torch, numpy, typing_extensions\n"
+        "core = {*sys.modules}\n"
+        "import equilibria\n"
+        "print(*{name.partition('.')[0] for name in {*sys.modules} - core})\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {*run.stdout.split()} - sys.stdlib_module_names == {"equilibria"}
 
 
 # --- what stands in the files --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_every_module_begins_with_what_it_is_about(module: str) -> None:
-    assert ast.get_docstring(ast.parse(MODULES[module].read_text()))
+def test_every_module_begins_with_what_it_is_about() -> None:
+    assert [module for module in MODULES if not ast.get_docstring(syntax(module))] == []
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if MODULES[m].name == "__init__.py"])
-def test_public_names_say_what_they_are(module: str) -> None:
-    package = importlib.import_module(module)
-    public = {name: getattr(package, name) for name in getattr(package, "__all__", ())}
-    # A dataclass without a docstring gets its signature for one.
-    silent = [
-        name
-        for name, thing in public.items()
-        if not inspect.getdoc(thing) or str(thing.__doc__).startswith(f"{name}(")
-    ]
-    assert not silent, f"{module}: no docstring at {', '.join(silent)}"
+def test_public_names_say_what_they_are() -> None:
+    silent = []
+    for module in (m for m in MODULES if MODULES[m].name == "__init__.py"):
+        package = importlib.import_module(module)
+        for name in getattr(package, "__all__", ()):
+            thing = getattr(package, name)
+            # A dataclass without a docstring gets its signature for one.
+            if not inspect.getdoc(thing) or str(thing.__doc__).startswith(f"{name}("):
+                silent.append((module, name))
+    assert not silent, f"public names without a docstring: {silent}"
 
 
 def test_recipes_are_shipped() -> None:
