@@ -1,6 +1,7 @@
 """A training run that takes seconds: scikit-learn's digits, a narrow layer, ten steps."""
 
 import copy
+import gc
 
 import pytest
 import texts
@@ -22,6 +23,13 @@ TINY = {
     "batch_size": 256,
     "probes": 8,
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _modules_are_no_garbage():
+    """The collections of garbage before each measurement leave out what is imported."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
