@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect
 from dataclasses import fields, replace
 from typing import Any, cast
@@ -85,6 +86,7 @@ def recurrent(recipe: Recipe, name: str, vocabulary: int, **options: Any) -> Rec
     return with_model(recipe, at(width), f"{name.upper()} of the size of: {recipe.description}")
 
 
+@functools.cache
 def parameters(config: ModelConfig, vocabulary: int | None = None) -> int:
     """Return the number of parameters of a network, without allocating them.
 

@@ -8,6 +8,7 @@ reads its help from the class.
 
 import dataclasses
 import difflib
+import functools
 import linecache
 import re
 import traceback
@@ -81,32 +82,48 @@ def build(
                 f"optional, remove it with --{key}.name null"
             )
         raise ConfigError(f"unknown option '--{key}'" + nearest(key, hints))
-    parser = ArgumentParser(exit_on_error=False, add_help=False)
-    for key, value in values.items():
-        parser.add_argument(f"--{key}", type=_kind(key, value, hints[key]))
-    try:
-        checked = parser.parse_object(values).as_dict()
-    except ArgumentError as error:
-        raise ConfigError(_explain(parser, values, hints) or str(error)) from None
-    return _construct(cls, checked, choices)
+    return _construct(cls, _nested({**values, **_checked(values, hints)}), choices)
 
 
-def _kind(key: str, value: Any, hint: Any) -> Any:
-    """The type that jsonargparse checks a leaf for; itself, where the leaf is a text.
+def _checked(values: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, Any]:
+    """The leaves that are not plainly what they should be, as jsonargparse reads them.
 
     jsonargparse reads strings as YAML, and without the limits of `yaml_text`.
     """
-    if not isinstance(value, str):
-        return hint
-    if hint in (str, str | None) and value != "null":
-        return _same
-    if len(value) > _LONGEST or "&" in value:
-        raise ConfigError(_unexpected(key, f"{value[:60]}...", hint))
-    return hint
+    unread = {key: value for key, value in values.items() if not _plain(value, hints[key])}
+    if not unread:
+        return {}
+    parser = ArgumentParser(exit_on_error=False, add_help=False)
+    for key, value in unread.items():
+        if isinstance(value, str) and (len(value) > _LONGEST or "&" in value):
+            raise ConfigError(_unexpected(key, f"{value[:60]}...", hints[key]))
+        parser.add_argument(f"--{key}", type=hints[key])
+    try:
+        checked = parser.parse_object(unread)
+    except ArgumentError as error:
+        raise ConfigError(_explain(parser, unread, hints) or str(error)) from None
+    return {key: checked[key] for key in unread}
 
 
-def _same(text: str) -> str:
-    return text
+def _plain(value: Any, hint: Any) -> bool:
+    """Whether a leaf is what it should be as it stands, which spares a recipe most of its time."""
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    members = typing.get_args(hint) if union else (hint,)
+    if isinstance(value, str):
+        return value != "null" and hint in (str, str | None)
+    return type(value) in members and type(value) in (bool, int, float, type(None))
+
+
+def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree of the leaves under dotted keys."""
+    tree: dict[str, Any] = {}
+    for key, value in values.items():
+        *branches, leaf = key.split(".")
+        inner = tree
+        for name in branches:
+            inner = inner.setdefault(name, {})
+        inner[leaf] = value
+    return tree
 
 
 def pairs(argv: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -205,7 +222,8 @@ def _hints(cls: type, tree: Mapping[str, Any], choices: Choices) -> dict[str, An
     return found
 
 
-def fields_of(cls: type) -> dict[str, Any]:
+@functools.cache
+def fields_of(cls: type) -> Mapping[str, Any]:
     """The fields of a dataclass with their types."""
     hints = typing.get_type_hints(cls)
     return {_key(field): hints[field.name] for field in dataclasses.fields(cls)}
@@ -223,12 +241,17 @@ def _key(field: dataclasses.Field[Any]) -> str:
 
 def branches_of(cls: type, choices: Choices) -> dict[str, dict[str, type]]:
     """The fields of `cls` that are choices, each with the classes that it may hold, by name."""
+    return _branches_of(cls, tuple(choices.items()))
+
+
+@functools.cache
+def _branches_of(cls: type, choices: tuple[tuple[str, type], ...]) -> dict[str, dict[str, type]]:
     found: dict[str, dict[str, type]] = {}
     for field, hint in fields_of(cls).items():
         union = typing.get_origin(hint) in (typing.Union, types.UnionType)
         members = typing.get_args(hint) if union else (hint,)
         bases = tuple(m for m in members if isinstance(m, type) and m is not type(None))
-        allowed = {name: c for name, c in choices.items() if bases and issubclass(c, bases)}
+        allowed = {name: c for name, c in choices if bases and issubclass(c, bases)}
         if allowed:
             found[field] = allowed
     return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -339,6 +341,12 @@ def available() -> list[str]:
     return sorted(f.name.removesuffix(".yaml") for f in files if f.name.endswith(".yaml"))
 
 
+@functools.cache
+def _shipped(name: str) -> dict[str, Any]:
+    shipped = resources.files("equilibria.recipes").joinpath(f"{name}.yaml")
+    return yaml_text.parse(shipped.read_bytes())
+
+
 def read(name: str) -> dict[str, Any]:
     """Return the content of the recipe `name`, or of a YAML file at that path.
 
@@ -347,8 +355,7 @@ def read(name: str) -> dict[str, Any]:
             see `yaml_text.parse`.
     """
     if name in available():
-        shipped = resources.files("equilibria.recipes").joinpath(f"{name}.yaml")
-        return yaml_text.parse(shipped.read_bytes())
+        return copy.deepcopy(_shipped(name))
     path = Path(name)
     if path.is_file() or (path.exists() and path.suffix in SUFFIXES):
         return yaml_text.read(path)
