@@ -53,14 +53,18 @@ def dense(radius: float, kind: str, steps: int, damping: float) -> float:
     return float(one @ two / (one.norm() * two.norm()))
 
 
-@pytest.fixture
-def unweighed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def _unweighed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without bytes, which take the profiler a third of a second for each adjoint."""
     monkeypatch.setattr(comparison, "peak_bytes", lambda step, device: 0)
 
 
+@pytest.fixture
+def few_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "SETTINGS", ((1, 1.0), (10, 1.0), (5, 0.5)))
+
+
 @pytest.mark.parametrize("radius", [0.5, 0.9])
-@pytest.mark.usefixtures("unweighed")
 def test_cosines_are_those_of_the_matrix(radius: float) -> None:
     adjoints = [
         eq.JacobianFree(),
@@ -87,7 +91,6 @@ def test_cosines_are_those_of_the_matrix(radius: float) -> None:
     assert found.samples == 6
 
 
-@pytest.mark.usefixtures("unweighed")
 def test_a_contraction_gets_a_cheap_adjoint() -> None:
     found = compare_adjoints(layer(0.5), inputs(), floor=0.99, repeats=1)
     best = found.recommended
@@ -98,7 +101,7 @@ def test_a_contraction_gets_a_cheap_adjoint() -> None:
     assert best.line in str(found.recipe_line)
 
 
-@pytest.mark.usefixtures("unweighed")
+@pytest.mark.usefixtures("few_settings")
 def test_near_radius_one_only_the_exact_adjoint_will_do() -> None:
     found = compare_adjoints(layer(0.99), inputs(), repeats=1)
     best = found.recommended
@@ -108,7 +111,7 @@ def test_near_radius_one_only_the_exact_adjoint_will_do() -> None:
     assert "but not the length" not in found.sentence
 
 
-@pytest.mark.usefixtures("unweighed")
+@pytest.mark.usefixtures("few_settings")
 def test_a_gradient_in_the_right_direction_may_be_far_too_short() -> None:
     """A loss whose gradient lies along the slow direction."""
     found = compare_adjoints(
@@ -121,7 +124,6 @@ def test_a_gradient_in_the_right_direction_may_be_far_too_short() -> None:
     assert "but not the length" in found.sentence
 
 
-@pytest.mark.usefixtures("unweighed")
 def test_a_gradient_in_the_right_direction_may_be_far_too_long() -> None:
     """With df/dz = -3 the exact gradient is a quarter of the Jacobian-free one."""
 
@@ -142,7 +144,6 @@ def test_a_gradient_in_the_right_direction_may_be_far_too_long() -> None:
     assert found.recommended is exact
 
 
-@pytest.mark.usefixtures("unweighed")
 def test_an_exact_adjoint_may_be_the_cheapest_without_being_the_only_one() -> None:
     adjoints = [eq.Phantom(steps=40, damping=1.0), eq.Implicit(linear=eq.GMRES(rtol=1e-6))]
     found = compare_adjoints(layer(0.5), inputs(), adjoints=adjoints, repeats=1)
@@ -160,6 +161,7 @@ def test_an_audited_adjoint_is_compared_as_the_one_it_has_in_use() -> None:
     assert found.rows[0].cost == 11.0
 
 
+@pytest.mark.usefixtures("few_settings")
 def test_where_nothing_is_to_be_learned_every_gradient_is_exact() -> None:
     found = compare_adjoints(layer(0.5), inputs(), loss=lambda s: 0.0 * s.value.sum(), repeats=1)
     assert all((row.cosine, row.norm_ratio) == (1.0, 1.0) for row in found.rows)
@@ -167,7 +169,6 @@ def test_where_nothing_is_to_be_learned_every_gradient_is_exact() -> None:
     assert best is not None and best.name == "JacobianFree"
 
 
-@pytest.mark.usefixtures("unweighed")
 def test_a_sample_of_a_batch_of_graphs_is_a_graph() -> None:
     """Not a node, whose gradient may vanish, nor the whole batch."""
     torch.manual_seed(0)
@@ -219,14 +220,14 @@ def test_the_recipe_line_is_read_back() -> None:
 def test_shine_is_tried_where_broyden_solves_and_the_adjoint_in_use_comes_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(comparison, "SETTINGS", ((1, 1.0), (2, 1.0)))
+    monkeypatch.setattr(comparison, "SETTINGS", ((2, 1.0),))
     own = eq.Phantom(steps=4, damping=0.7)
     solver = eq.Broyden(rtol=1e-6)
     found = compare_adjoints(layer(0.5, solver=solver, adjoint=own), inputs(), repeats=1)
     names = [row.adjoint.partition("(")[0] for row in found.rows]
     assert found.rows[0].adjoint == repr(own)
     assert "Shine" in names and "Implicit" in names
-    assert all(math.isfinite(row.step_ms) and row.bytes > 0 for row in found.rows)
+    assert all(math.isfinite(row.step_ms) for row in found.rows)
 
 
 def test_the_module_is_left_as_it_is() -> None:
@@ -245,11 +246,12 @@ def test_impossible_options(option: dict) -> None:
         compare_adjoints(layer(0.5), inputs(), **option)
 
 
-def test_the_profiler_that_measures_memory_logs_nothing() -> None:
+def test_memory_is_measured_by_a_profiler_that_logs_nothing() -> None:
     code = (
         "import torch, equilibria as eq\n"
         "layer, one = eq.DEQ(lambda z, x: 0.5 * z + x), [eq.JacobianFree()]\n"
-        "eq.stability.compare_adjoints(layer, torch.ones(2, 3), adjoints=one, repeats=1)\n"
+        "found = eq.stability.compare_adjoints(layer, torch.ones(2, 3), adjoints=one, repeats=1)\n"
+        "assert found.rows[0].bytes > 0\n"
     )
     environment = {k: v for k, v in os.environ.items() if k != "KINETO_LOG_LEVEL"}
     done = subprocess.run(

@@ -12,6 +12,8 @@ from equilibria.nn import DEQ
 from equilibria.nn.init import Elementwise
 from equilibria.solve import Anderson, Picard
 from equilibria.stability.ensembles import Forecast, Start, Sweep, Trial, recommend, sweep
+from equilibria.stability.ensembles import forecast as forecasts
+from equilibria.theory import critical_scale
 
 
 class Cell(nn.Module):
@@ -45,6 +47,16 @@ def normal(*shape, seed=1):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
+@pytest.fixture(autouse=True)
+def _quick_critical_scale(monkeypatch):
+    """That of Gaussian weights, to a tenth, for all ensembles: a symmetric one takes seconds."""
+
+    def quick(activation, ensemble, **inputs):
+        return critical_scale(activation, "gaussian", tolerance=0.1, **inputs)
+
+    monkeypatch.setattr(forecasts, "critical_scale", quick)
+
+
 @pytest.mark.parametrize("injection", ["inside", "outside"])
 def test_measured_is_as_predicted(injection):
     layer = DEQ(Cell(300, injection=injection), solver=Anderson(rtol=1e-4))
@@ -52,6 +64,9 @@ def test_measured_is_as_predicted(injection):
     assert found.theory == ("tanh(W z) + u" if injection == "outside" else "tanh(W z + u)")
     assert found.input_mean == pytest.approx(0.5, abs=0.1)
     assert found.input_variance == pytest.approx(1, rel=0.1)
+    critical = critical_scale("tanh", "gaussian", input_mean=0.5, injection=injection)
+    assert list(found.critical) == ["gaussian", "orthogonal", "goe"]
+    assert [*found.critical.values()] == pytest.approx([critical] * 3, rel=0.1)
     for start in found.starts:
         for name in ("radius", "response"):
             predicted = getattr(start.forecast, name)

@@ -77,33 +77,38 @@ def test_it_is_unbiased_and_its_spread_falls_with_the_root_of_the_samples() -> N
     exact = float(matrix.square().sum() / WIDTH)
     generator = probes()
     spread = {}
-    for samples in (1, 16):
-        draws = [float(jacobian_penalty(sol, samples, generator=generator)) for _ in range(600)]
+    for samples in (1, 4):
+        draws = [float(jacobian_penalty(sol, samples, generator=generator)) for _ in range(300)]
         found = torch.tensor(draws)
         spread[samples] = float(found.std())
-        assert float(found.mean()) == pytest.approx(exact, abs=4 * spread[samples] / math.sqrt(600))
-    assert spread[1] / spread[16] == pytest.approx(4, rel=0.2)
+        assert float(found.mean()) == pytest.approx(exact, abs=4 * spread[samples] / math.sqrt(300))
+    assert spread[1] / spread[4] == pytest.approx(2, rel=0.2)
     torch.testing.assert_close(  # the same quantity as the norm that the doctor measures
-        jacobian_norm(lambda z: z @ matrix.T, x, samples=4000).double().square() / WIDTH,
+        jacobian_norm(lambda z: z @ matrix.T, x, samples=2000).double().square() / WIDTH,
         torch.tensor([exact], dtype=torch.float64),
         rtol=0.05,
         atol=0,
     )
 
 
-def central(function, tensor: Tensor, step: float = 1e-5) -> Tensor:
-    """Central differences of a scalar function with respect to a leaf, changed in place."""
-    result = torch.zeros_like(tensor)
-    for i in range(tensor.numel()):
+def directions(leaf: Tensor) -> list[Tensor]:
+    """Two random directions: no entry of a gradient may be wrong without being noticed."""
+    return [normal(*leaf.shape, seed=seed) for seed in (11, 12)]
+
+
+def slopes(function, leaf: Tensor, step: float = 1e-5) -> list[float]:
+    """Central differences of a scalar function along the directions, the leaf changed in place."""
+    found = []
+    for direction in directions(leaf):
         values = []
         for sign in (1, -1):
             with torch.no_grad():
-                tensor.view(-1)[i] += sign * step
+                leaf += sign * step * direction
             values.append(float(function().detach()))
             with torch.no_grad():
-                tensor.view(-1)[i] -= sign * step
-        result.view(-1)[i] = (values[0] - values[1]) / (2 * step)
-    return result
+                leaf -= sign * step * direction
+        found.append((values[0] - values[1]) / (2 * step))
+    return found
 
 
 ADJOINTS = [
@@ -111,28 +116,33 @@ ADJOINTS = [
     eq.Implicit(linear=eq.Anderson(rtol=1e-12, max_evals=300)),
     eq.Unrolled(),
     eq.Unrolled(checkpoint=True),
-    eq.Phantom(steps=120, damping=1.0),
-    eq.NeumannPhantom(steps=120, damping=1.0),
+    eq.Phantom(steps=80, damping=1.0),
+    eq.NeumannPhantom(steps=80, damping=1.0),
 ]
 
 
-@pytest.mark.parametrize("adjoint", ADJOINTS, ids=lambda a: f"{type(a).__name__}")
 @pytest.mark.parametrize("wrap", [lambda linear: linear, weight_norm], ids=["plain", "weight_norm"])
-def test_the_whole_gradient_is_that_of_finite_differences(adjoint, wrap) -> None:
+def test_the_whole_gradient_is_that_of_finite_differences(wrap) -> None:
     """With respect to parameters, operands and closed-over tensors, through z* too."""
     cell = Tanh(wrap)
     x = normal(BATCH, WIDTH, seed=1).requires_grad_()
     shift = normal(WIDTH, seed=2).requires_grad_()
-    layer = eq.DEQ(cell, solver=eq.Anderson(rtol=1e-13, max_evals=400), adjoint=adjoint)
 
-    def total() -> Tensor:
+    def total(adjoint) -> Tensor:
+        layer = eq.DEQ(cell, solver=eq.Anderson(rtol=1e-13, max_evals=400), adjoint=adjoint)
         sol = layer(x * shift.exp())
         return sol.value.sin().sum() + 3 * jacobian_penalty(sol, 2, generator=probes())
 
     leaves = [*cell.parameters(), x, shift]
-    found = torch.autograd.grad(total(), leaves)
-    for leaf, gradient in zip(leaves, found, strict=True):
-        torch.testing.assert_close(gradient, central(total, leaf), rtol=1e-5, atol=1e-7)
+    values = [total(adjoint) for adjoint in ADJOINTS]
+    for adjoint, value in zip(ADJOINTS, values, strict=True):
+        torch.testing.assert_close(value, values[0], msg=f"{adjoint}")
+    gradients = [torch.autograd.grad(value, leaves) for value in values]
+    for i, leaf in enumerate(leaves):
+        expected = slopes(lambda: total(ADJOINTS[0]), leaf)
+        for adjoint, gradient in zip(ADJOINTS, gradients, strict=True):
+            found = [float((gradient[i] * each).sum()) for each in directions(leaf)]
+            assert found == pytest.approx(expected, rel=1e-5, abs=1e-7), (adjoint, i)
 
 
 def test_the_part_through_the_solution_is_there() -> None:
@@ -182,9 +192,8 @@ def test_trees_and_coupled_batches_count_all_entries_together() -> None:
     one = eq.fixed_point(whole, torch.zeros_like(u), u, coupled=True, **TIGHT)
     leave = eq.fixed_point(whole, torch.zeros_like(u), u, per_sample=True, **TIGHT)
     exact = jacobians(whole, rows.value.detach(), u.detach()).square().sum((1, 2)).mean() / 6
-    for sol in (trees, rows, one, leave):
-        found = jacobian_penalty(sol, samples=3000, generator=probes()).detach()
-        torch.testing.assert_close(found, exact, rtol=0.04, atol=0)
+    found = jacobian_penalty(trees, samples=1000, generator=probes()).detach()
+    torch.testing.assert_close(found, exact, rtol=0.06, atol=0)
     same = [jacobian_penalty(sol, 2, generator=probes()) for sol in (rows, one, leave)]
     torch.testing.assert_close(same[1], same[0])
     torch.testing.assert_close(same[2], same[0])
@@ -250,7 +259,7 @@ def test_torch_func_gives_the_same_gradient() -> None:
 def test_a_fixed_point_inside_the_cell() -> None:
     """J of the outer map contains the inner (I - J)^-1: its penalty needs a third derivative."""
     x = normal(BATCH, WIDTH, seed=1)
-    w = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+    w = torch.tensor([0.3], dtype=torch.float64, requires_grad=True)
 
     def outer(z: Tensor, x: Tensor) -> Tensor:
         inner = lambda v, z, x: torch.tanh(w * v + 0.5 * z + x)  # noqa: E731
@@ -261,7 +270,8 @@ def test_a_fixed_point_inside_the_cell() -> None:
         return jacobian_penalty(sol, generator=probes())
 
     (found,) = torch.autograd.grad(total(), w)
-    torch.testing.assert_close(found, central(total, w), rtol=1e-5, atol=1e-7)
+    along = [float(found * each) for each in directions(w)]
+    assert along == pytest.approx(slopes(total, w), rel=1e-5, abs=1e-7)
 
 
 def test_a_compiled_cell() -> None:
@@ -319,10 +329,10 @@ def test_training_on_it_lowers_the_spectral_radius() -> None:
     x = normal(8, WIDTH, seed=1)
     layer = eq.DEQ(cell, solver=eq.Anderson(max_evals=100))
     before = copy.deepcopy(cell)
-    optimiser = torch.optim.SGD(cell.parameters(), lr=0.3)
+    optimiser = torch.optim.SGD(cell.parameters(), lr=0.6)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", eq.SolveWarning)
-        for _ in range(30):
+        for _ in range(12):
             optimiser.zero_grad()
             jacobian_penalty(layer(x), generator=probes()).backward()
             optimiser.step()
