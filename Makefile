@@ -27,13 +27,13 @@ $(VENV)/%.stamp: pyproject.toml constraints.txt | $(BIN)/python
 
 # --- what a newcomer types -----------------------------------------------------------------------
 
-# Continues an earlier run; one that cannot be continued stays as it is, and another is begun.
+# Continues an earlier run; one that cannot be continued is left alone, and the next name is taken.
 run: $(VENV)/cli.stamp  ## train a deep equilibrium network on real images, draw its report
-	@run=runs/digits; \
-	$(BIN)/equilibria train digits --out $$run --auto-resume || { \
-		[ $$? -eq 1 ] || exit; \
-		run=runs/digits-$$(date +%Y%m%d-%H%M%S); \
-		$(BIN)/equilibria train digits --out $$run; } && \
+	@for run in runs/digits runs/digits-2 runs/digits-3; do \
+		$(BIN)/equilibria train digits --out $$run --auto-resume; \
+		status=$$?; [ $$status -eq 1 ] || break; \
+	done; \
+	[ $$status -eq 0 ] || exit $$status; \
 	$(BIN)/equilibria memory $$run && \
 	$(BIN)/equilibria report $$run && \
 	printf '\n  The page:       %s\n  The run folder: %s\n  What next:      %s\n\n' \

@@ -1,0 +1,284 @@
+"""Print the measures of the house: how much code there is, and how it hangs together.
+
+    python tests/house/measure.py              # all measures
+    python tests/house/measure.py lines walk   # some of them
+    python tests/house/measure.py participles --list
+
+| measure | what it counts |
+|---|---|
+| lines | code lines by room, without blank lines, comments and docstrings; the share of these two |
+| walk | files of the package that a solve and its backward pass through |
+| calls | Python calls of the package before the first f, and between two evaluations |
+| imports | imports, from another room, of a module below a room's front (`equilibria.ROOM`) |
+| public | names in the `__all__` of the packages |
+| twice | class names that are defined more than once |
+| participles | functions named by a participle; those that return a bool are left out |
+| small | files with a single definition and fewer than 60 lines |
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import sys
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "equilibria"
+CORE = ("solve", "nn", "theory", "stability")
+SMALL = 60  # lines
+
+# Verbs and nouns that end like participles, and participles that do not.
+NO_PARTICIPLES = {
+    *("bring", "embed", "exceed", "feed", "need", "ping", "proceed", "read", "red", "seed", "shed"),
+    *("speed", "spread", "string", "weed", "wing", "thing", "bed", "shred", "ring", "padding"),
+    *("heading", "setting", "training", "warning", "encoding", "mapping", "sampling"),
+}
+IRREGULAR = {
+    *("built", "bought", "begun", "borne", "broken", "brought", "caught", "chosen", "cut", "done"),
+    *("drawn", "driven", "fed", "felt", "fitted", "forgotten", "found", "frozen", "given", "gone"),
+    *("grown", "heard", "held", "hidden", "kept", "known", "laid", "left", "lent", "lost", "made"),
+    *("meant", "met", "paid", "put", "said", "seen", "sent", "shown", "split", "spent", "spoken"),
+    *("stood", "stored", "taken", "taught", "told", "torn", "thought", "thrown", "understood"),
+    *("won", "worn", "woven", "written", "wrote", "went", "stuck", "struck", "spelt", "learnt"),
+}
+
+
+def files(root: Path = SOURCE) -> list[Path]:
+    return sorted(root.rglob("*.py"))
+
+
+def room(path: Path) -> str:
+    """The folder of the package in which a file is; the package itself for its own files."""
+    parts = path.relative_to(SOURCE).parts
+    return parts[0] if len(parts) > 1 else "equilibria"
+
+
+# --- lines ----------------------------------------------------------------------------------------
+
+
+def count(path: Path) -> tuple[int, int]:
+    """Code lines and prose lines (docstrings and comments) of a file; a line can be both."""
+    text = path.read_text()
+    docstrings: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            strings = node.body[:1]
+        elif isinstance(node, ast.Expr):  # a string below an attribute documents it
+            strings = [node]
+        else:
+            continue
+        for item in strings:
+            value = item.value if isinstance(item, ast.Expr) else None
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                docstrings |= {*range(item.lineno, (item.end_lineno or item.lineno) + 1)}
+    code: set[int] = set()
+    comments: set[int] = set()
+    skipped = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            comments.add(token.start[0])
+        elif token.type not in skipped:
+            code |= {*range(token.start[0], token.end[0] + 1)}
+    rows = text.splitlines()
+    written = {number for number, row in enumerate(rows, 1) if row.strip()}
+    return len((code - docstrings) & written), len((docstrings | comments) & written)
+
+
+def lines() -> dict[str, Any]:
+    """Code lines of each room, of the core, of the source and of the tests."""
+    code: Counter[str] = Counter()
+    prose: Counter[str] = Counter()
+    number: Counter[str] = Counter()
+    for path in files():
+        counted = count(path)
+        code[room(path)] += counted[0]
+        prose[room(path)] += counted[1]
+        number[room(path)] += 1
+    rows = {name: f"{code[name]:,} in {number[name]} files" for name, _ in code.most_common()}
+    core = sum(code[name] for name in CORE)
+    total = sum(code.values())
+    tests = [count(path)[0] for path in files(ROOT / "tests")]
+    return {
+        **rows,
+        "core": f"{core:,}",
+        "src": f"{total:,} in {sum(number.values())} files",
+        "share of docstrings and comments": f"{sum(prose.values()) / total:.3f} lines a code line",
+        "tests": f"{sum(tests):,} in {len(tests)} files",
+    }
+
+
+# --- a solve --------------------------------------------------------------------------------------
+
+
+def solve(watch: Any) -> None:
+    """The default solve of a layer and its backward, under sys.setprofile(watch)."""
+    import torch
+
+    import equilibria as eq
+
+    torch.manual_seed(0)
+    w = (0.5 * torch.linalg.qr(torch.randn(8, 8))[0]).requires_grad_()
+    x = torch.randn(4, 8)
+
+    def f(z: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(z @ w) + x
+
+    eq.fixed_point(f, torch.zeros_like(x), x).value.sum().backward()  # imports happen here
+    sys.setprofile(watch)
+    try:
+        eq.fixed_point(f, torch.zeros_like(x), x).value.sum().backward()
+    finally:
+        sys.setprofile(None)
+
+
+def own(frame: Any) -> bool:
+    return frame.f_code.co_filename.startswith(f"{SOURCE}/")
+
+
+def walk() -> dict[str, Any]:
+    """The files of the package in which a function is called by a solve and its backward."""
+    passed: set[str] = set()
+
+    def watch(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and own(frame):
+            passed.add(str(Path(frame.f_code.co_filename).relative_to(SOURCE)))
+
+    solve(watch)
+    return {"files": len(passed), "names": sorted(passed)}
+
+
+def calls() -> dict[str, Any]:
+    """Calls of the package's own functions before the first f, and between two evaluations."""
+    numbers = [0]
+
+    def watch(frame: Any, event: str, _: Any) -> None:
+        if event != "call":
+            return
+        if frame.f_code.co_name == "f" and frame.f_code.co_filename == __file__:
+            numbers.append(0)
+        elif own(frame):
+            numbers[-1] += 1
+
+    solve(watch)
+    between = sorted(numbers[1:-1])
+    return {
+        "before the first f": numbers[0],
+        "between two evaluations, median": between[len(between) // 2],
+        "between two evaluations, most": between[-1],
+        "after the last": numbers[-1],
+    }
+
+
+# --- names and imports ----------------------------------------------------------------------------
+
+
+def imports() -> dict[str, Any]:
+    """Imports of `equilibria.ROOM.MODULE` from outside ROOM, by the room that is imported."""
+    modules = {
+        ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
+        for path in files()
+    }
+    inner: Counter[str] = Counter()
+    for path in files():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+                names = [name if name in modules else node.module for name in names]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            else:
+                continue
+            for name in set(names):
+                parts = name.split(".")
+                if parts[0] == "equilibria" and len(parts) > 2 and parts[1] != room(path):
+                    inner[parts[1]] += 1
+    return {**dict(inner.most_common()), "all": sum(inner.values())}
+
+
+def public() -> dict[str, Any]:
+    """Names in `__all__`, of the package and of its rooms."""
+    found = {}
+    for path in [SOURCE / "__init__.py", *sorted(SOURCE.glob("*/__init__.py"))]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                found[room(path)] = len(ast.literal_eval(node.value))
+    return {**found, "all": sum(found.values())}
+
+
+def definitions(kind: type | tuple[type, ...]) -> Iterator[tuple[Path, Any]]:
+    for path in files():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, kind):
+                yield path, node
+
+
+def twice() -> dict[str, Any]:
+    """Names of classes that stand in more than one file, or twice in one."""
+    number = Counter(node.name for _, node in definitions(ast.ClassDef))
+    repeated = {name: times for name, times in number.most_common() if times > 1}
+    return {"names": len(repeated), "classes": sum(repeated.values()), "which": repeated}
+
+
+def is_participle(name: str) -> bool:
+    """Whether the first word of a function's name is a participle or a past tense."""
+    word = name.strip("_").partition("_")[0]
+    if word in NO_PARTICIPLES or not word:
+        return False
+    return word in IRREGULAR or (len(word) > 4 and word.endswith(("ed", "ing")))
+
+
+def participles() -> dict[str, Any]:
+    """Functions and methods that are named by a participle; a predicate may have an adjective."""
+    found = []
+    for path, node in definitions((ast.FunctionDef, ast.AsyncFunctionDef)):
+        boolean = node.returns is not None and ast.unparse(node.returns) == "bool"
+        if is_participle(node.name) and not boolean:
+            found.append(f"{path.relative_to(SOURCE)}: {node.name}")
+    return {"functions": len(found), "names": found}
+
+
+def small() -> dict[str, Any]:
+    """Files with one function or class and fewer than SMALL lines."""
+    found = []
+    for path in files():
+        text = path.read_text()
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        number = sum(isinstance(node, kinds) for node in ast.parse(text).body)
+        if number == 1 and len(text.splitlines()) < SMALL:
+            found.append(str(path.relative_to(SOURCE)))
+    return {"files": len(found), "names": found}
+
+
+MEASURES = {
+    measure.__name__: measure
+    for measure in (lines, walk, calls, imports, public, twice, participles, small)
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("measures", nargs="*", metavar="MEASURE", help=", ".join(MEASURES))
+    parser.add_argument("--list", action="store_true", help="print the names too")
+    given = parser.parse_args()
+    if unknown := [name for name in given.measures if name not in MEASURES]:
+        parser.error(f"no measure is called {unknown[0]!r}; choose from {', '.join(MEASURES)}")
+    for name in given.measures or MEASURES:
+        print(f"\n{name}")
+        for key, value in MEASURES[name]().items():
+            if isinstance(value, list | dict):
+                if given.list:
+                    print(*(f"    {each}" for each in value), sep="\n")
+            else:
+                print(f"  {key}: {value}")
+
+
+if __name__ == "__main__":
+    main()
