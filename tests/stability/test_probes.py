@@ -65,8 +65,8 @@ def within(estimate, exact, errors=4.0):
 
 @pytest.mark.parametrize("ensemble", ENSEMBLES)
 def test_a_linear_network_has_the_numbers_of_its_matrix(ensemble):
-    cell = Linear(60, ensemble, 0.12)
-    weight, x = cell.w.weight.detach(), batch(3, 60)
+    cell = Linear(40, ensemble, 0.12)
+    weight, x = cell.w.weight.detach(), batch(3, 40)
     probe = probe_start(layer_of(cell), x, probes=16, rtol=1e-8)
     assert probe.samples == probe.solved == probe.length_variance.used == 3
     second, fourth = traces([weight])
@@ -74,7 +74,7 @@ def test_a_linear_network_has_the_numbers_of_its_matrix(ensemble):
     assert 0 < probe.length_variance.error < 0.2 * fourth
     radius = torch.linalg.eigvals(weight).abs().max().item()
     assert probe.radius == max(probe.radii) == pytest.approx(radius, rel=0.06)
-    z = torch.linalg.solve(torch.eye(60, dtype=torch.float64) - weight, x.T).T
+    z = torch.linalg.solve(torch.eye(40, dtype=torch.float64) - weight, x.T).T
     assert probe.state == pytest.approx(z.square().mean().item(), rel=1e-6)
     (row,) = probe.weights
     assert row.path == "cell.w.weight"
@@ -104,16 +104,16 @@ def test_the_length_variance_is_that_of_theory(ensemble, V, expected):
         layer = layer_of(Linear(250, ensemble, V, seed))
         return probe_start(layer, batch(1, 250, seed=seed), probes=4, steps=(), rtol=1e-4)
 
-    found = over_draws(probe, 6)
+    found = over_draws(probe, 4)
     assert found["length_variance"].median == pytest.approx(expected, rel=0.1)
     assert found["length_variance"].missing == 0
 
 
 def test_a_cell_that_is_not_linear_has_each_sample_its_own_jacobian():
-    cell = Tanh(30)
-    x = batch(4, 30)
+    cell = Tanh(20)
+    x = batch(4, 20)
     layer = layer_of(cell)
-    probe = probe_start(layer, x, probes=40, rtol=1e-8)
+    probe = probe_start(layer, x, probes=20, rtol=1e-8)
     with torch.no_grad():
         z = layer(x).value
     slope = 1 - z.square()
@@ -129,12 +129,12 @@ def test_a_cell_that_is_not_linear_has_each_sample_its_own_jacobian():
 
 
 def test_the_error_falls_with_the_probes():
-    layer, x = layer_of(Linear(80)), batch(1, 80)
+    layer, x = layer_of(Linear(40)), batch(1, 40)
     errors = [
-        probe_start(layer, x, probes=n, steps=(), seed=1).length_variance.error for n in (8, 64)
+        probe_start(layer, x, probes=n, steps=(), seed=1).length_variance.error for n in (4, 32)
     ]
     assert errors[1] < 0.6 * errors[0]
-    again = probe_start(layer, x, probes=8, steps=(), seed=1)
+    again = probe_start(layer, x, probes=4, steps=(), seed=1)
     assert again.length_variance.error == errors[0]
     one = probe_start(layer, x, probes=1, steps=()).length_variance
     assert math.isfinite(one.value) and math.isnan(one.error)
