@@ -1,7 +1,11 @@
 """A training run that takes seconds: scikit-learn's digits, a narrow layer, ten steps."""
 
 import copy
+import dataclasses
+import functools
 import gc
+import os
+import shutil
 
 import pytest
 import texts
@@ -9,7 +13,11 @@ import torch
 from accelerate import Accelerator
 from rich.console import Console
 
+from equilibria.data import registry
+from equilibria.data.digits import DIGITS
+from equilibria.data.remote import Files
 from equilibria.train import recipe as recipes
+from equilibria.train.loop import fit
 from equilibria.train.run import Folder
 from equilibria.train.trainer import Trainer
 
@@ -25,11 +33,26 @@ TINY = {
 }
 
 
+@functools.cache
+def digits():
+    return DIGITS.read(Files(DIGITS))
+
+
 @pytest.fixture(autouse=True, scope="module")
-def _modules_are_no_garbage():
-    """The collections of garbage before each measurement leave out what is imported."""
+def _swift():
+    """What slows all these tests down and none is about.
+
+    No power is lost, so nothing is flushed to disk; the digits are read once; and the collections
+    of garbage before each measurement of memory leave out what is imported.
+    """
     gc.collect()
     gc.freeze()
+    kind, _ = registry.DATA_SETS["digits"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        once = dataclasses.replace(DIGITS, read=lambda files: digits())
+        patch.setitem(registry.DATA_SETS, "digits", (kind, once))
+        yield
 
 
 @pytest.fixture
@@ -52,6 +75,10 @@ def quiet():
     return Console(quiet=True)
 
 
+def trainer_of(recipe):
+    return Trainer(recipe, recipe.task.load(), Accelerator(cpu=True))
+
+
 @pytest.fixture
 def make(tree, tmp_path):
     """Build a trainer and its folder: make(name, *options) -> (trainer, folder)."""
@@ -59,12 +86,33 @@ def make(tree, tmp_path):
     def build(name="run", *options, new=True, tree=tree):
         recipe = recipes.parse(tree, options)
         folder = Folder(tmp_path / name)
-        trainer = Trainer(recipe, recipe.task.load(), Accelerator(cpu=True))
+        trainer = trainer_of(recipe)
         if new:
             folder.create(trainer.recipe)
         return trainer, folder
 
     return build
+
+
+@pytest.fixture(scope="session")
+def _whole(built_once):
+    """The tiny run with checkpoints every three steps, and the weights that it ended with."""
+
+    def fill(place):
+        recipe = recipes.parse(copy.deepcopy(TINY), ("--checkpoint.every", "3"))
+        trainer, folder = trainer_of(recipe), Folder(place / "whole")
+        folder.create(trainer.recipe)
+        fit(trainer, folder, Console(quiet=True))
+        torch.save(trainer.model.state_dict(), place / "weights.pt")
+
+    return built_once("train-whole", fill)
+
+
+@pytest.fixture
+def whole(_whole, tmp_path):
+    """The run that nothing interrupts, in "whole": its weights and its folder, to be changed."""
+    shutil.copytree(_whole / "whole", tmp_path / "whole")
+    return torch.load(_whole / "weights.pt", weights_only=True), Folder(tmp_path / "whole")
 
 
 @pytest.fixture

@@ -1,26 +1,100 @@
-"""Several processes that train together, as torchrun would start them, in one test."""
+"""Processes of a test: one, or several that train together as torchrun would start them.
 
+Each is forked from one process that has imported what a training needs and computed nothing yet:
+an import of torch takes seconds, and autograd cannot be forked once it has been used.
+"""
+
+import multiprocessing
+import multiprocessing.connection
 import os
 import socket
+import sys
 
 import pytest
 import torch
 from torch import distributed
 from torch.distributed.fsdp import FSDPModule
-from torch.multiprocessing.spawn import spawn
+
+from equilibria.cli.main import main
+from equilibria.train.trainer import Trainer
 
 shards = pytest.mark.skipif(
     not hasattr(FSDPModule, "set_reshard_after_forward"), reason="parallel: fsdp needs torch 2.8"
 )
 """Marks tests that shard parameters."""
 
+forks = multiprocessing.get_context("forkserver")
+forks.set_forkserver_preload(
+    [
+        *("pytest", "sklearn.datasets", "sklearn.model_selection", "torch._dynamo"),
+        *("torch.distributed.fsdp", "torch.utils.tensorboard", "equilibria.train.loop"),
+        *("equilibria.train.sharding", "equilibria.train.shares", "equilibria.cli.train"),
+    ]
+)
+
+
+def started(work, *given, out=None):
+    """Start a process that calls work(*given) where this one is, with its environment variables.
+
+    It has as many threads, and ends with what it returns; it prints to the connection `out`.
+    """
+    place = os.getcwd(), dict(os.environ), torch.get_num_threads()
+    process = forks.Process(target=_begin, args=(place, out, work, given))
+    process.start()
+    if out is not None:
+        out.close()
+    return process
+
+
+def _begin(place, out, work, given):
+    folder, variables, threads = place
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(variables)
+    torch.set_num_threads(threads)
+    if out is not None:
+        for standard in (1, 2):
+            os.dup2(out.fileno(), standard)
+        out.close()
+    sys.exit(work(*given))
+
+
+def ended(work, *given):
+    """Let a process call work(*given); how it ends."""
+    process = started(work, *given)
+    process.join()
+    return process.exitcode
+
+
+def signalled(number, step, words):
+    """Run the command line `words`, a training that gets a signal at the beginning of a step."""
+    usual = Trainer.train_step
+
+    def changed(self):
+        if self.step + 1 == step:
+            os.kill(os.getpid(), number)
+        usual(self)
+
+    Trainer.train_step = changed
+    return main(words)
+
 
 def several(work, count, *given):
-    """Call work(rank, *given) in `count` processes, for Accelerate those of torchrun."""
+    """Call work(rank, *given) in `count` processes, for Accelerate those of torchrun.
+
+    If one fails, the others are ended.
+    """
     with socket.socket() as found:
         found.bind(("localhost", 0))
         port = found.getsockname()[1]
-    spawn(_one, (work, count, port, given), nprocs=count)
+    processes = [started(_one, rank, work, count, port, given) for rank in range(count)]
+    while any(each.is_alive() for each in processes) and not any(p.exitcode for p in processes):
+        multiprocessing.connection.wait([p.sentinel for p in processes if p.is_alive()])
+    for each in processes:
+        if any(p.exitcode for p in processes):
+            each.terminate()
+        each.join()
+    assert [each.exitcode for each in processes] == [0] * count
 
 
 def _one(rank, work, count, port, given):

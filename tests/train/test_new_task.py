@@ -20,6 +20,7 @@ from equilibria import models, tasks
 from equilibria import nn as layers
 from equilibria.cli.main import main
 from equilibria.models import EquilibriumModel, ModelConfig
+from equilibria.train import memory
 
 SIZE = 6
 
@@ -158,7 +159,10 @@ def motion() -> Iterator[None]:
     del tasks.TASKS["motion"], models.registry.CONFIGS["motion-deq"]
 
 
-def test_it_is_trained_evaluated_examined_and_reported(motion, tmp_path, capsys) -> None:
+def test_it_is_trained_evaluated_examined_and_reported(
+    motion, tmp_path, capsys, monkeypatch
+) -> None:
+    monkeypatch.setattr(memory, "DEPTHS", (2, 4))
     (tmp_path / "motion.yaml").write_text(yaml.safe_dump(RECIPE))
     run = tmp_path / "run"
     assert main(["train", str(tmp_path / "motion.yaml"), "--out", str(run)]) == 0

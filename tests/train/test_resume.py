@@ -7,9 +7,8 @@ import pickle
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
+from pathlib import Path
 
 import numpy
 import pytest
@@ -17,6 +16,7 @@ import torch
 import yaml
 from rich.console import Console
 from safetensors.torch import load_file
+from several import ended, signalled
 
 from equilibria.solve import Anderson
 from equilibria.train import files, randomness, run, stops
@@ -25,6 +25,8 @@ from equilibria.train.checkpoint import CheckpointError, Checkpoints
 from equilibria.train.loop import Interrupted, fit
 from equilibria.train.run import Folder, RunError
 from equilibria.train.trainer import Trainer
+
+EVERY = ("--checkpoint.every", "3")
 
 
 class Killed(Exception):
@@ -64,27 +66,24 @@ def without_time(records):
     ]
 
 
-@pytest.fixture
-def whole(make, quiet):
-    """The run that nothing interrupts."""
-    trainer, folder = make("whole", "--checkpoint.every", "3")
-    fit(trainer, folder, quiet)
-    return trainer, folder
+def ended_alike(one, other):
+    """Two runs, each its weights and its folder, are the same to the last bit."""
+    (weights, folder), (expected, there) = one, other
+    assert same(weights, expected)
+    assert same(load_file(folder.weights), load_file(there.weights))
+    assert without_time(folder.read_metrics()) == without_time(there.read_metrics())
+    assert json.loads(folder.evaluation.read_text()) == json.loads(there.evaluation.read_text())
 
 
-@pytest.mark.parametrize("step", [1, 4, 6, 8], ids=lambda s: f"killed in step {s} of 10")
+@pytest.mark.parametrize("step", [4, 6], ids=lambda s: f"killed in step {s} of 10")
 def test_killed_and_resumed_equals_uninterrupted(make, quiet, whole, weights, step):
-    options = ("--checkpoint.every", "3")
-    trainer, folder = make("broken", *options)
+    trainer, folder = make("broken", *EVERY)
     break_at(trainer, step, kill)
     with pytest.raises(Killed):
         fit(trainer, folder, quiet)
-    again, folder = make("broken", *options, new=False)
+    again, folder = make("broken", *EVERY, new=False)
     fit(again, folder, quiet, resume=True)
-    assert same(weights(again), weights(whole[0]))
-    assert same(load_file(folder.weights), load_file(whole[1].weights))
-    assert without_time(folder.read_metrics()) == without_time(whole[1].read_metrics())
-    assert json.loads(folder.evaluation.read_text()) == json.loads(whole[1].evaluation.read_text())
+    ended_alike((weights(again), folder), whole)
 
 
 @pytest.fixture
@@ -101,55 +100,34 @@ def heeded():
 @pytest.mark.usefixtures("heeded")
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"])
 def test_a_signal_saves_in_the_middle_of_an_epoch(make, quiet, whole, weights, number):
-    trainer, folder = make("stopped", "--checkpoint.every", "3")
-    break_at(trainer, 7, lambda: signal.raise_signal(getattr(signal, number)))
+    trainer, folder = make("stopped", *EVERY)
+    at = 7 if number == "SIGTERM" else 2
+    break_at(trainer, at, lambda: signal.raise_signal(getattr(signal, number)))
     with pytest.raises(Interrupted, match=r"equilibria train \S+/stopped --resume") as stopped:
         fit(trainer, folder, quiet)
     assert stopped.value.exit_status == 75
-    assert steps_of(folder) == [7, 6]
-    again, folder = make("stopped", "--checkpoint.every", "3", new=False)
-    fit(again, folder, quiet, resume=True)
-    assert same(weights(again), weights(whole[0]))
-    assert without_time(folder.read_metrics()) == without_time(whole[1].read_metrics())
+    assert steps_of(folder) == ([7, 6] if at == 7 else [2])
+    if at == 7:
+        again, folder = make("stopped", *EVERY, new=False)
+        fit(again, folder, quiet, resume=True)
+        ended_alike((weights(again), folder), whole)
 
 
-DYING = """
-import os, signal, sys
-from equilibria.cli.main import main
-from equilibria.train.trainer import Trainer
-
-step = Trainer.train_step
-
-def dying(self):
-    if self.step + 1 == 8:
-        os.kill(os.getpid(), signal.SIGKILL)
-    step(self)
-
-Trainer.train_step = dying
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-def test_a_killed_process_can_be_resumed(make, quiet, tree, whole, weights, tmp_path):
+def test_a_killed_process_can_be_resumed(make, quiet, tree, whole, weights, tmp_path, monkeypatch):
     """The same with a real process, ended by SIGKILL in its second epoch."""
-    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump({**tree, "checkpoint": {"every": 3}}))
-    died = subprocess.run(
-        [sys.executable, "-c", DYING, "train", "tiny.yaml", "--out", "process"],
-        env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())},
-        cwd=tmp_path,
-        capture_output=True,
-        check=False,
-    )
-    assert died.returncode == -signal.SIGKILL, died.stderr
-    again, folder = make("process", "--checkpoint.every", "3", new=False)
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.yaml").write_text(yaml.safe_dump({**tree, "checkpoint": {"every": 3}}))
+    words = ["train", "tiny.yaml", "--out", "process"]
+    assert ended(signalled, signal.SIGKILL, 8, words) == -signal.SIGKILL
+    again, folder = make("process", *EVERY, new=False)
     fit(again, folder, quiet, resume=True)
-    assert same(weights(again), weights(whole[0]))
+    ended_alike((weights(again), folder), whole)
 
 
 def test_a_disk_that_fills_up_leaves_the_last_good_checkpoint(
     make, quiet, whole, weights, monkeypatch
 ):
-    trainer, folder = make("full", "--checkpoint.every", "3")
+    trainer, folder = make("full", *EVERY)
     write = files.os.fsync
 
     def full(descriptor):
@@ -163,14 +141,14 @@ def test_a_disk_that_fills_up_leaves_the_last_good_checkpoint(
     monkeypatch.undo()
     assert steps_of(folder) == [5, 3]
     assert not list(folder.path.rglob("*.tmp"))
-    again, folder = make("full", "--checkpoint.every", "3", new=False)
+    again, folder = make("full", *EVERY, new=False)
     fit(again, folder, quiet, resume=True)
-    assert same(weights(again), weights(whole[0]))
+    assert same(weights(again), whole[0])
 
 
 def test_a_finished_run_is_left_as_it_is(make, whole, capsys):
     before = {p: p.stat().st_mtime_ns for p in whole[1].path.iterdir()}
-    again, folder = make("whole", "--checkpoint.every", "3", new=False)
+    again, folder = make("whole", *EVERY, new=False)
     fit(again, folder, Console(), resume=True)
     assert "is finished" in " ".join(capsys.readouterr().out.split())  # the path may fill a line
     assert {p: p.stat().st_mtime_ns for p in folder.path.iterdir()} == before
@@ -196,14 +174,14 @@ def test_a_run_from_before_the_default_had_a_name_of_its_own_goes_on(tree, tmp_p
 
 
 def test_other_data_are_refused(make, quiet, whole):
-    trainer, folder = make("whole", "--checkpoint.every", "3", new=False)
+    trainer, folder = make("whole", *EVERY, new=False)
     trainer.task.checksum = "sha256:0"
     with pytest.raises(RunError, match=r"on other data .* there, Digits \(sha256:0\) here"):
         fit(trainer, folder, quiet, resume=True)
 
 
 def test_a_lost_checkpoint_does_not_cost_what_is_left_of_the_run(make, quiet, whole):
-    trainer, folder = make("whole", "--checkpoint.every", "3", new=False)
+    trainer, folder = make("whole", *EVERY, new=False)
     shutil.rmtree(folder.checkpoints.path)
     before = {p: p.stat().st_mtime_ns for p in folder.path.iterdir()}
     with pytest.raises(RunError, match=r"has no checkpoint, though the run has model.safetensors"):
@@ -218,26 +196,24 @@ def flip(path, bit):
 
 
 def test_a_damaged_checkpoint_is_said_and_the_one_before_is_taken(make, whole, weights, capsys):
-    trainer, folder = make("whole", "--checkpoint.every", "3", new=False)
+    trainer, folder = make("whole", *EVERY, new=False)
     newest, before = folder.checkpoints.all()
     flip(newest / "optimiser.pt", 8 * 5000)
     fit(trainer, folder, Console(width=300), resume=True)
     assert f"{newest} is damaged (optimiser.pt" in (said := capsys.readouterr().err)
     assert f"continues from {before}" in said
-    assert same(weights(trainer), weights(whole[0]))
+    assert same(weights(trainer), whole[0])
     assert steps_of(folder) == [10, 9]
     folder.checkpoints.read(newest)  # it is whole again
     assert list(folder.checkpoints.path.glob("0000000010.damaged-*"))  # and nothing is lost
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_no_flipped_bit_is_accepted(whole, seed):
+def test_no_flipped_bit_is_accepted(whole):
     """In any file of a checkpoint, its manifest included."""
     newest = whole[1].checkpoints.all()[0]
-    draw = random.Random(seed)
-    for _ in range(20):
-        paths = sorted(newest.iterdir())
-        path = draw.choices(paths, [path.stat().st_size for path in paths])[0]
+    draw, paths = random.Random(0), sorted(newest.iterdir())
+    sizes = [path.stat().st_size for path in paths]
+    for path in [*paths, *draw.choices(paths, sizes, k=26)]:
         content = path.read_bytes()
         flip(path, draw.randrange(8 * len(content)))
         with pytest.raises(CheckpointError, match="is damaged"):
@@ -248,7 +224,7 @@ def test_no_flipped_bit_is_accepted(whole, seed):
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "gone", "no manifest"])
 def test_where_every_checkpoint_is_damaged_that_is_one_clear_error(make, quiet, whole, damage):
-    trainer, folder = make("whole", "--checkpoint.every", "3", new=False)
+    trainer, folder = make("whole", *EVERY, new=False)
     for path in folder.checkpoints.all():
         part = path / ("checkpoint.json" if damage == "no manifest" else "processes.pt")
         content = part.read_bytes()
@@ -261,9 +237,10 @@ def test_where_every_checkpoint_is_damaged_that_is_one_clear_error(make, quiet, 
 
 
 def test_as_many_checkpoints_are_kept_as_asked(make, quiet):
-    trainer, folder = make("many", "--checkpoint.keep", "3", "--checkpoint.every", "2")
+    options = ("--epochs", "1", "--epoch_steps", "4")
+    trainer, folder = make("many", *options, "--checkpoint.keep", "3", "--checkpoint.every", "1")
     fit(trainer, folder, quiet)
-    assert steps_of(folder) == [10, 8, 6]
+    assert steps_of(folder) == [4, 3, 2]
 
 
 def test_a_disk_that_cannot_be_read_gives_nothing_up(whole, monkeypatch):
@@ -295,36 +272,37 @@ def test_a_run_is_extended_once_it_has_finished(make, quiet):
 
 @pytest.mark.parametrize("place", ["evaluate", "radius"])
 def test_a_signal_in_the_last_evaluation_ends_it_and_it_is_made_later(
-    make, quiet, whole, place, monkeypatch
+    make, quiet, whole, weights, place, monkeypatch, tmp_path
 ):
-    trainer, folder = make("late", "--checkpoint.every", "3")
+    shutil.copytree(tmp_path / "whole", tmp_path / "late")
+    trainer, folder = make("late", *EVERY, new=False)
+    folder.evaluation.unlink()
     usual = getattr(trainer, place)
 
     def stopped(*given, **options):
-        if trainer.records[-1:] and trainer.records[-1]["epoch"] == 2:
-            signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
         return usual(*given, **options)
 
     monkeypatch.setattr(trainer, place, stopped)
     with stops.caught() as signals, pytest.raises(Interrupted, match="all training so far is"):
-        fit(trainer, folder, quiet, signals=signals)
+        fit(trainer, folder, quiet, resume=True, signals=signals)
     assert not folder.evaluation.exists() and steps_of(folder)[0] == 10
-    again, folder = make("late", "--checkpoint.every", "3", new=False)
+    again, folder = make("late", *EVERY, new=False)
     fit(again, folder, quiet, resume=True)
-    assert json.loads(folder.evaluation.read_text()) == json.loads(whole[1].evaluation.read_text())
+    ended_alike((weights(again), folder), whole)
 
 
 def test_a_signal_in_the_evaluation_of_the_last_epoch_is_not_lost(make, quiet):
-    trainer, folder = make("late", "--checkpoint.every", "3")
+    trainer, folder = make("late", *EVERY, "--epoch_steps", "2")
     finish = trainer.finish_epoch
 
     def stopped():
-        if trainer.step == 10:
+        if trainer.step == 4:
             signal.raise_signal(signal.SIGTERM)
         return finish()
 
     trainer.finish_epoch = stopped
-    with pytest.raises(Interrupted, match="stopped after step 10 of 10; the run is saved"):
+    with pytest.raises(Interrupted, match="stopped after step 4 of 4; the run is saved"):
         fit(trainer, folder, quiet)
     assert not folder.evaluation.exists() and len(folder.read_metrics()) == 2
 
@@ -339,19 +317,19 @@ def test_a_checkpoint_of_an_abandoned_future_goes(tmp_path):
 
 def test_a_run_that_never_had_a_checkpoint_starts_again(make, quiet, whole, weights, capsys):
     """What else is in the folder is of the beginning that was lost."""
-    trainer, folder = make("begun", "--checkpoint.every", "3")
+    trainer, folder = make("begun", *EVERY)
     break_at(trainer, 2, kill)
     with pytest.raises(Killed):
         fit(trainer, folder, quiet)
     assert folder.info.exists() and not folder.saved
-    again, folder = make("begun", "--checkpoint.every", "3", new=False)
+    again, folder = make("begun", *EVERY, new=False)
     fit(again, folder, Console(width=300), resume=True)
     assert "has no checkpoint yet: it starts from the beginning" in capsys.readouterr().out
-    assert same(weights(again), weights(whole[0]))
+    assert same(weights(again), whole[0])
 
 
 def test_a_checkpoint_of_an_earlier_version_is_refused_by_name(make, quiet, whole):
-    trainer, folder = make("whole", "--checkpoint.every", "3", new=False)
+    trainer, folder = make("whole", *EVERY, new=False)
     shutil.rmtree(folder.checkpoints.path)
     torch.save({"version": 3}, folder.path / "checkpoint.pt")
     with pytest.raises(RunError, match=r"checkpoint\.pt is a checkpoint of an earlier version"):
@@ -375,7 +353,7 @@ def test_lost_or_damaged_metrics_come_back_from_the_checkpoint(make, quiet, whol
     before = folder.read_metrics()
     for damage in (b"", b"\0" * 500, None):
         folder.metrics.unlink() if damage is None else folder.metrics.write_bytes(damage)
-        again, folder = make("whole", "--checkpoint.every", "3", new=False)
+        again, folder = make("whole", *EVERY, new=False)
         fit(again, folder, quiet, resume=True)
         assert folder.read_metrics() == before
 
@@ -384,6 +362,7 @@ def test_an_extended_run_is_the_run_of_its_recipe(make, quiet, tree, weights, ca
     """Bit for bit, its schedule starting again; and it says so."""
     tree |= {"schedule": {"name": "Cosine", "warmup": 0.3}, "pretrain": None}
     tree["regulariser"] = {"name": "JacobianPenalty", "probability": 0.3, "final_probability": 0.8}
+    tree["epoch_steps"] = 3
     at_once, folder = make("at-once", "--epochs", "3", "--restarts", "[2]", tree=tree)
     fit(at_once, folder, quiet)
     first, folder = make("extended", tree=tree)
@@ -403,8 +382,8 @@ def test_an_extended_run_is_the_run_of_its_recipe(make, quiet, tree, weights, ca
     ]
     assert folder.read_recipe() == longer
     info = folder.read_info()
-    assert [(each["step"], each["epochs"]) for each in info["segments"]] == [(0, 2), (10, 3)]
-    assert json.loads(folder.evaluation.read_text())["step"] == 15
+    assert [(each["step"], each["epochs"]) for each in info["segments"]] == [(0, 2), (6, 3)]
+    assert json.loads(folder.evaluation.read_text())["step"] == 9
 
 
 def test_all_random_generators_are_restored():

@@ -10,7 +10,7 @@ from PIL import Image
 
 from equilibria.cli.main import main
 from equilibria.data import signals
-from equilibria.train import gallery, run
+from equilibria.train import gallery, memory, run
 from equilibria.train.run import Folder
 
 WORDS = [
@@ -27,7 +27,7 @@ def folder(tmp_path_factory):
 def trained(folder, recipe, data, *options):
     path = folder / recipe
     if not path.exists():
-        words = [*options, *WORDS, "--data", str(data), "--out", str(path)]
+        words = [*WORDS, *options, "--data", str(data), "--out", str(path)]
         assert main(["train", recipe, *words]) == 0
     return path
 
@@ -82,7 +82,7 @@ def test_frames_of_a_film_and_sections_of_a_shape(folder):
     options = ["--task.size", "8", "--task.frames", "5", "--batch_size", "all"]
     film = gallery.hang(run.load(trained(folder, "film", folder / "frames", *options)))
     assert [each["name"] for each in film["pictures"]] == ["frame 0", "frame 2", "frame 4"]
-    options = ["--batch_size", "100", "--task.test", "50"]
+    options = ["--batch_size", "100", "--task.test", "50", "--eval_batch_size", "5000"]
     shape = gallery.hang(run.load(trained(folder, "shape", "torus", *options)))
     assert [each["name"][-5:] for each in shape["pictures"]] == ["x = 0", "y = 0", "z = 0"]
     ring = np.asarray(opened(shape["pictures"][2]["files"]["image"]))
@@ -103,7 +103,8 @@ def test_a_sound_has_no_pictures(folder):
     assert (path / "report.html").is_file()
 
 
-def test_the_memory_of_kept_states_is_told(photo, capsys):
+def test_the_memory_of_kept_states_is_told(photo, capsys, monkeypatch):
+    monkeypatch.setattr(memory, "DEPTHS", (2,))
     assert main(["memory", str(photo)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "keeps the states of all samples from step to step: 0.0 MiB" in said
