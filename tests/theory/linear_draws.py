@@ -41,7 +41,7 @@ def tied(ensemble: str, V: float, draws: int = 12, width: int = WIDTH) -> list[T
 
 
 @functools.cache
-def untied(ensemble: str, V: float, draws: int = 12, width: int = WIDTH) -> list[Tensor]:
+def untied(ensemble: str, V: float, draws: int = 8, width: int = WIDTH) -> list[Tensor]:
     """M <- I + W M, a new W each step: states that are some steps apart, after as many as settle.
 
     A state has forgotten nine tenths of the one before it.

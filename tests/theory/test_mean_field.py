@@ -14,21 +14,23 @@ from equilibria.theory import (
     second_moment,
 )
 
-# Ensemble, scale of "outside", scale of "inside": below the threshold of each.
+# Each is below the threshold of its ensemble.
 STABLE = [
-    ("gaussian", 1.2, 1.0),
-    ("orthogonal", 1.2, 1.0),
-    ("goe", 0.6, 0.7),
-    ("antisymmetric", 1.5, 1.5),
-    ("normal", 0.9, 0.9),
+    ("gaussian", "outside", 1.2, "hard-tanh"),
+    ("gaussian", "inside", 1.0, "tanh"),
+    ("orthogonal", "outside", 1.2, "tanh"),
+    ("orthogonal", "inside", 1.0, "hard-tanh"),
+    ("goe", "outside", 0.6, "hard-tanh"),
+    ("goe", "inside", 0.7, "tanh"),
+    ("antisymmetric", "outside", 1.5, "tanh"),
+    ("antisymmetric", "inside", 1.5, "hard-tanh"),
+    ("normal", "outside", 0.9, "tanh"),
+    ("normal", "inside", 0.9, "hard-tanh"),
 ]
 
 
-@pytest.mark.parametrize("activation", ["hard-tanh", "tanh"])
-@pytest.mark.parametrize("injection", ["outside", "inside"])
-@pytest.mark.parametrize(("ensemble", "outside", "inside"), STABLE)
-def test_theorem_3_1_and_the_reaction(activation, injection, ensemble, outside, inside) -> None:
-    scale = outside if injection == "outside" else inside
+@pytest.mark.parametrize(("ensemble", "injection", "scale", "activation"), STABLE)
+def test_theorem_3_1_and_the_reaction(ensemble, injection, scale, activation) -> None:
     mean = 0.0 if injection == "outside" else 0.4
     h, z = samples(activation, ensemble, scale, injection, mean)
     found = mean_field(activation, ensemble, scale**2, injection=injection, input_mean=mean)
@@ -59,7 +61,7 @@ def test_theorem_3_1_fails_for_symmetric_weights() -> None:
 
 @pytest.mark.parametrize("ensemble", ["gaussian", "orthogonal", "goe", "antisymmetric", "normal"])
 @pytest.mark.parametrize("injection", ["outside", "inside"])
-@pytest.mark.parametrize("V", [0.05, 0.2, 0.24])
+@pytest.mark.parametrize("V", [0.05, 0.24])
 def test_linear_networks(ensemble, injection, V) -> None:
     found = mean_field("identity", ensemble, V, injection=injection)
     disk = -math.log1p(-2 * V) / (2 * V)  # mean of 1 / |1 - lambda|^2
@@ -138,8 +140,8 @@ def test_leaky_relu_with_symmetric_weights(slope: float, scale: float) -> None:
         with pytest.raises(NoMeanFieldError, match="infinite"):
             mean_field(leaky(slope), "goe", V)
     if slope == 0.5:
-        found = critical_scale(leaky(slope), "goe", tolerance=1e-3)
-        assert found == pytest.approx(exact, rel=1e-3)
+        found = critical_scale(leaky(slope), "goe", tolerance=0.02)
+        assert found == pytest.approx(exact, rel=0.02)
 
 
 def test_antisymmetric_weights_keep_the_variance_finite() -> None:
@@ -192,13 +194,13 @@ def test_refusals(options, words) -> None:
     ],
 )
 def test_critical_scales(activation, ensemble, injection, scale) -> None:
-    found = critical_scale(activation, ensemble, injection=injection, tolerance=1e-4)
-    assert found == pytest.approx(scale, rel=3e-4)
+    found = critical_scale(activation, ensemble, injection=injection, tolerance=1e-3)
+    assert found == pytest.approx(scale, rel=1e-3)
 
 
 def test_critical_scale_of_symmetric_weights_is_twice_the_papers() -> None:
-    ours = critical_scale("hard-tanh", "goe", tolerance=1e-3)
-    paper = critical_scale("hard-tanh", "goe", reaction=False, tolerance=1e-3)
+    ours = critical_scale("hard-tanh", "goe", tolerance=5e-3)
+    paper = critical_scale("hard-tanh", "goe", reaction=False, tolerance=5e-3)
     assert ours / paper == pytest.approx(1.95, abs=0.1)
     gain = mean_field("hard-tanh", "goe", ours**2).gain
     assert gain == pytest.approx(1, abs=0.01)
@@ -224,8 +226,6 @@ def test_a_critical_scale_is_no_end_of_the_search() -> None:
 
 def test_laws_are_laws() -> None:
     for ensemble in ("gaussian", "goe", "antisymmetric"):
-        law = mean_field("hard-tanh", ensemble, 0.5).law
-        assert float(law.weights.sum()) == pytest.approx(1, abs=1e-10)
-        assert law.mean(torch.square) == pytest.approx(
-            mean_field("hard-tanh", ensemble, 0.5).square
-        )
+        found = mean_field("hard-tanh", ensemble, 0.5)
+        assert float(found.law.weights.sum()) == pytest.approx(1, abs=1e-10)
+        assert found.noise == pytest.approx(0.5 * found.output)

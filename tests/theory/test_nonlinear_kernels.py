@@ -56,7 +56,6 @@ def measured(activation, ensemble, scale, injection, means) -> tuple[float, floa
         ("tanh", "orthogonal", 1.0, "outside", (0.3, -0.2)),
         ("tanh", "goe", 0.5, "outside", (0.3, -0.2)),
         ("hard-tanh", "goe", 0.5, "inside", (0.0, 0.0)),
-        ("hard-tanh", "goe", 0.4, "outside", (0.0, 0.0)),
         ("tanh", "antisymmetric", 0.8, "outside", (0.3, -0.2)),
         ("hard-tanh", "antisymmetric", 0.8, "inside", (0.3, -0.2)),
         ("tanh", "normal", 0.6, "outside", (0.0, 0.0)),
@@ -130,11 +129,11 @@ def test_an_input_with_itself(ensemble: str) -> None:
 def test_an_input_with_itself_and_its_opposite(ensemble: str, injection: str) -> None:
     """At any V, where that is not the stable solution too: the network and the input are one."""
     met = 0
-    for activation, V, products in (
-        ("tanh", 0.2, [1.0]),
-        ("tanh", 9.0, [1.0, -1.0]),
-        ("erf", 9.0, [1.0]),
-    ):
+    cases = {
+        "outside": [("tanh", 0.2, [1.0]), ("erf", 9.0, [1.0])],
+        "inside": [("tanh", 9.0, [1.0, -1.0])],
+    }
+    for activation, V, products in cases[injection]:
         try:
             q = mean_field(activation, ensemble, V, injection=injection).output
         except NoMeanFieldError:
@@ -143,7 +142,7 @@ def test_an_input_with_itself_and_its_opposite(ensemble: str, injection: str) ->
             found = nngp(activation, ensemble, V, Pair(product=product), injection=injection)
             assert found == pytest.approx(product * q, rel=1e-5)
         met += 1
-    assert met == 3 or ensemble == "goe"
+    assert met == len(cases[injection]) or ensemble == "goe"
     moved = Pair(first=2.0, second=2.0, product=2.0, means=(1.0, 1.0))
     field = mean_field("tanh", ensemble, 0.5, input_mean=1.0, injection=injection)
     found = nngp("tanh", ensemble, 0.5, moved, injection=injection)
