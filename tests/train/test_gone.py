@@ -3,85 +3,83 @@
 import os
 import pty
 import signal
-import subprocess
 import sys
 import time
+from multiprocessing.connection import Connection
+from pathlib import Path
 
 import pytest
 import yaml
+from several import forks, started
 
-from equilibria.train.folder import Folder
-
-PROGRAM = """
-import os, signal, sys, time
-from pathlib import Path
 from equilibria.cli.main import entry
+from equilibria.train.folder import Folder
 from equilibria.train.trainer import Trainer
 
-# As in a terminal: what was started in the background ignores these.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
-step = Trainer.train_step
 
-def slow(self):
-    step(self)
-    if self.step == 7:
-        Path("ready").touch()
-        while not Path("go").exists():
-            time.sleep(0.01)
+def program(words, session=False):
+    """Train as a command in a terminal; after the seventh step, wait until there is "go".
 
-Trainer.train_step = slow
-entry()
-"""
+    Errors go into a file.
+    """
+    # What was started in the background ignores these.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    if session:
+        os.setsid()
+    os.dup2(os.open("errors", os.O_WRONLY | os.O_CREAT), 2)
+    step = Trainer.train_step
+
+    def slow(self):
+        step(self)
+        if self.step == 7:
+            Path("ready").touch()
+            while not Path("go").exists():
+                time.sleep(0.01)
+
+    Trainer.train_step = slow
+    sys.argv = ["equilibria", *words]
+    entry()
 
 
 @pytest.fixture
-def program(tree, tmp_path):
-    (tmp_path / "own.yaml").write_text(yaml.safe_dump({**tree, "epochs": 4}))
-    (tmp_path / "program.py").write_text(PROGRAM)
-    return [sys.executable, "program.py", "train", "own.yaml", "--out", "run"]
+def words(tree, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("own.yaml").write_text(yaml.safe_dump({**tree, "epochs": 4, "epoch_steps": 2}))
+    return ["train", "own.yaml", "--out", "run"]
 
 
-def at_seventh_step(tmp_path):
-    while not (tmp_path / "ready").exists():
+def interrupted_at_seventh_step(process, number, close):
+    while not Path("ready").exists():
+        assert process.is_alive()
         time.sleep(0.01)
+    close()
+    os.kill(process.pid, number)
+    Path("go").touch()
+    process.join()
+    assert process.exitcode == 75
+    assert int(Folder(Path("run")).checkpoints.all()[0].name) == 7
 
 
-def test_a_reader_that_goes_does_not_end_the_training(program, tmp_path):
+def test_a_reader_that_goes_does_not_end_the_training(words):
     """Nor does the same Ctrl-C that ended the reader keep it from being saved."""
-    process = subprocess.Popen(
-        program, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    at_seventh_step(tmp_path)
-    process.stdout.close()
-    process.send_signal(signal.SIGINT)
-    (tmp_path / "go").touch()
-    assert process.wait() == 75
-    assert int(Folder(tmp_path / "run").checkpoints.all()[0].name) == 7
+    reader, writer = forks.Pipe(duplex=False)
+    process = started(program, words, out=writer)
+    interrupted_at_seventh_step(process, signal.SIGINT, reader.close)
 
 
-def test_a_terminal_that_is_closed_saves(program, tmp_path):
+def test_a_terminal_that_is_closed_saves(words):
     master, slave = pty.openpty()
-    process = subprocess.Popen(
-        program, cwd=tmp_path, stdin=slave, stdout=slave, stderr=slave, start_new_session=True
-    )
-    os.close(slave)
-    at_seventh_step(tmp_path)
-    os.close(master)
-    process.send_signal(signal.SIGHUP)
-    (tmp_path / "go").touch()
-    assert process.wait() == 75
-    assert int(Folder(tmp_path / "run").checkpoints.all()[0].name) == 7
+    process = started(program, words, True, out=Connection(slave))
+    interrupted_at_seventh_step(process, signal.SIGHUP, lambda: os.close(master))
 
 
-def test_a_reader_that_has_seen_enough_ends_nothing(program, tmp_path):
-    (tmp_path / "go").touch()
-    words = " ".join(program)
-    done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", f"{words} | head -1"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0 and done.stderr == ""
-    assert Folder(tmp_path / "run").concluded(20)
+def test_a_reader_that_has_seen_enough_ends_nothing(words):
+    Path("go").touch()
+    reader, writer = forks.Pipe(duplex=False)
+    process = started(program, words, out=writer)
+    os.read(reader.fileno(), 1)
+    reader.close()
+    process.join()
+    assert process.exitcode == 0 and Path("errors").read_text() == ""
+    assert Folder(Path("run")).concluded(8)

@@ -3,21 +3,20 @@
 import io
 import json
 import random
-import subprocess
-import sys
 
 import numpy
 import pytest
 import torch
-import yaml
 from rich.console import Console
+from several import several
 
 from equilibria.stability import spectral_radius
 from equilibria.train import recipe as recipes
 from equilibria.train.config import ConfigError
+from equilibria.train.evaluation import accelerator
 from equilibria.train.loop import Interrupted, fit, train
 from equilibria.train.start import examine_start
-from equilibria.train.trainer import TrainingError
+from equilibria.train.trainer import Trainer, TrainingError
 
 RADIUS = {"ensemble": "goe", "radius": 0.6}
 
@@ -177,37 +176,20 @@ def test_a_text_is_measured_as_far_as_it_is_solved_at_once(language, make, monke
     assert seen == [(4, 3)]
 
 
-PROGRAM = """
-import os
-import torch
-from accelerate import Accelerator
-from equilibria.train import recipe as recipes
-from equilibria.train.trainer import Trainer
-
-recipe = recipes.load("tiny.yaml")
-accelerator = Accelerator(cpu=True)
-assert accelerator.num_processes == 2
-trainer = Trainer(recipe, recipe.task.load(), accelerator)
-weight = trainer.model.deq.cell.linear.weight.detach()
-torch.save(weight, f"weight-{accelerator.process_index}.pt")
-accelerator.end_training()
-os._exit(0)  # Gloo's threads may abort while the interpreter shuts down
-"""
+def work(rank, tree, place):
+    recipe = recipes.parse(tree)
+    trainer = Trainer(recipe, recipe.task.load(), accelerator(recipe.precision, "cpu"))
+    assert trainer.accelerator.num_processes == 2
+    torch.save(weight_of(trainer), place / f"{rank}.pt")
 
 
-@pytest.mark.slow
 def test_two_processes_begin_as_one(tree, make, tmp_path):
     """Each measures the radius on the whole first batch, not on its own part of it."""
     tree["initialisation"] = RADIUS
-    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(tree))
-    (tmp_path / "program.py").write_text(PROGRAM)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    command += ["--master-port", "0", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
-    done = subprocess.run([*command, "program.py"], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    several(work, 2, tree, tmp_path)
     one = weight_of(make()[0])
-    for process in (0, 1):
-        torch.testing.assert_close(torch.load(tmp_path / f"weight-{process}.pt"), one)
+    for rank in (0, 1):
+        torch.testing.assert_close(torch.load(tmp_path / f"{rank}.pt"), one)
 
 
 def test_a_search_is_announced(tree, tmp_path):

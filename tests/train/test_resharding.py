@@ -254,9 +254,8 @@ def test_former_keywords_of_a_recipe_are_taken_with_a_warning():
         recipes.Recipe(task=known.task, model=known.model, kept=4)
 
 
-def test_checkpoints_in_the_background_are_the_same(make, quiet, weights):
-    one, folder = make("one", "--checkpoint.every", "3")
-    fit(one, folder, quiet)
+def test_checkpoints_in_the_background_are_the_same(make, quiet, whole):
+    folder = whole[1]
     other, behind = make("other", "--checkpoint.every", "3", "--checkpoint.async", "true")
     fit(other, behind, quiet)
     assert [p.name for p in folder.checkpoints.all()] == [p.name for p in behind.checkpoints.all()]
@@ -286,7 +285,7 @@ def test_a_run_that_fails_is_unlocked_once_nothing_is_written_any_more(
     path, write = tmp_path / "run", Checkpoints.save
 
     def slowly(*given, **options):
-        time.sleep(1.0)
+        time.sleep(0.2)
         with (
             pytest.raises(RunError, match="is being written by another thread"),
             Folder(path).writing(resume=True),
@@ -413,6 +412,12 @@ def test_processes_on_different_disks_end_together(copies, victim, monkeypatch):
         assert "checkpoint.json is missing" in line and "and other processes see it" in line
 
 
+def read_damaged(rank, place):
+    for share in (0, 1):
+        read_together(rank, place / str(share), share)
+    read_apart(rank, place / "apart")
+
+
 def read_together(rank, place, share):
     """Both processes notice what one of them finds damaged; each verifies its own share."""
     hashed, digest = [], hashlib.file_digest
@@ -442,7 +447,7 @@ def read_apart(rank, place):
         def blind(self, path, part):
             raise MissingError(f"{path} is damaged (optimiser.pt is missing)")
 
-        Checkpoints.read = blind
+        Checkpoints.read = blind  # in this process, which does nothing else
     with pytest.raises(CheckpointError, match=r"process 1: .* is missing.*, and other processes"):
         trainer.restore(Folder(place / "run"))
 
@@ -536,22 +541,35 @@ def test_a_process_that_cannot_save_tells_all_and_the_run_goes_on(tmp_path, para
     assert other == f"process {victim}: {own}"
 
 
+@pytest.fixture(scope="module")
+def in_shares(tmp_path_factory):
+    """A run that two processes have saved, each its share, and the weights at each save."""
+    place = tmp_path_factory.mktemp("in-shares")
+    several(saved_in_shares, 2, place)
+    return place
+
+
 @shards
-@pytest.mark.parametrize("share", [1, pytest.param(0, marks=pytest.mark.slow)])
-def test_a_damaged_share_is_noticed_by_all_processes(tmp_path, share):
-    several(saved_in_shares, 2, tmp_path)
-    newest, _ = Folder(tmp_path / "run").checkpoints.all()
-    path = newest / f"share-{share:05d}-of-00002.safetensors"
+def test_a_damaged_share_is_noticed_by_all_processes(tmp_path, in_shares):
+    for name in ("0", "1", "apart"):
+        shutil.copytree(in_shares, tmp_path / name)
+    for share in (0, 1):
+        newest, _ = Folder(tmp_path / str(share) / "run").checkpoints.all()
+        path = newest / f"share-{share:05d}-of-00002.safetensors"
+        damage(path)
+    several(read_damaged, 2, tmp_path)
+    # What was set aside may be read again, and is cut.
+    shutil.rmtree(newest.parent)
+    shutil.copytree(in_shares / "run" / "checkpoints", newest.parent)
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(DamagedError, match="does not have the size"):
+        Checkpoints(newest.parent).read(newest, Part(0, 2))
+
+
+def damage(path):
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(bytes(content))
-    several(read_together, 2, tmp_path, share)
-    if share == 1:
-        path.write_bytes(path.read_bytes()[:-8])
-        with pytest.raises(DamagedError, match="does not have the size"):
-            Checkpoints(newest.parent).read(newest, Part(0, 2))
-    else:
-        several(read_apart, 2, tmp_path)
 
 
 # --- a checkpoint in shares -----------------------------------------------------------------------
@@ -575,8 +593,8 @@ def saved_in_shares(rank, place):
 
 
 @shards
-def test_shares_are_written_in_the_background_whole_and_without_pickles(tmp_path):
-    several(saved_in_shares, 2, tmp_path)
+def test_shares_are_written_in_the_background_whole_and_without_pickles(tmp_path, in_shares):
+    shutil.copytree(in_shares, tmp_path, dirs_exist_ok=True)
     folder = Folder(tmp_path / "run")
     newest, before = folder.checkpoints.all()
     assert sorted(path.name for path in newest.iterdir()) == [
@@ -592,10 +610,7 @@ def test_shares_are_written_in_the_background_whole_and_without_pickles(tmp_path
         alone._fill(found)
         assert all(torch.equal(v, kept[k]) for k, v in alone.model.state_dict().items())
     # A changed byte of a share is noticed, and the checkpoint before is taken.
-    share = newest / "share-00001-of-00002.safetensors"
-    content = bytearray(share.read_bytes())
-    content[-1] ^= 1
-    share.write_bytes(content)
+    damage(newest / "share-00001-of-00002.safetensors")
     said = []
     assert folder.checkpoints.newest(said.append).path == before
     assert "share-00001-of-00002.safetensors does not have the checksum" in said[0]
