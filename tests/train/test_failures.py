@@ -1,7 +1,6 @@
 """Where one of two processes fails, both end with its message, and the run can be resumed."""
 
 import json
-import multiprocessing
 import os
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from several import started
 from torch import distributed
 
 from equilibria.train import files
@@ -67,11 +67,8 @@ def test_all_end_with_the_same_message_and_the_run_resumes(tree, tmp_path, what,
     options = (*OPTIONS, f"--parallel={parallel}")
     stores: Any = distributed
     store = stores.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    context = multiprocessing.get_context("spawn")
     given = (store.port, tmp_path, tree, options, what)
-    processes = [context.Process(target=work, args=(rank, *given)) for rank in range(2)]
-    for each in processes:
-        each.start()
+    processes = [started(work, rank, *given) for rank in range(2)]
     for each in processes:
         each.join(120)
     hung = [each for each in processes if each.is_alive()]

@@ -3,11 +3,9 @@
 A few of each; `python tests/train/killing.py` does as many as one likes.
 """
 
-import subprocess
-import sys
-from pathlib import Path
-
+import killing
 import pytest
+from several import ended
 
 
 @pytest.mark.slow
@@ -24,6 +22,4 @@ import pytest
     ids=lambda words: words[0],
 )
 def test_nothing_is_lost(words):
-    program = Path(__file__).with_name("killing.py")
-    done = subprocess.run([sys.executable, program, *words], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert ended(killing.main, words) == 0

@@ -44,7 +44,7 @@ MDEQ = (
 )
 
 
-FEW = {"mdeq": 1, "shallow": 3, "bf16": 1}
+FEW = {"mdeq": 1, "shallow": 3, "bf16": 1, "neural": 4}
 """Steps of MDEQ, the first two of "shallow" without a solve: five evaluations leave it far from a
 solution, so that later steps amplify the rounding of earlier ones."""
 
@@ -60,6 +60,8 @@ def adjoints(place):
     language |= {name: DIGITS[name] for name in ("solver", "optimiser")}
     for adjoint in ADJOINTS:
         for name, more in (*TERMS.items(), ("pieces", language)):
+            if name in ("alone", "penalty") and adjoint not in ("Implicit", "Shine"):
+                continue  # micro-batches have a penalty, and pieces are with it and a correction
             tree = {**DIGITS, **more} if more is not language else copy.deepcopy(language)
             tree["adjoint"] = {"name": adjoint}
             # Not all pieces converge, and Broyden's method, which SHINE needs, amplifies rounding.
@@ -89,7 +91,7 @@ def weights(trainer):
     return trainer.sharding.whole_state()
 
 
-def train(tree, options, steps=4):
+def train(tree, options, steps=3):
     recipe = recipes.parse(tree, options)
     trainer = Trainer(recipe, recipe.task.load(), accelerator(recipe.precision, "cpu"))
     for _ in range(steps):
@@ -104,7 +106,7 @@ def both_ways(rank, place, cases):
     """Train each recipe under ddp and under fsdp, and tell how far apart they end."""
     found = {}
     for name, tree, options in cases(place):
-        steps = FEW.get(name, 4)
+        steps = FEW.get(name, 3)
         one, loss, _ = train(tree, (*options, "--parallel=ddp"), steps)
         other, sharded, units = train(tree, (*options, "--parallel=fsdp"), steps)
         if rank == 0:
@@ -133,7 +135,7 @@ def compared(tmp_path_factory):
 @pytest.mark.slow
 def test_every_adjoint_trains_under_fsdp_as_under_ddp_with_every_term(compared):
     found = compared(adjoints)
-    assert len(found) == len(ADJOINTS) * (len(TERMS) + 1)
+    assert len(found) == 3 * len(ADJOINTS) + 4
     for name, each in found.items():
         assert each["change"] < (1e-4 if name.endswith("pieces") else 1e-6), name
         assert each["losses"][0] == pytest.approx(each["losses"][1], rel=1e-4), name

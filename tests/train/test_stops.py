@@ -3,71 +3,84 @@
 Under ddp and under fsdp.
 """
 
+import os
 import re
-import subprocess
+import signal
 import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
+from several import ended
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-PROGRAM = """
-import os, signal, sys, time
-from pathlib import Path
 from equilibria.cli import errors
 from equilibria.cli.main import main
 from equilibria.train.trainer import Trainer
 
-what, *sys.argv[1:] = sys.argv[1:]
-step, rank = Trainer.train_step, int(os.environ.get("RANK", "0"))
 
-def changed(self):
-    if self.step == 12 and not Path("done").exists():  # after the first epoch
-        if what == "term" and rank == 0:
-            os.kill(os.getppid(), signal.SIGTERM)  # torchrun, which passes it on
-            time.sleep(2)
-        elif what == f"dies-{rank}":
-            os.kill(os.getpid(), signal.SIGKILL)
-        elif what == f"once-{rank}":
-            Path("done").touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        elif what == f"fails-{rank}":
-            raise ValueError("nothing goes on like this")
-        elif what == "nan" and rank == 1:
-            loss = self.task.loss
-            self.task.loss = lambda *given: loss(*given) * float("nan")
-    step(self)
+def program(what, words):
+    """Be one process of a training, of which one does `what` at the thirteenth step."""
+    step, rank = Trainer.train_step, int(os.environ["RANK"])
 
-explain = errors.explain
+    def changed(self):
+        if self.step == 12 and not Path("done").exists():  # after the first epoch
+            if what == "term" and rank == 0:
+                os.kill(os.getppid(), signal.SIGTERM)  # torchrun, which passes it on
+                time.sleep(2)
+            elif what == f"dies-{rank}":
+                os.kill(os.getpid(), signal.SIGKILL)
+            elif what == f"once-{rank}":
+                Path("done").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            elif what == f"fails-{rank}":
+                raise ValueError("nothing goes on like this")
+            elif what == "nan" and rank == 1:
+                loss = self.task.loss
+                self.task.loss = lambda *given: loss(*given) * float("nan")
+        step(self)
 
-def noted(command, error):  # each process would end with it, though the first may say it for all
-    text = explain(command, error)
-    Path(f"message-{rank}").write_text(text)
-    return text
+    explain = errors.explain
 
-Trainer.train_step, errors.explain = changed, noted
-status = main()
-Path(f"status-{rank}").write_text(str(status))
-sys.stderr.flush()
-os._exit(status)
-"""
+    def noted(command, error):  # each would end with it, though the first may say it for all
+        text = explain(command, error)
+        Path(f"message-{rank}").write_text(text)
+        return text
+
+    torch.set_num_threads(1)
+    Trainer.train_step, errors.explain = changed, noted
+    status = main(words)
+    Path(f"status-{rank}").write_text(str(status))
+    sys.stderr.flush()
+    if status:
+        os._exit(status)
+
+
+def launch(what, words, restarts):
+    """Be torchrun, which starts two processes; they say their errors into a file."""
+    os.dup2(os.open("errors", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+    config = LaunchConfig(
+        *(1, 1, 2),
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=restarts,
+        monitor_interval=0.1,
+        start_method="fork",
+    )
+    elastic_launch(config, program)(what, words)
 
 
 @pytest.fixture
-def two(tree, tmp_path):
+def two(tree, tmp_path, monkeypatch):
     """two(what, *words) -> how a training by two processes ended, of which one stops it."""
-    (tmp_path / "own.yaml").write_text(yaml.safe_dump({**tree, "epochs": 6}))
-    (tmp_path / "program.py").write_text(PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    Path("own.yaml").write_text(yaml.safe_dump({**tree, "epochs": 5, "epoch_steps": 3}))
 
     def run(what, *words, restarts=0):
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-        command += ["--max-restarts", str(restarts)]
-        command += ["--master-port", "0", "--rdzv-backend", "c10d", "--rdzv-endpoint"]
-        command += ["localhost:0", "program.py", what, "train", *words]
-        return subprocess.run(
-            command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
-        )
+        return ended(launch, what, ["train", *words], restarts)
 
     return run
 
@@ -77,9 +90,9 @@ def messages(place):
     return [(place / f"message-{rank}").read_text() for rank in (0, 1)]
 
 
-def said(done):
+def said():
     """Return the lines of the program itself: torchrun adds its own."""
-    return re.findall(r"^.*equilibria train: .*$", done.stderr, re.MULTILINE)
+    return re.findall(r"^.*equilibria train: .*$", Path("errors").read_text(), re.MULTILINE)
 
 
 PARALLEL = pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
@@ -88,13 +101,12 @@ PARALLEL = pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 @pytest.mark.slow
 @PARALLEL
 def test_a_signal_to_the_launcher_saves_and_the_run_goes_on(two, tmp_path, parallel):
-    done = two("term", "own.yaml", "--out", "run", "--parallel", parallel)
-    (line,) = said(done)
-    assert "stopped in epoch 3 after step" in line and "equilibria train run --resume" in line
+    two("term", "own.yaml", "--out", "run", "--parallel", parallel)
+    (line,) = said()
+    assert "stopped in epoch 5 after step" in line and "equilibria train run --resume" in line
     assert "error" not in line
     assert [(tmp_path / f"status-{rank}").read_text() for rank in (0, 1)] == ["75", "75"]
-    done = two("nothing", "run", "--resume")
-    assert done.returncode == 0, done.stderr
+    assert two("nothing", "run", "--resume") == 0
     assert (tmp_path / "run" / "evaluation.json").exists()
 
 
@@ -102,59 +114,53 @@ def test_a_signal_to_the_launcher_saves_and_the_run_goes_on(two, tmp_path, paral
 @PARALLEL
 @pytest.mark.parametrize("rank", [0, 1])
 def test_when_a_process_dies_the_other_ends_and_says_so(two, tmp_path, rank, parallel):
-    done = two(f"dies-{rank}", "own.yaml", "--out", "run", "--parallel", parallel)
-    assert done.returncode != 0
-    (line,) = said(done)
+    assert two(f"dies-{rank}", "own.yaml", "--out", "run", "--parallel", parallel) != 0
+    (line,) = said()
     assert f"process {1 - rank}: error: " in line
     assert "another process exited" in line and "equilibria train run --resume" in line
-    assert two("nothing", "run", "--resume").returncode == 0
+    assert two("nothing", "run", "--resume") == 0
 
 
 @pytest.mark.slow
 @PARALLEL
 @pytest.mark.parametrize("rank", [0, 1])
 def test_when_a_process_fails_both_end_with_its_message(two, tmp_path, rank, parallel):
-    done = two(f"fails-{rank}", "own.yaml", "--out", "run", "--parallel", parallel)
-    assert done.returncode != 0
-    lines = said(done)
+    assert two(f"fails-{rank}", "own.yaml", "--out", "run", "--parallel", parallel) != 0
+    lines = said()
     assert lines and all("ValueError: nothing goes on like this" in line for line in lines)
     assert any(f"process {rank}" in line for line in lines)
     own, other = (messages(tmp_path)[each] for each in (rank, 1 - rank))
     assert other == f"process {rank}: ValueError: nothing goes on like this"
-    assert re.fullmatch(r"\S+program\.py, line \d+: ValueError: nothing goes on like this", own)
+    assert re.fullmatch(r"\S+test_stops\.py, line \d+: ValueError: nothing goes on like this", own)
 
 
 @pytest.mark.slow
 @PARALLEL
-@pytest.mark.parametrize("rank", [0, 1])
-def test_when_a_process_dies_torchrun_starts_them_again_and_they_end_alike(
-    two, tmp_path, rank, parallel
-):
+def test_when_a_process_dies_torchrun_starts_them_again_and_they_end_alike(two, tmp_path, parallel):
     words = ("own.yaml", "--auto-resume", "--parallel", parallel, "--checkpoint.every", "5")
-    done = two("nothing", *words, "--out", "whole")
-    assert done.returncode == 0, done.stderr
-    done = two(f"once-{rank}", *words, "--out", "broken", restarts=1)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "done").exists()
-    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "broken"))
-    assert all(torch.equal(value, other[key]) for key, value in one.items())
+    assert two("nothing", *words, "--out", "whole") == 0
+    whole = load_file(tmp_path / "whole" / "model.safetensors")
+    for rank in (0, 1):
+        assert two(f"once-{rank}", *words, "--out", f"broken-{rank}", restarts=1) == 0
+        (tmp_path / "done").unlink()
+        broken = load_file(tmp_path / f"broken-{rank}" / "model.safetensors")
+        assert all(torch.equal(value, broken[key]) for key, value in whole.items())
 
 
 @pytest.mark.slow
 @PARALLEL
 def test_a_nan_on_one_process_ends_both_with_one_message(two, tmp_path, parallel):
-    done = two("nan", "own.yaml", "--out", "run", "--parallel", parallel)
-    (line,) = said(done)
+    two("nan", "own.yaml", "--out", "run", "--parallel", parallel)
+    (line,) = said()
     assert "the loss is nan at step 13" in line
-    assert "The last good checkpoint is run/checkpoints/0000000010" in line
+    assert "The last good checkpoint is run/checkpoints/0000000012" in line
     one, other = messages(tmp_path)
     assert one == other and line.endswith(one)
 
 
 @pytest.mark.slow
 def test_a_second_writer_is_refused_on_all_processes(two, tmp_path):
-    done = two("nothing", "own.yaml", "--out", "run")
-    assert done.returncode == 0, done.stderr
-    done = two("nothing", "own.yaml", "--out", "run")
-    (line,) = said(done)
+    assert two("nothing", "own.yaml", "--out", "run") == 0
+    two("nothing", "own.yaml", "--out", "run")
+    (line,) = said()
     assert "already holds a run" in line
