@@ -51,6 +51,21 @@ class Module(nn.Module):
         return torch.tanh(self.linear(z) + x) * torch.sigmoid(self.gain)
 
 
+class Gated(nn.Module):
+    """A cell in float32, of width 8, for torch's compiler."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(8, 8)
+        self.b = nn.Linear(8, 8)
+        with torch.no_grad():
+            for i, p in enumerate(self.parameters()):
+                p.copy_(0.15 * normal(*p.shape, seed=i))
+
+    def forward(self, z: Tensor, x: Tensor) -> Tensor:
+        return torch.tanh(self.b(torch.relu(self.a(z)) * torch.sigmoid(z)) + x)
+
+
 @dataclass(frozen=True)
 class Case:
     """A value as a function of tensors, through a fixed point.

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from maps import Gated
 from problems import normal
 from torch import nn
 
@@ -14,8 +15,8 @@ from equilibria.solve import private
 from equilibria.solve.rows import length
 from equilibria.solve.solvers.base import Point
 
-WEIGHT = 0.1 * normal(16, 16, seed=5).float()
-X = normal(4, 16, seed=6).float()
+WEIGHT = 0.1 * normal(8, 8, seed=5).float()
+X = normal(6, 8, seed=6).float()
 
 
 def f(z, x):
@@ -24,7 +25,7 @@ def f(z, x):
 
 @pytest.mark.parametrize(
     "solver",
-    [eq.Picard(), eq.Picard(damping=0.5), eq.Anderson(), eq.AlternatingAnderson(), eq.Broyden()],
+    [eq.Picard(damping=0.5), eq.Anderson(), eq.AlternatingAnderson(), eq.Broyden()],
     ids=repr,
 )
 @torch.no_grad()
@@ -42,7 +43,7 @@ def test_evaluation_and_step_are_one_graph(solver) -> None:
     for _ in range(24):
         z = step(z)
     compiled = torch.compile(step, backend="eager", fullgraph=True)
-    for _ in range(4):
+    for _ in range(2):
         z = compiled(z)
     torch.compiler.reset()
     wanted = eq.fixed_point(f, torch.zeros_like(X), X, solver=eq.Picard(rtol=1e-6)).value
@@ -58,25 +59,12 @@ def test_a_compiled_cell_is_solved() -> None:
     torch.compiler.reset()
 
 
-class Cell(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Linear(16, 16)
-        self.b = nn.Linear(16, 16)
-        with torch.no_grad():
-            for i, p in enumerate(self.parameters()):
-                p.copy_(0.1 * normal(*p.shape, seed=i))
-
-    def forward(self, z, x):
-        return torch.tanh(self.b(torch.relu(self.a(z)) * torch.sigmoid(z)) + x)
-
-
 class Inside(nn.Module):
     """A cell with a compiled module and a compiled function inside."""
 
     def __init__(self, backend: str) -> None:
         super().__init__()
-        self.cell = Cell()
+        self.cell = Gated()
         self.first = torch.compile(self.cell, backend=backend)
         self.then = torch.compile(lambda z: 0.9 * z.sin(), backend=backend, fullgraph=True)
 
@@ -85,16 +73,13 @@ class Inside(nn.Module):
 
 
 def wrapped(backend):
-    return torch.compile(Cell(), backend=backend)
+    return torch.compile(Gated(), backend=backend)
 
 
 def in_place(backend):
-    cell = Cell()
+    cell = Gated()
     cell.compile(backend=backend)
     return cell
-
-
-WAYS = [wrapped, in_place, Inside]
 
 
 def derivatives(layer, *, second: bool):
@@ -124,9 +109,16 @@ on_2_6 = pytest.mark.skipif(
 
 
 @on_2_6
-@pytest.mark.parametrize("adjoint", [eq.Implicit(), eq.Phantom(), eq.Unrolled()], ids=repr)
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize(
+    ("backend", "way", "adjoint"),
+    [
+        ("aot_eager", wrapped, eq.Implicit()),
+        ("eager", in_place, eq.Phantom()),
+        ("aot_eager", in_place, eq.Unrolled()),
+        ("eager", Inside, eq.Implicit()),
+    ],
+    ids=["wrapped", "in place", "in place, unrolled", "inside"],
+)
 def test_compiled_cells_in_eight_threads(backend, way, adjoint) -> None:
     """Which functions run compiled is a matter of each thread; second derivatives are Implicit's,
     which evaluates f uncompiled for them."""
@@ -136,7 +128,7 @@ def test_compiled_cells_in_eight_threads(backend, way, adjoint) -> None:
     wanted = uncompiled(layer, second=second)
     assert_same(derivatives(layer, second=second), wanted)
     with ThreadPoolExecutor(8) as threads:
-        for found in threads.map(lambda _: derivatives(layer, second=second), range(40)):
+        for found in threads.map(lambda _: derivatives(layer, second=second), range(16)):
             assert_same(found, wanted)
     torch.compiler.reset()
 
@@ -155,10 +147,10 @@ def test_threads_leave_compiled_code_compiled() -> None:
         return lambda *inputs: calls.append(1) or graph.forward(*inputs)
 
     torch.compiler.reset()
-    layer = eq.DEQ(torch.compile(Cell(), backend=backend))
+    layer = eq.DEQ(torch.compile(Gated(), backend=backend))
     derivatives(layer, second=False)  # compiles, which torch does for each thread that is first
     with ThreadPoolExecutor(4) as threads:  # of more, torch may reach its limit of 8 compilations
-        list(threads.map(lambda _: derivatives(layer, second=False), range(80)))
+        list(threads.map(lambda _: derivatives(layer, second=False), range(24)))
     before = len(calls)
     evals = int(layer(X).stats.evals.max())
     assert len(calls) - before >= evals - 2  # but for the evaluation that finds what f closes over
@@ -185,7 +177,7 @@ def test_a_second_derivative_where_f_closes_over_nothing() -> None:
 def test_a_cell_compiled_for_a_single_backward(backend) -> None:
     """Its buffers are reused in it: the products of a linear solve are taken uncompiled."""
     torch.compiler.reset()
-    cell = Cell()
+    cell = Gated()
     compiled = torch.compile(cell, backend=backend)
     for _ in range(2):
         z, x = torch.zeros_like(X).requires_grad_(), X.clone().requires_grad_()
@@ -204,13 +196,13 @@ def test_batches_of_many_sizes() -> None:
     """The last batch of an epoch is smaller: products stay compiled where torch's settings are the
     thread's."""
     torch.compiler.reset()
-    layer = eq.DEQ(torch.compile(Cell(), backend="aot_eager"), solver=eq.Anderson(rtol=1e-6))
+    layer = eq.DEQ(torch.compile(Gated(), backend="aot_eager"), solver=eq.Anderson(rtol=1e-6))
     with warnings.catch_warnings():
         if isinstance(private.for_many_backwards(), nullcontext):
             warnings.simplefilter("ignore", eq.SolveWarning)
         else:
             warnings.simplefilter("error", eq.SolveWarning)
-        for size in (4, 3, 4, 2):
+        for size in (6, 3, 6, 2):
             x = X[:size]
             value = layer(x).value.square().sum()
             found = torch.autograd.grad(value, list(layer.parameters()))
@@ -223,10 +215,10 @@ def test_batches_of_many_sizes() -> None:
 def test_newton_through_a_compiled_cell() -> None:
     """Its products are exact, as those of the uncompiled cell are, and nothing is warned of."""
     torch.compiler.reset()
-    layer = eq.DEQ(torch.compile(Cell(), backend="aot_eager"), solver=eq.NewtonKrylov(rtol=1e-6))
+    layer = eq.DEQ(torch.compile(Gated(), backend="aot_eager"), solver=eq.NewtonKrylov(rtol=1e-6))
     with warnings.catch_warnings():
         warnings.simplefilter("error", eq.SolveWarning)
         found = derivatives(layer, second=False)
     assert_same(found, uncompiled(layer, second=False))
-    assert torch.equal(layer(X).stats.evals, eq.DEQ(Cell(), solver=layer.solver)(X).stats.evals)
+    assert torch.equal(layer(X).stats.evals, eq.DEQ(Gated(), solver=layer.solver)(X).stats.evals)
     torch.compiler.reset()

@@ -316,7 +316,7 @@ def test_frames_are_compiled_by_the_compiler_that_is_set(backend) -> None:
         ({"options": {"triton.cudagraphs": True}}, True),
         ({"options": {"triton.cudagraphs": False}}, False),
     ],
-    ids=str,
+    ids=["eager", "default", "cudagraphs", "reduce-overhead", "with", "without"],  # no code is made
 )
 def test_compilers_that_replay_their_buffers(words, replays) -> None:
     def look(x):
