@@ -8,6 +8,13 @@ from rich.console import Console
 from equilibria.experiments import runner
 from equilibria.experiments.study import Study
 from equilibria.experiments.training import Store
+from equilibria.report import svg
+
+
+@pytest.fixture
+def quick_pictures(monkeypatch):
+    """Charts are drawn on axes, and the files that they are written to stay empty."""
+    monkeypatch.setattr(svg, "_saved", lambda figure: "")
 
 
 @pytest.fixture

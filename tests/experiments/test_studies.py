@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from equilibria.experiments import catalogue, pages, runner
-from equilibria.experiments.data import Data
 from equilibria.experiments.published import published
-from equilibria.experiments.results import ORIGIN, read
+from equilibria.experiments.results import ORIGIN
+from equilibria.experiments.studies.initialisation import _wide, solvers
 from equilibria.experiments.views import NOT_RUN
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -20,43 +20,68 @@ def test_the_studies_of_all_papers_are_found():
     assert len(NAMES) >= 28
 
 
+@pytest.fixture
+def no_reaction(monkeypatch):
+    """Predictions for symmetric weights without the reaction, which takes seconds each."""
+    cached = solvers.critical, _wide.critical, _wide.field
+    for each in cached:
+        each.cache_clear()
+    for module, name in (
+        (solvers, "critical_scale"),
+        (_wide, "critical_scale"),
+        (_wide, "mean_field"),
+    ):
+        theory = getattr(module, name)
+        monkeypatch.setattr(
+            module, name, lambda *args, of=theory, **given: of(*args, **given | {"reaction": False})
+        )
+    yield
+    for each in cached:
+        each.cache_clear()
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """What pages show, in order: their data and what is rendered of them."""
+    found, render = [], pages.rendered
+
+    def rendered(study, data):
+        page = render(study, data)
+        assert all(len(row) == len(grid.columns) for grid in page.grids for row in grid.rows)
+        found.append((data, page))
+        return page
+
+    monkeypatch.setattr(pages, "rendered", rendered)
+    return found
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_a_study_is_short_and_needs_no_data_to_be_read(name, monkeypatch):
+def test_a_study_shows_what_was_measured_and_what_was_not(
+    name, monkeypatch, tmp_path, shown, no_reaction, quick_pictures
+):
     monkeypatch.setenv("EQUILIBRIA_DATA", "/nowhere")
     assert len(catalogue.source_of(name).read_text("utf-8").splitlines()) <= 150
     study = catalogue.find(name)
-    for scale in ("cpu", "gpu"):
-        points = runner.check(study, scale)
-        assert points and all(point.minutes > 0 for point in points)
+    points = {scale: runner.check(study, scale) for scale in ("cpu", "gpu")}
+    for each in points.values():
+        assert each and all(point.minutes > 0 for point in each)
+    monkeypatch.setattr(runner, "check", lambda study, scale: points[scale])  # seconds of some
 
-
-@pytest.mark.parametrize("name", NAMES)
-def test_what_was_not_measured_says_so(name, tmp_path):
-    study = catalogue.find(name)
-    page = pages.rendered(study, runner.collect(study, tmp_path / "none.csv"))
-    assert page.grids
-    text = [str(cell) for grid in page.grids for row in grid.rows for cell in row]
-    assert NOT_RUN in text or not any(grid.rows for grid in page.grids) or study.paper
-    for grid in page.grids:
-        assert all(len(row) == len(grid.columns) for row in grid.rows)
-    pages.picture(page, tmp_path / "empty.svg")
+    empty = pages.rendered(study, runner.collect(study, tmp_path / "none.csv"))
+    assert empty.grids
+    text = [str(cell) for grid in empty.grids for row in grid.rows for cell in row]
+    assert NOT_RUN in text or not text or study.paper
+    pages.picture(empty, tmp_path / "empty.svg")
     assert "not run" in pages.markdown(name, tmp_path)
 
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_views_take_every_row_that_was_measured(name):
     path = RESULTS / f"{catalogue.rows_of(name)}.csv"
-    if not path.exists():
-        pytest.skip("not measured yet")
-    study = catalogue.find(name)
-    factors = [point.factors for point in runner.check(study, "cpu")]
-    keys = list(dict.fromkeys(key for each in factors for key in each))
-    rows = read(path, keys)
-    assert len(Data.of(rows, factors).rows) == len(rows), "rows of points that the grid lacks"
-    page = pages.rendered(study, runner.collect(study, path))
-    for grid in page.grids:
-        assert all(len(row) == len(grid.columns) for row in grid.rows)
-    assert pages.markdown(name, RESULTS).count("\n|") >= sum(len(g.rows) for g in page.grids)
+    if path.exists():
+        page = pages.markdown(name, RESULTS)
+        _, (data, measured) = shown
+        with path.open(encoding="utf-8") as file:
+            rows = sum(1 for _ in csv.reader(file)) - 1
+        assert len(data.rows) == rows, "rows of points that the grid lacks"
+        assert page.count("\n|") >= sum(len(grid.rows) for grid in measured.grids)
 
 
 def test_results_hold_one_table_a_study_and_pictures_and_nothing_else():

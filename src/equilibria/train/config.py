@@ -90,9 +90,15 @@ def _checked(values: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, A
 
     jsonargparse reads strings as YAML, and without the limits of `yaml_text`.
     """
-    unread = {key: value for key, value in values.items() if not _plain(value, hints[key])}
+    found: dict[str, Any] = {}
+    unread: dict[str, Any] = {}
+    for key, value in values.items():
+        if (leaf := (hints[key], repr(value))) in _READ:
+            found[key] = _READ[leaf]
+        elif not _plain(value, hints[key]):
+            unread[key] = value
     if not unread:
-        return {}
+        return found
     parser = ArgumentParser(exit_on_error=False, add_help=False)
     for key, value in unread.items():
         if isinstance(value, str) and (len(value) > _LONGEST or "&" in value):
@@ -102,7 +108,15 @@ def _checked(values: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, A
         checked = parser.parse_object(unread)
     except ArgumentError as error:
         raise ConfigError(_explain(parser, unread, hints) or str(error)) from None
-    return {key: checked[key] for key in unread}
+    for key, value in unread.items():
+        found[key] = checked[key]
+        if isinstance(found[key], str | int | float | tuple | None):  # of no list that may change
+            _READ[hints[key], repr(value)] = found[key]
+    return found
+
+
+_READ: dict[tuple[Any, str], Any] = {}
+"""What jsonargparse has made of leaves, by their types and what they are."""
 
 
 def _plain(value: Any, hint: Any) -> bool:
