@@ -16,6 +16,7 @@ from rich.console import Console
 from equilibria.data import registry
 from equilibria.data.digits import DIGITS
 from equilibria.data.remote import Files
+from equilibria.stability.peak import peak_bytes
 from equilibria.train import recipe as recipes
 from equilibria.train.loop import fit
 from equilibria.train.run import Folder
@@ -53,6 +54,15 @@ def _swift():
         once = dataclasses.replace(DIGITS, read=lambda files: digits())
         patch.setitem(registry.DATA_SETS, "digits", (kind, once))
         yield
+
+
+@pytest.fixture(scope="module")
+def profiler(_swift):
+    """What torch imports at its first profile and its first weight norm is no garbage either."""
+    import torch._dynamo  # noqa: F401
+
+    peak_bytes(lambda: None)
+    gc.freeze()
 
 
 @pytest.fixture

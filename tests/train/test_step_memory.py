@@ -1,6 +1,5 @@
 """Memory of a training step: what is measured, and that a DEQ's does not grow with depth."""
 
-import gc
 import itertools
 import json
 
@@ -17,14 +16,7 @@ from equilibria.train import recipe as recipes
 from equilibria.train.loop import fit
 from equilibria.train.memory import DEPTHS, measure, measure_within, peak_bytes, settings
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _imported():
-    """What torch imports at its first profile and its first weight norm is no garbage either."""
-    import torch._dynamo  # noqa: F401
-
-    peak_bytes(lambda: None)
-    gc.freeze()
+pytestmark = pytest.mark.usefixtures("profiler")
 
 
 def test_the_peak_is_counted_not_the_sum():
