@@ -1,5 +1,6 @@
 """A study run in a folder of its own."""
 
+import gc
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,14 @@ from equilibria.experiments import runner
 from equilibria.experiments.study import Study
 from equilibria.experiments.training import Store
 from equilibria.report import svg
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _swift():
+    """Memory is measured after a collection, which need not look through all modules each time."""
+    import torch._dynamo  # noqa: F401, which optimisers import
+
+    gc.freeze()
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,8 +77,9 @@ def check(study: Study, scale: Scale) -> Sequence[Point]:
     points = study.points(scale)
     names = list(dict.fromkeys(name for point in points for name in point.factors))
     keys = [key(point.factors, names) for point in points]
+    counts = Counter(keys)
     for point, each in zip(points, keys, strict=True):
-        if keys.count(each) > 1:
+        if counts[each] > 1:
             raise StudyError(f"study '{study.title}' has two points with the factors {point.label}")
     return points
 
@@ -90,7 +92,11 @@ def collect(study: Study, path: Path, scale: Scale = "cpu") -> Data:
         path: its CSV file, which may be missing.
         scale: size of the recipes.
     """
-    factors = [point.factors for point in check(study, scale)]
+    return _collected(check(study, scale), path)
+
+
+def _collected(points: Sequence[Point], path: Path) -> Data:
+    factors = [point.factors for point in points]
     names = list(dict.fromkeys(name for each in factors for name in each))
     return Data.of(results.read(path, names), factors)
 
@@ -149,7 +155,7 @@ def execute(
     """
     points = check(study, scale)
     order = [point.factors for point in points]
-    identities = _identities(study, path, scale)
+    identities = _identities(points, path)
     missing: dict[str, Missing] = {}
     failed: list[str] = []
     stopped = False
@@ -169,7 +175,7 @@ def execute(
                 continue
             store.folder.mkdir(parents=True, exist_ok=True)
             with FileLock(store.folder / f".{identity}.lock", timeout=0):
-                if _identities(study, path, scale)[number - 1] == identity:
+                if _identities(points, path)[number - 1] == identity:
                     continue  # another process has measured it since
                 what = point.description or label
                 console.print(
@@ -210,9 +216,9 @@ def execute(
     return Outcome(missing, tuple(failed), stopped)
 
 
-def _identities(study: Study, path: Path, scale: Scale) -> list[Any]:
+def _identities(points: Sequence[Point], path: Path) -> list[Any]:
     """The identity of each point's rows, NaN of one that has none."""
-    return collect(study, path, scale).points["_identity"].tolist()
+    return _collected(points, path).points["_identity"].tolist()
 
 
 def _trained(point: Point, store: Store, deadline: float | None) -> dict[str, Trained]:
