@@ -50,6 +50,7 @@ def test_a_trained_run_is_complete(folder):
     assert yaml.safe_load((folder / "recipe.yaml").read_text())["seed"] == 3
 
 
+@pytest.mark.usefixtures("shallow")
 def test_memory_is_measured_by_a_command_of_its_own(folder, capsys):
     assert main(["memory", str(folder)]) == 0
     assert "memory.json" in capsys.readouterr().out.replace("\n", "")

@@ -22,7 +22,9 @@ QUICK += ["--horizon", "5", "--budget", "4000"]
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    folder = train(tmp_path_factory.mktemp("distil") / "run", "--solver.rtol", "1e-4")
+    folder = train(
+        tmp_path_factory.mktemp("distil") / "run", "--solver.rtol", "1e-4", "--batch-size", "64"
+    )
     assert main(["distil", str(folder), *QUICK]) == 0
     return folder
 

@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import tiny_run
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -24,8 +23,8 @@ TOPICS = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_run.train(tmp_path_factory.mktemp("doctor") / "digits")
+def folder(digits_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(shutil.copytree(digits_run, tmp_path_factory.mktemp("doctor") / "digits"))
 
 
 def test_findings_are_printed_and_stored(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,8 @@ from equilibria.cli.main import main
 from equilibria.stability import comparison
 from equilibria.train import recipe as recipes
 
+pytestmark = pytest.mark.usefixtures("drawn_once")
+
 ONE = ["--epochs", "1", "--task.samples", "200", "--model.width", "16", "--quiet"]
 
 

@@ -1,6 +1,8 @@
 """Options, help and lists: as they are typed, on a terminal of 80 columns and in a pipe."""
 
+import functools
 import re
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -64,6 +66,7 @@ def test_the_version_is_told_wherever_it_is_asked_for(words, capsys):
     assert printed(capsys, *words) == f"equilibria {__version__}\n"
 
 
+@pytest.mark.usefixtures("shallow")
 def test_quiet_leaves_where_the_result_is(folder, capsys):
     run, recipe = str(folder / "run"), str(folder / "tiny.yaml")
     assert printed(capsys, "--quiet", "train", recipe, "--out", run) == f"{run}\n"
@@ -129,19 +132,24 @@ def test_the_help_of_a_recipe_names_the_keys_of_every_class(capsys):
         assert names == set(config.fields_of(cls)), name
 
 
-@pytest.mark.parametrize("columns", ["80", "60", None], ids=str)
 @pytest.mark.parametrize("command", ["recipes", "reproduce"])
-def test_names_in_a_list_are_whole(command, columns, capsys, monkeypatch):
-    for name in ("COLUMNS", "FORCE_COLOR"):
-        monkeypatch.delenv(name, raising=False)
-    if columns:  # a terminal of this width
-        monkeypatch.setenv("COLUMNS", columns)
-        monkeypatch.setenv("FORCE_COLOR", "1")
-    shown = re.sub(r"\x1b\[[\d;]*m", "", printed(capsys, command))
+def test_names_in_a_list_are_whole(command, capsys, monkeypatch):
+    # Every study with the points of one: the real grids are read in test_studies.py.
+    few = catalogue.find("digits/training").points("cpu")[:2]
+    find, load = catalogue.find, functools.cache(recipes.load)
+    monkeypatch.setattr(catalogue, "find", lambda name: replace(find(name), points=lambda _: few))
+    monkeypatch.setattr(recipes, "load", load)
     names = recipes.available() if command == "recipes" else catalogue.names()
-    assert set(names) <= set(shown.split()) and "…" not in shown
-    table = shown.splitlines()[: len(names)]
-    assert columns is None or max(map(len, table)) <= int(columns)
+    for columns in (None, "80", "60"):
+        for name in ("COLUMNS", "FORCE_COLOR"):
+            monkeypatch.delenv(name, raising=False)
+        if columns:  # a terminal of this width
+            monkeypatch.setenv("COLUMNS", columns)
+            monkeypatch.setenv("FORCE_COLOR", "1")
+        shown = re.sub(r"\x1b\[[\d;]*m", "", printed(capsys, command))
+        assert set(names) <= set(shown.split()) and "…" not in shown
+        table = shown.splitlines()[: len(names)]
+        assert columns is None or max(map(len, table)) <= int(columns)
 
 
 def test_data_are_named_by_a_file_or_by_the_name_of_a_text(tmp_path, monkeypatch):

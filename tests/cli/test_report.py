@@ -6,16 +6,17 @@ import shutil
 from pathlib import Path
 
 import pytest
-import tiny_run
 
 from equilibria.cli.main import main
 from equilibria.data import DataError
 from equilibria.tasks import sources
 
+pytestmark = pytest.mark.usefixtures("drawn_once")
+
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tiny_run.train(tmp_path_factory.mktemp("report") / "digits")
+def trained(digits_run: Path, shallow: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = Path(shutil.copytree(digits_run, tmp_path_factory.mktemp("report") / "digits"))
     assert main(["memory", str(folder)]) == 0
     assert main(["doctor", str(folder), "--samples", "10", "--starts", "1"]) == 0
     return folder

@@ -11,6 +11,8 @@ from rich.console import Console
 from equilibria.cli import doctor
 from equilibria.cli.main import main
 
+pytestmark = pytest.mark.usefixtures("drawn_once")
+
 RUNS = ("nothing", "half", "broken", "epoch", "explicit", "several", "perfect", "interrupted")
 
 NEVER = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,17 +21,24 @@ def render(template: str, **values: Any) -> str:
         template: its file, such as `page.html`.
         **values: what it asks for, beside `style`.
     """
-    loader = PackageLoader("equilibria.report", "template")
+    environment = _environment()
+    assert environment.loader is not None
+    style, _, _ = environment.loader.get_source(environment, "page.css")
+    return environment.get_template(template).render(style=Markup(style), **values)
+
+
+@functools.cache
+def _environment() -> Environment:
+    """With the templates, each compiled once."""
     environment = Environment(
-        loader=loader,
+        loader=PackageLoader("equilibria.report", "template"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters["drawing"] = lambda drawing: Markup(drawing.svg)
-    style, _, _ = loader.get_source(environment, "page.css")
-    return environment.get_template(template).render(style=Markup(style), **values)
+    return environment
 
 
 def start_page(
