@@ -19,6 +19,7 @@ from equilibria.models.dense import DenseConfig
 from equilibria.stability import comparison
 from equilibria.tasks import Chains, GraphClassification, NodeClassification, Part, selection
 from equilibria.tasks.nodes import MICRO_F1, NodeTask
+from equilibria.train import memory
 from equilibria.train import recipe as recipes
 from equilibria.train.folder import absolute
 from equilibria.train.memory import measure
@@ -216,6 +217,7 @@ def test_all_commands_on_whole_graphs(tiny: None, tmp_path: Path, capsys: Any) -
 def test_gradients_of_whole_graphs_by_one_layer_or_more(
     tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
+    monkeypatch.setattr(memory, "DEPTHS", (2,))
     monkeypatch.setattr(comparison, "SETTINGS", ((2, 1.0),))
     monkeypatch.setattr(comparison, "peak_bytes", lambda step, device: 0)
     task = {"name": "graph_classification", "data": str(write_molecules(tmp_path / "mine"))}
