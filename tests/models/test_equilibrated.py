@@ -193,7 +193,7 @@ class TestAtEquilibrium:
             return torch.func.functional_call(layer, named, (x,))[1]
 
         inputs = [p.detach().requires_grad_() for p in layer.parameters()]
-        assert torch.autograd.gradgradcheck(function, inputs, atol=1e-5)
+        assert torch.autograd.gradgradcheck(function, inputs, atol=1e-5, fast_mode=True)
 
     def test_the_bound_holds_for_any_weights(self):
         layer = implicit(bound=0.5)

@@ -41,7 +41,7 @@ KINDS = {
 def build(kind, **options):
     torch.manual_seed(5)
     config = KINDS[kind]()
-    layer = {"solver": eq.Anderson(**{"rtol": 1e-10, "max_evals": 300, **options})}
+    layer = {"solver": eq.Anderson(**{"rtol": 1e-9, "max_evals": 300, **options})}
     model = config.build(**(layer if config.implicit else {})).double()
     for bias in model.lexicon.biases:
         bias.data.normal_()  # a text that is not one token again and again
@@ -70,7 +70,7 @@ def test_the_text_is_that_of_the_whole_context_read_at_once(kind):
 @pytest.mark.parametrize("kind", ["deq-transformer", "deq-trellisnet"])
 def test_a_warm_start_writes_the_same_with_fewer_evaluations(kind):
     model = build(kind)
-    warm, cold = (list(generate(model, PROMPT, 30, temperature=0, warm=w)) for w in (True, False))
+    warm, cold = (list(generate(model, PROMPT, 12, temperature=0, warm=w)) for w in (True, False))
     assert tokens(warm) == tokens(cold)
     for a, b in zip(warm, cold, strict=True):
         assert a.log_prob == pytest.approx(b.log_prob, abs=1e-6)
@@ -136,8 +136,8 @@ def test_without_memory_there_is_one_token_and_then_an_error():
 def frequencies(**options):
     log_probs = torch.tensor([0.1, 0.4, 0.05, 0.25, 0.2], dtype=torch.float64).log()
     generator = torch.Generator().manual_seed(0)
-    drawn = [choose(log_probs, generator, **options) for _ in range(4000)]
-    return [round(drawn.count(token) / 4000, 2) for token in range(5)]
+    drawn = [choose(log_probs, generator, **options) for _ in range(1000)]
+    return [round(drawn.count(token) / 1000, 2) for token in range(5)]
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def frequencies(**options):
 )
 def test_tokens_are_drawn_by_their_probability(options, wanted):
     got = frequencies(**options)
-    assert got == pytest.approx(wanted, abs=0.03)
+    assert got == pytest.approx(wanted, abs=0.05)
     assert [a == 0 for a in got] == [b == 0 for b in wanted]
 
 

@@ -29,7 +29,7 @@ CONFIGS = {
     "three": ("monotone", {"shape": (1, 5, 6), "channels": (1, 2, 2), "squares": 1}),
 }
 SOLVERS = {
-    "forward-backward": ForwardBackward(alpha=0.1),
+    "forward-backward": ForwardBackward(alpha=0.25),
     "peaceman-rachford": PeacemanRachford(alpha=0.4),
     "anderson": Anderson(),
     "broyden": Broyden(),
@@ -205,7 +205,7 @@ def test_peaceman_rachford_is_the_iteration_of_the_paper(key):
 def test_it_converges_for_any_step_where_forward_backward_diverges():
     model = create("one", length=4.0, m=0.2)
     x = images(model)
-    limits = {"rtol": 1e-6, "max_evals": 3000, "patience": None}
+    limits = {"rtol": 1e-4, "max_evals": 1000, "patience": None}
     with torch.no_grad():
         for alpha in (0.1, 3.0):
             model.deq.solver = PeacemanRachford(alpha=alpha, **limits)
@@ -214,8 +214,15 @@ def test_it_converges_for_any_step_where_forward_backward_diverges():
         assert (model(x).solution.status != Status.CONVERGED).all()
 
 
-@pytest.mark.parametrize("name", SOLVERS)
-@pytest.mark.parametrize("key", ["dense", "two"])
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("dense", "forward-backward"),
+        ("dense", "broyden"),
+        ("two", "peaceman-rachford"),
+        ("two", "anderson"),
+    ],
+)
 def test_gradients_are_those_of_the_fixed_point(key, name):
     tight = {"rtol": 1e-11, "max_evals": 3000, "patience": None}
     adjoint = Implicit(linear=GMRES(rtol=1e-11, max_evals=400, restart=100))
@@ -233,12 +240,12 @@ def test_gradients_are_those_of_the_fixed_point(key, name):
 
 @pytest.mark.parametrize("name", ["forward-backward", "peaceman-rachford"])
 def test_unrolled_steps_have_the_gradient_of_the_fixed_point_too(name):
-    solver = replace(SOLVERS[name], rtol=1e-10, max_evals=1000, patience=None)
-    model = create("two", solver=solver, adjoint=Implicit(linear=GMRES(rtol=1e-10)))
+    solver = replace(SOLVERS[name], rtol=1e-9, max_evals=1000, patience=None)
+    model = create("two", solver=solver, adjoint=Implicit(linear=GMRES(rtol=1e-9)))
     other = copy.deepcopy(model)
     other.deq.adjoint = Unrolled()
     for one in (model, other):
-        one(images(one)).output.square().sum().backward()
+        one(images(one, 1)).output.square().sum().backward()
     for path, parameter in model.named_parameters():
         twin = other.get_parameter(path)
         torch.testing.assert_close(parameter.grad, twin.grad, rtol=1e-5, atol=1e-8, msg=path)
