@@ -13,9 +13,11 @@ from equilibria.train.trainer import TrainingError
 
 
 @pytest.fixture
-def finished(make, quiet):
-    trainer, folder = make()
-    fit(trainer, folder, quiet)
+def finished(make, whole):
+    """A finished run, with a trainer that has its weights."""
+    weights, folder = whole
+    trainer, _ = make("whole", "--checkpoint.every", "3", new=False)
+    trainer.model.load_state_dict(weights)
     return trainer, folder
 
 
@@ -58,7 +60,7 @@ def test_a_run_is_read_without_its_data(finished):
 
 def test_a_run_is_never_overwritten(finished):
     trainer, folder = finished
-    with pytest.raises(RunError, match=r"run already holds a run.*--resume"):
+    with pytest.raises(RunError, match=r"whole already holds a run.*--resume"):
         folder.create(trainer.recipe)
 
 
@@ -82,8 +84,8 @@ def test_what_is_no_run_cannot_be_loaded(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [None, b"", b"x" * 100])
-def test_damaged_weights_are_one_clear_error(finished, damage):
-    _, folder = finished
+def test_damaged_weights_are_one_clear_error(whole, damage):
+    _, folder = whole
     if damage is None:
         folder.weights.unlink()
     else:
@@ -92,8 +94,8 @@ def test_damaged_weights_are_one_clear_error(finished, damage):
         run.load(folder.path)
 
 
-def test_a_line_of_metrics_that_a_crash_cut_off_is_left_out(finished):
-    folder = Folder(finished[1].path)
+def test_a_line_of_metrics_that_a_crash_cut_off_is_left_out(whole):
+    folder = Folder(whole[1].path)
     folder.metrics.write_text(folder.metrics.read_text() + '{"epoch": 3, "st')
     assert len(folder.read_metrics()) == 2
 
@@ -135,9 +137,10 @@ def test_an_epoch_takes_each_sample_once(make):
     assert [image.numpy().tobytes() for image in trainer.batch().inputs] != seen[:256]
 
 
-def test_a_gradient_that_is_not_finite_stops_before_it_ruins_the_weights(make, quiet, monkeypatch):
-    trainer, folder = make()
-    fit(trainer, folder, quiet)
+def test_a_gradient_that_is_not_finite_stops_before_it_ruins_the_weights(
+    make, quiet, whole, monkeypatch
+):
+    folder = whole[1]
     saved = folder.weights.read_bytes()
     trainer, other = make("second")
     before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
@@ -159,8 +162,8 @@ def test_fp16_on_a_cpu_is_refused(make):
 
 
 @pytest.mark.parametrize("content", [b"epochs: [1", b"\xff\xfe\x00"])
-def test_a_damaged_recipe_of_a_run_is_named(finished, content):
-    _, folder = finished
+def test_a_damaged_recipe_of_a_run_is_named(whole, content):
+    _, folder = whole
     folder.recipe.write_bytes(content)
     with pytest.raises(RunError, match=r"recipe\.yaml is damaged"):
         folder.read_recipe()
@@ -169,7 +172,9 @@ def test_a_damaged_recipe_of_a_run_is_named(finished, content):
 def test_a_run_that_does_not_converge_says_so_at_its_end(make, capsys):
     from rich.console import Console
 
-    trainer, folder = make("short", "--solver.max_evals", "2")
+    trainer, folder = make(
+        "short", "--solver.max_evals", "2", "--epochs", "1", "--epoch_steps", "1"
+    )
     fit(trainer, folder, Console())
     said = " ".join(capsys.readouterr().out.split())
     assert "Not all test samples converged: 100.0 % MAX_EVALS" in said
