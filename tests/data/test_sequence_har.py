@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy import signal
 
 from equilibria import data
 from equilibria.data import DataError, kept, locate
@@ -166,6 +165,8 @@ def raw(root: Path) -> dict[str, np.ndarray]:
 
 
 def test_windows_are_cut_from_filtered_signals(small: Path, tmp_path: Path) -> None:
+    from scipy import signal  # takes as long to import as all else here to collect
+
     content = raw(tmp_path)
     with pytest.warns(UserWarning, match=r"HAR-6 \(rebuilt\) is read from .*hapt_raw\.npz"):
         found = data.load("har6", tmp_path, download=False)

@@ -92,8 +92,10 @@ def started(kind):
 
 def marked(kind):
     """The names; those whose data set is neither shipped nor the user's own are marked `data`."""
-    for name in started(kind):
-        yield pytest.param(name, marks=() if name in DATALESS else pytest.mark.data)
+    return [
+        pytest.param(name, marks=() if name in DATALESS else pytest.mark.data)
+        for name in started(kind)
+    ]
 
 
 @pytest.mark.parametrize("kind", STARTED)
