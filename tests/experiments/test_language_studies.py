@@ -13,7 +13,7 @@ from rich.console import Console
 
 from equilibria.experiments import catalogue, counterpart, pages, runner
 from equilibria.experiments.data import Data
-from equilibria.experiments.measures import memory, sequences, timing
+from equilibria.experiments.measures import memory, probing, sequences, timing
 from equilibria.experiments.studies.deq import (
     _quality,
     _trainings,
@@ -27,8 +27,9 @@ from equilibria.experiments.studies.jacobian import _variants, language, stabili
 from equilibria.experiments.training import Store
 from equilibria.experiments.views import NOT_RUN
 from equilibria.models import EquilibriumModel
-from equilibria.solve import Anderson, Picard, SolveWarning, Status
+from equilibria.solve import Picard, SolveWarning, Status
 from equilibria.solve.tree import Shared
+from equilibria.stability import jacobian_norm
 from equilibria.train import evaluation
 from equilibria.train import memory as train_memory
 from equilibria.train import recipe as recipes
@@ -213,7 +214,10 @@ def test_dropout_slows_no_solve_that_it_is_off_for(run):
         assert rows["converged"].is_monotonic_increasing and rows["converged"].iloc[-1] == 1
 
 
-def test_a_probe_leaves_the_run_as_it_is_and_sees_the_feedback(small):
+def test_a_probe_leaves_the_run_as_it_is_and_sees_the_feedback(small, monkeypatch):
+    # Of the 4 draws of a probe, which differ between processors, the norm would be off by 30 %.
+    more = lambda *args, samples: jacobian_norm(*args, samples=64 * samples)  # noqa: E731
+    monkeypatch.setattr(probing, "jacobian_norm", more)
     training = _variants.training_of("post-jr", "cpu")
     recipe = training.recipe
     trainer = Trainer(recipe, recipe.task.load(), evaluation.accelerator("float32"))
@@ -233,13 +237,15 @@ def test_a_probe_leaves_the_run_as_it_is_and_sees_the_feedback(small):
     inputs = evaluation.probes(trainer.task, recipe.probes, trainer.accelerator).inputs
     trainer.model.eval()
     operands = trainer.model.inject(inputs)
-    layer.solver = Anderson(rtol=1e-4, max_evals=100)
+    # At the state that the probe found: an unconverged one, which is not that of another solver.
+    limits = {"rtol": 0.0, "max_evals": training.probe.forward, "patience": None}
+    layer.solver = dataclasses.replace(solver, **limits)
     with torch.no_grad():
         z = layer(*operands).value
     operands = [x.value if isinstance(x, Shared) else x for x in operands]
     full = torch.autograd.functional.jacobian(lambda z: layer.cell(z, *operands), z)
     exact = float(full.square().sum()) / z.numel()  # samples do not mix: blocks on the diagonal
-    assert found["norm"] == pytest.approx(exact, rel=0.4)
+    assert found["norm"] == pytest.approx(exact, rel=0.15)
 
 
 @pytest.mark.parametrize("name", _variants.VARIANTS)
