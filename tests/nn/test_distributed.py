@@ -23,9 +23,8 @@ from equilibria.solve import (
 )
 
 BATCH = 6
-shards = pytest.mark.skipif(
-    not private.gathers_for_dataclasses(), reason="fully_shard on a DEQ layer needs torch 2.12"
-)
+SHARDS = private.gathers_for_dataclasses()
+shards = pytest.mark.skipif(not SHARDS, reason="fully_shard on a DEQ layer needs torch 2.12")
 
 
 def leave():
@@ -67,85 +66,125 @@ def build():
     return Model().double(), torch.randn(BATCH, 3, dtype=torch.float64)
 
 
-def work(rank, folder):
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2
-    )
+def reduced(rank):
+    """The gradients of a model under DDP."""
     model, x = build()
     parallel = DistributedDataParallel(model)
     for _ in range(2):  # the second backward finds what the first left behind
         model.zero_grad()
         parallel(x[rank::2]).square().sum(1).mean().backward()
-    torch.save([p.grad for p in model.parameters()], f"{folder}/{rank}.pt")
-    distributed.barrier()
-    del parallel  # before its group, whose threads would outlive the process
+    return [p.grad for p in model.parameters()]
+
+
+class Routed(nn.Module):
+    """Each process's samples all take one expert, and not the other's."""
+
+    def __init__(self):
+        super().__init__()
+        self.experts = nn.ModuleList(Cell() for _ in range(3))
+
+    def forward(self, z, x):
+        return self.experts[int(x[0, 0] > 0)](z, x)
+
+
+def routed():
+    torch.manual_seed(0)
+    return DEQ(Routed()).double()
+
+
+def route(rank):
+    """The gradients of parameters that one process alone uses."""
+    layer = routed()
+    parallel = DistributedDataParallel(layer)
+    x = torch.full((2, 5), 2.0 * rank - 1, dtype=torch.float64)
+    for _ in range(2):
+        layer.zero_grad()
+        parallel(x).value.sum().backward()
+    return [p.grad for p in layer.parameters()]
+
+
+def work(rank, folder):
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2
+    )
+    torch.set_num_threads(1)
+    found = {"reduced": reduced(rank), "routed": route(rank)}
+    if SHARDS:
+        found["counts"] = counts(evals=(5, 50)[rank])
+        found["gradients"] = gradients(rank)
+        found["refused"] = [refused("param_dtype", torch.bfloat16), refused("output_dtype", None)]
+        found["sharded"] = compare_sharded(rank)
+    torch.save(found, f"{folder}/{rank}.pt")
+    distributed.barrier()  # what was sharded may still be on its way to the other process
     leave()
 
 
-def test_two_processes_give_the_gradient_of_one(tmp_path):
-    spawn(work, (str(tmp_path),), nprocs=2)
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory):
+    """What two processes have found."""
+    folder = tmp_path_factory.mktemp("processes")
+    spawn(work, (str(folder),), nprocs=2)
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
+
+
+def test_two_processes_give_the_gradient_of_one(processes):
     model, x = build()
     model(x).square().sum(1).mean().backward()
-    expected = copy.deepcopy([p.grad for p in model.parameters()])
-    for rank in range(2):
-        got = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
-        for one, other in zip(got, expected, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+    for found in processes:
+        for one, p in zip(found["reduced"], model.parameters(), strict=True):
+            torch.testing.assert_close(one, p.grad, rtol=1e-9, atol=1e-11)
+
+
+def test_experts_that_one_process_alone_uses(processes):
+    """All parameters of the cell are counted, so that no process waits for one for ever."""
+    layer = routed()
+    for sign in (-1.0, 1.0):
+        (layer(torch.full((2, 5), sign, dtype=torch.float64)).value.sum() / 2).backward()
+    for found in processes:
+        for one, p in zip(found["routed"], layer.parameters(), strict=True):
+            wanted = torch.zeros_like(p) if p.grad is None else p.grad
+            torch.testing.assert_close(torch.zeros_like(p) if one is None else one, wanted)
 
 
 # --- parameters that are sharded ---------------------------------------------------------------
 
 
-def compare_sharded(rank, folder):
+def compare_sharded(rank):
+    """Gradients of a sharded layer beside those of the whole; what is said of a sharded cell."""
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import DTensor
 
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2
-    )
-    torch.set_num_threads(1)
     torch.manual_seed(0)
     options = {"solver": Picard(rtol=1e-6), "adjoint": Implicit(linear=GMRES(rtol=1e-6))}
     layer = DEQ(Cell(), **options)
     whole = torch.linspace(-1, 1, BATCH * 5).sin().view(BATCH, 5)
     mine = whole[rank::2]
-    expected = copy.deepcopy(layer)
+    expected, sharded = copy.deepcopy(layer), copy.deepcopy(layer)
     (expected(whole).value.sum() / 2).backward()
-    sharded = copy.deepcopy(layer)
     fully_shard(sharded)
     sharded(mine).value.sum().backward()
+    pairs = []
     for p, q in zip(sharded.parameters(), expected.parameters(), strict=True):
-        assert isinstance(p.grad, DTensor) and q.grad is not None
-        torch.testing.assert_close(p.grad.full_tensor(), q.grad, rtol=1e-4, atol=1e-5)
+        assert isinstance(p.grad, DTensor)
+        pairs.append((p.grad.full_tensor(), q.grad))
     fully_shard(layer.cell.recur)
     try:
         layer(mine)
     except RuntimeError as error:
-        assert "'recur' in the cell is sharded by fully_shard" in str(error)
-    else:
-        raise AssertionError("a sharded cell was accepted")
-    distributed.barrier()  # its parameters may still be on their way to the other process
-    leave()
+        return pairs, str(error)
+    return pairs, "nothing"
 
 
 @shards
-def test_a_sharded_layer_is_right_and_a_sharded_cell_is_refused(tmp_path):
-    spawn(compare_sharded, (str(tmp_path),), nprocs=2)
+def test_a_sharded_layer_is_right_and_a_sharded_cell_is_refused(processes):
+    for found in processes:
+        pairs, said = found["sharded"]
+        for one, other in pairs:
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+        assert "'recur' in the cell is sharded by fully_shard" in said
 
 
 # --- what sharding costs, and what it leaves as it was --------------------------------------------
-
-
-def shard(rank, folder):
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2
-    )
-    torch.set_num_threads(1)
-    found = {"counts": counts(evals=(5, 50)[rank]), "gradients": gradients(rank)}
-    found["refused"] = [refused("param_dtype", torch.bfloat16), refused("output_dtype", None)]
-    torch.save(found, f"{folder}/{rank}.pt")
-    distributed.barrier()
-    leave()
 
 
 class Collectives(TorchDispatchMode):
@@ -228,18 +267,10 @@ def refused(name, kind):
     return said
 
 
-@pytest.fixture(scope="module")
-def sharded(tmp_path_factory):
-    """What two processes have found."""
-    folder = tmp_path_factory.mktemp("sharded")
-    spawn(shard, (str(folder),), nprocs=2)
-    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
-
-
 @shards
-def test_a_solve_gathers_once_forward_and_once_backward_whatever_its_evaluations(sharded):
+def test_a_solve_gathers_once_forward_and_once_backward_whatever_its_evaluations(processes):
     """A process that evaluates 5 times does not wait for one that evaluates 50 times."""
-    for found, evals in zip(sharded, (5, 50), strict=True):
+    for found, evals in zip(processes, (5, 50), strict=True):
         assert len(found["counts"]) == 6
         for adjoint, each in found["counts"].items():
             assert max(each["evals"]) >= evals, adjoint
@@ -248,65 +279,20 @@ def test_a_solve_gathers_once_forward_and_once_backward_whatever_its_evaluations
 
 
 @shards
-def test_sharded_gradients_are_those_of_one_process(sharded):
+def test_sharded_gradients_are_those_of_one_process(processes):
     model, x = build()
     for dtype, bound in ((torch.float64, 1e-9), (torch.float32, 1e-6)):
         model.to(dtype).zero_grad()
         model(x.to(dtype)).square().sum(1).mean().backward()
         size = max(float(p.grad.abs().max()) for p in model.parameters())
-        for found in sharded:
+        for found in processes:
             for one, p in zip(found["gradients"][str(dtype)], model.parameters(), strict=True):
                 assert float((one - p.grad).abs().max()) <= bound * size
 
 
 @shards
-def test_policies_that_cast_the_cell_or_the_solution_are_refused(sharded):
-    for found in sharded:
+def test_policies_that_cast_the_cell_or_the_solution_are_refused(processes):
+    for found in processes:
         (low, outer), (copied, copied_outside) = found["refused"]
         assert "leave param_dtype out, and call the model under" in low and low == outer
         assert "copies the solution that it returns" in copied and copied == copied_outside
-
-
-# --- parameters that one process alone uses ----------------------------------------------------
-
-
-class Routed(nn.Module):
-    """Each process's samples all take one expert, and not the other's."""
-
-    def __init__(self):
-        super().__init__()
-        self.experts = nn.ModuleList(Cell() for _ in range(3))
-
-    def forward(self, z, x):
-        return self.experts[int(x[0, 0] > 0)](z, x)
-
-
-def route(rank, folder):
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2
-    )
-    torch.manual_seed(0)
-    layer = DEQ(Routed()).double()
-    parallel = DistributedDataParallel(layer)
-    x = torch.full((2, 5), 2.0 * rank - 1, dtype=torch.float64)
-    for _ in range(2):
-        layer.zero_grad()
-        parallel(x).value.sum().backward()
-    torch.save([p.grad for p in layer.parameters()], f"{folder}/{rank}.pt")
-    distributed.barrier()
-    del parallel
-    leave()
-
-
-def test_experts_that_one_process_alone_uses(tmp_path):
-    """All parameters of the cell are counted, so that no process waits for one for ever."""
-    spawn(route, (str(tmp_path),), nprocs=2)
-    torch.manual_seed(0)
-    layer = DEQ(Routed()).double()
-    for sign in (-1.0, 1.0):
-        (layer(torch.full((2, 5), sign, dtype=torch.float64)).value.sum() / 2).backward()
-    for rank in range(2):
-        got = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
-        for one, p in zip(got, layer.parameters(), strict=True):
-            wanted = torch.zeros_like(p) if p.grad is None else p.grad
-            torch.testing.assert_close(torch.zeros_like(p) if one is None else one, wanted)

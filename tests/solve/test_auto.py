@@ -16,9 +16,13 @@ def solve(f, x, *operands, **options):
     return eq.fixed_point(f, torch.zeros_like(x), x, *operands, solver=solver)
 
 
-@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.name)
-def test_converges_wherever_another_does(problem) -> None:
+def test_converges_wherever_another_does() -> None:
     """The samples that any one of the others solves, within three times its evaluations."""
+    for problem in PROBLEMS:
+        check_convergence(problem)
+
+
+def check_convergence(problem) -> None:
     z0, operands, weights = problem.cast(torch.float64)
     everything = [*operands, *map(eq.shared, weights)]
 
@@ -28,7 +32,8 @@ def test_converges_wherever_another_does(problem) -> None:
     options = {"rtol": 1e-6, "max_evals": 100}
     found = status(eq.Auto(rtol=1e-6, max_evals=300))
     for kind in (eq.Picard, eq.Anderson, eq.Broyden):
-        assert (found | ~status(kind(**options))).all()
+        if not found.all():  # else there is nothing to miss
+            assert (found | ~status(kind(**options))).all(), problem.name
 
 
 def test_stays_plain_where_that_is_fast() -> None:

@@ -15,30 +15,30 @@ def solve(problem, solver):
         return eq.fixed_point(problem.f, problem.z0, *problem.operands, *weights, solver=solver)
 
 
-@pytest.mark.parametrize("memory", [3, 10, 30])
 @pytest.mark.parametrize("norm", [3.0, 6.0])
-def test_limited_memory_is_safe(norm: float, memory: int) -> None:
+def test_limited_memory_is_safe(norm: float) -> None:
     """Discarding the oldest update in place diverged in 8 of 10 such nets (||W||_2 = 6)."""
-    full_converged = 0
-    for seed in range(10):
-        problem = tanh_net("random", with_norm(norm, 50, seed=100 + seed), UNKNOWN, seed=seed)
-        full = solve(problem, eq.Broyden(rtol=1e-6, max_evals=300))
-        limited = solve(problem, eq.Broyden(rtol=1e-6, max_evals=300, memory=memory))
-        both = full.status == CONVERGED
-        full_converged += int(both.sum())
-        assert not (limited.status[both] >= DIVERGED).any()
-        assert limited.value.isfinite().all()
-        # Where it fails, it still returns the best iterate, no worse than the start.
-        assert (limited.stats.residual <= 1).all()
-    assert full_converged >= 10
+    converged = 0
+    for seed in range(3):
+        w = with_norm(norm, 50, seed=100 + seed)
+        problem = tanh_net("random", w, UNKNOWN, batch=10, seed=seed)
+        full = solve(problem, eq.Broyden(rtol=1e-6, max_evals=300)).status == CONVERGED
+        converged += int(full.sum())
+        for memory in (3, 10, 30):
+            limited = solve(problem, eq.Broyden(rtol=1e-6, max_evals=200, memory=memory))
+            assert not (limited.status[full] >= DIVERGED).any()
+            assert limited.value.isfinite().all()
+            # Where it fails, it still returns the best iterate, no worse than the start.
+            assert (limited.stats.residual <= 1).all()
+    assert converged >= 10
 
 
-@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.name)
-def test_limited_memory_is_safe_on_every_problem(problem) -> None:
-    full = solve(problem, eq.Broyden(rtol=1e-6, max_evals=200))
-    for memory in (1, 2, 10):
-        limited = solve(problem, eq.Broyden(rtol=1e-6, max_evals=200, memory=memory))
-        assert not (limited.status[full.status == CONVERGED] >= DIVERGED).any()
+def test_limited_memory_is_safe_on_every_problem() -> None:
+    for problem in PROBLEMS:
+        full = solve(problem, eq.Broyden(rtol=1e-6, max_evals=150)).status == CONVERGED
+        for memory in (1, 10):
+            limited = solve(problem, eq.Broyden(rtol=1e-6, max_evals=100, memory=memory))
+            assert not (limited.status[full] >= DIVERGED).any(), (problem.name, memory)
 
 
 @pytest.mark.parametrize("norm", [0.9, 1.5])

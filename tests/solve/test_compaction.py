@@ -8,7 +8,7 @@ from references import Counted
 import equilibria as eq
 
 CONVERGED = eq.Status.CONVERGED
-BATCH, WIDTH = 64, 48
+BATCH, WIDTH = 32, 24
 EASY, HARD = 0.3, 0.97
 LIMITS = {"rtol": 1e-4, "max_evals": 1000, "patience": None}
 
@@ -39,7 +39,7 @@ def solve(solver, rate, which, **options):
     return counted.rows, sol
 
 
-@pytest.mark.parametrize("hard", [1, 8, 32])
+@pytest.mark.parametrize("hard", [1, 8])
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda solver: repr(solver).partition("(")[0])
 def test_rows_of_f_against_what_each_sample_needs_alone(solver, hard: int) -> None:
     rate = torch.full((BATCH, 1), EASY, dtype=torch.float64)
@@ -70,18 +70,18 @@ def test_without_leave_nobody_leaves(solver) -> None:
 
 def test_trees_and_all_operands_leave_together() -> None:
     """A state of two leaves, operands in a tree, shared ones: each row keeps what is its own."""
-    rate = torch.linspace(0.1, 0.9, BATCH, dtype=torch.float64)
+    rate = torch.linspace(0.1, 0.8, BATCH, dtype=torch.float64)
 
     def g(z, inputs, weight):
         a, b = z
         return (
             torch.tanh(inputs["rate"][:, None] * b.flatten(1)) + inputs["x"],
-            (a @ weight).reshape(-1, 6, 8),
+            (a @ weight).reshape(-1, 4, 6),
         )
 
     weight = torch.linalg.qr(normal(WIDTH, WIDTH, seed=3)).Q
     inputs = {"rate": rate, "x": OFFSET}
-    z0 = (torch.zeros_like(OFFSET), torch.zeros(BATCH, 6, 8, dtype=torch.float64))
+    z0 = (torch.zeros_like(OFFSET), torch.zeros(BATCH, 4, 6, dtype=torch.float64))
     kept, left = (
         eq.fixed_point(
             g,

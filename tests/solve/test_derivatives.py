@@ -47,7 +47,7 @@ def test_first_derivative(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_second_derivative(name: str) -> None:
     case = CASES[name]()
-    assert gradgradcheck(solved(case, tight()), case.inputs)
+    assert gradgradcheck(solved(case, tight()), case.inputs, fast_mode=True)
 
 
 @pytest.mark.parametrize("linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Dense, eq.Anderson])
@@ -55,8 +55,8 @@ def test_every_linear_solver(linear) -> None:
     """All give the same first and second derivatives; a forward solver may stand in."""
     case = CASES["operands"]()
     options = tight(linear=linear(**TIGHT))
-    assert gradcheck(solved(case, options), case.inputs)
-    assert gradgradcheck(solved(case, options), case.inputs)
+    assert gradcheck(solved(case, options), case.inputs, fast_mode=True)
+    assert gradgradcheck(solved(case, options), case.inputs, fast_mode=True)
 
 
 @pytest.mark.parametrize("solver", [eq.Picard, eq.Anderson, eq.Broyden])
@@ -118,8 +118,8 @@ def test_module_parameters(train: bool) -> None:
     def function(x, *_):
         return eq.fixed_point(module, start(), x, **tight()).value
 
-    assert gradcheck(function, (x, *parameters))
-    assert gradgradcheck(function, (x, *parameters))
+    assert gradcheck(function, (x, *parameters), fast_mode=True)
+    assert gradgradcheck(function, (x, *parameters), fast_mode=True)
 
 
 @pytest.mark.parametrize("train", [True, False])
@@ -208,5 +208,5 @@ def test_samples_of_different_difficulty(per_sample: bool) -> None:
         assert len(set(sol.stats.evals.tolist())) > 2
         return sol.value
 
-    assert gradcheck(value, (rate, x))
-    assert gradgradcheck(value, (rate, x))
+    assert gradcheck(value, (rate, x), fast_mode=True)
+    assert gradgradcheck(value, (rate, x), fast_mode=True)

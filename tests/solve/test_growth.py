@@ -1,5 +1,7 @@
 """CONVERGED means that the residual has fallen, not that the state has grown beside it."""
 
+import itertools
+
 import pytest
 import torch
 from problems import normal, orthogonal
@@ -12,7 +14,7 @@ from equilibria.solve.growth import GROWTH, SHARE
 from equilibria.solve.solvers.base import Point, Solver, Stepper
 
 CONVERGED, MAX_EVALS, STALLED, DIVERGED, NONFINITE = eq.Status
-MAPS, D = 1000, 6
+MAPS, D = 60, 6
 
 SOLVERS: dict[str, dict] = {
     "Picard": {"solver": eq.Picard(rtol=1e-2, max_evals=600)},
@@ -32,8 +34,6 @@ SOLVERS: dict[str, dict] = {
     "Phantom": {"solver": eq.Broyden(rtol=1e-3), "adjoint": eq.Phantom(steps=3)},
     "per_sample": {"solver": eq.Broyden(rtol=1e-3), "per_sample": True},
 }
-
-SLOW = {"science", "NewtonKrylov"}  # half a minute each
 
 
 class Unsolvable:
@@ -68,10 +68,13 @@ def least_residual(f: Unsolvable, z: Tensor) -> Tensor:
     return (added - z.double()).norm(dim=1) / f.b.double().norm(dim=1)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in SOLVERS],
+    ("name", "dtype"),
+    [
+        *zip(SOLVERS, itertools.cycle((torch.float32, torch.float64))),
+        *((name, torch.float64) for name in ("Picard", "learning", "Auto")),
+    ],
+    ids=str,
 )
 def test_maps_without_a_fixed_point(name: str, dtype: torch.dtype) -> None:
     f = Unsolvable(dtype)
@@ -122,13 +125,13 @@ def test_under_vmap() -> None:
 
 
 def test_a_slow_map_converges_once_its_residual_has_fallen() -> None:
-    """The residual of .999 z + 1 is .999^k: .03 at k = 3505, whatever looser tolerance is asked."""
+    """The residual of .99 z + 1 is .99^k: .03 at k = 349, whatever looser tolerance is asked."""
     z0 = torch.zeros(1, 1, dtype=torch.float64)
-    for rtol in (1e-1, 1e-4):
+    for rtol in (1e-1, 1e-3):
         solver = eq.Picard(rtol=rtol, max_evals=5000)
-        sol = eq.fixed_point(lambda z: 0.999 * z + 1, z0, solver=solver)
-        assert sol.status.tolist() == [CONVERGED] and abs(int(sol.stats.evals) - 3506) <= 1
-        assert abs(sol.value.item() / 1000 - 1) < SHARE * 1.01
+        sol = eq.fixed_point(lambda z: 0.99 * z + 1, z0, solver=solver)
+        assert sol.status.tolist() == [CONVERGED] and abs(int(sol.stats.evals) - 350) <= 1
+        assert abs(sol.value.item() / 100 - 1) < SHARE * 1.01
 
 
 @pytest.mark.parametrize("rtol", [1e-1, 1e-3])

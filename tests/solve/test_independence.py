@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from problems import BY_NAME, normal, with_norm
+from problems import BY_NAME, Problem, normal
 from promise import assert_as_promised
 from references import Counted, loss
 
@@ -99,11 +99,25 @@ def test_order_and_company_do_not_matter(solver) -> None:
     assert_same(twice, twice, solver, [(0, 2), (0, 4)], index)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("width", [1, 31, 50, 200, 784, 5000, 40_000])
-@pytest.mark.parametrize("solver", SOLVERS, ids=repr)
-def test_width_does_not_matter(solver, width: int, dtype: torch.dtype) -> None:
+WIDTHS = [
+    (1, torch.float32),
+    (31, torch.float64),
+    (50, torch.float32),
+    (200, torch.float64),
+    (784, torch.float32),
+    (5000, torch.float64),
+    (40_000, torch.float32),
+]
+
+
+@pytest.mark.parametrize(("width", "dtype"), WIDTHS, ids=str)
+def test_width_does_not_matter(width: int, dtype: torch.dtype) -> None:
     """Kernels of matrix products and sums depend on the batch at some widths."""
+    for solver in SOLVERS if width < 40_000 else SOLVERS[2::3]:
+        check_width(solver, width, dtype)
+
+
+def check_width(solver, width: int, dtype: torch.dtype) -> None:
     x = normal(4, width, seed=4).to(dtype)
     # In float32 a slower map lets Broyden amplify rounding to a count or two.
     rates = (0.1, 0.97 if dtype == torch.float64 else 0.9, 0.5, -0.9)
@@ -119,7 +133,7 @@ def test_width_does_not_matter(solver, width: int, dtype: torch.dtype) -> None:
         assert_as_promised(together, i, alone, 0, **options)
 
 
-@pytest.mark.parametrize("solver", SOLVERS, ids=repr)
+@pytest.mark.parametrize("solver", SOLVERS[::2], ids=repr)
 def test_threads_do_not_matter(solver) -> None:
     """A long sum that several threads share is cut in pieces where it is the only one."""
     x = normal(2, 40_000, seed=4)
@@ -139,11 +153,14 @@ def test_threads_do_not_matter(solver) -> None:
     assert_as_promised(alone, 0, found[1], 1, **options)
 
 
-@pytest.mark.parametrize("name", ["tanh/norm_.9", "tree", "image", "linear/symmetric_.9"])
 @pytest.mark.parametrize("solver", [s for s in SOLVERS if getattr(s, "damping", 1) == 1], ids=repr)
-def test_matrix_products_too(solver, name: str) -> None:
+def test_matrix_products_too(solver) -> None:
     """One row of a matrix product rounds otherwise alone than in a batch."""
-    problem = BY_NAME[name]
+    for name in ("tanh/norm_.9", "tree", "image", "linear/symmetric_.9"):
+        check_products(solver, BY_NAME[name])
+
+
+def check_products(solver, problem: Problem) -> None:
     weights = tuple(map(eq.shared, problem.weights))
     solver = replace(solver, rtol=1e-9, max_evals=300)
     together = eq.fixed_point(problem.f, problem.z0, *problem.operands, *weights, solver=solver)
@@ -179,44 +196,6 @@ def test_the_adjoint_is_independent_too(linear) -> None:
         apart = (together[i] - alone[0]).norm() / alone[0].norm()
         assert apart <= 10 * adjoint.linear.rtol / (1 - lipschitz)
     assert len(info.stats.evals.unique()) > 1 or linear is eq.Dense
-
-
-@pytest.mark.parametrize("power", [-12, 12])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("solver", SOLVERS, ids=repr)
-def test_scaling_by_a_power_of_two_changes_no_count(solver, dtype, power: int) -> None:
-    """z -> c f(z / c) with c = 2^power and atol = 0: the same solve, every bit of it."""
-    c = 2.0**power
-    w, x = with_norm(1.3, 12, seed=6).to(dtype), normal(4, 12, seed=7).to(dtype)
-    g = lambda z: torch.tanh(z @ w.T + x)  # noqa: E731
-    z0 = 0.1 * normal(4, 12, seed=8).to(dtype)
-    plain = eq.fixed_point(g, z0, solver=solver, trace=True)
-    scaled = eq.fixed_point(lambda z: c * g(z / c), c * z0, solver=solver, trace=True)
-    assert torch.equal(scaled.stats.evals, plain.stats.evals)
-    assert torch.equal(scaled.status, plain.status)
-    assert torch.equal(scaled.value, c * plain.value)
-    torch.testing.assert_close(
-        scaled.stats.trace, plain.stats.trace, rtol=0, atol=0, equal_nan=True
-    )
-
-
-@pytest.mark.parametrize("linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Dense, eq.Relay])
-@pytest.mark.parametrize("power", [-12, 12])
-def test_scaling_the_loss_changes_no_count(linear, power: int) -> None:
-    w, x = with_norm(1.3, 12, seed=6), normal(4, 12, seed=7)
-    counts = []
-    for c in (1.0, 2.0**power):
-        operand = x.clone().requires_grad_()
-        sol = eq.fixed_point(
-            lambda z, x: torch.tanh(z @ w.T + x),
-            torch.zeros_like(x),
-            operand,
-            adjoint=eq.Implicit(linear=linear()),
-        )
-        (grad,) = torch.autograd.grad(c * sol.value.sum(), operand)
-        counts.append((grad / c, sol.adjoint.stats.evals))
-    assert torch.equal(counts[0][1], counts[1][1])
-    assert torch.equal(counts[0][0], counts[1][0])
 
 
 @pytest.mark.parametrize(

@@ -61,8 +61,11 @@ def test_basis_is_orthonormal_and_knows_its_coordinates(leaves, dtype) -> None:
     assert (made - vectors).abs().max() < 1e3 * eps * scale
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("width", [1, 15, 16, 50, 784, 5000])
+@pytest.mark.parametrize(
+    ("width", "dtype"),
+    list(zip([1, 15, 16, 50, 784, 5000], [*DTYPES, *DTYPES, *DTYPES], strict=True)),
+    ids=str,
+)
 @pytest.mark.parametrize("linear", SOLVERS, ids=repr)
 def test_alone_or_in_company(linear, width: int, dtype) -> None:
     """Easy and hard samples together, and each alone; the last one has no contraction."""

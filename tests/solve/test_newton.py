@@ -104,17 +104,17 @@ def test_company_changes_nothing(per_sample: bool) -> None:
     sol = eq.fixed_point(
         f, 0 * normal(20, 7, seed=1), rate[index], x[index], solver=solver, per_sample=per_sample
     )
-    for i in range(20):
-        one = slice(index[i], index[i] + 1)
+    for kind in range(5):
+        one = slice(kind, kind + 1)
         alone = eq.fixed_point(f, 0 * normal(1, 7, seed=1), rate[one], x[one], solver=solver)
-        assert torch.equal(sol.value[i], alone.value[0])
-        assert sol.status[i] == alone.status[0] and sol.stats.evals[i] == alone.stats.evals[0]
+        for i in range(kind, 20, 5):
+            assert torch.equal(sol.value[i], alone.value[0])
+            assert sol.status[i] == alone.status[0] and sol.stats.evals[i] == alone.stats.evals[0]
     assert set(sol.status.tolist()) >= {CONVERGED, NONFINITE}
 
 
-@pytest.mark.parametrize("call", range(2, 9))
 @pytest.mark.parametrize("solver", [eq.NewtonKrylov(rtol=1e-8), eq.Auto(rtol=1e-8)], ids=repr)
-def test_bad_values_stay_alone(solver, call: int) -> None:
+def test_bad_values_stay_alone(solver) -> None:
     """NaN from one call of f in one sample, linearising included: the others never know."""
 
     def run(when: int):
@@ -130,12 +130,13 @@ def test_bad_values_stay_alone(solver, call: int) -> None:
         return eq.fixed_point(f, torch.zeros_like(X), solver=solver)
 
     with torch.no_grad():
-        healthy, hurt = run(0), run(call)
-    assert hurt.value.isfinite().all()
-    for i in (0, 2, 3):
-        assert torch.equal(hurt.value[i], healthy.value[i])
-        assert hurt.status[i] == healthy.status[i]
-        assert hurt.stats.evals[i] == healthy.stats.evals[i]
+        healthy, *spoilt = [run(call) for call in (0, *range(2, 7))]
+    for hurt in spoilt:
+        assert hurt.value.isfinite().all()
+        for i in (0, 2, 3):
+            assert torch.equal(hurt.value[i], healthy.value[i])
+            assert hurt.status[i] == healthy.status[i]
+            assert hurt.stats.evals[i] == healthy.stats.evals[i]
 
 
 # Everything that a graph can meet.

@@ -1,4 +1,4 @@
-"""Every solver on 200 random problems with NaN and inf thrown in.
+"""Every solver on random problems with NaN and inf thrown in.
 
 Never an exception, never a wrong CONVERGED, and the samples that are well do not notice the sick.
 """
@@ -19,7 +19,7 @@ import equilibria as eq
 
 CONVERGED, MAX_EVALS, STALLED, DIVERGED, NONFINITE = eq.Status
 
-SLICES, EXAMPLES = 2, 100  # 200 problems a solver
+EXAMPLES = 24  # problems a solver
 EVALS = 30
 LIMITS = {"max_evals": EVALS, "patience": 12}
 
@@ -210,12 +210,11 @@ def check(case: Case, solver: eq.solve.Solver) -> list[int]:
     return status.tolist()
 
 
-@pytest.mark.parametrize("part", range(SLICES))
 @pytest.mark.parametrize("name", SOLVERS)
-def test_random_problems(name: str, part: int) -> None:
+def test_random_problems(name: str) -> None:
     seen = Counter()
 
-    @seed(zlib.crc32(f"{name}/{part}".encode()))  # each has problems of its own
+    @seed(zlib.crc32(name.encode()))  # each has problems of its own
     @settings(
         max_examples=EXAMPLES,
         derandomize=True,
@@ -230,4 +229,4 @@ def test_random_problems(name: str, part: int) -> None:
     examples()
     # The problems are such that there is something to see.
     assert seen[CONVERGED] > EXAMPLES / 2 and seen[NONFINITE] > EXAMPLES / 5
-    assert seen[MAX_EVALS] + seen[STALLED] + seen[DIVERGED] > EXAMPLES / 25
+    assert seen[MAX_EVALS] + seen[STALLED] + seen[DIVERGED] > EXAMPLES / 12

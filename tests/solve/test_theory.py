@@ -3,6 +3,7 @@
 Source: Walker and Ni 2011, Theorem 2.2 (Anderson acceleration is GMRES, one step on).
 """
 
+import itertools
 import math
 
 import pytest
@@ -15,7 +16,7 @@ from equilibria.solve import growth
 
 CONVERGED, MAX_EVALS, STALLED, DIVERGED, NONFINITE = eq.Status
 
-WIDTH, SAMPLES = 100, 3
+WIDTH, SAMPLES = 100, 2
 RADII = (0.5, 0.9, 0.99)
 
 
@@ -73,8 +74,9 @@ def products_of_gmres(a: Tensor, b: Tensor, rtol: float) -> tuple[int, int]:
     raise AssertionError("GMRES did not end within the dimension")
 
 
-@pytest.mark.parametrize("rtol", [1e-3, 1e-6, 1e-10])
-@pytest.mark.parametrize("radius", RADII)
+@pytest.mark.parametrize(
+    ("radius", "rtol"), [(0.5, 1e-3), (0.9, 1e-10), (0.99, 1e-6), (0.99, 1e-3)]
+)
 @pytest.mark.parametrize("name", MAPS)
 def test_anderson_needs_what_gmres_needs_and_two(name: str, radius: float, rtol: float) -> None:
     """Where ||A|| > 1, exact arithmetic itself may ask for one more: z_{k+1} is worse than x_k."""
@@ -135,13 +137,12 @@ LINEAR = [
 RATES = torch.tensor([[0.3], [0.97], [2.5]], dtype=torch.float64)
 
 
-@pytest.mark.parametrize("power", [-20, 20])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("kind", ["linear", "tanh"])
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("linear", torch.float64), ("tanh", torch.float32)], ids=str
+)
 @pytest.mark.parametrize("solver", SOLVERS, ids=repr)
-def test_units_change_nothing(solver, kind: str, dtype: torch.dtype, power: int) -> None:
+def test_units_change_nothing(solver, kind: str, dtype: torch.dtype) -> None:
     """z -> c f(z / c), c = 2^power, a state of two leaves: every bit of the solve is the same."""
-    c = 2.0**power
     w = with_norm(1.0, 16, seed=6)
     w = (w / torch.linalg.eigvals(w).abs().max()).to(dtype)
     x, rates = normal(3, 16, seed=7).to(dtype), RATES.to(dtype)
@@ -153,24 +154,31 @@ def test_units_change_nothing(solver, kind: str, dtype: torch.dtype, power: int)
 
     z0 = {"a": torch.zeros(3, 16, dtype=dtype), "b": normal(3, 4, 2, seed=8).to(dtype)}
     times = lambda tree, by: {name: by * leaf for name, leaf in tree.items()}  # noqa: E731
-    plain = eq.fixed_point(f, z0, x, rates, solver=solver)
-    scaled = eq.fixed_point(
-        lambda z, x, rates: times(f(times(z, 1 / c), x, rates), c),
-        times(z0, c),
-        x,
-        rates,
-        solver=solver,
-    )
-    assert torch.equal(scaled.stats.evals, plain.stats.evals)
-    assert torch.equal(scaled.status, plain.status)
-    assert torch.equal(scaled.stats.residual, plain.stats.residual)
-    for name in plain.value:
-        assert torch.equal(scaled.value[name], c * plain.value[name])
+    plain = eq.fixed_point(f, z0, x, rates, solver=solver, trace=True)
+    for c in (2.0**-20, 2.0**20):
+        scaled = eq.fixed_point(
+            lambda z, x, rates, c=c: times(f(times(z, 1 / c), x, rates), c),
+            times(z0, c),
+            x,
+            rates,
+            solver=solver,
+            trace=True,
+        )
+        assert torch.equal(scaled.stats.evals, plain.stats.evals)
+        assert torch.equal(scaled.status, plain.status)
+        assert torch.equal(scaled.stats.residual, plain.stats.residual)
+        traces = scaled.stats.trace, plain.stats.trace
+        torch.testing.assert_close(*traces, rtol=0, atol=0, equal_nan=True)
+        for name in plain.value:
+            assert torch.equal(scaled.value[name], c * plain.value[name])
 
 
 @pytest.mark.filterwarnings("ignore::equilibria.solve.SolveWarning")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("linear", LINEAR, ids=repr)
+@pytest.mark.parametrize(
+    ("linear", "dtype"),
+    list(zip(LINEAR, itertools.cycle((torch.float32, torch.float64)))),
+    ids=repr,
+)
 def test_units_of_the_loss_change_nothing(linear, dtype: torch.dtype) -> None:
     w = with_norm(1.0, 16, seed=6)
     w = (w / torch.linalg.eigvals(w).abs().max()).to(dtype)
@@ -192,16 +200,18 @@ def test_units_of_the_loss_change_nothing(linear, dtype: torch.dtype) -> None:
             assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "exponent"),
-    [
-        *((torch.float64, exponent) for exponent in (-100, -30, 30, 100)),
-        *((torch.float32, exponent) for exponent in (-30, -20, -14, 14, 36)),
-    ],
-)
 @pytest.mark.parametrize("solver", SOLVERS, ids=repr)
-def test_no_unit_makes_a_wrong_answer(solver, dtype: torch.dtype, exponent: int) -> None:
+def test_no_unit_makes_a_wrong_answer(solver) -> None:
     """Where squares leave the range of the dtype, a norm may be lost: it is never called solved."""
+    for dtype, exponents in {
+        torch.float64: (-100, -30, 30, 100),
+        torch.float32: (-30, -20, -14, 14, 36),
+    }.items():
+        for exponent in exponents:
+            check_unit(solver, dtype, exponent)
+
+
+def check_unit(solver, dtype: torch.dtype, exponent: int) -> None:
     c = torch.tensor(10.0**exponent, dtype=torch.float64).to(dtype)
     x = (1 + normal(2, 8, seed=7).abs()).to(dtype)
     sol = eq.fixed_point(lambda z: 0.9 * z + c * x, torch.zeros_like(x), solver=solver)
