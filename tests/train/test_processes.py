@@ -36,8 +36,8 @@ def work(rank, tree, place, broken):
             torch.manual_seed(7)
             trainer = trainer_of(recipe)
         fit(trainer, folder, QUIET, resume=name == "again")
-    if trainer.stabiliser is not None:
-        (place / f"{rank}.json").write_text(json.dumps(trainer.stabiliser.factor))
+    if trainer.stabiliser is not None:  # pyright: ignore[reportPossiblyUnboundVariable]
+        (place / f"{rank}.json").write_text(json.dumps(trainer.stabiliser.factor))  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
 def test_two_processes_take_the_steps_of_one(make, quiet, tree, weights, tmp_path):
