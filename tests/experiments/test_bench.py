@@ -202,6 +202,9 @@ def test_a_point_is_measured(name, factors, tables_of):
 
 def test_two_processes_are_timed_beside_one(tables_of, monkeypatch):
     monkeypatch.setattr(scaling, "ROUNDS", 1)
+    launched = scaling.launched  # processes import torch for seconds each
+    alone = {"speed": 100.0, "idle": 0.0}
+    monkeypatch.setattr(scaling, "launched", lambda *a: launched(*a) if a[2] > 1 else alone)
     point = Point(factors={"recipe": "digits", "rows": 16}, measures=[scaling.speeds])
     (row,) = tables_of(scaling.STUDY, [point])[0].rows
     one, two, ratio, low, high, idle = (float(cell) for cell in row[2:])

@@ -1,5 +1,8 @@
 """Handwritten digits of 8 x 8 pixels that come with scikit-learn: nothing to download."""
 
+import functools
+from typing import Any
+
 import torch
 
 from equilibria.data.dataset import Dataset, Split
@@ -16,17 +19,24 @@ def read(files: Files) -> Dataset:
         Images as float32 in [0, 1], ``(count, 1, 8, 8)``, and targets as int64, ``(count,)``.
     """
     # Imported here: scikit-learn takes a second to import.
-    from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
-    images, targets = load_digits(return_X_y=True)
-    inputs = torch.as_tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
-    whole = Split(inputs, torch.as_tensor(targets, dtype=torch.int64))
+    images, targets = _bundled()
+    inputs = torch.tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
+    whole = Split(inputs, torch.tensor(targets, dtype=torch.int64))
     train, test = train_test_split(
         range(len(targets)), test_size=0.25, random_state=0, stratify=targets
     )
     parts = {"train": whole.select(torch.tensor(train)), "test": whole.select(torch.tensor(test))}
     return Dataset.of(files, parts, tuple("0123456789"))
+
+
+@functools.cache
+def _bundled() -> tuple[Any, Any]:
+    """Images and targets as scikit-learn parses them from a text, which takes a while."""
+    from sklearn.datasets import load_digits
+
+    return load_digits(return_X_y=True)
 
 
 DIGITS = Entry(
