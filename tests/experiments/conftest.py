@@ -1,23 +1,51 @@
 """A study run in a folder of its own."""
 
+import dataclasses
+import functools
 import gc
-from dataclasses import replace
+import os
 
 import pytest
+import torch
 from rich.console import Console
 
+from equilibria.data import registry
+from equilibria.data.digits import DIGITS
+from equilibria.data.remote import Files
 from equilibria.experiments import runner
 from equilibria.experiments.study import Study
 from equilibria.experiments.training import Store
 from equilibria.report import svg
+from equilibria.train.trainer import Trainer
+
+FEW = {"train": 448, "test": 90}
 
 
-@pytest.fixture(autouse=True, scope="session")
+@functools.cache
+def digits():
+    """Some of the digits: an evaluation goes through all that there are."""
+    whole = DIGITS.read(Files(DIGITS))
+    few = {name: getattr(whole, name).select(torch.arange(n)) for name, n in FEW.items()}
+    return dataclasses.replace(whole, **few)
+
+
+@pytest.fixture(autouse=True, scope="module")
 def _swift():
-    """Memory is measured after a collection, which need not look through all modules each time."""
+    """What slows these tests down and none is about.
+
+    No power is lost, so nothing is flushed to disk; operations of a step are not counted; and the
+    collections before each measurement of memory leave out what is imported.
+    """
     import torch._dynamo  # noqa: F401, which optimisers import
 
     gc.freeze()
+    kind, _ = registry.DATA_SETS["digits"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        patch.setattr(Trainer, "_cost", None)
+        once = dataclasses.replace(DIGITS, read=lambda files: digits())
+        patch.setitem(registry.DATA_SETS, "digits", (kind, once))
+        yield
 
 
 @pytest.fixture
@@ -32,7 +60,7 @@ def measured(tmp_path):
 
     def run(study: Study, points=None, **options):
         if points is not None:
-            study = replace(study, points=lambda scale: points, peers=())
+            study = dataclasses.replace(study, points=lambda scale: points, peers=())
         console, path = Console(quiet=True), tmp_path / "rows.csv"
         path.unlink(missing_ok=True)
         store = Store(tmp_path / "runs", console)

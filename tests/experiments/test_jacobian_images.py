@@ -59,7 +59,8 @@ def run(monkeypatch, tmp_path):
     monkeypatch.setattr(_images, "PROBED", Probing(3, 3))
     monkeypatch.setitem(_networks.RECIPES, "cifar10", {"cpu": str(path)})
     monkeypatch.setitem(_networks.SHAPES, "cifar10", (1, 8, 8))
-    monkeypatch.setattr(timing, "ROUNDS", 2)
+    monkeypatch.setattr(timing, "ROUNDS", 1)
+    monkeypatch.setattr(timing, "WARM_UP", 1)
     _networks._recipe.cache_clear()
     store = Store(tmp_path / "runs", Console(quiet=True))
 
@@ -79,8 +80,7 @@ def run(monkeypatch, tmp_path):
 
 
 def test_the_studies_run_to_their_end(run, tmp_path):
-    data, page = run(growth.STUDY)
-    pages.picture(page, tmp_path / "figure.svg")
+    data, _ = run(growth.STUDY)
     epochs = data.series("epoch", network="plain", seed=0)
     assert len(epochs) == 2 and epochs[["probe_forward", "probe_norm"]].notna().all(axis=None)
     assert epochs["radius"].iloc[-1] > 0
