@@ -10,6 +10,7 @@ from equilibria.solve import Solver
 CONVERGED, MAX_EVALS, STALLED, DIVERGED, NONFINITE = eq.Status
 
 SIZES = (3, 1, 5)
+RATES = (0.3, 0.9, 0.6)
 INDEX = torch.repeat_interleave(torch.arange(3), torch.tensor(SIZES))
 SHUFFLED = torch.tensor([0, 2, 7, 3, 8, 1, 6, 4, 5])
 TIGHT = {"rtol": 1e-9, "max_evals": 300}
@@ -39,7 +40,7 @@ def adjacency(size: int, seed: int) -> torch.Tensor:
     return a / a.sum(1, keepdim=True)
 
 
-def whole(index: torch.Tensor, rates=(0.3, 0.9, 0.6)) -> torch.Tensor:
+def whole(index: torch.Tensor, rates=RATES) -> torch.Tensor:
     """One matrix in which the samples do not meet, each with a rate of its own."""
     full = torch.zeros(len(index), len(index), dtype=torch.float64)
     for sample, size in enumerate(SIZES):
@@ -74,8 +75,10 @@ def test_a_group_is_solved_as_if_alone(solver: Solver, index: torch.Tensor) -> N
     for sample in range(3):
         one, own = alone(sample, x, index, **options)
         rows = index == sample
+        # As in promise.py: matrix products of other sizes round otherwise.
         assert abs(int(one.stats.evals) - int(sol.stats.evals[sample])) <= 1
-        torch.testing.assert_close(sol.value[rows], one.value, rtol=1e-8, atol=1e-9)
+        bound = 10 * solver.rtol / (1 - RATES[sample]) * one.value.norm()
+        assert (sol.value[rows] - one.value).norm() <= bound
         torch.testing.assert_close(grad[rows], own, rtol=1e-6, atol=1e-7)
 
 
