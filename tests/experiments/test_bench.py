@@ -2,7 +2,11 @@
 
 import importlib.util
 import math
+import multiprocessing
+import os
+import sys
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
@@ -13,12 +17,20 @@ from equilibria.bench.contestants import MissingPeer, contestants
 from equilibria.cli.main import main
 from equilibria.experiments import catalogue, pages
 from equilibria.experiments.data import Data
-from equilibria.experiments.studies.bench import _rows, scaling, solvers, training
+from equilibria.experiments.studies.bench import _processes, _rows, scaling, solvers, training
 from equilibria.experiments.studies.digits import training as digits
 from equilibria.experiments.study import Point
 from equilibria.experiments.training import Training
 from equilibria.train import memory
 from equilibria.train import recipe as recipes
+
+forks = multiprocessing.get_context("forkserver")
+forks.set_forkserver_preload(
+    [
+        *(_processes.__name__, "sklearn.datasets", "sklearn.model_selection", "torch._dynamo"),
+        *("pytest", "equilibria.cli.main", "equilibria.bench.contestants", pages.__name__),
+    ]
+)
 
 # --- forward solvers ------------------------------------------------------------------------------
 
@@ -200,11 +212,33 @@ def test_a_point_is_measured(name, factors, tables_of):
         assert row[2] <= 1 and row[4] < 1e-5  # a graph break at most
 
 
+class Forked:
+    """A process of `launched`, forked from one that has imported torch, which takes seconds."""
+
+    def __init__(self, command, env, **_):
+        assert command[:3] == [sys.executable, "-m", _processes.__name__]
+        self.output = Path(f"output-{env['WORLD_SIZE']}-{env['RANK']}").resolve()
+        self.process = forks.Process(target=_begin, args=(command[3:], env, self.output))
+        self.process.start()
+
+    def communicate(self):
+        self.process.join()
+        return self.output.read_text(), ""
+
+    @property
+    def returncode(self):
+        return self.process.exitcode
+
+
+def _begin(words, environment, output):
+    os.environ.update(environment)
+    os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
+    _processes.main(words[0], int(words[1]))
+
+
 def test_two_processes_are_timed_beside_one(tables_of, monkeypatch):
     monkeypatch.setattr(scaling, "ROUNDS", 1)
-    launched = scaling.launched  # processes import torch for seconds each
-    alone = {"speed": 100.0, "idle": 0.0}
-    monkeypatch.setattr(scaling, "launched", lambda *a: launched(*a) if a[2] > 1 else alone)
+    monkeypatch.setattr(_processes, "subprocess", SimpleNamespace(Popen=Forked, PIPE=None))
     point = Point(factors={"recipe": "digits", "rows": 16}, measures=[scaling.speeds])
     (row,) = tables_of(scaling.STUDY, [point])[0].rows
     one, two, ratio, low, high, idle = (float(cell) for cell in row[2:])

@@ -23,6 +23,7 @@ from equilibria.experiments.studies.flow import (
     sizes,
 )
 from equilibria.experiments.training import Store, Training
+from equilibria.report import svg
 from equilibria.solve import Anderson
 from equilibria.tasks import Batch
 from equilibria.train import recipe as recipes
@@ -83,12 +84,13 @@ class Film:
         return self.wide[:, :, place : place + 64]
 
 
-@pytest.fixture
-def run(monkeypatch, tmp_path):
-    """Runs a study of one seed on tiny networks: run(study) -> its rows."""
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Runs a study of one seed on tiny networks: run(study) -> its rows; they share trainings."""
+    folder = tmp_path_factory.mktemp("flow")
     files = {}
     for name, tree in TREES.items():
-        files[name] = tmp_path / f"{name}.yaml"
+        files[name] = folder / f"{name}.yaml"
         tree = {"description": "tiny", "task": TASK, **tree, **COMMON}
         files[name].write_text(yaml.safe_dump(tree))
 
@@ -96,29 +98,32 @@ def run(monkeypatch, tmp_path):
         recipe = recipes.load(str(files[network]), ["--seed", str(seed)])
         return Training(recipe=recipe, minutes=0.1)
 
-    for study in (pairs, cost, reuse):
-        monkeypatch.setattr(study, "training_of", training_of)
-    monkeypatch.setattr(pairs, "NETWORKS", {name: _networks.NETWORKS[name] for name in TREES})
-    monkeypatch.setattr(cost, "NAMES", tuple(TREES))
-    for study in (pairs, reuse):
-        monkeypatch.setattr(study, "SEEDS", (0,))
-    monkeypatch.setattr(timing, "ROUNDS", 1)
-    monkeypatch.setattr(_frames, "CUTS", 1)
     shown = FlowSet(title="scenes", train=None, test=Scenes(), checksum="")
-    monkeypatch.setattr(_errors, "load", lambda *a, **k: shown)
     films = SimpleNamespace(valid=Film(0), train=Film(1))
-    monkeypatch.setattr(_frames, "load", lambda *a, **k: films)
-    store = Store(tmp_path / "runs", Console(quiet=True))
+    store = Store(folder / "runs", Console(quiet=True))
 
     def execute(study):
-        path = tmp_path / "rows.csv"
+        path = folder / f"{study.title}.csv"
         done = runner.execute(study, path=path, store=store, console=store.console)
         assert not done.failed, done.missing
         found = runner.collect(study, path)
-        pages.picture(pages.rendered(study, found), tmp_path / "figure.svg")
+        pages.picture(pages.rendered(study, found), folder / "figure.svg")
         return found
 
-    return execute
+    with pytest.MonkeyPatch.context() as patch:
+        for study in (pairs, cost, reuse):
+            patch.setattr(study, "training_of", training_of)
+        for study in (pairs, reuse):
+            patch.setattr(study, "SEEDS", (0,))
+        patch.setattr(pairs, "NETWORKS", {name: _networks.NETWORKS[name] for name in TREES})
+        patch.setattr(cost, "NAMES", tuple(TREES))
+        patch.setattr(timing, "ROUNDS", 1)
+        patch.setattr(_frames, "CUTS", 1)
+        patch.setattr(_frames, "MAX_EVALS", 20)
+        patch.setattr(_errors, "load", lambda *a, **k: shown)
+        patch.setattr(_frames, "load", lambda *a, **k: films)
+        patch.setattr(svg, "_saved", lambda figure: "")
+        yield execute
 
 
 def test_networks_are_trained_and_measured(run):

@@ -23,6 +23,7 @@ from equilibria.experiments.studies.mdeq import (
 )
 from equilibria.experiments.study import grid
 from equilibria.experiments.training import Store
+from equilibria.report import svg
 from equilibria.tasks.classification import ImageClassification
 from equilibria.train import memory as step_memory
 
@@ -66,6 +67,7 @@ def run(tmp_path_factory):
             (receptive, {"EVALS": {1: 3, 2: 2}, "STRENGTH": (1, 2), "ACROSS": 2}),
             (memory, {"DEPTHS": (2, 4)}),
             (step_memory, {"DEPTHS": (3,)}),
+            (svg, {"_saved": lambda figure: ""}),
         ):
             for name, value in sizes.items():
                 patch.setattr(module, name, value)
