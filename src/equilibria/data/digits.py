@@ -1,7 +1,7 @@
 """Handwritten digits of 8 x 8 pixels that come with scikit-learn: nothing to download."""
 
 import functools
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -36,7 +36,7 @@ def _bundled() -> tuple[Any, Any]:
     """Images and targets as scikit-learn parses them from a text, which takes a while."""
     from sklearn.datasets import load_digits
 
-    return load_digits(return_X_y=True)
+    return cast(tuple[Any, Any], load_digits(return_X_y=True))
 
 
 DIGITS = Entry(
