@@ -12,7 +12,7 @@ from rich.console import Console
 from equilibria.data import registry
 from equilibria.data.digits import DIGITS
 from equilibria.data.remote import Files
-from equilibria.experiments import runner
+from equilibria.experiments import provenance, runner
 from equilibria.experiments.study import Study
 from equilibria.experiments.training import Store
 from equilibria.report import svg
@@ -33,8 +33,8 @@ def digits():
 def _swift():
     """What slows these tests down and none is about.
 
-    No power is lost, so nothing is flushed to disk; operations of a step are not counted; and the
-    collections before each measurement of memory leave out what is imported.
+    No power is lost, so nothing is flushed to disk; operations of a step are not counted; Git is
+    asked once; and the collections before each measurement of memory leave out what is imported.
     """
     import torch._dynamo  # noqa: F401, which optimisers import
 
@@ -43,6 +43,7 @@ def _swift():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         patch.setattr(Trainer, "_cost", None)
+        patch.setattr(provenance, "_commit", functools.cache(provenance._commit))
         once = dataclasses.replace(DIGITS, read=lambda files: digits())
         patch.setitem(registry.DATA_SETS, "digits", (kind, once))
         yield

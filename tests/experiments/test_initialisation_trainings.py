@@ -1,6 +1,7 @@
 """Trainings from weight ensembles: what is learned, what diverges, what the tables say."""
 
 import dataclasses
+import functools
 import math
 
 import pandas as pd
@@ -54,6 +55,9 @@ def test_both_studies_are_measured(tmp_path, measured, monkeypatch):
     model = digits().model
     outside = dataclasses.replace(model, bound=None, injection="outside")
     monkeypatch.setattr(mnist, "named", lambda *_: digits(model=outside))
+    # The reaction of symmetric weights takes seconds.
+    plain = functools.partial(_learning.theory.critical_scale, reaction=False)
+    monkeypatch.setattr(_learning.theory, "critical_scale", plain)
     first = {"solver": "plain", "ensemble": "goe", "scale": 1.0}
     data = measured(mnist.STUDY, only=lambda point: point.factors in ({"what": "start"}, first))
     assert data.get(what="start")["critical_goe"] > 0
