@@ -27,6 +27,11 @@ _spec = importlib.util.spec_from_file_location("equilibria_guard", GUARD)
 guard = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(guard)
 
+# Hypothesis keeps notes in the checkout otherwise; the other processes of a run share the folder.
+if "HYPOTHESIS_STORAGE_DIRECTORY" not in os.environ:
+    NOTES = tempfile.TemporaryDirectory(prefix="hypothesis-")
+    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = NOTES.name
+
 
 def readable_files() -> list[str] | None:
     """The files of the checkout that git does not ignore, and their folders; None without git."""

@@ -131,7 +131,7 @@ def test_an_entry_without_remotes_has_no_files() -> None:
 
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    monkeypatch.setitem(sys.modules, "sklearn.model_selection", None)
     with pytest.raises(DataError, match=r"Digits needs scikit-learn, .*'equilibria\[cli\]'"):
         data.load("digits")
     folder(tmp_path / "pets", {"cat": 2, "dog": 2})
