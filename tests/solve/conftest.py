@@ -10,4 +10,3 @@ import torch
 
 if "OMP_NUM_THREADS" not in os.environ:
     torch.set_num_threads(1)
-
