@@ -7,6 +7,7 @@ too.
 """
 
 import functools
+import gc
 import importlib.util
 import itertools
 import json
@@ -108,6 +109,15 @@ def inductor_problem() -> str | None:
     finally:
         torch.compiler.reset()
     return None
+
+
+def pytest_configure() -> None:
+    gc.disable()  # collecting makes a million objects that stay
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # and that no later search for garbage need visit
+    gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
