@@ -19,7 +19,7 @@ import equilibria as eq
 
 CONVERGED, MAX_EVALS, STALLED, DIVERGED, NONFINITE = eq.Status
 
-EXAMPLES = 24  # problems a solver
+EXAMPLES = 12  # problems a solver
 EVALS = 30
 LIMITS = {"max_evals": EVALS, "patience": 12}
 

@@ -138,9 +138,15 @@ RATES = torch.tensor([[0.3], [0.97], [2.5]], dtype=torch.float64)
 
 
 @pytest.mark.parametrize(
-    ("kind", "dtype"), [("linear", torch.float64), ("tanh", torch.float32)], ids=str
+    ("solver", "kind", "dtype"),
+    [
+        (solver, *kind)
+        for solver, kind in zip(
+            SOLVERS, itertools.cycle([("linear", torch.float64), ("tanh", torch.float32)])
+        )
+    ],
+    ids=str,
 )
-@pytest.mark.parametrize("solver", SOLVERS, ids=repr)
 def test_units_change_nothing(solver, kind: str, dtype: torch.dtype) -> None:
     """z -> c f(z / c), c = 2^power, a state of two leaves: every bit of the solve is the same."""
     w = with_norm(1.0, 16, seed=6)

@@ -1,6 +1,7 @@
 """Segmentation from a folder to a run and back: training, evaluation, other data."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -53,15 +54,27 @@ def folder(tmp_path):
     return write(tmp_path / "halves")
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of a run that has learned to tell the halves."""
+    place = tmp_path_factory.mktemp("trained")
+    (place / "halves.yaml").write_text(json.dumps(TREE))
+    words = ["train", str(place / "halves.yaml"), "--data", str(write(place / "halves"))]
+    assert main([*words, "--out", str(place / "run"), "--epochs", "30"]) == 0
+    return place / "run"
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    """That run, to be changed."""
+    return shutil.copytree(trained, tmp_path / "run")
+
+
 def task_of(folder, **options):
     return ImageSegmentation(data=str(folder), **options).load()
 
 
-def test_a_folder_is_trained_on_and_evaluated(folder, tmp_path, capsys):
-    (tmp_path / "halves.yaml").write_text(json.dumps(TREE))
-    run = tmp_path / "run"
-    words = ["train", str(tmp_path / "halves.yaml"), "--data", str(folder), "--out", str(run)]
-    assert main([*words, "--epochs", "30"]) == 0
+def test_a_folder_is_trained_on_and_evaluated(run, capsys):
     result = json.loads((run / "evaluation.json").read_text())
     assert result["miou"] > 0.7 and result["pixels"] == 15 * 20
     assert result["iou_left"] + result["iou_right"] == pytest.approx(2 * result["miou"])
@@ -103,11 +116,7 @@ def test_views_are_for_segmentation(tmp_path, capsys):
     assert "--mirrored is for segmentation, which this run's" in capsys.readouterr().err
 
 
-def test_other_data_have_the_classes_of_the_run(folder, tmp_path, capsys):
-    (tmp_path / "halves.yaml").write_text(json.dumps(TREE))
-    run = tmp_path / "run"
-    words = ["train", str(tmp_path / "halves.yaml"), "--data", str(folder), "--out", str(run)]
-    assert main([*words, "--epochs", "30"]) == 0
+def test_other_data_have_the_classes_of_the_run(run, tmp_path, capsys):
     # The same classes under other numbers.
     other = write(tmp_path / "other", count=5, seed=3)
     (other / "classes.txt").write_text("0: left\n1: right\n")
@@ -128,12 +137,8 @@ def test_other_data_have_the_classes_of_the_run(folder, tmp_path, capsys):
     assert "classes that the run does not have: above" in capsys.readouterr().err
 
 
-def test_other_images_may_differ_in_size_and_are_compared_with_nothing(folder, tmp_path, capsys):
+def test_other_images_may_differ_in_size_and_are_compared_with_nothing(run, tmp_path, capsys):
     """They are only looked at, so that none has to share a batch with one of another size."""
-    (tmp_path / "halves.yaml").write_text(json.dumps(TREE))
-    run = tmp_path / "run"
-    words = ["train", str(tmp_path / "halves.yaml"), "--data", str(folder), "--out", str(run)]
-    assert main(words) == 0
     other = tmp_path / "other"
     for number, part in enumerate(("train", "test")):
         write(other / part, count=3, seed=number)
