@@ -78,8 +78,14 @@ def assert_same(a, b):
 NORMALISE = [None, weight_norm, lambda m: spectral_norm(m, 0.4)]
 
 
-@pytest.mark.parametrize(("p", "per_sample"), [(0.0, True), (0.4, False), (0.4, True)])
-@pytest.mark.parametrize("normalise", NORMALISE)
+@pytest.mark.parametrize(
+    ("normalise", "p", "per_sample"),
+    [
+        *((normalise, 0.4, True) for normalise in NORMALISE),
+        (NORMALISE[1], 0.4, False),
+        (NORMALISE[2], 0.0, True),
+    ],
+)
 def test_gradients_are_those_of_unrolling(normalise, p, per_sample):
     layer = make(normalise, p, per_sample=per_sample)
     unrolled = make(normalise, p, per_sample=per_sample, adjoint=Unrolled())
@@ -92,7 +98,7 @@ def test_gradients_are_those_of_unrolling(normalise, p, per_sample):
 
 @pytest.mark.parametrize(
     ("normalise", "training"),
-    [(NORMALISE[0], True), (NORMALISE[1], False), (NORMALISE[2], True), (NORMALISE[2], False)],
+    [(NORMALISE[1], False), (NORMALISE[2], True), (NORMALISE[2], False)],
 )
 def test_gradcheck(normalise, training):
     layer = make(normalise, p=0.3).train(training)
@@ -270,7 +276,7 @@ class Outer(nn.Module):
 
 @pytest.mark.parametrize(
     ("p", "per_sample", "inside"),
-    [(0.3, False, "module"), (0.3, True, "function"), (0.0, True, "module")],
+    [(0.3, False, "module"), (0.3, True, "function")],
 )
 def test_a_layer_inside_a_layer(p, per_sample, inside):
     def build(adjoint):

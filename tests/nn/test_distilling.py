@@ -128,7 +128,7 @@ def test_an_untrained_solver_is_the_layer():
 def test_each_loss_falls(loss, mixer):
     layer = layer_of()
     pool = solve(layer, batches(4), eq.Anderson(rtol=1e-5))
-    options = {"loss": loss, "mixer": mixer, "budget": 800, "horizon": 6}
+    options = {"loss": loss, "mixer": mixer, "budget": 800, "horizon": 4}
     how = Distillation(start_steps=20, steps=30, **options)
     learned, losses = untrained(layer, pool[0], how), []
     train(learned, layer, pool, how, lambda step, total, loss: losses.append((step, total, loss)))
@@ -142,7 +142,7 @@ def test_steps_that_end_with_a_larger_loss_are_undone():
     layer = layer_of()
     pool = solve(layer, batches(4), eq.Anderson(rtol=1e-5))
     found = {}
-    how = Distillation(start_steps=100, steps=0, budget=800)
+    how = Distillation(start_steps=100, steps=0, budget=800, horizon=4)
     begin = untrained(layer, pool[0], how)
     train(begin, layer, pool, how)
     for steps, rate in ((0, 1.0), (20, 1e-2), (20, 30.0)):

@@ -1,12 +1,13 @@
 """Two processes under DDP have the gradient that one has on the whole batch."""
 
 import copy
+import multiprocessing
 import os
 
 import pytest
 import torch
 from torch import distributed, nn
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import start_processes
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -26,6 +27,9 @@ BATCH = 6
 EVALS = (5, 20)  # of the two; after more, rounding may make a state exact
 SHARDS = private.gathers_for_dataclasses()
 shards = pytest.mark.skipif(not SHARDS, reason="fully_shard on a DEQ layer needs torch 2.12")
+
+# Both processes are forked from one that has imported torch, which takes seconds.
+multiprocessing.set_forkserver_preload(["pytest", "torch.distributed.fsdp", "equilibria.nn"])
 
 
 def leave():
@@ -124,7 +128,7 @@ def work(rank, folder):
 def processes(tmp_path_factory):
     """What two processes have found."""
     folder = tmp_path_factory.mktemp("processes")
-    spawn(work, (str(folder),), nprocs=2)
+    start_processes(work, (str(folder),), nprocs=2, start_method="forkserver")
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 

@@ -129,3 +129,15 @@ def whole(_whole, tmp_path):
 def weights():
     """weights(trainer) -> all parameters and buffers in one dictionary of copies."""
     return lambda trainer: {k: torch.clone(v) for k, v in trainer.model.state_dict().items()}
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Pages have no plots: matplotlib takes most of their time, and none is looked at here."""
+    from equilibria.report import plots, sections, svg
+
+    def inline(panel, *, wide=False):
+        return svg.Drawing(panel.title, f"<svg>{panel.y}</svg>", [], wide)
+
+    for module in (plots, sections):
+        monkeypatch.setattr(module, "inline", inline)

@@ -47,7 +47,7 @@ def test_micro_batches_of_unequal_units_give_the_gradient_of_the_whole(make, lan
         "correction": {"name": "FixedPointCorrection"},
     }
     found, told = {}, {}
-    for accumulate in (1, 2, 3, 4):
+    for accumulate in (1, 3, 4):
         options = ("--accumulate", str(accumulate))
         trainer, _ = make(f"run{accumulate}", *options, tree=language)
         mask(trainer)
@@ -57,7 +57,7 @@ def test_micro_batches_of_unequal_units_give_the_gradient_of_the_whole(make, lan
         found[accumulate] = {k: v - before[k] for k, v in weights(trainer).items()}
         told[accumulate] = trainer.tally.summary(trainer.task)["loss"], trainer.tally.units
     size = max(float(change.abs().max()) for change in found[1].values())
-    for count in (2, 3, 4):
+    for count in (3, 4):
         assert told[1][1] == told[count][1] == 2 * (1 + 4 + 7 + 10)
         assert told[count][0] == pytest.approx(told[1][0], rel=1e-5)
         for name, change in found[count].items():
