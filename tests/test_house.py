@@ -53,11 +53,6 @@ def parent(name: str) -> str:
     return resolve(name.rpartition(".")[0])
 
 
-@functools.cache
-def syntax(module: str) -> ast.Module:
-    return ast.parse(MODULES[module].read_text())
-
-
 def nodes(tree: ast.AST, late: bool = False) -> Iterator[tuple[ast.AST, bool]]:
     """Every statement, and whether it runs later than its module is imported, or never."""
     late |= isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef) or is_for_types_alone(tree)
@@ -67,12 +62,18 @@ def nodes(tree: ast.AST, late: bool = False) -> Iterator[tuple[ast.AST, bool]]:
             yield from nodes(node, late)
 
 
-@functools.cache
 def imports(module: str) -> tuple[tuple[str, bool], ...]:
     """The modules that `module` imports, and whether this happens as it is itself imported."""
+    return read(module)[1]
+
+
+@functools.cache
+def read(module: str) -> tuple[str | None, tuple[tuple[str, bool], ...]]:
+    """What a module says of itself, and its `imports`; trees of all would fill the memory."""
+    tree = ast.parse(MODULES[module].read_text())
     package = module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
     found = []
-    for node, late in nodes(syntax(module)):
+    for node, late in nodes(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -84,7 +85,7 @@ def imports(module: str) -> tuple[tuple[str, bool], ...]:
         else:
             continue
         found += [(resolve(name), not late) for name in names]
-    return tuple(found)
+    return ast.get_docstring(tree), tuple(found)
 
 
 def is_for_types_alone(node: ast.AST) -> bool:
@@ -183,7 +184,7 @@ def test_the_core_imports_torch_and_its_dependencies_alone() -> None:
 
 
 def test_every_module_begins_with_what_it_is_about() -> None:
-    assert [module for module in MODULES if not ast.get_docstring(syntax(module))] == []
+    assert [module for module in MODULES if not read(module)[0]] == []
 
 
 def test_public_names_say_what_they_are() -> None:

@@ -41,7 +41,7 @@ def test_a_word_in_place_of_a_number_is_named(capsys):
     assert "--budget expects a number, got 'abc' (see" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["train", "--help"], ["recipes"]], ids=" ".join)
+@pytest.mark.parametrize("argv", [["--help"], ["evaluate", "--help"], ["recipes"]], ids=" ".join)
 def test_a_reader_that_has_seen_enough_is_no_error(argv):
     reader, writer = os.pipe()
     os.close(reader)

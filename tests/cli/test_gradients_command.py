@@ -1,5 +1,7 @@
 """`equilibria gradients`: the table, the files, and what it refuses."""
 
+import contextlib
+import io
 import json
 
 import pytest
@@ -20,16 +22,17 @@ def trained(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def few(monkeypatch):
-    """Fewer adjoints, for time."""
-    monkeypatch.setattr(comparison, "SETTINGS", ((1, 1.0), (3, 1.0)))
+@pytest.fixture(scope="module")
+def shown(trained):
+    """What the command prints, with fewer adjoints, for time; its files are in `trained`."""
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setattr(comparison, "SETTINGS", ((1, 1.0), (3, 1.0)))
+        assert main(["gradients", str(trained), "--samples", "16", "--repeats", "1"]) == 0
+    return printed.getvalue()
 
 
-@pytest.mark.usefixtures("few")
-def test_it_shows_a_table_and_writes_figures_and_a_line_for_the_recipe(trained, capsys):
-    assert main(["gradients", str(trained), "--samples", "16", "--repeats", "1"]) == 0
-    shown = capsys.readouterr().out
+def test_it_shows_a_table_and_writes_figures_and_a_line_for_the_recipe(trained, shown):
     assert "NeumannPhantom(3, 1)" in shown and "JacobianFree" in shown
     stored = json.loads((trained / "gradients.json").read_text())
     assert stored["samples"] == 16
@@ -39,9 +42,7 @@ def test_it_shows_a_table_and_writes_figures_and_a_line_for_the_recipe(trained, 
     assert (trained / "gradients.svg").read_text().lstrip().startswith("<?xml")
 
 
-@pytest.mark.usefixtures("few")
-def test_the_recommended_line_is_one_that_a_recipe_takes(trained):
-    assert main(["gradients", str(trained), "--samples", "16", "--repeats", "1", "--quiet"]) == 0
+def test_the_recommended_line_is_one_that_a_recipe_takes(trained, shown):
     yaml = pytest.importorskip("yaml")
     line = json.loads((trained / "gradients.json").read_text())["recipe_line"]
     adjoint = yaml.safe_load(line)["adjoint"]
@@ -63,9 +64,7 @@ def test_mistakes(trained, capsys, words, said):
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("few")
-def test_the_page_of_the_run_shows_them_until_it_is_trained_on(trained):
-    assert main(["gradients", str(trained), "--samples", "16", "--repeats", "1", "--quiet"]) == 0
+def test_the_page_of_the_run_shows_them_until_it_is_trained_on(trained, shown):
     words = ["report", str(trained), "--no-doctor", "--no-gallery", "--quiet"]
     assert main(words) == 0
     page = (trained / "report.html").read_text()

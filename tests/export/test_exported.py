@@ -66,7 +66,7 @@ def test_too_few_evaluations_are_not_hidden(tmp_path):
 
 @pytest.mark.parametrize("readout", ["last", "mean"])
 def test_a_program_of_torch_takes_the_lengths_of_sequences(readout):
-    model, task = recurrent(readout=readout), sequences(lengths=True)
+    model, task = recurrent(readout=readout), sequences(time=4, lengths=True)
     file = export(model, task, format="pt2", form="whole")
     assert judge(file, model, task).agrees()
     assert list(file.file.inputs) == ["x", "lengths"]
@@ -128,10 +128,10 @@ def test_tokens_are_streamed_too():
 
 
 def test_whole_sequences_are_written_out_where_there_is_no_loop():
-    model, task = recurrent(), sequences()
+    model, task = recurrent(), sequences(time=4)
     file = export(model, task, format="pt2")
     assert judge(file, model, task).agrees()
-    assert file.file.inputs["x"] == ("batch", "9", "3")
+    assert file.file.inputs["x"] == ("batch", "4", "3")
     both = recurrent(bidirectional=True)
     assert judge(export(both, task, format="pt2"), both, task).agrees()
     with pytest.raises(ExportError, match="begins at the end"):
@@ -143,9 +143,9 @@ def test_whole_sequences_are_written_out_where_there_is_no_loop():
 
 
 def test_steps_that_differ_in_time_are_no_stream():
-    model, task = recurrent(cell={"steps": 1, "times": 9}), sequences()
+    model, task = recurrent(cell={"steps": 1, "times": 4}), sequences(time=4)
     with torch.no_grad():
-        model.recurrent.cells[0].step_sizes.copy_(torch.linspace(0.1, 0.9, 9)[:, None])
+        model.recurrent.cells[0].step_sizes.copy_(torch.linspace(0.1, 0.9, 4)[:, None])
     with pytest.raises(ExportError, match="differ in time"):
         export(model, task, format="pt2", form="stream")
     assert judge(export(model, task, format="pt2"), model, task).agrees()
