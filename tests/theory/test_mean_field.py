@@ -122,26 +122,24 @@ def leaky(slope: float) -> Activation:
     )
 
 
-@pytest.mark.parametrize(("slope", "scale"), [(0.3, 0.6532006), (0.5, 0.6146585)])
-def test_leaky_relu_with_symmetric_weights(slope: float, scale: float) -> None:
+def test_leaky_relu_with_symmetric_weights() -> None:
     """V* is where c = V chi(c) and V E (dz/dxi)^2 = 1 together, both known for two slopes."""
-    a, b = 1.0, 1 / slope  # 1 / phi'
+    slope, a, b = 0.5, 1.0, 2.0  # the latter two are 1 / phi'
     low, high, double = 0.0, 1.0, 0.0
     for _ in range(60):
         c = (low + high) / 2
         single, double = (0.5 * ((a - c) ** -p + (b - c) ** -p) for p in (1, 2))
         low, high = (c, high) if single > c * double else (low, c)
     exact = double**-0.5
-    assert exact == pytest.approx(scale, rel=1e-6)
+    assert exact == pytest.approx(0.6146585, rel=1e-6)
     near = mean_field(leaky(slope), "goe", 0.999 * exact**2)
     assert near.coupling == pytest.approx(0.999 * exact**2 * near.response, rel=1e-7)
     assert 0.9 < near.gain < 1
     for V in (1.0002 * exact**2, 2.5):
         with pytest.raises(NoMeanFieldError, match="infinite"):
             mean_field(leaky(slope), "goe", V)
-    if slope == 0.5:
-        found = critical_scale(leaky(slope), "goe", tolerance=0.02)
-        assert found == pytest.approx(exact, rel=0.02)
+    found = critical_scale(leaky(slope), "goe", tolerance=0.02)
+    assert found == pytest.approx(exact, rel=0.02)
 
 
 def test_antisymmetric_weights_keep_the_variance_finite() -> None:

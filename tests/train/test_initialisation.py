@@ -94,13 +94,16 @@ def test_what_was_set_is_printed_and_recorded(tree, make):
     assert 0 < recorded["gain"]["deq.cell.linear.weight"] < 1
 
 
-def test_a_radius_that_cannot_be_had_is_said_before_there_is_a_run(tree, tmp_path, quiet):
+def test_a_radius_that_cannot_be_had_is_said_before_there_is_a_run(tree, tmp_path):
+    """And that it is searched for."""
+    out = io.StringIO()
     tree["model"]["bound"] = 0.3
     tree["initialisation"] = {"ensemble": "gaussian", "radius": 0.8}
     recipe = recipes.parse(tree)
     with pytest.raises(TrainingError, match=r"initialisation\.radius 0\.8: .*measured were"):
-        train(recipe, tmp_path / "run", console=quiet)
+        train(recipe, tmp_path / "run", console=Console(file=out, width=200))
     assert not (tmp_path / "run").exists()
+    assert "Searching for the scale" in out.getvalue() and "radius of 0.8" in out.getvalue()
 
 
 def test_resumed_is_uninterrupted_and_measures_nothing_again(
@@ -190,12 +193,3 @@ def test_two_processes_begin_as_one(tree, make, tmp_path):
     one = weight_of(make()[0])
     for rank in (0, 1):
         torch.testing.assert_close(torch.load(tmp_path / f"{rank}.pt"), one)
-
-
-def test_a_search_is_announced(tree, tmp_path):
-    out = io.StringIO()
-    tree |= {"initialisation": {"ensemble": "gaussian", "radius": 0.8}}
-    tree["model"]["bound"] = 0.3
-    with pytest.raises(TrainingError):
-        train(recipes.parse(tree), tmp_path / "run", console=Console(file=out, width=200))
-    assert "Searching for the scale" in out.getvalue() and "radius of 0.8" in out.getvalue()

@@ -271,7 +271,7 @@ COPYING = {
     "solver": {"name": "AlternatingAnderson", "rtol": 1e-2, "max_evals": 20},
     "optimiser": {"name": "Adam", "lr": 0.01},
     "correction": {"name": "FixedPointCorrection"},
-    "epochs": 6,
+    "epochs": 4,
     "batch_size": 10,
     "eval_batch_size": 8,
     "probes": 2,

@@ -103,13 +103,12 @@ def test_the_measurement_of_equilibria_memory_agrees():
     ("adjoint", "solver"),
     [
         (Implicit(), Broyden()),
-        (Implicit(), None),
         (Implicit(linear=Broyden(max_evals=12)), None),
         (JacobianFree(), Broyden()),
         (NeumannPhantom(), None),
         (Phantom(), Broyden()),
     ],
-    ids=["relay-Broyden", "relay-own", "broyden-own", "free-Broyden", "npg-own", "upg-Broyden"],
+    ids=["relay-Broyden", "broyden-own", "free-Broyden", "npg-own", "upg-Broyden"],
 )
 def test_every_adjoint_holds_what_it_holds(adjoint, solver):
     tree = MULTISCALE if solver is None else DENSE
