@@ -1,11 +1,14 @@
 """What the pages show a reader is run: every Python block, in order, page by page."""
 
+import gc
+import operator
 import re
 import runpy
 from pathlib import Path
 
 import pytest
 import torch
+import torch._dynamo  # which optimisers import
 
 import equilibria
 from equilibria.cli.main import COMMANDS
@@ -31,6 +34,7 @@ def test_python_on_the_pages(page: Path, tmp_path: Path) -> None:
             lines[first + offset] = line
     script = tmp_path / f"{page.stem}.py"
     script.write_text("\n".join(lines))
+    gc.freeze()  # memory that a page measures is collected first, not what is imported
     torch.manual_seed(0)
     runpy.run_path(str(script))
 
@@ -51,6 +55,8 @@ def test_the_commands_and_pages_that_the_readme_names_exist() -> None:
     readme = (ROOT / "README.md").read_text()
     named = set(re.findall(r"`equilibria (\w+)", readme))
     assert named and named <= {*COMMANDS}
+    for name in re.findall(r"`eq\.([\w.]+)`", readme):
+        assert operator.attrgetter(name)(equilibria), name
     pages = re.findall(r"\]\(([\w/.]+)\)", readme)
     assert pages and all((ROOT / page).is_file() for page in pages)
 

@@ -232,6 +232,7 @@ class Forked:
 
 def _begin(words, environment, output):
     os.environ.update(environment)
+    _processes.STEPS, _processes.WARM = 3, 1
     os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
     _processes.main(words[0], int(words[1]))
 

@@ -31,7 +31,7 @@ from equilibria.train import recipe as recipes
 SIZE = {"encoder": "small", "stages": [8, 8, 8], "features": 16, "levels": 1, "radius": 1}
 TASK = {"name": "optical_flow", "data": "layers", "size": [32, 40], "samples": 8, "test": 4}
 COMMON = {
-    "optimiser": {"name": "AdamW", "lr": 1e-3}, "epochs": 2, "epoch_steps": 1, "batch_size": 2,
+    "optimiser": {"name": "AdamW", "lr": 1e-3}, "epochs": 1, "epoch_steps": 1, "batch_size": 2,
     "eval_batch_size": 4, "probes": 2,
 }  # fmt: skip
 IMPLICIT = {
