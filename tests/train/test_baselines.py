@@ -28,7 +28,7 @@ def test_a_neural_ode_trains_without_anything_to_solve(tree, make, quiet):
     pytest.importorskip("torchdiffeq")
     del tree["solver"]
     model = {"name": "augmented-neural-ode", "filters": 2}
-    trainer, folder = make(tree=tree | {"model": model})
+    trainer, folder = make(tree=tree | {"model": model, "epoch_steps": 3})
     fit(trainer, folder, quiet)
     first, *_, last = folder.read_metrics()
     assert last["train"]["loss"] < first["train"]["loss"]

@@ -60,7 +60,7 @@ def task(root, **options):
 def test_batches_are_the_same_on_any_number_of_processes(made, lanes):
     config = {"crop": 0.3, "normalise": True, "lanes": lanes}
     whole = task(made, **config).feed(8, 0)
-    for step, count in itertools.product(range(2 * whole.steps), (2, 4)):
+    for step, count in itertools.product((0, whole.steps - 1, whole.steps + 2), (2, 4)):
         feed = task(made, **config).feed(8, 0)
         parts = [feed.batch(step, Part(k, count)) for k in range(count)]
         for name in ("inputs", "targets"):
