@@ -134,7 +134,7 @@ class Mixture(nn.Module):
         return torch.tanh(0.5 * out + x)
 
 
-@pytest.mark.parametrize(("normalise", "batches"), [(False, 12), (True, 3)])
+@pytest.mark.parametrize(("normalise", "batches"), [(False, 6), (True, 3)])
 def test_a_mixture_of_experts(normalise: bool, batches: int) -> None:
     """Values and gradients are those of the experts that are chosen at z*."""
     for seed in range(batches):

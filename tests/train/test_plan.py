@@ -75,7 +75,7 @@ def planned(recipe, rows):
 
 @pytest.mark.parametrize(
     ("rows", "options"),
-    [(16, ()), (4, ("--model.subsequence", "5", "--model.cutoffs", "[9]"))],
+    [(16, ()), (4, ("--model.subsequence", "7", "--model.cutoffs", "[9]"))],
 )
 def test_a_language_model_takes_what_is_measured(language, rows, options):
     recipe = limited(language, "--task.length", "12", "--model.inner", "64", *options)

@@ -141,10 +141,11 @@ def test_a_budget_that_no_solve_can_exceed_is_refused(tree) -> None:
         recipes.parse(tree, [*JR, *BUDGET, "5", "--regulariser.controller.evals", "30"])
 
 
-def test_the_log_tells_penalty_share_and_gamma(make, quiet) -> None:
+def test_log_and_terminal_tell_penalty_share_and_gamma(make) -> None:
     trainer, folder = make("run", *JR, "--regulariser.gamma", "0.5", *CORRECTION)
     drawn = [trainer.recipe.regulariser.drawn(step, 10, 0) for step in range(10)]
-    fit(trainer, folder, quiet)
+    console = Console(file=io.StringIO(), width=200, color_system=None)
+    fit(trainer, folder, console)
     for epoch, record in enumerate(folder.read_metrics()):
         mine = drawn[5 * epoch : 5 * epoch + 5]
         assert record["regulariser"]["applied"] == sum(mine) / 5
@@ -152,12 +153,6 @@ def test_the_log_tells_penalty_share_and_gamma(make, quiet) -> None:
         assert (record["regulariser"]["penalty"] or 0) > 0 or not any(mine)
         assert record["correction"]["loss"] > 0
     assert 0 < sum(drawn) < 10
-
-
-def test_the_terminal_tells_it_too(make) -> None:
-    trainer, folder = make("run", *JR, "--regulariser.gamma", "0.5")
-    console = Console(file=io.StringIO(), width=80, color_system=None)
-    fit(trainer, folder, console)
     record = folder.read_metrics()[-1]["regulariser"]
     said = f"penalty in {100 * record['applied']:.0f} % of steps: 0.5 x {record['penalty']:.3f}"
     assert said in console.file.getvalue()
