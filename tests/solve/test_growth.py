@@ -95,7 +95,7 @@ def test_the_relative_test_alone_would_take_them(monkeypatch) -> None:
 @pytest.mark.parametrize("per_sample", [False, True])
 def test_where_the_device_is_asked_every_few_evaluations(per_sample: bool, monkeypatch) -> None:
     """Beside samples that converge after more evaluations than are remembered one by one."""
-    solver = eq.Picard(rtol=1e-2, max_evals=700, patience=None)
+    solver = eq.Picard(rtol=1e-2, max_evals=400, patience=None)
     rate = torch.tensor([1.0, 0.5, 0.999, 0.98, 1.0], dtype=torch.float64)
     f = lambda z, r: r[:, None] * z + 1  # noqa: E731
     z0 = torch.zeros(5, 3, dtype=torch.float64)

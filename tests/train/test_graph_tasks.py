@@ -311,7 +311,9 @@ def test_memory_export_and_ensembles(tiny: None, tmp_path: Path, kind: str, caps
     assert all(point.bytes > 0 for point in points)
     assert main(["export", str(run), "--format", "pt2"]) == 1
     assert "numbers of nodes and edges differ" in capsys.readouterr().err
-    found = examine_start(loaded.recipe, loaded.data, ensembles=("goe",), scales=(0.3,), draws=1)
+    found = examine_start(
+        loaded.recipe, loaded.data, ensembles=("gaussian",), scales=(0.3,), draws=1
+    )
     assert (found.samples, found.entries) == (1, 8 * (60 if kind == "nodes" else 246))
 
 

@@ -60,7 +60,7 @@ def test_an_examination_leaves_all_random_generators(tree):
     recipe = recipes.parse({**tree, "initialisation": RADIUS})
     task = recipe.task.load()
     states = random.getstate(), numpy.random.get_state()[1].copy(), torch.get_rng_state()
-    found = examine_start(recipe, task, ensembles=["goe"], scales=[0.3], draws=1, samples=4)
+    found = examine_start(recipe, task, ensembles=["gaussian"], scales=[0.3], draws=1, samples=4)
     assert random.getstate() == states[0]
     assert (numpy.random.get_state()[1] == states[1]).all()
     assert torch.equal(torch.get_rng_state(), states[2])
