@@ -40,3 +40,11 @@ def shallow():
         patch.setattr(memory, "DEPTHS", (2, 4))
         patch.setattr(memory, "LONG", (2, 4))
         yield
+
+
+@pytest.fixture
+def unsaved(monkeypatch):
+    """Charts are drawn on axes, and not written out, which takes the most time of drawing."""
+    from equilibria.report import svg
+
+    monkeypatch.setattr(svg, "_saved", lambda figure: '<svg viewBox="0 0 1 1"></svg>')

@@ -159,6 +159,7 @@ def test_radii_of_survivors_are_left_out_of_the_table():
         assert [bad[i] for i in place] == ["–", "–"] and "≥ 50" in bad[head.index("converged")]
 
 
+@pytest.mark.usefixtures("unsaved")
 def test_a_radius_out_of_reach_and_all_else_there_is_to_say(place, tmp_path):
     """What trains otherwise than it was measured, and what is asked for in vain."""
     data = tmp_path / "data"
@@ -183,6 +184,7 @@ def test_a_radius_out_of_reach_and_all_else_there_is_to_say(place, tmp_path):
     assert "--initialisation.radius" not in command  # the recipe has none of its own
 
 
+@pytest.mark.usefixtures("unsaved")
 def test_a_recipe_with_a_radius_is_examined_as_it_would_be_trained(place):
     """Its radius is set on the whole first batch of training, not on what is solved for."""
     path = place / "radius.yaml"
@@ -197,6 +199,7 @@ def test_a_recipe_with_a_radius_is_examined_as_it_would_be_trained(place):
     assert command.count("--initialisation.scale") == 1
 
 
+@pytest.mark.usefixtures("unsaved")
 def test_an_examination_is_not_overwritten_unless_asked(place, capsys):
     recipe, out = place / "narrow.yaml", place / "kept"
     assert main(["initialise", str(recipe), "--out", str(out), *QUICKEST]) == 0
@@ -253,6 +256,7 @@ def test_mistakes_are_one_message_and_leave_nothing(words, message, place, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("unsaved")
 def test_ensembles_are_whole_in_a_terminal_of_80_columns(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("FORCE_COLOR", "1")

@@ -66,7 +66,7 @@ def test_the_version_is_told_wherever_it_is_asked_for(words, capsys):
     assert printed(capsys, *words) == f"equilibria {__version__}\n"
 
 
-@pytest.mark.usefixtures("shallow")
+@pytest.mark.usefixtures("shallow", "unsaved")
 def test_quiet_leaves_where_the_result_is(folder, capsys):
     run, recipe = str(folder / "run"), str(folder / "tiny.yaml")
     assert printed(capsys, "--quiet", "train", recipe, "--out", run) == f"{run}\n"

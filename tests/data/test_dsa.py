@@ -39,9 +39,14 @@ def files() -> dict[str, bytes]:
     }
 
 
+@pytest.fixture(scope="module")
+def archive(files: dict[str, bytes]) -> bytes:
+    return packed(files)
+
+
 def packed(files: dict[str, bytes]) -> bytes:
     content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         archive.writestr("data/", b"")
         for name, each in files.items():
             archive.writestr(f"data/{name}", each)
@@ -49,13 +54,11 @@ def packed(files: dict[str, bytes]) -> bytes:
 
 
 @pytest.fixture
-def server(
-    cache: Path, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[FileServer]:
+def server(cache: Path, archive: bytes, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
     """A server with a small archive, of two segments for each person and activity."""
     monkeypatch.setattr(dsa, "SEGMENTS", SEGMENTS)
     with serving() as server:
-        server.files["daily+and+sports+activities.zip"] = packed(files)
+        server.files["daily+and+sports+activities.zip"] = archive
         official, *more = dsa.DSA19.remotes
         official = replace(official, addresses=(server.url(""),))
         monkeypatch.setattr(dsa, "DSA19", replace(dsa.DSA19, remotes=(official, *more)))
@@ -132,14 +135,11 @@ def test_a_damaged_segment_is_named(
 
 
 @pytest.mark.parametrize("damage", ["cut off", "no archive", "overwritten"])
-def test_a_damaged_archive_is_named(
-    server: FileServer, files: dict[str, bytes], damage: str
-) -> None:
-    content = packed(files)
+def test_a_damaged_archive_is_named(server: FileServer, archive: bytes, damage: str) -> None:
     server.files["daily+and+sports+activities.zip"] = {
-        "cut off": content[:-500],
+        "cut off": archive[:-500],
         "no archive": b"<html>",
-        "overwritten": content[:200] + bytes(200) + content[400:],
+        "overwritten": archive[:200] + bytes(200) + archive[400:],
     }[damage]
     with pytest.raises(DataError, match=r"daily\+and\+sports\+activities\.zip is damaged"):
         data.load("dsa19")

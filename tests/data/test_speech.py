@@ -117,6 +117,11 @@ def files() -> dict[str, bytes]:
     return {**words, **listed(words), **noises(), "README.md": b"nobody asked for this one"}
 
 
+@pytest.fixture(scope="module")
+def archive(files: dict[str, bytes]) -> bytes:
+    return packed(files)
+
+
 def packed(files: dict[str, bytes]) -> bytes:
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w:gz", compresslevel=1) as archive:
@@ -140,12 +145,10 @@ def served(monkeypatch: pytest.MonkeyPatch, server: FileServer, content: bytes) 
 
 
 @pytest.fixture
-def server(
-    cache: Path, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[FileServer]:
+def server(cache: Path, archive: bytes, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
     """A server with a small archive in place of Speech Commands."""
     with serving() as server:
-        served(monkeypatch, server, packed(files))
+        served(monkeypatch, server, archive)
         yield server
 
 
@@ -293,9 +296,9 @@ def test_a_damaged_recording_is_named(
 
 
 def test_an_archive_that_is_cut_off_is_damaged(
-    server: FileServer, files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: FileServer, archive: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served(monkeypatch, server, packed(files)[:-1000])
+    served(monkeypatch, server, archive[:-1000])
     with pytest.raises(DataError, match=r"speech_commands_v0\.01\.tar\.gz is damaged"):
         data.load("google12", tmp_path)
 

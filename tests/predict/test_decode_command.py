@@ -121,12 +121,12 @@ def test_any_size_and_any_part(words, shape):
 def test_chunks_change_nothing(capsys):
     path = encoded()
     decode(path, "-o", "a.png", "--size", "45x60")
-    decode(path, "-o", "b.png", "--size", "45x60", "--chunk", "7")
+    decode(path, "-o", "b.png", "--size", "45x60", "--chunk", "50")
     difference = pixels("a.png").astype(int) - pixels("b.png")
     assert np.abs(difference).max() <= 1  # rounding, where a value lies between two levels
     said = capsys.readouterr().out
     assert re.search(r"2,700 points, 2,700 at a time: [\d.]+ MB, and 5 kB for the result", said)
-    assert re.search(r"2,700 points, 7 at a time: \d+ kB, and 5 kB for the result", said)
+    assert re.search(r"2,700 points, 50 at a time: \d+ kB, and 5 kB for the result", said)
 
 
 def test_derivatives_are_drawn_with_a_scale_that_is_said(capsys):
