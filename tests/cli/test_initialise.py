@@ -261,7 +261,7 @@ def test_ensembles_are_whole_in_a_terminal_of_80_columns(tmp_path, capsys, monke
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("FORCE_COLOR", "1")
     names = ["gaussian", "orthogonal", "antisymmetric"]
-    argv = ["digits", "--draws", "1", "--samples", "8", "--scales", ".5", "--ensembles", *names]
+    argv = ["digits", "--draws", "1", "--samples", "2", "--scales", ".5", "--ensembles", *names]
     assert main(["initialise", *argv, "--out", str(tmp_path / "found")]) == 0
     out = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", capsys.readouterr().out)
     table = out[out.index("ensemble") : out.index("Start from")]
