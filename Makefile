@@ -29,9 +29,12 @@ $(VENV)/%.stamp: pyproject.toml constraints.txt | $(BIN)/python
 
 # Continues an earlier run; one that cannot be continued is left alone, and the next name is taken.
 run: $(VENV)/cli.stamp  ## train a deep equilibrium network on real images, draw its report
-	@for run in runs/digits runs/digits-2 runs/digits-3; do \
-		$(BIN)/equilibria train digits --out $$run --auto-resume; \
-		status=$$?; [ $$status -eq 1 ] || break; \
+	@run=runs/digits; count=1; \
+	while :; do \
+		test -e $$run; new=$$?; \
+		$(BIN)/equilibria train digits --out $$run --auto-resume; status=$$?; \
+		if [ $$status -ne 1 ] || [ $$new -ne 0 ]; then break; fi; \
+		count=$$((count + 1)); run=runs/digits-$$count; \
 	done; \
 	[ $$status -eq 0 ] || exit $$status; \
 	$(BIN)/equilibria memory $$run && \

@@ -6,8 +6,9 @@
     python tests/commands.py every        # each by itself, then all at once: over an hour
 
 Each clone starts without .venv, with an empty cache and without data. In it `make run`,
-`make test`, `make run`, `make test` must succeed and leave `git status` clean. Prints the minutes
-of each command; exits with 1 and the end of the output if one fails.
+`make test`, `make run`, `make test` must succeed and leave `git status` clean. The clones have what
+is committed. Prints the minutes of each command; exits with 1 and the end of the output if one
+fails.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 COMMANDS = ("run", "test", "run", "test")
 CONDITIONS = {
     "plain": "nothing else",
-    "dirty": "runs/ holds a run that cannot be continued, an interrupted one and other files",
+    "dirty": "runs/ holds two runs that cannot be continued and other files; a branch was left",
     "path": "the clone's path has a space and a letter that is not ASCII",
     "home": "the home can neither be written nor made",
     "umask": "umask 077",
@@ -33,10 +34,12 @@ CONDITIONS = {
 def litter(clone: Path) -> None:
     """Leave in runs/ what earlier versions and other programs might."""
     runs = clone / "runs"
+    (clone / "tests" / "of-another-branch" / "__pycache__").mkdir(parents=True)
     for name, text in {
         "digits/recipe.yaml": "model: {name: gone}\n",
         "digits/checkpoints/1.safetensors": "",
         "digits/metrics.jsonl": '{"step": 1',
+        "digits-2/recipe.yaml": "",
         "sequences/recipe.yaml": "description: \x00",
         "options/report.html": "<html>",
         "notes.txt": "mine",
@@ -94,6 +97,8 @@ def main(words: list[str]) -> None:
     names = [*CONDITIONS, "everything"] if words == ["every"] else words
     if unknown := {*names} - {*CONDITIONS, "everything"}:
         sys.exit(f"no condition is called {', '.join(sorted(unknown))}: {', '.join(CONDITIONS)}")
+    if subprocess.run(["git", "diff", "--quiet", "HEAD"], cwd=ROOT).returncode:
+        sys.exit("the clones would have what is committed only: commit your changes first")
     rows = []
     for name in names:
         with tempfile.TemporaryDirectory() as folder:

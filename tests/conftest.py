@@ -15,6 +15,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -34,16 +35,30 @@ if "HYPOTHESIS_STORAGE_DIRECTORY" not in os.environ:
     os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = NOTES.name
 
 
-def readable_files() -> list[str] | None:
-    """The files of the checkout that git does not ignore, and their folders; None without git."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+def ask_git(*words: str, given: str = "") -> list[str]:
+    """The paths that a command of git prints; git ends with 1 where it finds none."""
+    command = ["git", *words]
+    run = subprocess.run(command, cwd=ROOT, input=os.fsencode(given), capture_output=True)
+    if run.returncode > 1:
+        raise OSError(f"{' '.join(command)}: {os.fsdecode(run.stderr)}")
+    return [os.fsdecode(name) for name in run.stdout.split(b"\0") if name]
+
+
+def tracked_and_ignored() -> tuple[list[str] | None, list[str] | None]:
+    """The files of the checkout that git does not ignore, and the folders that it does.
+
+    None for each where the checkout is not the top of a repository: an unpacked archive.
+    """
     try:
-        run = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    files = [Path(os.fsdecode(name)) for name in run.stdout.split(b"\0") if name]
+        if not (ROOT / ".git").exists():
+            return None, None
+        files = [*map(Path, ask_git("ls-files", "-z", "-co", "--exclude-standard"))]
+        others = ask_git("ls-files", "-z", "-oi", "--exclude-standard", "--directory")
+        ignored = ask_git("check-ignore", "-z", "--stdin", given="\0".join(others))
+    except OSError:
+        return None, None
     folders = {str(folder) for file in files for folder in file.parents}
-    return sorted({*map(str, files), *folders})
+    return sorted({*map(str, files), *folders}), [name for name in ignored if name.endswith("/")]
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -51,12 +66,17 @@ def _guarded_folder(tmp_path_factory):
     """A folder and a home for these tests, and a guard around the checkout and the user's home."""
     folder = tmp_path_factory.mktemp("guarded")
     real_home = os.path.realpath(Path.home())
-    temporary = [tempfile.gettempdir(), str(tmp_path_factory.getbasetemp())]
+    base = tmp_path_factory.getbasetemp()
+    own = [base.parent if "PYTEST_XDIST_WORKER" in os.environ else base, tempfile.gettempdir()]
+    own = [*map(str, own), sys.prefix, sys.base_prefix]
+    readable, ignored = tracked_and_ignored()
     settings = {
         "checkout": str(ROOT),
         "home": real_home if real_home != "/" and Path(real_home).is_dir() else None,
-        "allowed": sorted({*temporary, *map(os.path.realpath, temporary)}),
-        "readable": readable_files(),
+        "allowed": sorted({*own, *map(os.path.realpath, own)}),
+        "readable": readable,
+        "unlisted": ignored,
+        "offences": str(folder / "offences.txt"),
     }
     (folder / "guard.json").write_text(json.dumps(settings))
     with pytest.MonkeyPatch.context() as patch:
@@ -76,6 +96,16 @@ def _guarded_folder(tmp_path_factory):
         hook.active = False
 
 
+def take_offences(folder: Path) -> str:
+    """What this process and its children were refused since it was last asked."""
+    try:
+        text = (folder / "offences.txt").read_text("utf-8")
+    except FileNotFoundError:
+        return ""
+    (folder / "offences.txt").unlink()
+    return text
+
+
 @pytest.fixture(autouse=True)
 def _own_folder(_guarded_folder):
     """An empty working directory for each test; it fails if it tried what the guard refuses."""
@@ -86,9 +116,7 @@ def _own_folder(_guarded_folder):
     os.chdir(before)
     if not any(folder.iterdir()):
         folder.rmdir()
-    offences = guard.offences[:]
-    guard.offences.clear()
-    assert not offences
+    assert not take_offences(_guarded_folder)
 
 
 @functools.cache
@@ -111,13 +139,14 @@ def inductor_problem() -> str | None:
     return None
 
 
-def pytest_configure() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
     gc.disable()  # collecting makes a million objects that stay
-
-
-def pytest_collection_finish() -> None:
-    gc.freeze()  # and that no later search for garbage need visit
-    gc.enable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()  # and that no later search for garbage need visit
+        gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -142,7 +171,7 @@ def built_once(tmp_path_factory):
         folder = root / "built-once" / name
         folder.parent.mkdir(exist_ok=True)
         with FileLock(f"{folder}.lock"):
-            if not (done := folder.with_suffix(".done")).exists():
+            if not (done := Path(f"{folder}.done")).exists():
                 shutil.rmtree(folder, ignore_errors=True)  # of a process that failed
                 folder.mkdir()
                 fill(folder)

@@ -5,11 +5,12 @@
     python tests/mutants.py run MAP MUTANTS RESULTS       # killed, survived or timed out
     python tests/mutants.py compare BEFORE AFTER          # what was killed before and is not now
 
-Run the first three in a checkout whose tests pass. A mutant names its file, the text of its line
-and the replacement, so that a draw from one commit can be run at a later one; one whose line has
-gone since is reported as such. The tests of a mutant are those that run its line, and all tests of
-a file in which a shared fixture runs it. Several minutes for each step; `run` continues where it
-was interrupted.
+Run the first three in a checkout whose tests pass; mutants are made in clones of its commit. A
+mutant names its file, the text of its line and the replacement, so that a draw from one commit can
+be run at a later one; one whose line has gone since is reported as such. The tests of a mutant are
+those that run its line, and all tests of a file in which a shared fixture runs it; where only child
+processes run it, those that run any line of its file. Several minutes for each step; `run`
+continues where it was interrupted.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ import itertools
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -105,8 +105,9 @@ class Coverage:
     def tests(self, file: str, lines: list[int]) -> list[str]:
         """The tests that run one of these lines, the quickest first."""
         found: set[str] = set()
-        for line in lines:
-            for number in self.lines.get(file, {}).get(str(line), ()):
+        of_file = self.lines.get(file, {})
+        for numbers in [of_file[str(n)] for n in lines if str(n) in of_file] or of_file.values():
+            for number in numbers:
                 test, _, phase = self.contexts[number].rpartition("|")
                 found |= {test} if phase == "run" else self.of_file[test.partition("::")[0]]
         return sorted(found, key=lambda test: (self.seconds.get(test, 1.0), test))
@@ -232,6 +233,7 @@ def passes(folder: Path, tests: list[str], seconds: float) -> str:
     names = folder / "tests.txt"
     names.write_text("\n".join(tests))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(folder / "src")}
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"  # of a mutant of the same second and size
     environment.pop("EQUILIBRIA_DATA", None)
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"@{names}"]
     process = subprocess.Popen(
@@ -248,9 +250,7 @@ def passes(folder: Path, tests: list[str], seconds: float) -> str:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         return "timed out"
-    return {0: "survived", 1: "killed", 2: "killed", 4: "no tests", 5: "no tests"}.get(
-        code, "killed"
-    )
+    return {0: "survived", 5: "no tests"}.get(code, "killed")
 
 
 def judge(mutant: dict, coverage: Coverage, folder: Path) -> dict:
@@ -285,12 +285,7 @@ def run(coverage: Coverage, mutants: list[dict], target: Path, workers: int) -> 
     def work(_: int) -> None:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name) / "checkout"
-            command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-            listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-            for file in filter(None, listed.stdout.split("\0")):
-                (folder / file).parent.mkdir(parents=True, exist_ok=True)
-                if (ROOT / file).is_file():
-                    shutil.copyfile(ROOT / file, folder / file)
+            subprocess.run(["git", "clone", "--quiet", ROOT, folder], check=True)
             for mutant in waiting:
                 row = judge(mutant, coverage, folder)
                 with target.open("a") as file:

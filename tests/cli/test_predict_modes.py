@@ -162,10 +162,10 @@ def test_pictures_that_are_lost_are_drawn_again(trained, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
-    [("memory", "--images", "1000"), ("random", "--kills", "10"), ("events",), ("full",)],
+    [("memory", "--images", "300"), ("random", "--kills", "6"), ("events",), ("full",)],
     ids=lambda words: words[0],
 )
-def test_a_thousand_images_and_kills(words):
+def test_many_images_and_kills(words):
     program = Path(__file__).with_name("predicting.py")
     done = subprocess.run([sys.executable, program, *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -4,7 +4,9 @@ checkout ignores, gets an error.
 Python imports this file by itself, for its name, in every process that a test starts:
 `tests/conftest.py` puts its folder on PYTHONPATH, and EQUILIBRIA_GUARD names a JSON file that says
 what is guarded: the checkout, the home (null if there is none), folders below them that may be used
-all the same, and which files of the checkout may be read (null: all).
+all the same, which files of the checkout may be read and which folders not listed (null: all may),
+and where offences are noted, so that a test whose code catches the error fails all the same. The
+guard sees what Python opens; what a C library or another program writes, `tests/commands.py` finds.
 """
 
 import json
@@ -12,6 +14,7 @@ import os
 import sys
 
 WRITES = {
+    "shutil.rmtree": (0,),
     "os.mkdir": (0,),
     "os.remove": (0,),
     "os.rmdir": (0,),
@@ -24,18 +27,15 @@ WRITES = {
 }
 READS = {"os.listdir": (0,), "os.scandir": (0,)}
 CREATING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-CACHES = ("__pycache__", ".git", ".venv", ".pytest_cache", ".mypy_cache")
-
-offences: list[
-    str
-] = []  # what this process tried; a test that catches the error fails all the same
+CACHES = ("__pycache__", ".git", ".pytest_cache", ".mypy_cache")
 
 
 class Guard:
     """An audit hook: raises PermissionError at a write or a read that the tests must not do."""
 
-    def __init__(self, checkout, home, allowed, readable):
-        self.checkout, self.home = checkout, home
+    def __init__(self, checkout, home, allowed, readable, unlisted, offences):
+        self.checkout, self.home, self.offences = checkout, home, offences
+        self.unlisted = tuple(unlisted or ())
         self.allowed = tuple(allowed)
         self.readable = None if readable is None else frozenset(readable)
         self.active = True  # an audit hook cannot be taken away
@@ -51,7 +51,7 @@ class Guard:
             for place in WRITES[event]:
                 self.write(arguments[place])
         elif event in READS and isinstance(arguments[0], str | bytes | os.PathLike):
-            self.read(arguments[0])
+            self.list(arguments[0])
 
     def inside(self, path, root):
         """The path below `root`, unless it is elsewhere or may be used: "" for `root` itself."""
@@ -61,7 +61,8 @@ class Guard:
         if full != root and not full.startswith(root + os.sep):
             return None
         for folder in self.allowed:
-            if folder.startswith(root + os.sep) and (full + os.sep).startswith(folder + os.sep):
+            below = (folder + os.sep).startswith(root + os.sep)
+            if below and (full + os.sep).startswith(folder + os.sep):
                 return None
         below = full[len(root) + 1 :]
         return None if any(part in CACHES for part in below.split(os.sep)) else below
@@ -76,8 +77,14 @@ class Guard:
         if below and self.readable is not None and below not in self.readable:
             self.refuse(f"a test would read {os.fsdecode(path)}, which is not tracked")
 
+    def list(self, path):
+        below = self.inside(path, self.checkout)
+        if below and (below + os.sep).startswith(self.unlisted):
+            self.refuse(f"a test would read {os.fsdecode(path)}, which is not tracked")
+
     def refuse(self, offence):
-        offences.append(offence)
+        with open(self.offences, "a", encoding="utf-8") as file:
+            file.write(f"{offence}\n")
         raise PermissionError(f"{offence}: use tmp_path")
 
 

@@ -13,6 +13,7 @@ writes FOLDER/NAME.whl and FOLDER/package; then, with the same interpreter and l
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -33,6 +34,7 @@ def build(commit: str, folder: Path) -> Path:
         subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL)
     wheel = max(folder.glob("*.whl"), key=lambda path: path.stat().st_mtime)
     package = folder / "package"
+    shutil.rmtree(package, ignore_errors=True)  # of another commit
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(package)
     print(f"{wheel}: {wheel.stat().st_size / 1e6:.2f} MB; imported from {package}")

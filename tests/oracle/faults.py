@@ -91,6 +91,14 @@ def drop_last(tensor: Tensor) -> Tensor:
     return torch.cat([tensor[:-1], tensor[-1:] * 0])
 
 
+def drop_unconverged(sol: SimpleNamespace) -> None:
+    def change(tensor: Tensor) -> Tensor:
+        good = (sol.status == 0).reshape(-1, *[1] * (tensor.dim() - 1))
+        return torch.where(good, tensor, 0 * tensor)
+
+    on_value(change)(sol)
+
+
 def lose_first_gradient(x: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
     factor = torch.ones(len(x), 1)
     factor[0] = 0
@@ -129,6 +137,9 @@ FAULTS = (
           after=on_value(swap)),
     Fault("the last sample is returned at its start", lambda g: g.batch > 2 and g.mode == "second",
           after=on_value(drop_last)),
+    Fault("samples that do not converge are returned at their start",
+          lambda g: g.mode in ("float64", "float32") and g.problem in ("drift", "rotation"),
+          after=drop_unconverged),
     Fault("a row of per_row is lost", mode("per_row", 2), after=on_value(drop_last)),
     Fault("groups take each other's status", mode("coupled", 3),
           after=lambda sol: setattr(sol, "status", sol.status * 0 + 1)),

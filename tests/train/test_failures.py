@@ -59,8 +59,7 @@ def work(rank, port, place, tree, options, what):
 @pytest.mark.parametrize(
     ("what", "parallel"),
     [
-        *(("fails-0", "ddp"), ("fails-0", "fsdp"), ("nan-1", "ddp"), ("nan-1", "fsdp")),
-        *(("disk-0", "ddp"), ("disk-0", "fsdp")),
+        *(("fails-0", "ddp"), ("fails-1", "fsdp"), ("nan-1", "fsdp"), ("disk-0", "ddp")),
     ],
 )
 def test_all_end_with_the_same_message_and_the_run_resumes(tree, tmp_path, what, parallel):

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from jsonargparse import ArgumentError, ArgumentParser
+from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
 _Class = TypeVar("_Class")
 Choices = Mapping[str, type]
@@ -93,7 +93,7 @@ def _checked(values: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, A
     found: dict[str, Any] = {}
     unread: dict[str, Any] = {}
     for key, value in values.items():
-        if (leaf := (hints[key], repr(value))) in _READ:
+        if (leaf := (str(hints[key]), repr(value))) in _READ:
             found[key] = _READ[leaf]
         elif not _plain(value, hints[key]):
             unread[key] = value
@@ -109,14 +109,18 @@ def _checked(values: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, A
     except ArgumentError as error:
         raise ConfigError(_explain(parser, unread, hints) or str(error)) from None
     for key, value in unread.items():
-        found[key] = checked[key]
-        if isinstance(found[key], str | int | float | tuple | None):  # of no list that may change
-            _READ[hints[key], repr(value)] = found[key]
+        leaf = checked[key]
+        found[key] = leaf.as_dict() if isinstance(leaf, Namespace) else leaf
+        if isinstance(leaf, str | int | float | tuple | None):  # of no list that may change
+            _READ[str(hints[key]), repr(value)] = leaf
     return found
 
 
-_READ: dict[tuple[Any, str], Any] = {}
-"""What jsonargparse has made of leaves, by their types and what they are."""
+_READ: dict[tuple[str, str], Any] = {}
+"""What jsonargparse has made of leaves, by their types and what they are.
+
+It tries the members of a union in their order, which types ignore when they are compared.
+"""
 
 
 def _plain(value: Any, hint: Any) -> bool:
@@ -125,7 +129,10 @@ def _plain(value: Any, hint: Any) -> bool:
     members = typing.get_args(hint) if union else (hint,)
     if isinstance(value, str):
         return value != "null" and hint in (str, str | None)
-    return type(value) in members and type(value) in (bool, int, float, type(None))
+    kinds = {*members} - {type(None)}
+    if value is None:
+        return type(None) in members
+    return len(kinds) == 1 and type(value) in kinds & {bool, int, float}
 
 
 def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
