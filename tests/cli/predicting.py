@@ -229,8 +229,8 @@ def kill_randomly(place: Path, kills: int, seed: int, count: int = 60) -> list[s
     return wrong
 
 
-def at_every_event(place: Path, full: bool) -> list[str]:
-    """Kill predictions of three images before each of their file events, or fill the disk there."""
+def at_events(place: Path, full: bool, every: int) -> list[str]:
+    """Kill predictions of three images before every n-th of their file events, or fill the disk."""
     wrong, events = list[str](), 0
     images, log = place / "images", place / "log"
     all_modes.write(images, 2, SMALL)
@@ -245,7 +245,7 @@ def at_every_event(place: Path, full: bool) -> list[str]:
         whole = place / f"whole-{kind}"
         if problem := finish(words_of(run, images, whole), log):
             return [f"{kind}: {problem}"]
-        for number in range(1, 1000):
+        for number in range(1, 1000, every):
             out = place / f"{kind}-{number}"
             words = words_of(run, images, out)
 
@@ -262,8 +262,8 @@ def at_every_event(place: Path, full: bool) -> list[str]:
                 wrong.append(f"{kind}, event {number}: {problem}")
             shutil.rmtree(out)
             events += 1
-    what = "the disk full from each" if full else "a kill before each"
-    print(f"{what} of {events} file events: {len(wrong)} went wrong")
+    what = "the disk full from" if full else "a kill before"
+    print(f"{what} {events} file events: {len(wrong)} went wrong")
     return wrong
 
 
@@ -273,6 +273,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("what", choices=("memory", "random", "events", "full"))
     parser.add_argument("--images", type=int, default=1000)
     parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--every", type=int, default=1, help="n: before every n-th file event")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as name:
@@ -281,8 +282,8 @@ def main(argv: list[str] | None = None) -> int:
         trials: dict[str, Callable[[], list[str]]] = {
             "memory": lambda: measure(place, given.images),
             "random": lambda: kill_randomly(place, given.kills, given.seed),
-            "events": lambda: at_every_event(place, full=False),
-            "full": lambda: at_every_event(place, full=True),
+            "events": lambda: at_events(place, False, given.every),
+            "full": lambda: at_events(place, True, given.every),
         }
         wrong = trials[given.what]()
     print(*wrong, sep="\n")

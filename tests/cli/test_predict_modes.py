@@ -162,7 +162,12 @@ def test_pictures_that_are_lost_are_drawn_again(trained, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
-    [("memory", "--images", "300"), ("random", "--kills", "6"), ("events",), ("full",)],
+    [
+        ("memory", "--images", "300"),
+        ("random", "--kills", "6"),
+        ("events", "--every", "3"),
+        ("full", "--every", "3"),
+    ],
     ids=lambda words: words[0],
 )
 def test_many_images_and_kills(words):

@@ -1,16 +1,16 @@
 """Small runs of every task: train them with one version of the library, read them with another.
 
-    PYTHONPATH=FOLDER/package python tests/oracle/runs.py train FOLDER/old
+    PYTHONPATH=FOLDER/package python tests/oracle/runs.py train FOLDER/old --old
     PYTHONPATH=src            python tests/oracle/runs.py train FOLDER/new
     PYTHONPATH=src            python tests/oracle/runs.py read FOLDER/old FOLDER/read
     python tests/oracle/runs.py compare FOLDER/old FOLDER/new
     python tests/oracle/runs.py compare FOLDER/old FOLDER/read
 
-`train` makes three runs of each task, of 20 steps. Their recipes name solver, adjoint and all
-tolerances, so that new defaults change nothing, and `RENAMED` lists what is called otherwise in
-another version. `read` evaluates copies of runs. `compare` lists differences in the losses of the
-steps, the evaluations of f and the figures of the evaluation; both folders must come from one
-machine.
+`train` makes three runs of each task, of 20 steps in 5 epochs. Their recipes name solver, adjoint
+and all tolerances, so that new defaults change nothing; `RENAMED` lists what was renamed since,
+which `--old` leaves as it was. `read` evaluates copies of runs. `compare` lists differences in the
+losses and evaluations of each epoch and in the figures of the evaluation; both folders must come
+from one machine.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ import numpy as np
 import yaml
 from PIL import Image
 
-STEPS = 20
-RENAMED: dict[str, tuple[str, ...]] = {}
-"""Words of the recipes below, and what they are called in other versions, the newest first."""
+EPOCHS, STEPS = 5, 4
+RENAMED: dict[str, str] = {}
+"""Words of the recipes below, and what they are called since `before-core`."""
 
 LIMITS = {"rtol": 1e-3, "atol": 0.0, "max_evals": 25, "patience": 20}
 LINEAR = {"name": "GMRES", "restart": 20, "rtol": 1e-3, "atol": 0.0, "max_evals": 25}
@@ -112,8 +112,8 @@ COMMON = {
     "optimiser": {"name": "Adam", "lr": 3e-3},
     "schedule": {"name": "Constant"},
     "pretrain": None,
-    "epochs": STEPS,
-    "epoch_steps": 1,
+    "epochs": EPOCHS,
+    "epoch_steps": STEPS,
     "batch_size": 16,
     "eval_batch_size": 64,
     "probes": 2,
@@ -161,10 +161,10 @@ def fill(tree: Any, words: dict[str, str]) -> Any:
     return words.get(tree, tree) if isinstance(tree, str) else tree
 
 
-def train(folder: Path) -> None:
+def train(folder: Path, old: bool) -> None:
     """Train three runs of each task."""
     folder.mkdir(parents=True)
-    words = write_data(folder / "data")
+    words = write_data(folder / "data") | ({} if old else RENAMED)
     for task, own in TASKS.items():
         for seed, (solve, parts) in enumerate(SOLVES.items()):
             if own["model"]["name"] == "recurrent":  # its cell has the solver
@@ -238,9 +238,10 @@ def main() -> int:
         each = commands.add_parser(name)
         for place in places:
             each.add_argument(place, type=lambda word: Path(word).absolute())
+    commands.choices["train"].add_argument("--old", action="store_true", help="by the old names")
     given = parser.parse_args()
     if given.command == "train":
-        train(given.folder)
+        train(given.folder, given.old)
     elif given.command == "read":
         read(given.old, given.new)
     else:

@@ -264,7 +264,7 @@ def torchs_spectral_norm(module: nn.Module) -> nn.Module:
     ],
     ids=["plain", "weight_norm", "spectral_norm", "torch's"],
 )
-@pytest.mark.parametrize("rounds", [2, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [2, pytest.param(30, marks=pytest.mark.slow)])
 def test_eight_threads_on_one_layer(normalise: Any, rounds: int) -> None:
     """With and without gradients, the weights changed between calls: as from one thread."""
     layer, reference = normalised_layer(normalise), normalised_layer(normalise)

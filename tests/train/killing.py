@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import itertools
 import json
 import os
 import random
@@ -203,8 +204,8 @@ def at_event(path: Path, number: int, act: Callable[[], None], *, repeat: bool =
     sys.addaudithook(hook)
 
 
-def at_every_event(place: Path, full: bool) -> list[str]:
-    """Kill a short run before each of its file events, or fill the disk there.
+def at_events(place: Path, full: bool, every: int) -> list[str]:
+    """Kill a short run before every n-th of its file events, or fill the disk there.
 
     Returns:
         What went wrong.
@@ -212,7 +213,7 @@ def at_every_event(place: Path, full: bool) -> list[str]:
     recipe = recipes.load("digits", [*DIGITS, "--epochs", "2", "--epoch_steps", "3"])
     recipe = recipes.parse(recipes.dump(recipe), ["--checkpoint.every", "2"])
     preload(recipe)
-    log, wrong, number = place / "log", [], 0
+    log, wrong, events = place / "log", [], 0
     if problem := finish(recipe, place / "whole", log):
         return [problem]
     whole = result(place / "whole")
@@ -222,8 +223,7 @@ def at_every_event(place: Path, full: bool) -> list[str]:
             os.kill(os.getpid(), signal.SIGKILL)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    while True:
-        number += 1
+    for number in itertools.count(1, every):
         path = place / f"event-{number}"
 
         def work() -> None:
@@ -233,6 +233,7 @@ def at_every_event(place: Path, full: bool) -> list[str]:
         status = ended(child(work, log))
         if status == 0:
             break
+        events += 1
         expected = 4 if full else -signal.SIGKILL
         said = log.read_text() if status > 0 else ""
         if status != expected or (full and "No space left" not in said):
@@ -241,8 +242,8 @@ def at_every_event(place: Path, full: bool) -> list[str]:
         if problem:
             wrong.append(f"event {number}: {problem}")
         shutil.rmtree(path)
-    what = "the disk full from each" if full else "a kill before each"
-    print(f"{what} of {number - 1} file events: {len(wrong)} went wrong")
+    what = "the disk full from" if full else "a kill before"
+    print(f"{what} {events} file events: {len(wrong)} went wrong")
     return wrong
 
 
@@ -417,6 +418,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--flips", type=int, default=200)
     parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--every", type=int, default=1, help="n: before every n-th file event")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as name:
@@ -424,8 +426,8 @@ def main(argv: list[str] | None = None) -> int:
         os.environ["XDG_CACHE_HOME"] = str(place / "cache")
         wrong = {
             "random": lambda: kill_randomly(place, given.kills, given.seed),
-            "events": lambda: at_every_event(place, full=False),
-            "full": lambda: at_every_event(place, full=True),
+            "events": lambda: at_events(place, False, given.every),
+            "full": lambda: at_events(place, True, given.every),
             "flips": lambda: flip_bits(place, given.flips, given.seed),
             "pairs": lambda: resume_in_pairs(place, given.pairs),
             "shares": lambda: kill_shares(place, given.kills, given.seed),

@@ -12,9 +12,9 @@ from several import ended
 @pytest.mark.parametrize(
     "words",
     [
-        ("random", "--kills", "12"),
-        ("events",),
-        ("full",),
+        ("random", "--kills", "8"),
+        ("events", "--every", "3"),
+        ("full", "--every", "3"),
         ("flips", "--flips", "40"),
         ("pairs", "--pairs", "1"),
         ("shares", "--kills", "4"),

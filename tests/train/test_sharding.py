@@ -44,9 +44,9 @@ MDEQ = (
 )
 
 
-FEW = {"mdeq": 1, "shallow": 3, "bf16": 1, "neural": 4}
+FEW = {"mdeq": 1, "shallow": 3, "bf16": 1, "neural": 4, "Shine-pieces": 1}
 """Steps of MDEQ, the first two of "shallow" without a solve: five evaluations leave it far from a
-solution, so that later steps amplify the rounding of earlier ones."""
+solution, so that later steps amplify the rounding of earlier ones; so does Broyden's method."""
 
 
 def adjoints(place):

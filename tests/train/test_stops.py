@@ -67,8 +67,8 @@ def launch(what, words, restarts):
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
         max_restarts=restarts,
-        # Torchrun must not end the survivor of a death before it has said what happened.
-        monitor_interval=5.0 if what.startswith("dies") else 0.1,
+        # Torchrun must not end the other process before it has said what happened.
+        monitor_interval=5.0 if what.startswith(("dies", "fails")) else 0.1,
         start_method="fork",
     )
     elastic_launch(config, program)(what, words)
