@@ -34,7 +34,6 @@ FLOORS = {
     "solve": 1,
     "data": 1,
     "report": 1,
-    "deprecated": 0,
     "draws": 0,
     "metric": 0,
     "precision": 0,

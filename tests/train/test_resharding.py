@@ -8,7 +8,6 @@ import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -226,32 +225,11 @@ def test_nothing_carried_is_dealt_as_nothing():
     assert deal(states, Part(0, 1), 4, seed=0, step=0)[0]["carry"] is None
 
 
-def test_former_keys_of_a_recipe_are_taken_with_a_warning():
-    with pytest.deprecated_call(match="use checkpoint.every and checkpoint.keep"):
-        recipe = recipes.parse({**DIGITS, "save_every": 3}, ["--keep", "4"])
-    assert (recipe.checkpoint.every, recipe.checkpoint.keep) == (3, 4)
-    assert not recipe.checkpoint.async_
-    with pytest.raises(ConfigError, match=r"checkpoint\.every is given twice"):
-        recipes.parse({**DIGITS, "save_every": 3, "checkpoint": {"every": 3}})
-    with pytest.raises(ConfigError, match=r"checkpoint\.keep is given twice"):
-        recipes.parse(DIGITS, ["--keep", "4", "--checkpoint.keep=5"])
+def test_keys_of_checkpointing():
     dumped = recipes.dump(recipes.parse(DIGITS, ["--checkpoint.async", "true"]))
     assert dumped["checkpoint"]["async"] is True and recipes.parse(dumped).checkpoint.async_
     with pytest.raises(ConfigError, match="checkpoint: keep must be at least 1"):
         recipes.parse(DIGITS, ["--checkpoint.keep", "0"])
-
-
-def test_former_keywords_of_a_recipe_are_taken_with_a_warning():
-    known = recipes.parse(DIGITS)
-    with pytest.deprecated_call(match="use checkpoint.every and checkpoint.keep") as warned:
-        recipe = recipes.Recipe(task=known.task, model=known.model, save_every=3, keep=4)
-    assert warned[0].filename == __file__
-    assert (recipe.checkpoint.every, recipe.checkpoint.keep) == (3, 4)
-    with pytest.deprecated_call():
-        recipe = replace(recipe, keep=5)
-    assert (recipe.checkpoint.every, recipe.checkpoint.keep) == (3, 5)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'kept'"):
-        recipes.Recipe(task=known.task, model=known.model, kept=4)
 
 
 def test_checkpoints_in_the_background_are_the_same(make, quiet, whole):

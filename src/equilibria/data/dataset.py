@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, Self
@@ -119,13 +118,6 @@ class Dataset:
     shape: tuple[int, ...]
     source: str
     checksum: str
-
-    @property
-    def validation(self) -> Split | None:
-        """Deprecated: `valid`."""
-        message = "Dataset.validation is deprecated: use Dataset.valid"
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return self.valid
 
     @classmethod
     def of(cls, files: Files, splits: Mapping[str, Split], labels: tuple[str, ...]) -> Dataset:

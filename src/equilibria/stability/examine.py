@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equilibria.deprecated import keyword
 from equilibria.metric import ACCURACY, Metric
 from equilibria.nn import using
 from equilibria.solve import Picard, Solution, Solver, SolveWarning, Status
@@ -52,7 +51,6 @@ EVALUATIONS = (1, 2, 3, 5, 8, 12, 20, 30, 50)
 """Numbers of evaluations after which the answer is looked at."""
 
 
-@keyword("correct", "figure", lambda correct: lambda output: correct(output).float().mean().item())
 def doctor(
     module: nn.Module,
     *inputs: Any,

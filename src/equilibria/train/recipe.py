@@ -23,7 +23,7 @@ from equilibria.stability import FixedPointCorrection
 from equilibria.tasks import TASKS, Task, TaskConfig
 from equilibria.train import config, yaml_text
 from equilibria.train.alternating import Alternating
-from equilibria.train.checkpointing import Checkpointing, formerly, renewed
+from equilibria.train.checkpointing import Checkpointing
 from equilibria.train.config import ConfigError, nearest
 from equilibria.train.initialisation import Initialisation
 from equilibria.train.optimiser import (
@@ -75,7 +75,6 @@ Parallel = Literal["ddp", "fsdp", "hsdp"]
 (fsdp), or a share of those that its group of processes holds (hsdp)."""
 
 
-@formerly
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """What a training run does, down to the last digit.
@@ -379,7 +378,6 @@ def load(name: str, argv: Sequence[str] = ()) -> Recipe:
 
 def parse(tree: Mapping[str, Any], argv: Sequence[str] = (), *, source: str = "recipe") -> Recipe:
     """Return the recipe that a nested mapping describes; see `load`."""
-    tree, argv = renewed(tree, argv)
     recipe = config.build(Recipe, tree, choices(), argv, source=source)
     if not recipe.model.implicit:
         # The class ignores a value that equals a default, but here it was given explicitly.

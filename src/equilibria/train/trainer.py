@@ -17,7 +17,6 @@ from torch import Tensor, distributed
 from torch.utils import _pytree as pytree
 
 from equilibria import draws
-from equilibria.deprecated import aliases
 from equilibria.models import EquilibriumModel, Model, Prediction
 from equilibria.solve import Audited
 from equilibria.stability import AdjointAudit
@@ -49,8 +48,6 @@ __all__ = [
     "TrainingError",
     "seed_all",
 ]
-
-__getattr__ = aliases(__name__, {"train": "equilibria.train.loop.train"})
 
 Probe = Callable[["Trainer"], dict[str, Any]]
 """Measures something after each epoch; what it returns is in the epoch's metrics, under "probe"."""

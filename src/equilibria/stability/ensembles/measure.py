@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equilibria.deprecated import keyword
 from equilibria.nn import using
 from equilibria.nn.frozen import module_of
 from equilibria.nn.init import (
@@ -49,7 +48,6 @@ EDGES = 2
 """How often the gap is halved between the last workable scale and the next."""
 
 
-@keyword("told", "progress")
 def sweep(
     module: nn.Module,
     *inputs: Any,
