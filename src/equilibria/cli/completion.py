@@ -72,7 +72,7 @@ def words(command: str) -> Words:
         entry.main([command, "--help"])
     found = dict(OPTION.findall(shown.getvalue()))
     keys: list[str] = []
-    if command in ("train", "initialise", "plan"):
+    if command in ("train", "initialise"):
         loaded = map(recipes.load, recipes.available())
         choices = recipes.choices()
         keys = sorted({f"--{key}" for each in loaded for key in names_of(each, choices)})
@@ -80,7 +80,7 @@ def words(command: str) -> Words:
         "completion": ["bash", "zsh", "fish"],
         "reproduce": list(catalogue.names()),
         "bench": [n.removeprefix("bench/") for n in catalogue.names() if n.startswith("bench/")],
-        **dict.fromkeys(("train", "initialise", "plan", "recipes"), recipes.available()),
+        **dict.fromkeys(("train", "initialise", "recipes"), recipes.available()),
     }
     return Words(
         command=command,

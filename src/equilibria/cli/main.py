@@ -20,7 +20,6 @@ COMMANDS = {
     "train": "train a recipe and write a run folder",
     "initialise": "recommend initial weights for a recipe: ensemble and scale",
     "shards": "index tar shards of images, for training to stream them",
-    "plan": "say which batch fits on GPUs, and how fast it trains",
     "evaluate": "evaluate a run on its test data: metrics, evaluations, statuses",
     "doctor": "examine a run: convergence, uniqueness, gradient, use of depth",
     "distil": "train a solver for a run's own equilibrium layer",

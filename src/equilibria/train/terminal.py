@@ -235,28 +235,15 @@ def _kept(record: Mapping[str, Any]) -> str:
 
 
 def _throughput(record: Mapping[str, Any]) -> str:
-    """Return operations a second, where they are known, and what processes waited."""
+    """Return what processes waited for each other, if they did."""
     found = record.get("throughput", {})
-    text = ""
-    if (flops := found.get("flops_per_second")) is not None:
-        text += f"  {_scaled(flops)}FLOP/s"
-    if (share := found.get("peak_share")) is not None:
-        text += f" ({100 * share:.0f} % of the peak)"
-    if found.get("idle"):
-        evaluations = found["evaluations"]
-        text += (
-            f"  {evaluations['mean']:.1f} evals a step, {evaluations['max']:.1f} the slowest "
-            f"process: {100 * found['idle']:.0f} % idle"
-        )
-    return text
-
-
-def _scaled(number: float) -> str:
-    """Return a number with three digits and the prefix of its unit."""
-    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G")):
-        if number >= factor:
-            return f"{number / factor:.3g} {prefix}"
-    return f"{number / 1e6:.3g} M"
+    if not found.get("idle"):
+        return ""
+    evaluations = found["evaluations"]
+    return (
+        f"  {evaluations['mean']:.1f} evals a step, {evaluations['max']:.1f} the slowest "
+        f"process: {100 * found['idle']:.0f} % idle"
+    )
 
 
 def _converged(status: Mapping[str, float]) -> str:

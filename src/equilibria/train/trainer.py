@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,7 +37,7 @@ from equilibria.train.run import Folder, RunError
 from equilibria.train.sharding import Sharding, extent
 from equilibria.train.stabiliser import Stabiliser
 from equilibria.train.tally import Tally
-from equilibria.train.throughput import Cost, cost_of, throughput
+from equilibria.train.throughput import throughput
 from equilibria.train.transfer import Transfer, transfer
 from equilibria.train.weights import write_weights
 
@@ -334,7 +334,13 @@ class Trainer:
             "lr": self.optimiser.param_groups[0]["lr"],
             "seconds": round(self.seconds, 3),
             self.task.unit: tally.units,
-            "throughput": self._throughput(tallies, tally),
+            "throughput": throughput(
+                tallies,
+                tally,
+                self.seconds,
+                unit=self.task.unit,
+                accumulate=self.recipe.accumulate,
+            ),
             "train": tally.summary(self.task),
             **(self.stabiliser.finish_epoch() if self.stabiliser is not None else {}),
             **({} if self.audit is None else {"audit": auditing.state(self.audit)}),
@@ -352,29 +358,6 @@ class Trainer:
         self.records.append(record)
         self.tally, self.seconds = Tally(), 0.0
         return record
-
-    def _throughput(self, tallies: Sequence[Any], total: Tally) -> dict[str, Any]:
-        """Return how fast the epoch trained."""
-        recipe = self.recipe
-        counted = self.step - self.steps_per_epoch >= self.shallow_steps and not recipe.reuse
-        return throughput(
-            tallies,
-            total,
-            self.seconds,
-            unit=self.task.unit,
-            accumulate=recipe.accumulate,
-            samples=self.steps_per_epoch * recipe.rows,
-            cost=self._cost if counted else None,
-            device=self.accelerator.device,
-            precision=recipe.precision,
-        )
-
-    @cached_property
-    def _cost(self) -> Cost | None:
-        """What a sample costs, which the main process alone finds out."""
-        if not self.accelerator.is_main_process:
-            return None
-        return cost_of(self.recipe, self.task, self.feed.batch(self.step - 1, self.part))
 
     # --- a step -----------------------------------------------------------------------------------
 
