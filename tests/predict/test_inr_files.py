@@ -1,4 +1,4 @@
-"""The .inr file: what goes in comes out, its PSNR is that of its weights, others are refused."""
+"""The .inr file: what goes in comes out, others are refused."""
 
 import json
 
@@ -14,8 +14,6 @@ from equilibria.models.representation import gradient
 from equilibria.predict.representation import InrError, load
 from equilibria.predict.representation.decoder import Decoder
 from equilibria.predict.representation.encoding import encode, measure
-from equilibria.predict.representation.jpeg import beside
-from equilibria.predict.representation.weights import narrowed, widened
 from equilibria.solve import SolveWarning
 
 NAMES = ("imfn", "isiren", "mfn", "siren-injected", "siren")
@@ -39,66 +37,23 @@ def file(tmp_path):
     return encode(tmp_path / "a.inr", network(image.field), image).path
 
 
-# --- weights -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("scale", [1e-7, 1.0, 1e6])
-def test_eight_bits_are_within_half_a_step_of_each_row(scale):
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.logspace(-2, 2, 20)[:, None]
-    value = scale * rows * torch.randn(20, 30, generator=generator)
-    found = widened(narrowed({"w": value}, 8))["w"]
-    step = (value.amax(1) - value.amin(1)) / 255
-    # A little more, since low and step are in half precision themselves.
-    assert bool(((found - value).abs() <= 0.65 * step[:, None]).all())
-
-
-def test_a_constant_row_is_exact():
-    value = torch.full((16, 16), 0.25)
-    assert torch.equal(widened(narrowed({"w": value}, 8))["w"], value)
-
-
-@pytest.mark.parametrize("bits", [8, 16, 32])
-def test_frequencies_keep_32_bits(bits):
-    state = network(signal().field).state_dict()
-    stored = narrowed(state, bits)
-    name = "injection.first.phases.weight"
-    assert torch.equal(stored[name], state[name])
-    kinds = {8: torch.uint8, 16: torch.float16, 32: torch.float32}
-    assert stored["deq.cell.layers.0.parametrizations.weight.original"].dtype == kinds[bits]
-    assert stored["head.weight"].dtype == (torch.float32 if bits == 32 else torch.float16)
-
-
-def test_weights_that_cannot_be_stored_are_refused():
-    with pytest.raises(ValueError, match="bits must be one of 8, 16, 32; got 4"):
-        narrowed({}, 4)
-    with pytest.raises(ValueError, match="w are not finite"):
-        narrowed({"w": torch.tensor([1.0, torch.nan])}, 16)
-
-
-def test_a_vector_beyond_half_precision_keeps_32_bits():
-    value = torch.tensor([1e5, 1.0])
-    assert torch.equal(widened(narrowed({"b": value}, 8))["b"], value)
-
-
 # --- files ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bits", [8, 16, 32])
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_written_is_read_again(name, bits, tmp_path):
+def test_what_is_written_is_read_again(name, tmp_path):
     image = signal(channels=3)
     model = network(image.field, name)
-    encoded = encode(tmp_path / "a.inr", model, image, bits=bits)
+    encoded = encode(tmp_path / "a.inr", model, image)
     found = load(tmp_path / "a.inr")
     assert encoded.bytes == (tmp_path / "a.inr").stat().st_size
     assert encoded.rate == 8 * encoded.bytes / (9 * 12)
     assert found.field == image.field
-    assert found.about == encoded.contents.about() and found.about["bits"] == bits
+    assert found.about == encoded.contents.about()
     with torch.no_grad():
         exact = model.eval()(image.points[:]).output
     error = (found.decode().values.reshape(-1, 3) - exact).abs().max()
-    assert error <= {8: 0.2, 16: 5e-3, 32: 1e-6}[bits] * exact.abs().max()
+    assert error <= 1e-6 * exact.abs().max()
     implicit = name in ("imfn", "isiren")
     assert found.solver == (SOLVER if implicit else None)
     assert found.about["converged"] == (1.0 if implicit else None)
@@ -204,7 +159,6 @@ def changed_model(about, **fields):
         (lambda a: changed_model(a, name="resnet"), "unknown key|is no network of coordinates"),
         (lambda a: changed_model(a, depth=3), "unknown key 'model.depth'"),
         (lambda a: {**a, "solver": None}, "has no solver"),
-        (lambda a: {**a, "bits": 7}, "bits is 7"),
         (lambda a: {**a, "field": {"kind": "smell"}}, "no description of a signal"),
         (lambda a: {**a, "quality": {"psnr": "high"}}, "quality.psnr is 'high'"),
         (lambda a: {k: v for k, v in a.items() if k != "field"}, "'field'"),
@@ -316,28 +270,6 @@ def test_memory_is_measured_and_decides_the_chunk(file):
     assert found.chunk_of(1e30) == 1 and found.chunk_of(1.0) == 16_384
 
 
-# --- beside JPEG ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_jpeg_is_the_best_at_that_size_and_the_smallest_at_that_psnr(channels):
-    image = signal(channels=channels).resized((32, 40))
-    found = beside(image, 900, 30.0)
-    assert found.same_size.bytes <= 900 and found.same_psnr.psnr >= 30.0
-    better = beside(image, 900, found.same_size.psnr + 1e-9).same_psnr
-    assert better is None or better.bytes > 900
-    smaller = beside(image, found.same_psnr.bytes - 1, 30.0).same_size
-    assert smaller is None or smaller.psnr < 30.0
-    assert beside(image, 10, 1000.0) == (None, None)
-
-
-def test_only_images_have_a_jpeg():
-    with pytest.raises(ValueError, match="no image in grey or RGB"):
-        beside(signal("sound"), 100, 10.0)
-    with pytest.raises(ValueError, match="no image in grey or RGB"):
-        beside(signal(channels=2), 100, 10.0)
-
-
 @pytest.mark.parametrize("changes", [{"rtol": 0.1}, {"rtol": 1e-3}, {"rtol": 1e-3, "atol": 0.5}])
 def test_a_derivative_is_of_its_own_tolerance(changes):
     field = signal().field
@@ -347,19 +279,3 @@ def test_a_derivative_is_of_its_own_tolerance(changes):
         exact = eq.Implicit(linear=eq.GMRES(rtol=1e-6))
         want = gradient(model, field.points()[:], adjoint=exact)
     torch.testing.assert_close(found.reshape(want.shape), want, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize("bits", [8, 16])
-@pytest.mark.parametrize("inputs", [1, 2, 3])
-def test_frequencies_of_each_kind_of_signal_are_exact(inputs, bits):
-    frequencies = 300 * torch.rand(16, inputs)
-    assert torch.equal(narrowed({"w": frequencies}, bits)["w"], frequencies)
-
-
-@pytest.mark.parametrize("low", [0.0, 0.5, 1.0, 100.0])
-def test_eight_bits_err_by_less_than_a_step(low):
-    torch.manual_seed(0)
-    rows = low + 0.02 * torch.rand(32, 40)
-    step = (rows.amax(1) - rows.amin(1)) / 255
-    error = (widened(narrowed({"w": rows}, 8))["w"] - rows).abs()
-    assert (error <= 0.7 * step[:, None] + 1e-6 * low).all()

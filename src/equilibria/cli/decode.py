@@ -99,7 +99,7 @@ def main(argv: Sequence[str]) -> int:
     out.parent.mkdir(parents=True, exist_ok=True)
     about = decoder.about
     say(
-        f"{arguments.file.name}: {what(field)}, {about['model']['name']} in {about['bits']} bits, "
+        f"{arguments.file.name}: {what(field)}, {about['model']['name']}, "
         f"{quality(about['quality'])} as encoded"
     )
     asked = Asked(decoder, points, arguments.chunk, console, taken)

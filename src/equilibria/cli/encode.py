@@ -1,6 +1,6 @@
 """Encode an image, a WAV file, a film (a video, an animated image, or a folder of frames) or a
-closed mesh as a small coordinate network, in one .inr file that `equilibria decode` can decode at
-any size.
+closed mesh as a coordinate network, in one .inr file that `equilibria decode` can decode at any
+size.
 
 The network is trained with the recipe image, sound, film or shape, depending on the file, or with
 --recipe. By default the whole signal is learned at its original resolution; --size and --task.rate
@@ -14,11 +14,10 @@ resumes it. The .inr file is written at the end, and is complete or absent.
 from __future__ import annotations
 
 import shutil
-from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -28,9 +27,8 @@ from equilibria.cli.parser import Parser, Stopped, UserError, named_data
 from equilibria.cli.status import DONE
 from equilibria.data import signals
 from equilibria.models.representation.configs import RepresentationConfig
-from equilibria.predict.naming import pictures
-from equilibria.predict.representation import file, jpeg
-from equilibria.predict.representation.encoding import BITS, Encoded, encode, offset
+from equilibria.predict.representation import file
+from equilibria.predict.representation.encoding import Encoded, encode, offset
 from equilibria.predict.representation.file import Contents
 from equilibria.tasks import SignalRepresentation
 from equilibria.train import config
@@ -60,13 +58,6 @@ def main(argv: Sequence[str]) -> int:
     parser = _parser()
     own, overrides = parser.split(argv)
     arguments = parser.parse_args(own)
-    if arguments.refit is not None:
-        return _refit(arguments, overrides)
-    return _encode(arguments, overrides)
-
-
-def _encode(arguments: Any, overrides: list[str]) -> int:
-    """Encode one file."""
     out: Path = arguments.out or Path(f"{arguments.file.stem}.inr")
     _check_out(out, arguments)
     run, kept = arguments.run or out.with_name(f"{out.name}.run"), arguments.run is not None
@@ -122,8 +113,8 @@ def _encode(arguments: Any, overrides: list[str]) -> int:
         if recipe.task.fit == "gradient":
             offset(model, signal)
         # Shapes are measured at the noise used in training.
-        encoded = encode(out, model, signal, bits=arguments.bits, noise=recipe.task.noise)
-    _tell(encoded, signal, say)
+        encoded = encode(out, model, signal, noise=recipe.task.noise)
+    _tell(encoded, say)
     if not kept:
         shutil.rmtree(run)
     if not kept or begin is None:
@@ -141,12 +132,6 @@ def _parser() -> Parser:
         "-o", "--out", type=Path, help="output file, .inr (default: named after the input)"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
-    parser.add_argument(
-        "--bits",
-        type=Literal[8, 16, 32],
-        default=BITS,
-        help=f"bits per stored weight: 8, 16 or 32 (default: {BITS})",
-    )
     parser.add_argument(
         "--size",
         type=int,
@@ -169,13 +154,6 @@ def _parser() -> Parser:
         help="start from the network in this file, for example the previous frame's",
     )
     parser.add_argument(
-        "--refit",
-        type=int,
-        metavar="STEPS",
-        help="for a folder of frames: encode each as a separate image, starting from the previous "
-        "frame's network and training for STEPS; --out is a folder, and the same command resumes",
-    )
-    parser.add_argument(
         "--run",
         type=Path,
         metavar="FOLDER",
@@ -183,47 +161,6 @@ def _parser() -> Parser:
     )
     parser.add_device()
     return parser
-
-
-def _refit(arguments: Any, overrides: list[str]) -> int:
-    """Encode the frames of a folder, each starting from the network of the previous one."""
-    for name in ("begin", "run", "overwrite"):
-        if getattr(arguments, name):
-            option = {"begin": "from"}.get(name, name)
-            raise UserError(
-                f"--{option} is for one file, but --refit encodes a folder: leave it out"
-            )
-    if arguments.refit < 1:
-        raise UserError(f"--refit must be 1 or more steps; got {arguments.refit}")
-    if not arguments.file.is_dir():
-        raise UserError(f"--refit is for a folder of frames, but {arguments.file} is not a folder")
-    frames = pictures([str(arguments.file)])
-    out = arguments.out or Path(f"{arguments.file.name}-encoded")
-    names = [out / f"{frame.stem}.inr" for frame in frames]
-    if len(set(names)) < len(names):
-        raise UserError(
-            f"two frames in {arguments.file} have names that differ only in the extension"
-        )
-    # Later frames keep the architecture, so options for the model apply to the first one only.
-    later = [
-        word
-        for key, value in config.pairs(overrides)
-        for word in (f"--{key}", value)
-        if not key.startswith("model.")
-    ]
-    console, there = Output(quiet=arguments.quiet), 0
-    for place, (frame, target) in enumerate(zip(frames, names, strict=True)):
-        if target.exists():
-            there += 1
-            continue
-        changes: dict[str, Any] = {"refit": None, "file": frame, "out": target}
-        if place:
-            changes |= {"width": None, "steps": arguments.refit, "begin": names[place - 1]}
-        given = Namespace(**{**vars(arguments), **changes})
-        _encode(given, later if place else overrides)
-    kept = f", {there:,} of them from an earlier run: remove those to be encoded again"
-    console.done(f"{len(frames):,} frames in {out}{kept if there else ''}", out)
-    return DONE
 
 
 def _check_out(out: Path, arguments: Any) -> None:
@@ -319,8 +256,8 @@ def _within_memory(
     return recipe
 
 
-def _tell(encoded: Encoded, signal: Any, say: Any) -> None:
-    """Print size and quality, and for an image those of JPEG."""
+def _tell(encoded: Encoded, say: Any) -> None:
+    """Print quality and size."""
     found = encoded.contents
     solved = ""
     if found.converged is not None and found.evaluations is not None:
@@ -330,15 +267,4 @@ def _tell(encoded: Encoded, signal: Any, say: Any) -> None:
     if encoded.rate is not None:
         unit = "sample" if found.field.kind == "sound" else "pixel"
         rate = f", {encoded.rate:{'.3g' if encoded.rate < 1000 else ',.0f'}} bits per {unit}"
-    say(f"{encoded.bytes:,} bytes{rate}; weights in {found.bits} bits")
-    field: Any = found.field
-    if field.kind == "image" and field.channels in (1, 3):
-        beside = jpeg.beside(signal, encoded.bytes, found.quality["psnr"])
-        say(f"JPEG of at most that size: {_jpeg(beside.same_size)}")
-        say(f"JPEG of at least that PSNR: {_jpeg(beside.same_psnr)}")
-
-
-def _jpeg(found: jpeg.Jpeg | None) -> str:
-    if found is None:
-        return "none"
-    return f"{found.bytes:,} bytes, PSNR {found.psnr:.2f} dB (quality {found.quality})"
+    say(f"{encoded.bytes:,} bytes{rate}")

@@ -16,13 +16,8 @@ from equilibria.models import EquilibriumModel, Model
 from equilibria.predict.representation import file
 from equilibria.predict.representation.decoder import Decoder, Progress
 from equilibria.predict.representation.file import Contents, Network
-from equilibria.predict.representation.weights import Bits
 
-__all__ = ["BITS", "POINTS", "SEED", "Encoded", "encode", "measure", "offset"]
-
-BITS: Bits = 8
-"""Of an entry of a large matrix, unless it is said. On camera 8 bits cost .02 dB at 36.7 dB; see
-the page on networks of coordinates."""
+__all__ = ["POINTS", "SEED", "Encoded", "encode", "measure", "offset"]
 
 POINTS = 50_000
 """Near the surface of a shape, on which its IoU is measured: as near as in the released code, ten
@@ -61,46 +56,43 @@ def encode(
     model: Model,
     signal: Signal | Shape,
     *,
-    bits: int = BITS,
     noise: float = NOISE,
     chunk: int | None = None,
     progress: Progress = lambda count: None,
 ) -> Encoded:
     """Write a signal that a network has learned to an .inr file, whole or not at all.
 
-    What the file says of its quality is measured through the weights that are in it.
-
     Args:
         path: ends with .inr.
         model: the network.
         signal: that it was trained on.
-        bits: of an entry of a large matrix: 8, 16 or 32; see `weights.narrowed`.
         noise: of a shape, how far from its surface the points lie at which its IoU is measured;
             see `Shape.near_surface`.
         chunk: points that are decoded at a time; None: by the memory there is.
         progress: told how many points have been decoded.
 
     Raises:
-        ValueError: the ending or `bits` is another, or a weight is not finite.
+        ValueError: the ending is another, or a weight is not finite.
         DataError: the file cannot be written.
     """
     solver = None
     if isinstance(model, EquilibriumModel):
         solver = model.deq.eval_solver or model.deq.solver
     config: Any = model.config
-    weights = {name: value.detach() for name, value in model.state_dict().items()}
+    weights = {
+        name: value.detach().to("cpu", torch.float32) for name, value in model.state_dict().items()
+    }
     contents = Contents(
         field=signal.field,
         network=Network(model=config, solver=solver),
-        weights=file.stored(weights, bits),
-        bits=bits,
+        weights=weights,
         name=signal.name,
         quality={"noise": noise} if isinstance(signal, Shape) else {},
     )
     device = next(model.parameters()).device
     decoder = Decoder.of(contents, device=device)
     contents = replace(contents, **measure(decoder, signal, chunk=chunk, progress=progress))
-    size = file.write(path, contents, weights)
+    size = file.write(path, contents)
     return Encoded(path, size, contents, replace(decoder, about=contents.about()))
 
 

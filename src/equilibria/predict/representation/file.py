@@ -8,7 +8,6 @@ It is a safetensors file with one entry of metadata, `inr`, whose value is JSON:
     field       what the grid of samples means, see `data.signals.Field` and `ShapeField`
     model       name and config of the network
     solver      name and settings of its solver; null of an explicit network
-    bits        of an entry of a large matrix, see `weights.narrowed`
     quality     PSNR in dB on the grid of the signal, {"psnr": 38.2}; of a shape {"iou": .97,
                 "noise": .02}, at points that lie so far from its surface
     converged   share of the solves on that grid that converged; null of an explicit network
@@ -35,14 +34,13 @@ from equilibria.data.replace import replace_file
 from equilibria.data.signals import Field, ShapeField, field_of
 from equilibria.models import Model, ModelConfig
 from equilibria.models.representation.configs import RepresentationConfig
-from equilibria.predict.representation.weights import BITS, narrowed, widened
 from equilibria.solve import JacobianFree, Solver
 from equilibria.train import config, files
 from equilibria.train import recipe as recipes
 from equilibria.train.config import ConfigError
 from equilibria.train.weights import digest
 
-__all__ = ["FORMAT", "Contents", "InrError", "build", "read", "stored", "write"]
+__all__ = ["FORMAT", "Contents", "InrError", "build", "read", "write"]
 
 FORMAT = 1
 """Of the files that this version writes, and the newest that it reads."""
@@ -75,8 +73,7 @@ class Contents:
     Attributes:
         field: what is encoded, without its values.
         network: its architecture and solver.
-        weights: float32, as they are stored: rounding included.
-        bits: of an entry of a large matrix: 8, 16 or 32.
+        weights: float32.
         name: of the file that was encoded.
         quality: `{"psnr": ...}` in dB, of a shape `{"iou": ..., "noise": ...}`, on the grid that
             was encoded, or at points that lie so far from the surface.
@@ -88,7 +85,6 @@ class Contents:
     field: Field | ShapeField
     network: Network
     weights: Mapping[str, Tensor] = dataclasses.field(repr=False)
-    bits: int
     name: str = ""
     quality: Mapping[str, float] = dataclasses.field(default_factory=dict)
     converged: float | None = None
@@ -105,25 +101,18 @@ class Contents:
             "field": self.field.as_dict(),
             "model": network["model"],
             "solver": network["solver"],
-            "bits": self.bits,
             "quality": dict(self.quality),
             "converged": self.converged,
             "evaluations": self.evaluations,
         }
 
 
-def stored(weights: Mapping[str, Tensor], bits: int) -> dict[str, Tensor]:
-    """Return weights as a file gives them back, float32; see `weights.narrowed`."""
-    return widened(narrowed(weights, bits))
-
-
-def write(path: Path, contents: Contents, weights: Mapping[str, Tensor]) -> int:
+def write(path: Path, contents: Contents) -> int:
     """Write a file, whole or not at all, and return its size in bytes.
 
     Args:
         path: ends with .inr.
-        contents: what it says; `contents.weights` is not looked at.
-        weights: that are rounded to `contents.bits` and stored.
+        contents: what it says.
 
     Raises:
         ValueError: the ending is another, or a weight is not finite.
@@ -131,7 +120,8 @@ def write(path: Path, contents: Contents, weights: Mapping[str, Tensor]) -> int:
     """
     if path.suffix.lower() != ".inr":
         raise ValueError(f"encoded signals are written to .inr files; got {path.name}")
-    tensors = narrowed(weights, contents.bits)
+    tensors = {name: value.contiguous() for name, value in contents.weights.items()}
+    _check_weights(tensors)
     about = contents.about() | {"checksum": digest(tensors)}
     content = save(tensors, {KEY: files.to_json(about)})
     replace_file(path, content)
@@ -205,8 +195,6 @@ def _wrong(path: Path, error: Exception) -> str:
 def _contents(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> Contents:
     tree = {name: about[name] for name in ("model", "solver")}
     network = config.build(Network, tree, recipes.choices(), source="its network")
-    if about["bits"] not in BITS:
-        raise ValueError(f"bits is {about['bits']}")
     numbers = {name: about[name] for name in ("converged", "evaluations")}
     numbers |= {f"quality.{name}": value for name, value in about["quality"].items()}
     for name, value in numbers.items():
@@ -215,17 +203,25 @@ def _contents(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> Conten
     noise = about["quality"].get("noise", 0.0)
     if noise is None or not 0 <= noise < math.inf:
         raise ValueError(f"quality.noise is {noise!r}")
+    _check_weights(tensors)
     return Contents(
         field=field_of(about["field"]),
         network=network,
-        weights=widened(tensors),
-        bits=about["bits"],
+        weights=tensors,
         name=str(about["name"]),
         quality=about["quality"],
         converged=about["converged"],
         evaluations=about["evaluations"],
         library=str(about["library"]),
     )
+
+
+def _check_weights(weights: Mapping[str, Tensor]) -> None:
+    for name, value in weights.items():
+        if value.dtype != torch.float32:
+            raise ValueError(f"{name} is {value.dtype}: weights are float32")
+        if not bool(value.isfinite().all()):
+            raise ValueError(f"the weights {name} are not finite")
 
 
 def _check(contents: Contents) -> None:
