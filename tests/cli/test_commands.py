@@ -72,7 +72,7 @@ def test_evaluate_prints_and_writes_the_same_figures(folder, capsys):
         assert f"{100 * figures['accuracy']:.2f} %" in out
 
 
-@pytest.mark.parametrize("words", [["--budgets", "4"], ["--budgets"], ["--no-trigram"]])
+@pytest.mark.parametrize("words", [["--budgets", "4"], ["--budgets"], ["--no-baselines"]])
 def test_what_is_for_language_models_is_refused_for_others(folder, capsys, words):
     before = (folder / "evaluation.json").read_text()
     message = fails(capsys, "evaluate", str(folder), *words)

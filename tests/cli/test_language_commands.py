@@ -112,7 +112,7 @@ def test_the_trigram_is_counted_once(deq, monkeypatch):
     monkeypatch.setattr("equilibria.data.text.Trigram.fit", never)
     assert main(["evaluate", str(deq), "--budgets"]) == 0
     assert json.loads((deq / "evaluation.json").read_text())["baseline"] == before["baseline"]
-    assert main(["evaluate", str(deq), "--budgets", "--no-trigram"]) == 0
+    assert main(["evaluate", str(deq), "--budgets", "--no-baselines"]) == 0
     assert "baseline" not in json.loads((deq / "evaluation.json").read_text())
     for other in ({"data": "sha256:0", "splits": {}}, None):
         (deq / "baseline.json").write_text("{" if other is None else json.dumps(other))

@@ -1,12 +1,9 @@
-"""The bounds that a model keeps hold after every step, in a run and in that of a peer."""
+"""The bounds that a model keeps hold after every step."""
 
 import torch
 from accelerate import Accelerator
 
-from equilibria import models
 from equilibria.models import graph
-from equilibria.models.dense import DenseConfig
-from equilibria.train import peer
 from equilibria.train import recipe as recipes
 from equilibria.train.trainer import Trainer
 
@@ -35,19 +32,3 @@ def test_the_bound_of_every_layer_holds_after_every_step_and_not_by_standing_sti
     evaluated = {name: value.clone() for name, value in trainer.model.state_dict().items()}
     trainer.model.eval()(trainer.feed.batch(0).inputs)
     assert all(torch.equal(v, evaluated[k]) for k, v in trainer.model.state_dict().items())
-
-
-def test_a_peer_is_constrained_too(monkeypatch):
-    seen = []
-
-    def constrain(self):
-        seen.append(torch.is_grad_enabled())
-
-    recipe = recipes.load("digits")
-    task = recipe.task.load()
-    config = task.complete(DenseConfig(width=4))
-    monkeypatch.setattr(type(task), "peer", config, raising=False)
-    monkeypatch.setattr(type(models.create("dense")), "constrain", constrain)
-    clock = iter([1e-9, 1e-9])
-    peer.trained(recipe, task, Accelerator(cpu=True), lambda: next(clock))
-    assert seen and not any(seen)

@@ -62,6 +62,6 @@ def test_a_file_beside_the_run_is_found_from_anywhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "project")
     assert main(["train", "own.yaml", "--out", "runs/text"]) == 0
     monkeypatch.chdir(tmp_path)
-    assert main(["evaluate", "project/runs/text", "--budgets", "--no-trigram"]) == 0
+    assert main(["evaluate", "project/runs/text", "--budgets", "--no-baselines"]) == 0
     (tmp_path / "project").rename(tmp_path / "moved")
     assert main(["train", "moved/runs/text", "--extend", "1"]) == 0

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from several import ended, signalled
 
 from equilibria.solve import Anderson
-from equilibria.train import files, randomness, run, stops
+from equilibria.train import files, randomness, stops
 from equilibria.train import recipe as recipes
 from equilibria.train.checkpoint import CheckpointError, Checkpoints
 from equilibria.train.loop import Interrupted, fit
@@ -326,15 +326,6 @@ def test_a_run_that_never_had_a_checkpoint_starts_again(make, quiet, whole, weig
     fit(again, folder, Console(width=300), resume=True)
     assert "has no checkpoint yet: it starts from the beginning" in capsys.readouterr().out
     assert same(weights(again), whole[0])
-
-
-def test_a_checkpoint_of_an_earlier_version_is_refused_by_name(make, quiet, whole):
-    trainer, folder = make("whole", *EVERY, new=False)
-    shutil.rmtree(folder.checkpoints.path)
-    torch.save({"version": 3}, folder.path / "checkpoint.pt")
-    with pytest.raises(RunError, match=r"checkpoint\.pt is a checkpoint of an earlier version"):
-        fit(trainer, folder, quiet, resume=True)
-    assert run.load(folder.path).metrics  # its weights are read all the same
 
 
 def test_a_checkpoint_is_not_unpickled(whole):

@@ -91,7 +91,7 @@ def test_views_of_a_run(folder, tmp_path, capsys):
     run = tmp_path / "run"
     words = ["train", str(tmp_path / "halves.yaml"), "--data", str(folder), "--out", str(run)]
     assert main(words) == 0
-    evaluate = ["evaluate", str(run), "--no-trigram"]
+    evaluate = ["evaluate", str(run), "--no-baselines"]
     capsys.readouterr()
     assert main([*evaluate, "--scales", "0.75", "1", "--mirrored"]) == 0
     assert "scales 0.75 1, mirrored" in " ".join(capsys.readouterr().out.split())
@@ -126,7 +126,7 @@ def test_other_data_have_the_classes_of_the_run(run, tmp_path, capsys):
         Image.fromarray(np.where(mask < 2, 1 - mask, mask).astype(np.uint8)).save(path)
     found = []
     for data in (other, swapped):
-        assert main(["evaluate", str(run), "--data", str(data), "--no-trigram"]) == 0
+        assert main(["evaluate", str(run), "--data", str(data), "--no-baselines"]) == 0
         files = sorted(run.glob(f"evaluation-other-{data.name}*.json"))
         found.append(json.loads(files[0].read_text()))
     assert found[0]["miou"] == found[1]["miou"] > 0.6

@@ -36,7 +36,7 @@ from equilibria.metric import LOSS
 from equilibria.models import EquilibriumModel
 from equilibria.solve import Status
 from equilibria.tasks import Task
-from equilibria.train import baseline, evaluation, files, peer, run
+from equilibria.train import baseline, evaluation, files, run
 from equilibria.train.folder import place_of
 
 
@@ -61,11 +61,9 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument(
         "--no-baselines",
-        "--no-trigram",
         action="store_true",
         help="skip what the run is compared with: a trigram model takes minutes on a text of 100 "
-        "million words, and a residual network as long as the training did; both are kept in the "
-        "run folder",
+        "million words; its figures are kept in the run folder",
     )
     parser.add_argument(
         "--data",
@@ -94,9 +92,8 @@ def main(argv: Sequence[str]) -> int:
     if arguments.budgets is not None:
         _check_budgets(loaded, arguments.budgets)
     if arguments.no_baselines and not type(task).baseline and loaded.other is None:
-        option = "--no-baselines" if "--no-baselines" in argv else "--no-trigram"
         raise UserError(
-            f"{option} is for language models and others that are compared with a baseline: "
+            "--no-baselines is for language models and others that are compared with a baseline: "
             f"{_other(loaded)}"
         )
     if arguments.split not in task.splits:
@@ -124,16 +121,6 @@ def main(argv: Sequence[str]) -> int:
                 result["baseline"] = baseline.reference(task, folder, arguments.split)
             except ValueError as error:
                 console.print(f"No {task.baseline}: {error}", style="yellow", markup=False)
-    if task.peer is not None and loaded.other is None and not arguments.no_baselines:
-        with console.status("Training a residual network ...") as status_line:
-            result["peer"] = peer.compared(
-                loaded,
-                arguments.split,
-                accelerator,
-                lambda done, of: status_line.update(
-                    f"Training a residual network: {done:.0f} of {of:.0f} s ..."
-                ),
-            )
     if loaded.metrics and "step" in loaded.metrics[-1]:
         result["step"] = loaded.metrics[-1]["step"]
     if loaded.other is not None:
@@ -268,9 +255,9 @@ def show(
     for depth, figures in result.get("at", {}).items():
         after = f"{primary.label} after {depth} evaluation{'s' * (depth != '1')}"
         table.add_row(after, primary.format(figures[primary.name]))
-    for other in (result[key] for key in ("baseline", "peer") if key in result):
-        for name, value in _figures(other, task):
-            table.add_row(f"{other['name']}: {name}", value)
+    if "baseline" in result:
+        for name, value in _figures(result["baseline"], task):
+            table.add_row(f"{result['baseline']['name']}: {name}", value)
     console.print(table)
     if result.get("budgets"):
         names = [name for name, _ in _figures(result["budgets"][0], task, loss=False)]

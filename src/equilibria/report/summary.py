@@ -230,10 +230,9 @@ def _beside(run: Run) -> str:
     for each in others:
         if each.name not in left_out and math.isfinite(value := _figure(run, each)):
             parts.append(f"{each.format(value)} {each.label}")
-    for other in ("baseline", "peer"):
-        if math.isfinite(value := number(run, "evaluation", other, primary.name)):
-            name = pick(run, "evaluation", other, "name")
-            parts.append(f"{name}: {primary.format(value)}")
+    if math.isfinite(value := number(run, "evaluation", "baseline", primary.name)):
+        name = pick(run, "evaluation", "baseline", "name")
+        parts.append(f"{name}: {primary.format(value)}")
     return "; ".join(parts)
 
 

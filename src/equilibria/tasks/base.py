@@ -33,8 +33,6 @@ class Task(abc.ABC):
         auxiliary: weight of the mean loss of what a model reads from parts of its state, in
             training.
         baseline: what `reference` gives the figures of: "trigram model"; empty for nothing.
-        peer: an explicit network that a run's is compared with after equal training time; None for
-            none.
         numbered: training samples that come again with the same inputs, and whose numbers the feed
             tells, so that states can be kept from step to step; None where inputs change.
         refused: why there are none, as it ends a sentence.
@@ -50,7 +48,6 @@ class Task(abc.ABC):
     streams: bool = False
     auxiliary: float = 0.0
     baseline: str = ""
-    peer: ModelConfig | None = None
     numbered: int | None = None
     refused: str = "the task does not keep account of which samples a step has"
     early: bool = True

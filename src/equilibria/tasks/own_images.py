@@ -14,7 +14,6 @@ from equilibria.data import Dataset, available
 from equilibria.data.dataset import Samples
 from equilibria.data.images import headers, layout
 from equilibria.data.shards import dataset as shards
-from equilibria.models.vision.resnet import ResNetConfig
 from equilibria.tasks import linear
 from equilibria.tasks.base import TaskConfig, known
 from equilibria.tasks.classification import ClassificationTask, ImageClassification
@@ -190,13 +189,6 @@ class OwnImagesTask(ClassificationTask):
             shift = round(SHIFTED * min(self.shape[1:]))
         self.own = replace(own, flip=flip, shift=shift)
         self.config = self.own.plain()
-        channels, height, width = self.shape
-        self.peer = ResNetConfig(
-            shape=(channels, height, width),
-            classes=self.classes,
-            widths=(8, 16, 32),
-            blocks=(2, 2, 2),
-        )
 
     @override
     def settled(self, config: TaskConfig) -> TaskConfig:

@@ -66,16 +66,12 @@ class Folder:
     """Folder of TensorBoard's events."""
     weights = _File("model.safetensors")
     """Weights after the last finished epoch, as safetensors."""
-    older = _File("checkpoint.pt")
-    """The checkpoint of earlier versions, which this one cannot read."""
     evaluation = _File("evaluation.json")
     """Figures, evaluations and statuses on the test data, as JSON."""
     vocabulary = _File("vocabulary.json")
     """Which token is which word or character, as JSON, for a run on a text."""
     images = _File("images.json")
     """Names of the classes and how images were normalised, as JSON, for a run on images."""
-    peer = _File("peer.json")
-    """Figures of an explicit network after equal training time on the same data, as JSON."""
     baseline = _File("baseline.json")
     """Figures of the task's baseline on the same data, as JSON."""
     memory = _File("memory.json")
@@ -181,7 +177,7 @@ class Folder:
         """Whether the run has saved anything that training can be resumed or judged from."""
         if self.metrics.is_file() and self.metrics.stat().st_size:
             return True
-        return any(path.exists() for path in (self.weights, self.older, *self.checkpoints.all()))
+        return any(path.exists() for path in (self.weights, *self.checkpoints.all()))
 
     def check_begun(self) -> None:
         """Raise RunError if no run was begun in the folder: a recipe alone may be the user's."""
@@ -272,14 +268,8 @@ class Folder:
         """Check that a run without a checkpoint loses nothing by restarting.
 
         Raises:
-            RunError: it has weights, or a checkpoint of an earlier version.
+            RunError: it has weights.
         """
-        if self.older.exists():
-            raise RunError(
-                f"{self.older} is a checkpoint of an earlier version of equilibria, which this one "
-                "cannot resume: finish the run with the version that run.json names, or start it "
-                "anew with --out. Its weights can be evaluated, examined and reported as they are"
-            )
         if self.weights.exists():
             raise RunError(
                 f"{self.checkpoints.path} has no checkpoint, though the run has "

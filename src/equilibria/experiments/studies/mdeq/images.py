@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any, cast
 
 from equilibria.experiments.measures.epochs import epochs, summary
+from equilibria.experiments.studies.mdeq import _peer
 from equilibria.experiments.study import Context, Point, Study, grid
 from equilibria.experiments.training import Training
 from equilibria.experiments.views import Chart, Lines, Pivot, first, mean, spread
 from equilibria.tasks import OwnImages
-from equilibria.train import baseline, evaluation, peer
+from equilibria.train import baseline
 from equilibria.train import recipe as recipes
 
 IMAGES = {"digits": ("digits", 500), "mnist": ("MNIST", 500), "cifar10": ("CIFAR-10", 1_000)}
@@ -17,9 +18,9 @@ SET = {name: f"{title}, {count:,} images" for name, (title, count) in IMAGES.ite
 
 
 def beside(context: Context) -> dict[str, Any]:
-    """What `evaluate` prints beside the result, and what the recipe has chosen from the data."""
+    """Simpler classifiers, and what the recipe has chosen from the data."""
     run, task = context.run.load(), cast(OwnImages, context.run.recipe.task)
-    network = peer.compared(run, "test", evaluation.accelerator("float32", "cpu"))
+    network = _peer.compared(run, "test")
     return {
         "linear": baseline.reference(run.data, context.run.folder, "test")["accuracy"],
         **{f"resnet_{name}": network[name] for name in ("accuracy", "seconds", "epochs")},
@@ -48,7 +49,7 @@ CURVES = Lines(x="epoch", y="valid_accuracy", by=["data"], label=SET, scale=100)
 STUDY = Study(
     title="One's own images",
     description="mdeq-images as it is on three small data sets, beside simpler classifiers.",
-    note="Test images; baselines as `evaluate` prints them. Minutes: all steps, on a busy machine.",
+    note="Test images; the ResNet is trained for as long. Minutes: all steps, on a busy machine.",
     points=lambda scale: [  # seed by seed: an early stop leaves all data sets, with fewer seeds
         Point(factors=each, measures=[summary, beside, epochs], runs={"run": training(**each)})
         for each in grid(seed=(0, 1, 2), data=IMAGES)

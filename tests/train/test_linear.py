@@ -1,4 +1,4 @@
-"""What a run on one's own images is compared with: logistic regression, and a residual network."""
+"""What a run on one's own images is compared with: logistic regression."""
 
 import json
 import math
@@ -9,10 +9,8 @@ import torch
 from equilibria.cli.main import main
 from equilibria.data import Split
 from equilibria.tasks import linear
-from equilibria.train import evaluation, peer
 from equilibria.train import recipe as recipes
 from equilibria.train.loop import train
-from equilibria.train.run import load
 
 TINY = (
     *("--task.data", "digits", "--task.samples", "40", "--task.size", "8", "--epochs", "2"),
@@ -23,68 +21,22 @@ TINY = (
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("peer") / "run"
+    path = tmp_path_factory.mktemp("linear") / "run"
     train(recipes.load("mdeq-images", TINY), path)
     return path
 
 
-def test_evaluate_prints_both_beside_the_result(folder, capsys):
+def test_evaluate_prints_it_beside_the_result(folder, capsys):
     assert main(["evaluate", str(folder)]) == 0
-    out = capsys.readouterr().out
-    found = json.loads((folder / "evaluation.json").read_text())
-    assert found["baseline"]["name"] == "logistic regression on pixels"
-    assert found["baseline"]["accuracy"] > 0.5  # forty digits are enough for that
-    assert found["peer"]["name"] == peer.NAME and found["peer"]["parameters"] == 44_226
-    for other in ("baseline", "peer"):
-        assert f"{100 * found[other]['accuracy']:.2f} %" in out
+    found = json.loads((folder / "evaluation.json").read_text())["baseline"]
+    assert found["name"] == "logistic regression on pixels"
+    assert found["accuracy"] > 0.5  # forty digits are enough for that
+    assert f"{100 * found['accuracy']:.2f} %" in capsys.readouterr().out
 
 
-def test_the_network_trains_as_long_as_the_run_would_and_once(folder, monkeypatch, capsys):
-    assert main(["evaluate", str(folder), "--split", "train"]) == 0
-    kept = json.loads((folder / "peer.json").read_text())
-    assert kept["step"] == 4 and set(kept["splits"]) == {"train", "test"}
-    assert kept["epochs"] > 0 and kept["seconds"] > 0
-
-    def never(*_):
-        raise AssertionError("trained again")
-
-    monkeypatch.setattr(peer, "trained", never)
-    assert main(["evaluate", str(folder)]) == 0
-    kept["step"] = 2  # it was extended since
-    (folder / "peer.json").write_text(json.dumps(kept))
-    with pytest.raises(AssertionError, match="trained again"):
-        peer.compared(load(folder), "test", None)
-
-
-def test_its_time_is_asked_twice_and_the_mean_counts(folder):
-    run, asked = load(folder), iter([0.2, 0.4])
-    told = []
-    _, about = peer.trained(
-        run.recipe,
-        run.data,
-        evaluation.accelerator("float32", "cpu"),
-        lambda: next(asked),
-        lambda done, of: told.append(of),
-    )
-    assert about["seconds"] >= 0.3 and next(asked, None) is None
-
-
-def test_timing_a_run_leaves_its_weights_and_the_generators_alone(folder):
-    run = load(folder)
-    before = {name: value.clone() for name, value in run.model.state_dict().items()}
-    state = torch.get_rng_state()
-    assert peer.cost(run, evaluation.accelerator("float32", "cpu")) > 0
-    assert torch.equal(torch.get_rng_state(), state)
-    for name, value in run.model.state_dict().items():
-        assert torch.equal(value, before[name])
-
-
-@pytest.mark.parametrize("option", ["--no-baselines", "--no-trigram"])
-def test_both_can_be_left_out(folder, option, capsys):
-    assert main(["evaluate", str(folder), option]) == 0
-    found = json.loads((folder / "evaluation.json").read_text())
-    assert "baseline" not in found and "peer" not in found
-    assert peer.NAME not in capsys.readouterr().out
+def test_it_can_be_left_out(folder):
+    assert main(["evaluate", str(folder), "--no-baselines"]) == 0
+    assert "baseline" not in json.loads((folder / "evaluation.json").read_text())
 
 
 def test_other_images_are_compared_with_nothing(folder, capsys):
