@@ -68,7 +68,7 @@ def test_a_folder_is_found_by_load_where_sequences_are_asked_for(tmp_path: Path)
         data.load(str(root))
     with pytest.raises(DataError, match=r"no folder .*nowhere; expected .*labels\.csv"):
         data.load(str(tmp_path / "nowhere"), kind=SequenceSet)
-    with pytest.raises(ValueError, match="'har3', nor any folder: did you mean 'har"):
+    with pytest.raises(ValueError, match="'har3', nor any folder; did you mean 'har"):
         data.load("har3", kind=SequenceSet)
 
 

@@ -70,11 +70,11 @@ def test_an_unknown_name_gets_the_nearest() -> None:
             *(*flows, *signals, "copy-memory", "imagenet"),
         ]
     )
-    with pytest.raises(ValueError, match="'minst', nor any folder: did you mean 'mnist'"):
+    with pytest.raises(ValueError, match="'minst', nor any folder; did you mean 'mnist'"):
         data.load("minst")
-    with pytest.raises(ValueError, match=r"'qwertz', nor any folder\. Choose from bach, "):
+    with pytest.raises(ValueError, match=r"'qwertz', nor any folder; choose from: bach, "):
         data.load("qwertz")
-    with pytest.raises(ValueError, match=r"'ptb' is of another kind\. Choose from cifar10, cifar"):
+    with pytest.raises(ValueError, match=r"'ptb' is of another kind; choose from: cifar10, cifar"):
         data.load("ptb", kind=Dataset)
 
 

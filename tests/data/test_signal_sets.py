@@ -49,7 +49,7 @@ def test_every_photograph_is_bundled_and_in_colour_where_asked() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"names": ["camara"]}, "no photograph 'camara': did you mean 'camera'"),
+        ({"names": ["camara"]}, "no photograph 'camara'; did you mean 'camera'"),
         ({"names": []}, "expected one or more different names"),
         ({"names": ["cat", "cat"]}, "expected one or more different names"),
         ({"channels": 2}, "channels is 2: expected 1 or 3"),

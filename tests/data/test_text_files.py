@@ -185,7 +185,7 @@ def test_limits_of_the_vocabulary(cache: Path, tmp_path: Path) -> None:
     [
         ({}, "name is None and file is None: give one of them"),
         ({"name": "ptb", "file": "a.txt"}, "give one of them"),
-        ({"name": "ptp"}, "no data set is called 'ptp': did you mean 'ptb'"),
+        ({"name": "ptp"}, "no data set is called 'ptp'; did you mean 'ptb'"),
         ({"file": "a.txt", "unit": "bytes"}, "unit is 'bytes': expected one of words, characters"),
         ({"file": "a.txt", "errors": "ignore"}, "errors is 'ignore'"),
         ({"file": "a.txt", "min_count": 0}, "min_count is 0"),

@@ -288,14 +288,6 @@ def test_in_inference_mode(dress, made):
         assert all(p.grad is not None for p in model.cell.w.parameters())
 
 
-@pytest.mark.parametrize(
-    ("ensemble", "near"), [("random", "gaussian"), ("GOE", "goe"), ("haar", "orthogonal")]
-)
-def test_other_names_of_an_ensemble_lead_to_it(ensemble, near):
-    with pytest.raises(ValueError, match=f"did you mean '{near}'"):
-        initialize(nn.Linear(3, 3), ensemble)
-
-
 def test_a_single_pattern_is_no_list_of_them():
     with pytest.raises(TypeError, match=r"\['\*W\*'\]"):
         initialize(nn.Linear(3, 3), "goe", layers="*W*")

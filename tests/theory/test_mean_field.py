@@ -165,7 +165,7 @@ def test_antisymmetric_weights_never_lose_theirs() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"ensemble": "gauss"}, "must be one of"),
+        ({"ensemble": "gauss"}, "there is no ensemble 'gauss'"),
         ({"V": -1.0}, "must be >= 0"),
         ({"injection": "beside"}, "'outside' or 'inside'"),
         ({"input_variance": -1.0}, "must be finite and >= 0"),

@@ -290,7 +290,7 @@ def test_images_of_their_own_to_validate_on(folder: Path, tmp_path: Path) -> Non
 
 def test_unknown_data(tmp_path: Path) -> None:
     with pytest.raises(
-        ValueError, match=r"called 'cifra10', nor any folder: did you mean 'cifar10"
+        ValueError, match=r"called 'cifra10', nor any folder; did you mean 'cifar10"
     ):
         ImageClassification(data="cifra10").load()
     with pytest.raises(DataError, match=r"there is no folder .*nowhere; expected FOLDER/CLASS"):

@@ -105,7 +105,7 @@ def _run(command: str, words: list[str]) -> int:
         print(HELP.format(commands=listing, statuses=statuses))
         return DONE
     if command not in COMMANDS:
-        from equilibria.train.config import nearest
+        from equilibria.words import nearest
 
         hint = nearest(command, COMMANDS)
         return _end("equilibria", f"there is no command '{command}'{hint}", ERROR)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Never
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
 from equilibria.cli.status import SAVED
-from equilibria.train.config import ConfigError, nearest
+from equilibria.train.config import ConfigError
+from equilibria.words import nearest
 
 if TYPE_CHECKING:
     from equilibria.tasks import TaskConfig

@@ -22,7 +22,7 @@ from rich.table import Table as RichTable
 
 from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser, Stopped, UserError
-from equilibria.train.config import nearest
+from equilibria.words import nearest
 
 if TYPE_CHECKING:
     from equilibria.experiments.pages import Page

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import pkgutil
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from equilibria.data.segmentation import SegmentationSet, folder
 from equilibria.data.sequences import SequenceSet, user
 from equilibria.data.signals.sets import SignalSet
 from equilibria.data.text.corpus import Corpus
+from equilibria.words import nearest
 
 DATA_SETS: dict[str, tuple[type, str | Entry]] = {
     "bach": (SignalSet, "equilibria.data.signals.recording:BACH"),
@@ -174,13 +174,11 @@ def load(
     if read and (Path(name).name != name or (own in FILES and path.suffix == ".npz")):
         what = "file or folder" if own in FILES else "folder"
         raise DataError(f"there is no {what} {name}; {expected}")
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f": did you mean {near[0]!r}?" if near else "."
     missing, more = (", nor any folder", ", or any folder of your own") if read else ("", "")
-    said = f"no data set is called {name!r}{missing}{hint}"
+    said = f"no data set is called {name!r}{missing}"
     if name in available():
-        said = f"the data set {name!r} is of another kind."
-    raise ValueError(f"{said} Choose from {', '.join(names)}{more}")
+        said = f"the data set {name!r} is of another kind"
+    raise ValueError(f"{said}{nearest(name, names)}{more}")
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Models by name."""
 
 import dataclasses
-import difflib
 from typing import Any
 
 from equilibria.models.base import Model, ModelConfig
@@ -51,6 +50,7 @@ from equilibria.models.vision.segmentation import (
     MDEQSegmentationUnrolledConfig,
 )
 from equilibria.models.vision.unet import UNetConfig
+from equilibria.words import nearest
 
 CONFIGS: dict[str, type[ModelConfig]] = {
     "augmented-neural-ode": AugmentedNeuralODEConfig,
@@ -132,15 +132,10 @@ def create(name: str, **overrides: Any) -> Model:
         >>> model = create("dense", width=64)
     """
     if name not in CONFIGS:
-        raise ValueError(f"there is no model '{name}'" + _nearest(name, available()))
+        raise ValueError(f"there is no model '{name}'" + nearest(name, available()))
     fields = [field.name for field in dataclasses.fields(CONFIGS[name])]
     for key in overrides:
         if key not in (*fields, *LAYER):
-            raise TypeError(f"model '{name}' has no field '{key}'" + _nearest(key, fields))
+            raise TypeError(f"model '{name}' has no field '{key}'" + nearest(key, fields))
     layer = {key: overrides.pop(key) for key in LAYER if key in overrides}
     return CONFIGS[name](**overrides).build(**layer)
-
-
-def _nearest(word: str, words: list[str]) -> str:
-    match = difflib.get_close_matches(word, words, n=1, cutoff=0.5)
-    return f"; did you mean '{match[0]}'?" if match else f"; there are: {', '.join(words)}"

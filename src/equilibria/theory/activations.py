@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from equilibria.theory.quadrature import gaussian_rule
+from equilibria.words import nearest
 
 __all__ = [
     "ACTIVATIONS",
@@ -216,11 +216,8 @@ def as_activation(activation: str | Activation | Callable[[Tensor], Tensor]) -> 
         return activation
     if isinstance(activation, str):
         if activation not in ACTIVATIONS:
-            near = difflib.get_close_matches(activation, ACTIVATIONS, n=1, cutoff=0.5)
-            hint = f"; did you mean '{near[0]}'?" if near else ""
             raise ValueError(
-                f"activation must be one of {', '.join(ACTIVATIONS)}, or a function; got "
-                f"'{activation}'{hint}"
+                f"there is no activation '{activation}'{nearest(activation, ACTIVATIONS)}"
             )
         return ACTIVATIONS[activation]
     if isinstance(activation, nn.Module):

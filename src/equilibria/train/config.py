@@ -7,7 +7,6 @@ reads its help from the class.
 """
 
 import dataclasses
-import difflib
 import functools
 import linecache
 import re
@@ -20,6 +19,8 @@ from typing import Any, TypeVar
 
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
+from equilibria.words import nearest
+
 _Class = TypeVar("_Class")
 Choices = Mapping[str, type]
 """Every class that a recipe may name, by its name there."""
@@ -30,17 +31,6 @@ _LONGEST = 1000
 
 class ConfigError(ValueError):
     """An invalid key or value of a recipe; the message names the nearest valid one."""
-
-
-def nearest(word: str, words: Iterable[str]) -> str:
-    """Return '; did you mean ...?' for the nearest of `words`, or else all of them."""
-    known = sorted(words)
-    match = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    if not match:  # often only the prefix is missing: `history` for `solver.history`
-        match = [key for key in known if key.rpartition(".")[2] == word.rpartition(".")[2]][:1]
-    if match:
-        return f"; did you mean '{match[0]}'?"
-    return f"; choose from: {', '.join(known)}"
 
 
 def build(

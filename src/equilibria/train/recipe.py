@@ -24,7 +24,7 @@ from equilibria.tasks import TASKS, Task, TaskConfig
 from equilibria.train import config, yaml_text
 from equilibria.train.alternating import Alternating
 from equilibria.train.checkpointing import Checkpointing
-from equilibria.train.config import ConfigError, nearest
+from equilibria.train.config import ConfigError
 from equilibria.train.initialisation import Initialisation
 from equilibria.train.optimiser import (
     SGD,
@@ -39,6 +39,7 @@ from equilibria.train.optimiser import (
 )
 from equilibria.train.pretrain import ShallowStart
 from equilibria.train.regulariser import EvaluationBudget, JacobianPenalty
+from equilibria.words import nearest
 
 METHODS: dict[str, type] = {
     **{cls.__name__: cls for cls in (Adam, AdamW, SGD, Constant, Cosine, Poly, OneCycle)},

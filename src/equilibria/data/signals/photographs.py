@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,6 +12,7 @@ from equilibria.data.remote import Entry, Files, Remote
 from equilibria.data.signals.extras import needed
 from equilibria.data.signals.image import of_pixels, square
 from equilibria.data.signals.sets import SignalSet
+from equilibria.words import nearest
 
 __all__ = ["NAMES", "PHOTOGRAPHS", "STATED"]
 
@@ -63,9 +63,7 @@ def read(
         raise ValueError(f"size is {size}: expected 2 pixels or more")
     for name in names:
         if name not in STATED:
-            near = difflib.get_close_matches(name, STATED, n=1)
-            hint = f": did you mean {near[0]!r}?" if near else "."
-            raise ValueError(f"there is no photograph {name!r}{hint} Choose from {[*STATED]}")
+            raise ValueError(f"there is no photograph {name!r}{nearest(name, STATED)}")
     bundled = needed("skimage.data", "scikit-image", "reproduce", files.entry.title)
     signals = []
     for name in names:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 
 import numpy as np
 
 from equilibria.data.signals.mesh import Mesh
 from equilibria.data.signals.shape import Shape
+from equilibria.words import nearest
 
 __all__ = ["SOLIDS", "solid", "tube"]
 
@@ -69,7 +69,5 @@ def solid(name: str) -> Shape:
         ValueError: If there is none of that name.
     """
     if name not in SOLIDS:
-        near = difflib.get_close_matches(name, SOLIDS, n=1)
-        hint = f": did you mean {near[0]!r}?" if near else "."
-        raise ValueError(f"there is no shape {name!r}{hint} Choose from {', '.join(SOLIDS)}")
+        raise ValueError(f"there is no shape {name!r}{nearest(name, SOLIDS)}")
     return Shape.of(SOLIDS[name](), name)

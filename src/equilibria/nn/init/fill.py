@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from torch import Tensor
 from equilibria.nn.init.ensembles import gaussian_, orthogonal_
 from equilibria.nn.init.normal import normal_
 from equilibria.nn.init.symmetric import antisymmetric_, goe_
+from equilibria.words import nearest
 
 __all__ = ["ENSEMBLES", "Ensemble", "Maps", "check_ensemble", "fill"]
 
@@ -78,11 +78,7 @@ def check_ensemble(ensemble: str) -> Ensemble:
         ValueError: there is none of that name.
     """
     if ensemble not in get_args(Ensemble):
-        known = {**{name: name for name in ENSEMBLES}, "random": "gaussian", "haar": "orthogonal"}
-        close = difflib.get_close_matches(str(ensemble).lower(), known, n=1, cutoff=0.5)
-        near = [known[word] for word in close]
-        hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise ValueError(f"ensemble must be one of {', '.join(ENSEMBLES)}; got '{ensemble}'{hint}")
+        raise ValueError(f"there is no ensemble '{ensemble}'{nearest(str(ensemble), ENSEMBLES)}")
     return cast(Ensemble, ensemble)
 
 
