@@ -37,6 +37,7 @@ FLOORS = {
     "draws": 0,
     "metric": 0,
     "precision": 0,
+    "files": 0,
     "own": 0,
     "words": 0,
 }

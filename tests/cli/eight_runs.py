@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 import equilibria as eq
+from equilibria import files
 from equilibria.metric import ACCURACY, LOSS
 from equilibria.solve import Solver
 from equilibria.stability import Examination, doctor
-from equilibria.train import files
 from equilibria.train import recipe as recipes
 
 Map = Callable[[Tensor, Tensor], Tensor]

@@ -6,9 +6,9 @@ import pytest
 import torch
 import yaml
 
+from equilibria import files
 from equilibria.cli import export as command
 from equilibria.cli.main import main
-from equilibria.train import files
 
 DATA = {"name": "image_classification", "data": "digits", "valid": 200}
 RECIPES = {

@@ -300,7 +300,7 @@ def test_pascal_voc_is_downloaded_checked_and_unpacked_once(tmp_path, monkeypatc
         assert load("voc", tmp_path / "data").checksum == found.checksum
         assert len(server.requests) == count
     assert len(found.train) == 2 and (place / voc.FOLDER / "JPEGImages" / "a.jpg").is_file()
-    assert not list(place.glob(".*.part"))
+    assert not list(place.glob(".*.tmp"))
 
 
 def test_a_value_that_pascal_voc_does_not_have(tmp_path):

@@ -11,7 +11,7 @@ from rich.console import Console
 from several import started
 from torch import distributed
 
-from equilibria.train import files
+from equilibria import files
 from equilibria.train import recipe as recipes
 from equilibria.train.checkpoint import Checkpoints
 from equilibria.train.folder import Folder

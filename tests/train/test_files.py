@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from equilibria.train import files
+from equilibria import files
 
 
 def test_a_file_is_written_and_replaced(tmp_path):

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from equilibria.train import files
+from equilibria import files
 from equilibria.train.folder import Folder, RunError
 from equilibria.train.lock import NAME, Locked, lock
 from equilibria.train.trainer import Diverged

@@ -17,8 +17,9 @@ from rich.console import Console
 from safetensors.torch import load_file
 from several import several, shards
 
+from equilibria import files
 from equilibria.tasks import Part
-from equilibria.train import background, files, randomness
+from equilibria.train import background, randomness
 from equilibria.train import recipe as recipes
 from equilibria.train.checkpoint import (
     CheckpointError,

@@ -18,8 +18,9 @@ from rich.console import Console
 from safetensors.torch import load_file
 from several import ended, signalled
 
+from equilibria import files
 from equilibria.solve import Anderson
-from equilibria.train import files, randomness, stops
+from equilibria.train import randomness, stops
 from equilibria.train import recipe as recipes
 from equilibria.train.checkpoint import CheckpointError, Checkpoints
 from equilibria.train.loop import Interrupted, fit

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from equilibria import files
 from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser, UserError
 from equilibria.cli.solving import add_solver, solve_by
@@ -25,7 +26,7 @@ from equilibria.stability import Examination
 from equilibria.stability.advice import converged, evaluations
 from equilibria.stability.examine import STAGES, Progress
 from equilibria.train import examination as visit
-from equilibria.train import files, run
+from equilibria.train import run
 from equilibria.train.device import device
 from equilibria.train.weights import checksum
 

@@ -26,6 +26,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from equilibria import files
 from equilibria.cli.context import looking_back
 from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser, UserError
@@ -36,7 +37,7 @@ from equilibria.metric import LOSS
 from equilibria.models import EquilibriumModel
 from equilibria.solve import Status
 from equilibria.tasks import Task
-from equilibria.train import baseline, evaluation, files, run
+from equilibria.train import baseline, evaluation, run
 from equilibria.train.folder import place_of
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from rich.table import Table
 
+from equilibria import files
 from equilibria.cli import extras
 from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser, UserError
@@ -31,7 +32,7 @@ from equilibria.export.iterated import Method
 from equilibria.export.judging import TOLERANCE
 from equilibria.metric import LOSS
 from equilibria.tasks import Task
-from equilibria.train import files, run
+from equilibria.train import run
 
 NAMES = {"onnx": "ONNX", "pt2": "torch.export"}
 

@@ -28,6 +28,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
+from equilibria import files
 from equilibria.cli.flow_words import Totals, line, saved
 from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser, Stopped, UserError
@@ -51,7 +52,7 @@ from equilibria.predict.flow.submission import BENCHMARKS
 from equilibria.predict.rows import Journal, journal
 from equilibria.predict.solvers import SOLVERS
 from equilibria.report.flow_colours import change_colours, colour_png
-from equilibria.train import evaluation, files, run, stops
+from equilibria.train import evaluation, run, stops
 
 ENDINGS = (".flo", ".pfm", ".png")
 """Of files of flow."""

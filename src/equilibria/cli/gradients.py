@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
+from equilibria import files
 from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser, UserError
 from equilibria.cli.status import DONE
@@ -19,7 +20,7 @@ from equilibria.report.gradients import panels
 from equilibria.report.svg import picture
 from equilibria.stability import Comparison
 from equilibria.train import examination as visit
-from equilibria.train import files, run
+from equilibria.train import run
 from equilibria.train.device import device
 from equilibria.train.weights import checksum
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from equilibria import files
 from equilibria.cli.initialise_figure import panels
 from equilibria.cli.initialise_table import show, subject, table
 from equilibria.cli.output import Output
@@ -27,8 +28,8 @@ from equilibria.report.svg import picture
 from equilibria.stability.ensembles import Recommendation, Sweep, recommend
 from equilibria.stability.ensembles.measure import DRAWS, SCALES
 from equilibria.train import device as devices
-from equilibria.train import files, start
 from equilibria.train import recipe as recipes
+from equilibria.train import start
 from equilibria.train.config import as_chosen
 from equilibria.train.run import environment
 

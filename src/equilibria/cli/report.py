@@ -14,12 +14,13 @@ from typing import Any
 
 from rich.console import Console
 
+from equilibria import files
 from equilibria.cli import doctor, gradients
 from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser, UserError
 from equilibria.data import DataError
 from equilibria.report import page
-from equilibria.train import files, gallery, run
+from equilibria.train import gallery, run
 from equilibria.train import recipe as recipes
 from equilibria.train.checkpoint import CheckpointError
 from equilibria.train.weights import checksum

@@ -9,10 +9,10 @@ from typing import Any
 
 from rich.table import Table
 
+from equilibria import files
 from equilibria.cli.output import Output
 from equilibria.cli.status import DONE, UNHEALTHY
 from equilibria.metric import Metric
-from equilibria.train import files
 from equilibria.train.folder import Folder
 from equilibria.train.recipe import Recipe
 from equilibria.train.trainer import Diverged

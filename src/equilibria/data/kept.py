@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 from torch import Tensor
 
+from equilibria import files
 from equilibria.data import locate
 from equilibria.data.errors import writing
 
@@ -28,6 +28,7 @@ def tensors(name: str, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tenso
         DataError: If the cache cannot be written, or by `make`.
     """
     from filelock import FileLock
+    from safetensors.torch import save
 
     path = locate.cache() / f"{name}.safetensors"
     if (found := _restored(path)) is not None:
@@ -37,19 +38,9 @@ def tensors(name: str, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tenso
         with FileLock(path.with_suffix(".lock")):
             if (found := _restored(path)) is None:  # else another process was faster
                 found = make()
-                _keep(found, path)
+                content = save(found, {"checksum": _digest(found)})
+                files.write(path, lambda file: file.write(content), flush=False)
     return found
-
-
-def _keep(found: dict[str, Tensor], path: Path) -> None:
-    from safetensors.torch import save_file
-
-    part = path.with_suffix(".part")
-    try:
-        save_file(found, part, {"checksum": _digest(found)})
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _restored(path: Path) -> dict[str, Tensor] | None:

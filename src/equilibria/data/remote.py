@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from equilibria import files
 from equilibria.data import checksums, locate
 from equilibria.data.checksums import LARGEST
 from equilibria.data.errors import DataError, writing
@@ -107,9 +108,7 @@ class Remote:
         if checksum is None:
             record = _record(path)
             with writing(record, _ELSEWHERE):
-                part = record.with_name(f"{record.name}.{os.getpid()}.part")  # never half a record
-                part.write_text(checksums.digest(path), "utf-8")
-                os.replace(part, record)
+                files.write_text(record, checksums.digest(path))
         return path
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from equilibria import files
 from equilibria.experiments import catalogue
 from equilibria.experiments.data import Data, Frame
 from equilibria.experiments.results import LEGACY
@@ -16,7 +17,6 @@ from equilibria.experiments.views import Grid, text
 from equilibria.report import svg
 from equilibria.report.panel import Panel
 from equilibria.report.surfaces import SurfacePlot
-from equilibria.train import files
 
 __all__ = ["Page", "listing", "markdown", "picture", "rendered", "tables_only"]
 

@@ -11,9 +11,9 @@ from typing import Any
 import pandas as pd
 from filelock import FileLock
 
+from equilibria import files
 from equilibria.experiments.data import Frame, key, written
 from equilibria.experiments.provenance import Origin
-from equilibria.train import files
 
 __all__ = ["LEGACY", "ORIGIN", "ResultsError", "read", "replace_point"]
 

@@ -13,11 +13,12 @@ import torch
 from filelock import FileLock
 from rich.console import Console
 
+from equilibria import files
 from equilibria.experiments.identity import decides, digest
 from equilibria.experiments.provenance import Origin
 from equilibria.models.vision.ode import ODEError
 from equilibria.tasks import Task
-from equilibria.train import evaluation, files
+from equilibria.train import evaluation
 from equilibria.train import run as runs
 from equilibria.train.loop import train
 from equilibria.train.recipe import Recipe

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from equilibria.train import files
+from equilibria import files
 from equilibria.train.lock import lock
 
 __all__ = ["Journal", "JournalError", "Layout", "journal"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from equilibria import files
 from equilibria.tasks import Task
-from equilibria.train import files
 from equilibria.train.run import Folder
 
 

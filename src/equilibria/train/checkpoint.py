@@ -23,9 +23,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from equilibria import __version__
+from equilibria import __version__, files
 from equilibria.tasks.feed import WHOLE, Part
-from equilibria.train import files
 
 FORMAT = 4
 SHARED = 5

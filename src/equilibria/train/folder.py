@@ -15,10 +15,11 @@ from typing import Any
 
 from torch import nn
 
+from equilibria import files
 from equilibria.tasks import Task, TaskConfig
 from equilibria.tasks.base import is_name
-from equilibria.train import files, yaml_text
 from equilibria.train import recipe as recipes
+from equilibria.train import yaml_text
 from equilibria.train.checkpoint import CheckpointError, Checkpoints
 from equilibria.train.config import ConfigError
 from equilibria.train.lock import NAME as LOCK

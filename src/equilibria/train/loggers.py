@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from equilibria.train import files
+from equilibria import files
 from equilibria.train.run import Folder
 
 

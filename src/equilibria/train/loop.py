@@ -13,11 +13,12 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from rich.console import Console
 
+from equilibria import files
 from equilibria.precision import too_fine
 from equilibria.report.words import plural
 from equilibria.solve import SolveWarning
 from equilibria.tasks import Task
-from equilibria.train import evaluation, files, stops
+from equilibria.train import evaluation, stops
 from equilibria.train import recipe as recipes
 from equilibria.train.config import as_chosen
 from equilibria.train.folder import Folder, RunError, absolute

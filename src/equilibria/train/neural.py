@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from equilibria import files
 from equilibria.models import EquilibriumModel, Model
 from equilibria.nn import using
 from equilibria.nn.distilling import Distillation, Outcome
 from equilibria.nn.neural import Learned
 from equilibria.solve import NeuralSolver, Picard, Solver
 from equilibria.tasks import Task
-from equilibria.train import files
 from equilibria.train.checkpoint import CheckpointError
 from equilibria.train.run import Folder, RunError
 from equilibria.train.weights import checksum, read_weights, save_weights

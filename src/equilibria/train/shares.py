@@ -38,7 +38,7 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
-from equilibria.train import files
+from equilibria import files
 
 dcp: Any = checkpoint
 

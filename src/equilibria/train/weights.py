@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from equilibria.train import files
+from equilibria import files
 from equilibria.train.checkpoint import CheckpointError, plain
 
 CHECKSUM = "sha256"

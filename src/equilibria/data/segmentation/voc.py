@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 
 import numpy as np
 
+from equilibria import files
 from equilibria.data import archive
 from equilibria.data.errors import DataError, reading, writing
 from equilibria.data.remote import Entry, Files, Remote
@@ -69,8 +68,8 @@ def _unpacked(path: Path) -> Path:
     if root.is_dir():
         return root
     with writing(root, "--data-dir or EQUILIBRIA_DATA"):
-        part = path.parent / f".{ARCHIVE}.{os.getpid()}.part"
-        try:
+        root.parent.mkdir(parents=True, exist_ok=True)
+        with files.whole_folder(root) as part:
             wanted = tuple(f"{FOLDER}/{name}" for name in _NEEDED)
             for name, content in archive.members(path, lambda n: n.startswith(wanted), LARGEST):
                 target = (part / Path(name).relative_to(FOLDER)).resolve()
@@ -78,10 +77,6 @@ def _unpacked(path: Path) -> Path:
                     raise DataError(f"{path} has a file {name} that leads out of its folder")
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content)
-            root.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(part, root)
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
     return root
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
+from equilibria import files
 from equilibria.data import checksums, locate
 from equilibria.data.errors import DataError, writing
 from equilibria.data.text import counting, reading
@@ -147,10 +147,8 @@ def _read(folder: Path, source: Source) -> Corpus | None:
 
 def _make(folder: Path, source: Source, options: Options, vocabulary: Vocabulary | None) -> None:
     """Encode the text into a folder of another name, and rename it when it is complete."""
-    part = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
-    part.mkdir()
-    try:
+    files.clear(folder.parent, folder.name)  # of a process that was killed
+    with files.whole_folder(folder) as part:
         pieces = source.pieces()
         if vocabulary is None:
             vocabulary = counting.count(
@@ -181,10 +179,6 @@ def _make(folder: Path, source: Source, options: Options, vocabulary: Vocabulary
         }
         (part / _INFO).write_text(json.dumps(info, indent=1), encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)  # damaged, or it would not be recreated
-        os.replace(part, folder)
-    except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
 
 
 def smallest_type(size: int) -> np.dtype[Any]:

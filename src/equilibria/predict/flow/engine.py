@@ -251,7 +251,7 @@ def _written(
 
 
 def _write(path: Path, content: bytes) -> None:
-    from equilibria.train import files
+    from equilibria import files
 
     files.write(path, lambda file: file.write(content), flush=False)
 

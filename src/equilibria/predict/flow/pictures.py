@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
+from equilibria import files
 from equilibria.data.flow import read_flow
 from equilibria.predict.flow import video
 from equilibria.predict.flow.frames import LEGEND
 from equilibria.predict.rows import Journal
 from equilibria.report.flow_colours import Lengths, colour_png, flow_colours, legend
-from equilibria.train import files
 
 __all__ = ["PERCENT", "draw_all", "draw_one"]
 

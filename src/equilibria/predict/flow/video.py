@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from equilibria import files
 from equilibria.data.images import film
 from equilibria.data.images.film import read
-from equilibria.train import files
 
 __all__ = ["WRITTEN", "check_written", "read", "write"]
 

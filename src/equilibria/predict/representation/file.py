@@ -30,12 +30,13 @@ from safetensors.torch import save
 from torch import Tensor
 
 import equilibria
+from equilibria import files
 from equilibria.data.replace import replace_file
 from equilibria.data.signals import Field, ShapeField, field_of
 from equilibria.models import Model, ModelConfig
 from equilibria.models.representation.configs import RepresentationConfig
 from equilibria.solve import JacobianFree, Solver
-from equilibria.train import config, files
+from equilibria.train import config
 from equilibria.train import recipe as recipes
 from equilibria.train.config import ConfigError
 from equilibria.train.weights import digest

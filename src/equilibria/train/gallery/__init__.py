@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
+from equilibria import files
 from equilibria.models import Model
 from equilibria.tasks import Task
 from equilibria.tasks.classification import ClassificationTask
 from equilibria.tasks.flow import FlowTask, OpticalFlow
 from equilibria.tasks.representation import SIGNAL, Described, GridTask, ShapeTask
 from equilibria.tasks.segmentation import SegmentationTask
-from equilibria.train import files
 from equilibria.train.evaluation import evaluating
 from equilibria.train.gallery.classified import classified
 from equilibria.train.gallery.flowing import flowing

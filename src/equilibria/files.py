@@ -9,8 +9,8 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -80,7 +80,20 @@ def write_folder(path: Path, content: Mapping[str, bytes]) -> None:
     Raises:
         OSError: the disk is full or the parent cannot be written; there is no such folder then.
     """
-    complete_folder(new_folder(path), path, content)
+    with whole_folder(path) as folder:
+        _fill(folder, content)
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder beside `path`, which becomes `path` when the block ends without an error.
+
+    Raises:
+        OSError: the disk is full or the parent cannot be written; nothing is left then.
+    """
+    temporary = new_folder(path)
+    with _becoming(temporary, path):
+        yield temporary
 
 
 def new_folder(path: Path) -> Path:
@@ -105,12 +118,22 @@ def complete_folder(temporary: Path, path: Path, content: Mapping[str, bytes]) -
         OSError: the disk is full or the parent cannot be written; there is no such folder then,
             and no temporary one.
     """
+    with _becoming(temporary, path):
+        _fill(temporary, content)
+
+
+def _fill(folder: Path, content: Mapping[str, bytes]) -> None:
+    for name, each in content.items():
+        with (folder / name).open("wb") as file:
+            file.write(each)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+@contextmanager
+def _becoming(temporary: Path, path: Path) -> Iterator[None]:
     try:
-        for name, each in content.items():
-            with (temporary / name).open("wb") as file:
-                file.write(each)
-                file.flush()
-                os.fsync(file.fileno())
+        yield
         sync_folder(temporary)
         temporary.rename(path)
     except BaseException as error:
@@ -127,12 +150,13 @@ def temporary(path: Path) -> bool:
     return OURS.search(path.name) is not None
 
 
-def clear(folder: Path) -> None:
+def clear(folder: Path, name: str = "") -> None:
     """Delete the temporary files and folders of processes that died while they wrote.
 
-    Those of other machines, of which nothing is known, go when they are a day old.
+    Only those of the file `name`, where it is given: other threads may be writing beside it. Those
+    of other machines, of which nothing is known, go when they are a day old.
     """
-    for path in folder.glob(".*.tmp"):
+    for path in folder.glob(f".{name}*.tmp"):
         if (found := OURS.search(path.name)) is None:
             continue
         alive = _alive(int(found[2])) if found[1] == HOST else None
