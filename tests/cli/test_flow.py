@@ -15,6 +15,7 @@ import torch
 from flow_runs import MINI, save_frames, save_raft, save_run, scene, settle
 from PIL import Image
 
+from equilibria import files
 from equilibria.cli.main import main
 from equilibria.data.flow import read_flow
 from equilibria.models.dense import DenseConfig
@@ -326,7 +327,7 @@ def test_the_same_command_continues_and_another_is_refused(run, frames, tmp_path
     lines = (out / "flow.jsonl").read_text().splitlines(keepends=True)
     (out / "flow.jsonl").write_text(lines[0] + lines[1] + lines[2][:20])
     (out / "flow" / "f1.flo").unlink()
-    (out / "flow" / ".f1.flo.123.part").write_bytes(b"half")
+    (out / "flow" / f".f1.flo.{files.HOST}-4194305.0.tmp").write_bytes(b"half")  # of no process
     flow(run, frames, "--out", out)
     assert len(list((out / "flow").iterdir())) == 3
     assert "1 pairs already have a row" in capsys.readouterr().out

@@ -110,13 +110,13 @@ def test_damaged_is_made_anew(file: Path, made: list[Path], name: str, how: str)
 def test_stopped_on_the_way(file: Path, made: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         # As if killed: not even the clearing away runs.
-        patch.setattr(encode.os, "replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(Path, "rename", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         patch.setattr(encode.shutil, "rmtree", lambda *_, **__: None)
         with pytest.raises(KeyboardInterrupt):
             text.load(file=file)
     folder = made[0]
     assert not folder.exists()
-    assert folder.with_name(f".{folder.name}.part").is_dir()
+    assert next(folder.parent.glob(f".{folder.name}.*.tmp")).is_dir()
     corpus = text.load(file=file)
     assert corpus.folder == folder
     left = {path.name for path in folder.parent.iterdir()}

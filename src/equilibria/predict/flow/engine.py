@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from equilibria import files
 from equilibria.data.errors import DataError
 from equilibria.data.flow import FlowField, write_flow
 from equilibria.predict.flow.deadline import Deadline
@@ -92,9 +93,8 @@ def go_through(
     """
     follower = Follower() if options.reuse else None
     deadline = None if options.deadline is None else Deadline(options.deadline)
-    # Of a process that was killed while it wrote; the journal is locked, so no other writes here.
-    for part in journal.folder.glob("**/.*.part"):
-        part.unlink()
+    for folder in {part.parent for part in journal.folder.glob("**/.*.tmp")}:
+        files.clear(folder)  # of a process that was killed while it wrote
     images = _Images()
     size: tuple[int, ...] = ()
     warm = 0
@@ -251,8 +251,6 @@ def _written(
 
 
 def _write(path: Path, content: bytes) -> None:
-    from equilibria import files
-
     files.write(path, lambda file: file.write(content), flush=False)
 
 
