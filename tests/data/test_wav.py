@@ -1,4 +1,4 @@
-"""WAV files: what is read of each format, and what is said of those that cannot be."""
+"""Recordings: what is read of each format, and what is said of those that cannot be."""
 
 import io
 import struct
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 from scipy.io import wavfile
 
@@ -75,15 +76,6 @@ def test_scipy_reads_the_same_samples(tmp_path: Path, dtype: type) -> None:
     assert abs(samples.numpy() - mean).max() < 1e-6
 
 
-@pytest.mark.parametrize("bits", [8, 16, 24, 32])
-def test_the_largest_integers_stay_below_one(bits: int) -> None:
-    extremes = [255, 0] if bits == 8 else [2 ** (bits - 1) - 1, -(2 ** (bits - 1))]
-    data = b"".join(x.to_bytes(bits // 8, "little", signed=bits > 8) for x in extremes)
-    samples, _ = wav.decode(riff(chunk(b"fmt ", form(bits=bits)), chunk(b"data", data)), "extremes")
-    assert samples[0] < 1 and samples[1] == -1
-    assert samples[0] > 0.99
-
-
 def test_other_parts_and_their_padding_are_passed_over() -> None:
     other = chunk(b"LIST", b"odd")
     content = riff(other, chunk(b"fmt ", form()), other, DATA, other)
@@ -91,6 +83,15 @@ def test_other_parts_and_their_padding_are_passed_over() -> None:
     odd = riff(chunk(b"fmt ", form(bits=8)), chunk(b"data", b"\x80\x90\x70"))
     # Some programs leave out the last byte of padding.
     assert torch.equal(wav.decode(odd[:-1], "c")[0], torch.tensor([0, 0.125, -0.125]))
+
+
+@pytest.mark.parametrize("kind", ["FLAC", "OGG"])
+def test_other_formats_are_read_too(kind: str) -> None:
+    content = io.BytesIO()
+    soundfile.write(content, TONE, 8000, format=kind)
+    samples, rate = wav.decode(content.getvalue(), "a")
+    assert rate == 8000 and len(samples) == 800
+    assert abs(samples.numpy() - TONE).max() < (0.1 if kind == "OGG" else 2**-15)
 
 
 def test_what_is_written_is_read_and_clipped(tmp_path: Path) -> None:
@@ -121,23 +122,16 @@ def lying() -> bytes:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is not a WAV file: convert it, e.g. with ffmpeg"),
-        (b"fLaC" + bytes(40), "is not a WAV file but FLAC"),
-        (b"RF64" + PLAIN[4:], "is not a WAV file but RF64"),
+        (b"", "is damaged, or no recording .*convert it, e.g. with ffmpeg"),
+        (b"no sound at all", "is damaged, or no recording"),
         (PLAIN[:-100], "is truncated: its part 'data' should have 1,600 bytes, and 1,500 are"),
         (PLAIN[:30], "is truncated: its part 'fmt '"),
-        (PLAIN[:36], "is damaged or truncated: it has no samples"),
+        (PLAIN[:36], "is damaged"),
         (lying(), "'data' should have 4,294,967,295 bytes, and 1,600 are there"),
-        (riff(chunk(b"fmt ", form()), chunk(b"data", b"")), "damaged or empty: 0 bytes of sound"),
-        (riff(chunk(b"fmt ", form()), chunk(b"data", b"abc")), "expected a multiple of 2"),
-        (riff(DATA, chunk(b"fmt ", form())), "its samples come before their format"),
-        (riff(chunk(b"fmt ", form()[:9]), DATA), "its format has 9 bytes"),
-        (riff(chunk(b"fmt ", form(0x55)), DATA), r"compressed or unknown \(MP3\): convert it"),
-        (riff(chunk(b"fmt ", form(0xFFFE)), DATA), r"unknown \(format 0xfffe\)"),
-        (riff(chunk(b"fmt ", form(bits=12)), DATA), "samples of 12 bits"),
-        (riff(chunk(b"fmt ", form(3, bits=16)), DATA), "samples of 16 bits"),
-        (riff(chunk(b"fmt ", form(channels=0)), DATA), "its header says 0 channels"),
-        (riff(chunk(b"fmt ", form(rate=0)), DATA), "0 times a second"),
+        (riff(chunk(b"fmt ", form()), chunk(b"data", b"")), "damaged or empty"),
+        (riff(chunk(b"fmt ", form()[:9]), DATA), "is damaged"),
+        (riff(chunk(b"fmt ", form(0x1234)), DATA), "is damaged, or no recording"),
+        (riff(chunk(b"fmt ", form(channels=0)), DATA), "is damaged"),
         (
             riff(chunk(b"fmt ", form(3, bits=32)), chunk(b"data", struct.pack("<f", np.inf))),
             "a sample is not a finite number",
@@ -171,15 +165,3 @@ def test_a_missing_or_large_file_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(wav, "LARGEST", len(PLAIN) - 1)
     with pytest.raises(DataError, match=r"long\.wav has more than 1,643 bytes: cut it"):
         wav.read(tmp_path / "long.wav")
-
-
-def test_what_the_standard_library_writes_is_read() -> None:
-    content = io.BytesIO()
-    with wave.open(content, "wb") as file:
-        file.setnchannels(2)
-        file.setsampwidth(3)
-        file.setframerate(22050)
-        file.writeframes(in_24_bits(np.repeat(TONE, 2)))
-    samples, rate = wav.decode(content.getvalue(), "a")
-    assert rate == 22050
-    assert abs(samples.double().numpy() - TONE).max() <= 2**-23
