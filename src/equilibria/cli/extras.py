@@ -4,7 +4,12 @@ import re
 from importlib import metadata
 from pathlib import Path
 
-OF_COMMANDS = {"reproduce": "reproduce", "bench": "bench", "export": "export"}
+OF_COMMANDS = {
+    "reproduce": "reproduce",
+    "bench": "bench",
+    "export": "export",
+    "completion": "completion",
+}
 """The extra that a command needs; the others need `cli`, which these contain."""
 
 
