@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help run test test-data test-all test-settings wheel lint format docs bench bench-solvers bench-adjoints bench-training \
+.PHONY: help run test test-data test-all test-slow test-settings wheel lint format docs bench bench-solvers bench-adjoints bench-training \
 	bench-digits bench-mnist clean
 
 help:  ## list the targets
@@ -50,6 +50,9 @@ test-data: $(VENV)/dev.stamp  ## run the tests that read real data sets, in EQUI
 
 test-all: $(VENV)/dev.stamp  ## run the tests, those that take minutes too
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses logical --dist worksteal
+
+test-slow: $(VENV)/dev.stamp  ## run those that take minutes alone
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses logical --dist worksteal -m slow
 
 test-settings: $(VENV)/dev.stamp  ## numerical tests under settings of BLAS, torch and threads; TESTS=tests/solve
 	$(BIN)/python tests/settings.py $(TESTS)
