@@ -21,6 +21,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+COMMITS = {"before-core": "6ea6478"}  # where the tag itself is not
 
 
 def build(commit: str, folder: Path) -> Path:
@@ -29,6 +30,7 @@ def build(commit: str, folder: Path) -> Path:
     with tempfile.TemporaryDirectory() as name:
         clone = Path(name) / "clone"
         subprocess.run(["git", "clone", "--quiet", "--no-checkout", ROOT, clone], check=True)
+        commit = COMMITS.get(commit, commit)
         subprocess.run(["git", "checkout", "--quiet", commit], cwd=clone, check=True)
         command = [sys.executable, "-m", "build", "--wheel", "--outdir", folder, clone]
         subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL)
