@@ -66,12 +66,11 @@ def test_it_is_downloaded_once_and_checked_each_time(server: FileServer, tmp_pat
 def test_the_record_of_a_checksum_is_whole_or_not_there(
     server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: Path, text: str, encoding: str) -> None:
-        self.touch()
+    def full(self: Path, target: Path) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_text", full)
+        patch.setattr(Path, "replace", full)
         with pytest.raises(DataError, match="disk is full"):
             data.load("ring", tmp_path)
     assert data.load("ring", tmp_path)["title"] == "Ring"

@@ -113,8 +113,8 @@ def test_an_image_that_is_no_signal(
         ("a", b"words", r"has no known format \(''\)"),
         ("a.png", b"no picture", "is not an image that Pillow can read"),
         ("a.jpg", b"\xff\xd8\xff\xe0" + bytes(30), "is not an image|is damaged"),
-        ("a.mp3", b"ID3" + bytes(30), "is not a WAV file but MP3: convert it"),
-        ("a.wav", b"RIFF", "is not a WAV file"),
+        ("a.mp3", b"ID3" + bytes(30), "is damaged, or no recording .*convert it"),
+        ("a.wav", b"RIFF", "is damaged, or no recording"),
     ],
 )
 def test_a_foreign_file_is_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:

@@ -16,7 +16,6 @@ from equilibria.experiments import provenance, runner
 from equilibria.experiments.study import Study
 from equilibria.experiments.training import Store
 from equilibria.report import svg
-from equilibria.train.trainer import Trainer
 
 FEW = {"train": 448, "test": 90}
 
@@ -42,7 +41,6 @@ def _swift():
     kind, _ = registry.DATA_SETS["digits"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
-        patch.setattr(Trainer, "_cost", None)
         patch.setattr(provenance, "_commit", functools.cache(provenance._commit))
         once = dataclasses.replace(DIGITS, read=lambda files: digits())
         patch.setitem(registry.DATA_SETS, "digits", (kind, once))

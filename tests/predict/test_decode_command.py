@@ -14,7 +14,7 @@ from equilibria.data.signals import Signal, read_film, read_sound, write_sound
 from equilibria.data.signals.image import pixels_of, write_image
 from equilibria.predict.representation import load, pictures
 from equilibria.predict.representation.encoding import encode
-from equilibria.predict.representation.file import Contents, Network, stored, write
+from equilibria.predict.representation.file import Contents, Network, write
 from equilibria.tasks.representation.reading import coloured
 
 
@@ -55,12 +55,11 @@ def ball():
     contents = Contents(
         field=field,
         network=Network(model=model.config),
-        weights=stored(model.state_dict(), 32),
-        bits=32,
+        weights=model.state_dict(),
         name="ball.obj",
         quality={"iou": 1.0},
     )
-    write(here_path("ball.inr"), contents, model.state_dict())
+    write(here_path("ball.inr"), contents)
     return here_path("ball.inr")
 
 
@@ -92,7 +91,7 @@ def test_an_image_is_written_as_its_network_has_it(channels, capsys):
     expected = pixels_of(load(path).decode().values)
     assert (pixels("a.png") == expected.squeeze(-1 if channels == 1 else ())).all()
     said = capsys.readouterr().out
-    assert f"an image of 9 x 12 x {channels}, imfn in 8 bits, PSNR" in said
+    assert f"an image of 9 x 12 x {channels}, imfn, PSNR" in said
     assert "Decoding: 108 points\n" in said and "all converged" in said
     assert said.splitlines()[-1] == "Written to a.png"
 

@@ -37,7 +37,7 @@ def test_tensorboard_gets_every_number_of_every_epoch(finished):
     tags = events.Tags()["scalars"]
     for tag in ("train/loss", "train/forward/evals/p90", "train/adjoint/status/CONVERGED"):
         assert tag in tags
-    assert {f"throughput/{name}_per_second" for name in ("units", "flops")} <= {*tags}
+    assert "throughput/units_per_second" in tags
     assert len(events.Scalars("spectral_radius/mean")) == trainer.recipe.epochs
 
 

@@ -88,7 +88,10 @@ def _decoded(content: bytes, name: str | os.PathLike[str]) -> tuple[np.ndarray, 
 
 
 def _check_whole(content: bytes, name: str | os.PathLike[str]) -> None:
-    """Raise DataError for a WAV file that is truncated: libsndfile would take what there is."""
+    """Raise DataError for a WAV file that is truncated or contradicts itself.
+
+    libsndfile would take what there is.
+    """
     place = 12
     while content[:4] == b"RIFF" and place + 8 <= len(content):
         kind, size = struct.unpack_from("<4sI", content, place)
@@ -98,6 +101,13 @@ def _check_whole(content: bytes, name: str | os.PathLike[str]) -> None:
                 f"{name} is truncated: its part {kind.decode('latin-1')!r} should have {size:,} "
                 f"bytes, and {len(content) - place:,} are there. Replace it, or {_CONVERT}"
             )
+        if kind == b"fmt " and size >= 16:
+            channels, rate, _, block, bits = struct.unpack_from("<HIIHH", content, place + 2)
+            if bits % 8 == 0 and block != channels * bits // 8:
+                raise DataError(
+                    f"{name} is damaged: its header says {channels} channels of {bits} bits in "
+                    f"{block} bytes, {rate} times a second"
+                )
         place += size + size % 2  # a part of odd length is followed by a byte of padding
 
 
