@@ -76,6 +76,8 @@ def cover(target: Path, marker: str) -> None:
             seconds[f"{module}.py::{case.get('name')}"] = float(case.get("time") or 0)
         lines: dict[str, dict[str, list[str]]] = {}
         for file in sorted(data.measured_files()):
+            if not file.startswith(str(ROOT / PACKAGE)):  # a test's own
+                continue
             found = data.contexts_by_lineno(file)
             tests = {str(line): sorted(filter(None, names)) for line, names in found.items()}
             lines[str(Path(file).relative_to(ROOT))] = {k: v for k, v in tests.items() if v}

@@ -29,7 +29,7 @@ def shape_field():
 
 
 def network(field: Field | ShapeField, name="imfn", width=16, seed=0, **changes) -> Any:
-    """A network for a field; 16 wide, so that its square weights can be stored in 8 bits."""
+    """A network for a field."""
     torch.manual_seed(seed)
     options = {"solver": SOLVER} if name in ("imfn", "isiren") else {}
     scale = {} if name == "siren" else {"scale": 6.0}

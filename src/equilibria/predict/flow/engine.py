@@ -93,8 +93,8 @@ def go_through(
     """
     follower = Follower() if options.reuse else None
     deadline = None if options.deadline is None else Deadline(options.deadline)
-    for folder in {part.parent for part in journal.folder.glob("**/.*.tmp")}:
-        files.clear(folder)  # of a process that was killed while it wrote
+    for place in {part.parent for part in journal.folder.glob("**/.*.tmp")}:
+        files.clear(place)  # of a process that was killed while it wrote
     images = _Images()
     size: tuple[int, ...] = ()
     warm = 0
