@@ -3,7 +3,8 @@
     python tests/commands.py              # list the conditions
     python tests/commands.py plain path   # one clone for each of these
     python tests/commands.py everything   # one clone that has all conditions at once
-    python tests/commands.py every        # each by itself, then all at once: over an hour
+    python tests/commands.py every        # each by itself, then all at once: hours
+    python tests/commands.py --once every # the same with `make run` and `make test` once each
 
 Each clone starts without .venv, with an empty cache and without data. In it `make run`,
 `make test`, `make run`, `make test` must succeed and leave `git status` clean. The clones have what
@@ -48,7 +49,7 @@ def litter(clone: Path) -> None:
         (runs / name).write_text(text)
 
 
-def attempt(conditions: set[str], folder: Path) -> list[float]:
+def attempt(conditions: set[str], folder: Path, commands: tuple[str, ...]) -> list[float]:
     """Run the commands in a clone; return the minutes of each, or exit with the first failure."""
     clone = folder / ("with space and é" if "path" in conditions else "clone") / "equilibria"
     environment = {
@@ -65,7 +66,7 @@ def attempt(conditions: set[str], folder: Path) -> list[float]:
     if "dirty" in conditions:
         litter(clone)
     minutes = []
-    for command in COMMANDS:
+    for command in commands:
         start = time.monotonic()
         run = subprocess.run(
             ["make", command],
@@ -94,6 +95,8 @@ def main(words: list[str]) -> None:
     if not words:
         print("\n".join(f"{name:8} {what}" for name, what in CONDITIONS.items()))
         return
+    commands = COMMANDS[:2] if "--once" in words else COMMANDS
+    words = [word for word in words if word != "--once"]
     names = [*CONDITIONS, "everything"] if words == ["every"] else words
     if unknown := {*names} - {*CONDITIONS, "everything"}:
         sys.exit(f"no condition is called {', '.join(sorted(unknown))}: {', '.join(CONDITIONS)}")
@@ -103,8 +106,8 @@ def main(words: list[str]) -> None:
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
             conditions = {*CONDITIONS} if name == "everything" else {name}
-            rows.append((name, attempt(conditions, Path(folder))))
-    print(f"\n{'condition':12}" + "".join(f"{f'make {command}':>12}" for command in COMMANDS))
+            rows.append((name, attempt(conditions, Path(folder), commands)))
+    print(f"\n{'condition':12}" + "".join(f"{f'make {command}':>12}" for command in commands))
     for name, minutes in rows:
         print(f"{name:12}" + "".join(f"{each:>8.1f} min" for each in minutes))
 

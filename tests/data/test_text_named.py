@@ -218,3 +218,9 @@ def test_an_archive_that_cannot_be_read(
 def test_names() -> None:
     assert text.available() == ["ptb", "wikitext103", "wikitext2"]
     assert WIKITEXT103.remotes[0].files == ("wikitext-103-v1.zip",)
+
+
+@pytest.mark.parametrize("known", [WIKITEXT2, WIKITEXT103])
+def test_wikitext_is_read_packed_and_unpacked(known) -> None:
+    first = [remote.files[0] for remote in known.remotes]
+    assert first == [f"{known.title.lower()}-v1.zip", "wiki.train.tokens", "train.txt"]

@@ -148,6 +148,15 @@ def test_what_the_machine_is_too_small_for_is_left_out_and_said(whole, monkeypat
     said.clear()
     found = measure_within(*given, max_seconds=0.0, skipped=said.append)
     assert not list(found) and len(said) == 9 and "on this cpu" in said[0]
+    said.clear()
+
+    def full(*given):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(memory, "_point", full)
+    monkeypatch.setattr(memory, "_estimate", lambda *given: memory._Need(1, 1, 0.0))
+    assert not list(measure_within(*given, skipped=said.append))
+    assert len(said) == 9 and all("the cpu has no memory left" in each for each in said)
 
 
 def test_the_smallest_images_that_a_model_takes_will_do(monkeypatch):
