@@ -329,3 +329,10 @@ def test_a_vocabulary_must_be_known(name):
 def test_an_impossible_field_is_refused(name, bad):
     with pytest.raises(ValueError, match=next(iter(bad)).removeprefix("injection_")):
         models.create(name, **{**SMALL[name], **bad})
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+def test_the_convolutions_of_a_trellisnet_are_weight_normalised(normalised):
+    model = models.create("deq-trellisnet", **SMALL["deq-trellisnet"] | {"weight_norm": normalised})
+    weights = [name for name, _ in model.named_parameters() if ".weight.original" in name]
+    assert len(weights) == (4 if normalised else 0)  # length and direction of two convolutions
