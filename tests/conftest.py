@@ -181,6 +181,36 @@ def built_once(tmp_path_factory):
     return build
 
 
+@pytest.fixture(scope="module")
+def drawn_once():
+    """Panels of the same figures are drawn once: matplotlib takes most of a page's time.
+
+    It returns the drawings; empty it to have panels drawn again.
+    """
+    from equilibria.report import plots, sections, svg
+
+    drawn = {}
+
+    def inline(panel, *, wide=False):
+        key = repr(panel), wide
+        if key not in drawn:
+            drawn[key] = svg.inline(panel, wide=wide)
+        return drawn[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots, "inline", inline)
+        patch.setattr(sections, "inline", inline)
+        yield drawn
+
+
+@pytest.fixture
+def unsaved(monkeypatch):
+    """Charts are drawn on axes, and not written out, which takes the most time of drawing."""
+    from equilibria.report import svg
+
+    monkeypatch.setattr(svg, "_saved", lambda figure: '<svg viewBox="0 0 1 1"></svg>')
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _no_network():
     """A test that would reach another machine fails, on a machine with a network too."""

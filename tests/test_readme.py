@@ -1,6 +1,5 @@
 """What the pages show a reader is run: every Python block, in order, page by page."""
 
-import gc
 import operator
 import re
 import runpy
@@ -8,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch._dynamo  # which optimisers import
 
 import equilibria
 from equilibria.cli.main import COMMANDS
@@ -34,7 +32,6 @@ def test_python_on_the_pages(page: Path, tmp_path: Path) -> None:
             lines[first + offset] = line
     script = tmp_path / f"{page.stem}.py"
     script.write_text("\n".join(lines))
-    gc.freeze()  # memory that a page measures is collected first, not what is imported
     torch.manual_seed(0)
     runpy.run_path(str(script))
 

@@ -107,7 +107,7 @@ def test_an_image_that_is_no_signal(
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.png", b"", "is empty: expected an image, a WAV file, a video"),
+        ("a.png", b"", "is empty: expected an image, a recording, a video"),
         ("a.obj", b"", "is empty: expected an image"),
         ("a.txt", b"words", r"has no known format \('.txt'\): expected an image"),
         ("a", b"words", r"has no known format \(''\)"),

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import gc
 import os
 
 import pytest
@@ -15,7 +14,6 @@ from equilibria.data.remote import Files
 from equilibria.experiments import provenance, runner
 from equilibria.experiments.study import Study
 from equilibria.experiments.training import Store
-from equilibria.report import svg
 
 FEW = {"train": 448, "test": 90}
 
@@ -30,14 +28,7 @@ def digits():
 
 @pytest.fixture(autouse=True, scope="module")
 def _swift():
-    """What slows these tests down and none is about.
-
-    No power is lost, so nothing is flushed to disk; operations of a step are not counted; Git is
-    asked once; and the collections before each measurement of memory leave out what is imported.
-    """
-    import torch._dynamo  # noqa: F401, which optimisers import
-
-    gc.freeze()
+    """Nothing is flushed to disk, since no power is lost; Git is asked once; digits are few."""
     kind, _ = registry.DATA_SETS["digits"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
@@ -45,12 +36,6 @@ def _swift():
         once = dataclasses.replace(DIGITS, read=lambda files: digits())
         patch.setitem(registry.DATA_SETS, "digits", (kind, once))
         yield
-
-
-@pytest.fixture
-def quick_pictures(monkeypatch):
-    """Charts are drawn on axes, and the files that they are written to stay empty."""
-    monkeypatch.setattr(svg, "_saved", lambda figure: "")
 
 
 @pytest.fixture

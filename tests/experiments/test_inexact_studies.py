@@ -81,7 +81,7 @@ def test_trainings_differ_in_the_adjoint_alone(scale):
 
 
 @pytest.fixture
-def run(monkeypatch, tmp_path, quick_pictures):
+def run(monkeypatch, tmp_path, unsaved):
     """Run some points of a study on tiny networks: run(study, seeds) -> its rows."""
     (tmp_path / "text.txt").write_text("the cat sat on the mat and the dog lay by the door\n" * 60)
     text = {"file": str(tmp_path / "text.txt"), "unit": "words", "length": 8}

@@ -43,7 +43,7 @@ TEXT: dict[str, Any] = {
 
 
 @pytest.fixture
-def run(monkeypatch, tmp_path, quick_pictures):
+def run(monkeypatch, tmp_path, unsaved):
     """Runs a study on tiny networks: run(study, keep) -> its rows."""
     draw = random.Random(0)
     text = tmp_path / "text.txt"

@@ -42,7 +42,7 @@ def cells(view: Any, data: Any) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def run(monkeypatch, tmp_path, quick_pictures):
+def run(monkeypatch, tmp_path, unsaved):
     """Runs a study on tiny signals and networks: run(study, keep) -> its rows."""
     values = np.random.default_rng(0).integers(0, 255, (16, 16), dtype=np.uint8)
     Image.fromarray(values).save(tmp_path / "image.png")

@@ -57,7 +57,7 @@ def shown(monkeypatch):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_study_shows_what_was_measured_and_what_was_not(
-    name, monkeypatch, tmp_path, shown, no_reaction, quick_pictures
+    name, monkeypatch, tmp_path, shown, no_reaction, unsaved
 ):
     monkeypatch.setenv("EQUILIBRIA_DATA", "/nowhere")
     assert len(catalogue.source_of(name).read_text("utf-8").splitlines()) <= 150

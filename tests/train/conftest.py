@@ -1,8 +1,6 @@
 """A training run that takes seconds: scikit-learn's digits, a narrow layer, ten steps."""
 
 import copy
-import dataclasses
-import functools
 import gc
 import os
 import shutil
@@ -13,9 +11,6 @@ import torch
 from accelerate import Accelerator
 from rich.console import Console
 
-from equilibria.data import registry
-from equilibria.data.digits import DIGITS
-from equilibria.data.remote import Files
 from equilibria.stability.peak import peak_bytes
 from equilibria.train import recipe as recipes
 from equilibria.train.loop import fit
@@ -34,25 +29,11 @@ TINY = {
 }
 
 
-@functools.cache
-def digits():
-    return DIGITS.read(Files(DIGITS))
-
-
 @pytest.fixture(autouse=True, scope="module")
 def _swift():
-    """What slows all these tests down and none is about.
-
-    No power is lost, so nothing is flushed to disk; the digits are read once; and the collections
-    of garbage before each measurement of memory leave out what is imported.
-    """
-    gc.collect()
-    gc.freeze()
-    kind, _ = registry.DATA_SETS["digits"]
+    """No power is lost, so nothing is flushed to disk."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
-        once = dataclasses.replace(DIGITS, read=lambda files: digits())
-        patch.setitem(registry.DATA_SETS, "digits", (kind, once))
         yield
 
 
@@ -129,15 +110,3 @@ def whole(_whole, tmp_path):
 def weights():
     """weights(trainer) -> all parameters and buffers in one dictionary of copies."""
     return lambda trainer: {k: torch.clone(v) for k, v in trainer.model.state_dict().items()}
-
-
-@pytest.fixture
-def undrawn(monkeypatch):
-    """Pages have no plots: matplotlib takes most of their time, and none is looked at here."""
-    from equilibria.report import plots, sections, svg
-
-    def inline(panel, *, wide=False):
-        return svg.Drawing(panel.title, f"<svg>{panel.y}</svg>", [], wide)
-
-    for module in (plots, sections):
-        monkeypatch.setattr(module, "inline", inline)

@@ -546,7 +546,7 @@ def test_a_network_learns_to_see_motion():
     assert trainer.evaluate("train")["epe"] < 0.9 * zero
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("unsaved")
 def test_a_run_from_the_command_line(tmp_path, capsys):
     (tmp_path / "mini.yaml").write_text(json.dumps(TREE))
     run = tmp_path / "run"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from test_flow_tasks import MINI
 
 from equilibria.cli.main import main
 from equilibria.data.segmentation import MaskedImages
@@ -149,7 +150,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "run"
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("unsaved")
 def test_the_report_shows_mistakes_and_maps_and_keeps_them(
     trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -197,7 +198,7 @@ def test_a_gallery_of_other_weights_or_a_damaged_one_is_made_again(trained: Path
     assert gallery.read(folder) is None
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("unsaved")
 def test_without_its_data_a_run_is_reported_without_images(
     trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,16 +283,7 @@ def test_a_network_that_tells_no_masks_has_no_gallery(tmp_path: Path) -> None:
 
 FLOW = {
     "task": {"name": "optical_flow", "data": "layers", "size": [64, 72], "samples": 4, "test": 3},
-    "model": {
-        "name": "deq-raft",
-        "encoder": "small",
-        "stages": [8, 8, 12],
-        "features": 8,
-        "levels": 2,
-        "radius": 2,
-        "mask": 8,
-        "hidden": 8,
-    },
+    "model": {"name": "deq-raft", **MINI},
     "solver": {"name": "Anderson", "rtol": 0.01, "max_evals": 3},
     "adjoint": {"name": "JacobianFree"},
     "optimiser": {"name": "AdamW", "lr": 1e-4},

@@ -56,7 +56,7 @@ def run_of(folder: Path, tree: dict[str, Any]) -> Path:
 # --- nodes ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("unsaved")
 def test_all_commands_on_the_nodes_of_a_graph(tiny: None, tmp_path: Path, capsys: Any) -> None:
     two_rings(tmp_path / "rings.npz")
     tree = recipe({"name": "node_classification", "data": None, "normalise": False})

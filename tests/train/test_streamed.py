@@ -222,7 +222,7 @@ def interrupted(monkeypatch):
         assert main(["train", "small.yaml", "--data", "shards", "--out", "run"]) == 130
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("unsaved")
 def test_a_recipe_trains_from_shards_is_resumed_and_evaluated(
     recipe, shards, tmp_path, monkeypatch, capsys
 ):

@@ -13,8 +13,6 @@ from equilibria.train.loop import fit
 from equilibria.train.tally import Tally
 from equilibria.train.throughput import imbalance, throughput
 
-BOUNDLESS = ("--model.width", "16", "--model.bound", "null")
-
 
 def tally(*work, evals=()):
     found = Tally(work=list(work))
@@ -58,7 +56,7 @@ def test_rates_are_those_of_all_processes():
 
 
 def test_an_epoch_records_its_speed_and_the_terminal_says_it(make):
-    trainer, folder = make("run", *BOUNDLESS)
+    trainer, folder = make("run")
     console = Console(file=io.StringIO(), width=400, color_system=None)
     fit(trainer, folder, console)
     for record in folder.read_metrics():

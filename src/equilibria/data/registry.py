@@ -174,11 +174,10 @@ def load(
     if read and (Path(name).name != name or (own in FILES and path.suffix == ".npz")):
         what = "file or folder" if own in FILES else "folder"
         raise DataError(f"there is no {what} {name}; {expected}")
-    missing, more = (", nor any folder", ", or any folder of your own") if read else ("", "")
-    said = f"no data set is called {name!r}{missing}"
+    said = f"no data set is called {name!r}{', nor any folder' if read else ''}"
     if name in available():
         said = f"the data set {name!r} is of another kind"
-    raise ValueError(f"{said}{nearest(name, names)}{more}")
+    raise ValueError(f"{said}{nearest(name, names)}")
 
 
 @contextmanager

@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from equilibria.data.errors import DataError
+from equilibria.data.extras import needed
 from equilibria.data.flow.content import LARGEST, check_size, read_bytes, replace_file
 
 __all__ = ["read", "write"]
@@ -27,7 +27,7 @@ def read(path: Path) -> np.ndarray:
     Raises:
         DataError: If it is no PNG file, truncated or damaged, or has other pixels.
     """
-    png = _png()
+    png = needed("png", "pypng", "cli", f"the 16-bit image {path}")
     reader = png.Reader(bytes=read_bytes(path, _PIXEL * LARGEST))
     try:
         reader.preamble()
@@ -55,16 +55,8 @@ def write(path: Path, pixels: np.ndarray) -> None:
         DataError: If the file cannot be written.
     """
     height, width = pixels.shape[:2]
+    png = needed("png", "pypng", "cli", f"the 16-bit image {path}")
     content = io.BytesIO()
-    _png().Writer(width, height, bitdepth=16, greyscale=False).write(
-        content, pixels.reshape(height, -1).tolist()
-    )
+    writer = png.Writer(width, height, bitdepth=16, greyscale=False)
+    writer.write(content, pixels.reshape(height, -1).tolist())
     replace_file(path, content.getvalue())
-
-
-def _png() -> Any:
-    try:
-        import png
-    except ImportError:
-        raise DataError("16-bit PNG files need pypng: pip install 'equilibria[cli]'") from None
-    return png

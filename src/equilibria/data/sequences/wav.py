@@ -6,13 +6,14 @@ import io
 import os
 import struct
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from equilibria.data.errors import DataError, reading
+from equilibria.data.extras import needed
 from equilibria.data.regular import open_file
 from equilibria.data.replace import replace_file
 
@@ -72,7 +73,7 @@ def _content(path: Path) -> bytes:
 
 def _decoded(content: bytes, name: str | os.PathLike[str]) -> tuple[np.ndarray, int, int]:
     """Samples, ``(samples, channels)``, their rate and their bits."""
-    soundfile = _soundfile()
+    soundfile = needed("soundfile", "soundfile", "cli", f"the recording {name}")
     _check_whole(content, name)
     try:
         with soundfile.SoundFile(io.BytesIO(content)) as file:
@@ -138,17 +139,8 @@ def write(
         raise ValueError(f"bits is {bits}: expected 16 or 24")
     full = 2 ** (bits - 1)
     rounded = (samples.detach().cpu().double() * full).round().clamp(-full, full - 1)
+    soundfile = needed("soundfile", "soundfile", "cli", f"the recording {path}")
     content = io.BytesIO()
     upper = (rounded.long() << (32 - bits)).to(torch.int32).numpy()
-    _soundfile().write(content, upper, rate, f"PCM_{bits}", format="WAV")
+    soundfile.write(content, upper, rate, f"PCM_{bits}", format="WAV")
     replace_file(Path(path), content.getvalue())
-
-
-def _soundfile() -> Any:
-    try:
-        import soundfile
-    except (ImportError, OSError) as error:  # OSError: of the library that it wraps
-        raise DataError(
-            f"recordings need soundfile ({error}): pip install 'equilibria[cli]'"
-        ) from None
-    return soundfile

@@ -23,10 +23,10 @@ VIDEOS = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm")
 """Endings of videos that PyAV reads."""
 
 SOUNDS = (".aac", ".aif", ".aiff", ".flac", ".m4a", ".mp3", ".ogg", ".opus", ".wav")
-"""Endings of sounds, of which WAV is read, and the others are refused as sounds."""
+"""Endings of sounds; libsndfile refuses some of them."""
 
 EXPECTED = (
-    "expected an image, a WAV file, a video, an animated image, a folder of frames, or a closed "
+    "expected an image, a recording, a video, an animated image, a folder of frames, or a closed "
     f"mesh ({', '.join(mesh.ENDINGS)})"
 )
 

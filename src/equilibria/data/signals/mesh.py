@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from equilibria.data.errors import DataError, reading
+from equilibria.data.extras import needed
 from equilibria.data.regular import open_file
 from equilibria.data.replace import replace_file
-from equilibria.data.signals.extras import needed
 
 __all__ = ["ENDINGS", "Mesh", "closed", "read_mesh", "write_mesh"]
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from equilibria.data.errors import DataError
+from equilibria.data.extras import needed
 from equilibria.data.remote import Entry, Files, Remote
-from equilibria.data.signals.extras import needed
 from equilibria.data.signals.image import of_pixels, square
 from equilibria.data.signals.sets import SignalSet
 from equilibria.words import nearest

@@ -1,4 +1,4 @@
-"""Sounds: read from WAV files with all of their channels, and written."""
+"""Sounds: read with all of their channels, and written as WAV files."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def read_sound(
     start: float = 0.0,
     seconds: float | None = None,
 ) -> Signal:
-    """Read a WAV file; its largest absolute value becomes 1.
+    """Read a recording; its largest absolute value becomes 1.
 
     The released code divides by the largest value, so that a sound may reach below -1.
 
     Args:
-        path: A file of 8, 16, 24 or 32 bits, or of floats of 32 or 64. Stereo has two channels.
+        path: A file that libsndfile reads: WAV, FLAC, Ogg, MP3. Stereo has two channels.
         rate: Samples per second to which it is brought by a polyphase low-pass filter; None for
             its own.
         start: Where the part that is read begins, in seconds.
         seconds: How long it is; None for the rest.
 
     Raises:
-        DataError: If it is no WAV file, damaged or compressed; is constant or a single sample; or
+        DataError: If it is no recording, or damaged; is constant or a single sample; or
             does not have that part.
     """
     path = Path(path)

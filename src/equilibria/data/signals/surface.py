@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from equilibria.data.errors import DataError
-from equilibria.data.signals.extras import needed
+from equilibria.data.extras import needed
 from equilibria.data.signals.mesh import Mesh
 from equilibria.data.signals.shape import ShapeField
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from equilibria.data.extras import needed
 from equilibria.data.replace import replace_file, write_folder
 from equilibria.data.signals import Field, Points, ShapeField, surface, write_mesh, write_sound
-from equilibria.data.signals.extras import needed
 from equilibria.data.signals.image import pixels_of, png_of
 from equilibria.predict.flow import video
 from equilibria.predict.representation.decoder import Decoded
