@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help run test test-data test-all test-slow test-settings wheel lint format docs bench bench-solvers bench-adjoints bench-training \
+.PHONY: help run test test-data test-all test-slow test-device test-settings wheel lint format docs bench bench-solvers bench-adjoints bench-training \
 	bench-digits bench-mnist clean
 
 help:  ## list the targets
@@ -53,6 +53,9 @@ test-all: $(VENV)/dev.stamp  ## run the tests, those that take minutes too
 
 test-slow: $(VENV)/dev.stamp  ## run those that take minutes alone
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses logical --dist worksteal -m slow
+
+test-device: $(VENV)/dev.stamp  ## run those that need a CUDA device
+	CUDA_VISIBLE_DEVICES=$${CUDA_VISIBLE_DEVICES:-0} $(BIN)/python -m pytest -m 'device and not slow'
 
 test-settings: $(VENV)/dev.stamp  ## numerical tests under settings of BLAS, torch and threads; TESTS=tests/solve
 	$(BIN)/python tests/settings.py $(TESTS)

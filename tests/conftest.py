@@ -29,6 +29,9 @@ _spec = importlib.util.spec_from_file_location("equilibria_guard", GUARD)
 guard = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(guard)
 
+# What a test asserts is true of the CPU, unless it is marked `device`.
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
 # Hypothesis keeps notes in the checkout otherwise; the other processes of a run share the folder.
 if "HYPOTHESIS_STORAGE_DIRECTORY" not in os.environ:
     NOTES = tempfile.TemporaryDirectory(prefix="hypothesis-")
@@ -150,6 +153,11 @@ def pytest_collection():
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("device"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("no CUDA device is visible: `make test-device` shows those that there are")
     if "inductor" in item.name and (problem := inductor_problem()):
         pytest.skip(f"torch.compile makes no code here: {problem}")
     if item.get_closest_marker("data") and not os.environ.get("EQUILIBRIA_DATA"):

@@ -33,7 +33,7 @@ def test_what_cannot_be_is_refused(problem):
         in_mode(problem, "fast")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.device
 def test_a_graph_of_f_is_f():
     problem = build("tanh-128x8", device="cuda", dtype=torch.float32)
     graphed = in_mode(problem, "graphs")

@@ -534,7 +534,7 @@ def test_a_layer_with_dropout_inside_one_with_other_samples():
         outer(zeros(data()))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.device
 @pytest.mark.parametrize("per_sample", [False, True])
 def test_on_a_gpu(per_sample):
     layer = make(weight_norm, p=0.4, per_sample=per_sample).cuda()

@@ -63,6 +63,25 @@ def test_blocks_change_nothing(solver, per_sample: bool, monkeypatch) -> None:
     assert found.value.isfinite().all()
 
 
+def test_an_inverse_learns_nothing_after_a_samples_last_evaluation(monkeypatch) -> None:
+    rate = torch.linspace(0.1, 0.9, 12)
+    x = normal(12, 6, seed=6).float().requires_grad_()
+
+    def gradient():
+        sol = eq.fixed_point(
+            lambda z, x: rate[:, None] * torch.sin(z.roll(1, dims=1)) + x,
+            torch.zeros_like(x),
+            x,
+            solver=eq.Broyden(rtol=1e-4),
+            adjoint=eq.Shine(),
+        )
+        return torch.autograd.grad(sol.value.square().sum(), x)[0]
+
+    wanted = gradient()
+    monkeypatch.setattr(private, "free_to_read", lambda tensor: False)
+    torch.testing.assert_close(gradient(), wanted, rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("solver", [eq.Anderson(rtol=1e-6, period=1), eq.Broyden(rtol=1e-6)])
 def test_small_units_are_judged_by_their_own_residuals(solver, monkeypatch) -> None:
     """A block that is gone through again must not take a later residual for an earlier one."""

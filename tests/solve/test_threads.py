@@ -124,7 +124,7 @@ def test_backward_in_another_thread(adjoint: Any, forward_too: bool) -> None:
         torch.testing.assert_close(a, b)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.device
 @pytest.mark.parametrize("adjoint", ADJOINTS, ids=repr)
 @pytest.mark.parametrize("wrapped", ["plain", "checkpointed", "nested"])
 def test_backward_in_the_thread_of_a_device(adjoint: Any, wrapped: str) -> None:

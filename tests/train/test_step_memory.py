@@ -211,7 +211,7 @@ def test_the_command_goes_on_where_it_was_interrupted(make, quiet, monkeypatch):
     assert json.loads(folder.memory.read_text()) == points
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.device
 def test_on_a_gpu_its_own_memory_is_measured():
     model, task, batch = dense(Anderson(history=3))
     on_cpu = {point.key: point.bytes for point in measure(model, task, batch)}

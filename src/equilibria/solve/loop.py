@@ -87,13 +87,15 @@ def iterate(
         origin=origin,
         layout=layout,
     )
-    # Who asks for every evaluation, or for the last iterate, is told at once.
+    # Who asks for every evaluation, or for the last iterate, is told at once; and an inverse is to
+    # learn nothing from steps after a sample's last.
     at_once = (
         private.free_to_read(z[0])
         or tracked
         or trace
         or states
         or last
+        or keeps_inverse
         or solver.looks_around
         or judge.by_part
     )

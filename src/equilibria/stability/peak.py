@@ -28,7 +28,9 @@ def peak_bytes(step: Callable[[], object], device: torch.device = CPU) -> int:
         return torch.cuda.max_memory_allocated(device) - before
     # Read when torch first profiles: two lines would be logged for each call.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    cpu = [ProfilerActivity.CPU]
+    # Without acc_events some versions warn that there is only one cycle, which is all that is read.
+    with profile(activities=cpu, profile_memory=True, acc_events=True) as profiler:
         step()
     # kineto_results has no underscore but no documentation either. The documented way to the same
     # numbers, export_chrome_trace, takes five times as long.

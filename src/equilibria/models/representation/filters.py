@@ -82,10 +82,9 @@ class GaborFilter(nn.Module):
         super().__init__()
         self.phases = Phases(inputs, width, scale)
         self.mu = nn.Parameter(torch.empty(width, inputs).uniform_(-1.0, 1.0))
-        gamma = torch.distributions.Gamma(
-            torch.tensor(float(alpha)), torch.tensor(1.0), validate_args=False
-        ).sample((width,))
-        self.gamma = nn.Parameter(gamma.to(self.mu))
+        mean = torch.tensor(float(alpha), device="cpu")  # meta has no such draws in torch < 2.12
+        gamma = torch.distributions.Gamma(mean, torch.ones_like(mean), validate_args=False)
+        self.gamma = nn.Parameter(gamma.sample((width,)).to(self.mu))
         with torch.no_grad():
             self.phases.weight.mul_(self.gamma.sqrt().unsqueeze(1))
 

@@ -50,7 +50,7 @@ def bytes_of_refinement(context: Context) -> Iterable[dict[str, Any]]:
     parameters and gradients, in float32, with the losses of its recipe."""
     for name, trainer in _trainers(context).items():
         model: Any = trainer.model.train()
-        batch = trainer.batch()
+        batch = evaluation.to_device(trainer.batch(), trainer.accelerator)
         inputs, targets = batch.inputs, batch.targets
         with torch.no_grad():
             model.scene = _Given(model.scene(inputs))

@@ -107,7 +107,8 @@ def threshold(context: Context, *, ensembles: Sequence[Ensemble], seeds: int) ->
     for seed in range(seeds):
         trainer = Trainer(replace(recipe, seed=seed), task, accelerator(recipe.precision))
         with torch.no_grad():
-            entries += cast(EquilibriumModel, trainer.model).inject(trainer.batch().inputs)
+            inputs = to_device(trainer.batch().inputs, trainer.accelerator)
+            entries += cast(EquilibriumModel, trainer.model).inject(inputs)
     law: dict[str, Any] = {
         "input_mean": statistics.fmean(float(u.mean()) for u in entries),
         "input_variance": statistics.fmean(float(u.var(1).mean()) for u in entries),

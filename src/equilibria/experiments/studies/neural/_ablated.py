@@ -104,7 +104,7 @@ def _mean(values: Tensor) -> float:
 @torch.no_grad()
 def _errors(found: Distilled, by: Contestant) -> Tensor:
     """||z - z*|| / ||z*|| of each of the first test samples."""
-    model, inputs = found.model, found.task.sample("test", SAMPLES["images"]).inputs
+    model, inputs = found.model, found.inputs(SAMPLES["images"])
     states = []
     exact = Anderson(rtol=1e-6, max_evals=300)
     for solver, learned, fields in (
@@ -120,8 +120,7 @@ def _errors(found: Distilled, by: Contestant) -> Tensor:
 
 
 def _accuracy(context: Context, found: Distilled, by: Contestant) -> float:
-    accelerator = evaluation.accelerator(context.run.recipe.precision)
     size = context.run.recipe.eval_batch_size
     with solving(found.model, by.solver, by.learned, max_evals=STOPPED):
-        result = evaluation.evaluate(found.model, found.task, accelerator, batch_size=size)
+        result = evaluation.evaluate(found.model, found.task, found.accelerator, batch_size=size)
     return result["accuracy"]

@@ -84,11 +84,10 @@ def budgets(context: Context) -> Iterator[dict[str, Any]]:
     next to nothing, all interleaved; and `step_ratio`, the time of `HORIZON` steps with a mixer,
     including f, over that of as many Anderson steps."""
     found, quality = distilled(context.run), SUBJECTS[str(context.factors["subject"])]
-    accelerator = evaluation.accelerator(context.run.recipe.precision)
     size = context.run.recipe.eval_batch_size
 
     def figure() -> float:
-        result = evaluation.evaluate(found.model, found.task, accelerator, batch_size=size)
+        result = evaluation.evaluate(found.model, found.task, found.accelerator, batch_size=size)
         return result[quality.metric]
 
     end, enough = figure(), {}
@@ -106,7 +105,7 @@ def budgets(context: Context) -> Iterator[dict[str, Any]]:
 
 def _speeds(found: Distilled, size: int, enough: Mapping[str, int]) -> Iterator[dict[str, Any]]:
     everyone = contestants(found)
-    inputs = found.task.sample("test", size).inputs
+    inputs = found.inputs(size)
 
     def reader(by: Contestant, **fields: Any) -> Callable[[], object]:
         def read() -> object:
@@ -147,7 +146,7 @@ def traced(found: Distilled, by: Contestant, evals: int = 2 * HORIZON) -> Tensor
     """Return the running minimum of the relative residual of the first test samples, after each
     evaluation, `(evals, samples)`."""
     kind = "text" if found.task.streams else "images"
-    inputs = found.task.sample("test", SAMPLES[kind]).inputs
+    inputs = found.inputs(SAMPLES[kind])
     fields: Any = {"rtol": 0.0, "atol": 0.0, "max_evals": evals, "patience": None}
     with solving(found.model, by.solver, by.learned, **fields):
         sol = found.model.deq(*found.model.inject(inputs), trace=True)
@@ -186,10 +185,11 @@ def _solves(
     size = context.run.recipe.eval_batch_size
     for batch in found.task.batches("test", size):
         before = None if batch.begins else carry
+        inputs = evaluation.to_device(batch.inputs, found.accelerator)
         with solving(found.model, by.solver, by.learned, **limits):
-            prediction = found.model(batch.inputs, carry=before)
+            prediction = found.model(inputs, carry=before)
         if found.task.streams:
-            carry = found.model(batch.inputs, carry=before).carry
+            carry = found.model(inputs, carry=before).carry
         for solution in prediction.solutions:
             evals.append(solution.stats.evals)
             converged.append(solution.status == Status.CONVERGED)

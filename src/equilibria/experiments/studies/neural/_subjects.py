@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from accelerate import Accelerator
+
 from equilibria.experiments.studies.deq._trainings import language, named
 from equilibria.experiments.studies.jacobian import _images as images
 from equilibria.experiments.study import Scale
@@ -19,7 +21,7 @@ from equilibria.nn.distilling import Distillation, Outcome, distil
 from equilibria.nn.neural import Learned
 from equilibria.solve import Solver
 from equilibria.tasks import Task
-from equilibria.train import neural
+from equilibria.train import evaluation, neural
 
 __all__ = ["SEEDS", "SUBJECTS", "Distilled", "Quality", "distilled", "solving", "training_of"]
 
@@ -77,11 +79,12 @@ class Distilled:
     """A trained network with a solver learned for it.
 
     Attributes:
-        model: on the CPU, in eval mode, with its own solvers.
+        model: in eval mode, with its own solvers.
         task: of its recipe.
         how: options with which the solver was trained.
         outcome: of the contest.
         seconds: total time of training and contest.
+        accelerator: whose device the model is on.
     """
 
     model: EquilibriumModel
@@ -89,12 +92,17 @@ class Distilled:
     how: Distillation
     outcome: Outcome
     seconds: float
+    accelerator: Accelerator
 
     @property
     def learned(self) -> Learned:
         """The weights of the best learned solver."""
         assert self.outcome.learned.learned is not None
         return self.outcome.learned.learned
+
+    def inputs(self, count: int) -> Any:
+        """The first test samples' inputs, on the model's device."""
+        return evaluation.to_device(self.task.sample("test", count).inputs, self.accelerator)
 
 
 def distilled(run: Trained, **changes: Any) -> Distilled:
@@ -113,7 +121,8 @@ def _distilled(path: Any, data_dir: Any, changes: tuple[tuple[str, Any], ...]) -
     from equilibria.train import run as runs
 
     loaded = runs.load(path, data_dir=data_dir)
-    model = cast(EquilibriumModel, loaded.model)
+    accelerator = evaluation.accelerator(loaded.recipe.precision)
+    model = cast(EquilibriumModel, loaded.model).to(accelerator.device)
     given = dict(changes)
     size = given.pop("batch_size", loaded.recipe.rows)
     count = given.pop("batches", BATCHES)
@@ -125,7 +134,7 @@ def _distilled(path: Any, data_dir: Any, changes: tuple[tuple[str, Any], ...]) -
     outcome = distil(model.deq, inputs, how)
     seconds = time.perf_counter() - began
     model.deq.neural, model.deq.eval_solver = None, loaded.recipe.eval_solver
-    return Distilled(model, loaded.data, how, outcome, seconds)
+    return Distilled(model, loaded.data, how, outcome, seconds, accelerator)
 
 
 @contextmanager
