@@ -95,8 +95,9 @@ class Sine(torch.autograd.Function):
 
 
 def options(adjoint: Any) -> dict[str, Any]:
-    solver = eq.Broyden if isinstance(adjoint, eq.Shine) else eq.Anderson
-    return {"solver": solver(rtol=1e-11), "adjoint": adjoint}
+    # SHINE's inverse divides rounding by the last steps: at 1e-11 it has four digits fewer.
+    solver = eq.Broyden(rtol=1e-6) if isinstance(adjoint, eq.Shine) else eq.Anderson(rtol=1e-11)
+    return {"solver": solver, "adjoint": adjoint}
 
 
 @pytest.mark.parametrize("adjoint", ADJOINTS, ids=repr)
