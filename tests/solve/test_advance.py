@@ -313,17 +313,9 @@ def test_an_absolute_tolerance_of_ragged_samples():
     assert sol.status.tolist() == [eq.Status.CONVERGED, eq.Status.MAX_EVALS]
 
 
-@pytest.mark.parametrize(
-    "adjoint",
-    [
-        eq.Implicit(guess=eq.Shine()),
-        eq.Implicit(preconditioner=eq.Shine(), linear=eq.GMRES()),
-    ],
-)
-def test_an_adjoint_that_needs_an_inverse_is_refused(adjoint):
-    assert not advances(adjoint)
-    with pytest.raises(TypeError, match="advance cannot use Implicit"):
-        advance(lambda z: z / 2, torch.ones(2, 3), adjoint=adjoint)
+def test_an_adjoint_that_needs_an_inverse_is_refused():
+    with pytest.raises(TypeError, match="advance cannot use Shine"):
+        advance(lambda z: z / 2, torch.ones(2, 3), adjoint=eq.Shine())
 
 
 def test_which_adjoints_advance():

@@ -320,7 +320,6 @@ def test_the_first_evaluation_keeps_no_intermediate_alive() -> None:
     "adjoint",
     [
         eq.Implicit(),
-        eq.Implicit(guess=eq.Shine()),
         eq.Shine(),
         eq.NeumannPhantom(),
         eq.JacobianFree(),

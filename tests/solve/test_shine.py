@@ -233,18 +233,13 @@ def test_bad_samples_stay_alone(dtype: torch.dtype) -> None:
     x[1] = torch.nan
     w = W.to(dtype)
     g = lambda z, x: torch.tanh(z @ w.T + x)  # noqa: E731
-    for adjoint in (
-        eq.Shine(),
-        eq.Implicit(guess=eq.Shine()),
-        eq.Implicit(preconditioner=eq.Shine()),
-    ):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            sol, grad = gradient(adjoint, g, x, solver=eq.Broyden(rtol=1e-4))
-        assert sol.status.tolist() == [CONVERGED, NONFINITE, CONVERGED]
-        alone = gradient(adjoint, g, x[:1], solver=eq.Broyden(rtol=1e-4))[1]
-        tolerance = 1e-4 if dtype == torch.float32 else 1e-10
-        torch.testing.assert_close(grad[:1], alone, rtol=tolerance, atol=tolerance)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sol, grad = gradient(eq.Shine(), g, x, solver=eq.Broyden(rtol=1e-4))
+    assert sol.status.tolist() == [CONVERGED, NONFINITE, CONVERGED]
+    alone = gradient(eq.Shine(), g, x[:1], solver=eq.Broyden(rtol=1e-4))[1]
+    tolerance = 1e-4 if dtype == torch.float32 else 1e-10
+    torch.testing.assert_close(grad[:1], alone, rtol=tolerance, atol=tolerance)
 
 
 def test_in_a_layer() -> None:
@@ -261,14 +256,11 @@ def test_in_a_layer() -> None:
         assert (layer(x).status == CONVERGED).all()
 
 
-@pytest.mark.parametrize(
-    "adjoint", [eq.Shine(), eq.Implicit(guess=eq.Shine()), eq.Implicit(preconditioner=eq.Shine())]
-)
-def test_needs_broyden(adjoint) -> None:
+def test_needs_broyden() -> None:
     with pytest.raises(TypeError, match=r"solver=eq\.Broyden\(\)"):
-        gradient(adjoint, solver=eq.Anderson())
+        gradient(eq.Shine(), solver=eq.Anderson())
     with pytest.raises(ValueError, match="memory=None"):
-        gradient(adjoint, solver=eq.Broyden(memory=10))
+        gradient(eq.Shine(), solver=eq.Broyden(memory=10))
 
 
 @pytest.mark.parametrize(
@@ -276,9 +268,6 @@ def test_needs_broyden(adjoint) -> None:
     [
         (lambda: eq.Shine(refine=-1), ValueError),
         (lambda: eq.Shine(fallback=-1.0), ValueError),
-        (lambda: eq.Implicit(guess=True), TypeError),
-        (lambda: eq.Implicit(preconditioner=eq.JacobianFree()), TypeError),
-        (lambda: eq.Implicit(linear=eq.Anderson(), preconditioner=eq.Shine()), TypeError),
         (lambda: eq.Implicit(follow=-1.0), ValueError),
         (lambda: eq.Implicit(follow="yes"), TypeError),
     ],
@@ -286,65 +275,6 @@ def test_needs_broyden(adjoint) -> None:
 def test_options_are_checked(make, error) -> None:
     with pytest.raises(error):
         make()
-
-
-# In the exact adjoint.
-
-
-@pytest.mark.parametrize("linear", [eq.GMRES, eq.BiCGSTAB, eq.Dense])
-@pytest.mark.parametrize("role", ["guess", "preconditioner"])
-def test_the_exact_adjoint_stays_exact(role: str, linear) -> None:
-    """Whatever the matrix is good for: to any order, forwards and backwards."""
-    plain = eq.Implicit(linear=eq.GMRES(**TIGHT))
-    for shine in (eq.Shine(), eq.Shine(fallback=None), eq.Shine(refine=1)):
-        adjoint = eq.Implicit(linear=linear(**TIGHT), **{role: shine})
-        sol, got = gradient(adjoint, throw=True)
-        assert (sol.adjoint.status == CONVERGED).all() and (
-            sol.adjoint.stats.residual <= 1e-12
-        ).all()
-        torch.testing.assert_close(got, gradient(plain)[1], rtol=1e-9, atol=1e-10)
-
-    def value(x, adjoint):
-        return eq.fixed_point(
-            f, torch.zeros_like(x), x, solver=eq.Broyden(rtol=1e-12), adjoint=adjoint
-        ).value
-
-    t = normal(3, D, seed=9)
-    second = [
-        torch.func.jvp(torch.func.grad(lambda x: (value(x, a) * G).sum()), (X,), (t,))[1]  # noqa: B023
-        for a in (plain, eq.Implicit(linear=linear(**TIGHT), **{role: eq.Shine()}))
-    ]
-    torch.testing.assert_close(*second, rtol=1e-7, atol=1e-8)
-
-
-def test_the_preconditioner_saves_products() -> None:
-    """Where J is far from symmetric and its radius near one."""
-    a = 0.93 * orthogonal(60, seed=13)
-    x = normal(3, 60, seed=14)
-    g = normal(3, 60, seed=15)
-    spent = []
-    for shine in (None, eq.Shine(fallback=None)):
-        at = x.clone().requires_grad_()
-        adjoint = eq.Implicit(linear=eq.GMRES(restart=100, max_evals=200), preconditioner=shine)
-        sol = eq.fixed_point(
-            lambda z, x: z @ a.T + x,
-            torch.zeros_like(x),
-            at,
-            solver=eq.Broyden(max_evals=200),
-            adjoint=adjoint,
-        )
-        torch.autograd.grad(sol.value, at, g)
-        assert (sol.adjoint.status == CONVERGED).all()
-        spent.append(sol.adjoint.stats.evals)
-    assert (1.3 * spent[1] < spent[0]).all()
-
-
-@pytest.mark.parametrize("role", ["guess", "preconditioner"])
-def test_a_budget_that_is_too_small_is_told(role: str) -> None:
-    adjoint = eq.Implicit(linear=eq.GMRES(rtol=1e-12, max_evals=4), **{role: eq.Shine()})
-    with pytest.warns(eq.SolveWarning, match="did not converge"):
-        sol, _ = gradient(adjoint)
-    assert (sol.adjoint.status == MAX_EVALS).all() and (sol.adjoint.stats.evals <= 4).all()
 
 
 # An adjoint that follows the forward solve.
@@ -400,8 +330,6 @@ def test_the_error_of_the_gradient_is_bounded(evals: int) -> None:
     [
         eq.Implicit(),
         eq.Implicit(linear=eq.Broyden()),
-        eq.Implicit(guess=eq.Shine()),
-        eq.Implicit(preconditioner=eq.Shine()),
         eq.Shine(),
     ],
     ids=repr,

@@ -133,8 +133,6 @@ LINEAR = (
 SHINE: dict[str, Adjoint] = {
     "Shine": eq.Shine(),
     "Shine(refine=5)": eq.Shine(refine=5),
-    "Implicit, guess Shine": eq.Implicit(guess=eq.Shine()),
-    "Implicit, preconditioner Shine": eq.Implicit(preconditioner=eq.Shine()),
 }
 """Adjoints that live on what Broyden's method has stored."""
 

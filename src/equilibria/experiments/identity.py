@@ -31,14 +31,26 @@ def decides(recipe: Recipe) -> dict[str, Any]:
 
     Changing a default changes the checksum; changing a description does not.
     """
-    return recipes.decisive(recipe)
+    return _as_measured(recipes.decisive(recipe))
+
+
+_GONE = {"Implicit": {"guess": None, "preconditioner": None}}
+"""Options that a method had when rows in `results/` were measured, at the values they had."""
+
+
+def _as_measured(tree: Any) -> Any:
+    if isinstance(tree, Mapping):
+        found = {key: _as_measured(value) for key, value in tree.items()}
+        return found | _GONE.get(str(found.get("name")), {})
+    return [_as_measured(each) for each in tree] if isinstance(tree, list) else tree
 
 
 def _plain(value: Any) -> Any:
     """Solvers, adjoints and probes by name and fields, other objects by where they are defined."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
-        return {"": type(value).__qualname__ + _code(type(value)), **fields}
+        name = type(value).__qualname__
+        return {"": name + _code(type(value)), **fields, **_GONE.get(name, {})}
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, set | frozenset | range):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -25,30 +24,10 @@ from equilibria.solve.equation import (
 from equilibria.solve.jacobian import KnownProduct
 from equilibria.solve.linear import LinearSolver, affine
 from equilibria.solve.loop import Run, iterate
-from equilibria.solve.preconditioned import solve_preconditioned
 from equilibria.solve.rows import Layout, Rows, choose, faintest, largest_of, length, norm
 from equilibria.solve.solvers import Solver
 from equilibria.solve.status import Stats, describe_failure
 from equilibria.solve.tree import Leaves
-
-Map = Callable[[Rows], Rows]
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a linear solve may use beside its equation.
-
-    Attributes:
-        rtol: `(samples,)`, each sample's relative tolerance, in place of the solver's.
-        guess: g -> a first guess, where no earlier solution gives one.
-        preconditioner: g -> M, near (I - J)^-T or (I - J)^-1.
-        layout: of the rows that the two take; None: the constant's own.
-    """
-
-    rtol: Tensor | None = None
-    guess: Map | None = None
-    preconditioner: Callable[[Rows], Map] | None = None
-    layout: Layout | None = None
 
 
 @dataclass
@@ -62,7 +41,7 @@ class Affine(Equation):
         transposed: J^T (the adjoint's equation) or J (the tangent's).
         report: the record of the solution whose adjoint this is.
         count: leaves of the state.
-        options: what the solve may use beside the equation.
+        rtol: `(samples,)`, each sample's relative tolerance, in place of the solver's.
     """
 
     parent: Equation
@@ -71,7 +50,7 @@ class Affine(Equation):
     derivative: Derivative
     count: int
     report: Record | None = None
-    options: Options = field(default_factory=Options)
+    rtol: Tensor | None = None
 
     def __post_init__(self) -> None:
         self.record = None  # its own backward solves are no solution's
@@ -110,8 +89,7 @@ class Affine(Equation):
 
         Warns with `SolveWarning`, or raises `SolveError` under `throw`, where it does not converge.
         """
-        options = self.options
-        layout = options.layout or Layout.of(constant, self.coupled)
+        layout = Layout.of(constant, self.coupled)
         multiply = jacobian.transposed if self.transposed else jacobian.direct
 
         def product(rows: Rows) -> Rows:
@@ -129,16 +107,12 @@ class Affine(Equation):
                     affine(product, g),
                     g if begin is None else begin,
                     jacobian=KnownProduct(product),
-                    rtol=options.rtol,
+                    rtol=self.rtol,
                     origin=length(g),
                     layout=layout,
                 )
-            elif options.preconditioner is not None:
-                run = solve_preconditioned(
-                    self.solver, product, options.preconditioner(g), g, begin, options.rtol
-                )
             else:
-                run = self.solver.solve(product, g, begin, rtol=options.rtol)
+                run = self.solver.solve(product, g, begin, rtol=self.rtol)
         if unit is not None:
             run = replace(run, value=[row * unit for row in run.value])
         if self.report is not None:
@@ -163,7 +137,7 @@ class Affine(Equation):
     def _start(self, layout: Layout, g: Rows, unit: Tensor | None) -> Rows | None:
         """The adjoint of an earlier solution; zero where that says nothing about this one."""
         if self.report is None or self.report.start is None:
-            return None if self.options.guess is None else self.options.guess(g)
+            return None
         start = [x.to(y) for x, y in zip(layout.rows(self.report.start), g, strict=True)]
         if unit is not None:
             start = [row / unit for row in start]

@@ -200,23 +200,15 @@ class Recipe:
 
     def _check_adjoint(self) -> None:
         """Raise ValueError if the adjoint cannot differentiate what the solver does."""
-        implicit = self.adjoint if isinstance(self.adjoint, Implicit) else None
-        sharing = {"adjoint": self.adjoint}
-        if implicit is not None:
-            sharing |= {
-                "adjoint.guess": implicit.guess,
-                "adjoint.preconditioner": implicit.preconditioner,
-            }
-        learns = isinstance(self.solver, solve.Broyden) and self.solver.memory is None
-        for key, method in sharing.items():
-            if isinstance(method, solve.Shine) and not learns:
+        if isinstance(self.adjoint, solve.Shine):
+            if not (isinstance(self.solver, solve.Broyden) and self.solver.memory is None):
                 raise ValueError(
-                    f"{key} is Shine, which shares the matrix of a forward solve by Broyden with "
+                    "adjoint is Shine, which shares the matrix of a forward solve by Broyden with "
                     "unlimited memory: set solver.name to Broyden and solver.memory to null"
                 )
-            if isinstance(method, solve.Shine) and self.neural is not None:
+            if self.neural is not None:
                 raise ValueError(
-                    f"{key} is Shine, which shares the matrix of a forward solve, and a learned "
+                    "adjoint is Shine, which shares the matrix of a forward solve, and a learned "
                     "solver has none: set neural.name to null"
                 )
         if isinstance(self.adjoint, solve.Unrolled) and isinstance(self.solver, solve.NewtonKrylov):

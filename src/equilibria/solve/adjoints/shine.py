@@ -15,7 +15,7 @@ from equilibria.solve.derivative import Linearisation, pullback, pushforward
 from equilibria.solve.equation import Equation
 from equilibria.solve.implicit import Found
 from equilibria.solve.nonlinear import Nonlinear
-from equilibria.solve.rows import Layout, Rows, add_scaled, choose, norm
+from equilibria.solve.rows import Rows, add_scaled, choose, norm
 from equilibria.solve.solvers import Broyden
 from equilibria.solve.solvers.base import check_at_least, check_whole
 from equilibria.solve.tree import Leaves
@@ -69,7 +69,21 @@ class Shine(ImplicitAdjoint):
 
     @override
     def find(self, equation: Nonlinear, z: Leaves, p: Leaves) -> Found:
-        return super().find(with_inverse("Shine", equation), z, p)
+        wanted = torch.is_grad_enabled() or private.transform_active()
+        if not (wanted or private.dual_level_active()):  # nobody will ask for the matrix
+            return super().find(replace(equation, derivative=JacobianFree()), z, p)
+        solver = equation.solver
+        if not isinstance(solver, Broyden):
+            raise TypeError(
+                "Shine shares the matrix of a forward solve by Broyden, and the solver is "
+                f"{solver!r}: use solver=eq.Broyden(), or another adjoint"
+            )
+        if solver.memory is not None:
+            raise ValueError(
+                f"Shine needs the whole matrix of the forward solve, and Broyden(memory="
+                f"{solver.memory}) forgets at every restart: use Broyden(memory=None)"
+            )
+        return super().find(equation, z, p)
 
     @override
     def first_order(self, equation: Equation, jacobian: Linearisation, g: Leaves) -> Leaves:
@@ -89,62 +103,25 @@ class Shine(ImplicitAdjoint):
     def _refined(
         self, equation: Equation, g: Leaves, multiply: Multiply, *, transposed: bool
     ) -> Leaves:
-        layout, apply = shared_inverse(equation, transposed)
+        kept = None if equation.record is None else equation.record.inverse
+        if kept is None:
+            raise RuntimeError(
+                "Shine found no matrix of the forward solve: it keeps none under torch.vmap. Use "
+                "eq.Implicit() or eq.JacobianFree() there"
+            )
+        layout, inverse = kept
+        apply = inverse.transposed if transposed else inverse.direct
         constant = layout.rows(g)
-        u = self.bounded(apply, constant)
+        u = self._bounded(apply, constant)
         for _ in range(self.refine):
             image = layout.rows(multiply(layout.leaves(u)))
             residual = [a + b - c for a, b, c in zip(image, constant, u, strict=True)]
             u = add_scaled(u, 1.0, apply(residual))
         return layout.leaves(u)
 
-    def matrix(self, apply: Callable[[Rows], Rows], g: Rows) -> Callable[[Rows], Rows]:
-        """M, and the identity for samples where M g is out of all proportion."""
-        if self.fallback is None:
-            return apply
-        sound = norm(apply(g)) <= self.fallback * norm(g)
-
-        def linear(v: Rows) -> Rows:
-            return choose(sound, apply(v), v)
-
-        return linear
-
-    def bounded(self, apply: Callable[[Rows], Rows], g: Rows) -> Rows:
+    def _bounded(self, apply: Callable[[Rows], Rows], g: Rows) -> Rows:
         """M g, and g itself where M g is out of all proportion."""
         found = apply(g)
         if self.fallback is None:
             return found
         return choose(norm(found) <= self.fallback * norm(g), found, g)
-
-
-def with_inverse(name: str, equation: Nonlinear) -> Nonlinear:
-    """The equation, whose forward solve keeps its matrix if gradients are wanted.
-
-    Raises where the forward solver does not learn the inverse Jacobian of all its path.
-    """
-    if not (torch.is_grad_enabled() or private.transform_active() or private.dual_level_active()):
-        return replace(equation, derivative=JacobianFree())
-    solver = equation.solver
-    if not isinstance(solver, Broyden):
-        raise TypeError(
-            f"{name} shares the matrix of a forward solve by Broyden, and the solver is "
-            f"{solver!r}: use solver=eq.Broyden(), or another adjoint"
-        )
-    if solver.memory is not None:
-        raise ValueError(
-            f"{name} needs the whole matrix of the forward solve, and Broyden(memory="
-            f"{solver.memory}) forgets at every restart: use Broyden(memory=None)"
-        )
-    return equation
-
-
-def shared_inverse(equation: Equation, transposed: bool) -> tuple[Layout, Callable[[Rows], Rows]]:
-    """How leaves become rows, and g -> M g (or M^T c)."""
-    kept = None if equation.record is None else equation.record.inverse
-    if kept is None:
-        raise RuntimeError(
-            "Shine found no matrix of the forward solve: it keeps none under torch.vmap. Use "
-            "eq.Implicit() or eq.JacobianFree() there"
-        )
-    layout, inverse = kept
-    return layout, inverse.transposed if transposed else inverse.direct

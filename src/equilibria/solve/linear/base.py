@@ -6,6 +6,7 @@ import abc
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -29,10 +30,15 @@ class LinearSolver(Limits, abc.ABC):
     measured from u = 0, wherever a warm start begins: once ||A u + g|| is over 4 ||g|| the residual
     must have fallen below .03 ||g|| as well, or a singular system would pass for solved as soon as
     u is large.
+
+    Class attributes:
+        budgets: `solve` can limit each sample's products; a method that cannot is refused where
+            they are limited, by `NewtonKrylov` and at the end of a `Relay`.
     """
 
     rtol: float = 1e-4
     atol: float = 0.0
+    budgets: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

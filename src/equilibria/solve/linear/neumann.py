@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import ClassVar
 
-import torch
 from torch import Tensor
 from typing_extensions import override
 
 from equilibria.solve.linear.base import LinearSolver, Product
 from equilibria.solve.loop import Run, iterate
 from equilibria.solve.rows import Rows, length
-from equilibria.solve.solvers.base import Point, Solver, Stepper, check_whole
+from equilibria.solve.solvers.base import check_whole
+from equilibria.solve.solvers.picard import Picard
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,7 @@ class Neumann(LinearSolver):
     """
 
     patience: int | None = 20
+    budgets: ClassVar[bool] = False
 
     @override
     def __post_init__(self) -> None:
@@ -45,23 +47,11 @@ class Neumann(LinearSolver):
         budget: Tensor | None = None,
         trust: bool = False,
     ) -> Run:
-        method = _Series(
-            rtol=self.rtol,
-            atol=self.atol,
-            max_evals=self.max_evals,
-            patience=self.patience,
-            handicap=None if budget is None else (self.max_evals - budget).clamp_min(0),
-        )
-        run = iterate(
-            method,
-            affine(product, g),
-            g if start is None else start,
-            rtol=rtol,
-            origin=length(g),
-        )
-        if budget is None or method.handicap is None:
-            return run
-        return replace(run, evals=torch.minimum(run.evals - method.handicap, budget))
+        assert budget is None  # see `budgets`
+        limits = {"rtol": self.rtol, "atol": self.atol, "max_evals": self.max_evals}
+        begin = g if start is None else start
+        method = Picard(**limits, patience=self.patience)
+        return iterate(method, affine(product, g), begin, rtol=rtol, origin=length(g))
 
 
 def affine(product: Product, g: Rows):
@@ -71,28 +61,3 @@ def affine(product: Product, g: Rows):
         return [a + b for a, b in zip(product(u), g, strict=True)]
 
     return apply
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Series(Solver):
-    """Plain iteration, with evaluations that a sample is taken to have had before."""
-
-    handicap: Tensor | None
-
-    @override
-    def start(self, tracked: bool, jacobian: object = None) -> Stepper:
-        return _Sum(self.handicap)
-
-
-class _Sum(Stepper):
-    def __init__(self, spent: Tensor | None) -> None:
-        self.spent = spent
-
-    @override
-    def step(self, now: Point) -> Rows:
-        self.spent = None
-        return now.f
-
-    @override
-    def select(self, index: Tensor) -> None:
-        pass

@@ -37,8 +37,8 @@ class Relay(LinearSolver):
 
     Attributes:
         first: a forward solver, with half of `max_evals`. Its tolerances are those of the relay.
-            Where a caller limits products sample by sample (`NewtonKrylov`, a preconditioner) it
-            has no part, and `last` does all.
+            Where a caller limits products sample by sample (`NewtonKrylov`) it has no part, and
+            `last` does all.
         last: a linear solver, with what is left. Its tolerances are those of the relay.
     """
 
@@ -58,6 +58,11 @@ class Relay(LinearSolver):
         if not isinstance(last, LinearSolver):
             raise TypeError(
                 f"Relay(last=...): expected a linear solver, such as eq.GMRES(), got {last!r}"
+            )
+        if not last.budgets:
+            raise TypeError(
+                f"Relay(last=...): {type(last).__name__} cannot stop each sample after the "
+                "products that `first` has left; eq.GMRES() and eq.BiCGSTAB() can"
             )
         if first.per_row:
             raise ValueError(

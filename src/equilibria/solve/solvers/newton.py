@@ -84,6 +84,11 @@ def check_linear(owner: Any) -> None:
             f"{type(owner).__name__}(linear=...): expected a linear solver such as eq.GMRES(), got "
             f"{given!r}"
         )
+    if not given.budgets:
+        raise TypeError(
+            f"{type(owner).__name__}(linear=...): {type(given).__name__} cannot stop each sample "
+            "after the products that it has left; eq.GMRES() and eq.BiCGSTAB() can"
+        )
 
 
 class NewtonStepper(Stepper):
