@@ -238,6 +238,7 @@ def test_reuse_starts_at_the_last_equilibrium_and_notices_a_cut(run, tmp_path, c
     by_path = {row["path"]: row for row in cold}
     for row in both:
         assert row["evaluations_from_zero"] == by_path[row["path"]]["evaluations"]
+        assert row["distance_from_zero"] < 0.02
     ours = sum(row["evaluations"] for row in both)
     theirs = sum(row["evaluations_from_zero"] for row in both)
     assert f"On the 3 that were also solved from zero: {ours / 3:.1f} evaluations" in said

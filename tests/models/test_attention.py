@@ -147,7 +147,7 @@ def test_an_ensemble_or_scale_that_is_none_is_refused():
     names = "normal, gaussian, orthogonal, goe, antisymmetric"
     with pytest.raises(ValueError, match=f"one of {names}, got 'xavier'"):
         scale_of("xavier", None)
-    with pytest.raises(ValueError, match="scale must not be negative, got -1"):
+    with pytest.raises(ValueError, match="scale must not be negative; got -1"):
         scale_of("normal", -1.0)
 
 

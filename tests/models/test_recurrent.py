@@ -115,7 +115,7 @@ def test_counts_of_the_published_lstm_without_memory():
     [
         ({"hidden": 0}, ValueError, "hidden must be positive"),
         ({"layers": 0}, ValueError, "layers must be positive"),
-        ({"weight_dropout": 1.0}, ValueError, "weight_dropout is the share"),
+        ({"weight_dropout": 1.0}, ValueError, r"weight_dropout must lie in \[0, 1\)"),
         ({"hidden_dropout": 0.1, "layers": 1}, ValueError, "use output_dropout"),
         ({"vocabulary": None}, ValueError, "vocabulary is None"),
     ],

@@ -63,6 +63,20 @@ def test_blocks_change_nothing(solver, per_sample: bool, monkeypatch) -> None:
     assert found.value.isfinite().all()
 
 
+@pytest.mark.parametrize("most", [5, 6, 7, 8, 9])
+def test_no_block_exceeds_the_budget(most: int, monkeypatch) -> None:
+    monkeypatch.setattr(private, "free_to_read", lambda tensor: False)
+    calls = []
+
+    def slow(z, x):
+        calls.append(None)
+        return 0.999 * z + x
+
+    x = normal(3, 6, seed=7)
+    sol = eq.fixed_point(slow, torch.zeros_like(x), x, solver=eq.Picard(max_evals=most))
+    assert sol.stats.evals.tolist() == 3 * [most] and len(calls) == most
+
+
 def test_an_inverse_learns_nothing_after_a_samples_last_evaluation(monkeypatch) -> None:
     rate = torch.linspace(0.1, 0.9, 12)
     x = normal(12, 6, seed=6).float().requires_grad_()

@@ -144,12 +144,11 @@ def test_given_spectra() -> None:
 
 
 def test_untied_with_a_spectrum_of_any_mean() -> None:
-    """The general recursion: tr W, tr W^2, tr W^T W W are not zero."""
+    """The general recursion: tr W, tr W^2, and tr W^T W W less tr W V, are not zero."""
     width, generator = 160, torch.Generator().manual_seed(0)
-    half = torch.polar(
-        0.8 * torch.rand(width // 2, generator=generator, dtype=torch.float64).sqrt(),
-        2 * torch.rand(width // 2, generator=generator, dtype=torch.float64),
-    )
+    large = torch.linspace(0.75, 0.85, width // 4, dtype=torch.complex128)
+    angle = math.pi * torch.rand(width // 4, generator=generator, dtype=torch.float64)
+    half = torch.cat([large, torch.polar(torch.full_like(angle, 0.1), angle)])
     values = torch.cat([half, half.conj()])
     V = float(values.abs().square().mean())
     options = {"spectrum": values / math.sqrt(V)}

@@ -80,6 +80,9 @@ def test_a_run_on_a_text_leaves_what_is_needed_to_judge_and_to_use_it(finished):
     assert evaluated["tokens"] == len(trainer.task.corpus.splits["test"]) - 1
     known = json.loads(folder.vocabulary.read_text())
     assert known
+    info = run.describe(trainer.model, trainer.task, trainer.accelerator)
+    lexicon = sum(p.numel() for p in trainer.model.lexicon.parameters())
+    assert info["parameters"] - info["parameters_without_lexicon"] == lexicon > 0
     loaded = run.load(folder.path, data=False)
     assert loaded.model.config == trainer.model.config
 

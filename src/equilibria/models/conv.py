@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from equilibria.checks import check_fields
 from equilibria.models.base import ClassifierConfig, EquilibriumModel
 from equilibria.nn import DEQ, init, spectral_norm
 
@@ -37,18 +38,12 @@ class ConvConfig(ClassifierConfig):
     scale: float = 0.3
 
     def __post_init__(self) -> None:
-        if min(*self.shape, self.classes, self.channels, self.groups, self.stride) < 1:
-            raise ValueError(
-                "shape, classes, channels, groups and stride must be positive; got "
-                f"{self.shape}, {self.classes}, {self.channels}, {self.groups} and {self.stride}"
-            )
+        counts = ("shape", "classes", "channels", "groups", "stride")
+        check_fields(self, "(0, inf)", *counts, "bound")
+        check_fields(self, "[0, inf)", "scale")
         if self.channels % self.groups:
             raise ValueError(
                 f"groups must divide channels; got {self.groups} groups of {self.channels} channels"
-            )
-        if not (self.bound > 0.0 and self.scale >= 0.0):
-            raise ValueError(
-                f"bound must be positive and scale not negative; got {self.bound} and {self.scale}"
             )
 
     @property

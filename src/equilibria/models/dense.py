@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from equilibria.checks import check_fields
 from equilibria.models.base import ClassifierConfig, EquilibriumModel
 from equilibria.nn import DEQ, init, spectral_norm
 
@@ -34,15 +35,8 @@ class DenseConfig(ClassifierConfig):
     injection: Literal["inside", "outside"] = "inside"
 
     def __post_init__(self) -> None:
-        if min(*self.shape, self.classes, self.width) < 1:
-            raise ValueError(
-                "shape, classes and width must be positive; "
-                f"got {self.shape}, {self.classes} and {self.width}"
-            )
-        if not ((self.bound is None or self.bound > 0.0) and self.scale >= 0.0):
-            raise ValueError(
-                f"bound must be positive and scale not negative; got {self.bound} and {self.scale}"
-            )
+        check_fields(self, "(0, inf)", "shape", "classes", "width", "bound")
+        check_fields(self, "[0, inf)", "scale")
 
     @override
     def build(self, **layer: Any) -> "Dense":

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.utils import parametrize
 
+from equilibria.checks import check_within
 from equilibria.solve.autocast import disabled
 
 __all__ = ["spectral_norm", "weight_norm", "weighted_layers"]
@@ -83,8 +84,7 @@ def spectral_norm(module: _Module, bound: float = 1.0, squarings: int = 5) -> _M
     """
     if not (math.isfinite(bound) and bound > 0):
         raise ValueError(f"bound is the largest norm of a weight and must be positive, got {bound}")
-    if squarings < 0:
-        raise ValueError(f"squarings must not be negative, got {squarings}")
+    check_within("[0, inf)", squarings=squarings)
     for _, layer in _targets(module):
         parametrize.register_parametrization(layer, "weight", _BoundedNorm(bound, squarings))
     return module

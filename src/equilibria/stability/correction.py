@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from equilibria.checks import check_fields
+
 __all__ = ["FixedPointCorrection"]
 
 
@@ -54,8 +56,7 @@ class FixedPointCorrection:
                 isinstance(value, bool) or not isinstance(value, int) or value < 1
             ):
                 raise ValueError(f"{name} must be at least 1, a whole number; got {value}")
-        if not 0.0 < self.gamma <= 1.0:
-            raise ValueError(f"gamma must lie in (0, 1]; got {self.gamma}")
+        check_fields(self, "(0, 1]", "gamma")
 
     def depths(self, evals: float) -> tuple[int, ...]:
         """Return after how many evaluations the states are taken: pass it on as `states`.

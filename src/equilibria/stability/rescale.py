@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from equilibria.checks import check_within
 from equilibria.nn.init import RecurrentWeight, recurrent_weights, set_weights
 from equilibria.stability.applied import applied
 from equilibria.stability.jacobian import spectral_radius
@@ -154,8 +155,7 @@ def set_radius(
             f"radius must lie in (0, 1), best between .3 and .9; got {radius}. From 1 on, plain "
             "iteration does not converge, and small changes of the input change z* without bound"
         )
-    if not tolerance > 0.0:
-        raise ValueError(f"tolerance must be positive, got {tolerance}")
+    check_within("(0, inf)", tolerance=tolerance)
     if not 1.0 < limit < math.inf:
         raise ValueError(f"limit must be finite and above 1, got {limit}")
     weights = recurrent_weights(model, layers)

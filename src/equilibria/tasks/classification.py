@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from equilibria.checks import check_fields
 from equilibria.data import Dataset, available
 from equilibria.data.errors import DataError
 from equilibria.data.images import ImageFiles
@@ -78,20 +79,13 @@ class ImageClassification(TaskConfig):
     auxiliary: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.label_smoothing < 1.0:
-            raise ValueError(f"label_smoothing must lie in [0, 1); got {self.label_smoothing}")
-        if self.shift < 0:
-            raise ValueError(f"shift must not be negative; got {self.shift}")
-        if self.crop is not None and not 0.0 < self.crop <= 1.0:
-            raise ValueError(f"crop must lie in (0, 1], or be null; got {self.crop}")
-        if not 0.0 <= self.auxiliary < float("inf"):
-            raise ValueError(f"auxiliary must not be negative; got {self.auxiliary}")
+        check_fields(self, "[0, 1)", "label_smoothing")
+        check_fields(self, "[0, inf)", "shift")
+        check_fields(self, "(0, 1]", "crop")
+        check_fields(self, "[0, inf)", "auxiliary")
         if self.channels not in (None, 1, 3):
             raise ValueError(f"channels must be 1, 3 or null; got {self.channels}")
-        for name in ("size", "samples", "valid", "lanes"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, or null; got {value}")
+        check_fields(self, "[1, inf)", "size", "samples", "valid", "lanes")
 
     @override
     def load(self, data_dir: Path | None = None) -> ClassificationTask:

@@ -9,6 +9,7 @@ from typing import cast
 from torch import Tensor
 from typing_extensions import override
 
+from equilibria.checks import check_fields
 from equilibria.data import copy_memory
 from equilibria.data.dataset import digest
 from equilibria.metric import ACCURACY
@@ -36,9 +37,7 @@ class CopyMemory(TaskConfig):
     data_seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("delay", "train", "test"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}")
+        check_fields(self, "[1, inf)", "delay", "train", "test")
 
     @override
     def load(self, data_dir: Path | None = None) -> CopyTask:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, Self, cast
 from torch import Tensor
 from typing_extensions import override
 
+from equilibria.checks import check_fields
 from equilibria.metric import Metric, Sums, mean
 from equilibria.models import Model, ModelConfig
 from equilibria.tasks.base import Task, TaskConfig, known
@@ -94,10 +95,7 @@ class LanguageModelling(TaskConfig):
     errors: Literal["strict", "replace"] = "strict"
 
     def __post_init__(self) -> None:
-        for name in ("length", "eval_length"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1; got {value}")
+        check_fields(self, "[1, inf)", "length", "eval_length")
         shares = (self.valid_share, self.test_share)
         if not (min(shares) > 0.0 and sum(shares) < 1.0):
             raise ValueError(

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
+from equilibria.checks import check_fields
 from equilibria.data import available, graphs, load
 from equilibria.data.graphs import Graph, NodeSet
 from equilibria.data.graphs.joining import Joined
@@ -64,8 +65,7 @@ class NodeClassification(TaskConfig):
     split: int | None = None
 
     def __post_init__(self) -> None:
-        if self.split is not None and self.split < 0:
-            raise ValueError(f"split must not be negative; got {self.split}")
+        check_fields(self, "[0, inf)", "split")
 
     @override
     def load(self, data_dir: Path | None = None) -> NodeTask:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
+from equilibria.checks import check_fields
 from equilibria.data import available, load
 from equilibria.data.errors import DataError
 from equilibria.data.segmentation import VOID, MaskedImages, SegmentationSet
@@ -98,16 +99,13 @@ class ImageSegmentation(TaskConfig):
             )
         if self.channels not in (None, 1, 3):
             raise ValueError(f"channels must be 1, 3 or null; got {self.channels}")
-        if self.samples is not None and self.samples < 1:
-            raise ValueError(f"samples must be at least 1, or null; got {self.samples}")
+        check_fields(self, "[1, inf)", "samples")
         if self.hard is not None and not 0.0 < self.hard <= 1.0:
             raise ValueError(f"hard is a probability, in (0, 1], or null; got {self.hard}")
         for name, most in (("colour", 1.0), ("hardest", 1.0), ("balance", 2.0)):
             if not 0.0 <= getattr(self, name) <= most:
                 raise ValueError(f"{name} must lie in [0, {most:g}]; got {getattr(self, name)}")
-        for name in ("auxiliary", "presence"):
-            if not 0.0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} must not be negative; got {getattr(self, name)}")
+        check_fields(self, "[0, inf)", "auxiliary", "presence")
 
     @override
     def load(self, data_dir: Path | None = None) -> SegmentationTask:

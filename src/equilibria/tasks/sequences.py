@@ -12,6 +12,7 @@ import torch
 from typing_extensions import override
 
 from equilibria import draws
+from equilibria.checks import check_fields
 from equilibria.data import load
 from equilibria.data.errors import DataError, reading
 from equilibria.data.sequences import SequenceSet
@@ -58,22 +59,17 @@ class SequenceClassification(TaskConfig):
     label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.label_smoothing < 1.0:
-            raise ValueError(f"label_smoothing must lie in [0, 1); got {self.label_smoothing}")
-        if not 0.0 <= self.noise < float("inf"):
-            raise ValueError(f"noise must not be negative; got {self.noise}")
-        if self.compress is not None and not 0.0 < self.compress < float("inf"):
-            raise ValueError(f"compress must be positive, or null; got {self.compress}")
+        check_fields(self, "[0, 1)", "label_smoothing")
+        check_fields(self, "[0, inf)", "noise")
+        check_fields(self, "(0, inf)", "compress")
         for name in ("noise", "compress"):
             if getattr(self, name) and not self.standardise:
                 raise ValueError(
                     f"{name} is {getattr(self, name):g} in units of a standardised channel, and "
                     "standardise is false: set one of them otherwise"
                 )
-        if self.valid is not None and not 0.0 < self.valid < 1.0:
-            raise ValueError(f"valid must lie in (0, 1), or be null; got {self.valid}")
-        if self.samples is not None and self.samples < 1:
-            raise ValueError(f"samples must be at least 1, or null; got {self.samples}")
+        check_fields(self, "(0, 1)", "valid")
+        check_fields(self, "[1, inf)", "samples")
 
     @override
     def load(self, data_dir: Path | None = None) -> SequenceTask:

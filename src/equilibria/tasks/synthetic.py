@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
+from equilibria.checks import check_fields
 from equilibria.data.sequences import synthetic
 from equilibria.data.sequences.samples import Sequences, digest
 from equilibria.models import Model, ModelConfig
@@ -42,9 +43,7 @@ class DrawnConfig(TaskConfig):
     def __post_init__(self) -> None:
         if self.length < 4:
             raise ValueError(f"length must be at least 4; got {self.length}")
-        for name in ("test", "epoch"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}")
+        check_fields(self, "[1, inf)", "test", "epoch")
 
     @abc.abstractmethod
     def draw(self, count: int, seed: int) -> Sequences:

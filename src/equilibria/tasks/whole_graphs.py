@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from typing_extensions import override
 
+from equilibria.checks import check_fields
 from equilibria.data import load
 from equilibria.data.graphs import GraphSet
 from equilibria.data.graphs.joining import Joined
@@ -55,8 +56,7 @@ class GraphClassification(TaskConfig):
                 f"fold is {self.fold}: there are {self.folds} folds, counted from 0 to "
                 f"{self.folds - 1}"
             )
-        if self.valid is not None and not 0.0 < self.valid < 1.0:
-            raise ValueError(f"valid must lie in (0, 1), or be null; got {self.valid}")
+        check_fields(self, "(0, 1)", "valid")
 
     @override
     def load(self, data_dir: Path | None = None) -> GraphTask:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from equilibria.checks import check_fields
+
 __all__ = ["Checkpointing"]
 
 
@@ -22,7 +24,4 @@ class Checkpointing:
     async_: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("every", "keep"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1; got {value}")
+        check_fields(self, "[1, inf)", "every", "keep")

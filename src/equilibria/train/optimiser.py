@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from equilibria.checks import check_fields
+
 
 @dataclass(frozen=True, kw_only=True)
 class Optimiser(abc.ABC):
@@ -21,10 +23,8 @@ class Optimiser(abc.ABC):
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.lr > 0.0:
-            raise ValueError(f"lr must be positive; got {self.lr}")
-        if not self.weight_decay >= 0.0:
-            raise ValueError(f"weight_decay must not be negative; got {self.weight_decay}")
+        check_fields(self, "(0, inf)", "lr")
+        check_fields(self, "[0, inf)", "weight_decay")
 
     @abc.abstractmethod
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
@@ -52,8 +52,7 @@ class _Moments(Optimiser):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not all(0.0 <= beta < 1.0 for beta in self.betas):
-            raise ValueError(f"betas must lie in [0, 1); got {self.betas}")
+        check_fields(self, "[0, 1)", "betas")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +100,7 @@ class SGD(Optimiser):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.0 <= self.momentum < 1.0:
-            raise ValueError(f"momentum must lie in [0, 1); got {self.momentum}")
+        check_fields(self, "[0, 1)", "momentum")
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return torch's SGD for the parameters of `model`."""
@@ -190,8 +188,7 @@ class Poly(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.power > 0.0:
-            raise ValueError(f"power must be positive; got {self.power}")
+        check_fields(self, "(0, inf)", "power")
 
     def fall(self, progress: float) -> float:
         """Return (1 - progress)^power at `progress` in [0, 1]."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from equilibria.checks import check_fields
 from equilibria.models import Model
 from equilibria.nn import using
 from equilibria.solve import Picard, Unrolled
@@ -33,8 +34,7 @@ class ShallowStart:
     steps: int | float = 1000
 
     def __post_init__(self) -> None:
-        if self.layers < 1:
-            raise ValueError(f"layers must be at least 1; got {self.layers}")
+        check_fields(self, "[1, inf)", "layers")
         if not (0 < self.steps < 1 or (self.steps >= 1 and self.steps % 1 == 0)):
             raise ValueError(
                 "steps must be a whole number of at least 1, or a share of the run between 0 and 1;"

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import yaml
 
 import equilibria.solve as solve
+from equilibria.checks import check_fields
 from equilibria.models import ForwardBackward, ModelConfig, PeacemanRachford
 from equilibria.models.recurrent import CELLS
 from equilibria.models.registry import CONFIGS, LAYER
@@ -172,8 +173,7 @@ class Recipe:
             )
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed must be between 0 and 2^32 - 1; got {self.seed}")
-        if self.clip is not None and not self.clip > 0.0:
-            raise ValueError(f"clip must be positive, or null for no limit; got {self.clip}")
+        check_fields(self, "(0, inf)", "clip")
         if self.init_from is not None and self.initialisation is not None:
             raise ValueError(
                 "init_from and initialisation both set the weights that a run begins with: give "

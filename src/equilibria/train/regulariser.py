@@ -6,6 +6,8 @@ import math
 import random
 from dataclasses import dataclass
 
+from equilibria.checks import check_fields
+
 __all__ = ["EvaluationBudget", "JacobianPenalty"]
 
 
@@ -32,10 +34,7 @@ class EvaluationBudget:
     highest: float = 10.0
 
     def __post_init__(self) -> None:
-        if not self.evals >= 1.0:
-            raise ValueError(f"evals must be at least 1; got {self.evals}")
-        if self.every < 1:
-            raise ValueError(f"every must be at least 1; got {self.every}")
+        check_fields(self, "[1, inf)", "evals", "every")
         if not 0.0 < self.gain <= 10.0:
             raise ValueError(f"gain must be positive and at most 10; got {self.gain}")
         if not 0.0 < self.lowest <= 1.0 <= self.highest < math.inf:
@@ -92,19 +91,13 @@ class JacobianPenalty:
             value = getattr(self, name)
             if value is not None and not 0.0 <= value < math.inf:
                 raise ValueError(f"{name} must be finite and not negative; got {value}")
-        for name in ("probability", "final_probability"):
-            value = getattr(self, name)
-            if value is not None and not 0.0 <= value <= 1.0:
-                raise ValueError(f"{name} must lie in [0, 1]; got {value}")
+        check_fields(self, "[0, 1]", "probability", "final_probability")
         if not 0.0 <= self.begin <= self.end <= 1.0:
             raise ValueError(
                 "begin and end must be shares of all steps, 0 <= begin <= end <= 1; got "
                 f"{self.begin} and {self.end}"
             )
-        for name in ("stairs", "samples"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1; got {value}")
+        check_fields(self, "[1, inf)", "stairs", "samples")
 
     def at(self, step: int, steps: int) -> tuple[float, float]:
         """Return gamma and probability in step `step` (from 0) of `steps`."""

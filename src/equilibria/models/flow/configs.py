@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from equilibria.checks import check_fields
 from equilibria.models.base import ExplicitConfig, ModelConfig
-from equilibria.models.checks import check_positive
 from equilibria.models.flow.cell import UpdateWidths
 from equilibria.models.flow.correlation import SMALLEST, Correlation, CorrelationForm, correlation
 from equilibria.models.flow.encoders import STRIDE, Encoder, EncoderKind, Norm
@@ -73,11 +73,11 @@ class FlowConfig(ModelConfig):
     mask: int = 256
 
     def __post_init__(self) -> None:
-        check_positive(features=self.features, mask=self.mask)
+        check_fields(self, "(0, inf)", "features", "mask")
         if self.stages is not None:
             if len(self.stages) != 3:
                 raise ValueError(f"stages must be three widths; got {self.stages}")
-            check_positive(stages=min(self.stages))
+            check_fields(self, "(0, inf)", "stages")
         for name, known in (
             ("encoder", get_args(EncoderKind)),
             ("context_norm", (None, *get_args(Norm))),
@@ -236,7 +236,7 @@ class SizedConfig(FlowConfig):
             raise ValueError(f"size must be B, L or H; got {self.size!r}")
         if self.hidden is not None and (self.hidden < 4 or self.hidden % 2):
             raise ValueError(f"hidden must be an even number of at least 4; got {self.hidden}")
-        check_positive(head=self.head)
+        check_fields(self, "(0, inf)", "head")
         super().__post_init__()
 
     @property
@@ -276,7 +276,7 @@ class UnrolledFlowConfig(FlowConfig, ExplicitConfig):
     eval_steps: int | None = None
 
     def __post_init__(self) -> None:
-        check_positive(steps=self.steps, eval_steps=self.eval_steps)
+        check_fields(self, "(0, inf)", "steps", "eval_steps")
         super().__post_init__()
 
     @override

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
+from equilibria.checks import check_fields
 from equilibria.models.flow.products import products
 from equilibria.solve.autocast import disabled
 
@@ -48,10 +49,8 @@ class Correlation(abc.ABC):
     radius: int = 4
 
     def __post_init__(self) -> None:
-        if self.levels < 1:
-            raise ValueError(f"levels must be at least 1; got {self.levels}")
-        if self.radius < 0:
-            raise ValueError(f"radius must not be negative; got {self.radius}")
+        check_fields(self, "[1, inf)", "levels")
+        check_fields(self, "[0, inf)", "radius")
 
     @property
     def channels(self) -> int:

@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor, nn
 from typing_extensions import override
 
+from equilibria.checks import check_within
 from equilibria.models.base import Model
-from equilibria.models.checks import check_positive
 from equilibria.models.graph.edges import Normalise, checked
 from equilibria.models.graph.eignn import EIGNN, MGNNI
 from equilibria.models.graph.gcn import GCN
@@ -186,7 +186,7 @@ class Alone(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
-        check_positive(in_channels=in_channels, out_channels=out_channels)
+        check_within("(0, inf)", in_channels=in_channels, out_channels=out_channels)
         self.linear = nn.Linear(in_channels, out_channels)
 
     @override

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from equilibria.checks import check_within
 from equilibria.models.graph.edges import Edges
 from equilibria.models.graph.implicit import GraphLayer, ImplicitGraphLayer, linear
 from equilibria.solve import Solution, shared
@@ -91,8 +92,7 @@ class EIGNN(ImplicitGraphLayer):
             raise ValueError(
                 f"form='closed' needs no solver or adjoint: leave out {', '.join(layer)}"
             )
-        if power < 1:
-            raise ValueError(f"power must be positive; got {power}")
+        check_within("[1, inf)", power=power)
         self.form = form
         self.encode = linear(in_channels, out_channels)
         self.deq = self.equilibrium(EIGNNCell(out_channels, gamma, power), layer or {})

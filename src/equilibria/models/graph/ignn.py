@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from equilibria.checks import check_within
 from equilibria.models.graph.constraint import project_rows_
 from equilibria.models.graph.edges import Edges, Flow, Normalise
 from equilibria.models.graph.implicit import GraphLayer, ImplicitGraphLayer, identity_, linear
@@ -66,8 +67,7 @@ class _Weights(GraphLayer):
             )
         if normalise is not None and radius is not None:
             raise ValueError(f"radius is given and normalise is {normalise!r}, which makes it 1")
-        if radius is not None and not radius > 0:
-            raise ValueError(f"radius must be positive; got {radius}")
+        check_within("(0, inf)", radius=radius)
         if initial not in ("identity", "uniform"):
             raise ValueError(f"initial must be 'identity' or 'uniform'; got {initial!r}")
         self.kappa = kappa
@@ -170,8 +170,7 @@ class FiniteIGNN(_Weights):
 
     def __init__(self, in_channels: int, out_channels: int, *, steps: int = 2, **options: Any):
         super().__init__(in_channels, out_channels, **options)
-        if steps < 1:
-            raise ValueError(f"steps must be positive; got {steps}")
+        check_within("[1, inf)", steps=steps)
         self.steps = steps
         self.cell = IGNNCell(out_channels, self.activation)
         self._begin()

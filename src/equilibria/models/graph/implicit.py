@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from equilibria.checks import check_within
 from equilibria.models.graph.edges import Edges, Flow, Normalise, checked
 from equilibria.nn import DEQ
 from equilibria.solve import AlternatingAnderson, Solution, shared
@@ -58,8 +59,7 @@ class GraphLayer(nn.Module, abc.ABC):
         super().__init__()
         if in_channels != -1 and in_channels < 1:
             raise ValueError(f"in_channels must be positive, or -1 for unknown; got {in_channels}")
-        if out_channels < 1:
-            raise ValueError(f"out_channels must be positive; got {out_channels}")
+        check_within("[1, inf)", out_channels=out_channels)
         if flow not in ("source_to_target", "target_to_source"):
             raise ValueError(f"flow must be 'source_to_target' or 'target_to_source'; got {flow!r}")
         if normalise not in ("sym", "row", None):

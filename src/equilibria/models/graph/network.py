@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from equilibria.checks import check_fields
 from equilibria.models.base import ClassifierConfig, EquilibriumModel, Model, Prediction
-from equilibria.models.checks import check_positive, check_share
 from equilibria.models.graph.constraint import constrain_
 from equilibria.models.graph.implicit import ImplicitGraphLayer
 from equilibria.nn import DEQ, VariationalDropout
@@ -53,15 +53,13 @@ class GraphConfig(ClassifierConfig):
     float64: bool = False
 
     def __post_init__(self) -> None:
-        if not self.hidden:
-            raise ValueError("hidden must give the width of at least one layer")
-        check_positive(hidden=min(self.hidden))
+        check_fields(self, "[1, inf)", "hidden")
         if self.level not in ("node", "graph", None):
             raise ValueError(f"level must be 'node' or 'graph'; got {self.level!r}")
         if self.pool not in ("sum", "mean"):
             raise ValueError(f"pool must be 'sum' or 'mean'; got {self.pool!r}")
-        check_share("dropout", self.dropout)
-        check_share("feature_dropout", self.feature_dropout)
+        check_fields(self, "[0, 1)", "dropout")
+        check_fields(self, "[0, 1)", "feature_dropout")
 
     def known(self) -> tuple[int, int, Level]:
         """Return features, classes and level.

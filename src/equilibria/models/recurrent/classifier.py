@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from equilibria.checks import check_fields
 from equilibria.models.base import ClassifierConfig, Model, Prediction
-from equilibria.models.checks import check_positive
 from equilibria.models.recurrent.cell import CellOptions, State
 from equilibria.models.recurrent.ernn import ERNNOptions
 from equilibria.models.recurrent.layer import Recurrent
@@ -49,9 +49,8 @@ class RecurrentConfig(ClassifierConfig):
     readout: Literal["last", "mean"] = "last"
 
     def __post_init__(self) -> None:
-        check_positive(hidden=self.hidden, layers=self.layers, embedding=self.embedding)
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must lie in [0, 1); got {self.dropout}")
+        check_fields(self, "(0, inf)", "hidden", "layers", "embedding")
+        check_fields(self, "[0, 1)", "dropout")
         if self.dropout and self.layers == 1:
             raise ValueError(
                 f"dropout is {self.dropout}, for what goes from layer to layer, and layers is 1: "

@@ -9,7 +9,7 @@ from typing import Literal
 from torch import Tensor
 from typing_extensions import override
 
-from equilibria.models.checks import check_positive
+from equilibria.checks import check_fields
 from equilibria.models.recurrent.cell import Activation, Cell, CellOptions
 from equilibria.models.recurrent.transition import Transition, transition
 
@@ -39,7 +39,7 @@ class EquilibratedOptions(CellOptions):
     bound: float | None = None
 
     def __post_init__(self) -> None:
-        check_positive(depth=self.depth, gamma=self.gamma, bound=self.bound, rank=self.rank)
+        check_fields(self, "(0, inf)", "depth", "gamma", "bound", "rank")
         if self.transition not in (-1, 0, 1):
             raise ValueError(f"transition must be -1, 0 or 1; got {self.transition}")
         if self.rank is not None and self.depth > 1:

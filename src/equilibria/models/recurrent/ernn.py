@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from equilibria.models.checks import check_positive
+from equilibria.checks import check_fields
 from equilibria.models.recurrent.cell import State
 from equilibria.models.recurrent.equilibrated import Equilibrated, EquilibratedOptions
 from equilibria.models.recurrent.transition import Transition
@@ -45,7 +45,7 @@ class ERNNOptions(EquilibratedOptions):
     @override
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(steps=self.steps, times=self.times)
+        check_fields(self, "(0, inf)", "steps", "times")
         if not abs(self.step_size) < float("inf"):
             raise ValueError(f"step_size must be finite; got {self.step_size}")
         if self.start not in ("zero", "previous"):

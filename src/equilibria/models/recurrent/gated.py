@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from equilibria.models.checks import check_positive
+from equilibria.checks import check_fields
 from equilibria.models.recurrent.cell import (
     Activation,
     Cell,
@@ -168,7 +168,7 @@ class FastGRNNOptions(CellOptions):
     nu: float = -4.0
 
     def __post_init__(self) -> None:
-        check_positive(rank=self.rank)
+        check_fields(self, "(0, inf)", "rank")
 
     @override
     def build(self, width: int, hidden: int, bias: bool = True, **layer: Any) -> FastGRNNCell:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from equilibria.models.checks import check_positive
+from equilibria.checks import check_fields
 from equilibria.models.recurrent.cell import (
     Activation,
     Cell,
@@ -146,7 +146,7 @@ class ImplicitEulerOptions(CellOptions):
     step_size: float = 0.1
 
     def __post_init__(self) -> None:
-        check_positive(step_size=self.step_size, steps=self.steps)
+        check_fields(self, "(0, inf)", "step_size", "steps")
 
     @property
     @override

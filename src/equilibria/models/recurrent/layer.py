@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from equilibria.checks import check_within
 from equilibria.models.recurrent.cell import Cell, CellOptions, State, Sweep
 from equilibria.nn.dropout import dropout as dropped
 from equilibria.solve import Solution
@@ -67,8 +68,7 @@ class Recurrent(nn.Module):
         for name, value in sizes.items():
             if value < 1:
                 raise ValueError(f"{name} must be at least 1; got {value}")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must lie in [0, 1); got {dropout}")
+        check_within("[0, 1)", dropout=dropout)
         if dropout and num_layers == 1:  # as torch's layers do
             warnings.warn(
                 f"dropout={dropout} is for what goes from layer to layer, and num_layers is 1: "

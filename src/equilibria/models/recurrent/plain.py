@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from equilibria.models.checks import check_positive
+from equilibria.checks import check_fields
 from equilibria.models.recurrent.cell import (
     Activation,
     Cell,
@@ -122,9 +122,8 @@ class AntisymmetricRNNOptions(CellOptions):
     gamma: float = 0.1
 
     def __post_init__(self) -> None:
-        check_positive(step_size=self.step_size)
-        if not 0 <= self.gamma < float("inf"):
-            raise ValueError(f"gamma must not be negative; got {self.gamma}")
+        check_fields(self, "(0, inf)", "step_size")
+        check_fields(self, "[0, inf)", "gamma")
 
     @override
     def build(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from equilibria.models.checks import check_positive
+from equilibria.checks import check_fields
 from equilibria.models.recurrent.cell import (
     Activation,
     Cell,
@@ -37,7 +37,7 @@ class SpectralRNNOptions(CellOptions):
     radius: float = 0.1
 
     def __post_init__(self) -> None:
-        check_positive(reflections=self.reflections, radius=self.radius)
+        check_fields(self, "(0, inf)", "reflections", "radius")
 
     @override
     def build(self, width: int, hidden: int, bias: bool = True, **layer: Any) -> SpectralRNNCell:

@@ -8,8 +8,8 @@ from typing import Any, get_args
 
 from typing_extensions import override
 
+from equilibria.checks import check_fields
 from equilibria.models.base import ExplicitConfig, Model, ModelConfig
-from equilibria.models.checks import check_positive
 from equilibria.models.representation.cells import Cell, Injection, MultiplicativeCell, SineCell
 from equilibria.models.representation.filters import FilterKind
 from equilibria.models.representation.network import ExplicitRepresentation, Representation
@@ -46,7 +46,7 @@ class RepresentationConfig(ModelConfig):
     width: int = 256
 
     def __post_init__(self) -> None:
-        check_positive(inputs=self.inputs, outputs=self.outputs, width=self.width)
+        check_fields(self, "(0, inf)", "inputs", "outputs", "width")
 
     @property
     def points(self) -> int:
@@ -92,7 +92,7 @@ class LayeredConfig(RepresentationConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(layers=self.layers, scale=self.scale, bound=self.bound)
+        check_fields(self, "(0, inf)", "layers", "scale", "bound")
 
     @property
     def frequencies(self) -> float:
@@ -134,7 +134,7 @@ class FilteredConfig(LayeredConfig):
                 f"filter must be {known}, got {self.filter!r}; sines in place of filters are the "
                 "models 'isiren' and 'siren-injected'"
             )
-        check_positive(alpha=self.alpha, first_alpha=self.first_alpha)
+        check_fields(self, "(0, inf)", "alpha", "first_alpha")
 
     @override
     def injection(self) -> Injection:
@@ -270,7 +270,7 @@ class SIRENConfig(RepresentationConfig, ExplicitConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(hidden=self.hidden, omega=self.omega)
+        check_fields(self, "(0, inf)", "hidden", "omega")
 
     @property
     @override

@@ -5,8 +5,8 @@ from typing import Any
 
 from typing_extensions import override
 
+from equilibria.checks import check_fields
 from equilibria.models.base import ExplicitConfig
-from equilibria.models.checks import check_positive
 from equilibria.models.sequence.base import SequenceModel
 from equilibria.models.sequence.cell import CellConfig
 from equilibria.models.sequence.equilibrium import EquilibriumSequence
@@ -36,7 +36,7 @@ class EquilibriumConfig(CellConfig):
     @override
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(subsequence=self.subsequence)
+        check_fields(self, "(0, inf)", "subsequence")
 
     @override
     def build(self, **layer: Any) -> EquilibriumSequence:
@@ -60,7 +60,7 @@ class StackConfig(CellConfig, ExplicitConfig):
     @override
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(layers=self.layers)
+        check_fields(self, "(0, inf)", "layers")
 
     @override
     def network(self) -> SequenceModel:

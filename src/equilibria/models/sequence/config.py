@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from equilibria.checks import check_fields
 from equilibria.models.base import ModelConfig
-from equilibria.models.checks import check_share
 from equilibria.models.sequence.lexicon import Lexicon
 
 __all__ = ["SequenceConfig"]
@@ -38,8 +38,7 @@ class SequenceConfig(ModelConfig):
     output_dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("embedding_dropout", "input_dropout", "output_dropout"):
-            check_share(name, getattr(self, name))
+        check_fields(self, "[0, 1)", "embedding_dropout", "input_dropout", "output_dropout")
 
     def lexicon(self, width: int, features: int) -> Lexicon:
         """Return a new embedding of `width` columns and a softmax that reads `features`.

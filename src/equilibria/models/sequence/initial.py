@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from equilibria.checks import check_within
 from equilibria.nn.init import Maps, fill
 
 __all__ = ["Ensemble", "initialise", "scale_of"]
@@ -32,8 +33,7 @@ def scale_of(initial: str, scale: float | None) -> float:
     """
     if initial not in SCALES:
         raise ValueError(f"initial must be one of {', '.join(SCALES)}, got '{initial}'")
-    if scale is not None and not scale >= 0:
-        raise ValueError(f"scale must not be negative, got {scale}")
+    check_within("[0, inf)", scale=scale)
     return SCALES[initial] if scale is None else scale
 
 

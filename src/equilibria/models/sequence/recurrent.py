@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from equilibria.checks import check_fields
 from equilibria.models.base import ExplicitConfig, Prediction
-from equilibria.models.checks import check_positive, check_share
 from equilibria.models.recurrent.cell import CellOptions
 from equilibria.models.recurrent.ernn import ERNNOptions
 from equilibria.models.recurrent.layer import Recurrent as CellLoop
@@ -53,9 +53,8 @@ class RecurrentConfig(SequenceConfig, ExplicitConfig):
     @override
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(width=self.width, hidden=self.hidden, layers=self.layers)
-        for name in ("hidden_dropout", "weight_dropout"):
-            check_share(name, getattr(self, name))
+        check_fields(self, "(0, inf)", "width", "hidden", "layers")
+        check_fields(self, "[0, 1)", "hidden_dropout", "weight_dropout")
         if self.hidden_dropout and self.layers == 1:
             raise ValueError(
                 f"hidden_dropout={self.hidden_dropout} is for what goes from layer to layer, and "

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import override
 
-from equilibria.models.checks import check_positive, check_share
+from equilibria.checks import check_fields
 from equilibria.models.sequence.attention import RelativeAttention
 from equilibria.models.sequence.cell import CausalInjection, CellConfig, SequenceCell
 from equilibria.models.sequence.initial import Ensemble, initialise, scale_of
@@ -74,14 +74,8 @@ class TransformerConfig(CellConfig):
     @override
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(
-            width=self.width,
-            heads=self.heads,
-            head_width=self.head_width,
-            inner=self.inner,
-            window=self.window,
-            injection_kernel=self.injection_kernel,
-        )
+        counts = ("width", "heads", "head_width", "inner", "window", "injection_kernel")
+        check_fields(self, "(0, inf)", *counts)
         if self.head_width is None and self.width % self.heads:
             raise ValueError(
                 f"heads must divide width where head_width is not given; got {self.heads} heads "
@@ -91,8 +85,8 @@ class TransformerConfig(CellConfig):
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise ValueError(f"{name} is a number of times and not negative, got {value}")
-        check_share("dropout", self.dropout)
-        check_share("attention_dropout", self.attention_dropout)
+        check_fields(self, "[0, 1)", "dropout")
+        check_fields(self, "[0, 1)", "attention_dropout")
         scale_of(self.initial, self.scale)
         scale_of(self.initial, self.injection_scale)
 

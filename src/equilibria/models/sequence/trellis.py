@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from equilibria.models.checks import check_positive, check_share
+from equilibria.checks import check_fields
 from equilibria.models.sequence.cell import (
     CausalInjection,
     CellConfig,
@@ -62,13 +62,11 @@ class TrellisConfig(CellConfig):
     @override
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(width=self.width, dilation=self.dilation)
+        check_fields(self, "(0, inf)", "width", "dilation")
         if self.kernel < 2:
             raise ValueError(f"kernel must be 2 or more, to read another time; got {self.kernel}")
-        if self.hidden < 0:
-            raise ValueError(f"hidden must not be negative, got {self.hidden}")
-        check_share("hidden_dropout", self.hidden_dropout)
-        check_share("weight_dropout", self.weight_dropout)
+        check_fields(self, "[0, inf)", "hidden")
+        check_fields(self, "[0, 1)", "hidden_dropout", "weight_dropout")
         scale_of(self.initial, self.scale)
         scale_of(self.initial, self.injection_scale)
 

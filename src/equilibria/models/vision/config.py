@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from equilibria.checks import check_fields
 from equilibria.models.base import ClassifierConfig
 
-__all__ = ["VisionConfig", "check_positive"]
+__all__ = ["VisionConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,17 +24,14 @@ class VisionConfig(ClassifierConfig):
     classes: int | None = None
 
     def __post_init__(self) -> None:
-        if self.shape is not None:
-            check_positive(shape=self.shape)
-            if min(self.shape[1:]) < self.min_size:
-                _, height, width = self.shape
-                raise ValueError(
-                    f"images of {height} x {width} pixels are too small for a "
-                    f"{type(self).__name__.removesuffix('Config')} of this shape, which needs "
-                    f"{self.min_size} x {self.min_size}: {self.remedy}"
-                )
-        if self.classes is not None:
-            check_positive(classes=(self.classes,))
+        check_fields(self, "(0, inf)", "shape", "classes")
+        if self.shape is not None and min(self.shape[1:]) < self.min_size:
+            _, height, width = self.shape
+            raise ValueError(
+                f"images of {height} x {width} pixels are too small for a "
+                f"{type(self).__name__.removesuffix('Config')} of this shape, which needs "
+                f"{self.min_size} x {self.min_size}: {self.remedy}"
+            )
 
     @property
     def min_size(self) -> int:
@@ -78,10 +76,3 @@ class VisionConfig(ClassifierConfig):
                 f"expected images (batch, {channels}, height, width) of floating-point numbers; "
                 f"got {tuple(x.shape)} of {x.dtype}"
             )
-
-
-def check_positive(**values: tuple[int, ...]) -> None:
-    """Refuse an empty row of numbers, and one that has a number below 1."""
-    for name, row in values.items():
-        if not row or min(row) < 1:
-            raise ValueError(f"{name} must be positive; got {row if len(row) != 1 else row[0]}")

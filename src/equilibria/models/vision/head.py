@@ -5,8 +5,8 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
+from equilibria.checks import check_within
 from equilibria.models.vision.batch_norm import BatchNorm2d
-from equilibria.models.vision.config import check_positive
 
 __all__ = ["EXPANSION", "AuxiliaryHeads", "Bottleneck", "ClassificationHead", "check_bottlenecks"]
 
@@ -109,7 +109,7 @@ def check_bottlenecks(channels: tuple[int, ...], inner: tuple[int, ...], final: 
     Raises:
         ValueError: a number is not positive, or there is not one for each resolution.
     """
-    check_positive(channels=channels, head_channels=inner, final=(final,))
+    check_within("(0, inf)", channels=channels, head_channels=inner, final=final)
     if len(channels) != len(inner):
         raise ValueError(
             f"channels and head_channels have a number for each resolution; got {len(channels)} "

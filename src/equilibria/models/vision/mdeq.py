@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from equilibria.checks import check_fields
 from equilibria.models.base import EquilibriumModel, ExplicitConfig, Model, Prediction
 from equilibria.models.unrolled import frozen_layer
-from equilibria.models.vision.config import check_positive
 from equilibria.models.vision.head import AuxiliaryHeads, ClassificationHead, check_bottlenecks
 from equilibria.models.vision.multiscale import MultiscaleConfig
 from equilibria.models.vision.stem import Stem
@@ -84,7 +84,7 @@ class UnrolledConfig(MultiscaleConfig, ExplicitConfig):
     @override
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(layers=(self.layers,))
+        check_fields(self, "(0, inf)", "layers")
 
     @override
     def network(self) -> "MDEQUnrolled":

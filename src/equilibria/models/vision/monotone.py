@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
+from equilibria.checks import check_fields
 from equilibria.models.base import EquilibriumModel
-from equilibria.models.vision.config import VisionConfig, check_positive
+from equilibria.models.vision.config import VisionConfig
 from equilibria.models.vision.monotone_map import MonotoneMap
 from equilibria.nn import DEQ
 
@@ -46,7 +47,7 @@ class MonotoneConvConfig(VisionConfig):
 
     @override
     def __post_init__(self) -> None:
-        check_positive(channels=self.channels, squares=(self.squares,))
+        check_fields(self, "(0, inf)", "channels", "squares")
         _check_m(self.m)
         super().__post_init__()
 
@@ -80,7 +81,7 @@ class MonotoneDenseConfig(VisionConfig):
 
     @override
     def __post_init__(self) -> None:
-        check_positive(width=(self.width,))
+        check_fields(self, "(0, inf)", "width")
         _check_m(self.m)
         super().__post_init__()
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from torch import nn
 from typing_extensions import override
 
+from equilibria.checks import check_fields
 from equilibria.models.vision.block import Norm
 from equilibria.models.vision.cell import MultiscaleCell
-from equilibria.models.vision.config import VisionConfig, check_positive
+from equilibria.models.vision.config import VisionConfig
 from equilibria.models.vision.stem import Stem
 
 __all__ = ["MultiscaleConfig"]
@@ -56,14 +57,13 @@ class MultiscaleConfig(VisionConfig):
 
     @override
     def __post_init__(self) -> None:
-        check_positive(channels=self.channels, expansion=(self.expansion,), groups=(self.groups,))
+        check_fields(self, "(0, inf)", "channels", "expansion", "groups")
         if self.norm == "group" and any(width % self.groups for width in self.channels):
             raise ValueError(
                 f"groups must divide the channels of each resolution; got {self.groups} groups of "
                 f"{self.channels} channels"
             )
-        if self.halvings < 0:
-            raise ValueError(f"halvings must not be negative; got {self.halvings}")
+        check_fields(self, "[0, inf)", "halvings")
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"dropout is a share and must be in [0, 1); got {self.dropout}")
         if self.initial is not None and not self.initial > 0.0:

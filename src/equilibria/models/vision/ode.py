@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
+from equilibria.checks import check_fields
 from equilibria.models.base import ExplicitConfig, Model, Prediction
-from equilibria.models.vision.config import VisionConfig, check_positive
+from equilibria.models.vision.config import VisionConfig
 
 __all__ = [
     "AugmentedNeuralODEConfig",
@@ -65,11 +66,8 @@ class NeuralODEConfig(VisionConfig, ExplicitConfig):
 
     @override
     def __post_init__(self) -> None:
-        check_positive(filters=(self.filters,), max_evals=(self.max_evals,))
-        if self.augment < 0:
-            raise ValueError(f"augment must not be negative; got {self.augment}")
-        if not (self.rtol > 0.0 and self.atol > 0.0):
-            raise ValueError(f"rtol and atol must be positive; got {self.rtol} and {self.atol}")
+        check_fields(self, "(0, inf)", "filters", "max_evals", "rtol", "atol")
+        check_fields(self, "[0, inf)", "augment")
         super().__post_init__()
 
     @override

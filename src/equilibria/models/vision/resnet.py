@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from equilibria.checks import check_fields
 from equilibria.models.base import ExplicitConfig, Model, Prediction
 from equilibria.models.vision.batch_norm import BatchNorm2d
-from equilibria.models.vision.config import VisionConfig, check_positive
+from equilibria.models.vision.config import VisionConfig
 
 __all__ = ["BasicBlock", "ResNet", "ResNetConfig"]
 
@@ -36,7 +37,7 @@ class ResNetConfig(VisionConfig, ExplicitConfig):
 
     @override
     def __post_init__(self) -> None:
-        check_positive(widths=self.widths, blocks=self.blocks)
+        check_fields(self, "(0, inf)", "widths", "blocks")
         if len(self.widths) != len(self.blocks):
             raise ValueError(
                 "widths and blocks have a number for each stage; got "

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from equilibria.checks import check_fields
 from equilibria.models.base import ExplicitConfig, Model, Prediction
 from equilibria.models.vision.batch_norm import BatchNorm2d
-from equilibria.models.vision.config import VisionConfig, check_positive
+from equilibria.models.vision.config import VisionConfig
 from equilibria.models.vision.dense_head import upsampled
 
 __all__ = ["UNet", "UNetConfig"]
@@ -31,7 +32,7 @@ class UNetConfig(VisionConfig, ExplicitConfig):
 
     @override
     def __post_init__(self) -> None:
-        check_positive(widths=self.widths)
+        check_fields(self, "(0, inf)", "widths")
         super().__post_init__()
 
     @property

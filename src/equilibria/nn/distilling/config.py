@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from equilibria.checks import check_fields
 from equilibria.solve import NeuralSolver, Solver
 
 __all__ = ["Distillation"]
@@ -103,8 +104,7 @@ class Distillation:
                 raise ValueError(f"{name} must be {words}; got {getattr(self, name)}")
         if self.mixer is not None and self.mixer not in get_args(MIXERS):
             raise ValueError(f"mixer must be gram, pooled or None; got {self.mixer}")
-        if not self.lr > 0:
-            raise ValueError(f"lr must be positive; got {self.lr}")
+        check_fields(self, "(0, inf)", "lr")
         if self.teacher is not None and (
             not isinstance(self.teacher, Solver) or isinstance(self.teacher, NeuralSolver)
         ):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from equilibria.checks import check_fields
 from equilibria.data import available, load
 from equilibria.data.errors import DataError
 from equilibria.data.flow import FlowSet, Pairs
@@ -119,10 +120,7 @@ class OpticalFlow(TaskConfig):
             pair = getattr(self, name)
             if pair is not None and (len(pair) != 2 or min(pair) < 1):
                 raise ValueError(f"{name} must be a height and a width, or null; got {list(pair)}")
-        for name in ("samples", "test"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, or null; got {value}")
+        check_fields(self, "[1, inf)", "samples", "test")
         for name, what in (("scale", "factor"), ("erased", "side")):
             pair = getattr(self, name)
             if len(pair) != 2 or not 0 < pair[0] <= pair[1]:
@@ -138,10 +136,8 @@ class OpticalFlow(TaskConfig):
         ):
             if not 0.0 <= getattr(self, name) <= most:
                 raise ValueError(f"{name} must lie in [0, {most:g}]; got {getattr(self, name)}")
-        if not self.max_flow > 0.0:
-            raise ValueError(f"max_flow must be positive; got {self.max_flow}")
-        if not 0.0 <= self.gamma <= 1.0:
-            raise ValueError(f"gamma must lie in [0, 1]; got {self.gamma}")
+        check_fields(self, "(0, inf)", "max_flow")
+        check_fields(self, "[0, 1]", "gamma")
         for name, times in (self.mixed or {}).items():
             if times < 1:
                 raise ValueError(f"mixed.{name} must be at least 1, a number of times; got {times}")

@@ -8,6 +8,7 @@ from typing import Literal, Self
 
 from typing_extensions import override
 
+from equilibria.checks import check_fields
 from equilibria.data import available
 from equilibria.data.signals import SOLIDS, Shape, SignalSet
 from equilibria.data.signals.shape import NOISE
@@ -77,8 +78,7 @@ class SignalRepresentation(TaskConfig):
                 raise ValueError(f"{name} must be at least {number}; got {value}")
         if self.channels not in (None, 1, 3):
             raise ValueError(f"channels must be 1, 3 or null; got {self.channels}")
-        if self.seconds is not None and not self.seconds > 0.0:
-            raise ValueError(f"seconds must be positive; got {self.seconds}")
+        check_fields(self, "(0, inf)", "seconds")
         if not 0.0 <= self.near <= 1.0:
             raise ValueError(f"near is a share and must lie in [0, 1]; got {self.near}")
         if not 0.0 <= self.noise < float("inf"):
