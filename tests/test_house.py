@@ -30,6 +30,7 @@ FLOORS = {
     "models": 3,
     "stability": 3,
     "theory": 3,
+    "learned": 3,
     "nn": 2,
     "solve": 1,
     "data": 1,
@@ -39,6 +40,7 @@ FLOORS = {
     "precision": 0,
     "files": 0,
     "own": 0,
+    "checks": 0,
     "words": 0,
 }
 

@@ -12,8 +12,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from equilibria import data, models, nn, stability, theory
-    from equilibria.nn import DEQ, distil
+    from equilibria import data, learned, models, nn, stability, theory
+    from equilibria.learned import NeuralSolver, distil
+    from equilibria.nn import DEQ
     from equilibria.solve import (
         GMRES,
         AlternatingAnderson,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
         JacobianFree,
         Neumann,
         NeumannPhantom,
-        NeuralSolver,
         NewtonKrylov,
         Phantom,
         Picard,
@@ -75,6 +75,7 @@ __all__ = [
     "data",
     "distil",
     "fixed_point",
+    "learned",
     "models",
     "nn",
     "profiles",
@@ -83,7 +84,12 @@ __all__ = [
     "theory",
 ]
 
-_ROOMS = ("data", "models", "nn", "stability", "theory")
+_ROOMS = ("data", "learned", "models", "nn", "stability", "theory")
+_FROM = {
+    "DEQ": "equilibria.nn",
+    "NeuralSolver": "equilibria.learned",
+    "distil": "equilibria.learned",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -91,7 +97,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"equilibria.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'equilibria' has no attribute {name!r}")
-    room = "equilibria.nn" if name in ("DEQ", "distil") else "equilibria.solve"
+    room = _FROM.get(name, "equilibria.solve")
     value = globals()[name] = getattr(importlib.import_module(room), name)
     return value
 

@@ -12,7 +12,7 @@ from tiny_run import train
 
 import equilibria as eq
 from equilibria.cli.main import main
-from equilibria.nn.neural import Learned
+from equilibria.learned import Learned
 from equilibria.train import neural, run
 from equilibria.train.weights import checksum, save_weights
 

@@ -9,9 +9,8 @@ import yaml
 
 from equilibria.cli.generate import load
 from equilibria.cli.main import main
-from equilibria.nn.distilling import Contestant, Distillation, Outcome, solve, untrained
-from equilibria.nn.neural import Learned
-from equilibria.solve import NeuralSolver
+from equilibria.learned import Contestant, Distillation, Learned, Outcome, solve, untrained
+from equilibria.learned.solver import NeuralSolver
 from equilibria.train import neural
 from equilibria.train.run import Folder
 

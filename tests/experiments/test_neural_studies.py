@@ -17,7 +17,7 @@ from equilibria.experiments.studies.neural import (
     solvers,
 )
 from equilibria.experiments.training import Store, Training
-from equilibria.nn.distilling import Distillation
+from equilibria.learned import Distillation
 from equilibria.solve import Anderson
 from equilibria.train import recipe as recipes
 

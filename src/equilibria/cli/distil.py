@@ -27,9 +27,8 @@ from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser, UserError
 from equilibria.cli.status import DONE
 from equilibria.data import Dataset, available
+from equilibria.learned import Distillation, Learned, Outcome, distil
 from equilibria.models import EquilibriumModel
-from equilibria.nn.distilling import Distillation, Outcome, distil
-from equilibria.nn.neural import Learned
 from equilibria.predict import pictures, unlabelled
 from equilibria.solve import Solver
 from equilibria.tasks.seen import IMAGES, Seen

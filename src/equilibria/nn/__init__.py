@@ -2,7 +2,6 @@
 
 from equilibria.nn import constructions, init
 from equilibria.nn.deq import DEQ
-from equilibria.nn.distilling import Distillation, Outcome, distil
 from equilibria.nn.dropout import VariationalDropout
 from equilibria.nn.normalisation import spectral_norm, weight_norm
 from equilibria.nn.using import using
@@ -11,12 +10,9 @@ from equilibria.nn.weight_dropout import weight_dropout
 
 __all__ = [
     "DEQ",
-    "Distillation",
-    "Outcome",
     "Value",
     "VariationalDropout",
     "constructions",
-    "distil",
     "init",
     "spectral_norm",
     "using",

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -12,13 +12,11 @@ from torch import Tensor, nn
 from equilibria.nn.checks import refuse_cast, refuse_sharded, warn_of_unsteady
 from equilibria.nn.dropout import VariationalDropout
 from equilibria.nn.frozen import Evaluation, Frozen, module_of
-from equilibria.nn.neural.learned import Learned
 from equilibria.nn.remedies import raise_with_remedy
 from equilibria.solve import (
     Adjoint,
     AlternatingAnderson,
     Implicit,
-    NeuralSolver,
     Solution,
     Solver,
     Unrolled,
@@ -31,13 +29,24 @@ from equilibria.solve.tree import Shared, flatten, unflatten
 __all__ = ["DEQ"]
 
 
+@runtime_checkable
+class Weights(Protocol):
+    """The weights that a layer holds for a solver whose `weighted` is true."""
+
+    def start(self, inputs: tuple[Any, ...], own: Any) -> Any:
+        """Return the initial guess of a solve, given the layer's inputs and own initial state."""
+
+    def bind(self, solver: Any, *, started: bool) -> Solver:
+        """Return the solver with these weights, for a solve that begins at `start` or not."""
+
+
 class Methods(NamedTuple):
     """What `using` puts in place of a layer's own methods; None for the layer's own."""
 
     solver: Solver | None = None
     eval_solver: Solver | None = None
     adjoint: Adjoint | None = None
-    neural: Learned | None = None
+    neural: Weights | None = None
 
 
 chosen: ContextVar[Mapping[nn.Module, Methods]] = ContextVar(
@@ -127,7 +136,7 @@ class DEQ(nn.Module):
         self.per_sample = per_sample
         self.coupled = coupled
         self.throw = throw
-        self.neural: Learned | None = None
+        self.neural: Weights | None = None
         if (owner := module_of(cell)) is not None:
             warn_of_unsteady(owner)
 
@@ -174,7 +183,7 @@ class DEQ(nn.Module):
         elif warm is not None:
             # Only its adjoint is wanted; Unrolled has none, and there z0 has a gradient to keep.
             warm = None if isinstance(adjoint, Unrolled) else replace(warm, value=z0)
-        if isinstance(solver, NeuralSolver):
+        if solver.weighted:
             learned = _weights(neural)
             if own:
                 z0 = learned.start(inputs, z0)
@@ -244,7 +253,7 @@ class DEQ(nn.Module):
             ...     state = sol.value.detach()
         """
         solver, adjoint, neural = self._methods()
-        if isinstance(solver, NeuralSolver):  # of which an advance needs the tolerances only
+        if solver.weighted:  # of which an advance needs the tolerances only
             solver = _weights(neural).bind(solver, started=False)
         refuse_cast(self)
         if (owner := module_of(self.cell)) is not None:
@@ -271,7 +280,7 @@ class DEQ(nn.Module):
         shown = ["solver", "adjoint", "eval_solver", "per_sample", "coupled", "throw"]
         return "\n".join(f"{k}={getattr(self, k)!r}" for k in shown if getattr(self, k))
 
-    def _methods(self) -> tuple[Solver, Adjoint, Learned | None]:
+    def _methods(self) -> tuple[Solver, Adjoint, Weights | None]:
         """The solver, the adjoint and a learned solver's weights in use."""
         given = chosen.get().get(self, Methods())
         solver = given.solver or self.solver
@@ -330,7 +339,7 @@ class DEQ(nn.Module):
 
 def check_methods(cell: Callable[..., Any], given: Methods) -> None:
     """Raise TypeError if one of them is no solver or adjoint, or is made for other cells."""
-    if given.neural is not None and not isinstance(given.neural, Learned):
+    if given.neural is not None and not isinstance(given.neural, Weights):
         raise TypeError(
             "neural: expected the weights of a learned solver, such as `layer.neural` after "
             f"eq.distil, got {type(given.neural).__name__}"
@@ -345,10 +354,10 @@ def check_methods(cell: Callable[..., Any], given: Methods) -> None:
             method.bound_to(cell)
 
 
-def _weights(neural: Learned | None) -> Learned:
+def _weights(neural: Weights | None) -> Weights:
     if neural is None:
         raise ValueError(
-            "NeuralSolver needs weights, and this layer has none: train them with "
+            "the solver's weights come from the layer, and this one has none: train them with "
             "eq.distil(layer, batches), or `equilibria distil RUN`"
         )
     return neural

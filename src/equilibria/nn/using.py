@@ -7,8 +7,7 @@ from contextlib import contextmanager
 
 from torch import nn
 
-from equilibria.nn.deq import DEQ, Methods, check_methods, chosen
-from equilibria.nn.neural.learned import Learned
+from equilibria.nn.deq import DEQ, Methods, Weights, check_methods, chosen
 from equilibria.solve import Adjoint, Solver
 
 __all__ = ["layers", "using"]
@@ -20,7 +19,7 @@ def using(
     solver: Solver | None = None,
     adjoint: Adjoint | None = None,
     eval_solver: Solver | None = None,
-    neural: Learned | None = None,
+    neural: Weights | None = None,
 ) -> Iterator[None]:
     """Solve with other methods in every equilibrium layer of a module, within a `with` block.
 

@@ -21,7 +21,6 @@ from equilibria.solve.linear import GMRES, BiCGSTAB, Dense, LinearSolver, Neuman
 from equilibria.solve.solution import Solution
 from equilibria.solve.solvers import AlternatingAnderson, Anderson, Broyden, Picard, Solver
 from equilibria.solve.solvers.auto import Auto
-from equilibria.solve.solvers.neural import NeuralSolver
 from equilibria.solve.solvers.newton import NewtonKrylov
 from equilibria.solve.status import SolveError, SolveWarning, Stats, Status
 from equilibria.solve.tree import Shared, shared
@@ -42,7 +41,6 @@ __all__ = [
     "LinearSolver",
     "Neumann",
     "NeumannPhantom",
-    "NeuralSolver",
     "NewtonKrylov",
     "Phantom",
     "Picard",

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from equilibria.learned import Distillation, Learned, contest, solve, train, untrained
+from equilibria.learned.solver import NeuralSolver
 from equilibria.models import EquilibriumModel
 from equilibria.nn import using
-from equilibria.nn.distilling import Distillation, contest, solve, train, untrained
 from equilibria.nn.modes import in_eval_mode
-from equilibria.nn.neural import Learned
-from equilibria.solve import NeuralSolver, Solver
+from equilibria.solve import Solver
 from equilibria.solve.tree import Shared
 from equilibria.train import checkpoint
 
@@ -41,7 +41,8 @@ class Alternating:
         start_steps: steps of the initial guess alone before them.
         batches: number of most recent micro-batches to train on, at least 2.
         horizon: evaluations per unrolled solve.
-        mixer: "gram", "pooled", or None for Anderson's own weights; see `eq.nn.Distillation`.
+        mixer: "gram", "pooled", or None for Anderson's own weights; see
+            `equilibria.learned.Distillation`.
 
     Source:
         Bai 2022 (thesis), sec. 6.2.2 and Figure 6.6b.

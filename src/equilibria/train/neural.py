@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from equilibria import files
+from equilibria.learned import Distillation, Learned, Outcome
+from equilibria.learned.solver import NeuralSolver
 from equilibria.models import EquilibriumModel, Model
 from equilibria.nn import using
-from equilibria.nn.distilling import Distillation, Outcome
-from equilibria.nn.neural import Learned
-from equilibria.solve import NeuralSolver, Picard, Solver
+from equilibria.solve import Picard, Solver
 from equilibria.tasks import Task
 from equilibria.train.checkpoint import CheckpointError
 from equilibria.train.run import Folder, RunError

@@ -160,8 +160,8 @@ def shifted(scores: Tensor) -> Tensor:
     """Turn columns that stand for distances into columns that stand for times.
 
     (..., time, span + 1), whose column c > 0 is of distance span - c, becomes (..., time, span),
-    whose entry (i, j) is of distance span - time + i - j where that is not negative, and of no meaning
-    elsewhere. It is a view: each row begins one entry earlier than the one before.
+    whose entry (i, j) is of distance span - time + i - j where that is not negative, and of no
+    meaning elsewhere. It is a view: each row begins one entry earlier than the one before.
     """
     *front, time, columns = scores.shape
     flat = scores.reshape(*front, time * columns)

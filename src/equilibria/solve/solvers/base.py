@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
@@ -70,8 +70,12 @@ class Solver(Limits, abc.ABC):
             `fixed_point`), the tolerance is one for each of them, such as a node of a graph, and
             the residual of the sample is that of its worst row, 0 / 0 being 0. Over all rows
             together, a residual of 1e-3 is met before a signal that fades has travelled far.
+
+    Class attributes:
+        weighted: the solver takes weights from the layer that uses it.
     """
 
+    weighted: ClassVar[bool] = False
     patience: int | None = 20
     per_row: bool = False
 

@@ -23,7 +23,7 @@ from equilibria.experiments.studies.neural._subjects import (
     solving,
 )
 from equilibria.experiments.study import Context
-from equilibria.nn.distilling import Contestant
+from equilibria.learned import Contestant
 from equilibria.solve import Anderson
 from equilibria.solve.rows import length
 from equilibria.solve.tree import flatten

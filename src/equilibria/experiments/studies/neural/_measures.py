@@ -17,7 +17,7 @@ from equilibria.experiments.studies.neural._subjects import (
     solving,
 )
 from equilibria.experiments.study import Context
-from equilibria.nn.distilling import Contestant
+from equilibria.learned import Contestant
 from equilibria.solve import Anderson, Status
 from equilibria.train import evaluation, neural
 

@@ -15,10 +15,9 @@ from equilibria.experiments.studies.deq._trainings import language, named
 from equilibria.experiments.studies.jacobian import _images as images
 from equilibria.experiments.study import Scale
 from equilibria.experiments.training import Trained, Training
+from equilibria.learned import Distillation, Learned, Outcome, distil
 from equilibria.models import EquilibriumModel
 from equilibria.nn import using
-from equilibria.nn.distilling import Distillation, Outcome, distil
-from equilibria.nn.neural import Learned
 from equilibria.solve import Solver
 from equilibria.tasks import Task
 from equilibria.train import evaluation, neural

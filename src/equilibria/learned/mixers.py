@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from equilibria.learned.solver import Seen
 from equilibria.solve import linalg
 from equilibria.solve.rows import Layout, Rows
-from equilibria.solve.solvers.neural import Seen
 
 __all__ = ["GramMixer", "PooledMixer"]
 

@@ -11,18 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from equilibria.learned.solver import NeuralSolver
+from equilibria.learned.weights import Learned
 from equilibria.nn.deq import DEQ
-from equilibria.nn.neural import Learned
 from equilibria.nn.using import using
-from equilibria.solve import (
-    AlternatingAnderson,
-    Anderson,
-    Broyden,
-    NeuralSolver,
-    Picard,
-    Solver,
-    Status,
-)
+from equilibria.solve import AlternatingAnderson, Anderson, Broyden, Picard, Solver, Status
 
 __all__ = ["Contestant", "Outcome", "classical", "contest"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol, final
+from dataclasses import dataclass, fields
+from typing import ClassVar, Protocol, final
 
 import torch
 from torch import Tensor
@@ -61,6 +61,7 @@ class NeuralSolver(Acceleration):
     horizon: int = 10
     fallback: int = 3
     trust: float | None = 0.5
+    weighted: ClassVar[bool] = True
 
     @override
     def __post_init__(self) -> None:
@@ -86,7 +87,7 @@ class NeuralSolver(Acceleration):
             mixer: predicts the mixing weights; None for `Anderson`'s.
             guessed: whether the initial guess is learned.
         """
-        limits = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        limits = {each.name: getattr(self, each.name) for each in fields(self)}
         return WithWeights(**limits, mixer=mixer, guessed=guessed)
 
 

@@ -9,16 +9,19 @@ import torch
 from torch import nn
 
 import equilibria as eq
-from equilibria.nn.distilling import (
+from equilibria.learned import (
     Contestant,
     Distillation,
+    GramMixer,
+    Learned,
     Outcome,
+    PooledMixer,
     distil,
+    initialiser_for,
     solve,
     train,
     untrained,
 )
-from equilibria.nn.neural import GramMixer, Learned, PooledMixer, initialiser_for
 
 
 class Cell(nn.Module):

@@ -9,16 +9,16 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from equilibria.learned.config import Distillation
+from equilibria.learned.initialisers import initialiser_for
+from equilibria.learned.mixers import GramMixer, PooledMixer, pooled
+from equilibria.learned.solver import NeuralSolver, NeuralStepper
+from equilibria.learned.teacher import Solved
+from equilibria.learned.weights import Learned
 from equilibria.nn.deq import DEQ
-from equilibria.nn.distilling.config import Distillation
-from equilibria.nn.distilling.teacher import Solved
 from equilibria.nn.frozen import Evaluation, module_of
-from equilibria.nn.neural import GramMixer, Learned, PooledMixer, initialiser_for
-from equilibria.nn.neural.mixers import pooled
-from equilibria.solve import NeuralSolver
 from equilibria.solve.rows import Layout, Rows, length
 from equilibria.solve.solvers.base import Point
-from equilibria.solve.solvers.neural import NeuralStepper
 from equilibria.solve.tree import Shared, flatten, unflatten
 
 __all__ = ["Progress", "train", "untrained"]

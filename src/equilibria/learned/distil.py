@@ -9,14 +9,15 @@ from typing import Any, cast
 
 import torch
 
+from equilibria.learned.config import Distillation
+from equilibria.learned.contest import Outcome, contest
+from equilibria.learned.solver import NeuralSolver
+from equilibria.learned.teacher import solve
+from equilibria.learned.training import Progress, train, untrained
+from equilibria.learned.weights import Learned
 from equilibria.nn.deq import DEQ
-from equilibria.nn.distilling.config import Distillation
-from equilibria.nn.distilling.contest import Outcome, contest
-from equilibria.nn.distilling.teacher import solve
-from equilibria.nn.distilling.training import Progress, train, untrained
 from equilibria.nn.modes import in_eval_mode
-from equilibria.nn.neural import Learned
-from equilibria.solve import AlternatingAnderson, NeuralSolver, Solver
+from equilibria.solve import AlternatingAnderson, Solver
 from equilibria.solve.tree import flatten
 
 __all__ = ["distil"]

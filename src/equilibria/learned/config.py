@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from equilibria.checks import check_fields
-from equilibria.solve import NeuralSolver, Solver
+from equilibria.learned.solver import NeuralSolver
+from equilibria.solve import Solver
 
 __all__ = ["Distillation"]
 

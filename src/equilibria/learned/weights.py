@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equilibria.nn.neural.initialisers import GUESSES, Initialiser
-from equilibria.nn.neural.mixers import GramMixer, PooledMixer
-from equilibria.solve import NeuralSolver, Solver
+from equilibria.learned.initialisers import GUESSES, Initialiser
+from equilibria.learned.mixers import GramMixer, PooledMixer
+from equilibria.learned.solver import NeuralSolver
+from equilibria.solve import Solver
 from equilibria.solve.tree import Tree, flatten, unflatten
 
 __all__ = ["Learned"]

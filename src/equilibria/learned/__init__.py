@@ -1,0 +1,33 @@
+"""Learned solvers: a network that predicts the initial guess and the mixing weights of a layer's
+solves, trained on the layer's own equilibria.
+
+    solved = eq.distil(layer, batches)    # trains `layer.neural`, and uses it in eval mode
+"""
+
+from equilibria.learned.config import Distillation
+from equilibria.learned.contest import Contestant, Outcome, contest
+from equilibria.learned.distil import distil
+from equilibria.learned.initialisers import Initialiser, initialiser_for
+from equilibria.learned.mixers import GramMixer, PooledMixer
+from equilibria.learned.solver import NeuralSolver
+from equilibria.learned.teacher import Solved, solve
+from equilibria.learned.training import train, untrained
+from equilibria.learned.weights import Learned
+
+__all__ = [
+    "Contestant",
+    "Distillation",
+    "GramMixer",
+    "Initialiser",
+    "Learned",
+    "NeuralSolver",
+    "Outcome",
+    "PooledMixer",
+    "Solved",
+    "contest",
+    "distil",
+    "initialiser_for",
+    "solve",
+    "train",
+    "untrained",
+]
