@@ -19,7 +19,7 @@ LESS = {
     "gradients": "lower --samples",
     "initialise": "lower --samples",
     "flow": "try --correlation on-demand, or smaller images",
-    "encode": "lower --batch-size, --width or --size",
+    "encode": "lower --batch-size, --model.width or --task.size",
     "decode": "lower --chunk",
     "predict": "lower --batch-size, or have large images seen through a smaller --window",
 }

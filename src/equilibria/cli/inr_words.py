@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from equilibria.cli.output import Output
-from equilibria.data.signals.shape import NOISE
-
-__all__ = ["bytes_of", "quality", "saying", "share", "what"]
+__all__ = ["quality", "what"]
 
 
 def what(field: Any) -> str:
@@ -27,27 +23,5 @@ def what(field: Any) -> str:
 def quality(found: Mapping[str, float]) -> str:
     """Format a PSNR or an IoU."""
     if "iou" in found:
-        return (
-            f"IoU {100 * found['iou']:.2f} % near the surface (noise {found.get('noise', NOISE):g})"
-        )
+        return f"IoU {100 * found['iou']:.2f} % near the surface"
     return f"PSNR {found['psnr']:.2f} dB"
-
-
-def share(converged: float) -> str:
-    """Format the fraction of solves that converged; it is rounded down, so that 100 % means all."""
-    if converged == 1:
-        return "all converged"
-    return f"{math.floor(1e4 * converged) / 100:.2f} % converged"
-
-
-def bytes_of(count: float) -> str:
-    """Format a number of bytes, rounded."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count / 1e3:.0f} kB"
-
-
-def saying(console: Output) -> Callable[[str], None]:
-    """Return a function that prints a line verbatim."""
-    return lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -10,15 +10,13 @@ It is a safetensors file with one entry of metadata, `inr`, whose value is JSON:
     solver      name and settings of its solver; null of an explicit network
     quality     PSNR in dB on the grid of the signal, {"psnr": 38.2}; of a shape {"iou": .97,
                 "noise": .02}, at points that lie so far from its surface
-    converged   share of the solves on that grid that converged; null of an explicit network
+    converged   share of the solves on that grid that converged; 1 of an explicit network
     evaluations mean over these
     checksum    SHA-256 of the tensors
 """
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,10 +36,9 @@ from equilibria.models.representation.configs import RepresentationConfig
 from equilibria.solve import JacobianFree, Solver
 from equilibria.train import config
 from equilibria.train import recipe as recipes
-from equilibria.train.config import ConfigError
-from equilibria.train.weights import digest
+from equilibria.train.weights import digest, fitting_weights
 
-__all__ = ["FORMAT", "Contents", "InrError", "build", "read", "write"]
+__all__ = ["FORMAT", "InrError", "Network", "read", "write"]
 
 FORMAT = 1
 """Of the files that this version writes, and the newest that it reads."""
@@ -66,172 +63,105 @@ class Network:
     model: ModelConfig
     solver: Solver | None = None
 
-
-@dataclass(frozen=True, kw_only=True)
-class Contents:
-    """What a file says.
-
-    Attributes:
-        field: what is encoded, without its values.
-        network: its architecture and solver.
-        weights: float32.
-        name: of the file that was encoded.
-        quality: `{"psnr": ...}` in dB, of a shape `{"iou": ..., "noise": ...}`, on the grid that
-            was encoded, or at points that lie so far from the surface.
-        converged: share of the solves there that converged; None of an explicit network.
-        evaluations: of a solve there, on average; None likewise.
-        library: version of equilibria that wrote it.
-    """
-
-    field: Field | ShapeField
-    network: Network
-    weights: Mapping[str, Tensor] = dataclasses.field(repr=False)
-    name: str = ""
-    quality: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    converged: float | None = None
-    evaluations: float | None = None
-    library: str = equilibria.__version__
-
-    def about(self) -> dict[str, Any]:
-        """Everything but the weights, as plain numbers and words."""
-        network = config.dump(self.network, recipes.choices())
-        return {
-            "format": FORMAT,
-            "library": self.library,
-            "name": self.name,
-            "field": self.field.as_dict(),
-            "model": network["model"],
-            "solver": network["solver"],
-            "quality": dict(self.quality),
-            "converged": self.converged,
-            "evaluations": self.evaluations,
-        }
+    def build(self) -> Model:
+        """Return the network in eval mode, on the device "meta": no memory is taken, and the random
+        state is left alone."""
+        with torch.device("meta"):
+            if not self.model.implicit:
+                return self.model.build().eval()
+            # Decoding differentiates by an adjoint of its own.
+            return self.model.build(solver=self.solver, adjoint=JacobianFree()).eval()
 
 
-def write(path: Path, contents: Contents) -> int:
-    """Write a file, whole or not at all, and return its size in bytes.
+def write(
+    path: Path, network: Network, weights: dict[str, Tensor], about: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Write a file, whole or not at all, and return all that it says.
 
     Args:
-        path: ends with .inr.
-        contents: what it says.
+        path: of the file.
+        network: architecture and solver.
+        weights: float32, contiguous, on the CPU.
+        about: `name`, `field`, `quality`, `converged` and `evaluations`, as JSON has them.
 
     Raises:
-        ValueError: the ending is another, or a weight is not finite.
         DataError: it cannot be written; what was there before is unchanged.
     """
-    if path.suffix.lower() != ".inr":
-        raise ValueError(f"encoded signals are written to .inr files; got {path.name}")
-    tensors = {name: value.contiguous() for name, value in contents.weights.items()}
-    _check_weights(tensors)
-    about = contents.about() | {"checksum": digest(tensors)}
-    content = save(tensors, {KEY: files.to_json(about)})
-    replace_file(path, content)
-    return len(content)
+    whole = {
+        "format": FORMAT,
+        "library": equilibria.__version__,
+        **config.dump(network, recipes.choices()),
+        **about,
+        "checksum": digest(weights),
+    }
+    replace_file(path, save(weights, {KEY: files.to_json(whole)}))
+    return whole
 
 
-def read(path: Path) -> Contents:
-    """Read a file. Nothing in it is unpickled or run.
+def read(path: Path) -> tuple[Model, Field | ShapeField, Solver | None, dict[str, Any]]:
+    """Read the network of a file, in eval mode; its field, its solver, and all that the file says.
+
+    Nothing in it is unpickled or run.
 
     Raises:
         InrError: there is no such file; it is another one, truncated, damaged or of a newer
             version; or config, field and weights do not fit each other.
     """
-    tensors, about = _opened(path)
+    about, tensors = _about(path)
     version = about.get("format")
     if not isinstance(version, int) or version > FORMAT:
         raise InrError(
             f"{path} has format {version} of equilibria {about.get('library')}, and this version, "
             f"{equilibria.__version__}, reads format {FORMAT}: update equilibria"
         )
-    if about.get("checksum") != digest(tensors):
-        raise InrError(f"{path} is damaged: its weights do not have the checksum in it")
     try:
-        found = _contents(tensors, about)
-        _check(found)
-    except (ConfigError, ValueError, TypeError, KeyError) as error:
-        raise InrError(f"{path} is damaged, or not written by equilibria encode: {error}") from None
-    return found
-
-
-def build(contents: Contents, dtype: torch.dtype = torch.float32) -> Model:
-    """Return the network of a file in eval mode, on the CPU. The random state is left alone."""
-    with torch.device("meta"):
-        model = _model(contents.network)
+        field = field_of(about["field"])
+        measured = about["quality"]["iou" if field.kind == "shape" else "psnr"]
+        if not isinstance(measured, int | float):
+            raise ValueError(f"its quality is {measured!r}")
+        tree = {name: about[name] for name in ("model", "solver")}
+        network = config.build(Network, tree, recipes.choices(), source="its network")
+        _check(network, field, tensors)
+        model = network.build()
+        weights = fitting_weights(path, model.state_dict())
+        if about["checksum"] != digest(weights):
+            raise ValueError("its weights do not have the checksum in it")
+        if not all(w.dtype == torch.float32 and w.isfinite().all() for w in weights.values()):
+            raise ValueError("its weights are not finite numbers in float32")
+    except (ValueError, TypeError, KeyError, RuntimeError, OverflowError) as error:
+        said = str(error).partition("\n")[0]  # torch adds the stack of its own C++
+        raise InrError(f"{path} is damaged, or not written by equilibria encode: {said}") from None
     model = model.to_empty(device="cpu")
-    model.load_state_dict(contents.weights)
-    return model.to(dtype).eval()
+    model.load_state_dict(weights)
+    return model, field, network.solver, about
 
 
-def _opened(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    if path.is_dir() or not path.exists():
-        what = "is a folder" if path.is_dir() else "does not exist"
-        raise InrError(f"{path} {what}: name a file that `equilibria encode` wrote")
+def _about(path: Path) -> tuple[dict[str, Any], int]:
+    """The metadata of a file, and how many tensors it has."""
     try:
         with safe_open(path, framework="pt") as file:
-            text = (file.metadata() or {}).get(KEY)
-            tensors = {key: file.get_tensor(key) for key in file.keys()} if text else {}  # noqa: SIM118
+            about = files.from_json((file.metadata() or {}).get(KEY, "null"))
+            tensors = len(file.keys())
     except Exception as error:  # safetensors raises its own class
-        raise InrError(f"{path} {_wrong(path, error)}") from None
-    try:
-        about = files.from_json(text or "null")
-    except ValueError:
-        about = None
+        raise InrError(
+            f"{path} is no .inr file, or truncated ({error}): name one that `equilibria encode` "
+            "wrote"
+        ) from None
     if not isinstance(about, dict):
         raise InrError(
             f"{path} is a safetensors file, but not of a signal: name one that `equilibria encode` "
             "wrote"
         )
-    return tensors, cast(dict[str, Any], about)
+    return cast(dict[str, Any], about), tensors
 
 
-def _wrong(path: Path, error: Exception) -> str:
-    """What is wrong with a file that safetensors cannot open."""
-    with path.open("rb") as file:
-        begin = file.read(256)
-    if f'"{KEY}"'.encode() in begin:
-        return f"is truncated or damaged ({error}): copy it again"
-    return "is no .inr file: name one that `equilibria encode` wrote"
-
-
-def _contents(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> Contents:
-    tree = {name: about[name] for name in ("model", "solver")}
-    network = config.build(Network, tree, recipes.choices(), source="its network")
-    numbers = {name: about[name] for name in ("converged", "evaluations")}
-    numbers |= {f"quality.{name}": value for name, value in about["quality"].items()}
-    for name, value in numbers.items():
-        if not isinstance(value, int | float | None):
-            raise ValueError(f"{name} is {value!r}")
-    noise = about["quality"].get("noise", 0.0)
-    if noise is None or not 0 <= noise < math.inf:
-        raise ValueError(f"quality.noise is {noise!r}")
-    _check_weights(tensors)
-    return Contents(
-        field=field_of(about["field"]),
-        network=network,
-        weights=tensors,
-        name=str(about["name"]),
-        quality=about["quality"],
-        converged=about["converged"],
-        evaluations=about["evaluations"],
-        library=str(about["library"]),
-    )
-
-
-def _check_weights(weights: Mapping[str, Tensor]) -> None:
-    for name, value in weights.items():
-        if value.dtype != torch.float32:
-            raise ValueError(f"{name} is {value.dtype}: weights are float32")
-        if not bool(value.isfinite().all()):
-            raise ValueError(f"the weights {name} are not finite")
-
-
-def _check(contents: Contents) -> None:
-    """Raise ValueError unless config, field and weights fit, before anything large is made."""
-    architecture, field = contents.network.model, contents.field
+def _check(network: Network, field: Field | ShapeField, tensors: int) -> None:
+    """Raise ValueError unless network and field fit, before anything large is made."""
+    architecture = network.model
     if not isinstance(architecture, RepresentationConfig):
         raise ValueError(f"{architecture.title} is no network of coordinates")
-    if architecture.implicit and contents.network.solver is None:
-        raise ValueError(f"{architecture.title} has no solver")
+    if architecture.implicit != (network.solver is not None):
+        raise ValueError(f"the solver of {architecture.title} is {network.solver}")
     for name in ("inputs", "outputs"):
         if getattr(architecture, name) != getattr(field, name):
             raise ValueError(
@@ -239,22 +169,5 @@ def _check(contents: Contents) -> None:
                 f"{field.kind} {getattr(field, name)}"
             )
     deep = getattr(architecture, "layers", getattr(architecture, "hidden", 0))
-    if deep > len(contents.weights):
-        raise ValueError(f"{deep} layers, and {len(contents.weights)} tensors")
-    with torch.device("meta"):
-        expected = _model(contents.network).state_dict()
-    there = {name: tuple(value.shape) for name, value in contents.weights.items()}
-    here = {name: tuple(value.shape) for name, value in expected.items()}
-    if wrong := [name for name in {**there, **here} if there.get(name) != here.get(name)]:
-        name, more = wrong[0], f" (and {len(wrong) - 1} others)" if len(wrong) > 1 else ""
-        raise ValueError(
-            f"{name} is {there.get(name, 'not there')} in the file, {here.get(name, 'unknown')} by "
-            f"the config{more}"
-        )
-
-
-def _model(network: Network) -> Model:
-    if not network.model.implicit:
-        return network.model.build()
-    # Decoding differentiates by an adjoint of its own.
-    return network.model.build(solver=network.solver, adjoint=JacobianFree())
+    if deep > tensors:
+        raise ValueError(f"{deep} layers, and {tensors} tensors")

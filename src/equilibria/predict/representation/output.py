@@ -1,22 +1,32 @@
-"""Decoded signals as files, gathered chunk by chunk."""
+"""Decoded signals, and pictures of an image's derivatives, as files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from equilibria.data.extras import needed
-from equilibria.data.replace import replace_file, write_folder
-from equilibria.data.signals import Field, Points, ShapeField, surface, write_mesh, write_sound
-from equilibria.data.signals.image import pixels_of, png_of
+from equilibria.data.replace import replace_file
+from equilibria.data.signals import (
+    Field,
+    ShapeField,
+    surface,
+    write_film,
+    write_image,
+    write_mesh,
+    write_sound,
+)
+from equilibria.data.signals.image import pixels_of
+from equilibria.data.signals.photographs import GREY
 from equilibria.predict.flow import video
-from equilibria.predict.representation.decoder import Decoded
 from equilibria.predict.representation.file import InrError
+from equilibria.report.flow_colours import colour_png, flow_colours
 
-__all__ = ["ENDINGS", "Gathered", "check", "held_bytes"]
+__all__ = ["ENDINGS", "check", "draw", "per_pixel", "write"]
 
 ENDINGS: Mapping[str, tuple[str, ...]] = {
     "image": (".png",),
@@ -25,6 +35,9 @@ ENDINGS: Mapping[str, tuple[str, ...]] = {
     "shape": (".ply",),
 }
 """Endings of what each kind is decoded to, the usual one first; none is a folder of frames."""
+
+PERCENT = 99.0
+"""Of the sizes in a picture of a derivative, the percentile that is its scale."""
 
 
 def check(path: Path, field: Field | ShapeField) -> None:
@@ -40,113 +53,86 @@ def check(path: Path, field: Field | ShapeField) -> None:
         raise InrError(
             f"{'an' if kind == 'image' else 'a'} {kind} is decoded to {known}; got {path.name}"
         )
-    if isinstance(field, ShapeField):
+    if kind == "shape":
         needed("skimage.measure", "scikit-image", "mesh", "marching cubes")
-    elif kind != "sound" and field.channels not in (1, 3):
-        raise InrError(f"pictures are grey or RGB, and this {kind} has {field.channels} channels")
+    elif kind != "sound" and field.outputs not in (1, 3):
+        raise InrError(f"pictures are grey or RGB, and this {kind} has {field.outputs} channels")
     if ending == ".mp4":
         video.check_written(path)
 
 
-LOUD = 0.01
-"""How far above 1 a sample counts as one that is cut: a fit of a full-scale sound overshoots."""
-
-
-class Gathered:
-    """What is decoded at some points, chunk by chunk, as a file takes it: pixels in 8 bits.
+def write(path: Path, values: Tensor, field: Field | ShapeField, rate: float | None = None) -> None:
+    """Write a decoded signal, whole or not at all; see `ENDINGS`.
 
     Args:
-        points: all of them.
+        path: of the file, or of a folder that does not exist yet.
+        values: as `Decoder.decode` gives them.
         field: of the signal.
-        maps: keep the evaluations of each point.
+        rate: samples or frames per second; None for the signal's own, of a film without one 15.
 
-    Attributes:
-        count: points so far.
-        converged: of these; None of an explicit network.
-        evaluations: of these, all together.
-        evals: of each point, int32; None unless asked for, or of an explicit network.
-        settled: whether each converged; None likewise.
+    Raises:
+        DataError: it cannot be written, a pixel is not finite, or there is no surface.
     """
-
-    def __init__(self, points: Points, field: Field | ShapeField, *, maps: bool = False) -> None:
-        self.points, self.field, self.maps = points, field, maps
-        self.pixels = field.kind in ("image", "film")
-        kind = np.uint8 if self.pixels else np.float32
-        self.values = np.empty((len(points), field.outputs), kind)
-        self.count, self.evaluations = 0, 0
-        self.converged: int | None = None
-        self.evals: np.ndarray | None = None
-        self.settled: np.ndarray | None = None
-
-    def add(self, parts: Iterable[Decoded]) -> Gathered:
-        """Take all chunks, in order.
-
-        Raises:
-            DataError: a pixel is not finite.
-        """
-        for part in parts:
-            place = slice(self.count, self.count + len(part.values))
-            self.values[place] = pixels_of(part.values) if self.pixels else part.values.numpy()
-            self.count = place.stop
-            if part.evals is None or part.settled is None:
-                continue
-            self.evaluations += int(part.evals.sum())
-            self.converged = (self.converged or 0) + int(part.settled.sum())
-            if self.maps:
-                if self.evals is None or self.settled is None:
-                    self.evals = np.empty(len(self.points), np.int32)
-                    self.settled = np.empty(len(self.points), bool)
-                self.evals[place], self.settled[place] = part.evals.numpy(), part.settled.numpy()
-        return self
-
-    @property
-    def loud(self) -> int:
-        """Samples of a sound that are larger in size than 1, what a file of integers can hold."""
-        if not isinstance(self.field, Field) or self.field.kind != "sound":
-            return 0
-        # A full-scale sound is fitted to within its error.
-        return int((np.abs(self.values) * self.field.high > 1 + LOUD).sum())
-
-    def write(self, path: Path, rate: float | None = None) -> None:
-        """Write the file, whole or not at all; see `ENDINGS`.
-
-        Args:
-            path: of the file, or of a folder that does not exist yet.
-            rate: samples or frames per second; None for the signal's own, of a film without one 15.
-
-        Raises:
-            DataError: it cannot be written, or there is no surface.
-        """
-        field, values = self.field, self.values.reshape(*self.points.shape, -1)
-        if isinstance(field, ShapeField):
-            write_mesh(path, surface(torch.from_numpy(values[..., 0]), field))
-        elif field.kind == "sound":
-            write_sound(path, torch.from_numpy(values), field, rate)
-        elif field.kind == "image":
-            replace_file(path, png_of(values))
-        elif not path.suffix:
-            write_folder(path, {f"{k:06}.png": png_of(each) for k, each in enumerate(values)})
-        else:
-            frames = (_channels_first(each) for each in values)
-            video.write(path, frames, rate or field.rate or 15.0)
+    if isinstance(field, ShapeField):
+        write_mesh(path, surface(values[..., 0], field))
+    elif field.kind == "sound":
+        write_sound(path, values, field, rate)
+    elif field.kind == "image":
+        write_image(path, values)
+    elif path.suffix.lower() == ".mp4":
+        frames = (pixels_of(each).transpose(2, 0, 1) for each in values.expand(-1, -1, -1, 3))
+        video.write(path, frames, rate or field.rate or 15.0)
+    else:
+        write_film(path, values, rate or field.rate)
 
 
-def held_bytes(points: Points, field: Field | ShapeField, *, maps: bool, derivatives: int) -> int:
-    """Return the memory that what is decoded takes until it is written.
+def per_pixel(derivative: Tensor, field: Field, order: int) -> Tensor:
+    """A derivative of an image's grey value in levels of the file for each of its pixels.
+
+    Of a coloured image the grey value is .299 R + .587 G + .114 B.
 
     Args:
-        points: at which it is decoded.
-        field: of the signal.
-        maps: as `Gathered` takes it.
-        derivatives: numbers of derivatives that are kept for each point, float32.
+        derivative: with respect to coordinates: the gradient, ``(..., channels, 2)``, or
+            the Hessian, ``(..., channels, 2, 2)``.
+        field: of the image.
+        order: 1 or 2.
+
+    Returns:
+        For order 1 slopes downwards and to the right, ``(..., 2)``; for order 2 the Laplacian,
+        ``(...)``, in levels for each pixel squared.
     """
-    pixels = field.kind in ("image", "film")
-    # A picture is copied as its file is made; marching cubes works in float64, beside a copy.
-    each = 2 * field.outputs if pixels else 4 * field.outputs
-    each += 24 if field.kind == "shape" else 8 * field.outputs * (field.kind == "sound")
-    return len(points) * (each + 5 * maps + 4 * derivatives)
+    if order == 2:
+        derivative = derivative.diagonal(dim1=-2, dim2=-1)
+    shares = GREY if field.channels == 3 else (1 / field.channels,) * field.channels
+    steps = torch.tensor([2 / (n - 1) for n in field.shape]).to(derivative)
+    grey = torch.tensor(shares).to(derivative) @ derivative
+    found = (field.high - field.low) / 2 * grey * steps**order
+    return found if order == 1 else found.sum(-1)
 
 
-def _channels_first(frame: np.ndarray) -> np.ndarray:
-    colours = np.broadcast_to(frame, (*frame.shape[:2], 3))
-    return np.ascontiguousarray(colours.transpose(2, 0, 1))
+def draw(path: Path, values: Tensor) -> float:
+    """Write what `per_pixel` gives as a picture, and return its scale: the 99th percentile of the
+    sizes, or 1 if that is 0.
+
+    A gradient has the colours of `report.flow_colours`: white is flat, the hue is the direction in
+    which it becomes brighter, and what is longer than the scale is darker. A Laplacian is grey:
+    plus and minus the scale are white and black.
+
+    Args:
+        path: ends with .png.
+        values: ``(height, width, 2)`` or ``(height, width)``.
+
+    Raises:
+        InrError: a value is not finite.
+        DataError: the file cannot be written.
+    """
+    if not values.isfinite().all():
+        raise InrError(f"{path.name} is not written: the derivative is NaN or infinite in places")
+    slopes = values.ndim == 3
+    sizes = values.norm(dim=-1) if slopes else values.abs()
+    scale = float(np.percentile(sizes.numpy(), PERCENT)) or 1.0
+    if slopes:
+        replace_file(path, colour_png(flow_colours(values.flip(-1).movedim(-1, 0).numpy(), scale)))
+    else:
+        write_image(path, values[..., None] / scale)
+    return scale
