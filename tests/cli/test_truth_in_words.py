@@ -68,7 +68,7 @@ ON_PAGE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (
             "No test solve converged",
             "which are not fixed points",
-            "Converged 0.0 % of the test solves reached the tolerance; 100.0 % MAX_EVALS",
+            "Converged 0 % of the test solves reached the tolerance; 100 % MAX_EVALS",
             "until its solver gave up",
             "where the solver stopped, at no solution",
             "at the end of each solve",
@@ -79,7 +79,7 @@ ON_PAGE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "half": (
         (
-            "50.0 % of the test solves converged: the figures are over all samples",
+            "50 % of the test solves converged: the figures are over all samples",
             "until it converged or its solver gave up",
             "50 % of 8 samples reached the tolerance",
             "At the solutions of the 50 % of the samples that converged",
@@ -115,7 +115,7 @@ ON_PAGE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "perfect": (
         (
-            "Converged 100.0 %",
+            "Converged 100 %",
             "per test sample until it converged",
             "of the Jacobian at the solutions",
             "solved to tolerance",
@@ -235,7 +235,7 @@ def test_a_page_of_all_eight_names_the_run_of_each_remark(
     page = Words(out.read_text()).text
     said = (
         "nothing. No test solve converged",
-        "half. 50.0 % of the test solves converged",
+        "half. 50 % of the test solves converged",
         "broken. The loss was NaN",
         "interrupted. Training has not finished",
         "the others solve for no fixed point",

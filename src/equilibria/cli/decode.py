@@ -39,6 +39,7 @@ from equilibria.solve import SolveWarning
 from equilibria.tasks.representation.reading import coloured
 from equilibria.train import device as devices
 from equilibria.train.memory import free_bytes
+from equilibria.words import plural
 
 MAPS = ("gradient", "laplacian", "convergence")
 """Additional pictures of an image."""
@@ -341,7 +342,7 @@ class Asked:
     def bar(self, kind: Any, doing: str) -> Iterator[Any]:
         """Decode chunk by chunk, after printing the memory that this takes."""
         count = len(self.points)
-        said, chunk = f"{doing}: {count:,} point{'s' * (count > 1)}", self.given
+        said, chunk = f"{doing}: {plural(count, 'point')}", self.given
         if count > FEW:  # else measuring the memory would take longer than decoding
             each = self.decoder.point_bytes(kind)
             chunk = min(chunk or self.decoder.chunk_of(each), count)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from equilibria.solve import Status
+from equilibria.words import plural
 
 __all__ = ["Totals", "line", "saved"]
 
@@ -80,7 +81,7 @@ def _were(count: int, between: str = "") -> str:
 
 def saved(totals: Totals) -> str:
     """What warm starts have saved, as far as it was measured."""
-    cuts = f"{totals.cuts} cut{'s' * (totals.cuts != 1)} detected"
+    cuts = f"{plural(totals.cuts, 'cut')} detected"
     if not totals.warm:
         return (
             f"reuse: none of {totals.read:,} pairs started from the last solution, so no "

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from equilibria.cli.output import Output
 from equilibria.data.signals.shape import NOISE
+from equilibria.words import percent
 
 __all__ = ["bytes_of", "quality", "saying", "share", "what"]
 
@@ -34,10 +34,8 @@ def quality(found: Mapping[str, float]) -> str:
 
 
 def share(converged: float) -> str:
-    """Format the fraction of solves that converged; it is rounded down, so that 100 % means all."""
-    if converged == 1:
-        return "all converged"
-    return f"{math.floor(1e4 * converged) / 100:.2f} % converged"
+    """Format the fraction of solves that converged."""
+    return "all converged" if converged == 1 else f"{percent(converged)} converged"
 
 
 def bytes_of(count: float) -> str:

@@ -30,9 +30,8 @@ from equilibria.report.words import (
     flat,
     known_columns,
     mib,
-    plural,
-    share,
 )
+from equilibria.words import percent, plural
 
 __all__ = [
     "Differences",
@@ -83,7 +82,7 @@ def _solving(run: Run) -> list[Tile]:
     """How the solves ended and what they cost, as far as there are any."""
     on, found, forward = judged_on(run), converged(run), judged(run).get("forward")
     others = [
-        f"{share(part)} {name}"
+        f"{percent(part)} {name}"
         for name, part in (pick(forward, "status") or {}).items()
         if part and name != "CONVERGED"
     ]
@@ -95,7 +94,7 @@ def _solving(run: Run) -> list[Tile]:
     return [
         Tile(
             "Converged",
-            share(found),
+            percent(found),
             f"of the {on} solves reached the tolerance" + "".join(f"; {each}" for each in others),
         ),
         Tile(
@@ -108,7 +107,7 @@ def _solving(run: Run) -> list[Tile]:
             "Backward solve",
             decimal(number(adjoint, "evals", "mean")),
             "vector–Jacobian products per sample in training"
-            + (f"; {share(backward)} converged" if backward < 1 else ""),
+            + (f"; {percent(backward)} converged" if backward < 1 else ""),
         ),
         Tile(
             "Spectral radius",
@@ -147,7 +146,7 @@ def comparison(runs: Sequence[Run]) -> Table:
             )
             for each in metrics_of(runs)
         ),
-        ("converged", lambda run: share(converged(run))),
+        ("converged", lambda run: percent(converged(run))),
         ("evaluations", lambda run: decimal(number(judged(run), "forward", "evals", "mean"))),
         (
             "backward products",

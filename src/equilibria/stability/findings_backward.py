@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
-from equilibria.stability.advice import converged, number, one_digit, percent, tame, unsolved
+from equilibria.stability.advice import converged, number, one_digit, tame, unsolved
 from equilibria.stability.examination import Examination, Finding
+from equilibria.words import percent
 
 __all__ = ["backward", "error", "gradient"]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 from equilibria.precision import too_fine
-from equilibria.stability.advice import converged, evaluations, percent, tame, unsolved
+from equilibria.stability.advice import converged, tame, unsolved
 from equilibria.stability.examination import Examination, Finding
+from equilibria.words import listed, percent, plural
 
 __all__ = ["convergence", "cost", "precision", "weights"]
 
@@ -16,10 +17,7 @@ _NAMED = 3
 
 def weights(examination: Examination) -> Finding:
     """Are the weights numbers? Unhealthy where one is not: then there is nothing to examine."""
-    broken = examination.broken
-    names = ", ".join(broken[:_NAMED])
-    if len(broken) > _NAMED:
-        names += f" and {len(broken) - _NAMED} more"
+    names = listed(examination.broken, _NAMED)
     return Finding(
         "Weights",
         "unhealthy",
@@ -57,7 +55,7 @@ def convergence(examination: Examination) -> Finding:
         )
     broken = failed.keys() & {"DIVERGED", "NONFINITE"}
     severity = "watch" if sum(failed.values()) <= 0.05 and not broken else "unhealthy"
-    listed = ", ".join(f"{percent(share)} {name}" for name, share in failed.items())
+    ended = ", ".join(f"{percent(share)} {name}" for name, share in failed.items())
     worst = max(failed, key=lambda name: (name in broken, failed[name]))
     if unsolved(examination):
         who = "The one sample did not reach" if n == 1 else f"None of the {n} samples reached"
@@ -67,7 +65,8 @@ def convergence(examination: Examination) -> Finding:
     return Finding(
         "Convergence",
         severity,
-        f"{who} the tolerance of {forward.rtol:g} within {evaluations(forward.max_evals)}: {listed}"
+        f"{who} the tolerance of {forward.rtol:g} within "
+        f"{plural(forward.max_evals, 'evaluation')}: {ended}"
         + (f"; the largest residual is {residual:.1e}." if math.isfinite(residual) else "."),
         _remedy(examination, worst),
     )

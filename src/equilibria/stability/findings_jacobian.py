@@ -8,11 +8,11 @@ from equilibria.stability.advice import (
     converged,
     evaluations_a_digit,
     number,
-    percent,
     tame,
     unsolved,
 )
 from equilibria.stability.examination import Examination, Finding, Summary
+from equilibria.words import percent
 
 __all__ = ["contraction", "sensitivity"]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from equilibria.stability.advice import converged, number, percent
+from equilibria.stability.advice import converged, number
 from equilibria.stability.examination import Examination, Finding
+from equilibria.words import percent, plural
 
 __all__ = ["APART", "uniqueness"]
 
@@ -22,7 +23,7 @@ def uniqueness(examination: Examination) -> Finding:
     float64, so that samples may converge here that do not in use.
     """
     starts = examination.starts
-    of = f"From {starts.count} other start{'s' * (starts.count != 1)}, in float64, "
+    of = f"From {plural(starts.count, 'other start')}, in float64, "
     if starts.compared == 0:
         return Finding(
             "Uniqueness",

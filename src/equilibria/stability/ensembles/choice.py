@@ -43,7 +43,9 @@ def choose(found: Sweep) -> tuple[Start, Decided]:
 
     Where nothing is workable, it is the start that comes nearest.
     """
-    runs = {name: run for name in found.ensembles if (run := _run(found.of(name)))}
+    runs: dict[Ensemble, list[Start]] = {
+        name: run for name in found.ensembles if (run := _run(found.of(name)))
+    }
     if not runs:
         nearest = min(found.starts, key=lambda start: (-start.worst, -start.converged, start.scale))
         return nearest, "alone"

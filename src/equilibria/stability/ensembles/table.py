@@ -8,6 +8,7 @@ from collections.abc import Callable
 from equilibria.stability.ensembles.choice import HELD
 from equilibria.stability.ensembles.recommendation import Recommendation
 from equilibria.stability.ensembles.results import Start, Sweep
+from equilibria.words import percent
 
 __all__ = ["table"]
 
@@ -27,7 +28,7 @@ def table(found: Sweep, advice: Recommendation | None = None) -> tuple[list[str]
     columns += [
         ("converged", _converged),
         ("evals", lambda start: f"{start.evals:.1f}"),
-        ("plain", lambda start: f"{100 * start.plain_converged:.0f} %"),
+        ("plain", lambda start: percent(start.plain_converged)),
         ("evals", lambda start: f"{start.plain_evals:.1f}"),
         ("radius", lambda start: _number(start.radius) if start.workable else "–"),
         ("max", lambda start: _number(start.largest) if start.workable else "–"),
@@ -38,18 +39,17 @@ def table(found: Sweep, advice: Recommendation | None = None) -> tuple[list[str]
     if found.own is not None:
         own = Start(ensemble=found.ensembles[0], scale=found.own.gain, trials=(found.own,))
         rows.append(["as it is", "–", *(text(own) for _, text in columns)])
+    best = (advice.ensemble, advice.scale) if advice and advice.workable else None
     for start in found.starts:
-        best = advice is not None and advice.workable
-        best = best and (start.ensemble, start.scale) == (advice.ensemble, advice.scale)
-        scale = f"{'* ' * best}{start.scale:g}"
+        scale = f"{'* ' * (best == (start.ensemble, start.scale))}{start.scale:g}"
         rows.append([start.ensemble, scale, *(text(start) for _, text in columns)])
     return ["ensemble", "scale", *(head for head, _ in columns)], rows
 
 
 def _converged(start: Start) -> str:
     """The share of all draws, and that of the worst where it is another."""
-    said = f"{100 * start.converged:.0f} %"
-    return said if start.worst == start.converged else f"{said} (≥ {100 * start.worst:.0f})"
+    said = percent(start.converged)
+    return said if start.worst == start.converged else f"{said} (≥ {100 * start.worst:.3g})"
 
 
 def _number(value: float) -> str:
