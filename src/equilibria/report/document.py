@@ -15,7 +15,7 @@ from equilibria.report.gallery import gallery
 from equilibria.report.reading import Run, pick, solves
 from equilibria.report.remarks import remarks
 from equilibria.report.sections import sections
-from equilibria.report.summary import comparison, differences, sorted_findings, tiles, verdicts
+from equilibria.report.summary import comparison, differences, tiles, verdicts
 from equilibria.report.words import flat
 
 __all__ = ["page"]
@@ -38,7 +38,8 @@ def page(runs: Sequence[Run]) -> str:
             `memory`: a list of `kind` (deq, unrolled, checkpointed, explicit), `evals`, `bytes`,
             `history_bytes`;
             `gradients`: the adjoints compared on a batch, as JSON;
-            `examination`: the doctor's, as JSON; or `unexamined`, why there is none;
+            `examination`: the doctor's, as JSON, its worst finding first; or `unexamined`, why
+            there is none;
             `seen`: of a run on images, `labels` and perhaps `colours` of the classes, whose
             `confusion` is in `evaluation`;
             `gallery`: test images, as `train.gallery.hang` has them; or `unpictured`, why there
@@ -65,7 +66,9 @@ def page(runs: Sequence[Run]) -> str:
         tiles=tiles(runs[0]) if len(runs) == 1 else [],
         comparison=comparison(runs) if len(runs) > 1 else None,
         differences=differences(runs) if len(runs) > 1 else None,
-        examined=[(run["name"], sorted_findings(run)) for run in runs if run.get("examination")],
+        examined=[
+            (run["name"], run["examination"]["findings"]) for run in runs if run.get("examination")
+        ],
         verdicts=verdicts(runs),
         gallery=gallery(runs[0].get("gallery")) if len(runs) == 1 else None,
         classes=classes(runs[0]) if len(runs) == 1 else None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from equilibria.metric import LOSS, Metric
@@ -38,7 +38,6 @@ __all__ = [
     "Tile",
     "comparison",
     "differences",
-    "sorted_findings",
     "tiles",
     "verdicts",
 ]
@@ -191,12 +190,6 @@ def differences(runs: Sequence[Run]) -> Differences:
         return Table(head, rows) if rows else None
 
     return Differences(table(True), table(False))
-
-
-def sorted_findings(run: Run) -> list[Mapping[str, str]]:
-    """A run's findings, the worst first."""
-    order = ("unhealthy", "watch", "healthy")
-    return sorted(run["examination"]["findings"], key=lambda f: order.index(f["severity"]))
 
 
 def verdicts(runs: Sequence[Run]) -> list[tuple[str, list[str | None]]]:

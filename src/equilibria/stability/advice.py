@@ -46,6 +46,11 @@ def number(value: float) -> str:
     return f"{value:.2g}" if abs(value) < 0.1 else f"{value:.2f}"
 
 
+def left(residual: float) -> str:
+    """The end of a sentence about solves that did not converge: how far they were from it."""
+    return f"; the largest residual is {residual:.1e}." if math.isfinite(residual) else "."
+
+
 def one_digit(tolerance: float) -> str:
     """One digit, downward: 3e-4."""
     power = math.floor(math.log10(tolerance))

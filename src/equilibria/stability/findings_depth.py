@@ -66,8 +66,7 @@ def depth(examination: Examination) -> Finding | None:
     full = converged(examination) == 1
     if full and enough and enough[0] < examination.forward.evals.mean:
         count = plural(enough[0], "evaluation")
-        come = "comes" if enough[0] == 1 else "come"
-        return _used(text, f"Where time counts: {count} {come} within 0.5 % of a full solve.")
+        return _used(text, f"To save time, stop after {count}: within 0.5 % of a full solve.")
     return _used(text)
 
 
