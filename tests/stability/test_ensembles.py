@@ -120,7 +120,7 @@ def test_a_cell_without_a_theory_says_why():
     ("options", "message"),
     [
         ({"ensembles": ["gausian"]}, "did you mean 'gaussian'"),
-        ({"ensembles": []}, "at least one ensemble"),
+        ({"ensembles": []}, "at least one scale and one ensemble"),
         ({"scales": []}, "at least one scale"),
         ({"scales": [0.5, 0.0]}, "positive and finite; got 0"),
         ({"scales": [math.nan]}, "positive and finite; got nan"),

@@ -27,7 +27,7 @@ _FEW = 0.99
 
 def remarks(run: Run) -> list[str]:
     """Sentences about a run; none about one that finished, converged and was examined."""
-    parts = (_unfinished, _broken, _unsolved, _stalled, _unexamined, _unpictured)
+    parts = (_unfinished, _broken, _unsolved, _stalled, _left_out)
     return [sentence for part in parts for sentence in part(run)]
 
 
@@ -91,13 +91,9 @@ def _stalled(run: Run) -> Iterator[str]:
         yield " ".join(said)
 
 
-def _unexamined(run: Run) -> Iterator[str]:
-    """An examination that was not made."""
+def _left_out(run: Run) -> Iterator[str]:
+    """An examination that was not made, and test images that were not looked at."""
     if reason := run.get("unexamined"):
         yield f"The run was not examined: {reason}."
-
-
-def _unpictured(run: Run) -> Iterator[str]:
-    """Test images that were not looked at."""
     if reason := run.get("unpictured"):
         yield f"No test images are shown: {reason}."

@@ -190,10 +190,8 @@ class _Sweeper:
 
 
 def _check(names: Sequence[str], scales: Sequence[float], draws: int) -> None:
-    if not names:
-        raise ValueError(f"name at least one ensemble: {', '.join(ENSEMBLES)}")
-    if not scales:
-        raise ValueError("name at least one scale")
+    if not (names and scales):
+        raise ValueError(f"name at least one scale and one ensemble of {', '.join(ENSEMBLES)}")
     for scale in scales:
         if not 0 < scale < math.inf:
             raise ValueError(f"a scale is sqrt(V), positive and finite; got {scale:g}")

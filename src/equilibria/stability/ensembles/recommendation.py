@@ -103,9 +103,10 @@ def _warnings(found: Sweep, best: Start) -> Iterator[str]:
 
 
 def _nothing(found: Sweep) -> str:
+    """What to do where no start is workable."""
     said = (
-        "No start is workable. Try smaller --scales, a --solver.max_evals above "
-        f"{found.max_evals} or a --solver.rtol above {found.rtol:g}"
+        f"Try smaller --scales, a --solver.max_evals above {found.max_evals} or a --solver.rtol "
+        f"above {found.rtol:g}"
     )
     if found.normalisations:
         kinds = " and ".join(found.normalisations)
