@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from equilibria.words import percent
+
 FLOOR = {"bf16": 2.5e-3, "fp16": 3e-4}
 """The relative residual below which a solve in this precision hardly gets: the rounding of f."""
 
@@ -28,7 +30,7 @@ def too_fine(
     if not short or not rtol < floor:
         return None
     return (
-        f"{100 * short:.3g} % of the solves in {_DTYPE[precision]} ended short of the tolerance of "
+        f"{percent(short)} of the solves in {_DTYPE[precision]} ended short of the tolerance of "
         f"{rtol:g}: rounding leaves a relative residual of about {floor:g}.",
         f"Set solver.rtol, and rtol of the adjoint's solver, to {2 * floor:g} or more, or "
         "precision to float32.",

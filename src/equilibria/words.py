@@ -1,7 +1,8 @@
-"""Words of error messages."""
+"""Words and numbers of messages."""
 
 import difflib
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence, Sized
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
@@ -14,3 +15,30 @@ def nearest(word: str, words: Iterable[str]) -> str:
     if not match:
         match = [key for key in known if key.rpartition(".")[2] == word.rpartition(".")[2]][:1]
     return f"; did you mean '{match[0]}'?" if match else f"; choose from: {', '.join(known)}"
+
+
+def plural(count: int, noun: str) -> str:
+    """Return how many: '1 sample', '2,000 samples'."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """Return the first of some names, `most` at most, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def others(names: Sized) -> str:
+    """Return ' (and 2 more)', to follow the first of three names; nothing for a single one."""
+    return f" (and {len(names) - 1:,} more)" if len(names) > 1 else ""
+
+
+def percent(share: float) -> str:
+    """Return three digits of a share in per cent: 0 % and 100 % only for nothing and for all."""
+    if not math.isfinite(share):
+        return "–"
+    if 0 < share < 1e-5:
+        return "< 0.001 %"
+    if 0.9995 <= share < 1:
+        return "> 99.9 %"
+    return f"{100 * share:.3g} %" if share < 10 else f"{100 * share:,.0f} %"

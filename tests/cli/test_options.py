@@ -75,7 +75,7 @@ def test_quiet_leaves_where_the_result_is(folder, capsys):
     out = str(folder / "initialise")
     sizes = ("--draws", "1", "--samples", "4", "--scales", ".5", "--ensembles", "goe")
     said = printed(capsys, "initialise", recipe, "--quiet", "--out", out, *sizes)
-    assert said == f"{out}/initialise.html\n"
+    assert said == f"{out}/initialise.json\n"
     assert main(["doctor", run, "--quiet", "--samples", "2", "--starts", "1"]) in (0, 3)
     assert capsys.readouterr() == (f"{run}/doctor.json\n", "")
     assert main(["report", run, "--quiet"]) == 0

@@ -98,8 +98,8 @@ def test_a_classifier_is_shown_with_its_mistakes_and_what_it_took_them_for() -> 
     said = text(html)
     assert "Of 50 test images taken at random, 7 are misclassified" in said
     assert "the first 1 of these and the first 2 of the others" in said
-    assert "predicted dog &lt;b&gt;, 61.0 %" in said and "then dog &lt;b&gt;" not in said
-    assert "then cat 30.0 %" in said and "correct, 90.0 %" in said
+    assert "predicted dog &lt;b&gt;, 61 %" in said and "then dog &lt;b&gt;" not in said
+    assert "then cat 30 %" in said and "correct, 90 %" in said
     assert "9 evaluations" in said and "1 evaluation " in said
     assert "30 evaluations, MAX_EVALS" in said and "no map" in said
     assert "within 0.001 of z*" in said
@@ -169,7 +169,7 @@ def animals_told() -> dict[str, Any]:
 def test_accuracy_of_each_class_and_what_it_is_taken_for(animals_told: dict[str, Any]) -> None:
     found = classes(animals_told)
     assert found is not None and found.confusion is not None
-    assert [bar.figure for bar in found.bars] == ["75.0 %", "100.0 %", "–"]
+    assert [bar.figure for bar in found.bars] == ["75 %", "100 %", "–"]
     assert [bar.units for bar in found.bars] == ["8", "10", "0"]
     assert found.confusion.rows[0] == [0.75, 0.25, 0.0]
     html = page([animals_told])
@@ -186,8 +186,8 @@ def test_overlap_of_each_class_is_read_from_the_evaluation() -> None:
     )
     assert found is not None and found.head == "IoU"
     assert [(bar.figure, bar.colour, bar.units) for bar in found.bars] == [
-        ("90.0 %", "#808080", "100.0 %"),
-        ("–", "#400080", "0.0 %"),
+        ("90 %", "#808080", "100 %"),
+        ("–", "#400080", "0 %"),
     ]
 
 
@@ -210,8 +210,8 @@ def test_of_many_classes_the_most_frequent_confusions_are_listed() -> None:
     found = classes(given)
     assert found is not None and found.confusion is not None
     assert found.confusion.rows == () and list(found.confusion.frequent) == [
-        ("class 5", "class 1", "9 images", "50.0 %"),
-        ("class 3", "class 7", "1 image", "10.0 %"),
+        ("class 5", "class 1", "9 images", "50 %"),
+        ("class 3", "class 7", "1 image", "10 %"),
     ]
     assert "9 images" in page([given])
 

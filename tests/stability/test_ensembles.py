@@ -1,4 +1,4 @@
-"""How to start a network: what is measured over ensembles and scales, and what is said of it."""
+"""How to start a network: what is measured over ensembles and scales, and what is chosen."""
 
 import itertools
 import math
@@ -11,9 +11,7 @@ from torch import nn
 from equilibria.nn import DEQ
 from equilibria.nn.init import Elementwise
 from equilibria.solve import Anderson, Picard
-from equilibria.stability.ensembles import Forecast, Start, Sweep, Trial, recommend, sweep
-from equilibria.stability.ensembles import forecast as forecasts
-from equilibria.theory import critical_scale
+from equilibria.stability.ensembles import Start, Sweep, Trial, choice, recommend, sweep, table
 
 
 class Cell(nn.Module):
@@ -47,16 +45,6 @@ def normal(*shape, seed=1):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.fixture(autouse=True)
-def _quick_critical_scale(monkeypatch):
-    """That of Gaussian weights, to a tenth, for all ensembles: a symmetric one takes seconds."""
-
-    def quick(activation, ensemble, **inputs):
-        return critical_scale(activation, "gaussian", tolerance=0.1, **inputs)
-
-    monkeypatch.setattr(forecasts, "critical_scale", quick)
-
-
 @pytest.mark.parametrize("injection", ["inside", "outside"])
 def test_measured_is_as_predicted(injection):
     layer = DEQ(Cell(300, injection=injection), solver=Anderson(rtol=1e-4))
@@ -64,13 +52,8 @@ def test_measured_is_as_predicted(injection):
     assert found.theory == ("tanh(W z) + u" if injection == "outside" else "tanh(W z + u)")
     assert found.input_mean == pytest.approx(0.5, abs=0.1)
     assert found.input_variance == pytest.approx(1, rel=0.1)
-    critical = critical_scale("tanh", "gaussian", input_mean=0.5, injection=injection)
-    assert list(found.critical) == ["gaussian", "orthogonal", "goe"]
-    assert [*found.critical.values()] == pytest.approx([critical] * 3, rel=0.1)
     for start in found.starts:
-        for name in ("radius", "response"):
-            predicted = getattr(start.forecast, name)
-            assert getattr(start, name) == pytest.approx(predicted, rel=0.08), (start, name)
+        assert start.radius == pytest.approx(start.predicted, rel=0.08), start
 
 
 def test_theory_takes_the_variance_within_a_sample():
@@ -98,7 +81,7 @@ def test_each_solve_is_told():
     found = sweep(
         DEQ(Cell(5)), normal(2, 5), **options, progress=lambda done, of: told.append((done, of))
     )
-    assert told == [(i, 8) for i in range(1, 9)]
+    assert told == [(i, 8) for i in range(1, 5)]  # all are workable: there is no edge to look for
     assert [start.scale for start in found.starts] == [0.1, 0.2]
 
 
@@ -116,28 +99,28 @@ def test_the_solver_of_training_decides_and_plain_iteration_has_as_many():
 def test_a_cell_without_a_theory_says_why():
     layer = DEQ(Maps())
     found = sweep(layer, normal(3, 6), scales=[0.2], draws=1)
-    assert found.theory == "" and "3 maps" in found.reason and found.critical is None
+    assert found.theory == "" and "Maps declares no elementwise" in found.reason
     assert found.maps == 3 and found.replaced == {"gaussian": 0, "orthogonal": 0, "goe": 2}
     assert found.normalisations == ("LayerNorm",)
-    assert all(start.forecast is None and math.isnan(start.response) for start in found.starts)
-    text = " ".join((*recommend(found).reasons, *recommend(found).remarks))
-    assert "no prediction" in text and "Gaussian in place of goe" in text
+    assert all(math.isnan(start.predicted) for start in found.starts)
+    assert "no prediction" in warned(found) and "rows of goe have Gaussian" in warned(found)
+    assert "theory" not in table(found)[0]
     del layer.cell.round  # no map is square now
     layer.cell.round = nn.Identity()
     found = sweep(layer, normal(3, 6), scales=[0.2], draws=1)
     assert list(found.impossible) == ["goe"] and found.ensembles == ("gaussian", "orthogonal")
-    assert "Left out: " in " ".join(recommend(found).remarks)
+    assert "goe was left out: " in warned(found)
     with pytest.raises(ValueError, match="can be a member of 'goe'"):
         sweep(layer, normal(3, 6), ensembles=["goe"], scales=[0.2], draws=1)
     undeclared = sweep(DEQ(Cell(6, declared=False)), normal(3, 6), scales=[0.2], draws=1)
-    assert undeclared.theory == "" and "one map" in undeclared.reason
+    assert undeclared.theory == "" and "Cell declares no" in undeclared.reason
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"ensembles": ["gausian"]}, "did you mean 'gaussian'"),
-        ({"ensembles": []}, "at least one ensemble"),
+        ({"ensembles": []}, "at least one scale and one ensemble"),
         ({"scales": []}, "at least one scale"),
         ({"scales": [0.5, 0.0]}, "positive and finite; got 0"),
         ({"scales": [math.nan]}, "positive and finite; got nan"),
@@ -151,7 +134,7 @@ def test_what_cannot_be_swept(options, message):
         sweep(DEQ(Cell(4)), normal(2, 4), **options)
 
 
-# --- what is said -------------------------------------------------------------------------------
+# --- what is chosen -------------------------------------------------------------------------------
 
 
 def trial(radius=0.6, converged=1.0, evals=8.0, gain=1.0, above=1.0):
@@ -179,7 +162,6 @@ def made_up(*rows, own=None, **changes):
     """A sweep that found these starts."""
     rows = tuple(itertools.chain(*rows))
     told = {
-        "layer": "deq",
         "solver": "Anderson",
         "rtol": 1e-3,
         "max_evals": 40,
@@ -201,21 +183,27 @@ def line(name, slope, end, evals=8.0, top=4.0):
     return starts(name, [(s, slope * s, float(s <= end), evals) for s in scales])
 
 
-def words(found):
-    advice = recommend(found)
-    return " ".join((*advice.reasons, *advice.remarks))
+def warned(found):
+    return " ".join(recommend(found).warnings)
+
+
+def width(rows):
+    """The ratio of gains with radii of .3 to .9, and whether it is at least that."""
+    return choice.width(rows, [start for start in rows if start.workable])
+
+
+def decided(found):
+    return recommend(found).decided
 
 
 def test_the_widest_range_wins():
     found = made_up(line("gaussian", 0.6, 1.0), line("orthogonal", 0.6, 2.0))
     advice = recommend(found)
     assert (advice.ensemble, advice.scale) == ("orthogonal", 1.0)
-    assert "the widest range" in words(found) and "a factor of 3 from end" in words(found)
-    assert "gaussian 0.1 to 1; orthogonal 0.1 to 2" in words(found)
+    assert str(advice) == "Recommended: orthogonal at scale 1 (the widest range of scales)"
     # the radius passes .3 at scale .5 and .9 at 1.5, beyond which nobody wants to start
-    factors = [each.factor for each in advice.ranges]
-    assert factors == [pytest.approx(2), pytest.approx(3)]
-    assert not any(each.open for each in advice.ranges)
+    assert width(found.of("gaussian")) == (pytest.approx(2), False)
+    assert width(found.of("orthogonal")) == (pytest.approx(3), False)
 
 
 def test_of_a_range_that_ends_with_the_scales_tried_no_width_is_claimed():
@@ -223,10 +211,10 @@ def test_of_a_range_that_ends_with_the_scales_tried_no_width_is_claimed():
     short = starts("gaussian", [(s, 0.6 * s, 1.0, 8.0) for s in (0.1, 0.5, 0.8)])
     found = made_up(short, line("orthogonal", 0.6, 2.0))
     advice = recommend(found)
-    assert advice.ranges[0].open and advice.ranges[0].factor == pytest.approx(1.6)
-    assert "widest" not in words(found) and "as wide for" in words(found)
+    assert width(short) == (pytest.approx(1.6), True)
+    assert advice.decided == "order"
     late = starts("gaussian", [(s, 0.6 * s, float(s < 1.4), 8.0) for s in (0.7, 1.0, 1.4)])
-    assert recommend(made_up(late)).ranges[0].open  # smaller scales might be workable, too
+    assert width(late)[1]  # smaller scales might be workable, too
 
 
 @pytest.mark.parametrize("unit", [0.6, 0.9, 0.95, 1.0, 1.3])
@@ -243,24 +231,21 @@ def test_evaluations_are_compared_at_the_same_radius(unit):
 
     found = made_up(of("gaussian", unit), of("goe", 1.0), of("orthogonal", 0.95))
     assert recommend(found).ensemble == "orthogonal"
-    assert "singular values do not vary" in words(found)
+    assert decided(found) == "order"
 
 
 def test_where_no_start_has_the_middle_radius_the_nearest_that_all_have_is_compared():
     flat = starts("gaussian", [(0.1, 0.8, 1.0, 8.0), (1.0, 0.85, 1.0, 10.0)])
-    other = starts("orthogonal", [(0.1, 0.7, 1.0, 6.0), (1.0, 0.85, 1.0, 10.0)])
-    assert "Evaluations at a radius of 0.80: gaussian 8.0, orthogonal 8." in words(
-        made_up(flat, other)
-    )
+    other = starts("orthogonal", [(0.1, 0.7, 1.0, 3.0), (1.0, 0.85, 1.0, 12.0)])
+    advice = recommend(made_up(flat, other))  # 8.0 at a radius of 0.8, and about 8.4
+    assert (advice.ensemble, advice.decided) == ("orthogonal", "order")
 
 
 def test_of_ranges_as_wide_the_fewest_evaluations_win_in_any_order():
     rows = [line("gaussian", 0.6, 2.0, 9.0), line("goe", 1.2, 1.0, 7.0)]
     for order in itertools.permutations(rows):
-        assert recommend(made_up(*order)).ensemble == "goe"
-        said = words(made_up(*order))
-        assert "The range of scales is as wide for gaussian" in said
-        assert "Evaluations at a radius of 0.60: " in said and "it takes the fewest" in said
+        advice = recommend(made_up(*order))
+        assert (advice.ensemble, advice.decided) == ("goe", "evals")
 
 
 def test_a_few_per_cent_of_evaluations_are_chance():
@@ -275,7 +260,7 @@ def test_a_few_per_cent_of_evaluations_are_chance():
         for s in more
     ]
     assert recommend(made_up(few, unsure)).ensemble == "gaussian"
-    assert "worst draw" in words(made_up(few, unsure))
+    assert decided(made_up(few, unsure)) == "worst"
 
 
 def test_a_radius_just_outside_the_aim_is_as_good_as_one_just_inside():
@@ -283,8 +268,9 @@ def test_a_radius_just_outside_the_aim_is_as_good_as_one_just_inside():
     just, far = (starts("orthogonal", [(0.1, radius, 1.0, 8.0)]) for radius in (0.92, 0.97))
     assert recommend(made_up(inside, just)).ensemble == "orthogonal"
     assert recommend(made_up(inside, far)).ensemble == "gaussian"
-    assert "No other ensemble has a workable start as near" in words(made_up(inside, far))
-    assert recommend(made_up(starts("goe", [(0.1, math.nan, 1.0, 8.0)]))).ensemble == "goe"
+    assert decided(made_up(inside, far)) == "radius"
+    unknown = made_up(starts("goe", [(0.1, math.nan, 1.0, 8.0)]))
+    assert recommend(unknown).ensemble == "goe" and "could not be measured" in warned(unknown)
 
 
 def test_the_largest_radius_counts():
@@ -294,26 +280,31 @@ def test_the_largest_radius_counts():
         for s in (0.1, 0.5, 1.0)
     ]
     advice = recommend(made_up(rows))
-    assert advice.scale == 0.5 and "well below 1" in words(made_up(rows))
-    assert "well below 1" not in words(made_up(rows[2:]))
-    assert "1.20 at most, which is above 0.9" in words(made_up(rows[2:]))
-    own = trial(0.6, above=2.0)
-    assert "a good start too" not in words(made_up(rows, own=own))
+    assert advice.scale == 0.5 and "radius" not in warned(made_up(rows))
+    assert "1.2, is above 0.9: solves are long" in warned(made_up(rows[2:]))
+    assert "is below 0.3: the network is hardly deeper" in warned(made_up(rows[:1]))
 
 
-def test_nothing_is_made_of_the_radius_of_survivors():
-    few = starts("goe", [(1.0, 0.8, 1.0, 9.0), (1.5, 0.82, 0.3, 30.0), (2.0, 0.84, 0.03, 39.0)])
-    assert "stays below" not in words(made_up(few))
-    assert "stays below 0.81 at every scale tried" in words(made_up(few[:1]))
-    said = words(made_up(few, own=trial(0.6, 0.3)))
-    assert "30 % of the samples converge." in said
+def test_the_table_has_the_model_as_it_is_and_marks_what_is_recommended():
+    rows = starts("goe", [(0.5, 0.3333, 1.0, 8.0), (1.0, 0.6666, 1.0, 9.0), (2.0, 0.8, 0.3, 20.0)])
+    found = made_up(rows, own=trial(0.1))
+    head, cells = table(found, recommend(found))
+    assert head == ["ensemble", "scale", "converged", "evals", "plain", "evals", "radius", "max"]
+    assert cells == [
+        ["as it is", "–", "100 %", "8.0", "100 %", "16.0", "0.1", "0.1"],
+        ["goe", "0.5", "100 %", "8.0", "100 %", "16.0", "0.333", "0.333"],
+        ["goe", "* 1", "100 %", "9.0", "100 %", "18.0", "0.667", "0.667"],
+        ["goe", "2", "30 %", "20.0", "30 %", "40.0", "–", "–"],  # of the survivors
+    ]
+    assert [row[1] for row in table(found)[1]] == ["–", "0.5", "1", "2"]
 
 
 def test_a_start_that_cannot_be_had_is_said():
     found = made_up(line("goe", 0.6, 1.0), own=trial(), notes=("It is bf16.",))
     found = replace(found, own=None, refused="initialisation.radius 0.95: too much")
-    assert "cannot be reached (initialisation.radius 0.95: too much)" in words(found)
-    assert recommend(found).remarks[-1] == "It is bf16."
+    assert "cannot be reached: initialisation.radius 0.95: too much." in warned(found)
+    assert recommend(found).warnings[-1] == "It is bf16."
+    assert table(found)[1][0][0] == "goe"
     assert found.json()["own"] is None
 
 
@@ -323,9 +314,8 @@ def test_a_bound_on_the_weights_makes_no_range_wider():
     bounded = starts("gaussian", [(s, 0.5 * min(s, 1), 1, 8) for s in scales], held=1.0)
     found = made_up(bounded, line("goe", 0.6, 2.0, 9.0))
     assert recommend(found).ensemble == "goe"
-    assert "act as those of scale gaussian 1," in words(found)
-    assert "gaussian 0.5 and more, since the weights are bounded" in words(found)
-    assert "With gaussian weights the radius stays below 0.51" in words(found)
+    head, rows = table(found)
+    assert [row[head.index("acts as")] for row in rows[1:6]] == ["0.5", "1", "1", "1", "1"]
 
 
 @pytest.mark.parametrize("shift", [0.25, 1.0, 4.0])
@@ -343,53 +333,37 @@ def test_one_bad_draw_makes_a_start_unworkable():
     mixed = Start(ensemble="gaussian", scale=1.0, trials=(trial(0.6), trial(0.6, 0.5)))
     found = made_up([mixed if start.scale == 1.0 else start for start in good])
     assert recommend(found).scale != 1.0
-    assert "Chance decides whether gaussian weights converge at scale 1 (50 % to 100 %)" in (
-        words(found)
-    )
+    row = next(row for row in table(found)[1] if row[1] == "1")
+    assert row[2] == "75 % (≥ 50)" and row[-2:] == ["–", "–"]
 
 
 def test_nothing_workable_is_said_plainly():
     found = made_up(line("gaussian", 0.6, 0.0), normalisations=("GroupNorm",))
     advice = recommend(found)
-    assert not advice.workable and advice.ranges == ()
-    assert advice.reasons[0] == "No start that was tried is workable."
-    assert "GroupNorm" in words(found) and "ShallowStart" in words(found)
-    assert "--solver.max_evals" in words(found)
+    assert not advice.workable
+    assert str(advice) == "Recommended: none, as no start that was tried is workable"
+    assert "GroupNorm" in warned(found) and "ShallowStart" in warned(found)
+    assert "--solver.max_evals" in warned(found)
+    assert not any("*" in row[1] for row in table(found, advice)[1])
 
 
 def test_a_radius_between_two_scales_is_left_to_a_search():
     rows = [(0.1, 0.1, 1.0, 4.0), (1.0, 1.2, 1.0, 30.0)]
     found = made_up(starts("orthogonal", rows))
-    assert "--initialisation.ensemble orthogonal --initialisation.radius 0.6" in words(found)
+    assert "--initialisation.ensemble orthogonal --initialisation.radius 0.6" in warned(found)
 
 
-def test_samples_that_may_run_out_of_evaluations_are_told_from_those_without_a_fixed_point():
-    """Measured is a radius of .6 at scale 1, and nothing converges at 2."""
-
-    def forecast(*radii):
-        return [
-            replace(start, forecast=Forecast(radius=radius, response=1.0))
-            for start, radius in zip(line("gaussian", 0.6, 1.0), radii, strict=True)
-        ]
-
-    said = "may run out of evaluations (40)"
-    critical = {"theory": "tanh(W z)", "critical": {"gaussian": 1.7}}
-    assert said in words(made_up(forecast(0.1, 0.2, 0.4, 0.6, 0.9, 1.0), **critical))
-    assert said not in words(made_up(forecast(0.1, 0.2, 0.4, 0.6, 1.2, 1.4), **critical))
-    # theory would have .9 there, and was too small by a third at the scale before
-    assert said not in words(made_up(forecast(0.1, 0.2, 0.3, 0.4, 0.9, 1.0), **critical))
+def test_a_prediction_has_a_column():
+    rows = [replace(s, predicted=0.5 * s.scale) for s in line("gaussian", 0.6, 1.0)]
+    rows[0] = replace(rows[0], predicted=math.nan)
+    found = made_up(rows, theory="tanh(W z)")
+    head, cells = table(found)
+    assert [row[head.index("theory")] for row in cells[:4]] == ["–", "–", "0.1", "0.25"]
+    assert warned(found) == ""
 
 
-def test_a_good_start_is_left_alone():
-    rows = line("gaussian", 0.6, 1.0)
-    assert "a good start too" in words(made_up(rows, own=trial(0.5)))
-    assert "a good start too" not in words(made_up(rows, own=trial(0.05)))
-    assert "a good start too" not in words(made_up(rows, own=trial(0.5, 0.5)))
-
-
-def test_what_is_said_goes_into_json():
+def test_what_is_recommended_goes_into_json():
     advice = recommend(made_up(line("goe", 0.6, 1.0)))
     content = advice.json()
     assert content["options"] == "--initialisation.ensemble goe --initialisation.scale 1"
-    assert content["ranges"][0]["low"] == 0.1 and not content["ranges"][0]["open"]
-    assert list(content["reasons"]) == list(advice.reasons)
+    assert content["decided"] == "alone" and content["warnings"] == list(advice.warnings)

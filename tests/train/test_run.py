@@ -177,4 +177,4 @@ def test_a_run_that_does_not_converge_says_so_at_its_end(make, capsys):
     )
     fit(trainer, folder, Console())
     said = " ".join(capsys.readouterr().out.split())
-    assert "Not all test samples converged: 100.0 % MAX_EVALS" in said
+    assert "Not all test samples converged: 100 % MAX_EVALS" in said

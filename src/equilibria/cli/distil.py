@@ -34,6 +34,7 @@ from equilibria.solve import Solver
 from equilibria.tasks.seen import IMAGES, Seen
 from equilibria.train import neural, run
 from equilibria.train.device import device
+from equilibria.words import percent
 
 
 def main(argv: Sequence[str]) -> int:
@@ -130,7 +131,7 @@ def main(argv: Sequence[str]) -> int:
     seconds = time.perf_counter() - began
     _show(outcome, model, console)
     trained = sum(record.get("seconds", 0.0) for record in loaded.metrics)
-    share = f", {100 * seconds / trained:.0f} % of the run's training time" if trained else ""
+    share = f", {percent(seconds / trained)} of the run's training time" if trained else ""
     console.print(f"It took {seconds:.0f} s{share}.", highlight=False)
     if not outcome.worth:
         kept = ", and the previous learned solver is kept" if neural.known(folder) else ""
@@ -247,9 +248,7 @@ def _begin(arguments: Any, folder: run.Folder, loaded: run.Run) -> Learned | Non
 def _show(outcome: Outcome, model: EquilibriumModel, console: Output) -> None:
     table = Table("solver", "evaluations", "converged", "time", title="Held-out batches")
     for name, each in outcome.all.items():
-        table.add_row(
-            name, f"{each.mean:.2f}", f"{100 * each.converged:.1f} %", f"{each.seconds:.3f} s"
-        )
+        table.add_row(name, f"{each.mean:.2f}", percent(each.converged), f"{each.seconds:.3f} s")
     console.print(table)
     learned = outcome.learned.learned
     assert learned is not None
@@ -257,6 +256,6 @@ def _show(outcome: Outcome, model: EquilibriumModel, console: Output) -> None:
     size = sum(p.numel() for p in model.parameters()) - (own if model.deq.neural is not None else 0)
     kept = "an initial guess and a mixer" if outcome.mixes else "an initial guess"
     console.print(
-        f"Learned: {kept}, {own:,} parameters, {100 * own / size:.1f} % of the model's {size:,}.",
+        f"Learned: {kept}, {own:,} parameters, {percent(own / size)} of the model's {size:,}.",
         highlight=False,
     )

@@ -23,12 +23,13 @@ from equilibria.cli.solving import add_solver, solve_by
 from equilibria.cli.status import DONE, UNHEALTHY
 from equilibria.metric import Metric
 from equilibria.stability import Examination
-from equilibria.stability.advice import converged, evaluations
+from equilibria.stability.advice import converged
 from equilibria.stability.examine import STAGES, Progress
 from equilibria.train import examination as visit
 from equilibria.train import run
 from equilibria.train.device import device
 from equilibria.train.weights import checksum
+from equilibria.words import plural
 
 FILE = "doctor.json"
 STYLE = {"healthy": "green", "watch": "yellow", "unhealthy": "bold red"}
@@ -116,7 +117,7 @@ def show(examination: Examination, console: Console) -> None:
         style = STYLE[finding.severity]
         findings.add_row(Text(finding.severity, style), Text(finding.topic, "bold"), said)
     console.print(findings)
-    samples = "1 sample" if examination.samples == 1 else f"{examination.samples} samples"
+    samples = plural(examination.samples, "sample")
     figures = Table("figure", "value", title=f"{samples} of {examination.entries} entries")
     for name, value in _figures(examination):
         figures.add_row(name, value)
@@ -164,7 +165,7 @@ def _figures(e: Examination) -> Iterator[tuple[str, str]]:
             yield name, form.format(*values)
     metric = Metric(**e.depth.metric)
     where = "at the solution" if share == 1 else "where the solver stops"
-    figures = [(f"after {evaluations(p.evals)}", p.figure) for p in e.depth.points]
+    figures = [(f"after {plural(p.evals, 'evaluation')}", p.figure) for p in e.depth.points]
     for when, figure in (*figures, (where, e.depth.figure)):
         if figure is not None and math.isfinite(figure):
             yield f"{metric.label} {when}", metric.format(figure)

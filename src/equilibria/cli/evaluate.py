@@ -39,6 +39,7 @@ from equilibria.solve import Status
 from equilibria.tasks import Task
 from equilibria.train import baseline, evaluation, run
 from equilibria.train.folder import place_of
+from equilibria.words import percent, plural
 
 
 def main(argv: Sequence[str]) -> int:
@@ -248,13 +249,13 @@ def show(
     if "spectral_radius" in result:
         count = task.sample(split, loaded.recipe.probes).samples
         split = "validation" if split == "valid" else split
-        where = f"{count} {split} {'segment' if task.streams else 'sample'}{'s' * (count != 1)}"
+        where = plural(count, f"{split} {'segment' if task.streams else 'sample'}")
         table.add_row(
             f"spectral radius at {where}: mean, max",
             "{mean:.2f}, {max:.2f}".format(**result["spectral_radius"]),
         )
     for depth, figures in result.get("at", {}).items():
-        after = f"{primary.label} after {depth} evaluation{'s' * (depth != '1')}"
+        after = f"{primary.label} after {plural(int(depth), 'evaluation')}"
         table.add_row(after, primary.format(figures[primary.name]))
     if "baseline" in result:
         for name, value in _figures(result["baseline"], task):
@@ -271,7 +272,7 @@ def show(
             budgets.add_row(
                 str(row["max_evals"]),
                 f"{forward['evals']['mean']:.1f}",
-                f"{100 * forward['status']['CONVERGED']:.1f} %",
+                percent(forward["status"]["CONVERGED"]),
                 *(value for _, value in _figures(row, task, loss=False)),
                 f"{1e3 * row[f'seconds_per_{unit[:-1]}']:.3f}",
             )
@@ -296,7 +297,7 @@ def _solves(forward: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return how solves ended and what they cost."""
     evals, status = forward["evals"], forward["status"]
     rows = [
-        (f"{each.name}: {each.message}", f"{100 * status[each.name]:.2f} %")
+        (f"{each.name}: {each.message}", percent(status[each.name]))
         for each in Status
         if status[each.name] or each is Status.CONVERGED
     ]

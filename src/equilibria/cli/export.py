@@ -33,6 +33,7 @@ from equilibria.export.judging import TOLERANCE
 from equilibria.metric import LOSS
 from equilibria.tasks import Task
 from equilibria.train import run
+from equilibria.words import percent
 
 NAMES = {"onnx": "ONNX", "pt2": "torch.export"}
 
@@ -94,7 +95,7 @@ def main(argv: Sequence[str]) -> None:
         table.add_row("evaluations", f"{evals}, {method}" + (arguments.evals is None) * " (chosen)")
         mean, most = found.residual
         table.add_row("relative residual after them: mean, max", f"{mean:.1e}, {most:.1e}")
-        table.add_row("predictions other than the run's", f"{100 * found.changed:.2f} %")
+        table.add_row("predictions other than the run's", percent(found.changed))
     console.print(table)
     console.done(f"Written to {out}", out)
 

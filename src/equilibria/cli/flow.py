@@ -53,6 +53,7 @@ from equilibria.predict.rows import Journal, journal
 from equilibria.predict.solvers import SOLVERS
 from equilibria.report.flow_colours import change_colours, colour_png
 from equilibria.train import evaluation, run, stops
+from equilibria.words import others
 
 ENDINGS = (".flo", ".pfm", ".png")
 """Of files of flow."""
@@ -387,11 +388,8 @@ def _summary(
 
     count = totals.read + len(totals.errors)
     if totals.errors:
-        more = f" (and {len(totals.errors) - 1:,} more)" if len(totals.errors) > 1 else ""
-        say(
-            f"{len(totals.errors):,} of {count:,} pairs have no flow: {totals.errors[0]}{more}",
-            "yellow",
-        )
+        first = f"{totals.errors[0]}{others(totals.errors)}"
+        say(f"{len(totals.errors):,} of {count:,} pairs have no flow: {first}", "yellow")
     if totals.read and network.solver is not None:
         missed = (
             f"; {totals.missed:,} of {totals.read:,} solves did not converge"

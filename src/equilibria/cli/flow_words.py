@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from equilibria.solve import Status
+from equilibria.words import plural
 
 __all__ = ["Totals", "line", "saved"]
 
@@ -74,35 +75,24 @@ def _pixels(length: float) -> str:
     return f"{length:.2g} px"
 
 
-def _were(count: int, between: str = "") -> str:
-    return f"{count:,} {between}{'was' if count == 1 else 'were'}"
-
-
 def saved(totals: Totals) -> str:
     """What warm starts have saved, as far as it was measured."""
-    cuts = f"{totals.cuts} cut{'s' * (totals.cuts != 1)} detected"
-    if not totals.warm:
-        return (
-            f"reuse: none of {totals.read:,} pairs started from the last solution, so no "
-            f"evaluation was saved; {cuts}"
-        )
     begun = (
-        f"reuse: {totals.warm:,} of {totals.read:,} pairs started from the last solution; {cuts}"
+        f"reuse: {totals.warm:,} of {plural(totals.read, 'pair')} started from the last solution; "
+        f"{plural(totals.cuts, 'cut')} detected"
     )
+    if not totals.warm:
+        return f"{begun}; no evaluation was saved"
     if not totals.compared:
         return f"{begun}; the saving was not measured (--compare 10 does, on every tenth)"
-    if not totals.cold:
-        return (
-            f"{begun}. {_were(totals.compared)} also solved from zero, and none converged both "
-            "ways: their evaluations do not show what is saved"
-        )
-    warm = sum(each[0] for each in totals.cold)
-    cold = sum(each[1] for each in totals.cold)
-    apart = max(each[2] for each in totals.cold)
-    number, left = len(totals.cold), totals.compared - len(totals.cold)
-    others = f" ({left:,} more did not converge both ways)" if left else ""
+    number = len(totals.cold)
+    begun += (
+        f"; {plural(totals.compared, 'pair')} solved from zero too, {number:,} converged both ways"
+    )
+    if not number:
+        return begun
+    warm, cold, apart = zip(*totals.cold, strict=True)
     return (
-        f"{begun}. On the {_were(number, 'that ')} also solved from zero{others}: "
-        f"{warm / number:.1f} evaluations against {cold / number:.1f} ({warm / cold:.2f} x), flows "
-        f"at most {_pixels(apart)} apart (RMS)"
+        f"{begun}: {sum(warm) / number:.1f} evaluations against {sum(cold) / number:.1f} "
+        f"({sum(warm) / sum(cold):.2f} x), flows at most {_pixels(max(apart))} apart (RMS)"
     )

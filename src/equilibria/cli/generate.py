@@ -25,6 +25,7 @@ from equilibria.solve import Status
 from equilibria.train import neural, run
 from equilibria.train.device import device
 from equilibria.train.recipe import Recipe
+from equilibria.words import listed, percent, plural
 
 
 def main(argv: Sequence[str]) -> None:
@@ -169,14 +170,13 @@ def read(vocabulary: Vocabulary, prompt: str) -> list[int]:
     pairs = zip(words, tokens, strict=True)
     unknown = dict.fromkeys(w for w, t in pairs if t == vocabulary.unknown and w != named)
     if unknown:
-        shown = ", ".join(repr(word) for word in list(unknown)[:8])
-        more = f" and {len(unknown) - 8} more" if len(unknown) > 8 else ""
+        shown = listed([repr(word) for word in unknown], 8)
         lower = [word.lower() for word in unknown]
         known = [word for word in lower if vocabulary.number(word) != vocabulary.unknown]
         hint = f"; lower-case {known[0]!r} is in it" if known else ""
         warnings.warn(
             f"these {vocabulary.unit} are not in the model's vocabulary and are read as {named}: "
-            f"{shown}{more}{hint}",
+            f"{shown}{hint}",
             stacklevel=2,
         )
     return tokens
@@ -199,17 +199,12 @@ def summary(steps: Sequence[Step], prompt: int, seconds: float) -> str:
     first, *rest = steps
     each = f"{1000 * seconds / len(steps):.1f} ms per token"
     if not first.evaluations:
-        return f"{_many(len(steps), 'token')}, {each}; an explicit network, no solves"
-    read = _many(sum(first.evaluations), "evaluation")
-    lines = [f"prompt: {_many(prompt, 'token')}, {read}"]
+        return f"{plural(len(steps), 'token')}, {each}; an explicit network, no solves"
+    read = plural(sum(first.evaluations), "evaluation")
+    lines = [f"prompt: {plural(prompt, 'token')}, {read}"]
     if rest:
         spent = sum(sum(step.evaluations) for step in rest)
         lines.append(f"then {spent / len(rest):.1f} evaluations per token, {each}")
     ended = Counter(status for step in steps for status in step.statuses)
-    shares = [f"{s.name} {100 * ended[s] / ended.total():.1f} %" for s in Status if ended[s]]
+    shares = [f"{s.name} {percent(ended[s] / ended.total())}" for s in Status if ended[s]]
     return "; ".join([*lines, f"solves: {', '.join(shares)}"])
-
-
-def _many(count: int, what: str) -> str:
-    """A number of things."""
-    return f"{count} {what}{'s' * (count != 1)}"

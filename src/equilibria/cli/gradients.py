@@ -23,6 +23,7 @@ from equilibria.train import examination as visit
 from equilibria.train import run
 from equilibria.train.device import device
 from equilibria.train.weights import checksum
+from equilibria.words import plural
 
 FILE, FIGURE = "gradients.json", "gradients.svg"
 
@@ -80,10 +81,9 @@ def main(argv: Sequence[str]) -> int:
 
 def show(found: Comparison, console: Console) -> None:
     """Print the table and the recommendation."""
-    samples = "1 sample" if found.samples == 1 else f"{found.samples} samples"
     table = Table(
         *("adjoint", "cosine", "worst", "length", "cost", "step, ms", "MiB"),
-        title=f"Gradients of {samples}, compared with the exact one",
+        title=f"Gradients of {plural(found.samples, 'sample')}, compared with the exact one",
     )
     best = found.recommended
     for row in found.rows:

@@ -4,39 +4,41 @@ The recurrent weights of the recipe's own model are drawn from each ensemble at 
 batch of its training data is solved: how many samples converge with the recipe's solver and with
 plain iteration, in how many evaluations, and with which spectral radius at z*, compared with the
 prediction for wide networks where the theory covers the cell. The largest radius over the samples
-counts, as for the key `initialisation.radius`. Table, recommendation, figure and page are written
-to a folder. Nothing is trained. Every key of the recipe is also an option, as for `train`.
+counts, as for the key `initialisation.radius`. Prints a table, in which a star marks the
+recommended start, and writes the numbers and a figure to a folder. Nothing is trained. Every key of
+the recipe is also an option, as for `train`.
 """
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from rich import box
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 from equilibria import files
 from equilibria.cli.initialise_figure import panels
-from equilibria.cli.initialise_table import show, subject, table
 from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser, UserError, named_data
 from equilibria.nn.init import ENSEMBLES
-from equilibria.report import start_page
 from equilibria.report.svg import picture
-from equilibria.stability.ensembles import Recommendation, Sweep, recommend
+from equilibria.stability.ensembles import Recommendation, Sweep, recommend, table
 from equilibria.stability.ensembles.measure import DRAWS, SCALES
 from equilibria.train import device as devices
 from equilibria.train import recipe as recipes
 from equilibria.train import start
 from equilibria.train.config import as_chosen
+from equilibria.train.recipe import Recipe
 from equilibria.train.run import environment
 
 OUT = Path("results") / "initialise"
-JSON, FIGURE, PAGE = "initialise.json", "initialise.svg", "initialise.html"
-STEPS = 9
-"""Scales between two ends where no other count is asked for, the ends among them."""
+JSON, FIGURE = "initialise.json", "initialise.svg"
 
 
 def main(argv: Sequence[str]) -> None:
@@ -50,11 +52,6 @@ def main(argv: Sequence[str]) -> None:
     if arguments.data is not None:
         overrides = [*overrides, *named_data(arguments.data, recipe.task)]
         recipe = recipes.load(name, overrides)
-    for option in ("draws", "samples"):
-        value = getattr(arguments, option)
-        if value is not None and value < 1:
-            raise UserError(f"--{option} must be 1 or more; got {value}")
-    scales = _scales(arguments.scales)
     folder = Path(arguments.out or OUT / Path(name).stem)
     _check_free(folder, arguments.fresh)
     console = Output(quiet=arguments.quiet, width=100)
@@ -75,17 +72,26 @@ def main(argv: Sequence[str]) -> None:
             recipe,
             task,
             ensembles=arguments.ensembles,
-            scales=scales,
+            scales=arguments.scales,
             draws=arguments.draws,
             samples=arguments.samples,
             progress=lambda done, of: progress.update(ticket, completed=done, total=of),
             device=arguments.device,
         )
     advice = recommend(found)
-    command = _command(name, overrides, advice, arguments.data_dir) if advice.workable else None
-    where = write(folder, recipe, found, advice, command=command, source=task.source)
+    command = _command([name, *overrides], recipe, advice, arguments.data_dir)
     show(console, found, advice, command)
-    console.done(f"Written to {' and '.join(map(str, where))}.", where[0])
+    folder.mkdir(parents=True, exist_ok=True)
+    files.write_text(folder / FIGURE, picture(panels(found)))
+    record: dict[str, Any] = {
+        "recommendation": advice.json() | {"command": command},
+        "sweep": found.json(),
+        "source": task.source,
+        "recipe": recipes.dump(recipe),
+        "about": {key: value for key, value in environment().items() if key != "date"},
+    }
+    files.write_json(folder / JSON, record)
+    console.done(f"Written to {folder / JSON} and {folder / FIGURE}.", folder / JSON)
 
 
 def _parser() -> Parser:
@@ -105,12 +111,11 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "--scales",
-        type=str,
+        type=float,
         nargs="+",
-        default=[f"{scale:g}" for scale in SCALES],
+        default=list(SCALES),
         metavar="SCALE",
-        help="scales to try, sqrt(V), the root mean square of the singular values: numbers, or "
-        f"geometric series LOW:HIGH (of {STEPS}) or LOW:HIGH:COUNT "
+        help="scales to try, sqrt(V), the root mean square of the singular values "
         f"(default: {' '.join(f'{s:g}' for s in SCALES)})",
     )
     parser.add_argument(
@@ -133,52 +138,15 @@ def _parser() -> Parser:
     return parser
 
 
-def _scales(words: Sequence[str]) -> list[float]:
-    """The scales that words such as `.5`, `.1:2` and `.1:2:5` name.
-
-    Raises:
-        UserError: one is neither a number nor a series, or not positive and finite.
-    """
-    return [scale for word in words for scale in _row(word)]
-
-
-def _row(word: str) -> list[float]:
-    parts = word.split(":")
-    try:
-        low, high = float(parts[0]), float(parts[min(1, len(parts) - 1)])
-        count = int(parts[2]) if len(parts) > 2 else STEPS
-        if len(parts) > 3 or count < 2:
-            raise ValueError
-    except ValueError:
-        raise UserError(
-            "--scales must be numbers, or series LOW:HIGH or LOW:HIGH:COUNT with COUNT 2 or more; "
-            f"got '{word}'"
-        ) from None
-    for scale in (low, high):
-        if not 0 < scale < float("inf"):
-            raise UserError(f"--scales must be positive and finite; got {scale:g}")
-    if len(parts) == 1:
-        return [low]
-    if low >= high:
-        raise UserError(f"--scales LOW:HIGH needs LOW below HIGH; got '{word}'")
-    ratio = (high / low) ** (1 / (count - 1))
-    return [float(f"{low * ratio**i:.3g}") for i in range(count)]
-
-
 def _check_free(folder: Path, fresh: bool) -> None:
     """Check that nothing is overwritten.
 
     Raises:
-        UserError: the folder holds something other than what is to be replaced.
+        UserError: the folder is a file, or holds results that are not to be replaced.
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file: name a folder with --out")
-    there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    if there - {JSON, FIGURE, PAGE}:
-        raise UserError(
-            f"{folder} exists and holds other files: name an empty or new folder with --out"
-        )
-    if there and not fresh:
+    if (folder / JSON).exists() and not fresh:
         raise UserError(
             f"{folder} already holds results, which are not overwritten: replace them with "
             "--fresh, or name another folder with --out"
@@ -186,72 +154,41 @@ def _check_free(folder: Path, fresh: bool) -> None:
 
 
 def _command(
-    name: str, overrides: Sequence[str], advice: Recommendation, data_dir: Path | None
-) -> str:
-    """The command that trains as recommended, each key in it once."""
-    options: dict[str, list[str]] = {}
-    key = ""
-    for word in overrides:
-        if word.startswith("--"):
-            key = word.removeprefix("--").partition("=")[0].replace("-", "_")
-            options.pop(key, None)  # the last one counts
-        options.setdefault(key, []).append(word)
-    for replaced in ("name", "ensemble", "scale", "radius"):
-        options.pop(f"initialisation.{replaced}", None)
-    kept = [word for words in options.values() for word in words]
-    begins = recipes.load(name, kept).initialisation
-    words = ["equilibria", "train", name, *kept, *advice.options.split()]
-    if begins is not None and begins.radius is not None:
+    given: Sequence[str], recipe: Recipe, advice: Recommendation, data_dir: Path | None
+) -> str | None:
+    """The command that trains as recommended, if anything is.
+
+    Of an option that is given twice, the last counts.
+    """
+    if not advice.workable:
+        return None
+    words = ["equilibria", "train", *given, *advice.options.split()]
+    if recipe.initialisation is not None and recipe.initialisation.radius is not None:
         words += ["--initialisation.radius", "null"]
     if data_dir is not None:
         words += ["--data-dir", str(data_dir)]
     return shlex.join(words)
 
 
-def write(
-    folder: Path,
-    recipe: recipes.Recipe,
-    found: Sweep,
-    advice: Recommendation,
-    *,
-    command: str | None,
-    source: str,
-) -> list[Path]:
-    """Write the files, each whole or not at all, and return where they are.
-
-    Args:
-        folder: created if missing.
-        recipe: whose initial weights were examined.
-        found: what was measured.
-        advice: what it means.
-        command: that trains as recommended; None where nothing is.
-        source: what the data are.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    about = {key: value for key, value in environment().items() if key != "date"}
-    record: dict[str, Any] = {
-        "recommendation": advice.json() | {"command": command},
-        "sweep": found.json(),
-        "source": source,
-        "recipe": recipes.dump(recipe),
-        "about": about,
-    }
-    svg = picture(panels(found))
-    files.write_text(folder / FIGURE, svg)
-    head, rows = table(found)
-    files.write_text(
-        folder / PAGE,
-        start_page(
-            name=folder.name,
-            description=recipe.description,
-            about=subject(found),
-            reasons=advice.reasons,
-            remarks=advice.remarks,
-            command=command,
-            figure=svg,
-            head=head,
-            rows=rows,
-        ),
+def show(console: Console, found: Sweep, advice: Recommendation, command: str | None) -> None:
+    """Print the table, the recommendation with the command that follows it, and the warnings."""
+    head, rows = table(found, advice)
+    grid = Table(
+        title=f"{found.samples} samples of {found.entries} entries; {found.solver} and plain "
+        f"iteration to {found.rtol:g} within {found.max_evals} evaluations",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
     )
-    files.write_json(folder / JSON, record)
-    return [folder / PAGE, folder / FIGURE, folder / JSON]
+    for place, column in enumerate(head):  # ensembles are names that --ensembles takes
+        justify = "right" if place else "left"
+        grid.add_column(column, justify=justify, overflow="fold", no_wrap=not place)
+    for before, row in pairwise([rows[0], *rows]):
+        if row[0] != before[0]:
+            grid.add_section()
+        grid.add_row(*row, style="bold green" if row[1].startswith("*") else None)
+    console.print(grid)
+    said = f"{advice}: {command}" if command else f"{advice}."
+    for line in (said, *(f"Warning: {sentence}" for sentence in advice.warnings)):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)

@@ -25,7 +25,7 @@ def panels(found: Sweep) -> list[Panel]:
     radii = _lines(
         found,
         lambda start: start.radius if start.workable else None,
-        lambda start: start.forecast.radius if start.forecast else None,
+        lambda start: start.predicted,
         lambda start: start.largest if start.workable else None,
     )
     shares = _lines(found, lambda start: start.converged, lambda start: start.plain_converged)

@@ -16,10 +16,10 @@ from rich.console import Console
 from equilibria import files
 from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser
-from equilibria.report.words import plural
 from equilibria.train import device as devices
 from equilibria.train import evaluation, memory, run
 from equilibria.train.config import as_chosen
+from equilibria.words import plural
 
 
 def main(argv: Sequence[str]) -> None:

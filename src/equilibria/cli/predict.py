@@ -36,6 +36,7 @@ from equilibria.solve import Status
 from equilibria.tasks.seen import IMAGES, Seen
 from equilibria.train import evaluation, neural, run, stops
 from equilibria.train.weights import checksum
+from equilibria.words import others
 
 LARGE = 1.5
 """Images for segmentation that are larger than so many times what training has shown are seen
@@ -177,9 +178,9 @@ def _summary(rows: Journal, wanted: set[str], console: Output) -> int:
             evaluations.append(row["evaluations"])
             missed += row["status"] != Status.CONVERGED.name
     if errors:
-        more = f" (and {len(errors) - 1:,} more)" if len(errors) > 1 else ""
         console.print(
-            f"{len(errors):,} of {len(wanted):,} images could not be read: {errors[0]}{more}",
+            f"{len(errors):,} of {len(wanted):,} images could not be read: "
+            f"{errors[0]}{others(errors)}",
             style="yellow",
             markup=False,
             soft_wrap=True,

@@ -22,7 +22,7 @@ from rich.table import Table as RichTable
 
 from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser, Stopped, UserError
-from equilibria.words import nearest
+from equilibria.words import nearest, plural
 
 if TYPE_CHECKING:
     from equilibria.experiments.pages import Page
@@ -259,13 +259,12 @@ class _Session:
                 self._say(f"{'earlier result shown' if kept else 'not run'}: {label}: {reason}")
         late = [each for each in missing.values() if each.reason in (BEGUN, BUDGET)]
         if lacking := sum(not each.kept for each in late):
-            were = "point was" if lacking == 1 else "points were"
-            self._say(f"{lacking} {were} not run within this budget; a larger --budget continues.")
+            points = plural(lacking, "point")
+            self._say(f"Not run within this budget: {points}; a larger --budget continues.")
         if kept := sum(each.kept for each in late):
-            points = "point" if kept == 1 else "points"
             self._say(
-                f"Earlier results are shown for {kept} {points}, not checked against the current "
-                "study: see --stale."
+                f"Earlier results are shown for {plural(kept, 'point')}, not checked against the "
+                "current study: see --stale."
             )
         written = [str(path) for path in paths if path.exists()]
         if written:

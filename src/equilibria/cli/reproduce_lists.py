@@ -10,6 +10,7 @@ from rich.console import Console
 
 from equilibria.cli.output import listing
 from equilibria.experiments import catalogue
+from equilibria.words import listed
 
 if TYPE_CHECKING:
     from equilibria.experiments.study import Point, Scale
@@ -70,7 +71,8 @@ def stale(
         stale = [
             points[n].label for n, each in zip(done.index, found, strict=True) if each == "stale"
         ]
-        shown = ", ".join(stale[:6]) + (f" and {len(stale) - 6} more" if len(stale) > 6 else "")
         counts = [len(points), len(done), *map(found.count, ("current", "stale", "unknown"))]
-        grid.add_row(name, *map(str, counts), (last_change(source) or "unknown")[:10], shown)
+        grid.add_row(
+            name, *map(str, counts), (last_change(source) or "unknown")[:10], listed(stale, 6)
+        )
     console.print(grid)

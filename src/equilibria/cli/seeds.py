@@ -16,6 +16,7 @@ from equilibria.metric import Metric
 from equilibria.train.folder import Folder
 from equilibria.train.recipe import Recipe
 from equilibria.train.trainer import Diverged
+from equilibria.words import percent
 
 Train = Callable[[Recipe, Folder, bool], None]
 """Trains a recipe into a folder, which holds a run already where the last argument is true."""
@@ -90,4 +91,4 @@ def table(ended: Mapping[int, Mapping[str, Any] | str], metrics: Sequence[Metric
 
 def _share(result: Mapping[str, Any]) -> str:
     status = result["forward"]["status"]
-    return "" if status is None else f"{100 * status['CONVERGED']:.1f} %"
+    return "" if status is None else percent(status["CONVERGED"])

@@ -17,6 +17,7 @@ from equilibria.experiments.views import Grid, text
 from equilibria.report import svg
 from equilibria.report.panel import Panel
 from equilibria.report.surfaces import SurfacePlot
+from equilibria.words import listed
 
 __all__ = ["Page", "listing", "markdown", "picture", "rendered", "tables_only"]
 
@@ -125,7 +126,6 @@ def _origins(name: str, done: Frame) -> str:
         return [str(each) for each in done[column].dropna().unique()] if column in done else []
 
     commits = [re.sub(r"^([0-9a-f]{10})[0-9a-f]*", r"\1", each) for each in all_of("_commit")]
-    shown = ", ".join(commits[:3]) + (f" and {len(commits) - 3} more" if len(commits) > 3 else "")
     dates = sorted(all_of("_date"))
     span = " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else ""
     words = [
@@ -133,7 +133,7 @@ def _origins(name: str, done: Frame) -> str:
         *all_of("source"),
         *all_of("_hardware"),
         "; ".join(all_of("_versions")),
-        f"commit{'s' if len(commits) > 1 else ''} {shown}",
+        f"commit{'s' if len(commits) > 1 else ''} {listed(commits, 3)}",
         span,
     ]
     legacy = int((done["_identity"] == LEGACY).sum())

@@ -16,6 +16,7 @@ from equilibria.learned.weights import Learned
 from equilibria.nn.deq import DEQ
 from equilibria.nn.using import using
 from equilibria.solve import AlternatingAnderson, Anderson, Broyden, Picard, Solver, Status
+from equilibria.words import percent
 
 __all__ = ["Contestant", "Outcome", "classical", "contest"]
 
@@ -108,7 +109,7 @@ class Outcome:
             f"{after.mean:.1f} evaluations per sample, against {before.mean:.1f} for "
             f"{type(before.solver).__name__}, {'and' if ratio < 1 else 'but'} {ratio:.2f} times "
             f"the time of the fastest classical solver, {type(fastest.solver).__name__}; "
-            f"{100 * after.converged:.1f} % converged, against {100 * before.converged:.1f} %"
+            f"{percent(after.converged)} converged, against {percent(before.converged)}"
         )
         said = "The learned solver" if self.worth else "Not worth it: the learned solver"
         text = f"{said} takes {figures}."

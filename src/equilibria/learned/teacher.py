@@ -16,6 +16,7 @@ from equilibria.nn.using import using
 from equilibria.solve import Anderson, Solver, Status
 from equilibria.solve.tolerance import Tolerance
 from equilibria.solve.tree import Shared, Tree
+from equilibria.words import percent
 
 __all__ = ["Solved", "solve"]
 
@@ -86,8 +87,8 @@ def solve(layer: DEQ, batches: Iterable[Sequence[Any]], teacher: Solver | None) 
         again = _solved(layer, several, looser)
         if _share(again) >= LEAST:
             warnings.warn(
-                f"{100 * _share(found):.0f} % of the samples converge to {TEACHER.rtol} within "
-                f"{TEACHER.max_evals} evaluations, {100 * _share(again):.0f} % to {looser.rtol}, a "
+                f"{percent(_share(found))} of the samples converge to {TEACHER.rtol} within "
+                f"{TEACHER.max_evals} evaluations, {percent(_share(again))} to {looser.rtol}, a "
                 "tenth of the layer's own tolerance: equilibria at that tolerance are used",
                 stacklevel=2,
             )

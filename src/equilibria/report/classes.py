@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from math import isfinite, nan
 
 from equilibria.report.reading import Run, number, pick
-from equilibria.report.words import UNKNOWN, count, plural, share
+from equilibria.report.words import count
+from equilibria.words import percent, plural
 
 __all__ = ["Bar", "Classes", "Confusion", "classes"]
 
@@ -98,8 +99,8 @@ def classes(run: Run) -> Classes | None:
             label,
             "#{:02x}{:02x}{:02x}".format(*colours[k]) if k < len(colours) else "",
             figures[k] if isfinite(figures[k]) else 0.0,
-            f"{100 * figures[k]:.1f} %" if isfinite(figures[k]) else UNKNOWN,
-            share(totals[k] / sum(totals)) if shares else count(totals[k]),
+            percent(figures[k]),
+            percent(totals[k] / sum(totals)) if shares else count(totals[k]),
         )
         for k, label in enumerate(labels)
     ]
@@ -128,7 +129,7 @@ def _confusion(labels: Sequence[str], matrix: Sequence[Sequence[int]], unit: str
         key=lambda entry: (-entry[0], *entry[1:]),
     )
     frequent = [
-        (labels[i], labels[j], plural(each, unit), share(each / sum(matrix[i])))
+        (labels[i], labels[j], plural(each, unit), percent(each / sum(matrix[i])))
         for each, i, j in found[:_FREQUENT]
         if each
     ]

@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from equilibria.report.classes import classes
 from equilibria.report.gallery import gallery
 from equilibria.report.reading import Run, pick, solves
 from equilibria.report.remarks import remarks
-from equilibria.report.rendering import render
 from equilibria.report.sections import sections
-from equilibria.report.summary import comparison, differences, sorted_findings, tiles, verdicts
+from equilibria.report.summary import comparison, differences, tiles, verdicts
 from equilibria.report.words import flat
 
 __all__ = ["page"]
@@ -37,7 +38,8 @@ def page(runs: Sequence[Run]) -> str:
             `memory`: a list of `kind` (deq, unrolled, checkpointed, explicit), `evals`, `bytes`,
             `history_bytes`;
             `gradients`: the adjoints compared on a batch, as JSON;
-            `examination`: the doctor's, as JSON; or `unexamined`, why there is none;
+            `examination`: the doctor's, as JSON, its worst finding first; or `unexamined`, why
+            there is none;
             `seen`: of a run on images, `labels` and perhaps `colours` of the classes, whose
             `confusion` is in `evaluation`;
             `gallery`: test images, as `train.gallery.hang` has them; or `unpictured`, why there
@@ -54,8 +56,7 @@ def page(runs: Sequence[Run]) -> str:
     if not runs:
         raise ValueError("a report needs at least one run")
     runs = [_held(run) for run in runs]
-    return render(
-        "page.html",
+    return _render(
         runs=runs,
         single=len(runs) == 1,
         title=runs[0]["name"] if len(runs) == 1 else f"{len(runs)} runs compared",
@@ -65,7 +66,9 @@ def page(runs: Sequence[Run]) -> str:
         tiles=tiles(runs[0]) if len(runs) == 1 else [],
         comparison=comparison(runs) if len(runs) > 1 else None,
         differences=differences(runs) if len(runs) > 1 else None,
-        examined=[(run["name"], sorted_findings(run)) for run in runs if run.get("examination")],
+        examined=[
+            (run["name"], run["examination"]["findings"]) for run in runs if run.get("examination")
+        ],
         verdicts=verdicts(runs),
         gallery=gallery(runs[0].get("gallery")) if len(runs) == 1 else None,
         classes=classes(runs[0]) if len(runs) == 1 else None,
@@ -77,6 +80,21 @@ def page(runs: Sequence[Run]) -> str:
         ],
         abouts=[(run["name"], flat(_plain(run["about"]))) for run in runs if run.get("about")],
     )
+
+
+def _render(**values: Any) -> str:
+    """The page that the template makes of `values`: escaped, and strict about what it asks for."""
+    environment = Environment(
+        loader=PackageLoader("equilibria.report", "template"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["drawing"] = lambda drawing: Markup(drawing.svg)
+    assert environment.loader is not None
+    style, _, _ = environment.loader.get_source(environment, "page.css")
+    return environment.get_template("page.html").render(style=Markup(style), **values)
 
 
 def _held(run: Run) -> Run:

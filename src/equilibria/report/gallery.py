@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from equilibria.report.words import plural, share
+from equilibria.words import percent, plural
 
 __all__ = ["Card", "Gallery", "Picture", "gallery"]
 
@@ -187,18 +187,18 @@ def _card(picture: Mapping[str, Any], kind: str) -> Card:
     elif kind == "signal":
         title = picture["name"]
         notes = [
-            f"{share(picture['wrong'])} of the points wrong"
+            f"{percent(picture['wrong'])} of the points wrong"
             if "wrong" in picture
             else f"root mean square error {picture['error']:.2%} of the range"
         ]
     elif kind == "segmentation":
-        title, notes = picture["name"], [f"{share(picture['right'])} of the pixels correct"]
+        title, notes = picture["name"], [f"{percent(picture['right'])} of the pixels correct"]
     else:
         title = picture["truth"]
         (best, chance), *others = picture["told"]
-        notes = [f"{'predicted ' + best if wrong else 'correct'}, {share(chance)}"]
+        notes = [f"{'predicted ' + best if wrong else 'correct'}, {percent(chance)}"]
         if others:
-            notes.append("then " + ", ".join(f"{name} {share(value)}" for name, value in others))
+            notes.append("then " + ", ".join(f"{name} {percent(value)}" for name, value in others))
     if solve is not None:
         ended = "" if solve["status"] == "CONVERGED" else f", {solve['status']}"
         most = "at most " * (kind == "signal")

@@ -17,7 +17,7 @@ from equilibria.report.reading import (
     pick,
     smallest,
 )
-from equilibria.report.words import plural, share
+from equilibria.words import percent, plural
 
 __all__ = ["remarks"]
 
@@ -27,7 +27,7 @@ _FEW = 0.99
 
 def remarks(run: Run) -> list[str]:
     """Sentences about a run; none about one that finished, converged and was examined."""
-    parts = (_unfinished, _broken, _unsolved, _stalled, _unexamined, _unpictured)
+    parts = (_unfinished, _broken, _unsolved, _stalled, _left_out)
     return [sentence for part in parts for sentence in part(run)]
 
 
@@ -57,7 +57,7 @@ def _broken(run: Run) -> Iterator[str]:
         yield "The loss on the test data is NaN or infinite: the network's output means nothing."
     lost, on = number(judged(run), "forward", "status", "NONFINITE"), judged_on(run)
     if lost > 0:
-        which = f"Every {on} solve" if lost == 1 else f"{share(lost)} of the {on} solves"
+        which = f"Every {on} solve" if lost == 1 else f"{percent(lost)} of the {on} solves"
         yield f"{which} ended in NaN or infinity."
 
 
@@ -77,8 +77,8 @@ def _unsolved(run: Run) -> Iterator[str]:
         )
     elif found < _FEW:
         yield (
-            f"{share(found)} of the {on} solves converged: the figures are over all samples, also "
-            "those whose solver stopped short of a fixed point."
+            f"{percent(found)} of the {on} solves converged: the figures are over all samples, "
+            "also those whose solver stopped short of a fixed point."
         )
 
 
@@ -91,13 +91,9 @@ def _stalled(run: Run) -> Iterator[str]:
         yield " ".join(said)
 
 
-def _unexamined(run: Run) -> Iterator[str]:
-    """An examination that was not made."""
+def _left_out(run: Run) -> Iterator[str]:
+    """An examination that was not made, and test images that were not looked at."""
     if reason := run.get("unexamined"):
         yield f"The run was not examined: {reason}."
-
-
-def _unpictured(run: Run) -> Iterator[str]:
-    """Test images that were not looked at."""
     if reason := run.get("unpictured"):
         yield f"No test images are shown: {reason}."

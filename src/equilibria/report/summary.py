@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from equilibria.metric import LOSS, Metric
@@ -30,16 +30,14 @@ from equilibria.report.words import (
     flat,
     known_columns,
     mib,
-    plural,
-    share,
 )
+from equilibria.words import percent, plural
 
 __all__ = [
     "Differences",
     "Tile",
     "comparison",
     "differences",
-    "sorted_findings",
     "tiles",
     "verdicts",
 ]
@@ -83,7 +81,7 @@ def _solving(run: Run) -> list[Tile]:
     """How the solves ended and what they cost, as far as there are any."""
     on, found, forward = judged_on(run), converged(run), judged(run).get("forward")
     others = [
-        f"{share(part)} {name}"
+        f"{percent(part)} {name}"
         for name, part in (pick(forward, "status") or {}).items()
         if part and name != "CONVERGED"
     ]
@@ -95,7 +93,7 @@ def _solving(run: Run) -> list[Tile]:
     return [
         Tile(
             "Converged",
-            share(found),
+            percent(found),
             f"of the {on} solves reached the tolerance" + "".join(f"; {each}" for each in others),
         ),
         Tile(
@@ -108,7 +106,7 @@ def _solving(run: Run) -> list[Tile]:
             "Backward solve",
             decimal(number(adjoint, "evals", "mean")),
             "vector–Jacobian products per sample in training"
-            + (f"; {share(backward)} converged" if backward < 1 else ""),
+            + (f"; {percent(backward)} converged" if backward < 1 else ""),
         ),
         Tile(
             "Spectral radius",
@@ -147,7 +145,7 @@ def comparison(runs: Sequence[Run]) -> Table:
             )
             for each in metrics_of(runs)
         ),
-        ("converged", lambda run: share(converged(run))),
+        ("converged", lambda run: percent(converged(run))),
         ("evaluations", lambda run: decimal(number(judged(run), "forward", "evals", "mean"))),
         (
             "backward products",
@@ -192,12 +190,6 @@ def differences(runs: Sequence[Run]) -> Differences:
         return Table(head, rows) if rows else None
 
     return Differences(table(True), table(False))
-
-
-def sorted_findings(run: Run) -> list[Mapping[str, str]]:
-    """A run's findings, the worst first."""
-    order = ("unhealthy", "watch", "healthy")
-    return sorted(run["examination"]["findings"], key=lambda f: order.index(f["severity"]))
 
 
 def verdicts(runs: Sequence[Run]) -> list[tuple[str, list[str | None]]]:

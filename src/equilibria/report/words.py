@@ -19,8 +19,6 @@ __all__ = [
     "flat",
     "known_columns",
     "mib",
-    "plural",
-    "share",
 ]
 
 UNKNOWN = "–"
@@ -48,19 +46,6 @@ def known_columns(
     return Table(
         [head for head, _ in kept], [list(row) for row in zip(*(c for _, c in kept), strict=True)]
     )
-
-
-def share(value: float) -> str:
-    """A share in per cent, which is 0 % or 100 % only where it is nothing or all."""
-    if not math.isfinite(value):
-        return UNKNOWN
-    if 0 < value < 0.0005:
-        return "< 0.1 %"
-    return "> 99.9 %" if 0.9995 <= value < 1 else f"{100 * value:.1f} %"
-
-
-def plural(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def decimal(value: float, digits: int = 1) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from equilibria.stability.examination import Examination
+from equilibria.words import plural
 
 
 def tame(examination: Examination, radius: float) -> str:
@@ -40,21 +41,14 @@ def unsolved(examination: Examination) -> bool:
     return converged(examination) == 0
 
 
-def percent(share: float) -> str:
-    """A share as a percentage of three digits."""
-    if 0 < share < 1e-5:
-        return "less than 0.001 %"
-    return f"{100 * share:.3g} %"
-
-
 def number(value: float) -> str:
     """Two decimals, or two digits of what is below 0.1."""
     return f"{value:.2g}" if abs(value) < 0.1 else f"{value:.2f}"
 
 
-def evaluations(count: int) -> str:
-    """How many evaluations: "1 evaluation", "2 evaluations"."""
-    return f"{count} evaluation" + "s" * (count != 1)
+def left(residual: float) -> str:
+    """The end of a sentence about solves that did not converge: how far they were from it."""
+    return f"; the largest residual is {residual:.1e}." if math.isfinite(residual) else "."
 
 
 def one_digit(tolerance: float) -> str:
@@ -65,4 +59,4 @@ def one_digit(tolerance: float) -> str:
 
 def evaluations_a_digit(radius: float) -> str:
     """Plain iterations for a decimal digit."""
-    return evaluations(math.ceil(math.log(10) / -math.log(radius)))
+    return plural(math.ceil(math.log(10) / -math.log(radius)), "evaluation")

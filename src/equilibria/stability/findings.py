@@ -10,9 +10,8 @@ from __future__ import annotations
 from equilibria.stability.examination import Examination, Finding, Severity
 from equilibria.stability.findings_backward import backward, error, gradient
 from equilibria.stability.findings_depth import depth
-from equilibria.stability.findings_forward import convergence, cost, precision, weights
+from equilibria.stability.findings_forward import convergence, cost, precision, uniqueness, weights
 from equilibria.stability.findings_jacobian import contraction, sensitivity
-from equilibria.stability.findings_starts import uniqueness
 
 __all__ = ["findings"]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
-from equilibria.stability.advice import converged, number, one_digit, percent, tame, unsolved
+from equilibria.stability.advice import left, number, one_digit, tame, unsolved
 from equilibria.stability.examination import Examination, Finding
+from equilibria.words import percent
 
 __all__ = ["backward", "error", "gradient"]
 
@@ -78,12 +79,10 @@ def backward(examination: Examination) -> Finding | None:
             f"It converged for every sample, after {evals.mean:.1f} vector–Jacobian products on "
             f"average and {evals.max:.0f} at most.",
         )
-    residual = solve.residual.max
     return Finding(
         "Backward solve",
         "watch" if failed <= 0.05 else "unhealthy",
-        f"It did not converge for {percent(failed)} of the samples"
-        + (f"; the largest residual is {residual:.1e}." if math.isfinite(residual) else "."),
+        f"It did not converge for {percent(failed)} of the samples{left(solve.residual.max)}",
         "Raise max_evals of the adjoint's linear solver, or restart GMRES less often.",
     )
 
@@ -108,20 +107,19 @@ def error(examination: Examination) -> Finding | None:
             + tame(examination, examination.jacobian.spectral_radius.max),
         )
     from_forward = bound.lipschitz.p90 * bound.forward
-    of = "samples" if converged(examination) == 1 else "samples that converged"
     text = (
-        f"By the tolerances the adjoint is wrong by at most about {percent(bound.error.p50)} of "
-        f"its length in half of the {of}, and by {percent(bound.error.p90)} in nine of ten: "
-        f"(adjoint tolerance {bound.adjoint:g} + {bound.lipschitz.p90:.2g} x forward tolerance "
-        f"{bound.forward:g}) / {number(bound.sigma_min.p50)}, the smallest singular value of "
-        f"I - J. Measured: {percent(bound.measured.p90)} in nine of ten."
+        "At these tolerances the estimated bound on the adjoint's relative error, over the samples "
+        f"that converged, is {percent(bound.error.p50)} (median) and {percent(bound.error.p90)} "
+        f"(90th percentile): (adjoint rtol {bound.adjoint:g} + {bound.lipschitz.p90:.2g} x forward "
+        f"rtol {bound.forward:g}) / {number(bound.sigma_min.p50)}, the smallest singular value of "
+        f"I - J. Measured: {percent(bound.measured.p90)} (90th percentile)."
     )
     if bound.error.p90 <= 0.1:
         spare = 0.02 * bound.sigma_min.p50
         advice = ""
         if 10 * bound.adjoint < from_forward:
             advice = (
-                "The forward solve decides: the adjoint's tolerance could be "
+                "The forward tolerance dominates: the adjoint's rtol could be "
                 f"{one_digit(from_forward / 3)} instead of {bound.adjoint:g} at no loss."
             )
         elif 10 * from_forward < bound.adjoint and bound.adjoint < spare / 2:

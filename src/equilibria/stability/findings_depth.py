@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from equilibria.metric import Metric
-from equilibria.stability.advice import converged, evaluations, percent, unsolved
+from equilibria.stability.advice import converged, unsolved
 from equilibria.stability.examination import Depth, Examination, Finding
+from equilibria.words import percent, plural
 
 __all__ = ["depth"]
 
@@ -64,9 +65,8 @@ def depth(examination: Examination) -> Finding | None:
     ]
     full = converged(examination) == 1
     if full and enough and enough[0] < examination.forward.evals.mean:
-        count = evaluations(enough[0])
-        come = "comes" if enough[0] == 1 else "come"
-        return _used(text, f"Where time counts: {count} {come} within 0.5 % of a full solve.")
+        count = plural(enough[0], "evaluation")
+        return _used(text, f"To save time, stop after {count}: within 0.5 % of a full solve.")
     return _used(text)
 
 

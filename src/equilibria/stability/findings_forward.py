@@ -1,14 +1,13 @@
-"""Findings about forward solves: whether they arrive, at what cost, and what stops them."""
+"""Findings about forward solves: whether they arrive, where, at what cost, and what stops them."""
 
 from __future__ import annotations
 
-import math
-
 from equilibria.precision import too_fine
-from equilibria.stability.advice import converged, evaluations, percent, tame, unsolved
+from equilibria.stability.advice import converged, left, number, tame
 from equilibria.stability.examination import Examination, Finding
+from equilibria.words import listed, percent, plural
 
-__all__ = ["convergence", "cost", "precision", "weights"]
+__all__ = ["convergence", "cost", "precision", "uniqueness", "weights"]
 
 _NAMED = 3
 """Broken tensors that are named; the rest are counted."""
@@ -16,10 +15,7 @@ _NAMED = 3
 
 def weights(examination: Examination) -> Finding:
     """Are the weights numbers? Unhealthy where one is not: then there is nothing to examine."""
-    broken = examination.broken
-    names = ", ".join(broken[:_NAMED])
-    if len(broken) > _NAMED:
-        names += f" and {len(broken) - _NAMED} more"
+    names = listed(examination.broken, _NAMED)
     return Finding(
         "Weights",
         "unhealthy",
@@ -36,41 +32,21 @@ def convergence(examination: Examination) -> Finding:
     Healthy: all samples. Watch: 95 % or more, and the rest ended short of it. Unhealthy: fewer, or
     any sample that diverged or turned NaN, since that one's answer is not close to anything.
     """
-    forward, n = examination.forward, examination.samples
-    failed = {k: v for k, v in forward.status.items() if k != "CONVERGED" and v > 0}
-    evals = forward.evals
-    who = "The one sample" if n == 1 else f"All {n} samples"
+    forward, n = examination.forward, plural(examination.samples, "sample")
+    evals, failed = forward.evals, {k: v for k, v in forward.status.items() if v > 0}
+    reached = round(failed.pop("CONVERGED", 0.0) * examination.samples)
+    said = f"{reached} of {n} reached the tolerance of {forward.rtol:g}"
     if not failed:
-        return Finding(
-            "Convergence",
-            "healthy",
-            f"{who} reached the tolerance of {forward.rtol:g}, after {evals.mean:.1f} evaluations "
-            f"on average and {evals.max:.0f} at most.",
-        )
-    if failed.get("NONFINITE") == 1:
-        return Finding(
-            "Convergence",
-            "unhealthy",
-            f"{who} ended in NaN or infinity (NONFINITE): there is no solution, and nothing else "
-            "was examined.",
-            _REMEDY["NONFINITE"],
-        )
+        said += f", after {evals.mean:.1f} evaluations on average and {evals.max:.0f} at most."
+        return Finding("Convergence", "healthy", said)
     broken = failed.keys() & {"DIVERGED", "NONFINITE"}
     severity = "watch" if sum(failed.values()) <= 0.05 and not broken else "unhealthy"
-    listed = ", ".join(f"{percent(share)} {name}" for name, share in failed.items())
+    ended = ", ".join(f"{percent(share)} {name}" for name, share in failed.items())
+    said += f" within {plural(forward.max_evals, 'evaluation')}: {ended}"
+    nothing = failed.get("NONFINITE") == 1
+    said += "; nothing else was examined." if nothing else left(forward.residual.max)
     worst = max(failed, key=lambda name: (name in broken, failed[name]))
-    if unsolved(examination):
-        who = "The one sample did not reach" if n == 1 else f"None of the {n} samples reached"
-    else:
-        who = f"{percent(converged(examination))} of {n} samples reached"
-    residual = forward.residual.max
-    return Finding(
-        "Convergence",
-        severity,
-        f"{who} the tolerance of {forward.rtol:g} within {evaluations(forward.max_evals)}: {listed}"
-        + (f"; the largest residual is {residual:.1e}." if math.isfinite(residual) else "."),
-        _remedy(examination, worst),
-    )
+    return Finding("Convergence", severity, said, _remedy(examination, worst))
 
 
 def precision(examination: Examination) -> Finding | None:
@@ -144,3 +120,50 @@ def _remedy(examination: Examination, status: str) -> str:
     if status == "STALLED":
         return f"The residual wanders far above the tolerance. Try Broyden, or {lower}"
     return _REMEDY[status]
+
+
+def uniqueness(examination: Examination) -> Finding:
+    """Is there one answer, wherever the solve begins?
+
+    Two answers count as two when they are more than 1e-3 apart, relative to their length. Watch: up
+    to 5 % of the samples have more than one, or some solves led nowhere. Unhealthy: more than 5 %,
+    or no sample has two answers to compare. All these solves are longer than those in use, and in
+    float64, so that samples may converge here that do not in use.
+    """
+    starts = examination.starts
+    of = f"From {plural(starts.count, 'other start')}, in float64, "
+    if starts.compared == 0:
+        return Finding(
+            "Uniqueness",
+            "unhealthy",
+            f"{of}no sample reached a fixed point that could be compared with its own.",
+            "See Convergence; nothing can be said about whether the answer is unique.",
+        )
+    who = "every sample"
+    if starts.compared < 1:
+        who = f"the {percent(starts.compared)} of the samples that converged again"
+    if starts.apart > 0:
+        found = f"{percent(starts.apart)} of the samples"
+        if starts.compared < 1:
+            found += f" ({percent(starts.compared)} converged again)"
+        return Finding(
+            "Uniqueness",
+            "watch" if starts.apart <= 0.05 else "unhealthy",
+            f"{of}{found} reached another solution, up to {number(starts.distance.max)} times "
+            "its length away: they have several fixed points.",
+            "What the network says depends on where the solve begins. Always begin alike (no warm "
+            "starts, no random ones), or bound the weights that act on z with spectral_norm: "
+            "a contraction has one fixed point.",
+        )
+    text = f"{of}{who} reached the same answer, to {starts.distance.max:.0e} of its length"
+    if starts.converged < 1:
+        return Finding(
+            "Uniqueness",
+            "watch",
+            f"{text}, but {percent(1 - starts.converged)} of the solves from other starts "
+            "did not converge.",
+            "The layer depends on a good start. Keep the one it was trained with."
+            if converged(examination) == 1
+            else "See Convergence.",
+        )
+    return Finding("Uniqueness", "healthy", f"{text}.")

@@ -8,11 +8,11 @@ from equilibria.stability.advice import (
     converged,
     evaluations_a_digit,
     number,
-    percent,
     tame,
     unsolved,
 )
 from equilibria.stability.examination import Examination, Finding, Summary
+from equilibria.words import percent
 
 __all__ = ["contraction", "sensitivity"]
 
@@ -84,11 +84,8 @@ def _radii(examination: Examination) -> str:
             f"radius of the Jacobian is {_mean_and_max(jacobian.solved)}; over all samples, where "
             f"their solves ended, it is {_mean_and_max(jacobian.spectral_radius)}"
         )
-    text = "The spectral radius of the Jacobian at the solution is "
-    text += _mean_and_max(jacobian.spectral_radius)
-    if (ritz := jacobian.ritz) is not None and math.isfinite(ritz.max):
-        text += f" (as the solve itself saw it: {number(ritz.mean)} and {number(ritz.max)})"
-    return text
+    radius = _mean_and_max(jacobian.spectral_radius)
+    return f"The spectral radius of the Jacobian at the solution is {radius}"
 
 
 def _mean_and_max(radius: Summary) -> str:

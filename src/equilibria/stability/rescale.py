@@ -15,6 +15,7 @@ from equilibria.stability.applied import applied
 from equilibria.stability.jacobian import spectral_radius
 from equilibria.stability.patient import Patient
 from equilibria.stability.settled import as_it_is, copied, settle, unsettled
+from equilibria.words import plural
 
 __all__ = ["Measured", "Rescaled", "RescaledWeight", "UnreachableRadiusError", "set_radius"]
 
@@ -294,7 +295,7 @@ class _Search:
             text += "nothing could be measured with "
         text += (
             f"factors from {table[0].factor:.3g} to {table[-1].factor:.3g} of "
-            f"{len(self.weights)} recurrent weight{'s' * (len(self.weights) != 1)}"
+            f"{plural(len(self.weights), 'recurrent weight')}"
         )
         unsolved = [m for m in table if m.solved < m.samples]
         if unsolved:

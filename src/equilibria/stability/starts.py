@@ -12,12 +12,15 @@ from torch.utils import _pytree as pytree
 from equilibria.nn import using
 from equilibria.solve import Status
 from equilibria.stability.examination import Starts, Summary
-from equilibria.stability.findings_starts import APART
 from equilibria.stability.patient import Exact
 from equilibria.stability.trees import relative, rows_of
 
 SAME = 1e-6
 """Relative residual of solves from other starts."""
+
+APART = 1e-3
+"""Relative distance from which two answers are two. One and the same answer is met to
+1e-6 / (1 - spectral radius): below 1e-3 up to a radius of .999."""
 
 
 def examine_starts(exact: Exact, count: int, generator: torch.Generator) -> Starts:

@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from typing_extensions import override
 
+from equilibria.words import plural
+
 
 class Indexed(Protocol):
     """Samples and their targets, in memory or read on demand."""
@@ -118,8 +120,8 @@ class Order:
         self.steps = count // batch_size
         if self.steps == 0:
             raise ValueError(
-                f"batch_size is {batch_size} but the run has only {count:,} training sample"
-                f"{'s' if count > 1 else ''}: take at most --batch-size {count}"
+                f"batch_size is {batch_size} but the run has only "
+                f"{plural(count, 'training sample')}: take at most --batch-size {count}"
             )
         self._latest = (-1, torch.empty(0))
 

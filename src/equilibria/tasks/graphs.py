@@ -10,6 +10,7 @@ from typing import Any
 
 from equilibria.data.errors import DataError, reading
 from equilibria.models import ClassifierConfig, ModelConfig
+from equilibria.words import listed, plural
 
 __all__ = ["GRAPHS", "Known", "complete"]
 
@@ -90,8 +91,8 @@ class Known:
         """
         if other.features != self.features:
             raise DataError(
-                f"{other.source} has nodes with {_counted(other.features)}, and the run's data "
-                f"with {self.features}: they must be the same, in the same order"
+                f"{other.source} has nodes with {plural(other.features, 'feature')}, and the run's "
+                f"data with {self.features}: they must be the same, in the same order"
             )
         count = len(other.labels)
         numbered = other.labels == tuple(map(str, range(count)))
@@ -99,14 +100,6 @@ class Known:
         same = other.multilabel == self.multilabel and (count == len(self.labels) or numbered)
         if not (fits and same) or (self.multilabel and count != len(self.labels)):
             raise DataError(
-                f"{other.source} has the classes {_listed(other.labels)}, and the run's data have "
-                f"{_listed(self.labels)}: they must be the same, in this order"
+                f"{other.source} has the classes {listed(other.labels, 8)}, and the run's data "
+                f"have {listed(self.labels, 8)}: they must be the same, in this order"
             )
-
-
-def _counted(features: int) -> str:
-    return "1 feature" if features == 1 else f"{features} features"
-
-
-def _listed(labels: tuple[str, ...]) -> str:
-    return ", ".join(labels[:8]) + (f" and {len(labels) - 8} more" if len(labels) > 8 else "")

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from equilibria.data.dataset import Samples
 from equilibria.data.images.resize import resized
+from equilibria.words import percent
 
 ASKED = 2_000
 """Images that the question is put to, spread evenly over all of them."""
@@ -51,7 +52,7 @@ class Mirroring:
     def __str__(self) -> str:
         return (
             f"the nearest neighbours of {self.held_out} held-out images have their class in "
-            f"{100 * self.plain:.1f} %, and in {100 * self.mirrored:.1f} % once they are mirrored"
+            f"{percent(self.plain)}, and in {percent(self.mirrored)} once they are mirrored"
         )
 
 

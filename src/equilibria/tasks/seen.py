@@ -15,6 +15,7 @@ from equilibria.data.dataset import Samples
 from equilibria.data.errors import DataError, reading
 from equilibria.data.shards.images import ShardImages
 from equilibria.tasks.normalisation import Statistics
+from equilibria.words import listed
 
 IMAGES = "images.json"
 """The file of a run folder that tells what classes are called and how images were seen."""
@@ -117,14 +118,15 @@ class Seen:
         missing = [label for label in self.labels if label not in labels]
         if unknown:
             raise DataError(
-                f"{source} has classes that the run does not have: {_listed(unknown)}. The run's "
-                f"classes are matched by name, and {source} lacks {_listed(missing)} of them: "
+                f"{source} has classes that the run does not have: {listed(unknown, _LISTED)}. The "
+                f"run's classes are matched by name, and {source} lacks "
+                f"{listed(missing, _LISTED) or 'none'} of them: "
                 "rename its classes, or remove those that the run does not have"
             )
         if missing:
             warnings.warn(
                 f"{source} has {len(labels)} of the run's {len(self.labels)} classes, not "
-                f"{_listed(missing)}",
+                f"{listed(missing, _LISTED)}",
                 stacklevel=2,
             )
         return [self.labels.index(label) for label in labels]
@@ -147,10 +149,3 @@ def _renumbered(samples: Samples, numbers: list[int]) -> Samples:
     if isinstance(samples, ShardImages):  # whose classes are known when they are read
         return cast(Any, samples.numbered(numbers))
     return replace(cast(Any, samples), targets=torch.tensor(numbers)[samples.targets])
-
-
-def _listed(labels: Sequence[str]) -> str:
-    """Some names of classes, and how many more there are."""
-    more = len(labels) - _LISTED
-    names = ", ".join(labels[:_LISTED]) or "none"
-    return f"{names} and {more} more" if more > 0 else names

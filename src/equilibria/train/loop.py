@@ -15,7 +15,6 @@ from rich.console import Console
 
 from equilibria import files
 from equilibria.precision import too_fine
-from equilibria.report.words import plural
 from equilibria.solve import SolveWarning
 from equilibria.tasks import Task
 from equilibria.train import evaluation, stops
@@ -29,6 +28,7 @@ from equilibria.train.run import describe, parameters, segment
 from equilibria.train.terminal import Terminal
 from equilibria.train.trainer import Diverged, Probe, Trainer
 from equilibria.train.weights import write_weights
+from equilibria.words import percent, plural
 
 __all__ = ["Interrupted", "Stop", "fit", "train"]
 
@@ -357,9 +357,7 @@ def conclude(trainer: Trainer, folder: Folder, console: Console) -> None:
         files.write_json(folder.evaluation, result)
     statuses = result["forward"]["status"]
     if statuses is not None and statuses["CONVERGED"] < 0.99:
-        ended = ", ".join(
-            f"{100 * share:.1f} % {name}" for name, share in statuses.items() if share
-        )
+        ended = ", ".join(f"{percent(share)} {name}" for name, share in statuses.items() if share)
         solver, precision = trainer.recipe.solver, trainer.recipe.precision
         advice = (solver and too_fine(precision, solver.finest, statuses)) or ()
         console.print(

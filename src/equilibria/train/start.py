@@ -64,8 +64,8 @@ def examine_start(
         device: where to solve; None for a GPU where there is one.
 
     Raises:
-        ValueError: the recipe is of an explicit network; the data do not fill such a batch; the
-            cell has no recurrent weight; or what `sweep` raises.
+        ValueError: the recipe is of an explicit network; no samples, or more than the data have;
+            the cell has no recurrent weight; or what `sweep` raises.
     """
     kind = type(recipe.model).__name__
     if not recipe.model.implicit:
@@ -73,6 +73,8 @@ def examine_start(
             f"{kind} describes an explicit network: it solves for no fixed point, so it has no "
             "recurrent weights to initialise"
         )
+    if samples is not None and samples < 1:
+        raise ValueError(f"samples must be 1 or more; got {samples}")
     with _kept():
         return _examine(recipe, task, ensembles, scales, draws, samples, progress, device)
 

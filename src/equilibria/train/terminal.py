@@ -15,6 +15,7 @@ from rich.text import Text
 from equilibria.metric import LOSS, Metric
 from equilibria.tasks import Task
 from equilibria.train.tally import Tally
+from equilibria.words import percent
 
 EVERY = 60.0
 """Seconds between lines of a long epoch where the output is no terminal."""
@@ -222,7 +223,7 @@ def _added(record: Mapping[str, Any]) -> str:
     if "regulariser" not in record:
         return ""
     penalty, applied = (record["regulariser"][name] for name in ("penalty", "applied"))
-    text = f"  penalty in {100 * applied:.0f} % of steps"
+    text = f"  penalty in {percent(applied)} of steps"
     return (
         text if penalty is None else f"{text}: {record['regulariser']['gamma']:.2g} x {penalty:.3f}"
     )
@@ -242,11 +243,11 @@ def _throughput(record: Mapping[str, Any]) -> str:
     evaluations = found["evaluations"]
     return (
         f"  {evaluations['mean']:.1f} evals a step, {evaluations['max']:.1f} the slowest "
-        f"process: {100 * found['idle']:.0f} % idle"
+        f"process: {percent(found['idle'])} idle"
     )
 
 
 def _converged(status: Mapping[str, float]) -> str:
     share = status["CONVERGED"]
-    text = f"{100 * share:.1f} % converged"
+    text = f"{percent(share)} converged"
     return text if share == 1.0 else f"[yellow]{text}[/]"

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from equilibria.train.checkpoint import CheckpointError
 from equilibria.train.folder import Folder
 from equilibria.train.weights import checksum, read_weights
+from equilibria.words import listed, percent, plural
 
 __all__ = ["Transfer", "transfer"]
 
@@ -52,16 +53,15 @@ class Transfer:
         return {"source": str(self.source), "checksum": self.checksum, **lists}
 
     def __str__(self) -> str:
-        count = f"{len(self.taken)} tensor{'s' if len(self.taken) > 1 else ''}"
-        share = f"{100 * self.share:.1f} % of the weights"
-        lines = [f"Begins with {count} of {self.source} ({share})"]
+        count = plural(len(self.taken), "tensor")
+        lines = [f"Begins with {count} of {self.source} ({percent(self.share)} of the weights)"]
         for names, what in (
             (self.new, "new, missing from that run"),
             (self.unlike, "new, of another shape in that run"),
             (self.left, "left out, not in this model"),
         ):
             if names:
-                lines.append(f"  {len(names)} {what}: {_listed(names)}")
+                lines.append(f"  {len(names)} {what}: {listed(names, _LISTED)}")
         return "\n".join(lines)
 
 
@@ -108,7 +108,7 @@ def transfer(source: str | Path, model: nn.Module) -> Transfer:
     cells = [name for name in own if _plain(name).startswith("cell.")]
     fits = _share(own, taken, cells or list(own))
     if fits < _SHARE:
-        few = "none" if not fits else f"only {100 * fits:.1f} %"
+        few = "none" if not fits else f"only {percent(fits)}"
         differing = [name for name in (*unlike, *new) if name in (cells or own)]
         example = _difference(own, given, differing[0])
         raise CheckpointError(
@@ -137,9 +137,3 @@ def _difference(own: dict[str, Tensor], given: dict[str, Tensor], name: str) -> 
     other = given.get(_plain(name))
     there = "not there" if other is None else f"{tuple(other.shape)} there"
     return f"{name} is {tuple(own[name].shape)} here, {there}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - _LISTED
-    text = ", ".join(names[:_LISTED])
-    return f"{text} and {more} more" if more > 0 else text

@@ -18,6 +18,7 @@ from equilibria.data.errors import DataError, reading
 from equilibria.data.flow.formats import read_flow
 from equilibria.data.flow.pairs import Pair, Size, stacked
 from equilibria.data.images import decode
+from equilibria.words import others
 
 __all__ = ["Names", "PairFiles", "files_in", "pairs_of"]
 
@@ -119,8 +120,9 @@ def pairs_of(root: Path, splits: Mapping[str, Sequence[Names]]) -> tuple[dict[st
     """
     names = [name for files in splits.values() for each in files for name in each[1:] if name]
     if lacking := [name for name in names if not (root / name).is_file()]:
-        more = f" (and {len(lacking) - 1:,} more)" if lacking[1:] else ""
-        raise DataError(f"{root / lacking[0]} is missing{more}: unpack the data set again")
+        raise DataError(
+            f"{root / lacking[0]} is missing{others(lacking)}: unpack the data set again"
+        )
     found = {split: PairFiles(root=root, files=files) for split, files in splits.items()}
     return found, fingerprint(root, names)
 

@@ -12,6 +12,7 @@ from equilibria.data.flow.files import Names, files_in, pairs_of
 from equilibria.data.flow.formats import READERS, suffix_of
 from equilibria.data.flow.pairs import FlowSet
 from equilibria.data.images.layout import STRAY, TEST, TRAIN, VALID
+from equilibria.words import others
 
 __all__ = ["EXPECTED", "load"]
 
@@ -99,12 +100,11 @@ def _pairs(root: Path, part: str) -> list[Names]:
     if not found[FIRST]:
         raise DataError(f"{root / part / FIRST} has no files: {EXPECTED}")
     for kind, names in found.items():
-        for others in found.values():
-            if lacking := sorted(set(others) - set(names)):
-                more = f" (and {len(lacking) - 1:,} more)" if lacking[1:] else ""
+        for beside in found.values():
+            if lacking := sorted(set(beside) - set(names)):
                 raise DataError(
-                    f"{root / others[lacking[0]]} has no file of the same name in "
-                    f"{root / part / kind}{more}: {EXPECTED}"
+                    f"{root / beside[lacking[0]]} has no file of the same name in "
+                    f"{root / part / kind}{others(lacking)}: {EXPECTED}"
                 )
     stems = sorted(found[FIRST])
     return [Names(stem, *(found[kind][stem] for kind in (FIRST, SECOND, FLOW))) for stem in stems]

@@ -27,6 +27,7 @@ from equilibria.data.segmentation.sets import (
     Size,
     palette,
 )
+from equilibria.words import others
 
 IMAGES, MASKS, CLASSES = "images", "masks", "classes.txt"
 
@@ -223,18 +224,14 @@ def _pairs(root: Path, part: str) -> list[tuple[str, str]]:
     if lacking := sorted(set(images) - set(masks)):
         raise DataError(
             f"{root / images[lacking[0]]} has no mask: expected "
-            f"{root / part / MASKS / lacking[0]}.png{_others(lacking)}"
+            f"{root / part / MASKS / lacking[0]}.png{others(lacking)}"
         )
     if lacking := sorted(set(masks) - set(images)):
         raise DataError(
             f"{root / masks[lacking[0]]} is a mask without an image: expected "
-            f"{root / part / IMAGES / lacking[0]}.*; or remove the mask{_others(lacking)}"
+            f"{root / part / IMAGES / lacking[0]}.*; or remove the mask{others(lacking)}"
         )
     return [(images[stem], masks[stem]) for stem in sorted(images)]
-
-
-def _others(names: Sequence[str]) -> str:
-    return f" (and {len(names) - 1:,} more)" if len(names) > 1 else ""
 
 
 def _files(root: Path, part: str, kind: str) -> dict[str, str]:

@@ -13,6 +13,7 @@ from equilibria.data.errors import DataError
 from equilibria.data.images import headers
 from equilibria.data.segmentation.checked import check_sizes, content, counts
 from equilibria.data.segmentation.sets import Encoded, MaskedImages, Size
+from equilibria.words import others
 
 __all__ = ["Pairs", "images_of"]
 
@@ -46,8 +47,9 @@ def images_of(
     names = [name for pairs in splits.values() for name, _ in pairs]
     masks = [name for pairs in splits.values() for _, name in pairs]
     if lacking := [name for name in (*names, *masks) if not (root / name).is_file()]:
-        more = f" (and {len(lacking) - 1:,} more)" if lacking[1:] else ""
-        raise DataError(f"{root / lacking[0]} is missing{more}: unpack the data set again")
+        raise DataError(
+            f"{root / lacking[0]} is missing{others(lacking)}: unpack the data set again"
+        )
     scanned, checksum = headers.scan(root, names)
     of_masks, mask_checksum = headers.scan(root, masks)
     stored = [(header.height, header.width) for header in scanned]

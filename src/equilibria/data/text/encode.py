@@ -20,6 +20,7 @@ from equilibria.data.text import counting, reading
 from equilibria.data.text.corpus import Corpus, Statistics, Tokens
 from equilibria.data.text.reading import Errors, Piece
 from equilibria.data.text.vocabulary import UNITS, Unit, Vocabulary
+from equilibria.words import plural
 
 SPLITS = ("train", "valid", "test")
 
@@ -230,13 +231,13 @@ def _check_length(source: Source, options: Options, statistics: dict[str, Statis
         return
     if len(statistics) == 1:
         raise DataError(
-            f"{source.origin} is too short: {total} token{'s' * (total != 1)} by {options.unit}, "
+            f"{source.origin} is too short: {plural(total, 'token')} by {options.unit}, "
             f"and {_FEWEST} are needed, one to read and one to predict"
         )
     each = ", ".join(f"{split} {found.tokens}" for split, found in statistics.items())
     advice = "" if options.unit == "characters" else ", or read it by characters"
     raise DataError(
-        f"{source.origin} is too short: {total} token{'s' * (total != 1)} by {options.unit} "
+        f"{source.origin} is too short: {plural(total, 'token')} by {options.unit} "
         f"({each}), and each split needs {_FEWEST}, one to read and one to predict. Give a longer "
         f"text or larger shares{advice}"
     )

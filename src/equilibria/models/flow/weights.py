@@ -24,6 +24,7 @@ from equilibria.models.flow.configs import (
     RAFTSmallConfig,
 )
 from equilibria.models.flow.network import DEQFlow, UnrolledFlow
+from equilibria.words import listed
 
 __all__ = [
     "WeightsError",
@@ -227,7 +228,7 @@ def load_state(model: UnrolledFlow | DEQFlow, state: State) -> None:
     unexpected = sorted(name for name in {*state} - wanted if not _is_spare(name, state))
     if missing or unexpected:
         parts = [
-            f"{len(names)} {what}: {_listed(names)}"
+            f"{len(names)} {what}: {listed(names, 6)}"
             for names, what in ((missing, "missing"), (unexpected, "unexpected"))
             if names
         ]
@@ -344,8 +345,3 @@ def _lookup(channels: int) -> tuple[int, int]:
             "window of odd side do not have"
         )
     return levels, (side - 1) // 2
-
-
-def _listed(names: list[str], shown: int = 6) -> str:
-    more = len(names) - shown
-    return ", ".join(names[:shown]) + (f" and {more} more" if more > 0 else "")

@@ -1,20 +1,19 @@
-"""How to start a network: its stability over ensembles and scales, predicted, measured, in words.
+"""How to start a network: its stability over ensembles and scales, predicted and measured.
 
 papers: Agarwala and Schoenholz 2022.
 """
 
-from equilibria.stability.ensembles.choice import Range
 from equilibria.stability.ensembles.measure import sweep
 from equilibria.stability.ensembles.recommendation import Recommendation, recommend
-from equilibria.stability.ensembles.results import Forecast, Start, Sweep, Trial
+from equilibria.stability.ensembles.results import Start, Sweep, Trial
+from equilibria.stability.ensembles.table import table
 
 __all__ = [
-    "Forecast",
-    "Range",
     "Recommendation",
     "Start",
     "Sweep",
     "Trial",
     "recommend",
     "sweep",
+    "table",
 ]

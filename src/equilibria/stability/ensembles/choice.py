@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Literal
 
 from equilibria.nn.init import Ensemble
 from equilibria.stability.ensembles.results import Start, Sweep
 
-__all__ = ["AIM", "ALIKE", "HELD", "MIDDLE", "ORDER", "TIED", "Choice", "Range", "aimed", "choose"]
+__all__ = ["AIM", "HELD", "MIDDLE", "Decided", "aimed", "choose", "width"]
 
 AIM = (0.3, 0.9)
 """Spectral radius at z* to start from, the largest of all samples and draws. Below, the network is
@@ -36,80 +35,26 @@ ORDER: tuple[Ensemble, ...] = ("orthogonal", "gaussian", "goe", "antisymmetric",
 values do not vary from draw to draw."""
 
 
-@dataclass(frozen=True)
-class Range:
-    """The scales of an ensemble that are workable, one after the other.
-
-    Attributes:
-        ensemble: whose.
-        low: the smallest of them.
-        high: the largest.
-        factor: between the gains (the scale that the weights act as) at which the spectral radius
-            is .3 and .9, or ends in between; 0 where it is nowhere between them.
-        open: one end of that is where the scales that were tried end, and no bound on the weights
-            makes it the end of all: `factor` is at least that.
-        last: no larger scale was tried.
-        held: a bound on the weights makes larger scales act as no larger ones.
-    """
-
-    ensemble: Ensemble
-    low: float
-    high: float
-    factor: float
-    open: bool
-    last: bool
-    held: bool = False
-
-    def __str__(self) -> str:
-        if self.last and self.held:
-            return f"{self.low:g} and more, since the weights are bounded"
-        if self.low == self.high:
-            return f"only {self.low:g}"
-        return f"{self.low:g} to {self.high:g}" + ", the largest tried" * self.last
-
-
 Decided = Literal["alone", "radius", "width", "evals", "worst", "order"]
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A start, and what made it the one.
+def choose(found: Sweep) -> tuple[Start, Decided]:
+    """Choose the start; see `recommend`. And what told its ensemble from the others.
 
-    Attributes:
-        best: the start; where none is workable, the one that comes nearest.
-        ranges: of the ensembles that have workable scales.
-        within: the ensembles whose start is inside `AIM`, or as near to it as another's.
-        contenders: those of them that are not surely narrower than another.
-        evals: their evaluations at the same radius, `at`.
-        at: the radius; NaN where nothing is workable.
-        decided: what told the ensemble from the others.
+    Where nothing is workable, it is the start that comes nearest.
     """
-
-    best: Start
-    ranges: tuple[Range, ...] = ()
-    within: tuple[Ensemble, ...] = ()
-    contenders: tuple[Ensemble, ...] = ()
-    evals: Mapping[Ensemble, float] | None = None
-    at: float = math.nan
-    decided: Decided = "alone"
-
-
-def choose(found: Sweep) -> Choice:
-    """Choose the ensemble and the scale to start from; see `recommend`."""
-    runs: dict[Ensemble, list[Start]] = {}
-    for name in found.ensembles:
-        if run := _run(found.of(name)):
-            runs[name] = run
+    runs: dict[Ensemble, list[Start]] = {
+        name: run for name in found.ensembles if (run := _run(found.of(name)))
+    }
     if not runs:
-        return Choice(
-            min(found.starts, key=lambda start: (-start.worst, -start.converged, start.scale))
-        )
-    ranges = {name: _range(found.of(name), run) for name, run in runs.items()}
+        nearest = min(found.starts, key=lambda start: (-start.worst, -start.converged, start.scale))
+        return nearest, "alone"
+    widths = {name: width(found.of(name), run) for name, run in runs.items()}
     picks = {name: _pick(run) for name, run in runs.items()}
     least = min(_missed(start) for start in picks.values())
     within: list[Ensemble] = [n for n in runs if _missed(picks[n]) <= least + NEAR]
     wide: list[Ensemble] = [
-        name for name in within if not any(_wider(ranges[other], ranges[name]) for other in within)
+        name for name in within if not any(_wider(widths[other], widths[name]) for other in within)
     ]
     at = _common([runs[name] for name in wide])
     evals: dict[Ensemble, float] = {name: _evals(runs[name], at) for name in wide}
@@ -125,15 +70,7 @@ def choose(found: Sweep) -> Choice:
         "worst": sure,
     }
     ends: list[Decided] = [by for by, left in rounds.items() if len(left) == 1]
-    return Choice(
-        best=picks[best],
-        ranges=tuple(ranges.values()),
-        within=tuple(within),
-        contenders=tuple(wide),
-        evals=evals,
-        at=at,
-        decided=ends[0] if ends else "order",
-    )
+    return picks[best], ends[0] if ends else "order"
 
 
 def aimed(start: Start) -> bool:
@@ -163,21 +100,7 @@ def _runs(starts: Sequence[Start]) -> Iterator[list[Start]]:
 
 def _run(starts: Sequence[Start]) -> list[Start]:
     """The longest of them by what is deep in it; none where nothing is workable."""
-    return max(_runs(starts), key=lambda run: (_width(starts, run)[0], len(run)), default=[])
-
-
-def _range(starts: Sequence[Start], run: Sequence[Start]) -> Range:
-    first, last = run[0], run[-1]
-    factor, unknown = _width(starts, run)
-    return Range(
-        ensemble=first.ensemble,
-        low=first.scale,
-        high=last.scale,
-        factor=factor,
-        open=unknown,
-        last=last is starts[-1],
-        held=_held(run),
-    )
+    return max(_runs(starts), key=lambda run: (width(starts, run)[0], len(run)), default=[])
 
 
 def _held(run: Sequence[Start]) -> bool:
@@ -186,10 +109,16 @@ def _held(run: Sequence[Start]) -> bool:
     return last.gain * first.scale < HELD * first.gain * last.scale
 
 
-def _width(starts: Sequence[Start], run: Sequence[Start]) -> tuple[float, bool]:
-    """How far apart the gains are between which the radius is in `AIM`; whether that is a bound.
+def width(starts: Sequence[Start], run: Sequence[Start]) -> tuple[float, bool]:
+    """The ratio of the gains between which the radius is in `AIM`; whether it is at least that.
 
-    Beyond the end of `AIM` larger weights are workable, but none to start from.
+    It is so where one end is that of the scales that were tried, and no bound on the weights makes
+    it the end of all. 0 where the radius is nowhere in `AIM`. Beyond the end of `AIM` larger
+    weights are workable, but none to start from.
+
+    Args:
+        starts: of an ensemble, the smallest scale first.
+        run: those of them, one after the other, that are workable.
     """
     deep = next((i for i, start in enumerate(run) if start.largest >= AIM[0]), None)
     if deep is None or min(start.gain for start in run) <= 0:
@@ -214,12 +143,12 @@ def _passing(before: Start, after: Start, level: float) -> float:
     return before.gain * (after.gain / before.gain) ** share
 
 
-def _wider(one: Range, other: Range) -> bool:
+def _wider(one: tuple[float, bool], other: tuple[float, bool]) -> bool:
     """Whether a range is surely the wider one; one whose end is not known may be as wide.
 
-    A single scale has a factor of 1, which is no more than none.
+    A single scale has a width of 1, which is no more than none.
     """
-    return not other.open and one.factor > ALIKE * max(other.factor, 1.0)
+    return not other[1] and one[0] > ALIKE * max(other[0], 1.0)
 
 
 def _pick(run: Sequence[Start]) -> Start:

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from equilibria.nn.frozen import module_of
 from equilibria.nn.init import Elementwise, Ensemble, RecurrentWeight
-from equilibria.stability.ensembles.results import Forecast
-from equilibria.theory.critical import critical_scale
 from equilibria.theory.meanfield import mean_field
 from equilibria.theory.spectrum import radius_at
 
@@ -54,12 +52,10 @@ class Theory:
         form = getattr(module_of(cell), "theory", None)
         name = type(module_of(cell) or cell).__name__
         if not isinstance(form, Elementwise):
-            maps = sum(len(weight.maps.tiles(weight.value())) for weight in weights)
-            what = "one map" if maps == 1 else f"{maps} maps"
             return cls(
                 None,
-                f"{name} applies {what} to its state, and says of no elementwise activation "
-                "(equilibria.nn.init.Elementwise): the theory is of phi(W z) with a single W",
+                f"{name} declares no elementwise activation (equilibria.nn.init.Elementwise), and "
+                "the theory is of phi(W z) with a single W",
             )
         if len(weights) != 1:
             return cls(None, f"{name} has {len(weights)} recurrent weights, the theory one")
@@ -70,37 +66,22 @@ class Theory:
         variance, mean = torch.var_mean(rows, 1, correction=0)
         return cls(form, "", float(mean.mean()), float(variance.mean()))
 
-    def forecast(self, ensemble: Ensemble, gain: float) -> Forecast | None:
-        """Return what is predicted at a root mean square singular value of W.
+    def radius(self, ensemble: Ensemble, gain: float) -> float:
+        """Return the spectral radius of J at z* for a root mean square singular value of W.
 
-        None where there is no theory, or where it has no fixed point.
+        NaN where there is no theory, or where it has no fixed point.
         """
         if self.cell is None:
-            return None
-        V = gain**2
+            return math.nan
         try:
-            found = mean_field(self.cell.activation, ensemble, V, **self._inputs())
-            radius = radius_at(found)
+            found = mean_field(
+                self.cell.activation,
+                ensemble,
+                gain**2,
+                input_variance=self.input_variance,
+                input_mean=self.input_mean,
+                injection=self.cell.injection,
+            )
+            return radius_at(found)
         except ValueError:  # no solution at this V, or none that is known for this activation
-            return None
-        # W z is a Gaussian field and what comes back of z; E field z = noise * response (Stein).
-        response = found.noise * (1 + 2 * found.coupling * found.response)
-        response += found.coupling**2 * found.output
-        return Forecast(radius=radius, response=response)
-
-    def critical(self, ensemble: Ensemble) -> float:
-        """Return the scale of W at which the spectral radius is 1; NaN where that is not known."""
-        if self.cell is None:
             return math.nan
-        try:
-            return critical_scale(self.cell.activation, ensemble, **self._inputs())
-        except ValueError:
-            return math.nan
-
-    def _inputs(self) -> dict[str, Any]:
-        assert self.cell is not None
-        return {
-            "input_variance": self.input_variance,
-            "input_mean": self.input_mean,
-            "injection": self.cell.injection,
-        }

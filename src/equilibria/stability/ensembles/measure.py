@@ -6,6 +6,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,7 +24,6 @@ from equilibria.nn.init import (
 )
 from equilibria.nn.init.weight import joint_gain
 from equilibria.solve import Picard, SolveWarning, Status
-from equilibria.stability.applied import mapped
 from equilibria.stability.ensembles.forecast import Theory
 from equilibria.stability.ensembles.results import Start, Sweep, Trial, mean
 from equilibria.stability.jacobian import spectral_radius
@@ -76,10 +76,10 @@ def sweep(
         draws: draws of the weights for each, at least 1.
         layers: patterns of the weights that are drawn; None for all.
         seed: of the draws.
-        progress: called after each solve with their number and that of all.
+        progress: called after each solve with their number and the largest that it can become.
 
     Returns:
-        What was measured; `recommend` puts it into words.
+        What was measured; `recommend` chooses from it, and `table` shows it.
 
     Raises:
         ValueError: an unknown ensemble, a scale that is not positive and finite, no draws, no
@@ -109,7 +109,6 @@ def sweep(
             for start in sweeper.row(name, sizes, lambda: progress(next(counter), total))
         ]
     return Sweep(
-        layer=patient.path,
         solver=type(layer.solver).__name__,
         rtol=layer.solver.finest,
         max_evals=layer.solver.max_evals,
@@ -126,7 +125,6 @@ def sweep(
         reason=theory.reason,
         input_mean=theory.input_mean,
         input_variance=theory.input_variance,
-        critical={name: theory.critical(name) for name in names} if theory.cell else None,
     )
 
 
@@ -151,22 +149,17 @@ def _possible(
     return found, reasons
 
 
+@dataclass
 class _Sweeper:
     """A copy of the model whose weights are drawn again and again."""
 
-    def __init__(
-        self,
-        patient: Patient,
-        weights: Sequence[RecurrentWeight],
-        theory: Theory,
-        layers: Sequence[str] | None,
-        draws: int,
-        seed: int,
-    ) -> None:
-        self.patient, self.weights, self.theory = patient, weights, theory
-        self.layers, self.draws, self.seed = layers, draws, seed
-        self.device = weights[0].value().device
-        self.replaced: dict[Ensemble, int] = {}
+    patient: Patient
+    weights: Sequence[RecurrentWeight]
+    theory: Theory
+    layers: Sequence[str] | None
+    draws: int
+    seed: int
+    replaced: dict[Ensemble, int] = field(default_factory=dict)
 
     def row(
         self, name: Ensemble, scales: Sequence[float], progress: Callable[[], None]
@@ -175,9 +168,7 @@ class _Sweeper:
         starts = [self.start(name, scale, progress) for scale in scales]
         for _ in range(EDGES):
             if (scale := _edge(starts)) is None:
-                for _ in range(self.draws):
-                    progress()  # as many as there would have been
-                continue
+                break
             starts.append(self.start(name, scale, progress))
             starts.sort(key=lambda start: start.scale)
         return starts
@@ -186,7 +177,7 @@ class _Sweeper:
         """An ensemble at one scale."""
         trials: list[Trial] = []
         for draw in range(self.draws):
-            generator = torch.Generator(self.device)
+            generator = torch.Generator(self.weights[0].value().device)
             generator.manual_seed(_APART + 1_000_003 * self.seed + draw)
             begun = initialize(
                 self.patient.module, name, scale, layers=self.layers, generator=generator
@@ -194,15 +185,13 @@ class _Sweeper:
             self.replaced[name] = sum(used != name for row in begun for used in row.ensembles)
             trials.append(_trial(self.patient, self.weights)[0])
             progress()
-        forecast = self.theory.forecast(name, mean(trial.gain for trial in trials))
-        return Start(ensemble=name, scale=scale, trials=tuple(trials), forecast=forecast)
+        predicted = self.theory.radius(name, mean(trial.gain for trial in trials))
+        return Start(ensemble=name, scale=scale, trials=tuple(trials), predicted=predicted)
 
 
 def _check(names: Sequence[str], scales: Sequence[float], draws: int) -> None:
-    if not names:
-        raise ValueError(f"name at least one ensemble: {', '.join(ENSEMBLES)}")
-    if not scales:
-        raise ValueError("name at least one scale")
+    if not (names and scales):
+        raise ValueError(f"name at least one scale and one ensemble of {', '.join(ENSEMBLES)}")
     for scale in scales:
         if not 0 < scale < math.inf:
             raise ValueError(f"a scale is sqrt(V), positive and finite; got {scale:g}")
@@ -229,7 +218,7 @@ def _trial(patient: Patient, weights: Sequence[RecurrentWeight]) -> tuple[Trial,
     with using(layer, Picard(rtol=own.rtol, atol=own.atol, max_evals=own.max_evals)):
         plain = layer(*seen.operands)
     settled = Settled.of(layer, seen, seen.solution.status == Status.CONVERGED)
-    radius, response = _at(settled, weights) if settled.solved.any() else (_NONE, math.nan)
+    radius = _radii(settled) if settled.solved.any() else _NONE
     trial = Trial(
         gain=joint_gain(weights),
         converged=float(settled.solved.double().mean()),
@@ -238,18 +227,16 @@ def _trial(patient: Patient, weights: Sequence[RecurrentWeight]) -> tuple[Trial,
         plain_evals=float(plain.stats.evals.double().mean()),
         radius=float(radius.mean()),
         largest=float(radius.max()),
-        response=response,
     )
     return trial, seen
 
 
-def _at(settled: Settled, weights: Sequence[RecurrentWeight]) -> tuple[Tensor, float]:
-    """Spectral radii, and the mean square of W z* where there is one W, at what was solved."""
+def _radii(settled: Settled) -> Tensor:
+    """Spectral radii at what was solved."""
     layer = settled.layer
     radii = spectral_radius(layer.cell, settled.z, *settled.operands, coupled=layer.coupled)
     radii = radii[radii.isfinite()].double()
-    response = mapped(weights, settled)[0].mean_square if len(weights) == 1 else math.nan
-    return radii if len(radii) else _NONE, response
+    return radii if len(radii) else _NONE
 
 
 def _normalisations(cell: Callable[..., Any]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 from equilibria.nn.init import Ensemble
 from equilibria.stability.examination import plain
 
-__all__ = ["ENOUGH", "Forecast", "Start", "Sweep", "Trial"]
+__all__ = ["ENOUGH", "Start", "Sweep", "Trial"]
 
 ENOUGH = 0.95
 """Share of samples that must converge, with each draw, for a start to be called workable."""
@@ -31,8 +31,6 @@ class Trial:
         radius: spectral radius of J = df/dz at z*, mean over the samples that have converged; NaN
             where none has.
         largest: the largest of them.
-        response: mean square of the entries of h* = W z*, over the same samples; NaN where W is not
-            one weight.
     """
 
     gain: float
@@ -42,20 +40,6 @@ class Trial:
     plain_evals: float
     radius: float
     largest: float
-    response: float = math.nan
-
-
-@dataclass(frozen=True, kw_only=True)
-class Forecast:
-    """What the theory of wide networks says of the same.
-
-    Attributes:
-        radius: spectral radius of J at z*.
-        response: mean square of the entries of h* = W z*.
-    """
-
-    radius: float
-    response: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,13 +50,14 @@ class Start:
         ensemble: the family of the weights.
         scale: sqrt(V) that was asked for.
         trials: one for each draw, at least one.
-        forecast: None where there is no theory, or it has no fixed point.
+        predicted: spectral radius of J at z* in the theory of wide networks; NaN where there is no
+            theory, or it has no fixed point.
     """
 
     ensemble: Ensemble
     scale: float
     trials: tuple[Trial, ...]
-    forecast: Forecast | None = None
+    predicted: float = math.nan
 
     @property
     def gain(self) -> float:
@@ -113,16 +98,10 @@ class Start:
     def radius(self) -> float:
         """The spectral radius, mean over the draws in which there is one; NaN if in none.
 
-        Where the start is not workable, this and the next two are of the samples that converge,
-        and too small.
+        Where the start is not workable, this and `largest` are of the samples that converge, and
+        too small.
         """
         return mean(trial.radius for trial in self.trials)
-
-    @property
-    def radii(self) -> tuple[float, float]:
-        """The smallest and the largest of the draws' mean spectral radii; NaN if there is none."""
-        found = [trial.radius for trial in self.trials if math.isfinite(trial.radius)]
-        return (min(found), max(found)) if found else (math.nan, math.nan)
 
     @property
     def largest(self) -> float:
@@ -130,19 +109,13 @@ class Start:
         found = [trial.largest for trial in self.trials if math.isfinite(trial.largest)]
         return max(found, default=math.nan)
 
-    @property
-    def response(self) -> float:
-        """The mean square of h* = W z*, mean over the draws."""
-        return mean(trial.response for trial in self.trials)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
     """A model on one batch, over ensembles and scales.
 
     Attributes:
-        layer: path of the equilibrium layer in the model.
-        solver: the layer's own, as it was configured.
+        solver: that of the equilibrium layer, as it was configured.
         rtol: its tolerance, and that of plain iteration.
         max_evals: its limit of evaluations, and that of plain iteration.
         samples: samples of the batch.
@@ -159,13 +132,10 @@ class Sweep:
         reason: why there is none.
         input_mean: mean of the entries of u, where there is a theory.
         input_variance: their variance within a sample, mean over the samples.
-        critical: of each ensemble the scale sqrt(V*) of W at which the theory has a spectral radius
-            of 1, infinite where it stays below.
         refused: why the model as it was asked for could not be had.
-        notes: sentences on what was measured, for the remarks of a recommendation.
+        notes: sentences on what was measured, for the warnings of a recommendation.
     """
 
-    layer: str
     solver: str
     rtol: float
     max_evals: int
@@ -182,7 +152,6 @@ class Sweep:
     reason: str = ""
     input_mean: float = math.nan
     input_variance: float = math.nan
-    critical: Mapping[Ensemble, float] | None = None
     refused: str = ""
     notes: tuple[str, ...] = ()
 
