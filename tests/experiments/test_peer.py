@@ -1,5 +1,8 @@
 """The residual network that trains for as long as a run on one's own images."""
 
+import itertools
+import types
+
 import pytest
 import torch
 
@@ -25,11 +28,13 @@ def run(tmp_path_factory):
 
 
 def test_its_time_is_asked_twice_and_the_mean_counts(run, monkeypatch):
-    asked, seen = iter([0.2, 0.4]), []
+    asked, seen, clock = iter([0.2, 0.4]), [], itertools.count()
+    ticking = types.SimpleNamespace(perf_counter=lambda: 0.01 * next(clock))
+    monkeypatch.setattr(_peer, "time", ticking)
     monkeypatch.setattr(ResNet, "constrain", lambda self: seen.append(torch.is_grad_enabled()))
     accelerator = evaluation.accelerator("float32", "cpu")
     _, about = _peer.trained(run.recipe, run.data, accelerator, lambda: next(asked))
-    assert about["seconds"] >= 0.3 and next(asked, None) is None
+    assert about["seconds"] == pytest.approx(0.3, abs=0.011) and next(asked, None) is None
     assert seen and not any(seen)
 
 

@@ -30,7 +30,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "equilibria"
-CORE = ("solve", "nn", "theory", "stability")
+CORE = ("solve", "nn", "learned", "theory", "stability")
 SMALL = 60  # lines
 
 # Verbs and nouns that end like participles, and participles that do not.

@@ -23,7 +23,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-RENAMED: dict[str, str] = {}
+RENAMED: dict[str, str] = {
+    "equilibria.nn.Distillation": "equilibria.learned.Distillation",
+    "equilibria.nn.Outcome": "equilibria.learned.Outcome",
+    "equilibria.nn.distil": "equilibria.learned.distil",
+    "equilibria.solve.NeuralSolver": "equilibria.learned.NeuralSolver",
+}
 """Public names of `before-core`, "equilibria.NAME", and what they are called since."""
 
 STARTS = {

@@ -236,7 +236,7 @@ def _begin(arguments: Any, folder: run.Folder, loaded: run.Run) -> Learned | Non
     if arguments.tune:
         layer = neural.attach(folder, model).deq
         learned, layer.neural, layer.eval_solver = layer.neural, None, None
-        return learned
+        return cast(Learned, learned)
     if neural.known(folder) and not arguments.overwrite:
         raise UserError(
             f"{folder.path} already has a learned solver: train it further (--tune), or replace it "

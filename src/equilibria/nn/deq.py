@@ -35,9 +35,11 @@ class Weights(Protocol):
 
     def start(self, inputs: tuple[Any, ...], own: Any) -> Any:
         """Return the initial guess of a solve, given the layer's inputs and own initial state."""
+        ...
 
     def bind(self, solver: Any, *, started: bool) -> Solver:
         """Return the solver with these weights, for a solve that begins at `start` or not."""
+        ...
 
 
 class Methods(NamedTuple):

@@ -146,7 +146,7 @@ def starts(model: Model) -> bool:
     if not isinstance(model, EquilibriumModel):
         return False
     layer = model.deq
-    learned = layer.neural is not None and layer.neural.initialiser is not None
+    learned = isinstance(layer.neural, Learned) and layer.neural.initialiser is not None
     return learned and isinstance(layer.eval_solver, NeuralSolver)
 
 
@@ -164,7 +164,8 @@ def budgeted(how: Distillation, model: EquilibriumModel) -> Distillation:
 
 def size_of(model: EquilibriumModel) -> int:
     """Return a model's number of parameters, excluding embeddings and a learned solver."""
-    left_out = {id(p) for p in (model.deq.neural or nn.Module()).parameters()}
+    learned = model.deq.neural
+    left_out = {id(p) for p in learned.parameters()} if isinstance(learned, nn.Module) else set()
     for module in model.modules():
         if "embedding" in type(module).__name__.lower():
             left_out |= {id(p) for p in module.parameters(recurse=False)}

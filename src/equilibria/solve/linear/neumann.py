@@ -48,9 +48,10 @@ class Neumann(LinearSolver):
         trust: bool = False,
     ) -> Run:
         assert budget is None  # see `budgets`
-        limits = {"rtol": self.rtol, "atol": self.atol, "max_evals": self.max_evals}
+        method = Picard(
+            rtol=self.rtol, atol=self.atol, max_evals=self.max_evals, patience=self.patience
+        )
         begin = g if start is None else start
-        method = Picard(**limits, patience=self.patience)
         return iterate(method, affine(product, g), begin, rtol=rtol, origin=length(g))
 
 
