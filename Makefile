@@ -55,7 +55,8 @@ test-slow: $(VENV)/dev.stamp  ## run those that take minutes alone
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses logical --dist worksteal -m slow
 
 test-device: $(VENV)/dev.stamp  ## run those that need a CUDA device
-	CUDA_VISIBLE_DEVICES=$${CUDA_VISIBLE_DEVICES:-0} $(BIN)/python -m pytest -m 'device and not slow'
+	@$(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "torch finds no CUDA device")'
+	EQUILIBRIA_TEST_DEVICE=1 $(BIN)/python -m pytest -m 'device and not slow'
 
 test-settings: $(VENV)/dev.stamp  ## numerical tests under settings of BLAS, torch and threads; TESTS=tests/solve
 	$(BIN)/python tests/settings.py $(TESTS)

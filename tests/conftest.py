@@ -30,7 +30,8 @@ guard = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(guard)
 
 # What a test asserts is true of the CPU, unless it is marked `device`.
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+if "EQUILIBRIA_TEST_DEVICE" not in os.environ:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 # Hypothesis keeps notes in the checkout otherwise; the other processes of a run share the folder.
 if "HYPOTHESIS_STORAGE_DIRECTORY" not in os.environ:
@@ -157,7 +158,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         import torch
 
         if not torch.cuda.is_available():
-            pytest.skip("no CUDA device is visible: `make test-device` shows those that there are")
+            pytest.skip("needs a CUDA device, which `make test-device` shows to the tests")
     if "inductor" in item.name and (problem := inductor_problem()):
         pytest.skip(f"torch.compile makes no code here: {problem}")
     if item.get_closest_marker("data") and not os.environ.get("EQUILIBRIA_DATA"):

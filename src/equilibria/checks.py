@@ -3,33 +3,57 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Sequence
+from typing import Any
 
 __all__ = ["check_fields", "check_within"]
 
-_WORDS = {"(0, inf)": "be positive", "[0, inf)": "not be negative", "[1, inf)": "be at least 1"}
+_WORDS = {
+    "(0, inf)": "be positive",
+    "(0, inf]": "be positive",
+    "[0, inf)": "not be negative",
+    "[1, inf)": "be at least 1",
+}
 
-Given = float | Sequence[float] | None
 
-
-def check_within(interval: str, **values: Given) -> None:
+def check_within(interval: str, **values: float | Sequence[float]) -> None:
     """Raise ValueError for the first value outside an interval, such as "[0, 1)" or "(0, inf)".
 
-    Of a sequence each number must lie in it, and there must be one; None stands for a default.
+    Of a sequence each number must lie in it, and there must be one.
     """
-    low, high = map(float, interval[1:-1].split(","))
     for name, value in values.items():
-        numbers = value if isinstance(value, Sequence) else () if value is None else (value,)
-        inside = all(
-            (low < each or (low == each and interval[0] == "["))
-            and (each < high or (each == high and interval[-1] == "]" and high < math.inf))
-            for each in numbers
-        )
-        if not inside or (isinstance(value, Sequence) and not value):
-            must = _WORDS.get(interval, f"lie in {interval}")
-            raise ValueError(f"{name} must {must}; got {value}")
+        _check(name, value, interval)
 
 
-def check_fields(owner: object, interval: str, *names: str) -> None:
-    """`check_within` of attributes."""
-    check_within(interval, **{name: getattr(owner, name) for name in names})
+def check_fields(config: Any, interval: str, *names: str) -> None:
+    """`check_within` of fields of a dataclass, None being allowed where the field's type says so,
+    and whole numbers alone where it is int."""
+    for name in names:
+        kind = str(type(config).__dataclass_fields__[name].type)
+        null, whole = "None" in kind, "int" in kind and "float" not in kind
+        value = getattr(config, name)
+        if not (null and value is None):
+            _check(name, value, interval, whole, ", or be null" if null else "")
+
+
+def _check(name: str, value: Any, interval: str, whole: bool = False, null: str = "") -> None:
+    each_of = value if isinstance(value, Sequence) else (value,)
+    wrong = [each for each in each_of if not _lies(each, interval, whole)]
+    if wrong or not each_of:
+        must = _WORDS.get(interval, f"lie in {interval}")
+        if whole and not isinstance((wrong or [0])[0], numbers.Integral):
+            must += ", a whole number"
+        elif math.inf in wrong:
+            must += " and finite"
+        raise ValueError(f"{name} must {must}{null}; got {value}")
+
+
+def _lies(value: Any, interval: str, whole: bool) -> bool:
+    if not isinstance(value, numbers.Integral if whole else numbers.Real) or isinstance(
+        value, bool
+    ):
+        return False
+    low, high = map(float, interval[1:-1].split(","))
+    above = low <= value if interval[0] == "[" else low < value
+    return above and (value <= high if interval[-1] == "]" else value < high)

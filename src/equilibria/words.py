@@ -41,4 +41,4 @@ def percent(share: float) -> str:
         return "< 0.001 %"
     if 0.9995 <= share < 1:
         return "> 99.9 %"
-    return f"{100 * share:.3g} %" if share < 10 else f"{100 * share:,.0f} %"
+    return f"{100 * share:.3g} %" if share < 9.995 else f"{100 * share:,.0f} %"

@@ -9,8 +9,10 @@ import yaml
 
 from equilibria.cli.generate import load
 from equilibria.cli.main import main
-from equilibria.learned import Contestant, Distillation, Learned, Outcome, solve, untrained
+from equilibria.learned import Contestant, Distillation, Learned, Outcome
 from equilibria.learned.solver import NeuralSolver
+from equilibria.learned.teacher import solve
+from equilibria.learned.training import untrained
 from equilibria.train import neural
 from equilibria.train.run import Folder
 

@@ -12,6 +12,7 @@ import torch
 from filelock import FileLock
 from rich.console import Console
 
+import equilibria as eq
 from equilibria.experiments import identity, results, runner, stale
 from equilibria.experiments.provenance import CHANGED, Origin
 from equilibria.experiments.study import Point, Study, StudyError
@@ -19,6 +20,7 @@ from equilibria.experiments.training import Store, Training
 from equilibria.experiments.views import Pivot
 from equilibria.train import randomness
 from equilibria.train import recipe as recipes
+from equilibria.train.config import ConfigError
 from equilibria.train.loop import Interrupted
 
 CALLS: list[str] = []
@@ -233,6 +235,19 @@ def test_a_default_that_changes_changes_the_identity():
     whole = identity.decides(recipe)
     assert whole["solver"]["max_evals"] and "description" not in whole
     assert identity.digest(whole) != identity.digest({**whole, "seed": 5})
+
+
+def test_options_that_are_gone_change_no_identity():
+    """Rows were measured with them, as None."""
+    measured = "100b906dedee8af5"
+    assert identity.digest([eq.Implicit(linear=eq.GMRES(rtol=1e-3))]) == measured
+    tree = {"task": {"name": "image_classification"}, "model": {"name": "dense"}}
+    before = {**tree, "adjoint": {"name": "Implicit", "guess": None, "preconditioner": None}}
+    recipe = recipes.parse(before)
+    assert recipe == recipes.parse(tree)
+    assert identity.decides(recipe)["adjoint"].items() >= before["adjoint"].items()
+    with pytest.raises(ConfigError, match=r"unknown key 'adjoint\.guess'"):
+        recipes.parse({**tree, "adjoint": {"name": "Implicit", "guess": True}})
 
 
 def power_of(power):

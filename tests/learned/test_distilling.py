@@ -18,10 +18,9 @@ from equilibria.learned import (
     PooledMixer,
     distil,
     initialiser_for,
-    solve,
-    train,
-    untrained,
 )
+from equilibria.learned.teacher import solve
+from equilibria.learned.training import train, untrained
 
 
 class Cell(nn.Module):

@@ -244,5 +244,5 @@ def test_a_rank_above_the_size_of_the_state_is_refused():
     ("cell", "options"), [(ImplicitEulerRNN, {"steps": 0}), (SpectralRNN, {"reflections": 0})]
 )
 def test_zero_is_not_taken_for_the_default(cell, options):
-    with pytest.raises(ValueError, match="must be positive; got 0"):
+    with pytest.raises(ValueError, match="must be positive, or be null; got 0"):
         cell(2, 5, **options)

@@ -228,9 +228,9 @@ def test_configs_can_be_pickled():
     [
         ({"width": 0}, "width must be positive; got 0"),
         ({"layers": 0}, "layers must be positive; got 0"),
-        ({"inputs": 0}, "inputs must be positive; got 0"),
-        ({"scale": math.nan}, "scale must be positive; got nan"),
-        ({"bound": 0.0}, "bound must be positive; got 0.0"),
+        ({"inputs": 0}, "inputs must be positive, or be null; got 0"),
+        ({"scale": math.nan}, "scale must be positive, or be null; got nan"),
+        ({"bound": 0.0}, "bound must be positive, or be null; got 0.0"),
         ({"alpha": -1.0}, "alpha must be positive; got -1.0"),
         ({"filter": "wavelet"}, "filter must be 'fourier' or 'gabor', got 'wavelet'"),
         ({"inputs": None}, "inputs is null, and there are no data to take it from"),

@@ -148,5 +148,5 @@ def test_the_weights_of_a_learned_solver_are_each_threads_own(layer: DEQ) -> Non
         assert layer.neural is None and list(layer.state_dict()) == before
     thread.join()
     assert counts["ignorant"] > 1
-    with pytest.raises(ValueError, match="this one has none"), using(layer, solver):
+    with pytest.raises(ValueError, match="this layer has none"), using(layer, solver):
         layer(X)

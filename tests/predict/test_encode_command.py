@@ -153,7 +153,7 @@ def test_a_signal_leaves_no_file_and_the_same_command_continues(here, monkeypatc
 def test_what_does_not_fit_into_memory_is_refused(monkeypatch, capsys):
     monkeypatch.setattr(command, "free_bytes", lambda device: 1000.0)
     error = refused(capsys, "a.png", *QUICK)
-    assert "108 points take 6.91e-06 GB, but 1e-06 GB are free" in error and "--task.size" in error
+    assert "108 points take 0.0 MiB, but 0.0 MiB are free" in error and "--task.size" in error
 
 
 def test_large_signals_are_learned_in_batches(monkeypatch, asked):

@@ -57,9 +57,11 @@ def test_what_is_written_is_read_again(name, tmp_path):
     assert found.solver == (SOLVER if implicit else None)
     assert bool(again.evals.any()) == implicit
     # What the file says of itself is measured through what is in it.
-    assert found.about["converged"] == again.converged == 1.0
+    assert again.converged == 1.0
+    assert found.about["converged"] == (1.0 if implicit else None)
     assert found.about["quality"] == pytest.approx({"psnr": image.psnr(again.values)}, abs=1e-6)
-    assert found.about["evaluations"] == again.evals.double().mean()
+    if implicit:
+        assert found.about["evaluations"] == again.evals.double().mean()
 
 
 @pytest.mark.parametrize("kind", ["sound", "film"])
@@ -99,9 +101,9 @@ def test_reading_leaves_the_random_numbers_alone(file):
 
 
 def test_a_file_that_is_none_is_refused(tmp_path, file):
-    with pytest.raises(InrError, match=r"no\.inr is no \.inr file.*No such file.*name one that"):
+    with pytest.raises(InrError, match=r"no\.inr does not exist"):
         load(tmp_path / "no.inr")
-    with pytest.raises(InrError, match=r"is no \.inr file"):
+    with pytest.raises(InrError, match="is a folder"):
         load(tmp_path)
     for content in (b"", b"\x89PNG\r\n\x1a\n" + bytes(100), b"{}"):
         (tmp_path / "b.inr").write_bytes(content)
@@ -142,8 +144,8 @@ def changed_model(about, **fields):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda a: changed_model(a, width=20), "in the file, .* by the recipe"),
-        (lambda a: changed_model(a, width=10**7), "in the file, .* by the recipe"),
+        (lambda a: changed_model(a, width=20), "in the file, .* by its header"),
+        (lambda a: changed_model(a, width=10**7), "in the file, .* by its header"),
         (lambda a: changed_model(a, width=10**12), "overflow"),
         (lambda a: changed_model(a, width=10**30), "Overflow when unpacking long long$"),
         (lambda a: changed_model(a, layers=10**9), "1000000000 layers, and"),
@@ -236,7 +238,7 @@ def test_points_that_do_not_converge_are_counted(file):
     torch.testing.assert_close(other.decode(points).values, values, rtol=1e-3, atol=1e-3)
     few = replace(found, solver=eq.Picard(max_evals=1))
     assert few.decode(points).converged == 0.0 and int(few.decode(points).evals.max()) == 1
-    with pytest.warns(SolveWarning, match="solves at some points did not converge"):
+    with pytest.warns(SolveWarning, match="not converge, and their derivatives are inexact"):
         few.gradient(points)
 
 

@@ -334,7 +334,7 @@ def test_one_bad_draw_makes_a_start_unworkable():
     found = made_up([mixed if start.scale == 1.0 else start for start in good])
     assert recommend(found).scale != 1.0
     row = next(row for row in table(found)[1] if row[1] == "1")
-    assert row[2] == "75 % (≥ 50)" and row[-2:] == ["–", "–"]
+    assert row[2] == "75 % (≥ 50 %)" and row[-2:] == ["–", "–"]
 
 
 def test_nothing_workable_is_said_plainly():

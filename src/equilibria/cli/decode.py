@@ -29,11 +29,13 @@ from equilibria.cli.status import DONE
 from equilibria.data.signals import Points
 from equilibria.predict.representation.decoder import CHUNK, load
 from equilibria.predict.representation.output import ENDINGS, check, draw, per_pixel, write
+from equilibria.report.words import mib
+from equilibria.solve import SolveWarning
 from equilibria.train import device as devices
 from equilibria.train.memory import free_bytes
 
 RESOLUTION = 128
-"""Points along each axis of a decoded shape, unless it is said."""
+"""Points along each axis of a decoded shape, by default."""
 
 FOR: Mapping[str, tuple[str, ...]] = {
     "size": ("image", "film"),
@@ -91,15 +93,14 @@ def main(argv: Sequence[str]) -> int:
     free = free_bytes(torch.device("cpu"))
     if taken > free:
         raise UserError(
-            f"{len(points):,} points take {taken / 1e9:,.1f} GB, but {free / 1e9:,.1f} GB are "
+            f"{len(points):,} points take {mib(taken)}, but {mib(free)} are "
             f"free: {LESS[field.kind]}"
         )
     if (evals := arguments.max_evals) is not None:
-        if decoder.solver is None or evals < 1:
-            network = "an explicit" if decoder.solver is None else "an equilibrium"
-            raise UserError(
-                f"--max-evals is 1 or more, for equilibrium networks; got {evals} for {network} one"
-            )
+        if decoder.solver is None:
+            raise UserError("--max-evals: this network is explicit, and solves nothing")
+        if evals < 1:
+            raise UserError(f"--max-evals must be 1 or more; got {evals}")
         decoder = replace(decoder, solver=replace(decoder.solver, max_evals=evals))
     console = Output(quiet=arguments.quiet)
     about = f"{what(field)}, {quality(decoder.about['quality'])} as encoded"
@@ -124,14 +125,17 @@ def main(argv: Sequence[str]) -> int:
             warnings.warn(f"{loud:,} samples exceed ±1, and are clipped in the file", stacklevel=1)
     write(out, found.values, field, rate)
     written = str(out)
-    if "gradient" in maps:
-        slopes = per_pixel(decoder.gradient(points, **options("Gradient")), field, 1)
-        scale = draw(maps["gradient"], slopes)
-        written += f", {maps['gradient']} (saturated: {scale:.3g} levels per pixel)"
-    if "laplacian" in maps:
-        curved = per_pixel(decoder.hessian(points, **options("Laplacian")), field, 2)
-        scale = draw(maps["laplacian"], curved)
-        written += f", {maps['laplacian']} (white: {scale:.3g} levels per pixel squared)"
+    with warnings.catch_warnings():
+        # Of each chunk; the decoder says of how many points in all.
+        warnings.filterwarnings("ignore", r"fixed_point|the adjoint", SolveWarning)
+        if "gradient" in maps:
+            slopes = per_pixel(decoder.gradient(points, **options("Gradient")), field, 1)
+            scale = draw(maps["gradient"], slopes)
+            written += f", {maps['gradient']} (saturated: {scale:.3g} levels per pixel)"
+        if "laplacian" in maps:
+            curved = per_pixel(decoder.hessian(points, **options("Laplacian")), field, 2)
+            scale = draw(maps["laplacian"], curved)
+            written += f", {maps['laplacian']} (white: {scale:.3g} levels per pixel squared)"
     console.done(f"Written to {written}", out)
     return DONE
 
@@ -196,15 +200,17 @@ def _asked(arguments: Any, field: Any) -> tuple[Points, float | None]:
     size = _numbers("size", arguments.size, "480x640", "x", int)
     crop: Any = _numbers("crop", arguments.crop, "0,0,64,64", ",", float)
     if arguments.scale is not None:
-        if size is not None or not 0 < arguments.scale < math.inf:
-            raise UserError(
-                f"--scale is a positive number, in place of --size; got {arguments.scale:g}"
-            )
+        if size is not None:
+            raise UserError("--size and --scale both set the size: give only one")
+        if not 0 < arguments.scale < math.inf:
+            raise UserError(f"--scale must be a positive number; got {arguments.scale:g}")
         sides = field.shape[-2:] if crop is None else crop[2:]
+        if not all(map(math.isfinite, sides)):
+            raise UserError(f"--crop expects finite numbers; got '{arguments.crop}'")
         size = [max(1, round(arguments.scale * side)) for side in sides]
     frames = arguments.frames
-    if frames is not None and frames.count(":") == 1:
-        frames += ":"
+    if frames is not None:
+        frames += ":" * (2 - frames.count(":") if ":" in frames else 0)
     part = _numbers("frames", frames, "10:20:.5", ":", lambda each: float(each) if each else None)
     try:
         if field.kind == "shape":
@@ -219,8 +225,9 @@ def _asked(arguments: Any, field: Any) -> tuple[Points, float | None]:
         step = 1.0 if step is None else step
         time = field.steps(start or 0.0, end, step)
         return field.points(size=size, box=crop, time=time), field.rate and field.rate / step
-    except ValueError as error:
-        raise UserError(str(error)) from None
+    except (ValueError, OverflowError) as error:
+        given = [f"--{name}" for name in FOR if getattr(arguments, name) not in (None, False)]
+        raise UserError(f"{', '.join(given) or field.kind}: {error}") from None
 
 
 def _numbers(

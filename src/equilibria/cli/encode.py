@@ -26,6 +26,7 @@ from equilibria.cli.status import DONE
 from equilibria.data import signals
 from equilibria.models.representation.configs import RepresentationConfig
 from equilibria.predict.representation import encode
+from equilibria.report.words import mib
 from equilibria.tasks import SignalRepresentation
 from equilibria.train import config
 from equilibria.train import device as devices
@@ -152,7 +153,7 @@ def _check_memory(recipe: Recipe, count: int, free: float) -> None:
     taken = 4 * count * architecture.width
     if recipe.reuse and taken > ROOM * free:
         raise UserError(
-            f"the states of {count:,} points take {taken / 1e9:,.3g} GB, but {free / 1e9:,.3g} GB "
+            f"the states of {count:,} points take {mib(taken)}, but {mib(free)} "
             "are free: encode less, with --task.size, --task.seconds or --task.frames, or do not "
             "keep states between steps, --reuse false"
         )

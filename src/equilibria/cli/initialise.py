@@ -30,9 +30,9 @@ from equilibria.nn.init import ENSEMBLES
 from equilibria.report.svg import picture
 from equilibria.stability.ensembles import Recommendation, Sweep, recommend, table
 from equilibria.stability.ensembles.measure import DRAWS, SCALES
+from equilibria.train import config, start
 from equilibria.train import device as devices
 from equilibria.train import recipe as recipes
-from equilibria.train import start
 from equilibria.train.config import as_chosen
 from equilibria.train.recipe import Recipe
 from equilibria.train.run import environment
@@ -146,7 +146,7 @@ def _check_free(folder: Path, fresh: bool) -> None:
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file: name a folder with --out")
-    if (folder / JSON).exists() and not fresh:
+    if any((folder / name).exists() for name in (JSON, FIGURE)) and not fresh:
         raise UserError(
             f"{folder} already holds results, which are not overwritten: replace them with "
             "--fresh, or name another folder with --out"
@@ -156,13 +156,14 @@ def _check_free(folder: Path, fresh: bool) -> None:
 def _command(
     given: Sequence[str], recipe: Recipe, advice: Recommendation, data_dir: Path | None
 ) -> str | None:
-    """The command that trains as recommended, if anything is.
-
-    Of an option that is given twice, the last counts.
-    """
+    """The command that trains as recommended, if anything is; each key in it stands once."""
     if not advice.workable:
         return None
-    words = ["equilibria", "train", *given, *advice.options.split()]
+    options = dict(config.pairs(given[1:]))
+    for replaced in ("name", "ensemble", "scale", "radius"):
+        options.pop(f"initialisation.{replaced}", None)
+    kept = [word for key, value in options.items() for word in (f"--{key}", value)]
+    words = ["equilibria", "train", given[0], *kept, *advice.options.split()]
     if recipe.initialisation is not None and recipe.initialisation.radius is not None:
         words += ["--initialisation.radius", "null"]
     if data_dir is not None:

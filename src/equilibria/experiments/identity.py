@@ -34,15 +34,13 @@ def decides(recipe: Recipe) -> dict[str, Any]:
     return _as_measured(recipes.decisive(recipe))
 
 
-_GONE = {"Implicit": {"guess": None, "preconditioner": None}}
-"""Options that a method had when rows in `results/` were measured, at the values they had."""
+_GONE = {"Implicit": dict.fromkeys(recipes.GONE)}
 
 
-def _as_measured(tree: Any) -> Any:
-    if isinstance(tree, Mapping):
-        found = {key: _as_measured(value) for key, value in tree.items()}
-        return found | _GONE.get(str(found.get("name")), {})
-    return [_as_measured(each) for each in tree] if isinstance(tree, list) else tree
+def _as_measured(tree: dict[str, Any]) -> dict[str, Any]:
+    adjoint = tree.get("adjoint") or {}
+    gone = _GONE.get(adjoint.get("name", ""), {})
+    return {**tree, "adjoint": {**adjoint, **gone}} if gone else tree
 
 
 def _plain(value: Any) -> Any:

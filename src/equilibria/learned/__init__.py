@@ -5,13 +5,11 @@ solves, trained on the layer's own equilibria.
 """
 
 from equilibria.learned.config import Distillation
-from equilibria.learned.contest import Contestant, Outcome, contest
+from equilibria.learned.contest import Contestant, Outcome
 from equilibria.learned.distil import distil
 from equilibria.learned.initialisers import Initialiser, initialiser_for
 from equilibria.learned.mixers import GramMixer, PooledMixer
 from equilibria.learned.solver import NeuralSolver
-from equilibria.learned.teacher import Solved, solve
-from equilibria.learned.training import train, untrained
 from equilibria.learned.weights import Learned
 
 __all__ = [
@@ -23,11 +21,6 @@ __all__ = [
     "NeuralSolver",
     "Outcome",
     "PooledMixer",
-    "Solved",
-    "contest",
     "distil",
     "initialiser_for",
-    "solve",
-    "train",
-    "untrained",
 ]

@@ -39,7 +39,8 @@ class ConvConfig(ClassifierConfig):
 
     def __post_init__(self) -> None:
         counts = ("shape", "classes", "channels", "groups", "stride")
-        check_fields(self, "(0, inf)", *counts, "bound")
+        check_fields(self, "(0, inf)", *counts)
+        check_fields(self, "(0, inf]", "bound")
         check_fields(self, "[0, inf)", "scale")
         if self.channels % self.groups:
             raise ValueError(

@@ -35,7 +35,8 @@ class DenseConfig(ClassifierConfig):
     injection: Literal["inside", "outside"] = "inside"
 
     def __post_init__(self) -> None:
-        check_fields(self, "(0, inf)", "shape", "classes", "width", "bound")
+        check_fields(self, "(0, inf)", "shape", "classes", "width")
+        check_fields(self, "(0, inf]", "bound")
         check_fields(self, "[0, inf)", "scale")
 
     @override

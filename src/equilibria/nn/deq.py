@@ -341,7 +341,8 @@ class DEQ(nn.Module):
 
 def check_methods(cell: Callable[..., Any], given: Methods) -> None:
     """Raise TypeError if one of them is no solver or adjoint, or is made for other cells."""
-    if given.neural is not None and not isinstance(given.neural, Weights):
+    unlike = isinstance(given.neural, type) or not isinstance(given.neural, Weights)
+    if given.neural is not None and unlike:
         raise TypeError(
             "neural: expected the weights of a learned solver, such as `layer.neural` after "
             f"eq.distil, got {type(given.neural).__name__}"
@@ -359,8 +360,8 @@ def check_methods(cell: Callable[..., Any], given: Methods) -> None:
 def _weights(neural: Weights | None) -> Weights:
     if neural is None:
         raise ValueError(
-            "the solver's weights come from the layer, and this one has none: train them with "
-            "eq.distil(layer, batches), or `equilibria distil RUN`"
+            "a learned solver takes its weights from its layer, and this layer has none: train "
+            "them with eq.distil(layer, batches), or `equilibria distil RUN`"
         )
     return neural
 

@@ -13,8 +13,11 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from equilibria.learned import Distillation, Learned, contest, solve, train, untrained
+from equilibria.learned import Distillation, Learned
+from equilibria.learned.contest import contest
 from equilibria.learned.solver import NeuralSolver
+from equilibria.learned.teacher import solve
+from equilibria.learned.training import train, untrained
 from equilibria.models import EquilibriumModel
 from equilibria.nn import using
 from equilibria.nn.modes import in_eval_mode

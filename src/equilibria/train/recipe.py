@@ -173,7 +173,7 @@ class Recipe:
             )
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed must be between 0 and 2^32 - 1; got {self.seed}")
-        check_fields(self, "(0, inf)", "clip")
+        check_fields(self, "(0, inf]", "clip")
         if self.init_from is not None and self.initialisation is not None:
             raise ValueError(
                 "init_from and initialisation both set the weights that a run begins with: give "
@@ -369,8 +369,16 @@ def load(name: str, argv: Sequence[str] = ()) -> Recipe:
     return parse(read(name), argv, source=f"recipe {name}")
 
 
+GONE = ("guess", "preconditioner")
+"""Options that `Implicit` had when runs were recorded and rows of results measured, None each."""
+
+
 def parse(tree: Mapping[str, Any], argv: Sequence[str] = (), *, source: str = "recipe") -> Recipe:
     """Return the recipe that a nested mapping describes; see `load`."""
+    adjoint = tree.get("adjoint")
+    if isinstance(adjoint, Mapping):  # what runs recorded of options that are gone
+        kept = {k: v for k, v in adjoint.items() if k not in GONE or v is not None}
+        tree = {**tree, "adjoint": kept}
     recipe = config.build(Recipe, tree, choices(), argv, source=source)
     if not recipe.model.implicit:
         # The class ignores a value that equals a default, but here it was given explicitly.

@@ -39,8 +39,15 @@ def load_weights(path: Path, model: nn.Module) -> None:
     model.load_state_dict(fitting_weights(path, model.state_dict()))
 
 
-def fitting_weights(path: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def fitting_weights(
+    path: Path, like: Mapping[str, Tensor], of: str = "the recipe"
+) -> dict[str, Tensor]:
     """Return the tensors that `save_weights` wrote, which have the names and shapes of others.
+
+    Args:
+        path: of the file.
+        like: tensors of these names and shapes.
+        of: what says which these are, for messages.
 
     Raises:
         CheckpointError: the file is missing, damaged or of another model.
@@ -53,7 +60,7 @@ def fitting_weights(path: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]
         key, more = wrong[0], f" (and {len(wrong) - 1} others)" if len(wrong) > 1 else ""
         raise CheckpointError(
             f"{path} holds the weights of another model: {key} is {there.get(key, 'not there')} in "
-            f"the file, {here.get(key, 'unknown')} by the recipe{more}"
+            f"the file, {here.get(key, 'unknown')} by {of}{more}"
         )
     return state
 

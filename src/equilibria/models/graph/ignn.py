@@ -67,7 +67,8 @@ class _Weights(GraphLayer):
             )
         if normalise is not None and radius is not None:
             raise ValueError(f"radius is given and normalise is {normalise!r}, which makes it 1")
-        check_within("(0, inf)", radius=radius)
+        if radius is not None:
+            check_within("(0, inf]", radius=radius)
         if initial not in ("identity", "uniform"):
             raise ValueError(f"initial must be 'identity' or 'uniform'; got {initial!r}")
         self.kappa = kappa

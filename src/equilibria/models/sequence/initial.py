@@ -33,7 +33,8 @@ def scale_of(initial: str, scale: float | None) -> float:
     """
     if initial not in SCALES:
         raise ValueError(f"initial must be one of {', '.join(SCALES)}, got '{initial}'")
-    check_within("[0, inf)", scale=scale)
+    if scale is not None:
+        check_within("[0, inf)", scale=scale)
     return SCALES[initial] if scale is None else scale
 
 

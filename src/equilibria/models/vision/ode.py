@@ -66,7 +66,8 @@ class NeuralODEConfig(VisionConfig, ExplicitConfig):
 
     @override
     def __post_init__(self) -> None:
-        check_fields(self, "(0, inf)", "filters", "max_evals", "rtol", "atol")
+        check_fields(self, "(0, inf)", "filters", "max_evals")
+        check_fields(self, "(0, inf]", "rtol", "atol")
         check_fields(self, "[0, inf)", "augment")
         super().__post_init__()
 

@@ -22,7 +22,7 @@ from equilibria.solve import GMRES, Implicit, Solver, SolveWarning, Status
 __all__ = ["CHUNK", "Decoded", "Decoder", "load"]
 
 CHUNK = 2048
-"""Points that are decoded at a time, unless it is said: on a CPU more are no faster."""
+"""Points that are decoded at a time, by default: more are no faster on a CPU, but on a GPU."""
 
 EXACT = {torch.float32: 1e-5, torch.float64: 1e-10}
 """Relative tolerance of both solves of a derivative."""
@@ -84,7 +84,11 @@ class Decoder:
         Raises:
             InrError: the points have other coordinates, or `chunk` is not positive.
         """
-        return Decoded(*self._whole(self._values, points, chunk, progress))
+
+        def step(x: Tensor) -> Decoded:
+            return self._values(x, self.solver)
+
+        return Decoded(*self._whole(step, points, chunk, progress))
 
     def gradient(
         self, points: Points | Tensor, *, chunk: int = CHUNK, progress: Progress = iter
@@ -119,16 +123,16 @@ class Decoder:
             solver = replace(self.solver, rtol=rtol, atol=0.0)
             adjoint = Implicit(linear=GMRES(rtol=rtol, max_evals=max(100, solver.max_evals)))
 
-        def step(x: Tensor) -> tuple[Tensor]:
-            return (derivative(self.model, x, solver=solver, adjoint=adjoint).detach().cpu(),)
+        def step(x: Tensor) -> tuple[Tensor, Tensor]:
+            settled = self._values(x, solver).settled
+            found = derivative(self.model, x, solver=solver, adjoint=adjoint)
+            return found.detach().cpu(), settled
 
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", SolveWarning)  # of each chunk
-            (found,) = self._whole(step, points, chunk, progress)
-        if any(issubclass(each.category, SolveWarning) for each in caught):
+        found, settled = self._whole(step, points, chunk, progress)
+        if missed := int((~settled).sum()):
             warnings.warn(
-                f"solves at some points did not converge, and the {derivative.__name__} is inexact "
-                "there: more evaluations may help",
+                f"{missed:,} of {settled.numel():,} points did not converge, and their derivatives "
+                "are inexact: more evaluations may help",
                 SolveWarning,
                 stacklevel=3,
             )
@@ -159,8 +163,8 @@ class Decoder:
         return [each.reshape(*shape, *each.shape[1:]) for each in whole]
 
     @torch.no_grad()
-    def _values(self, x: Tensor) -> Decoded:
-        with using(self.model, self.solver):
+    def _values(self, x: Tensor, solver: Solver | None) -> Decoded:
+        with using(self.model, solver):
             prediction = self.model(x)
         values = prediction.output.cpu()
         if not prediction.solutions:

@@ -73,7 +73,7 @@ def encode(
         "name": signal.name,
         "field": signal.field.as_dict(),
         "quality": quality,
-        "converged": found.converged,
-        "evaluations": float(found.evals.double().mean()),
+        "converged": None if solver is None else found.converged,
+        "evaluations": None if solver is None else float(found.evals.double().mean()),
     }
     return replace(decoder, about=file.write(path, network, weights, about))

@@ -10,7 +10,7 @@ It is a safetensors file with one entry of metadata, `inr`, whose value is JSON:
     solver      name and settings of its solver; null of an explicit network
     quality     PSNR in dB on the grid of the signal, {"psnr": 38.2}; of a shape {"iou": .97,
                 "noise": .02}, at points that lie so far from its surface
-    converged   share of the solves on that grid that converged; 1 of an explicit network
+    converged   share of the solves on that grid that converged; null of an explicit network
     evaluations mean over these
     checksum    SHA-256 of the tensors
 """
@@ -123,13 +123,14 @@ def read(path: Path) -> tuple[Model, Field | ShapeField, Solver | None, dict[str
         network = config.build(Network, tree, recipes.choices(), source="its network")
         _check(network, field, tensors)
         model = network.build()
-        weights = fitting_weights(path, model.state_dict())
+        weights = fitting_weights(path, model.state_dict(), "its header")
         if about["checksum"] != digest(weights):
             raise ValueError("its weights do not have the checksum in it")
         if not all(w.dtype == torch.float32 and w.isfinite().all() for w in weights.values()):
             raise ValueError("its weights are not finite numbers in float32")
     except (ValueError, TypeError, KeyError, RuntimeError, OverflowError) as error:
         said = str(error).partition("\n")[0]  # torch adds the stack of its own C++
+        said = f"its header has no {said}" if isinstance(error, KeyError) else said
         raise InrError(f"{path} is damaged, or not written by equilibria encode: {said}") from None
     model = model.to_empty(device="cpu")
     model.load_state_dict(weights)
@@ -138,6 +139,8 @@ def read(path: Path) -> tuple[Model, Field | ShapeField, Solver | None, dict[str
 
 def _about(path: Path) -> tuple[dict[str, Any], int]:
     """The metadata of a file, and how many tensors it has."""
+    if not path.is_file():
+        raise InrError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}")
     try:
         with safe_open(path, framework="pt") as file:
             about = files.from_json((file.metadata() or {}).get(KEY, "null"))

@@ -32,7 +32,8 @@ class Shine(ImplicitAdjoint):
     passes over the solver's history, which is kept until the backward pass: a vector of the size of
     z an evaluation. The error in u is (M - (I - J)^-T) dL/dz*: B knows J along the solver's path
     alone, so it is small where dL/dz* lies along it, and on the whole smaller than that of
-    `JacobianFree`, at the same cost.
+    `JacobianFree`, at the same cost. On a GPU the forward solve waits for the device after each
+    evaluation, so that B ends with each sample.
 
     Each step of `refine` takes one product and adds M times the residual that u leaves in the
     adjoint's equation: the error in u is then (I - M (I - J)^T)^refine times that above.

@@ -47,7 +47,8 @@ class Neumann(LinearSolver):
         budget: Tensor | None = None,
         trust: bool = False,
     ) -> Run:
-        assert budget is None  # see `budgets`
+        if budget is not None:  # see `budgets`
+            raise TypeError("the Neumann series cannot stop each sample after its own products")
         method = Picard(
             rtol=self.rtol, atol=self.atol, max_evals=self.max_evals, patience=self.patience
         )

@@ -15,7 +15,7 @@ from equilibria.stability.examination import plain
 __all__ = ["Recommendation", "recommend"]
 
 _DECIDED: dict[Decided, str] = {
-    "alone": "the only workable ensemble",
+    "alone": "no other ensemble tried is workable",
     "radius": f"the radius nearest to {AIM[0]} to {AIM[1]}",
     "width": "the widest range of scales",
     "evals": "the fewest evaluations",

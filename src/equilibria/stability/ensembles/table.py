@@ -49,7 +49,7 @@ def table(found: Sweep, advice: Recommendation | None = None) -> tuple[list[str]
 def _converged(start: Start) -> str:
     """The share of all draws, and that of the worst where it is another."""
     said = percent(start.converged)
-    return said if start.worst == start.converged else f"{said} (≥ {100 * start.worst:.3g})"
+    return said if start.worst == start.converged else f"{said} (≥ {percent(start.worst)})"
 
 
 def _number(value: float) -> str:

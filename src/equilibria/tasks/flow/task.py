@@ -136,7 +136,7 @@ class OpticalFlow(TaskConfig):
         ):
             if not 0.0 <= getattr(self, name) <= most:
                 raise ValueError(f"{name} must lie in [0, {most:g}]; got {getattr(self, name)}")
-        check_fields(self, "(0, inf)", "max_flow")
+        check_fields(self, "(0, inf]", "max_flow")
         check_fields(self, "[0, 1]", "gamma")
         for name, times in (self.mixed or {}).items():
             if times < 1:
