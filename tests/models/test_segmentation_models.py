@@ -96,6 +96,13 @@ def test_explicit_networks_take_any_size(name):
     for size in ((24, 32), (17, 29)):
         with torch.no_grad():
             assert model(torch.rand(1, 3, *size)).output.shape == (1, 4, *size)
+    with pytest.raises(ValueError, match="takes no carry"):
+        model(torch.rand(1, 3, 24, 32), carry=())
+
+
+def test_widths_of_a_unet_are_checked():
+    with pytest.raises(ValueError, match="widths must be positive"):
+        eq.models.create("unet", shape=(3, 24, 32), classes=4, widths=(4, 0))
 
 
 def test_windows_agree_with_the_whole_image_where_the_receptive_field_is_smaller():
