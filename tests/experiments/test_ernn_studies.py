@@ -88,6 +88,7 @@ def test_states_at_equilibrium_lie_on_a_curve():
 
 def test_rates_of_convergence_are_those_of_a_contraction():
     rows = list(rate.steps(CONTEXT, activation="tanh", size=0.5))
+    assert [row["step"] for row in rows] == list(range(1, rate.STEPS + 1))
     assert all(row["holds"] == 1 and row["rate"] <= row["norm_max"] for row in rows[:10])
     assert rows[20]["distance"] < 0.95**20
 
