@@ -15,6 +15,7 @@ import argparse
 import importlib
 import inspect
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -53,7 +54,8 @@ def public_names() -> dict[str, str]:
         for name in getattr(room, "__all__", ()):
             value = getattr(room, name)
             try:
-                found[f"{place}.{name}"] = str(inspect.signature(value))
+                signature = str(inspect.signature(value))
+                found[f"{place}.{name}"] = re.sub(r" at 0x[0-9a-f]+", "", signature)
             except (TypeError, ValueError):  # a module or a number
                 found[f"{place}.{name}"] = type(value).__name__
     return found
