@@ -88,8 +88,11 @@ def several(work, count, *given):
         found.bind(("localhost", 0))
         port = found.getsockname()[1]
     processes = [started(_one, rank, work, count, port, given) for rank in range(count)]
-    while any(each.is_alive() for each in processes) and not any(p.exitcode for p in processes):
-        multiprocessing.connection.wait([p.sentinel for p in processes if p.is_alive()])
+    # Asked once: waiting for none, where the last has just ended, would never end.
+    while (alive := [p.sentinel for p in processes if p.is_alive()]) and not any(
+        p.exitcode for p in processes
+    ):
+        multiprocessing.connection.wait(alive)
     for each in processes:
         if any(p.exitcode for p in processes):
             each.terminate()
