@@ -54,6 +54,7 @@ def _lies(value: Any, interval: str, whole: bool) -> bool:
         value, bool
     ):
         return False
+    number = float(value)
     low, high = map(float, interval[1:-1].split(","))
-    above = low <= value if interval[0] == "[" else low < value
-    return above and (value <= high if interval[-1] == "]" else value < high)
+    above = low <= number if interval[0] == "[" else low < number
+    return above and (number <= high if interval[-1] == "]" else number < high)
