@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,8 +31,8 @@ def check_fields(config: Any, interval: str, *names: str) -> None:
     """`check_within` of fields of a dataclass, None being allowed where the field's type says so,
     and whole numbers alone where it is int."""
     for name in names:
-        kind = str(type(config).__dataclass_fields__[name].type)
-        null, whole = "None" in kind, "int" in kind and "float" not in kind
+        kinds = set(re.findall(r"\w+", str(type(config).__dataclass_fields__[name].type)))
+        null, whole = "None" in kinds, "int" in kinds and "float" not in kinds
         value = getattr(config, name)
         if not (null and value is None):
             _check(name, value, interval, whole, ", or be null" if null else "")
@@ -50,9 +51,8 @@ def _check(name: str, value: Any, interval: str, whole: bool = False, null: str 
 
 
 def _lies(value: Any, interval: str, whole: bool) -> bool:
-    if not isinstance(value, numbers.Integral if whole else numbers.Real) or isinstance(
-        value, bool
-    ):
+    kind = numbers.Integral if whole else numbers.Real
+    if isinstance(value, bool) or not isinstance(value, kind):
         return False
     number = float(value)
     low, high = map(float, interval[1:-1].split(","))

@@ -11,7 +11,7 @@ from torch import nn
 from equilibria.nn import DEQ
 from equilibria.nn.init import Elementwise
 from equilibria.solve import Anderson, Picard
-from equilibria.stability.ensembles import Start, Sweep, Trial, choice, recommend, sweep, table
+from equilibria.stability.ensembles import Start, Sweep, Trial, choice, recommend, sweep, tabulate
 
 
 class Cell(nn.Module):
@@ -104,7 +104,7 @@ def test_a_cell_without_a_theory_says_why():
     assert found.normalisations == ("LayerNorm",)
     assert all(math.isnan(start.predicted) for start in found.starts)
     assert "no prediction" in warned(found) and "rows of goe have Gaussian" in warned(found)
-    assert "theory" not in table(found)[0]
+    assert "theory" not in tabulate(found)[0]
     del layer.cell.round  # no map is square now
     layer.cell.round = nn.Identity()
     found = sweep(layer, normal(3, 6), scales=[0.2], draws=1)
@@ -288,7 +288,7 @@ def test_the_largest_radius_counts():
 def test_the_table_has_the_model_as_it_is_and_marks_what_is_recommended():
     rows = starts("goe", [(0.5, 0.3333, 1.0, 8.0), (1.0, 0.6666, 1.0, 9.0), (2.0, 0.8, 0.3, 20.0)])
     found = made_up(rows, own=trial(0.1))
-    head, cells = table(found, recommend(found))
+    head, cells = tabulate(found, recommend(found))
     assert head == ["ensemble", "scale", "converged", "evals", "plain", "evals", "radius", "max"]
     assert cells == [
         ["as it is", "–", "100 %", "8.0", "100 %", "16.0", "0.1", "0.1"],
@@ -296,7 +296,7 @@ def test_the_table_has_the_model_as_it_is_and_marks_what_is_recommended():
         ["goe", "* 1", "100 %", "9.0", "100 %", "18.0", "0.667", "0.667"],
         ["goe", "2", "30 %", "20.0", "30 %", "40.0", "–", "–"],  # of the survivors
     ]
-    assert [row[1] for row in table(found)[1]] == ["–", "0.5", "1", "2"]
+    assert [row[1] for row in tabulate(found)[1]] == ["–", "0.5", "1", "2"]
 
 
 def test_a_start_that_cannot_be_had_is_said():
@@ -304,7 +304,7 @@ def test_a_start_that_cannot_be_had_is_said():
     found = replace(found, own=None, refused="initialisation.radius 0.95: too much")
     assert "cannot be reached: initialisation.radius 0.95: too much." in warned(found)
     assert recommend(found).warnings[-1] == "It is bf16."
-    assert table(found)[1][0][0] == "goe"
+    assert tabulate(found)[1][0][0] == "goe"
     assert found.json()["own"] is None
 
 
@@ -314,7 +314,7 @@ def test_a_bound_on_the_weights_makes_no_range_wider():
     bounded = starts("gaussian", [(s, 0.5 * min(s, 1), 1, 8) for s in scales], held=1.0)
     found = made_up(bounded, line("goe", 0.6, 2.0, 9.0))
     assert recommend(found).ensemble == "goe"
-    head, rows = table(found)
+    head, rows = tabulate(found)
     assert [row[head.index("acts as")] for row in rows[1:6]] == ["0.5", "1", "1", "1", "1"]
 
 
@@ -333,7 +333,7 @@ def test_one_bad_draw_makes_a_start_unworkable():
     mixed = Start(ensemble="gaussian", scale=1.0, trials=(trial(0.6), trial(0.6, 0.5)))
     found = made_up([mixed if start.scale == 1.0 else start for start in good])
     assert recommend(found).scale != 1.0
-    row = next(row for row in table(found)[1] if row[1] == "1")
+    row = next(row for row in tabulate(found)[1] if row[1] == "1")
     assert row[2] == "75 % (≥ 50 %)" and row[-2:] == ["–", "–"]
 
 
@@ -344,7 +344,7 @@ def test_nothing_workable_is_said_plainly():
     assert str(advice) == "Recommended: none, as no start that was tried is workable"
     assert "GroupNorm" in warned(found) and "ShallowStart" in warned(found)
     assert "--solver.max_evals" in warned(found)
-    assert not any("*" in row[1] for row in table(found, advice)[1])
+    assert not any("*" in row[1] for row in tabulate(found, advice)[1])
 
 
 def test_a_radius_between_two_scales_is_left_to_a_search():
@@ -357,7 +357,7 @@ def test_a_prediction_has_a_column():
     rows = [replace(s, predicted=0.5 * s.scale) for s in line("gaussian", 0.6, 1.0)]
     rows[0] = replace(rows[0], predicted=math.nan)
     found = made_up(rows, theory="tanh(W z)")
-    head, cells = table(found)
+    head, cells = tabulate(found)
     assert [row[head.index("theory")] for row in cells[:4]] == ["–", "–", "0.1", "0.25"]
     assert warned(found) == ""
 

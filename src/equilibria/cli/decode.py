@@ -81,7 +81,7 @@ def main(argv: Sequence[str]) -> int:
                 f"--{name} is for {' and '.join(f'{each}s' for each in kinds)}, and this is "
                 f"{what(field)}: leave it out"
             )
-    points, rate = _asked(arguments, field)
+    points, rate = _choose_points(arguments, field)
     out = arguments.out or Path(f"{arguments.file.stem}-decoded{ENDINGS[field.kind][0]}")
     maps = {name: out.with_name(f"{out.stem}-{name}.png") for name in MAPS if arguments[name]}
     check(out, field)
@@ -195,10 +195,10 @@ def _parser() -> Parser:
     return parser
 
 
-def _asked(arguments: Any, field: Any) -> tuple[Points, float | None]:
+def _choose_points(arguments: Any, field: Any) -> tuple[Points, float | None]:
     """The points at which to decode, and samples or frames per second of the output."""
-    size = _numbers("size", arguments.size, "480x640", "x", int)
-    crop: Any = _numbers("crop", arguments.crop, "0,0,64,64", ",", float)
+    size = _parse_numbers("size", arguments.size, "480x640", "x", int)
+    crop: Any = _parse_numbers("crop", arguments.crop, "0,0,64,64", ",", float)
     if arguments.scale is not None:
         if size is not None:
             raise UserError("--size and --scale both set the size: give only one")
@@ -209,9 +209,11 @@ def _asked(arguments: Any, field: Any) -> tuple[Points, float | None]:
             raise UserError(f"--crop expects finite numbers; got '{arguments.crop}'")
         size = [max(1, round(arguments.scale * side)) for side in sides]
     frames = arguments.frames
-    if frames is not None:
-        frames += ":" * (2 - frames.count(":") if ":" in frames else 0)
-    part = _numbers("frames", frames, "10:20:.5", ":", lambda each: float(each) if each else None)
+    if frames is not None and frames.count(":") == 1:
+        frames += ":"
+    part = _parse_numbers(
+        "frames", frames, "10:20:.5", ":", lambda each: float(each) if each else None
+    )
     try:
         if field.kind == "shape":
             resolution = arguments.resolution
@@ -230,7 +232,7 @@ def _asked(arguments: Any, field: Any) -> tuple[Points, float | None]:
         raise UserError(f"{', '.join(given) or field.kind}: {error}") from None
 
 
-def _numbers(
+def _parse_numbers(
     name: str, text: str | None, example: str, between: str, number: Callable[[str], Any]
 ) -> list[Any] | None:
     """Read an option of as many numbers as an example has."""

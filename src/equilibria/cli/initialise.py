@@ -28,12 +28,11 @@ from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser, UserError, named_data
 from equilibria.nn.init import ENSEMBLES
 from equilibria.report.svg import picture
-from equilibria.stability.ensembles import Recommendation, Sweep, recommend, table
+from equilibria.stability.ensembles import Recommendation, Sweep, recommend, tabulate
 from equilibria.stability.ensembles.measure import DRAWS, SCALES
 from equilibria.train import config, start
 from equilibria.train import device as devices
 from equilibria.train import recipe as recipes
-from equilibria.train.config import as_chosen
 from equilibria.train.recipe import Recipe
 from equilibria.train.run import environment
 
@@ -55,7 +54,7 @@ def main(argv: Sequence[str]) -> None:
     folder = Path(arguments.out or OUT / Path(name).stem)
     _check_free(folder, arguments.fresh)
     console = Output(quiet=arguments.quiet, width=100)
-    with as_chosen():
+    with config.as_chosen():
         task = recipe.task.load(arguments.data_dir)
     bar = Progress(
         TextColumn("Solving"),
@@ -66,7 +65,7 @@ def main(argv: Sequence[str]) -> None:
         transient=True,
         disable=arguments.quiet or not console.is_terminal,
     )
-    with bar as progress, as_chosen():
+    with bar as progress, config.as_chosen():
         ticket = progress.add_task("", total=None)
         found = start.examine_start(
             recipe,
@@ -173,7 +172,7 @@ def _command(
 
 def show(console: Console, found: Sweep, advice: Recommendation, command: str | None) -> None:
     """Print the table, the recommendation with the command that follows it, and the warnings."""
-    head, rows = table(found, advice)
+    head, rows = tabulate(found, advice)
     grid = Table(
         title=f"{found.samples} samples of {found.entries} entries; {found.solver} and plain "
         f"iteration to {found.rtol:g} within {found.max_evals} evaluations",

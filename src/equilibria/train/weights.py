@@ -40,14 +40,14 @@ def load_weights(path: Path, model: nn.Module) -> None:
 
 
 def fitting_weights(
-    path: Path, like: Mapping[str, Tensor], of: str = "the recipe"
+    path: Path, like: Mapping[str, Tensor], source: str = "the recipe"
 ) -> dict[str, Tensor]:
     """Return the tensors that `save_weights` wrote, which have the names and shapes of others.
 
     Args:
         path: of the file.
         like: tensors of these names and shapes.
-        of: what says which these are, for messages.
+        source: what these were taken from, for messages.
 
     Raises:
         CheckpointError: the file is missing, damaged or of another model.
@@ -60,7 +60,7 @@ def fitting_weights(
         key, more = wrong[0], f" (and {len(wrong) - 1} others)" if len(wrong) > 1 else ""
         raise CheckpointError(
             f"{path} holds the weights of another model: {key} is {there.get(key, 'not there')} in "
-            f"the file, {here.get(key, 'unknown')} by {of}{more}"
+            f"the file, {here.get(key, 'unknown')} by {source}{more}"
         )
     return state
 

@@ -82,7 +82,7 @@ class GaborFilter(nn.Module):
         super().__init__()
         self.phases = Phases(inputs, width, scale)
         self.mu = nn.Parameter(torch.empty(width, inputs).uniform_(-1.0, 1.0))
-        mean = torch.tensor(float(alpha), device="cpu")  # meta has no such draws in torch < 2.12
+        mean = torch.tensor(float(alpha), device="cpu")  # torch 2.11 cannot draw them on meta
         gamma = torch.distributions.Gamma(mean, torch.ones_like(mean), validate_args=False)
         self.gamma = nn.Parameter(gamma.sample((width,)).to(self.mu))
         with torch.no_grad():

@@ -70,6 +70,15 @@ class LinearSolver(Limits, abc.ABC):
         """
 
 
+def require_budgets(option: str, given: LinearSolver) -> None:
+    """Raise TypeError unless a method, the value of an option, can limit each sample's products."""
+    if not given.budgets:
+        raise TypeError(
+            f"{option}: {type(given).__name__} cannot stop each sample after the products that it "
+            "has left; eq.GMRES() and eq.BiCGSTAB() can"
+        )
+
+
 @dataclass(frozen=True)
 class Goal:
     """The tolerance of a solve, in the RMS norm.

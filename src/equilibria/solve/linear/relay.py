@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from equilibria.solve import private
 from equilibria.solve.jacobian import KnownProduct
-from equilibria.solve.linear.base import LinearSolver, Product
+from equilibria.solve.linear.base import LinearSolver, Product, require_budgets
 from equilibria.solve.linear.gmres import GMRES
 from equilibria.solve.linear.neumann import affine
 from equilibria.solve.loop import Run, iterate
@@ -59,11 +59,7 @@ class Relay(LinearSolver):
             raise TypeError(
                 f"Relay(last=...): expected a linear solver, such as eq.GMRES(), got {last!r}"
             )
-        if not last.budgets:
-            raise TypeError(
-                f"Relay(last=...): {type(last).__name__} cannot stop each sample after the "
-                "products that `first` has left; eq.GMRES() and eq.BiCGSTAB() can"
-            )
+        require_budgets("Relay(last=...)", last)
         if first.per_row:
             raise ValueError(
                 "Relay(first=...): per_row = True would be ignored, since the relay measures whole "

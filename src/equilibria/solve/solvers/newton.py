@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from equilibria.solve.linear.base import LinearSolver
+from equilibria.solve.linear.base import LinearSolver, require_budgets
 from equilibria.solve.linear.gmres import GMRES
 from equilibria.solve.rows import Rows, add_scaled, choose, entries, select
 from equilibria.solve.solvers.base import Jacobian, Point, Solver, Stepper
@@ -84,11 +84,7 @@ def check_linear(owner: Any) -> None:
             f"{type(owner).__name__}(linear=...): expected a linear solver such as eq.GMRES(), got "
             f"{given!r}"
         )
-    if not given.budgets:
-        raise TypeError(
-            f"{type(owner).__name__}(linear=...): {type(given).__name__} cannot stop each sample "
-            "after the products that it has left; eq.GMRES() and eq.BiCGSTAB() can"
-        )
+    require_budgets(f"{type(owner).__name__}(linear=...)", given)
 
 
 class NewtonStepper(Stepper):

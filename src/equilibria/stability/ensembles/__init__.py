@@ -6,7 +6,7 @@ papers: Agarwala and Schoenholz 2022.
 from equilibria.stability.ensembles.measure import sweep
 from equilibria.stability.ensembles.recommendation import Recommendation, recommend
 from equilibria.stability.ensembles.results import Start, Sweep, Trial
-from equilibria.stability.ensembles.table import table
+from equilibria.stability.ensembles.table import tabulate
 
 __all__ = [
     "Recommendation",
@@ -15,5 +15,5 @@ __all__ = [
     "Trial",
     "recommend",
     "sweep",
-    "table",
+    "tabulate",
 ]

@@ -79,7 +79,7 @@ def sweep(
         progress: called after each solve with their number and the largest that it can become.
 
     Returns:
-        What was measured; `recommend` chooses from it, and `table` shows it.
+        What was measured; `recommend` chooses from it, and `tabulate` shows it.
 
     Raises:
         ValueError: an unknown ensemble, a scale that is not positive and finite, no draws, no

@@ -84,9 +84,9 @@ def recommend(found: Sweep) -> Recommendation:
 def _warnings(found: Sweep, best: Start) -> Iterator[str]:
     """What the table cannot say of its numbers."""
     if not best.workable:
-        yield _nothing(found)
+        yield _suggest_remedies(found)
     elif not aimed(best):
-        yield _outside(found, best)
+        yield _describe_radius(found, best)
     if found.own is None:
         yield f"The model as it is cannot be reached: {found.refused}."
     for name, reason in found.impossible.items():
@@ -102,7 +102,7 @@ def _warnings(found: Sweep, best: Start) -> Iterator[str]:
     yield from found.notes
 
 
-def _nothing(found: Sweep) -> str:
+def _suggest_remedies(found: Sweep) -> str:
     """What to do where no start is workable."""
     said = (
         f"Try smaller --scales, a --solver.max_evals above {found.max_evals} or a --solver.rtol "
@@ -117,7 +117,7 @@ def _nothing(found: Sweep) -> str:
     return f"{said}."
 
 
-def _outside(found: Sweep, best: Start) -> str:
+def _describe_radius(found: Sweep, best: Start) -> str:
     """A recommended start whose radius is not one to start from."""
     if not math.isfinite(best.largest):
         return "The spectral radius of the recommended start could not be measured."

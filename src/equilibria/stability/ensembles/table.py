@@ -10,10 +10,12 @@ from equilibria.stability.ensembles.recommendation import Recommendation
 from equilibria.stability.ensembles.results import Start, Sweep
 from equilibria.words import percent
 
-__all__ = ["table"]
+__all__ = ["tabulate"]
 
 
-def table(found: Sweep, advice: Recommendation | None = None) -> tuple[list[str], list[list[str]]]:
+def tabulate(
+    found: Sweep, advice: Recommendation | None = None
+) -> tuple[list[str], list[list[str]]]:
     """Return the heads and the rows of a table: the model as it is, and each start.
 
     A radius is left out where too few samples converge: it would be that of the survivors.
