@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import lzma
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, Any, BinaryIO, Self, cast
+
+from typing_extensions import override
 
 from equilibria.data.errors import DataError, reading
 from equilibria.data.regular import open_file
@@ -22,6 +25,8 @@ _PACKED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
 
 DAMAGED = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 """What reading a damaged archive raises."""
+
+_BLOCK = 1 << 20
 
 
 def members(
@@ -54,17 +59,53 @@ def opened(
     If reading one raises one of `DAMAGED`, it is for the caller to say what is damaged.
     """
     largest = LARGEST if largest is None else largest
-    with (
-        reading(path, *DAMAGED),
-        open_file(path) as stored,
-        _unpacked(stored) as file,
-        tarfile.open(fileobj=cast(Any, _Limited(file, path, largest)), mode="r|") as archive,
-    ):
-        for entry in archive:
-            name = entry.name.removeprefix("./")
-            file = archive.extractfile(entry) if entry.isfile() and wanted(name) else None
-            if file is not None:
+    with reading(path, *DAMAGED), open_file(path) as stored, _unpacked(stored) as unpacked:
+        for entry, file in entries(_Limited(unpacked, path, largest)):
+            if wanted(name := entry.name.removeprefix("./")):
                 yield name, file
+
+
+def entries(file: Any) -> Iterator[tuple[tarfile.TarInfo, IO[bytes]]]:
+    """The regular files of a tar archive, each open for reading until the next one is asked for.
+
+    `tarfile` takes a damaged header, and the end of a file that was cut between two members, for
+    the end of the archive. Here an archive ends with two blocks of zeros, and nothing but zeros
+    follows; reading on to the end of the stream has its checksum verified too.
+
+    Args:
+        file: The archive, unpacked, or in memory whether packed or not.
+
+    Raises:
+        tarfile.TarError: If the archive is damaged or ends early (and others of `DAMAGED`).
+    """
+    mode: Any = "r:*" if isinstance(file, io.BytesIO) else "r|"
+    with tarfile.open(fileobj=file, mode=mode, tarinfo=_Header) as archive:
+        for entry in archive:
+            content = archive.extractfile(entry) if entry.isfile() else None
+            if content is not None:
+                yield entry, content
+        rest = cast(BinaryIO, archive.fileobj)
+        second = rest.read(tarfile.BLOCKSIZE)
+        if len(second) < tarfile.BLOCKSIZE or any(second):
+            raise tarfile.ReadError("one block of zeros, where two end an archive")
+        while block := rest.read(_BLOCK):
+            if block.strip(b"\0"):
+                raise tarfile.ReadError("other bytes follow the end of the archive")
+
+
+class _Header(tarfile.TarInfo):
+    """A member, whose header is whole."""
+
+    @classmethod
+    @override
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:
+            if len(buf) == tarfile.BLOCKSIZE and not any(buf):
+                raise  # the end
+            problem = str(error) if buf else "it ends without two blocks of zeros: it was cut"
+            raise tarfile.ReadError(problem) from None
 
 
 def _unpacked(stored: BinaryIO) -> BinaryIO:

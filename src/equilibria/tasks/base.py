@@ -23,6 +23,7 @@ class Task(abc.ABC):
     Attributes:
         checksum: of all the data, to tell runs on the same data from others.
         source: what the data are, as tables name them: "CIFAR-10 (JPEG copy)".
+        notes: how the data were read, where that had to be found out; said once before training.
         splits: what the model can be evaluated on, "test" among them.
         eval_split: the one that is evaluated after each epoch of training: "valid" where there is
             one, so that the test data stay unseen.
@@ -41,6 +42,7 @@ class Task(abc.ABC):
 
     checksum: str
     source: str = ""
+    notes: str = ""
     splits: tuple[str, ...] = ("train", "test")
     eval_split: str = "test"
     unit: str = "samples"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,22 @@ from typing_extensions import override
 
 from equilibria import draws
 from equilibria.checks import check_fields
-from equilibria.data import load
+from equilibria.data import available, load
+from equilibria.data.delimited import Separator
 from equilibria.data.errors import DataError, reading
-from equilibria.data.sequences import SequenceSet
+from equilibria.data.sequences import Sequences, SequenceSet, arrays
 from equilibria.data.sequences.samples import SequenceSamples
+from equilibria.data.sequences.tables import Missing
 from equilibria.models import ClassifierConfig, ModelConfig
 from equilibria.tasks import selection
 from equilibria.tasks.base import LabelledTask, TaskConfig
 from equilibria.tasks.feed import Batch
-from equilibria.tasks.standardisation import ChannelStatistics, Standardised
+from equilibria.tasks.standardisation import ChannelStatistics, Standardised, steps
 
 __all__ = ["SEQUENCES", "SequenceClassification", "SequenceTask", "complete"]
+
+READING = ("separator", "missing", "channel")
+"""Keys that say how a user's own files are read."""
 
 SEQUENCES = "sequences.json"
 """The file of a run folder that tells what classes and channels are called and how signals were
@@ -41,6 +47,10 @@ class SequenceClassification(TaskConfig):
         valid: share of the training sequences that is set aside, and evaluated after each epoch in
             place of the test sequences: those of that share of volunteers, speakers or machines
             where the data name them, and of each class otherwise; null for none.
+        separator: of the columns of CSV files: comma, semicolon, tab, bar or space; null to find it.
+        missing: what happens to a step in which a value is missing: error, drop (leave the step
+            out), or interpolate (linearly between the channel's neighbours in time).
+        channel: of recordings, counted from 1; null for the mean of all.
         standardise: give each channel mean 0 and deviation 1 over the training sequences.
         compress: c of asinh(x / c) / asinh(1 / c), which standardised signals x are put through so
             that small movements count beside large ones: linear well below c, logarithmic above;
@@ -53,6 +63,9 @@ class SequenceClassification(TaskConfig):
     data: str | None = "har2"
     samples: int | None = None
     valid: float | None = None
+    separator: Separator | None = None
+    missing: Missing = "error"
+    channel: int | None = None
     standardise: bool = True
     compress: float | None = None
     noise: float = 0.0
@@ -69,7 +82,7 @@ class SequenceClassification(TaskConfig):
                     "standardise is false: set one of them otherwise"
                 )
         check_fields(self, "(0, 1)", "valid")
-        check_fields(self, "[1, inf)", "samples")
+        check_fields(self, "[1, inf)", "samples", "channel")
 
     @override
     def load(self, data_dir: Path | None = None) -> SequenceTask:
@@ -78,7 +91,7 @@ class SequenceClassification(TaskConfig):
                 "there are no sequences to learn from: name a folder with --data FOLDER, with one "
                 "subfolder of CSV, NPZ or WAV files per class"
             )
-        return SequenceTask(self, load(self.data, data_dir, kind=SequenceSet))
+        return SequenceTask(self, self._found(data_dir))
 
     @override
     def load_other(self, run: Path, data_dir: Path | None = None) -> SequenceTask:
@@ -88,8 +101,19 @@ class SequenceClassification(TaskConfig):
             DataError: their classes or channels are not the run's.
         """
         config = replace(self, samples=None, valid=None)
-        assert config.data is not None  # nobody names data to evaluate on without a name
-        return SequenceTask(config, load(config.data, data_dir, kind=SequenceSet), run / SEQUENCES)
+        return SequenceTask(config, config._found(data_dir), run / SEQUENCES)
+
+    def _found(self, data_dir: Path | None) -> SequenceSet:
+        assert self.data is not None  # nobody names data to evaluate on without a name
+        given = {name: getattr(self, name) for name in READING}
+        usual = {field.name: field.default for field in dataclasses.fields(self)}
+        changed = {name: value for name, value in given.items() if value != usual[name]}
+        if changed and self.data in available(SequenceSet):
+            raise ValueError(
+                f"{', '.join(changed)} is for a folder of your own, and '{self.data}' is a data "
+                "set with a name: leave it out"
+            )
+        return load(self.data, data_dir, kind=SequenceSet, **changed)
 
 
 class SequenceTask(LabelledTask):
@@ -118,7 +142,10 @@ class SequenceTask(LabelledTask):
             self.statistics = self._seen(seen)
         elif config.standardise and found.vocabulary is None:
             self.statistics = ChannelStatistics.of(samples["train"], config.compress)
-        if self.statistics is not None:
+        self.notes = found.form
+        if self.statistics is None:
+            samples = {name: _single(each, found.channels) for name, each in samples.items()}
+        else:
             samples = {name: Standardised(s, self.statistics) for name, s in samples.items()}
         super().__init__(samples, found.checksum)
         self.label_smoothing = config.label_smoothing
@@ -198,6 +225,21 @@ def complete(
                 f"model.{name} is {given}, and {source} has {value}: leave it out or set it to that"
             )
     return replace(config, **facts)
+
+
+def _single(sequences: SequenceSamples, channels: tuple[str, ...]) -> SequenceSamples:
+    """Sequences in float32, with a warning where that loses what tells values apart."""
+    if not isinstance(sequences, Sequences) or sequences.inputs.dtype != torch.float64:
+        return sequences
+    x = steps(sequences.inputs, sequences.lengths).numpy()
+    lost = [name for name, wide in zip(channels, arrays.coarse([x]), strict=True) if wide]
+    if lost:
+        warnings.warn(
+            f"{', '.join(lost)} varies by less than float32 can tell at its magnitude: set "
+            "task.standardise to true, or subtract its mean in the files",
+            stacklevel=2,
+        )
+    return replace(sequences, inputs=sequences.inputs.float())
 
 
 def _chosen(config: SequenceClassification, found: SequenceSet) -> dict[str, SequenceSamples]:

@@ -51,12 +51,15 @@ class ChannelStatistics:
         return cls(tuple((mean + first).tolist()), tuple(deviation.tolist()), compress)
 
     def apply(self, x: Tensor) -> Tensor:
-        """Return signals (..., channels) less the mean, over the deviation, and compressed."""
+        """Return signals (..., channels) less the mean, over the deviation, and compressed.
+
+        The mean is subtracted in the signals' own precision; the result is float32.
+        """
         mean, deviation = (
             torch.tensor(each, dtype=x.dtype, device=x.device)
             for each in (self.mean, self.deviation)
         )
-        x = (x - mean) / deviation
+        x = ((x - mean) / deviation).float()
         return x if self.compress is None else compressed(x, self.compress)
 
 

@@ -120,7 +120,7 @@ def train(
             folder.create(recipe)
         console.print(
             f"{recipe.model.title}, {parameters(trainer.model):,} parameters, on "
-            f"{task.source or 'its own data'}, "
+            f"{task.source or 'its own data'}{f' ({task.notes})' if task.notes else ''}, "
             f"{plural(recipe.epochs, 'epoch')} of "
             f"{plural(trainer.steps_per_epoch, 'step')} on "
             f"{accelerator.num_processes} x {accelerator.device.type}",

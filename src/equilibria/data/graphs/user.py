@@ -205,9 +205,7 @@ def _tensors(found: dict[str, np.ndarray], path: Path) -> tuple[Tensor, Tensor, 
 
 
 def _whole(array: np.ndarray, name: str) -> Tensor:
-    if array.dtype.kind not in "iu":
-        raise DataError(f"{name} is an array of {array.dtype}: expected whole numbers, as int64")
-    return torch.from_numpy(array.astype(np.int64))
+    return torch.from_numpy(arrays.whole(array, name))
 
 
 def _mask(array: np.ndarray, name: str, path: Path) -> Tensor:

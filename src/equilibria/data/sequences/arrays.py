@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import lzma
 import math
+import warnings
 import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
@@ -46,7 +48,7 @@ def read(path: Path) -> dict[str, np.ndarray]:
 
 
 def finite(array: np.ndarray, name: str) -> np.ndarray:
-    """An array as float32.
+    """An array as float32, with a warning where that loses what tells its columns' values apart.
 
     Args:
         array: Of any shape.
@@ -56,18 +58,74 @@ def finite(array: np.ndarray, name: str) -> np.ndarray:
         DataError: If it has something else than numbers, or one that is infinite or NaN, if only
             in float32; the message says where, counting from 0.
     """
+    found = real(array, name)
+    _refuse(~np.isfinite(found), array, name)
+    columns = coarse([found.reshape(len(found), -1)]) if found.size else np.zeros(0, bool)
+    for column in np.flatnonzero(columns)[:1]:
+        warnings.warn(
+            f"column {column} of {name} varies by less than float32 can tell at its magnitude: "
+            "subtract its mean in the file",
+            stacklevel=3,
+        )
+    return found.astype(np.float32)
+
+
+def real(array: np.ndarray, name: str) -> np.ndarray:
+    """An array as float64, in which NaN is left.
+
+    Args:
+        array: Of any shape.
+        name: What it is, for messages.
+
+    Raises:
+        DataError: If it has something else than numbers, or one that is infinite, if only in
+            float32; the message says where, counting from 0.
+    """
     if array.dtype.kind not in "biuf":
         raise DataError(f"{name} is an array of {array.dtype}: expected real numbers")
-    with np.errstate(over="ignore"):
-        found = array.astype(np.float32)
-    if len(wrong := np.argwhere(~np.isfinite(found))):
-        place = tuple(wrong[0].tolist())
-        where = ", ".join(map(str, place))
-        raise DataError(
-            f"{name} has {array[place]} at [{where}]: expected finite numbers; leave out or fill "
-            "in what is missing"
-        )
+    found = array.astype(np.float64)
+    _refuse(np.abs(found) > np.finfo(np.float32).max, array, name)
     return found
+
+
+def _refuse(wrong: np.ndarray, array: np.ndarray, name: str) -> None:
+    if wrong.any():
+        place = tuple(np.argwhere(wrong)[0].tolist())
+        raise DataError(
+            f"{name} has {array[place]} at [{', '.join(map(str, place))}]: expected finite "
+            "numbers; leave out or fill in what is missing"
+        )
+
+
+def whole(array: np.ndarray, name: str) -> np.ndarray:
+    """An array of whole numbers as int64, whether they are stored as integers or as floats.
+
+    Raises:
+        DataError: If one is not whole, or not within int64.
+    """
+    if array.dtype.kind == "f":
+        with np.errstate(invalid="ignore"):
+            found = array.astype(np.int64)
+        if np.array_equal(found, array):
+            return found
+    elif array.dtype.kind in "iu" and not (array > np.iinfo(np.int64).max).any():
+        return array.astype(np.int64)
+    raise DataError(f"{name} is an array of {array.dtype}: expected whole numbers, as int64")
+
+
+def coarse(blocks: Sequence[np.ndarray]) -> np.ndarray:
+    """Which columns float32 rounds to more than 0.1 % of their standard deviation, ``(columns,)``.
+
+    Args:
+        blocks: Finite numbers, ``(count, columns)`` each.
+    """
+    first = blocks[0][0].astype(np.float64)  # what is added up are the differences from it
+    count = sum(map(len, blocks))
+    mean = sum((block - first).sum(0) for block in blocks) / count
+    squares = sum(np.square(block - first).sum(0) for block in blocks) / count
+    spread = np.sqrt(np.maximum(squares - np.square(mean), 0))
+    largest = np.max([np.abs(block).max(0) for block in blocks], 0)
+    return (spread > 0) & (largest * 2.0**-23 > spread * 2.0**-10)
 
 
 def check_size(size: int, what: str) -> None:

@@ -19,13 +19,22 @@ RATES = (1_000, 768_000)
 """Lowest and highest rate of a recording, in hertz."""
 
 
-def features(path: Path) -> Tensor:
-    """The log-mel features of a WAV file of any rate and length, ``(time, 32)``, float32.
+SUFFIXES = (".wav", ".flac", ".ogg", ".aif", ".aiff")
+"""Of recordings that are read as features."""
+
+
+def features(path: Path, channel: int | None = None) -> Tensor:
+    """The log-mel features of a recording of any rate and length, ``(time, 32)``, float32.
+
+    Args:
+        path: The file.
+        channel: Of the recording, counted from 1; None for the mean of all.
 
     Raises:
-        DataError: If it is no WAV file, is damaged, or has a rate that is not within `RATES`.
+        DataError: If it is no recording, is damaged, has a rate that is not within `RATES`, or
+            no such channel.
     """
-    return mel.log_mel(samples(*wav.read(path), path))
+    return mel.log_mel(samples(*wav.read(path, channel), path))
 
 
 def samples(wave: Tensor, rate: int, name: str | Path) -> Tensor:

@@ -36,7 +36,8 @@ class Sequences:
     """Sequences in an order that never changes, padded at their ends to the length of the longest.
 
     Attributes:
-        inputs: Signals ``(count, time, channels)``, float32, or tokens ``(count, time)``, int64;
+        inputs: Signals ``(count, time, channels)``, float32, or float64 where float32 would round
+            away what a channel has to say; or tokens ``(count, time)``, int64;
             zero after the end of a sequence.
         targets: One per sequence: classes ``(count,)``, int64, or numbers ``(count, 1)``, float32.
         lengths: Steps of each sequence, ``(count,)``, int64; None if all fill `inputs`.
@@ -100,6 +101,7 @@ class SequenceSet:
         source: Where they came from.
         checksum: ``sha256:...`` over all of them, to tell two runs on the same data from two runs
             on different data.
+        form: How the texts were read of which it was made; empty where there were none.
     """
 
     name: str
@@ -112,6 +114,7 @@ class SequenceSet:
     vocabulary: int | None = None
     source: str
     checksum: str
+    form: str = ""
 
     @classmethod
     def of(cls, files: Files, splits: Mapping[str, Sequences], **names: Any) -> SequenceSet:

@@ -2,33 +2,57 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
-from equilibria.data.errors import DataError, reading
-from equilibria.data.regular import open_file
+from equilibria.data import delimited
+from equilibria.data.delimited import Format
+from equilibria.data.errors import DataError
 from equilibria.data.sequences import arrays, recordings
 
-SUFFIXES = (".csv", ".npy", ".npz", ".wav")
+SUFFIXES = (".csv", ".tsv", ".txt", ".npy", ".npz", *recordings.SUFFIXES)
+
+TEXTS = (".csv", ".tsv", ".txt")
+
+Missing = Literal["error", "drop", "interpolate"]
 
 
-def read(path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
+@dataclass(frozen=True)
+class Reading:
+    """How the files of a folder are read.
+
+    Attributes:
+        form: Of the texts.
+        missing: What happens to a step in which a value is missing: ``"error"`` refuses the file,
+            ``"drop"`` leaves the step out, ``"interpolate"`` fills each channel linearly between
+            its neighbours in time, and with the nearest value at the ends.
+        channel: Which channel of a recording is read, counted from 1; None for their mean.
+    """
+
+    form: Format = Format()
+    missing: Missing = "error"
+    channel: int | None = None
+
+
+def read(path: Path, how: Reading) -> tuple[np.ndarray, tuple[str, ...]]:
     """A sequence, and what its channels are called.
 
-    A CSV file has one row of numbers for each step, and may begin with a row of names. An array
+    A text has one row of numbers for each step, and may begin with a row of names. An array
     is ``(time, channels)`` or ``(time,)``; an .npz file has one array, or one that is called x.
-    Of a WAV file the sequence is 32 log-mel features every 10 ms (`mel.log_mel`).
+    Of a recording the sequence is 32 log-mel features every 10 ms (`mel.log_mel`).
 
     Args:
         path: A file that ends in one of `SUFFIXES`.
+        how: To read it.
 
     Returns:
-        Finite numbers ``(time, channels)``, float32, and a name for each channel, or none.
+        Finite numbers ``(time, channels)``, float64, or float32 of a recording, and a name for
+        each channel, or none.
 
     Raises:
         DataError: If the file is another one, damaged, empty or too large, or has anything else
@@ -39,10 +63,10 @@ def read(path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
         raise DataError(
             f"{path} is none of {', '.join(SUFFIXES)}: convert it, or keep it outside the folder"
         )
-    if kind == ".csv":
-        return _csv(path)
-    if kind == ".wav":
-        return recordings.features(path).numpy(), recordings.CHANNELS
+    if kind in TEXTS:
+        return _text(path, how)
+    if kind in recordings.SUFFIXES:
+        return recordings.features(path, how.channel).numpy(), recordings.CHANNELS
     found = arrays.read(path)
     if len(found) != 1 and "x" not in found:
         raise DataError(
@@ -55,74 +79,81 @@ def read(path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
             f"{name} has the shape {each.shape}: expected (time, channels) or (time,), with at "
             "least one step and one channel"
         )
-    return arrays.finite(each if each.ndim == 2 else each[:, None], name), ()
+    values = arrays.real(each if each.ndim == 2 else each[:, None], name)
+    return filled(values, how.missing, lambda *at: f"{name} at [{at[0]}, {at[1]}]"), ()
 
 
-def _csv(path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
+def filled(
+    values: np.ndarray, missing: Missing, where: Callable[[int, int], str]
+) -> np.ndarray:
+    """A sequence without its missing values; see `Reading.missing`.
+
+    Args:
+        values: ``(time, channels)``, NaN where one is missing.
+        missing: What happens then.
+        where: Names the place of a step and a channel, both counted from 0, for messages.
+
+    Raises:
+        DataError: If a value is missing and that is an error, or nothing is left of the sequence
+            or of a channel.
+    """
+    lost = np.isnan(values)
+    if not lost.any():
+        return values
+    step, column = np.argwhere(lost)[0].tolist()
+    if missing == "error":
+        raise DataError(
+            f"{where(step, column)}: the value is missing; fill it in, or take --task.missing "
+            "drop (leave such steps out) or --task.missing interpolate"
+        )
+    if missing == "drop":
+        if lost.any(1).all():
+            raise DataError(f"{where(step, column)}: a value is missing here, and in all steps")
+        return values[~lost.any(1)]
+    for column in np.flatnonzero(lost.any(0)):
+        there = np.flatnonzero(~lost[:, column])
+        if not len(there):
+            raise DataError(f"{where(0, column)}: all values of channel {column + 1} are missing")
+        values[:, column] = np.interp(np.arange(len(values)), there, values[there, column])
+    return values
+
+
+def _text(path: Path, how: Reading) -> tuple[np.ndarray, tuple[str, ...]]:
     numbers, lines, names = array("d"), array("q"), ()
     width = 0
-    for line, row in rows(path):
-        try:
-            values = list(map(float, row))
-        except ValueError:
-            wrong = [not _is_number(cell) for cell in row]
-            if width == 0 and all(wrong):
-                names, width = tuple(cell.strip() for cell in row), len(row)
-                if "" in names:  # as pandas calls its index
-                    raise DataError(
-                        f"{path}, line {line}: column {names.index('') + 1} has no name; name it, "
-                        "or leave it out if it only counts the lines"
-                    ) from None
-                continue
-            column = wrong.index(True)
-            raise DataError(
-                f"{path}, line {line}, column {column + 1}: {row[column]!r} is not a number; "
-                "expected numbers separated by commas, and names in the first line only"
-            ) from None
+    for line, row in delimited.rows(path, how.form, arrays.LARGEST):
+        if width == 0 and (found := how.form.names(row)) is not None:
+            names, width = found, len(row)
+            if "" in names:  # as pandas calls its index
+                raise DataError(
+                    f"{path}, line {line}: column {names.index('') + 1} has no name; name it, "
+                    "or leave it out if it only counts the lines"
+                )
+            continue
         width = width or len(row)
         if len(row) != width:
             raise DataError(
-                f"{path}, line {line}: {len(row)} values, where lines before have {width}"
+                f"{path}, line {line}: {len(row)} values, where lines before have {width} "
+                f"({how.form})"
             )
-        numbers.extend(values)
+        for column, cell in enumerate(row):
+            try:
+                numbers.append(how.form.number(cell))
+            except ValueError:
+                raise DataError(
+                    f"{path}, line {line}, column {column + 1}: {cell!r} is not a number; "
+                    f"expected {how.form}, and names in the first line only"
+                ) from None
         lines.append(line)
     if not lines:
         raise DataError(f"{path} has no steps: expected a line of numbers for each")
     whole = np.frombuffer(numbers).reshape(-1, width)
-    with np.errstate(over="ignore"):
-        found = whole.astype(np.float32)
-    if len(wrong := np.argwhere(~np.isfinite(found))):
+    if len(wrong := np.argwhere(np.abs(whole) > np.finfo(np.float32).max)):
         step, column = wrong[0].tolist()
         raise DataError(
             f"{path}, line {lines[step]}, column {column + 1}: {whole[step, column]} is not a "
-            "finite number; leave out or fill in what is missing"
+            "finite number in float32"
         )
-    return found, names
-
-
-def rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a CSV file that are not empty, each with the number of its line.
-
-    Raises:
-        DataError: If it cannot be read, is too large, or is not a text in UTF-8.
-    """
-    with reading(path), open_file(path) as file:
-        arrays.check_size(path.stat().st_size, f"{path} has")
-        # Excel puts a byte order mark before a text in UTF-8.
-        text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
-        found = csv.reader(text, skipinitialspace=True, strict=True)
-        try:
-            yield from ((found.line_num, row) for row in found if row)
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise DataError(
-                f"{path} is not a CSV file in UTF-8 ({error}, after line {found.line_num}): remove "
-                "or replace it"
-            ) from None
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
+    return filled(
+        whole, how.missing, lambda step, column: f"{path}, line {lines[step]}, column {column + 1}"
+    ), names

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from equilibria.data import delimited
+from equilibria.data.delimited import Separator
 from equilibria.data.errors import DataError
 from equilibria.data.images import layout
 from equilibria.data.images.layout import TEST, TRAIN, VALID
 from equilibria.data.progress import tracked
 from equilibria.data.sequences import arrays, division, tables
 from equilibria.data.sequences.samples import Sequences, SequenceSet, digest, padded
+from equilibria.data.sequences.tables import Missing, Reading
 
 TABLE = "labels.csv"
 
 EXPECTED = (
-    "expected FOLDER/CLASS/FILE with a sequence in each .csv, .npy, .npz or .wav file, the class "
+    f"expected FOLDER/CLASS/FILE with a sequence in each {', '.join(tables.SUFFIXES)}, the class "
     f"folders perhaps under train and test; or FOLDER/{TABLE} with the columns file and label; or "
     "FOLDER/train.npz with the arrays x and y"
 )
@@ -39,7 +44,22 @@ class _Part:
     groups: list[str] | None = None
 
 
-def load(root: str | os.PathLike[str], *, title: str | None = None) -> SequenceSet:
+class _Place(NamedTuple):
+    """What is known of a file: its part, its label, and its group where these are given."""
+
+    part: str
+    label: str
+    group: str | None = None
+
+
+def load(
+    root: str | os.PathLike[str],
+    *,
+    title: str | None = None,
+    separator: Separator | None = None,
+    missing: Missing = "error",
+    channel: int | None = None,
+) -> SequenceSet:
     """Read a folder of sequences that have a class each, in one of three forms.
 
     - A folder for each class, ``FOLDER/CLASS/FILE``, as for images (`layout.read`), perhaps under
@@ -53,9 +73,16 @@ def load(root: str | os.PathLike[str], *, title: str | None = None) -> SequenceS
     Where there is no test part, a quarter of each class is, by whole groups where these are known;
     the same folder is always divided alike.
 
+    Texts are in one format (`delimited.Format`), which is found from the beginnings of all, and
+    named in `SequenceSet.form`. Signals are float32, or float64 if float32 would round away what a
+    channel has to say, such as a time stamp of 1.7e9 seconds.
+
     Args:
         root: The folder.
         title: Its name in tables; None for the folder's name.
+        separator: Of the columns of texts; None to find it.
+        missing: What happens to a step in which a value is missing (`tables.Reading`).
+        channel: Which channel of recordings is read, counted from 1; None for their mean.
 
     Raises:
         DataError: If the folder is in none of these forms, or something in it does not fit; the
@@ -64,16 +91,25 @@ def load(root: str | os.PathLike[str], *, title: str | None = None) -> SequenceS
     root = Path(root).expanduser()
     if not root.is_dir():
         raise DataError(f"{root} is not a folder: {EXPECTED}")
-    if (root / TABLE).exists():
-        parts, channels = _table(root)
-    elif any((root / f"{part}.npz").exists() for part in (TRAIN, TEST, *VALID)):
-        parts, channels = _from_arrays(root)
+    how = Reading(missing=missing, channel=channel)
+    form = ""
+    if any((root / f"{part}.npz").exists() for part in (TRAIN, TEST, *VALID)) and not (
+        root / TABLE
+    ).exists():
+        parts, channels = _from_arrays(root, missing)
     else:
-        parts, channels = _folders(root)
+        files = _table(root) if (root / TABLE).exists() else _folders(root)
+        texts = [path for path in files if path.suffix.lower() in tables.TEXTS]
+        if texts:
+            how = replace(how, form=delimited.sniffed(texts, arrays.LARGEST, separator))
+            form = str(how.form)
+        parts, channels = _read(files, how)
     labels = _sorted(parts[TRAIN].labels)
     _check_labels(parts, labels, root)
     groups = _sorted([g for part in parts.values() for g in part.groups or ()])
-    splits = {name: _sequences(part, labels, groups) for name, part in parts.items()}
+    wide = arrays.coarse([each for part in parts.values() for each in part.sequences])
+    dtype = torch.float64 if wide.any() else torch.float32
+    splits = {name: _sequences(part, labels, groups, dtype) for name, part in parts.items()}
     if TEST not in splits:
         whole = splits[TRAIN]
         held = division.held_out(whole.targets, whole.groups, labels, root)
@@ -92,11 +128,14 @@ def load(root: str | os.PathLike[str], *, title: str | None = None) -> SequenceS
         channels=channels,
         source=name,
         checksum=digest(*splits.values()),
+        form=form,
     )
 
 
-def _sequences(part: _Part, labels: Sequence[str], groups: Sequence[str]) -> Sequences:
-    inputs, lengths = padded([torch.from_numpy(each) for each in part.sequences])
+def _sequences(
+    part: _Part, labels: Sequence[str], groups: Sequence[str], dtype: torch.dtype
+) -> Sequences:
+    inputs, lengths = padded([torch.from_numpy(each).to(dtype) for each in part.sequences])
     targets = _numbers(part.labels, labels)
     return Sequences(
         inputs, targets, lengths, None if part.groups is None else _numbers(part.groups, groups)
@@ -109,10 +148,10 @@ def _numbers(names: Sequence[str], known: Sequence[str]) -> Tensor:
 
 
 def _sorted(names: Sequence[str]) -> list[str]:
-    """Different names, sorted as numbers where all are whole numbers."""
+    """Different names, sorted as numbers where all are numbers."""
     found = set(names)
-    whole = all(name.removeprefix("-").isdecimal() for name in found)
-    return sorted(found, key=lambda name: (int(name), name)) if whole else sorted(found)
+    numbers = all(re.fullmatch(r"-?\d+(\.\d+)?", name) for name in found)
+    return sorted(found, key=lambda name: (float(name), name)) if numbers else sorted(found)
 
 
 def _check_labels(parts: dict[str, _Part], labels: list[str], root: Path) -> None:
@@ -129,25 +168,22 @@ def _check_labels(parts: dict[str, _Part], labels: list[str], root: Path) -> Non
 # --- files of one sequence each ------------------------------------------------------------------
 
 
-def _folders(root: Path) -> tuple[dict[str, _Part], tuple[str, ...]]:
+def _folders(root: Path) -> dict[Path, _Place]:
     try:
         found = layout.read(root, share=division.SHARE)
     except DataError as error:
         raise DataError(str(error).replace(layout.EXPECTED, EXPECTED)) from None
-    read, channels = _read([root / name for part in found.names for name in found.names[part]])
-    parts, first = {}, 0
-    for part, targets in found.targets.items():
-        parts[part] = _Part(
-            read[first : first + len(targets)], [found.labels[target] for target in targets]
-        )
-        first += len(targets)
-    return parts, channels
+    return {
+        root / name: _Place(part, found.labels[target])
+        for part, targets in found.targets.items()
+        for name, target in zip(found.names[part], targets, strict=True)
+    }
 
 
-def _table(root: Path) -> tuple[dict[str, _Part], tuple[str, ...]]:
+def _table(root: Path) -> dict[Path, _Place]:
     path = root / TABLE
     known = {TRAIN: TRAIN, TEST: TEST, **dict.fromkeys(VALID, "valid")}
-    rows = tables.rows(path)
+    rows = delimited.rows(path, delimited.of_names(path, arrays.LARGEST), arrays.LARGEST)
     _, names = next(rows, (0, []))
     names = [name.strip() for name in names]
     if not {"file", "label"} <= set(names) <= set(_COLUMNS) or len(set(names)) != len(names):
@@ -155,7 +191,7 @@ def _table(root: Path) -> tuple[dict[str, _Part], tuple[str, ...]]:
             f"{path} has the columns {', '.join(names) or '(none)'}: expected file and label, "
             "perhaps split and group, and no other"
         )
-    listed: dict[Path, tuple[str, str, str]] = {}
+    listed: dict[Path, _Place] = {}
     for line, cells in rows:
         cells = [cell.strip() for cell in cells]
         if len(cells) != len(names) or not all(cells):
@@ -174,31 +210,23 @@ def _table(root: Path) -> tuple[dict[str, _Part], tuple[str, ...]]:
             raise DataError(f"{path}, line {line}: {row['file']} is listed twice")
         if not file.exists():
             raise DataError(f"{path}, line {line}: there is no file {file}")
-        listed[file] = part, row["label"], row.get("group", "")
-    if not any(part == TRAIN for part, _, _ in listed.values()):
+        listed[file] = _Place(part, row["label"], row.get("group"))
+    if not any(place.part == TRAIN for place in listed.values()):
         raise DataError(f"{path} lists no sequences to train on")
-    read, channels = _read(list(listed))
+    return listed
+
+
+def _read(files: dict[Path, _Place], how: Reading) -> tuple[dict[str, _Part], tuple[str, ...]]:
+    """The parts of a set, whose files have the same channels, and what these are called."""
     parts: dict[str, _Part] = {}
-    for sequence, (part, label, group) in zip(read, listed.values(), strict=True):
-        into = parts.setdefault(part, _Part([], [], [] if "group" in names else None))
-        into.sequences.append(sequence)
-        into.labels.append(label)
-        if into.groups is not None:
-            into.groups.append(group)
-    return parts, channels
-
-
-def _read(paths: list[Path]) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """All sequences, which have the same channels, and what these are called."""
-    found: list[np.ndarray] = []
     names: dict[tuple[str, ...], Path] = {}
-    longest = 0
-    for path in tracked(paths, len(paths), "Reading sequences"):
-        each, channels = tables.read(path)
-        first = found[0] if found else each
-        if each.shape[1] != first.shape[1]:
+    longest = width = 0
+    for path, place in tracked(files.items(), len(files), "Reading sequences"):
+        each, channels = tables.read(path, how)
+        width = width or each.shape[1]
+        if each.shape[1] != width:
             raise DataError(
-                f"{path} has {each.shape[1]} channels, and {paths[0]} has {first.shape[1]}: "
+                f"{path} has {each.shape[1]} channels, and {next(iter(files))} has {width}: "
                 "expected the same in all files"
             )
         if channels:
@@ -211,11 +239,17 @@ def _read(paths: list[Path]) -> tuple[list[np.ndarray], tuple[str, ...]]:
             )
         longest = max(longest, len(each))
         arrays.check_size(
-            4 * len(paths) * longest * each.shape[1],
-            f"{len(paths)} sequences padded to the {longest} steps of the longest have",
+            4 * len(files) * longest * width,
+            f"{len(files)} sequences padded to the {longest} steps of the longest have",
         )
-        found.append(each)
-    return found, next(iter(names), _unnamed(found[0].shape[1]))
+        part = parts.setdefault(
+            place.part, _Part([], [], None if place.group is None else [])
+        )
+        part.sequences.append(each)
+        part.labels.append(place.label)
+        if part.groups is not None and place.group is not None:
+            part.groups.append(place.group)
+    return parts, next(iter(names), _unnamed(width))
 
 
 def _unnamed(count: int) -> tuple[str, ...]:
@@ -225,7 +259,7 @@ def _unnamed(count: int) -> tuple[str, ...]:
 # --- arrays --------------------------------------------------------------------------------------
 
 
-def _from_arrays(root: Path) -> tuple[dict[str, _Part], tuple[str, ...]]:
+def _from_arrays(root: Path, missing: Missing) -> tuple[dict[str, _Part], tuple[str, ...]]:
     names = [name for name in (TRAIN, TEST, *VALID) if (root / f"{name}.npz").exists()]
     if names[0] != TRAIN:
         raise DataError(f"{root} has {names[0]}.npz and no train.npz: {EXPECTED}")
@@ -235,7 +269,7 @@ def _from_arrays(root: Path) -> tuple[dict[str, _Part], tuple[str, ...]]:
     channels = 0
     for name in names:
         path = root / f"{name}.npz"
-        part = _arrays(path)
+        part = _arrays(path, missing)
         width = part.sequences[0].shape[1]
         channels = channels or width
         if width != channels:
@@ -246,7 +280,7 @@ def _from_arrays(root: Path) -> tuple[dict[str, _Part], tuple[str, ...]]:
     return parts, _unnamed(channels)
 
 
-def _arrays(path: Path) -> _Part:
+def _arrays(path: Path, missing: Missing) -> _Part:
     found = arrays.read(path)
     if not {"x", "y"} <= set(found) <= set(_ARRAYS):
         raise DataError(
@@ -269,7 +303,8 @@ def _arrays(path: Path) -> _Part:
     lengths = np.full(len(x), x.shape[1])
     if "lengths" in found:
         lengths = found["lengths"]
-        if lengths.dtype.kind not in "iu" or lengths.min() < 1 or lengths.max() > x.shape[1]:
+        lengths = arrays.whole(lengths, f"lengths in {path}")
+        if lengths.min() < 1 or lengths.max() > x.shape[1]:
             raise DataError(
                 f"lengths in {path} are {np.unique(lengths)}, {lengths.dtype}: expected whole "
                 f"numbers from 1 to {x.shape[1]}, the steps of x"
@@ -277,9 +312,16 @@ def _arrays(path: Path) -> _Part:
         # What comes after the end is not looked at: some fill it with NaN.
         after = np.arange(x.shape[1]) >= lengths[:, None]
         x = np.where(after[:, :, None], np.zeros((), x.dtype), x)
-    x = arrays.finite(x, f"x in {path}")
+    x = arrays.real(x, f"x in {path}")
     return _Part(
-        [each[:length] for each, length in zip(x, lengths.tolist(), strict=True)],
+        [
+            tables.filled(
+                each[:length],
+                missing,
+                lambda *at, number=number: f"x in {path} at [{number}, {at[0]}, {at[1]}]",
+            )
+            for number, (each, length) in enumerate(zip(x, lengths.tolist(), strict=True))
+        ],
         _texts(found["y"], f"y in {path}"),
         _texts(found["groups"], f"groups in {path}") if "groups" in found else None,
     )
@@ -287,6 +329,8 @@ def _arrays(path: Path) -> _Part:
 
 def _texts(array: np.ndarray, name: str) -> list[str]:
     """Names of classes or groups, from whole numbers or texts."""
+    if array.dtype.kind == "f":
+        array = arrays.whole(array, name)
     if array.dtype.kind not in "biuU":
         raise DataError(f"{name} is an array of {array.dtype}: expected whole numbers or texts")
     return [str(each) for each in array.tolist()]

@@ -16,34 +16,62 @@ from equilibria.data.errors import DataError, reading
 from equilibria.data.extras import needed
 from equilibria.data.regular import open_file
 from equilibria.data.replace import replace_file
+from equilibria.words import plural
 
 LARGEST = 1 << 26
 """Bytes of the largest file: six minutes of two channels of 16 bits at 44.1 kHz."""
 
 _BITS = {"PCM_S8": 8, "PCM_U8": 8, "PCM_16": 16, "PCM_24": 24, "PCM_32": 32, "DOUBLE": 64}
+_CANCELLED = 1e-3  # mean over channel: from here on two channels are taken for inverted copies
+
+_NEVER = 0x7FFF_0000
+"""Sizes from here on are those that programs write which do not know the size."""
+
+_LARGEST_SIZE = 0xFFFF_FFFF
+
+_UNKNOWN = 1 << 60  # frames that libsndfile says of a stream whose length it does not know
+
 _CONVERT = "convert it, e.g. with ffmpeg -i FILE -c:a pcm_s16le OUT.wav"
 
 
-def read(path: str | os.PathLike[str]) -> tuple[Tensor, int]:
+def read(path: str | os.PathLike[str], channel: int | None = None) -> tuple[Tensor, int]:
     """The samples of a recording and how many there are per second.
 
     Args:
         path: A file that libsndfile reads.
+        channel: Which channel, counted from 1; None for the mean of all.
 
     Returns:
-        Samples as float32, ``(samples,)``, the mean of all channels, and the rate in hertz.
-        Integers are scaled to [-1, 1]; floats are as the file has them.
+        Samples as float32, ``(samples,)``, and the rate in hertz. Integers are scaled to [-1, 1];
+        floats are as the file has them.
 
     Raises:
-        DataError: If it cannot be read, is damaged, empty, or no recording.
+        DataError: If it cannot be read, is damaged, empty, or no recording, has no such channel,
+            or has channels that cancel in their mean.
     """
-    return decode(_content(Path(path)), path)
+    return decode(_content(Path(path)), path, channel)
 
 
-def decode(content: bytes, name: str | os.PathLike[str]) -> tuple[Tensor, int]:
+def decode(
+    content: bytes, name: str | os.PathLike[str], channel: int | None = None
+) -> tuple[Tensor, int]:
     """What `read` gives, from the content of a file; `name` is for messages."""
     samples, rate, _ = _decoded(content, name)
-    return torch.from_numpy(samples.mean(1).astype(np.float32)), rate
+    count = samples.shape[1]
+    if channel is not None:
+        if not 1 <= channel <= count:
+            raise DataError(
+                f"{name} has {plural(count, 'channel')}: expected --task.channel 1"
+                f"{f' to {count}' if count > 1 else ''}, got {channel}"
+            )
+        return torch.from_numpy(samples[:, channel - 1].astype(np.float32)), rate
+    mean = samples.mean(1)
+    if np.abs(mean).max() < _CANCELLED * np.abs(samples).max():
+        raise DataError(
+            f"the {count} channels of {name} cancel each other in their mean: choose one with "
+            "--task.channel 1"
+        )
+    return torch.from_numpy(mean.astype(np.float32)), rate
 
 
 def read_channels(path: str | os.PathLike[str]) -> tuple[Tensor, int, int]:
@@ -74,33 +102,57 @@ def _content(path: Path) -> bytes:
 def _decoded(content: bytes, name: str | os.PathLike[str]) -> tuple[np.ndarray, int, int]:
     """Samples, ``(samples, channels)``, their rate and their bits."""
     soundfile = needed("soundfile", "soundfile", "cli", f"the recording {name}")
-    _check_whole(content, name)
+    content = _whole(content, name)
     try:
         with soundfile.SoundFile(io.BytesIO(content)) as file:
+            frames = file.frames
             samples = file.read(dtype="float64", always_2d=True)
             rate, bits = file.samplerate, _BITS.get(file.subtype, 32)
     except soundfile.LibsndfileError as error:
         raise DataError(f"{name} is damaged, or no recording ({error}): {_CONVERT}") from None
     if not len(samples):
         raise DataError(f"{name} is damaged or empty: it has no samples")
+    if frames < _UNKNOWN and len(samples) != frames:  # of FLAC and Ogg, whose length is declared
+        raise DataError(
+            f"{name} is truncated or damaged: {len(samples):,} of {frames:,} samples could be "
+            f"decoded. Replace it, or {_CONVERT}"
+        )
     if not np.isfinite(samples).all():
         raise DataError(f"{name} is damaged: a sample is not a finite number")
     return samples, rate, bits
 
 
-def _check_whole(content: bytes, name: str | os.PathLike[str]) -> None:
-    """Raise DataError for a WAV file that is truncated or contradicts itself.
+def _whole(content: bytes, name: str | os.PathLike[str]) -> bytes:
+    """The content of a file, complete if it is a WAV file that was written through a pipe.
 
-    libsndfile would take what there is.
+    Programs that cannot go back to the header leave the sizes there at 0 or at their maximum; the
+    samples are then all that follows. libsndfile would take what there is of any file.
+
+    Raises:
+        DataError: If it is a WAV file that is truncated or contradicts itself.
     """
+    riff, block, wide = content[:4], 1, None
+    if riff not in (b"RIFF", b"RF64"):
+        return content
     place = 12
-    while content[:4] == b"RIFF" and place + 8 <= len(content):
+    while place + 8 <= len(content):
         kind, size = struct.unpack_from("<4sI", content, place)
         place += 8
-        if size > len(content) - place:
+        left = len(content) - place
+        if kind == b"ds64" and size >= 16:  # the sizes of RF64, which has more than 4 GB
+            wide = struct.unpack_from("<Q", content, place + 8)[0]
+        elif kind == b"data" and wide is not None and size == _LARGEST_SIZE:
+            size = wide
+        elif kind == b"data" and _streamed(content, size, left):
+            size = left - left % block
+            head = bytearray(content[: place + size])
+            struct.pack_into("<I", head, 4, len(head) - 8)
+            struct.pack_into("<I", head, place - 4, size)
+            return bytes(head)
+        if size > left:
             raise DataError(
                 f"{name} is truncated: its part {kind.decode('latin-1')!r} should have {size:,} "
-                f"bytes, and {len(content) - place:,} are there. Replace it, or {_CONVERT}"
+                f"bytes, and {left:,} are there. Replace it, or {_CONVERT}"
             )
         if kind == b"fmt " and size >= 16:
             channels, rate, _, block, bits = struct.unpack_from("<HIIHH", content, place + 2)
@@ -109,7 +161,17 @@ def _check_whole(content: bytes, name: str | os.PathLike[str]) -> None:
                     f"{name} is damaged: its header says {channels} channels of {bits} bits in "
                     f"{block} bytes, {rate} times a second"
                 )
+            block = max(block, 1)
         place += size + size % 2  # a part of odd length is followed by a byte of padding
+    return content
+
+
+def _streamed(content: bytes, size: int, left: int) -> bool:
+    """Whether the size of a WAV file's samples was never filled in, though samples follow."""
+    if size >= _NEVER:
+        return left < size
+    (declared,) = struct.unpack_from("<I", content, 4)
+    return size == 0 and left > 0 and declared + 8 != len(content)
 
 
 def write(

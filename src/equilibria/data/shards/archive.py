@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import io
 import re
-import tarfile
 
-from equilibria.data.archive import DAMAGED
+from equilibria.data.archive import DAMAGED, entries
 from equilibria.data.errors import DataError, reading
 from equilibria.data.shards import address
 
@@ -38,13 +37,10 @@ def parsed(content: bytes, url: str) -> list[Raw]:
     """
     found: list[Raw] = []
     key, total = None, 0
-    with (
-        reading(url, *DAMAGED),
-        tarfile.open(fileobj=io.BytesIO(content), mode="r:*") as archive,
-    ):
-        for entry in archive:
+    with reading(url, *DAMAGED):
+        for entry, file in entries(io.BytesIO(content)):
             named = re.fullmatch(r"((?:.*/)?[^./][^./]*)\.([^/]*)", entry.name.removeprefix("./"))
-            if not entry.isfile() or named is None or re.match(r"__[^/]*__($|[./])", entry.name):
+            if named is None or re.match(r"__[^/]*__($|[./])", entry.name):
                 continue
             total += entry.size
             if total > LARGEST:
@@ -58,6 +54,5 @@ def parsed(content: bytes, url: str) -> list[Raw]:
             extension = named[2].lower()
             if extension in found[-1]:
                 raise DataError(f"{url} has two files {key}.{extension}: remove one of them")
-            file = archive.extractfile(entry)
-            found[-1][extension] = b"" if file is None else file.read()
+            found[-1][extension] = file.read()
     return found

@@ -1,0 +1,234 @@
+"""Tables of text: what separates their columns, which decimal sign they use, what is missing."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from equilibria.data import encodings
+from equilibria.data.errors import DataError, reading
+from equilibria.data.regular import open_file
+
+Separator = Literal["comma", "semicolon", "tab", "space", "bar"]
+
+SEPARATORS: dict[Separator, str] = {
+    "comma": ",",
+    "semicolon": ";",
+    "tab": "\t",
+    "bar": "|",
+    "space": " ",
+}
+
+MISSING = ("", "na", "n/a", "#n/a", "nan", "null", "none", "?")
+"""What stands for a value that is missing, in small letters."""
+
+NAN = float("nan")
+
+_HEAD = 1 << 12
+"""Characters at the beginning of a file that tell its format."""
+
+_SAMPLE = 1 << 14
+"""Bytes by which an encoding is guessed."""
+
+_FILES = 16
+"""Files that are looked at in any case; further ones only to decide between formats."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a table writes its numbers.
+
+    Attributes:
+        separator: Of columns; any number of spaces is one.
+        decimal: ``"."`` or ``","``.
+    """
+
+    separator: Separator = "comma"
+    decimal: str = "."
+
+    def __str__(self) -> str:
+        sign = "point" if self.decimal == "." else "comma"
+        return f"columns separated by {self.separator}, decimal {sign}"
+
+    def rows(self, lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+        """The rows that are not blank, each with the number of its line."""
+        if self.separator == "space":
+            lines = (line.strip(" ") for line in lines)
+        found = csv.reader(
+            lines, delimiter=SEPARATORS[self.separator], skipinitialspace=True, strict=True
+        )
+        return ((found.line_num, row) for row in found if any(map(str.strip, row)) or len(row) > 1)
+
+    def number(self, cell: str) -> float:
+        """The number in a cell; NaN where it is missing.
+
+        Raises:
+            ValueError: If it is neither a number nor one of `MISSING`.
+        """
+        text = cell.strip()
+        if text.lower() in MISSING:
+            return NAN
+        if self.decimal == ",":
+            if "." in text:
+                raise ValueError(f"a point in {cell!r}")
+            text = text.replace(",", ".")
+        if "_" in text:  # of Python, not of tables
+            raise ValueError(f"an underscore in {cell!r}")
+        return float(text)
+
+    def numbers(self, row: Sequence[str]) -> list[float]:
+        """The numbers of a row; see `number`."""
+        return list(map(self.number, row))
+
+    def names(self, row: Sequence[str]) -> tuple[str, ...] | None:
+        """The names that a row of them gives to columns; None if it has a number or is empty."""
+        if all(cell.strip().lower() in MISSING for cell in row):
+            return None
+        if any(self._is_number(cell) for cell in row if cell.strip()):
+            return None
+        # numpy.savetxt begins a header with the sign of a comment.
+        return (row[0].lstrip("# ").strip(), *(cell.strip() for cell in row[1:]))
+
+    def _is_number(self, cell: str) -> bool:
+        try:
+            self.number(cell)
+        except ValueError:
+            return False
+        return True
+
+
+def read_lines(path: Path, most: int) -> Iterator[str]:
+    """The lines of a table in UTF-8, or in UTF-16 or UTF-32 with a byte order mark.
+
+    Args:
+        path: The file.
+        most: Bytes that it may have.
+
+    Raises:
+        DataError: If it cannot be read, has more bytes, or is no text in these encodings.
+    """
+    with reading(path), open_file(path) as file:
+        size = path.stat().st_size
+        if size > most:
+            raise DataError(
+                f"{path} has {size:,} bytes, and at most {most:,} are read into memory: use fewer, "
+                "shorter or coarser sequences"
+            )
+        sample = file.read(_SAMPLE)
+        file.seek(0)
+        name = encodings.marked(sample) or "utf-8"
+        try:
+            yield from io.TextIOWrapper(file, encoding=name, newline="")
+        except UnicodeError:
+            raise DataError(
+                f"{path} is not a CSV file in UTF-8: {encodings.described(sample)}. Convert it, "
+                f"e.g. with iconv -f ENCODING -t UTF-8 {path.name}"
+            ) from None
+
+
+def rows(path: Path, form: Format, most: int) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a table that are not blank, each with the number of its line.
+
+    Raises:
+        DataError: As `read_lines`, and if a quotation mark is not closed.
+    """
+    line = 0
+    try:
+        for line, row in form.rows(read_lines(path, most)):
+            yield line, row
+    except csv.Error as error:
+        raise DataError(
+            f"{path} is not a CSV file ({error}, after line {line}): remove or replace it"
+        ) from None
+
+
+def of_names(path: Path, most: int) -> Format:
+    """The format of a table of names, whose first line separates the most of them."""
+    first = next(read_lines(path, most), "")
+    return Format(max(SEPARATORS, key=lambda name: first.count(SEPARATORS[name])))
+
+
+def sniffed(paths: Iterable[Path], most: int, separator: Separator | None = None) -> Format:
+    """The format in which all of some tables can be read, by the beginning of each.
+
+    Args:
+        paths: Their files.
+        most: Bytes that each may have.
+        separator: Of columns; None to find it.
+
+    Returns:
+        The format; where several are possible and give the same numbers, the most usual of them.
+        Where none is, that which reads the most files, for the message to say what is wrong.
+
+    Raises:
+        DataError: If a file cannot be read, or two formats give different numbers: ``2,126`` is
+            two columns, or one number.
+    """
+    left: dict[Format, list[tuple[object, ...]]] = {
+        Format(name, decimal): []
+        for name in ([separator] if separator else SEPARATORS)
+        for decimal in (".", ",")
+    }
+    first = None
+    fits: dict[Format, list[tuple[float, int]]] = {form: [] for form in left}
+    for count, path in enumerate(paths, 1):
+        if count > _FILES and len(left) < 2:
+            break
+        first = first or path
+        lines = _head(path, most)
+        found = {form: _parsed(lines, form) for form in (fits if count <= _FILES else left)}
+        for form, (values, share) in found.items():
+            fits[form].append((share, len(values[0]) if values else 0))
+        left = {form: [*left[form], *found[form][0]] for form in left if found[form][1] == 1.0}
+        if len({repr(seen) for seen in left.values()}) == 1:
+            left = {form: [] for form in left}  # equal numbers so far: nothing to decide
+    if first is None:
+        return Format()
+    best = max(fits, key=lambda form: (sum(share == 1.0 for share, _ in fits[form]), fits[form]))
+    kinds: dict[str, Format] = {}
+    for form, seen in left.items():
+        kinds.setdefault(repr(seen), form)
+    if len(kinds) > 1:
+        one, other = list(kinds.values())[:2]
+        example = next(iter(Format("bar").rows(_head(first, most))))[1][0]
+        raise DataError(
+            f"{first} can be read in two ways, {one} or {other} ({example!r}): say which with "
+            f"--task.separator {one.separator} or --task.separator {other.separator}, or give "
+            "the columns names in the first line"
+        )
+    return next(iter(left), best)
+
+
+def _head(path: Path, most: int) -> list[str]:
+    """The first lines of a table, all of them whole unless there is only one."""
+    lines: list[str] = []
+    count = 0
+    for line in read_lines(path, most):
+        lines.append(line)
+        count += len(line)
+        if count > _HEAD:
+            break
+    return lines
+
+
+def _parsed(lines: Sequence[str], form: Format) -> tuple[list[tuple[object, ...]], float]:
+    """Names and numbers of some lines up to the first that does not fit, and how many did."""
+    found: list[tuple[object, ...]] = []
+    try:
+        for _, row in form.rows(lines):
+            names = form.names(row) if not found else None
+            if names is not None and any(sign in name for name in names for sign in ",;\t|"):
+                break
+            values = names or tuple(form.numbers(row))
+            if found and len(values) != len(found[0]):
+                break
+            found.append(values)
+        else:
+            return found, 1.0
+    except (ValueError, csv.Error):
+        pass
+    return found, len(found) / (len(lines) + 1)
