@@ -177,7 +177,7 @@ TEN = np.ones(10, bool)
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"edge_index": np.zeros((2, 3))}, "edge_index in .* array of float64: expected whole"),
+        ({"edge_index": np.full((2, 3), 0.5)}, "edge_index in .* array of float64: expected whole"),
         ({"edge_index": np.zeros((3, 2), int)}, r"\(3, 2\): expected \(2, edges\).*transpose"),
         ({"edge_index": np.full((2, 1), 10)}, "edge 0 joins nodes 10 and 10: there are 10 nodes"),
         ({"edge_weight": -np.ones(10)}, "edge 0 has the weight -1"),
@@ -185,7 +185,7 @@ TEN = np.ones(10, bool)
         ({"x": np.full((10, 2), np.inf)}, r"x in .* has inf at \[0, 0\]"),
         ({"x": np.zeros((0, 2)), "y": np.zeros(0, int)}, r"x has the shape \(0, 2\)"),
         ({"y": np.arange(10) - 1}, "node 0 has the class -1 in y"),
-        ({"y": np.zeros(10)}, "y in .* array of float64"),
+        ({"y": np.full(10, np.nan)}, "y in .* array of float64"),
         ({"y": np.zeros(10, int)}, "a single class"),
         ({"y": np.arange(10)}, "too few nodes of class 0 for train, valid and test, 1"),
         ({"y": None}, r"has the arrays x, edge_index: expected FILE\.npz"),

@@ -1,4 +1,4 @@
-"""Files of a tar archive, read without unpacking it to disk, or of the folder that was in it."""
+"""Files of archives, read without unpacking them to disk, or of the folder that was packed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import gzip
 import io
 import lzma
 import tarfile
+import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Self, cast
@@ -25,6 +27,9 @@ _PACKED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
 
 DAMAGED = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 """What reading a damaged archive raises."""
+
+DAMAGED_ZIP = (zipfile.BadZipFile, NotImplementedError, EOFError, zlib.error, lzma.LZMAError)
+"""What reading a damaged zip archive raises, or one with an unknown compression."""
 
 _BLOCK = 1 << 20
 
@@ -130,6 +135,32 @@ class _Limited:
                 "the wrong file: delete it and run again"
             )
         return block
+
+
+def open_zip(file: str | Path | BinaryIO, path: Path) -> zipfile.ZipFile:
+    """Open a zip archive whose members have names of their own and no password.
+
+    Args:
+        file: The archive.
+        path: For messages.
+
+    Raises:
+        DataError: If two members have one name, or one is encrypted.
+        zipfile.BadZipFile: If it is damaged, or none (and others of `DAMAGED_ZIP`).
+    """
+    archive = zipfile.ZipFile(file)
+    counts = Counter(entry.filename for entry in archive.infolist())
+    if twice := [name for name, count in counts.items() if count > 1]:
+        raise DataError(f"{path} has two members called {twice[0]}: pack it anew, with one of them")
+    if any(entry.flag_bits & 1 for entry in archive.infolist()):
+        raise DataError(f"{path} is encrypted: pack it anew, without a password")
+    return archive
+
+
+def find_member(archive: zipfile.ZipFile, name: str) -> str | None:
+    """The member of that name, or, where the folder was not packed, without it; None for none."""
+    names = archive.namelist()
+    return next((each for each in (name, name.rpartition("/")[2]) if each in names), None)
 
 
 def contents(paths: Sequence[Path], folder: str, names: Sequence[str]) -> dict[str, bytes]:

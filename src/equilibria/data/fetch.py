@@ -1,15 +1,20 @@
 """Download one file: whole, checked, or not at all."""
 
+import bz2
+import gzip
 import http.client
+import lzma
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
 
-from equilibria.data import checksums
+from equilibria.data import archive, checksums
 from equilibria.data.errors import DataError, writing
 from equilibria.data.progress import tracked
 
@@ -43,7 +48,9 @@ def fetch(
         urls: Address of the file, or several addresses of the same file, tried in order.
         path: Where it goes; folders are created as needed.
         checksum: ``"md5:..."``, ``"sha256:..."`` or another name of hashlib and hexadecimal
-            digits. None: only the length is checked.
+            digits. None: the file is judged by its type, length and content. A page in place of
+            another file is refused; so is a file whose end cannot be told: the server gives no
+            length, and it is no archive, which tells by itself.
         attempts: How often an address that answers is tried before giving up.
         timeout: Seconds without an answer after which an attempt ends.
 
@@ -89,7 +96,9 @@ def _transfer(url: str, part: Path, checksum: str | None, attempts: int, timeout
         resumed = part.exists() and part.stat().st_size > 0
         try:
             if not (resumed and checksum and not checksums.mismatch(part, checksum)):
-                _request(url, part, timeout)
+                ends = _request(url, part, timeout)
+                if checksum is None:
+                    _judge(part, ends)
             if checksum is not None and (problem := checksums.mismatch(part, checksum)):
                 raise DataError(f"the download is damaged or the wrong file: {problem}")
             return
@@ -103,8 +112,65 @@ def _transfer(url: str, part: Path, checksum: str | None, attempts: int, timeout
                 raise
 
 
-def _request(url: str, part: Path, timeout: float) -> None:
-    """Ask once for what `part` lacks and append it."""
+def _judge(part: Path, ends: bool) -> None:
+    """Raise DataError if a download is not what its name says, or has no certain end.
+
+    Args:
+        part: The file, whose name but for its last ending is that of the download.
+        ends: Whether the server said where it ends.
+    """
+    name = Path(part.stem)
+    with part.open("rb") as file:
+        head = file.read(512).lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    if not head:
+        raise DataError("the server sent an empty file")
+    if head.startswith((b"<!doctype html", b"<html")) and name.suffix not in (".html", ".htm"):
+        raise DataError("the server sent a page (HTML), not the file")
+    check = _CHECKS.get(name.suffix)
+    if check is not None:
+        try:
+            check(part)
+        except (*archive.DAMAGED, *archive.DAMAGED_ZIP, OSError) as error:
+            raise DataError(f"the download is no {name.suffix} file, or is cut: {error}") from None
+    elif not ends:
+        raise DataError("the server gave no length, so whether the file arrived whole is unknown")
+
+
+def _read_through(unpack: Callable[..., Any]) -> Callable[[Path], None]:
+    def check(path: Path) -> None:
+        with unpack(path, "rb") as file:
+            while file.read(_BLOCK):
+                pass
+
+    return check
+
+
+def _check_zip(path: Path) -> None:
+    with zipfile.ZipFile(path) as packed:
+        if damaged := packed.testzip():
+            raise zipfile.BadZipFile(f"its member {damaged} is damaged")
+
+
+def _check_tar(path: Path) -> None:
+    with path.open("rb") as file:
+        for _ in archive.entries(file):
+            pass
+
+
+_CHECKS: dict[str, Callable[[Path], None]] = {
+    ".zip": _check_zip,
+    ".npz": _check_zip,
+    ".tar": _check_tar,
+    ".gz": _read_through(gzip.open),
+    ".tgz": _read_through(gzip.open),
+    ".bz2": _read_through(bz2.open),
+    ".xz": _read_through(lzma.open),
+}
+"""What raises one of `archive.DAMAGED` or `DAMAGED_ZIP` if a file of that ending is not whole."""
+
+
+def _request(url: str, part: Path, timeout: float) -> bool:
+    """Ask once for what `part` lacks and append it; return whether the server said where it ends."""
     have = part.stat().st_size if part.exists() else 0
     # Stored bytes must be the file's own: a server may otherwise compress what it sends.
     headers = {"Accept-Encoding": "identity", "User-Agent": "equilibria"}
@@ -126,11 +192,17 @@ def _request(url: str, part: Path, timeout: float) -> None:
         reason = getattr(error, "reason", None) or error
         raise _Unreachable(f"no answer ({reason})") from error
     with reply:
+        if reply.status == http.HTTPStatus.NO_CONTENT:
+            raise _Unreachable("HTTP 204 No Content")
+        if (packed := reply.headers.get("Content-Encoding", "identity")) != "identity":
+            raise _Unreachable(f"its bytes are packed ({packed}), though they were asked for as is")
         if reply.status != http.HTTPStatus.PARTIAL_CONTENT:
             have = 0
         elif not (sent := reply.headers.get("Content-Range") or "").startswith(f"bytes {have}-"):
             raise _Unreachable(f"asked for the bytes from {have} on, its Content-Range is {sent!r}")
         length = reply.headers.get("Content-Length")
+        if length is not None and not length.strip().isdecimal():
+            raise _Unreachable(f"its Content-Length is {length!r}")
         left = None if length is None else -(-int(length) // _BLOCK)
         with part.open("ab" if have else "wb") as file:
             for block in tracked(_blocks(reply), left, f"Downloading {part.stem} (MiB)"):
@@ -139,6 +211,7 @@ def _request(url: str, part: Path, timeout: float) -> None:
     size = part.stat().st_size
     if length is not None and size != have + int(length):
         raise _Interrupted(f"truncated: {size} of {have + int(length)} bytes arrived")
+    return length is not None or reply.chunked
 
 
 def _blocks(reply: http.client.HTTPResponse) -> Iterator[bytes]:

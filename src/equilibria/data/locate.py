@@ -8,7 +8,7 @@ def folders(name: str, data_dir: str | os.PathLike[str] | None = None) -> list[P
     """The folders in which the files of a data set may lie, the likeliest first.
 
     Under each root (`data_dir`, ``$EQUILIBRIA_DATA``, the user's cache) the folder called `name`
-    comes first, then the root itself. A download goes to the first of the list.
+    comes first, then the root itself.
 
     Args:
         name: Name of the data set, e.g. ``"mnist"``.
@@ -17,6 +17,14 @@ def folders(name: str, data_dir: str | os.PathLike[str] | None = None) -> list[P
     named = (data_dir, os.environ.get("EQUILIBRIA_DATA"))
     roots = [Path(root).expanduser() for root in named if root]
     return [place for root in (*roots, cache()) for place in (root / name, root)]
+
+
+def downloads(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path:
+    """The folder to which a data set is downloaded: below `data_dir`, or in the user's cache.
+
+    ``$EQUILIBRIA_DATA`` is the user's own folder of data, and nothing is written to it.
+    """
+    return (Path(data_dir).expanduser() if data_dir else cache()) / name
 
 
 def cache() -> Path:

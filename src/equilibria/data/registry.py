@@ -135,9 +135,8 @@ def load(
 ) -> Any:
     """Read a data set, and download it first if it is not on disk.
 
-    Official data come before lower-quality copies: such a copy is read, with a warning, only if
-    the official data are not on disk and cannot be downloaded, and the title of the data set
-    names it.
+    Official data on disk come before lower-quality copies on disk, which are read with a warning
+    and named in the data set's title; what is not on disk is downloaded.
 
     Args:
         name: One of `available()`, or a folder of images with one subfolder per class; where

@@ -141,14 +141,14 @@ class Entry:
 class Files:
     """The files of a data set; found and checked, or downloaded, on first access.
 
-    Official data come first: those on disk, in the order of the entry's forms, then a download.
-    If that fails, a lower-quality copy on disk is read, with a warning. If there is none either,
-    a file is damaged, or the entry declares no remotes, all properties raise DataError.
+    Official data on disk come first, in the order of the entry's forms; then a lower-quality copy
+    on disk, with a warning; then a download. If that fails, a file is damaged, or the entry
+    declares no remotes, all properties raise DataError.
 
     Attributes:
         entry: The data set.
         data_dir: Folder that is searched before ``$EQUILIBRIA_DATA`` and the user's cache.
-        may_download: Whether missing files may be downloaded into the first of these.
+        may_download: Whether missing files may be downloaded, into `locate.downloads`.
     """
 
     entry: Entry
@@ -197,17 +197,14 @@ class Files:
         copies = [remote for remote in self.entry.remotes if remote.copy is not None]
         if found := _complete(official, places):
             return found
-        try:
-            return self._download(official, places)
-        except DataError as error:
-            if not (found := _complete(copies, places)):
-                raise
+        if found := _complete(copies, places):
             warnings.warn(
-                f"{self.entry.title} ({found[0].copy}) is read from {found[1][0]}, because the "
-                f"official data are not available: {error}",
+                f"{self.entry.title} ({found[0].copy}) is read from {found[1][0]}; the official "
+                f"data are at {_first(official).address or 'no public address'}",
                 stacklevel=6,
             )
             return found
+        return self._download(official, places)
 
     def _download(
         self, official: list[Remote], places: list[Path]
@@ -216,8 +213,9 @@ class Files:
         found = remote.find(places)
         if self.may_download and remote.addresses:
             remote.check(found)
+            into = locate.downloads(self.entry.name, self.data_dir)
             return remote, tuple(
-                found.get(name) or remote.download(name, places[0] / name) for name in remote.files
+                found.get(name) or remote.download(name, into / name) for name in remote.files
             )
         lacking = [
             next(name for name in form.files if name not in there)

@@ -37,14 +37,25 @@ def best_classes(logits: Tensor, size: tuple[int, int]) -> Tensor:
     return answer.cpu()
 
 
-def mask_png(mask: np.ndarray, colours: Sequence[Sequence[int]]) -> bytes:
-    """Return a mask, uint8 (height, width), as a PNG whose palette has the colours of classes."""
+def mask_png(
+    mask: np.ndarray, colours: Sequence[Sequence[int]], values: Sequence[int] = ()
+) -> bytes:
+    """Return a mask as a PNG whose palette has the colours of classes.
+
+    Args:
+        mask: classes, uint8 (height, width).
+        colours: red, green and blue of each class.
+        values: what the file holds for each class; empty for 0, 1, ...
+    """
     from PIL import Image
 
-    image = Image.fromarray(mask).convert("L")
-    found = Image.new("P", image.size)
-    found.putdata(image.tobytes())
-    found.putpalette([channel for colour in colours for channel in colour])
+    values = values or range(len(colours))
+    table = np.zeros(256, np.uint8)
+    table[: len(values)] = values
+    palette = np.zeros((max(values) + 1, 3), np.uint8)
+    palette[list(values)] = colours
+    found = Image.fromarray(table[mask])
+    found.putpalette(palette.tobytes())
     return _png(found)
 
 

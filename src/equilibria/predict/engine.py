@@ -215,7 +215,7 @@ def _segmented(
             return row
     mask = drawing.best_classes(masks_of(output).float(), image.size).numpy()
     name = journal.name_of(str(image.path))
-    journal.draw("masks", name, drawing.mask_png(mask, seen.colours))
+    journal.draw("masks", name, drawing.mask_png(mask, seen.colours, seen.values))
     row["mask"] = f"masks/{name}"
     if options.overlays:
         journal.draw(

@@ -20,6 +20,9 @@ _SEGMENTS: tuple[tuple[list[int], list[int], int], ...] = (
     ([255, 0, 255], [255, 0, 0], 6),
 )
 
+FLOOR = 1.0
+"""Pixels: no scale of colours that is chosen by the flow is smaller."""
+
 _BEYOND = 0.75
 """Brightness of a flow that is longer than the scale."""
 
@@ -147,10 +150,11 @@ class Lengths:
     def percentile(self, percent: float = 99.0) -> float:
         """Return the length in pixels that so many percent of all are at most, within .5 %.
 
-        At least .001; 1 where nothing was counted.
+        At least `FLOOR`, so that noise around no motion is not drawn as motion.
         """
         total = self._counts.sum()
         if not total:
-            return 1.0
+            return FLOOR
         place = int(np.searchsorted(self._counts.cumsum(), percent / 100 * total))
-        return _SMALLEST * (_LARGEST / _SMALLEST) ** ((min(place, _BINS - 1) + 1) / _BINS)
+        found = _SMALLEST * (_LARGEST / _SMALLEST) ** ((min(place, _BINS - 1) + 1) / _BINS)
+        return max(FLOOR, found)

@@ -81,6 +81,7 @@ class LanguageModelling(TaskConfig):
         max_size: largest vocabulary; null for no limit.
         errors: what bytes of a file that are no UTF-8 do: strict stops with an error, replace reads
             them as U+FFFD.
+        encoding: of a file, such as cp1252 or shift_jis.
     """
 
     data: str | None = None
@@ -93,6 +94,7 @@ class LanguageModelling(TaskConfig):
     min_count: int = 1
     max_size: int | None = None
     errors: Literal["strict", "replace"] = "strict"
+    encoding: str = "utf-8"
 
     def __post_init__(self) -> None:
         check_fields(self, "[1, inf)", "length", "eval_length")
@@ -132,6 +134,7 @@ class LanguageModelling(TaskConfig):
             min_count=self.min_count,
             max_size=self.max_size,
             errors=self.errors,
+            encoding=self.encoding,
         )
         return LanguageTask(self, corpus)
 
@@ -149,6 +152,7 @@ class LanguageModelling(TaskConfig):
             file=self.file,
             data_dir=data_dir,
             errors=self.errors,
+            encoding=self.encoding,
             vocabulary=text.Vocabulary.load(run / VOCABULARY),
         )
         task = LanguageTask(self, corpus)

@@ -69,6 +69,8 @@ class Seen:
     """How images were brought to one size; None where they were taken as they are."""
     colours: tuple[tuple[int, int, int], ...] = ()
     """Red, green and blue of each class, in pictures of masks."""
+    values: tuple[int, ...] = ()
+    """The value of each class in the files of masks; empty for 0, 1, ..."""
 
     @classmethod
     def read(cls, path: Path) -> Seen:
@@ -100,6 +102,7 @@ class Seen:
                 kind=kind,
                 resize=None if resize is None else Resize.of(resize),
                 colours=colours,
+                values=tuple(content.get("values", ())),
             )
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise DataError(f"{path} is damaged ({error}): restore it from a copy") from error

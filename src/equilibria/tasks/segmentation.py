@@ -169,7 +169,7 @@ class SegmentationTask(Task):
         self.checksum = found.checksum
         self.splits = tuple(self.images)
         self.eval_split = "valid" if "valid" in self.splits else "test"
-        self.source, self.colours = found.title, found.colours
+        self.source, self.colours, self.values = found.title, found.colours, found.values
         self.labels = found.labels if seen is None else seen.labels
         self.classes = len(self.labels)
         self.numbers: Tensor | None = None
@@ -370,6 +370,7 @@ class SegmentationTask(Task):
             "normalise": None if self.statistics is None else dataclasses.asdict(self.statistics),
             "resize": None if size is None else {"size": size, "share": 1.0, "fit": "stretch"},
             "colours": self.colours,
+            "values": self.values,
         }
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
         (folder / IMAGES).write_text(text, "utf-8")

@@ -412,7 +412,10 @@ def decisive(recipe: Recipe) -> dict[str, Any]:
     return _as_before(tree)
 
 
-_FORMER = (("per_row", False), ("start_noise", 0.0), ("lanes", None))
+_FORMER = (
+    *(("per_row", False), ("start_noise", 0.0), ("lanes", None)),
+    *(("separator", None), ("missing", "error"), ("channel", None), ("encoding", "utf-8")),
+)
 """Fields that are younger than published results, and their values in these."""
 
 

@@ -11,7 +11,10 @@ from equilibria.data.errors import DataError, reading
 from equilibria.data.regular import open_file
 from equilibria.data.replace import replace_file
 
-__all__ = ["LARGEST", "check_size", "read_bytes", "replace_file"]
+__all__ = ["LARGEST", "UNKNOWN", "check_size", "read_bytes", "replace_file"]
+
+UNKNOWN = 1e10
+"""What stands for the flow of a pixel whose flow is unknown, in .flo and .pfm files."""
 
 LARGEST = 64_000_000
 """Pixels of a flow, at most, as of images."""

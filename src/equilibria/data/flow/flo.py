@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from equilibria.data.errors import DataError
-from equilibria.data.flow.content import LARGEST, check_size, read_bytes, replace_file
+from equilibria.data.flow.content import LARGEST, UNKNOWN, check_size, read_bytes, replace_file
 from equilibria.data.flow.field import FlowField
 
 __all__ = ["read", "write"]
@@ -18,7 +18,7 @@ MAGIC = 202021.25
 """The first four bytes as a little-endian float32: they spell PIEH."""
 
 _HEAD = struct.Struct("<fii")
-_UNKNOWN, _MOST = 1e10, 1e9  # what unknown flow is written as, and beyond which flow is unknown
+_MOST = 1e9  # flow beyond it is unknown
 
 
 def read(path: Path) -> FlowField:
@@ -71,7 +71,7 @@ def write(path: Path, field: FlowField) -> None:
     most = float(field.flow.detach().abs().amax(0)[field.valid].max())
     if most > _MOST:
         raise ValueError(f"{path.name}: a .flo file holds flow up to 1e9 pixels, got {most:g}")
-    flow = torch.where(field.valid, field.flow.detach(), _UNKNOWN).permute(1, 2, 0)
+    flow = torch.where(field.valid, field.flow.detach(), UNKNOWN).permute(1, 2, 0)
     height, width = field.size
     values = flow.cpu().contiguous().numpy().astype("<f4")
     replace_file(path, _HEAD.pack(MAGIC, width, height) + values.tobytes())

@@ -14,15 +14,23 @@ from equilibria.data.flow.field import FlowField
 __all__ = ["read", "write"]
 
 _SCALE, _ZERO = 64.0, 1 << 15
+_VALID = (0, 1, 255, 65_535)  # of blue; some programs write the maximum for "known"
 
 
 def read(path: Path) -> FlowField:
     """Read flow: ``u = (red - 2^15) / 64``, v of green likewise, valid where blue is not 0.
 
     Raises:
-        DataError: If it is no PNG file of 16-bit RGB, damaged or interlaced, or has no valid pixel.
+        DataError: If it is no PNG file of 16-bit RGB or damaged, has no valid pixel, or has other
+            values of blue, as where its channels are in another order.
     """
     pixels = png16.read(path)
+    blue = np.unique(pixels[..., 2])
+    if odd := [each for each in blue.tolist() if each not in _VALID]:
+        raise DataError(
+            f"{path} has the blue value {odd[0]}, where KITTI's flow has 0 (unknown) or 1: its "
+            "channels seem to be in another order. OpenCV writes BGR: save flow[..., ::-1]"
+        )
     flow = (pixels[..., :2].astype(np.float32) - _ZERO) / _SCALE
     valid = torch.from_numpy(pixels[..., 2] > 0)
     field = torch.from_numpy(np.ascontiguousarray(flow.transpose(2, 0, 1))) * valid

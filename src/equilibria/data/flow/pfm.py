@@ -11,12 +11,22 @@ import torch
 from torch import Tensor
 
 from equilibria.data.errors import DataError
-from equilibria.data.flow.content import LARGEST, check_size, read_bytes, replace_file
+from equilibria.data.flow.content import LARGEST, UNKNOWN, check_size, read_bytes, replace_file
 from equilibria.data.flow.field import FlowField
 
 __all__ = ["read", "read_map", "write", "write_map"]
 
-_HEAD = re.compile(rb"(P[Ff])\s+(-?\d{1,9})\s+(-?\d{1,9})\s+([-+.\deE]{1,30})(?:\r\n|\s)")
+_HEADER = 1 << 10
+"""Bytes that a header may have."""
+
+_GAP = rb"(?:\s+(?:#[^\n]*\n\s*)*)"  # with comments, as some programs write them
+_HEAD = re.compile(
+    rb"(P[Ff])" + _GAP + rb"(-?\d{1,9})" + _GAP + rb"(-?\d{1,9})" + _GAP
+    + rb"([-+.\deE]{1,30})(?:\r\n|\s)"
+)
+_FARTHEST = 1e6
+"""Pixels: a flow beyond it is none, but for the one that stands for unknown."""
+
 _CHANNELS = {b"PF": 3, b"Pf": 1}
 
 
@@ -33,8 +43,8 @@ def read_map(path: Path) -> Tensor:
     Raises:
         DataError: If it is truncated or too long, or of another format.
     """
-    content = read_bytes(path, 100 + 12 * LARGEST)
-    head = _HEAD.match(content[:100])
+    content = read_bytes(path, _HEADER + 12 * LARGEST)
+    head = _HEAD.match(content[:_HEADER])
     if head is None:
         begin = content[:16]
         raise DataError(
@@ -86,8 +96,11 @@ def write_map(path: Path, image: Tensor) -> None:
 def read(path: Path) -> FlowField:
     """Read flow from a .pfm file of colour: red is u, green is v, and blue is not used.
 
+    A pixel whose flow is 1e10, as in .flo files, is unknown.
+
     Raises:
-        DataError: As `read_map`, and if it is grey or has a flow that is not finite.
+        DataError: As `read_map`, and if it is grey or has a flow that is not finite or beyond 1e6
+            pixels, as where the sign of its scale says the wrong byte order.
     """
     image = read_map(path)
     if len(image) != 3:
@@ -95,23 +108,25 @@ def read(path: Path) -> FlowField:
             f"{path} is grey (Pf), and flow has two numbers for each pixel: expected a .pfm file "
             "of colour (PF), red for u and green for v"
         )
+    flow = image[:2].contiguous()
+    unknown = (flow == UNKNOWN).any(0)
+    flow = flow.masked_fill(unknown, 0.0)
+    if (farthest := float(flow.abs().nan_to_num(0.0, 0.0).max())) > _FARTHEST:
+        raise DataError(
+            f"{path} has a flow of {farthest:g} pixels: its bytes seem to be in the other order. "
+            "Change the sign of the scale in its third line"
+        )
     try:
-        return FlowField.dense(image[:2].contiguous())
+        return FlowField(flow, ~unknown)
     except ValueError as error:
         raise DataError(f"{path}: {error}") from None
 
 
 def write(path: Path, field: FlowField) -> None:
-    """Write flow as a .pfm file of colour, whose blue is 0.
+    """Write flow as a .pfm file of colour, whose blue is 0, and 1e10 where it is unknown.
 
     Raises:
-        ValueError: If a pixel is not valid, which the format cannot say.
         DataError: If the file cannot be written.
     """
-    if not field.valid.all():
-        missing = int((~field.valid).sum())
-        raise ValueError(
-            f"{path.name}: {missing:,} pixels have no valid flow, which a .pfm file cannot say: "
-            "write .flo or .png"
-        )
-    write_map(path, torch.cat([field.flow, torch.zeros_like(field.flow[:1])]))
+    flow = torch.where(field.valid, field.flow.detach(), UNKNOWN)
+    write_map(path, torch.cat([flow, torch.zeros_like(flow[:1])]))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-import zipfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from equilibria.data.archive import DAMAGED_ZIP, open_zip
 from equilibria.data.errors import DataError, reading
 from equilibria.data.graphs.graph import Graph, undirected
 from equilibria.data.graphs.sets import NodeSet
@@ -101,9 +100,9 @@ def _unpacked(paths: tuple[Path, ...]) -> Callable[[str], bytes]:
 def _packed(path: Path) -> Callable[[str], bytes]:
     def content(name: str) -> bytes:
         with (
-            reading(path, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError),
+            reading(path, *DAMAGED_ZIP),
             open_file(path) as stored,
-            zipfile.ZipFile(stored) as archive,
+            open_zip(stored, path) as archive,
         ):
             inside = next((n for n in archive.namelist() if Path(n).name == name), None)
             if inside is None:

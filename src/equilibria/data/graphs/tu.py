@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import os
-import zipfile
-import zlib
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,11 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from equilibria.data.archive import DAMAGED_ZIP, find_member, open_zip
 from equilibria.data.errors import DataError, reading
 from equilibria.data.graphs.graph import Graph, simple
 from equilibria.data.graphs.sets import GraphSet, digest
 from equilibria.data.regular import open_file
 from equilibria.data.remote import Entry, Files, Remote
+from equilibria.data.sequences import arrays
 
 LARGEST = 1 << 30
 """Bytes that a text may have."""
@@ -69,7 +71,8 @@ def load(root: str | os.PathLike[str], *, attributes: bool | None = None) -> Gra
     ``NAME_graph_labels.txt`` the class of each graph, a whole number. ``NAME_node_labels.txt``,
     whole numbers, and ``NAME_node_attributes.txt``, real numbers, may have as many columns as you
     like, separated by commas; nodes have one feature, 1, where there are neither. An undirected
-    edge is two lines. What other files there are is not read.
+    edge is two lines. An edge that is repeated counts once, and one from a node to itself not at
+    all, both with a warning. What other files there are is not read.
 
     Args:
         root: The folder; it has files of one NAME.
@@ -86,6 +89,13 @@ def load(root: str | os.PathLike[str], *, attributes: bool | None = None) -> Gra
     (name,) = found
     content = _unpacked(root, name)
     graphs, labels = parsed(content, name, root, attributes=attributes)
+    lines = (content("A") or b"").strip().count(b"\n") + 1
+    if dropped := lines - sum(graph.edges for graph in graphs):
+        warnings.warn(
+            f"{name}_A.txt in {root} has {dropped:,} edges that are repeated or join a node to "
+            "itself: they are left out",
+            stacklevel=2,
+        )
     path = str(root.resolve())
     return GraphSet(
         name=path,
@@ -133,7 +143,7 @@ def parsed(
     edges = rows("A", np.int64, 2) - 1
     _check(owner, edges, len(names), f"{name}_graph_indicator.txt in {where}", f"{name}_A.txt")
     columns: list[np.ndarray] = []
-    for part, kind in (("node_labels", np.int64), ("node_attributes", np.float32)):
+    for part, kind in (("node_labels", np.int64), ("node_attributes", np.float64)):
         if texts[part] is None:
             continue
         found = rows(part, kind)
@@ -144,7 +154,7 @@ def parsed(
             )
         columns += [found] if part == "node_attributes" else [_one_hot(each) for each in found.T]
     features = np.concatenate(columns or [np.ones((len(owner), 1))], 1)
-    x = torch.from_numpy(features.astype(np.float32))
+    x = torch.from_numpy(arrays.finite(features, f"the features of {name} in {where}"))
     classes = sorted(set(names.tolist()))
     if len(classes) < 2:
         raise DataError(
@@ -207,14 +217,15 @@ def _one_hot(labels: np.ndarray) -> np.ndarray:
 
 def _rows(content: bytes, name: str, kind: type[np.generic], columns: int | None) -> np.ndarray:
     """The numbers of a text with commas, ``(lines, columns)``."""
-    lines = content.strip().splitlines()
+    lines = content.removeprefix(codecs.BOM_UTF8).strip().splitlines()
     try:
         if not lines:
             raise ValueError("it is empty")
         count = lines[0].count(b",") + 1
         if columns is not None and count != columns:
             raise ValueError(f"expected {columns} columns, got {count}")
-        values = np.array(b" ".join(lines).replace(b",", b" ").split(), kind)
+        # As float64 first: some programs write the label 1 as 1.0.
+        values = np.array(b" ".join(lines).replace(b",", b" ").split(), np.float64)
         if len(values) != count * len(lines) or not np.isfinite(values).all():
             raise ValueError(
                 f"expected finite numbers, {count} per line, got {len(values)} on {len(lines)} "
@@ -223,6 +234,10 @@ def _rows(content: bytes, name: str, kind: type[np.generic], columns: int | None
         for number, line in enumerate(lines, 1):
             if line.count(b",") + 1 != count:
                 raise ValueError(f"line {number} has other than the {count} columns of line 1")
+        if len(odd := np.flatnonzero(values != values.astype(kind))):
+            line, value = odd[0] // count + 1, values[odd[0]]
+            raise ValueError(f"line {line} has {value:g}: expected whole numbers")
+        values = values.astype(kind)
     except (ValueError, OverflowError) as error:
         raise DataError(f"{name} is damaged or the wrong file ({error})") from None
     return values.reshape(-1, count)
@@ -242,12 +257,12 @@ def _unpacked(root: Path, name: str) -> Content:
 def _packed(path: Path, name: str) -> Content:
     def content(part: str) -> bytes | None:
         with (
-            reading(path, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError),
+            reading(path, *DAMAGED_ZIP),
             open_file(path) as stored,
-            zipfile.ZipFile(stored) as archive,
+            open_zip(stored, path) as archive,
         ):
-            member = f"{name}/{name}_{part}.txt"
-            if member not in archive.namelist():
+            member = find_member(archive, f"{name}/{name}_{part}.txt")
+            if member is None:
                 return None
             with archive.open(member) as file:
                 return _bounded(file.read(LARGEST + 1), f"{member} in {path}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from itertools import combinations
 from pathlib import Path
 
@@ -40,7 +41,9 @@ def load_nodes(path: str | os.PathLike[str], *, whole: bool = False) -> NodeSet:
 
     - ``x``: features, ``(nodes, features)``.
     - ``edge_index``: whole numbers, ``(2, edges)``: edge k goes from node ``edge_index[0, k]`` to
-      ``edge_index[1, k]``, counted from 0. An undirected edge is there twice.
+      ``edge_index[1, k]``, counted from 0. An undirected edge is there twice. An edge that is
+      repeated counts as often as it is there, with a warning; networks that give each node a
+      self-loop put it in the place of the file's own (`models.graph.GraphLayer`).
     - ``y``: classes, whole numbers from 0, ``(nodes,)``, -1 for nodes in no mask whose class is
       unknown; or ``(nodes, labels)``, 0 or 1, where a node can have several labels.
     - ``edge_weight``, optional: ``(edges,)``, not negative.
@@ -84,6 +87,7 @@ def load_nodes(path: str | os.PathLike[str], *, whole: bool = False) -> NodeSet:
         _check_disjoint(masks)
     except (ValueError, TypeError) as error:
         raise DataError(f"{path}: {error}") from None
+    _warn_of_edges(graph, path)
     place = str(path.resolve())
     return NodeSet(
         name=place,
@@ -128,7 +132,7 @@ def load_graphs(path: str | os.PathLike[str], **options: bool) -> GraphSet:
         raise DataError(f"y in {path} has the shape {tuple(y.shape)}: expected (graphs,)")
     owner = _whole(found["batch"], f"batch in {path}")
     try:
-        Graph(x, edge_index, edge_weight)
+        whole = Graph(x, edge_index, edge_weight)
         _check_batch(owner, len(x), len(y))
         if bool((owner[edge_index[0]] != owner[edge_index[1]]).any()):
             edge = int(torch.nonzero(owner[edge_index[0]] != owner[edge_index[1]])[0])
@@ -136,6 +140,7 @@ def load_graphs(path: str | os.PathLike[str], **options: bool) -> GraphSet:
         graphs = _cut(x, edge_index, edge_weight, owner, y)
     except (ValueError, TypeError) as error:
         raise DataError(f"{path}: {error}") from None
+    _warn_of_edges(whole, path)
     place = str(path.resolve())
     return GraphSet(
         name=place,
@@ -179,6 +184,26 @@ def _check_batch(owner: Tensor, nodes: int, graphs: int) -> None:
         empty = sorted({*range(graphs)} - {*owner.tolist()})
         what = f"graph {empty[0]} has no node" if empty else f"there is a graph {int(owner.max())}"
         raise ValueError(f"batch: {what}, but y has classes of {graphs} graphs, counted from 0")
+
+
+def _warn_of_edges(graph: Graph, path: Path) -> None:
+    """Warn of edges that are not used as one might expect."""
+    sender, receiver = graph.edge_index
+    if repeated := graph.edges - len((sender * graph.nodes + receiver).unique()):
+        warnings.warn(
+            f"{path} has {repeated:,} edges that are there before: the weights of equal edges add "
+            "up",
+            stacklevel=3,
+        )
+    own = sender == receiver
+    weight = torch.ones(graph.edges) if graph.edge_weight is None else graph.edge_weight
+    if len(odd := weight[own & (weight != 1)]):
+        warnings.warn(
+            f"{path} has {int(own.sum()):,} edges from a node to itself, one with the weight "
+            f"{float(odd[0]):g}: a model with self_loops replaces them by edges of weight 1; set "
+            "model.self_loops to false to keep them",
+            stacklevel=3,
+        )
 
 
 def _arrays(

@@ -90,6 +90,19 @@ def identified(file: BinaryIO, name: str | Path) -> Image:
     return image
 
 
+def refuse_pages(image: Image, name: str | Path) -> None:
+    """Raise DataError if the file of an image has more than one page or frame.
+
+    Those of a camera's .mpo are the same picture in other sizes: its first is taken.
+    """
+    if getattr(image, "is_animated", False) and image.format != "MPO":
+        raise DataError(
+            f"{name} has {getattr(image, 'n_frames', 2)} pages or frames, and one image is "
+            "expected: extract those that you want, for example with ImageMagick: magick FILE "
+            "PAGE-%03d.png"
+        )
+
+
 def _too_large(name: str | Path, size: str = "") -> str:
     return (
         f"{name} has {size}more than the {MEGAPIXELS} megapixels that are decoded: make it "
@@ -151,6 +164,7 @@ def pixels(
     from PIL import Image
 
     image = identified(io.BytesIO(content), name)
+    refuse_pages(image, name)
     try:
         width, height = image.size[::-1] if turned(image) else image.size
         box = None if part is None else part(height, width)

@@ -136,6 +136,7 @@ def _header(path: Path, whole: bool) -> tuple[Header, str]:
     """The header of a file, and what its checksum is made of."""
     with decode.open_image(path) as file, reading(path):
         image = decode.identified(file, path)
+        decode.refuse_pages(image, path)
         read = described(image)
         if not whole:
             return read, str(path.stat().st_size)

@@ -39,6 +39,7 @@ def read(path: Path, *, grey: str | None = None) -> Tensor:
     with decode.open_image(path) as file, reading(path):
         content = file.read()
     image = decode.identified(io.BytesIO(content), path)
+    decode.refuse_pages(image, path)
     mode = image.mode
     if mode.startswith(("I", "F")) or _deep_png(content):
         raise DataError(

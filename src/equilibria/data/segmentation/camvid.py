@@ -91,8 +91,8 @@ def _folder(root: Path) -> tuple[Reader, list[str]]:
 
 def _zip(path: Path) -> tuple[Reader, list[str]]:
     """The repository, as its host packs it."""
-    with reading(path, zipfile.BadZipFile):
-        packed, lock = zipfile.ZipFile(path), threading.Lock()
+    with reading(path, *archive.DAMAGED_ZIP):
+        packed, lock = archive.open_zip(path, path), threading.Lock()
     entries = [entry for entry in packed.infolist() if entry.filename.split("/")[1:2] == ["CamVid"]]
     inside = {entry.filename.split("/", 2)[2]: entry for entry in entries if not entry.is_dir()}
     # No more of an entry is unpacked than it says.
@@ -104,7 +104,7 @@ def _zip(path: Path) -> tuple[Reader, list[str]]:
     names = list(inside)
 
     def content(name: str) -> bytes:
-        with lock, reading(path, zipfile.BadZipFile, zlib.error, EOFError):
+        with lock, reading(path, *archive.DAMAGED_ZIP):
             return packed.read(inside[name])
 
     return content, names

@@ -97,7 +97,11 @@ class Classes:
         if wrong := [value for value, _ in pairs if value > VOID]:
             raise DataError(f"{path} lists the value {wrong[0]}: masks have values from 0 to 255")
         known = [(value, name) for value, name in pairs if name.lower() not in _VOID]
-        known = [(value, name) for value, name in known if value != VOID]
+        if named := [name for value, name in known if value == VOID]:
+            raise DataError(
+                f"{path} calls the value {VOID} '{named[0]}': it always means void. Give the class "
+                f"another value, in {path.name} and in the masks, or write '{VOID}: void'"
+            )
         if len(known) < 2:
             found = f"a single class, {known[0][1]}" if known else "no classes"
             raise DataError(f"{path} lists {found}: at least two are needed, besides void")
@@ -183,6 +187,7 @@ def load(
         valid=every.select(splits["valid"]) if "valid" in splits else None,
         labels=classes.labels,
         colours=_colours(source, of_masks, values),
+        values=tuple(values),
         checksum=f"sha256:{hashlib.sha256(key.encode()).hexdigest()}",
     )
 
@@ -323,12 +328,25 @@ def _check_learned(found: np.ndarray, classes: Classes, root: Path, whole: bool)
     which = "masks" if whole else "training masks"
     there = {int(each) for each in classes.numbers[found.any(0)]} - {VOID}
     if not there:
-        raise DataError(f"all pixels of the {which} in {root} are void: there is nothing to learn")
+        raise DataError(
+            f"all pixels of the {which} in {root} are void: there is nothing to learn."
+            f"{_where_255(found)}"
+        )
     if len(there) == 1 and not whole:
         raise DataError(
             f"all pixels of the {which} in {root} are {classes.labels[there.pop()]} or void: at "
-            "least two classes are needed"
+            f"least two classes are needed.{_where_255(found)}"
         )
+
+
+def _where_255(found: np.ndarray) -> str:
+    """What to do where masks have the values 0 and 255, as black and white are stored."""
+    if set(np.flatnonzero(found.any(0)).tolist()) <= {0, VOID} and found[:, VOID].any():
+        return (
+            f" The value {VOID} means void: where it stands for a class, write 1 in its place, in "
+            "Python: Image.fromarray((np.array(Image.open(path)) > 0).astype('uint8')).save(path)"
+        )
+    return ""
 
 
 def _colours(

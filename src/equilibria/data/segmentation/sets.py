@@ -254,6 +254,7 @@ class SegmentationSet:
         colours: Red, green and blue of each class, 0 to 255, for pictures of masks.
         checksum: ``sha256:...`` over all that is in the files, or, where there are very many, over
             their names and lengths.
+        values: The value of each class in the files of masks; empty for 0, 1, ...
     """
 
     title: str
@@ -263,6 +264,7 @@ class SegmentationSet:
     labels: tuple[str, ...]
     colours: tuple[tuple[int, int, int], ...]
     checksum: str
+    values: tuple[int, ...] = ()
 
     @property
     def classes(self) -> int:

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import lzma
 import math
 import warnings
 import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
+from equilibria.data.archive import DAMAGED_ZIP, open_zip
 from equilibria.data.errors import DataError, reading
 from equilibria.data.regular import open_file
 
 LARGEST = 4 << 30
 """Bytes that a file may have or unpack to, and that all sequences of a folder may take."""
-
-
-_DAMAGED = (
-    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError),
-    NotImplementedError,  # another compression
-)
 
 
 def read(path: Path) -> dict[str, np.ndarray]:
@@ -39,9 +32,9 @@ def read(path: Path) -> dict[str, np.ndarray]:
         with reading(path), open_file(path) as file:
             if kind == ".npy":
                 return {"": _array(file, path.stat().st_size, str(path))}
-            with zipfile.ZipFile(file) as archive:
+            with open_zip(file, path) as archive:
                 return _members(archive, path)
-    except _DAMAGED as error:
+    except (*DAMAGED_ZIP, ValueError) as error:
         raise DataError(
             f"{path} is no {kind} file of NumPy, or is damaged ({error}): remove or replace it"
         ) from None
@@ -143,8 +136,6 @@ def _members(archive: zipfile.ZipFile, path: Path) -> dict[str, np.ndarray]:
     found = {}
     for entry in entries:
         key = entry.filename.removesuffix(".npy")
-        if entry.flag_bits & 1:
-            raise DataError(f"{path} is encrypted: save it without a password")
         with archive.open(entry) as file:
             found[key] = _array(file, entry.file_size, f"{key} in {path}")
     return found

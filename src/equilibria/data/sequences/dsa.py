@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import zipfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import torch
 from torch import Tensor
 
 from equilibria.data import checksums, kept
+from equilibria.data.archive import DAMAGED_ZIP, open_zip
 from equilibria.data.errors import DataError, reading
 from equilibria.data.progress import tracked
 from equilibria.data.regular import open_file
@@ -106,9 +105,9 @@ def _names() -> list[str]:
 def _packed(path: Path) -> dict[str, Tensor]:
     """All segments of the archive."""
     with (
-        reading(path, zipfile.BadZipFile),
+        reading(path, *DAMAGED_ZIP),
         open_file(path) as file,
-        zipfile.ZipFile(file) as packed,
+        open_zip(file, path) as packed,
     ):
         inside = {
             found[0]: name
@@ -120,7 +119,7 @@ def _packed(path: Path) -> dict[str, Tensor]:
             if name not in inside:
                 raise DataError(f"{path} does not contain {name}: it is a different file")
             with (
-                reading(path, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError),
+                reading(path, *DAMAGED_ZIP),
                 packed.open(inside[name]) as text,
             ):
                 return text.read(_LARGEST)

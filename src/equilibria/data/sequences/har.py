@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from equilibria.data import checksums, kept
+from equilibria.data.archive import DAMAGED_ZIP, open_zip
 from equilibria.data.errors import DataError, reading
 from equilibria.data.regular import open_file
 from equilibria.data.remote import Entry, Files, Remote
@@ -95,8 +96,9 @@ def _texts(paths: tuple[Path, ...]) -> dict[str, Tensor]:
     found: dict[str, np.ndarray] = {}
     if (path := paths[0]).suffix == ".zip":
         with (
-            reading(path, zipfile.BadZipFile, zlib.error, EOFError, KeyError),
-            zipfile.ZipFile(path) as archive,
+            reading(path, *DAMAGED_ZIP, KeyError),
+            open_file(path) as stored,
+            open_zip(stored, path) as archive,
         ):
             for name in names:
                 with archive.open(f"{_FOLDER}/{name}") as file:

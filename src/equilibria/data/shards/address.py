@@ -102,6 +102,8 @@ def _request(url: str, got: bytearray) -> None:
                     f"it sent {span or 'other bytes'}, not those that were asked for"
                 )
             length = reply.headers.get("Content-Length")
+            if (packed := reply.headers.get("Content-Encoding", "identity")) != "identity":
+                raise DataError(f"{url} sends its bytes packed ({packed}), not as they are")
             whole = None if length is None else len(got) + int(length)
             while block := reply.read(_BLOCK):
                 got += block

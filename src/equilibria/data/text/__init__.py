@@ -40,13 +40,14 @@ def load(
     min_count: int = 1,
     max_size: int | None = None,
     errors: Errors = "strict",
+    encoding: str = "utf-8",
     vocabulary: Vocabulary | None = None,
 ) -> Corpus:
     """Read a text, by name or from a file, and encode it first if it has not been encoded.
 
     Args:
         name: One of `available()`, with its own splits; None for a user's text.
-        file: A UTF-8 text, if `name` is None.
+        file: A text, if `name` is None.
         unit: ``"words"`` (split at white space, a newline is ``<eos>``) or ``"characters"``.
             None: words for a named text, characters for a file.
         data_dir: Folder that is searched before ``$EQUILIBRIA_DATA`` and the user's cache.
@@ -58,6 +59,7 @@ def load(
             limit.
         errors: ``"replace"`` reads U+FFFD for bytes that are not UTF-8 and counts them in the
             statistics; ``"strict"`` raises.
+        encoding: Of a file, one that Python knows, such as ``"cp1252"``.
         vocabulary: Of another text, to encode with, in its unit and without limits: for a text
             that a model is evaluated on and did not learn from. All of a file is then the split
             ``"test"``.
@@ -66,14 +68,23 @@ def load(
         ValueError: If no text has that name, both or neither of `name` and `file` are given,
             or an option is out of its range.
         DataError: If the text is missing, damaged, out of reach, compressed, empty, too short for
-            three splits, or not UTF-8; the message says what to do.
+            three splits, or in another encoding; the message says what to do.
     """
     from equilibria.data import registry
 
+    if name is not None and not isinstance(name, str):
+        raise TypeError(
+            f"name is {name!r}, and the name of a text is a str: give a file as load(file={name!r})"
+        )
     if (name is None) == (file is None):
         raise ValueError(
             f"name is {name!r} and file is {file!r}: give one of them, a name "
             f"({', '.join(available())}) or a text file"
+        )
+    if encoding != "utf-8" and (name is not None or errors == "replace"):
+        raise ValueError(
+            f"encoding is {encoding!r}: expected 'utf-8' for a text that has a name, or with "
+            "errors='replace'"
         )
     limits: Any = {"min_count": min_count, "max_size": max_size, "errors": errors}
     if vocabulary is not None:
@@ -90,5 +101,6 @@ def load(
         valid_share=valid_share,
         test_share=test_share,
         whole=vocabulary is not None,
+        encoding=encoding,
     )
     return encode.load(source, options, vocabulary)

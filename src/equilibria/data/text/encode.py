@@ -30,6 +30,9 @@ _INFO = "corpus.json"
 _VOCABULARY = "vocabulary.json"
 _FEWEST = 2
 
+CONVERTED = "text.utf-8"
+"""The file, while a text is encoded, that has it in UTF-8 if it was in another encoding."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
@@ -39,7 +42,8 @@ class Source:
         name: What the corpus is called.
         key: Checksums of the files and all else that decides what the splits are.
         origin: Where the text came from, for the reader.
-        pieces: Opens the text: where each split lies. Called only if nothing is in the cache.
+        pieces: Opens the text: where each split lies. Called only if nothing is in the cache, with
+            a folder where it may write the text as `CONVERTED`.
         check: Called when all has been read, to raise DataError if a file is no longer as it
             was when `key` was made.
     """
@@ -47,7 +51,7 @@ class Source:
     name: str
     key: tuple[Any, ...]
     origin: str
-    pieces: Callable[[], dict[str, Piece]]
+    pieces: Callable[[Path], dict[str, Piece]]
     check: Callable[[], None] | None = None
 
 
@@ -150,7 +154,7 @@ def _make(folder: Path, source: Source, options: Options, vocabulary: Vocabulary
     """Encode the text into a folder of another name, and rename it when it is complete."""
     files.clear(folder.parent, folder.name)  # of a process that was killed
     with files.whole_folder(folder) as part:
-        pieces = source.pieces()
+        pieces = source.pieces(part)
         if vocabulary is None:
             vocabulary = counting.count(
                 reading.texts(pieces["train"], options.errors),
@@ -166,6 +170,7 @@ def _make(folder: Path, source: Source, options: Options, vocabulary: Vocabulary
         }
         if source.check is not None:
             source.check()
+        (part / CONVERTED).unlink(missing_ok=True)
         _check_length(source, options, statistics)
         vocabulary.save(part / _VOCABULARY)
         names = [_VOCABULARY, *(f"{split}.bin" for split in pieces)]

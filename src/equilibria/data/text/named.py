@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from equilibria.data.remote import Entry, Files, Remote
@@ -28,7 +29,7 @@ def read(
         options: The others of `Options`.
     """
 
-    def pieces() -> dict[str, Piece]:
+    def pieces(_: Path) -> dict[str, Piece]:
         first = files.paths[0]
         if first.suffix != ".zip":
             return {split: Piece(path) for split, path in zip(SPLITS, files.paths, strict=True)}

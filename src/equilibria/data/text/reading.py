@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import codecs
-import zipfile
-import zlib
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+from equilibria.data.archive import DAMAGED_ZIP, find_member, open_zip
+from equilibria.data.encodings import described
 from equilibria.data.errors import DataError, reading
 from equilibria.data.regular import open_file
 
 BLOCK = 1 << 20
+
+_SAMPLE = 1 << 14
+"""Bytes before and after one that is not UTF-8, by which the encoding is guessed."""
+
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
 
 Errors = Literal["strict", "replace"]
@@ -45,13 +50,16 @@ class Piece:
         Raises:
             DataError: If the file cannot be read or the archive is damaged.
         """
-        with reading(self, zipfile.BadZipFile, zlib.error, EOFError, KeyError):
+        with reading(self, *DAMAGED_ZIP, KeyError):
             if self.member is None:
                 with open_file(self.path) as file:
                     file.seek(self.start)
                     yield from _blocks(file, None if self.stop is None else self.stop - self.start)
             else:
-                with zipfile.ZipFile(self.path) as archive, archive.open(self.member) as file:
+                with (
+                    open_zip(self.path, self.path) as archive,
+                    archive.open(find_member(archive, self.member) or self.member) as file,
+                ):
                     yield from _blocks(file, None)  # pyright: ignore[reportArgumentType]
 
 
@@ -110,15 +118,34 @@ def _blocks(file: BinaryIO, length: int | None) -> Iterator[bytes]:
         yield block
 
 
+def convert(path: Path, encoding: str, into: Path) -> None:
+    """Write a text in UTF-8, block by block.
+
+    Args:
+        path: The text.
+        encoding: Of it, one that Python knows.
+        into: The file that is written.
+
+    Raises:
+        DataError: If the text cannot be read, or is in another encoding.
+    """
+    with reading(path), open_file(path) as file, into.open("w", encoding="utf-8", newline="") as out:
+        try:
+            text = io.TextIOWrapper(file, encoding=encoding, newline="")
+            while block := text.read(BLOCK):
+                out.write(block)
+        except UnicodeError as error:
+            raise DataError(
+                f"{path} is not in the encoding {encoding} ({error}): name another one with "
+                "--task.encoding, or encoding= in Python"
+            ) from None
+
+
 def _not_utf8(piece: Piece, place: int, data: bytes, error: UnicodeDecodeError) -> str:
-    where = place + error.start
-    if where == 0 and data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        return (
-            f"{piece} is not UTF-8 but UTF-16, by its first two bytes: convert it, e.g. with "
-            "iconv -f UTF-16 -t UTF-8"
-        )
+    around = data[max(0, error.start - _SAMPLE) : error.start + _SAMPLE]
     return (
-        f"{piece} is not UTF-8: byte 0x{data[error.start]:02x} at offset {where} "
-        f"({error.reason}). Convert the file, e.g. with iconv -f LATIN1 -t UTF-8, or have invalid "
-        "bytes replaced by U+FFFD: --task.errors replace, or errors='replace' in Python"
+        f"{piece} is not UTF-8: byte 0x{data[error.start]:02x} at offset {place + error.start} "
+        f"({error.reason}); {described(around)}. Name its encoding with --task.encoding NAME, or "
+        "encoding='NAME' in Python; or have invalid bytes replaced by U+FFFD: --task.errors "
+        "replace, or errors='replace'"
     )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 from pathlib import Path
 
 from equilibria.data import checksums
 from equilibria.data.errors import DataError, reading
 from equilibria.data.text import splitting
-from equilibria.data.text.encode import Source
-from equilibria.data.text.reading import Piece
+from equilibria.data.text.encode import CONVERTED, Source
+from equilibria.data.text.reading import Piece, convert
 from equilibria.data.text.vocabulary import Unit
 
 # First bytes of compressed files that might be given as a text, and how to unpack them.
@@ -29,18 +30,21 @@ def source(
     valid_share: float = 0.05,
     test_share: float = 0.05,
     whole: bool = False,
+    encoding: str = "utf-8",
 ) -> Source:
     """The first part of a file is for training, the next for validation, the last for testing.
 
     Args:
-        file: A UTF-8 text.
+        file: A text.
         unit: ``"words"`` or ``"characters"``.
         valid_share: Share of the text for the validation split.
         test_share: Share of the text for the test split.
         whole: Whether all of the text is the test split, and there is no other.
+        encoding: Of the text, one that Python knows.
 
     Raises:
-        ValueError: If the shares are not positive or leave nothing to train on.
+        ValueError: If the shares are not positive or leave nothing to train on, or Python does not
+            know the encoding.
         DataError: If the file is missing, empty, a folder, or compressed.
     """
     path = Path(os.path.realpath(Path(file).expanduser()))  # no error where links go in a circle
@@ -49,6 +53,13 @@ def source(
             f"valid_share is {valid_share} and test_share {test_share}: expected two positive "
             "shares with a sum below 1"
         )
+    try:
+        plain = codecs.lookup(encoding).name == "utf-8"
+    except LookupError:
+        raise ValueError(
+            f"encoding is {encoding!r}, which Python does not know: expected utf-8, cp1252, "
+            "shift_jis or another of docs.python.org/3/library/codecs.html#standard-encodings"
+        ) from None
     _check_file(path)
     checksum = checksums.digest(path)
 
@@ -56,15 +67,21 @@ def source(
         if checksums.digest(path) != checksum:
             raise DataError(f"{path} changed while it was read: run again when it is complete")
 
+    def pieces(folder: Path) -> dict[str, Piece]:
+        text = path
+        if not plain:
+            text = folder / CONVERTED
+            convert(path, encoding, text)
+        if whole:
+            return {"test": Piece(text)}
+        return splitting.pieces(text, unit, valid_share, test_share)
+
+    key = (checksum, "whole") if whole else (checksum, valid_share, test_share)
     return Source(
         name=Path(file).stem,
-        key=(checksum, "whole") if whole else (checksum, valid_share, test_share),
+        key=key if plain else (*key, encoding),
         origin=str(path),
-        pieces=lambda: (
-            {"test": Piece(path)}
-            if whole
-            else splitting.pieces(path, unit, valid_share, test_share)
-        ),
+        pieces=pieces,
         check=check,
     )
 

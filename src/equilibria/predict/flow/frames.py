@@ -158,7 +158,13 @@ def _still(path: Path) -> bool:
     """Whether a file is one image, not a video; what Pillow does not know is one."""
     if path.suffix.lower() not in _endings():
         return False
-    return video.frames_in(path) == 1
+    frames = video.frames_in(path)
+    if frames > 1 and path.suffix.lower() not in video.ANIMATED:
+        raise FramesError(
+            f"{path} has {frames} pages: extract them into a folder, for example with "
+            "ImageMagick: magick FILE FOLDER/%06d.png, and name that"
+        )
+    return frames == 1
 
 
 def read_frame(path: Path) -> Tensor:
