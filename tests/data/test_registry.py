@@ -23,7 +23,7 @@ OFFICIAL, COPY = b"0 1\n1 2\n2 0\n", b"0 1\n"
 
 def read(files: Files, *, directed: bool = True) -> dict[str, object]:
     """What any reader is: the files become whatever the data set is."""
-    lines = [line.split() for path in files.paths for line in path.read_text().splitlines()]
+    lines = [line.split() for path in files.paths for line in path.read_text().split("\n") if line]
     edges = [(int(a), int(b)) for a, b in lines]
     edges += [] if directed else [(b, a) for a, b in edges]
     return {"edges": edges, "title": files.title, "source": files.source}
@@ -32,7 +32,7 @@ def read(files: Files, *, directed: bool = True) -> dict[str, object]:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterator[FileServer]:
     with serving() as server:
-        server.files = {"edges.txt": OFFICIAL, "weights.txt": b""}
+        server.files = {"edges.txt": OFFICIAL, "weights.txt": b"\n"}
         official = Remote(
             files=("edges.txt", "weights.txt"),
             addresses=(server.url(""),),
@@ -48,11 +48,11 @@ def server(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterator[FileServer]
 
 
 def test_it_is_downloaded_once_and_checked_each_time(server: FileServer, tmp_path: Path) -> None:
-    (tmp_path / "few.txt").write_bytes(COPY)  # which official data come before
     for _ in range(2):
         found = data.load("ring", tmp_path, directed=False)
         assert found["edges"] == [(0, 1), (1, 2), (2, 0), (1, 0), (2, 1), (0, 2)]
         assert (found["title"], found["source"]) == ("Ring", server.url(""))
+        (tmp_path / "few.txt").write_bytes(COPY)  # official data on disk come before it
     assert [name for name, _ in server.requests] == ["/edges.txt", "/weights.txt"]
     # Nobody published what the second file is: what came first is what it has to be.
     for name in ("weights.txt", "edges.txt"):
@@ -77,15 +77,17 @@ def test_the_record_of_a_checksum_is_whole_or_not_there(
 
 
 @pytest.mark.parametrize("served", [{}, {"edges.txt": b"<html>"}], ids=["gone", "another"])
-def test_a_copy_is_read_where_the_download_fails(
+def test_a_copy_on_disk_is_read_without_asking_a_server(
     server: FileServer, tmp_path: Path, served: dict[str, bytes]
 ) -> None:
     server.files = served
     with pytest.raises(DataError, match=r"could not download edges\.txt\. .*(404|its md5 is)"):
         data.load("ring", tmp_path)
     (tmp_path / "few.txt").write_bytes(COPY)
-    with pytest.warns(UserWarning, match=r"Ring \(a third of it\) is read .*could not download"):
+    server.requests.clear()
+    with pytest.warns(UserWarning, match=r"Ring \(a third of it\) is read .*official data are at"):
         found = data.load("ring", tmp_path)
+    assert server.requests == []
     assert found["edges"] == [(0, 1)] and found["title"] == "Ring (a third of it)"
     assert found["source"] == str(tmp_path / "few.txt")
 

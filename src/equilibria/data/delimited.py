@@ -88,17 +88,19 @@ class Format:
         """The names that a row of them gives to columns; None if it has a number or is empty."""
         if all(cell.strip().lower() in MISSING for cell in row):
             return None
-        if any(self._is_number(cell) for cell in row if cell.strip()):
+        if any(_is_number(cell.replace(",", ".")) for cell in row if cell.strip()):
             return None
         # numpy.savetxt begins a header with the sign of a comment.
         return (row[0].lstrip("# ").strip(), *(cell.strip() for cell in row[1:]))
 
-    def _is_number(self, cell: str) -> bool:
-        try:
-            self.number(cell)
-        except ValueError:
-            return False
-        return True
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
 
 
 def read_lines(path: Path, most: int) -> Iterator[str]:

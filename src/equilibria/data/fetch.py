@@ -122,7 +122,7 @@ def _judge(part: Path, ends: bool) -> None:
     name = Path(part.stem)
     with part.open("rb") as file:
         head = file.read(512).lstrip(b"\xef\xbb\xbf \t\r\n").lower()
-    if not head:
+    if not part.stat().st_size:
         raise DataError("the server sent an empty file")
     if head.startswith((b"<!doctype html", b"<html")) and name.suffix not in (".html", ".htm"):
         raise DataError("the server sent a page (HTML), not the file")
@@ -170,7 +170,7 @@ _CHECKS: dict[str, Callable[[Path], None]] = {
 
 
 def _request(url: str, part: Path, timeout: float) -> bool:
-    """Ask once for what `part` lacks and append it; return whether the server said where it ends."""
+    """Ask once for what `part` lacks, append it, and return whether the server said the length."""
     have = part.stat().st_size if part.exists() else 0
     # Stored bytes must be the file's own: a server may otherwise compress what it sends.
     headers = {"Accept-Encoding": "identity", "User-Agent": "equilibria"}

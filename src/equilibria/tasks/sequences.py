@@ -47,7 +47,7 @@ class SequenceClassification(TaskConfig):
         valid: share of the training sequences that is set aside, and evaluated after each epoch in
             place of the test sequences: those of that share of volunteers, speakers or machines
             where the data name them, and of each class otherwise; null for none.
-        separator: of the columns of CSV files: comma, semicolon, tab, bar or space; null to find it.
+        separator: of the columns of texts: comma, semicolon, tab, bar or space; null to find it.
         missing: what happens to a step in which a value is missing: error, drop (leave the step
             out), or interpolate (linearly between the channel's neighbours in time).
         channel: of recordings, counted from 1; null for the mean of all.

@@ -21,7 +21,12 @@ _HEADER = 1 << 10
 
 _GAP = rb"(?:\s+(?:#[^\n]*\n\s*)*)"  # with comments, as some programs write them
 _HEAD = re.compile(
-    rb"(P[Ff])" + _GAP + rb"(-?\d{1,9})" + _GAP + rb"(-?\d{1,9})" + _GAP
+    rb"(P[Ff])"
+    + _GAP
+    + rb"(-?\d{1,9})"
+    + _GAP
+    + rb"(-?\d{1,9})"
+    + _GAP
     + rb"([-+.\deE]{1,30})(?:\r\n|\s)"
 )
 _FARTHEST = 1e6

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-import zipfile
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -19,6 +19,8 @@ SUFFIXES = (".csv", ".tsv", ".txt", ".npy", ".npz", *recordings.SUFFIXES)
 
 TEXTS = (".csv", ".tsv", ".txt")
 
+COMMAS = Format()
+
 Missing = Literal["error", "drop", "interpolate"]
 
 
@@ -34,7 +36,7 @@ class Reading:
         channel: Which channel of a recording is read, counted from 1; None for their mean.
     """
 
-    form: Format = Format()
+    form: Format = COMMAS
     missing: Missing = "error"
     channel: int | None = None
 
@@ -83,9 +85,7 @@ def read(path: Path, how: Reading) -> tuple[np.ndarray, tuple[str, ...]]:
     return filled(values, how.missing, lambda *at: f"{name} at [{at[0]}, {at[1]}]"), ()
 
 
-def filled(
-    values: np.ndarray, missing: Missing, where: Callable[[int, int], str]
-) -> np.ndarray:
+def filled(values: np.ndarray, missing: Missing, where: Callable[[int, int], str]) -> np.ndarray:
     """A sequence without its missing values; see `Reading.missing`.
 
     Args:

@@ -93,9 +93,10 @@ def load(
         raise DataError(f"{root} is not a folder: {EXPECTED}")
     how = Reading(missing=missing, channel=channel)
     form = ""
-    if any((root / f"{part}.npz").exists() for part in (TRAIN, TEST, *VALID)) and not (
-        root / TABLE
-    ).exists():
+    if (
+        any((root / f"{part}.npz").exists() for part in (TRAIN, TEST, *VALID))
+        and not (root / TABLE).exists()
+    ):
         parts, channels = _from_arrays(root, missing)
     else:
         files = _table(root) if (root / TABLE).exists() else _folders(root)
@@ -242,9 +243,7 @@ def _read(files: dict[Path, _Place], how: Reading) -> tuple[dict[str, _Part], tu
             4 * len(files) * longest * width,
             f"{len(files)} sequences padded to the {longest} steps of the longest have",
         )
-        part = parts.setdefault(
-            place.part, _Part([], [], None if place.group is None else [])
-        )
+        part = parts.setdefault(place.part, _Part([], [], None if place.group is None else []))
         part.sequences.append(each)
         part.labels.append(place.label)
         if part.groups is not None and place.group is not None:

@@ -108,7 +108,7 @@ def _decoded(content: bytes, name: str | os.PathLike[str]) -> tuple[np.ndarray, 
             frames = file.frames
             samples = file.read(dtype="float64", always_2d=True)
             rate, bits = file.samplerate, _BITS.get(file.subtype, 32)
-    except soundfile.LibsndfileError as error:
+    except (soundfile.LibsndfileError, ValueError) as error:  # ValueError: it cannot be sought in
         raise DataError(f"{name} is damaged, or no recording ({error}): {_CONVERT}") from None
     if not len(samples):
         raise DataError(f"{name} is damaged or empty: it has no samples")
@@ -129,12 +129,18 @@ def _whole(content: bytes, name: str | os.PathLike[str]) -> bytes:
     samples are then all that follows. libsndfile would take what there is of any file.
 
     Raises:
-        DataError: If it is a WAV file that is truncated or contradicts itself.
+        DataError: If it is a WAV or AIFF file that is truncated or contradicts itself.
     """
-    riff, block, wide = content[:4], 1, None
-    if riff not in (b"RIFF", b"RF64"):
+    if content.startswith(b"FORM") and len(content) >= 8:  # AIFF
+        (size,) = struct.unpack_from(">I", content, 4)
+        if size > len(content) - 8:
+            raise DataError(
+                f"{name} is truncated: it should have {size + 8:,} bytes, and has "
+                f"{len(content):,}. Replace it, or {_CONVERT}"
+            )
+    if not content.startswith((b"RIFF", b"RF64")):
         return content
-    place = 12
+    place, block, wide = 12, 1, None
     while place + 8 <= len(content):
         kind, size = struct.unpack_from("<4sI", content, place)
         place += 8
@@ -156,7 +162,7 @@ def _whole(content: bytes, name: str | os.PathLike[str]) -> bytes:
             )
         if kind == b"fmt " and size >= 16:
             channels, rate, _, block, bits = struct.unpack_from("<HIIHH", content, place + 2)
-            if bits % 8 == 0 and block != channels * bits // 8:
+            if bits and bits % 8 == 0 and block != channels * bits // 8:
                 raise DataError(
                     f"{name} is damaged: its header says {channels} channels of {bits} bits in "
                     f"{block} bytes, {rate} times a second"

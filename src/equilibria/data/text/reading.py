@@ -129,7 +129,11 @@ def convert(path: Path, encoding: str, into: Path) -> None:
     Raises:
         DataError: If the text cannot be read, or is in another encoding.
     """
-    with reading(path), open_file(path) as file, into.open("w", encoding="utf-8", newline="") as out:
+    with (
+        reading(path),
+        open_file(path) as file,
+        into.open("w", encoding="utf-8", newline="") as out,
+    ):
         try:
             text = io.TextIOWrapper(file, encoding=encoding, newline="")
             while block := text.read(BLOCK):
