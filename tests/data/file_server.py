@@ -15,6 +15,9 @@ class FileServer(http.server.ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.files: dict[str, bytes] = {}
+        self.answers: dict[str, tuple[int, dict[str, str], bytes]] = {}
+        """Status, headers and body of what is answered as it stands; a header without a
+        value is left out."""
         self.ranges = True
         self.break_next = 0
         self.broken_at = 0
@@ -34,6 +37,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if self.server.failures:
             self.server.failures -= 1
             return self.send_error(503)
+        if answer := self.server.answers.get(self.path.lstrip("/")):
+            status, headers, body = answer
+            self.send_response(status)
+            for name, value in ({"Content-Length": str(len(body))} | headers).items():
+                if value:
+                    self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+            return None
         content = self.server.files.get(self.path.lstrip("/"))
         if content is None:
             return self.send_error(404)

@@ -94,7 +94,6 @@ class Format:
         return (row[0].lstrip("# ").strip(), *(cell.strip() for cell in row[1:]))
 
 
-
 def _is_number(cell: str) -> bool:
     try:
         float(cell)

@@ -14,6 +14,9 @@ _MARKS = (  # those of UTF-32 first: the mark of UTF-16 begins that of UTF-32
 
 _NAMED = 3
 
+_MAINFRAMES = ["cp037", "cp273", "cp424", "cp500", "cp875", "cp1026", "cp1140"]
+"""Encodings in which most bytes are letters, and hardly a text today."""
+
 
 def marked(head: bytes) -> str | None:
     """The codec that a byte order mark names; None without one."""
@@ -32,8 +35,8 @@ def described(sample: bytes) -> str:
         from charset_normalizer import from_bytes
     except ImportError:
         return "its encoding is unknown (pip install charset-normalizer to have it guessed)"
-    found = list(from_bytes(sample))[:_NAMED]
+    found = list(from_bytes(sample, cp_exclusion=_MAINFRAMES))[:_NAMED]
     if not found:
-        return "it seems to be no text"
+        return "its encoding could not be told"
     names = " or ".join(each.encoding.replace("_", "-") for each in found)
     return f"it looks like {names} ({found[0].chaos:.0%} doubt)".replace("%", " %")

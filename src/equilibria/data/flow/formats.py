@@ -49,7 +49,7 @@ def write_flow(path: str | os.PathLike[str], field: FlowField) -> None:
     """Write optical flow to a file, whole or not at all.
 
     ``.flo`` and ``.pfm`` keep every digit; ``.png`` is KITTI's, rounded to 1/64 pixel. Pixels that
-    are not valid are marked in ``.flo`` and ``.png``.
+    are not valid are marked.
 
     Args:
         path: The file, which ends with ``.flo``, ``.pfm`` or ``.png``.

@@ -29,8 +29,8 @@ _HEAD = re.compile(
     + _GAP
     + rb"([-+.\deE]{1,30})(?:\r\n|\s)"
 )
-_FARTHEST = 1e6
-"""Pixels: a flow beyond it is none, but for the one that stands for unknown."""
+_NEAREST, _FARTHEST = 1e-30, 1e6
+"""Pixels: no flow is longer, but for what stands for unknown, and few are shorter."""
 
 _CHANNELS = {b"PF": 3, b"Pf": 1}
 
@@ -104,8 +104,8 @@ def read(path: Path) -> FlowField:
     A pixel whose flow is 1e10, as in .flo files, is unknown.
 
     Raises:
-        DataError: As `read_map`, and if it is grey or has a flow that is not finite or beyond 1e6
-            pixels, as where the sign of its scale says the wrong byte order.
+        DataError: As `read_map`, and if it is grey or has a flow that is not finite, or flows beyond
+            1e6 or below 1e-30 pixels, as where the sign of its scale says the wrong byte order.
     """
     image = read_map(path)
     if len(image) != 3:
@@ -116,10 +116,12 @@ def read(path: Path) -> FlowField:
     flow = image[:2].contiguous()
     unknown = (flow == UNKNOWN).any(0)
     flow = flow.masked_fill(unknown, 0.0)
-    if (farthest := float(flow.abs().nan_to_num(0.0, 0.0).max())) > _FARTHEST:
+    length = flow[flow.isfinite() & (flow != 0)].abs()
+    farthest = float(length.max()) if len(length) else 0.0
+    if farthest > _FARTHEST or (length < _NEAREST).sum() > len(length) / 2:
         raise DataError(
-            f"{path} has a flow of {farthest:g} pixels: its bytes seem to be in the other order. "
-            "Change the sign of the scale in its third line"
+            f"{path} has flows from {float(length.min()):g} to {farthest:g} pixels: its bytes seem "
+            "to be in the other order. Change the sign of the scale in its header"
         )
     try:
         return FlowField(flow, ~unknown)

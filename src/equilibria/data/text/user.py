@@ -7,11 +7,14 @@ import os
 from pathlib import Path
 
 from equilibria.data import checksums
+from equilibria.data.encodings import marked
 from equilibria.data.errors import DataError, reading
 from equilibria.data.text import splitting
 from equilibria.data.text.encode import CONVERTED, Source
 from equilibria.data.text.reading import Piece, convert
 from equilibria.data.text.vocabulary import Unit
+
+_HEAD = 1 << 14
 
 # First bytes of compressed files that might be given as a text, and how to unpack them.
 _PACKED = {
@@ -60,7 +63,7 @@ def source(
             f"encoding is {encoding!r}, which Python does not know: expected utf-8, cp1252, "
             "shift_jis or another of docs.python.org/3/library/codecs.html#standard-encodings"
         ) from None
-    _check_file(path)
+    _check_file(path, plain)
     checksum = checksums.digest(path)
 
     def check() -> None:
@@ -86,7 +89,7 @@ def source(
     )
 
 
-def _check_file(path: Path) -> None:
+def _check_file(path: Path, plain: bool) -> None:
     with reading(path):
         if not path.exists():
             raise DataError(f"{path} does not exist: give the path of a text file")
@@ -95,7 +98,7 @@ def _check_file(path: Path) -> None:
         if not path.is_file():
             raise DataError(f"{path} is not a regular file: save the text to one and give that")
         with path.open("rb") as file:
-            head = file.read(8)
+            head = file.read(_HEAD)
     if not head:
         raise DataError(f"{path} is empty: give a file with some text")
     for magic, (kind, command) in _PACKED.items():
@@ -104,3 +107,8 @@ def _check_file(path: Path) -> None:
                 f"{path} is compressed ({kind}), expected plain text: unpack it first, e.g. "
                 f"{command} {path.name}"
             )
+    if plain and b"\0" in head and marked(head) is None:
+        raise DataError(
+            f"{path} has bytes that are 0, so it is no UTF-8 text: name its encoding with "
+            "--task.encoding utf-16-le or utf-16-be, or give another file"
+        )
