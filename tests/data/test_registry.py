@@ -92,6 +92,20 @@ def test_a_copy_on_disk_is_read_without_asking_a_server(
     assert found["source"] == str(tmp_path / "few.txt")
 
 
+def test_nothing_is_written_to_the_folder_of_the_environment(
+    server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "few.txt").write_bytes(COPY)
+    monkeypatch.setenv("EQUILIBRIA_DATA", str(own))
+    with pytest.warns(UserWarning, match="is read from"):
+        data.load("ring")
+    (own / "few.txt").unlink()
+    assert data.load("ring")["title"] == "Ring"
+    assert list(own.iterdir()) == [] and (cache / "equilibria" / "ring" / "edges.txt").is_file()
+
+
 def test_what_is_nowhere(server: FileServer, tmp_path: Path) -> None:
     (tmp_path / "edges.txt").write_bytes(OFFICIAL)
     match = r"ring: weights\.txt was not found in .*12 bytes; licence: CC0.*--data-dir"

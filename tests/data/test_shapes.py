@@ -90,6 +90,15 @@ def test_a_written_mesh_is_read_again(tmp_path: Path) -> None:
         signals.write_mesh(tmp_path / "b.ply", Mesh(np.zeros((3, 3)), np.zeros((0, 3), int)))
 
 
+def test_a_mesh_on_a_map_keeps_its_shape(tmp_path: Path) -> None:
+    place = np.array([5e6, 4e5, 100.0])
+    signals.write_mesh(tmp_path / "a.ply", Mesh(torus().vertices + place, torus().faces))
+    again = read_mesh(tmp_path / "a.ply")
+    assert volume(Mesh(again.vertices - place, again.faces)) == pytest.approx(
+        volume(torus()), rel=1e-6
+    )
+
+
 def test_an_open_mesh_is_refused_with_its_open_edges(tmp_path: Path) -> None:
     whole = torus()
     (tmp_path / "a.obj").write_bytes(obj(Mesh(whole.vertices, whole.faces[1:])))

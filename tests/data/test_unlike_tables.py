@@ -15,12 +15,10 @@ from equilibria.tasks.sequences import SequenceClassification
 
 VALUES = np.array([[1.5, -2.25], [3.0, 4.5], [0.125, 1000.0]])
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "space": "  "}
-MAKES = [
-    make
-    for make in itertools.product(
-        SEPARATORS, ".,", (False, True), ("\n", "\r\n"), ("utf-8", "utf-8-sig", "utf-16")
-    )
-]
+ENCODINGS = ("utf-8", "utf-8-sig", "utf-16")
+MAKES = list(
+    itertools.product(SEPARATORS, ".,", (False, True), ("\n", "\r\n"), ENCODINGS),
+)
 
 
 def folder(root: Path, content: str | bytes, name: str = "0.csv") -> Path:

@@ -137,7 +137,7 @@ def _labels(path: Path) -> list[str]:
     """
     try:
         with reading(path):
-            labels = [line.strip() for line in path.read_text("utf-8").splitlines()]
+            labels = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
     except ValueError as error:
         raise DataError(f"{path} is not a text in UTF-8: {error}") from error
     while labels and not labels[-1]:

@@ -104,8 +104,8 @@ def read(path: Path) -> FlowField:
     A pixel whose flow is 1e10, as in .flo files, is unknown.
 
     Raises:
-        DataError: As `read_map`, and if it is grey or has a flow that is not finite, or flows beyond
-            1e6 or below 1e-30 pixels, as where the sign of its scale says the wrong byte order.
+        DataError: As `read_map`, and if it is grey, or has a flow that is not finite, or beyond 1e6
+            pixels, or mostly below 1e-30, as where its scale says the wrong byte order.
     """
     image = read_map(path)
     if len(image) != 3:

@@ -12,6 +12,7 @@ from equilibria.data.errors import DataError, reading
 from equilibria.data.extras import needed
 from equilibria.data.regular import open_file
 from equilibria.data.replace import replace_file
+from equilibria.data.sequences.arrays import coarse
 
 __all__ = ["ENDINGS", "Mesh", "closed", "read_mesh", "write_mesh"]
 
@@ -99,6 +100,9 @@ def closed(mesh: Mesh, name: object) -> Mesh:
 def write_mesh(path: str | os.PathLike[str], mesh: Mesh) -> None:
     """Write a mesh as binary PLY, whole or not at all.
 
+    Vertices are float32, or float64 where that would round them to more than 0.1 % of the shape, as
+    of coordinates in metres on a map.
+
     Raises:
         ValueError: If the ending is not ``.ply``, or there is no triangle.
         DataError: If the file cannot be written.
@@ -110,15 +114,16 @@ def write_mesh(path: str | os.PathLike[str], mesh: Mesh) -> None:
         raise ValueError(f"meshes are written to .ply files; got {path.name}")
     if not len(mesh.faces):
         raise ValueError("a mesh without triangles: there is no surface to write")
+    kind, name = ("<f8", "double") if coarse([mesh.vertices]).any() else ("<f4", "float")
     header = (
         "ply\nformat binary_little_endian 1.0\n"
         f"element vertex {len(mesh.vertices)}\n"
-        "property float x\nproperty float y\nproperty float z\n"
+        f"property {name} x\nproperty {name} y\nproperty {name} z\n"
         f"element face {len(mesh.faces)}\n"
         "property list uchar int vertex_indices\nend_header\n"
     )
     faces = np.empty(len(mesh.faces), np.dtype([("corners", "u1"), ("vertices", "<i4", 3)]))
     faces["corners"] = 3
     faces["vertices"] = mesh.faces
-    content = header.encode() + mesh.vertices.astype("<f4").tobytes() + faces.tobytes()
+    content = header.encode() + mesh.vertices.astype(kind).tobytes() + faces.tobytes()
     replace_file(path, content)
