@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 COUNT = int(os.environ.get("EQUILIBRIA_FUZZ", "40"))
-"""Files of each kind; `EQUILIBRIA_FUZZ=10000 pytest tests/data/test_mutated_files.py` tries more."""
+"""Files of each kind; `EQUILIBRIA_FUZZ=10000 pytest test_mutated_files.py` tries more."""
 
 FUZZ = settings(
     max_examples=COUNT,
@@ -62,7 +62,7 @@ def mutated(draw: st.DrawFn, *files: bytes) -> bytes:
 
 @contextmanager
 def bounded(size: int) -> Iterator[None]:
-    """Fail where what is done takes more of the processor or of memory than a file of `size` may."""
+    """Fail where more of the processor or of memory is taken than a file of `size` may."""
 
     def late(*_: object) -> None:
         raise AssertionError(f"not done after {SECONDS} s of the processor")

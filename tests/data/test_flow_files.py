@@ -262,7 +262,7 @@ def test_what_is_no_field(flow: torch.Tensor, valid: torch.Tensor, message: str)
 def test_nan_does_not_matter_where_nothing_is_known(tmp_path: Path) -> None:
     flow, valid = torch.zeros(2, 2, 2), torch.tensor([[True, False], [True, True]])
     flow[0, 0, 1] = float("nan")
-    for suffix in ("flo", "png"):
+    for suffix in ("flo", "pfm", "png"):
         write_flow(tmp_path / f"a.{suffix}", FlowField(flow, valid))
         assert torch.equal(read_flow(tmp_path / f"a.{suffix}").valid, valid)
     assert content.LARGEST == 64_000_000

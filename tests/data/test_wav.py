@@ -1,13 +1,11 @@
 """Recordings: what is read of each format, and what is said of those that cannot be."""
 
-import io
 import struct
 import wave
 from pathlib import Path
 
 import numpy as np
 import pytest
-import soundfile
 import torch
 from scipy.io import wavfile
 
@@ -85,15 +83,6 @@ def test_other_parts_and_their_padding_are_passed_over() -> None:
     assert torch.equal(wav.decode(odd[:-1], "c")[0], torch.tensor([0, 0.125, -0.125]))
 
 
-@pytest.mark.parametrize("kind", ["FLAC", "OGG"])
-def test_other_formats_are_read_too(kind: str) -> None:
-    content = io.BytesIO()
-    soundfile.write(content, TONE, 8000, format=kind)
-    samples, rate = wav.decode(content.getvalue(), "a")
-    assert rate == 8000 and len(samples) == 800
-    assert abs(samples.numpy() - TONE).max() < (0.1 if kind == "OGG" else 2**-15)
-
-
 def test_what_is_written_is_read_and_clipped(tmp_path: Path) -> None:
     samples = torch.tensor([0.0, 0.5, -1.0, 1.0, -7.0, 2**-15])
     wav.write(tmp_path / "a.wav", samples, 16000)
@@ -113,10 +102,6 @@ def test_what_is_no_recording_is_not_written(tmp_path: Path, samples: torch.Tens
 
 
 # --- damage --------------------------------------------------------------------------------------
-
-
-def lying() -> bytes:
-    return PLAIN.replace(DATA[:8], b"data" + struct.pack("<I", 2**32 - 1))
 
 
 @pytest.mark.parametrize(
@@ -141,20 +126,6 @@ def test_a_damaged_or_foreign_file_is_named(tmp_path: Path, content: bytes, mess
     (tmp_path / "sound.wav").write_bytes(content)
     with pytest.raises(DataError, match=rf"sound\.wav .*{message}"):
         wav.read(tmp_path / "sound.wav")
-
-
-def test_no_flipped_or_missing_byte_of_a_header_is_another_error() -> None:
-    for place in range(44):
-        for value in (0, 1, 0x7F, 0xFF):
-            broken = bytearray(PLAIN)
-            broken[place] = value
-            for content in (bytes(broken), bytes(broken[:place])):
-                try:
-                    samples, rate = wav.decode(content, "a.wav")
-                except DataError as error:
-                    assert "a.wav" in str(error)
-                else:
-                    assert len(samples) and rate > 0
 
 
 def test_a_missing_or_large_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
