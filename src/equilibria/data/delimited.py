@@ -150,7 +150,8 @@ def rows(path: Path, form: Format, most: int) -> Iterator[tuple[int, list[str]]]
 def of_names(path: Path, most: int) -> Format:
     """The format of a table of names, whose first line separates the most of them."""
     first = next(read_lines(path, most), "")
-    return Format(max(SEPARATORS, key=lambda name: first.count(SEPARATORS[name])))
+    counts = {name: first.count(sign) for name, sign in SEPARATORS.items()}
+    return Format(max(counts, key=counts.__getitem__))
 
 
 def sniffed(paths: Iterable[Path], most: int, separator: Separator | None = None) -> Format:
@@ -169,8 +170,9 @@ def sniffed(paths: Iterable[Path], most: int, separator: Separator | None = None
         DataError: If a file cannot be read, or two formats give different numbers: ``2,126`` is
             two columns, or one number.
     """
-    left: dict[Format, list[tuple[object, ...]]] = {
-        Format(name, decimal): []
+    # Formats that fit all files so far, and a hash of what they read.
+    left = {
+        Format(name, decimal): 0
         for name in ([separator] if separator else SEPARATORS)
         for decimal in (".", ",")
     }
@@ -184,15 +186,17 @@ def sniffed(paths: Iterable[Path], most: int, separator: Separator | None = None
         found = {form: _parsed(lines, form) for form in (fits if count <= _FILES else left)}
         for form, (values, share) in found.items():
             fits[form].append((share, len(values[0]) if values else 0))
-        left = {form: [*left[form], *found[form][0]] for form in left if found[form][1] == 1.0}
-        if len({repr(seen) for seen in left.values()}) == 1:
-            left = {form: [] for form in left}  # equal numbers so far: nothing to decide
+        left = {
+            form: hash((seen, repr(found[form][0])))
+            for form, seen in left.items()
+            if found[form][1] == 1.0
+        }
     if first is None:
         return Format()
     best = max(fits, key=lambda form: (sum(share == 1.0 for share, _ in fits[form]), fits[form]))
-    kinds: dict[str, Format] = {}
+    kinds: dict[int, Format] = {}
     for form, seen in left.items():
-        kinds.setdefault(repr(seen), form)
+        kinds.setdefault(seen, form)
     if len(kinds) > 1:
         one, other = list(kinds.values())[:2]
         example = next(iter(Format("bar").rows(_head(first, most))))[1][0]
@@ -217,7 +221,7 @@ def _head(path: Path, most: int) -> list[str]:
 
 
 def _parsed(lines: Sequence[str], form: Format) -> tuple[list[tuple[object, ...]], float]:
-    """Names and numbers of some lines up to the first that does not fit, and how many did."""
+    """Names and numbers of some lines up to the first that does not fit, and what share fits."""
     found: list[tuple[object, ...]] = []
     try:
         for _, row in form.rows(lines):

@@ -110,7 +110,7 @@ def filled(values: np.ndarray, missing: Missing, where: Callable[[int, int], str
         if lost.any(1).all():
             raise DataError(f"{where(step, column)}: a value is missing here, and in all steps")
         return values[~lost.any(1)]
-    for column in np.flatnonzero(lost.any(0)):
+    for column in np.flatnonzero(lost.any(0)).tolist():
         there = np.flatnonzero(~lost[:, column])
         if not len(there):
             raise DataError(f"{where(0, column)}: all values of channel {column + 1} are missing")
