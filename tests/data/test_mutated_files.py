@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import tarfile
 import warnings
 from pathlib import Path
@@ -62,9 +63,9 @@ def test_tables(root: Path, content: bytes) -> None:
             return
     kind = next((k for k in ("utf-16", "utf-8-sig") if content[:2] == b"\xff\xfe" or "8" in k), "")
     separator = delimited.SEPARATORS[form.separator]
-    lines = content.decode(kind).splitlines()
+    lines = list(io.StringIO(content.decode(kind), newline=""))
     if separator == " ":
-        rows = [line.split() for line in lines if line.strip()]
+        rows = [each for line in lines if (each := re.split(" +", line.strip(" \r\n"))) != [""]]
     else:
         rows = [row for row in csv.reader(lines, delimiter=separator, skipinitialspace=True) if row]
     rows = [row for row in rows if any(map(str.strip, row))][bool(names) :]

@@ -28,7 +28,10 @@ _PACKED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
 DAMAGED = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 """What reading a damaged archive raises."""
 
-DAMAGED_ZIP = (zipfile.BadZipFile, NotImplementedError, EOFError, zlib.error, lzma.LZMAError)
+DAMAGED_ZIP = (
+    *(zipfile.BadZipFile, NotImplementedError, EOFError, zlib.error, lzma.LZMAError),
+    UnicodeDecodeError,  # of a member's name
+)
 """What reading a damaged zip archive raises, or one with an unknown compression."""
 
 _BLOCK = 1 << 20

@@ -95,11 +95,15 @@ def refuse_pages(image: Image, name: str | Path) -> None:
 
     Those of a camera's .mpo are the same picture in other sizes: its first is taken.
     """
-    if getattr(image, "is_animated", False) and image.format != "MPO":
+    try:
+        more = getattr(image, "is_animated", False) and image.format != "MPO"
+        pages = getattr(image, "n_frames", 2) if more else 1
+    except Exception as error:  # what a damaged file raises depends on its format
+        raise DataError(f"{name} is damaged ({error}): remove or replace it") from None
+    if pages > 1:
         raise DataError(
-            f"{name} has {getattr(image, 'n_frames', 2)} pages or frames, and one image is "
-            "expected: extract those that you want, for example with ImageMagick: magick FILE "
-            "PAGE-%03d.png"
+            f"{name} has {pages} pages or frames, and one image is expected: extract those that "
+            "you want, for example with ImageMagick: magick FILE PAGE-%03d.png"
         )
 
 

@@ -21,6 +21,11 @@ from equilibria.words import plural
 LARGEST = 1 << 26
 """Bytes of the largest file: six minutes of two channels of 16 bits at 44.1 kHz."""
 
+MOST = 1 << 27
+"""Samples of all channels: fifty minutes of one channel at 44.1 kHz, a gigabyte while read."""
+
+_BLOCK = 1 << 20
+
 _BITS = {"PCM_S8": 8, "PCM_U8": 8, "PCM_16": 16, "PCM_24": 24, "PCM_32": 32, "DOUBLE": 64}
 _CANCELLED = 1e-3  # mean over channel: from here on two channels are taken for inverted copies
 
@@ -105,11 +110,19 @@ def _decoded(content: bytes, name: str | os.PathLike[str]) -> tuple[np.ndarray, 
     content = _whole(content, name)
     try:
         with soundfile.SoundFile(io.BytesIO(content)) as file:
-            frames = file.frames
-            samples = file.read(dtype="float64", always_2d=True)
+            # In blocks: a damaged header may claim any number of samples.
+            frames, blocks, left = file.frames, list[np.ndarray](), MOST // file.channels
+            while len(block := file.read(_BLOCK, "float64", always_2d=True)):
+                blocks.append(block)
+                left -= len(block)
+                if left < 0:
+                    raise DataError(
+                        f"{name} has more than {MOST:,} samples: cut it into shorter recordings"
+                    )
             rate, bits = file.samplerate, _BITS.get(file.subtype, 32)
     except (soundfile.LibsndfileError, ValueError) as error:  # ValueError: it cannot be sought in
         raise DataError(f"{name} is damaged, or no recording ({error}): {_CONVERT}") from None
+    samples = np.concatenate(blocks) if blocks else np.zeros((0, 1))
     if not len(samples):
         raise DataError(f"{name} is damaged or empty: it has no samples")
     if frames < _UNKNOWN and len(samples) != frames:  # of FLAC and Ogg, whose length is declared
@@ -145,7 +158,7 @@ def _whole(content: bytes, name: str | os.PathLike[str]) -> bytes:
         kind, size = struct.unpack_from("<4sI", content, place)
         place += 8
         left = len(content) - place
-        if kind == b"ds64" and size >= 16:  # the sizes of RF64, which has more than 4 GB
+        if kind == b"ds64" and 16 <= size <= left:  # the sizes of RF64, which has more than 4 GB
             wide = struct.unpack_from("<Q", content, place + 8)[0]
         elif kind == b"data" and wide is not None and size == _LARGEST_SIZE:
             size = wide
