@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 from equilibria import __version__
 from equilibria.export import program as programs
 from equilibria.export.errors import ExportError
-from equilibria.export.inference import Step, Stream, Whole, fixed, layers
+from equilibria.export.inference import Step, Stream, Whole, exportable, layers
 from equilibria.export.inputs import pairs, preparation
 from equilibria.export.iterated import Method
 from equilibria.models import Model
@@ -120,7 +120,7 @@ def export(
             f"{task.source} has graphs, whose numbers of nodes and edges differ, and a file takes "
             "inputs of one shape: use the model in PyTorch"
         )
-    plain = fixed(model, evals, method)
+    plain = exportable(model, evals, method)
     raw = next(pairs(task, task.eval_split, TRACED, TRACED)).raw
     prepare = preparation(task)
     step, stream, why = Step(plain, prepare), None, ""

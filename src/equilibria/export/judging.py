@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from equilibria.export.exporting import Exported
-from equilibria.export.inference import fixed, iterated_layers, layers
+from equilibria.export.inference import exportable, iterated_layers, layers
 from equilibria.export.inputs import pairs
 from equilibria.export.iterated import Method
 from equilibria.models import Model, Prediction
@@ -137,7 +137,7 @@ def needed(model: Model, task: Task, method: Method, batch_size: int = 500) -> i
     solvers = [layer.eval_solver or layer.solver for layer in layers(model)]
     limit = max(solver.max_evals for solver in solvers)
     rtol = min(solver.finest for solver in solvers)
-    copy = fixed(model, limit, method)
+    copy = exportable(model, limit, method)
     solves = iterated_layers(copy)
     for layer in solves:
         layer.residuals = []
