@@ -220,5 +220,11 @@ def _rows(made: Exported, found: Judgement, task: Task, split: str) -> list[tupl
             both: tuple[Any, Any] = found.figures[metric.name], found.model_figures[metric.name]
             label = f"{metric.label} on {found.samples} {split} {task.unit}: file, PyTorch"
             rows.append((label, ", ".join(map(metric.format, both))))
-    distance = f"{found.difference:.1e}, {found.relative:.1e}"
-    return [*rows, ("largest difference of a logit: absolute, relative", distance)]
+    twin = "the same evaluations in PyTorch" if found.residual else "PyTorch"
+    distances = {twin: found.difference}
+    if found.residual:
+        distances["the run's own solves"] = found.from_run
+    for other, distance in distances.items():
+        name = f"largest difference of a logit from {other}: absolute, relative"
+        rows.append((name, f"{distance:.1e}, {found.to_scale(distance):.1e}"))
+    return rows
