@@ -335,8 +335,8 @@ def test_a_tolerance_below_the_rounding_of_training_is_named(
 @pytest.mark.parametrize(
     ("first", "final", "chance", "said", "advised"),
     [
-        (0.0, 0.0, 0.0, "no better than", "Train it first"),
-        (0.11, 0.11, 0.12, "no better than", "Train it first"),
+        (0.0, 0.0, 0.0, "no better than", "Train it further"),
+        (0.11, 0.11, 0.12, "no better than", "Train it further"),
         (0.9, 0.901, 0.1, "hardly uses its depth", "an ordinary layer would do as well"),
         (0.9, 0.6, 0.1, "make it worse", "the solver and the tolerance in use"),
         (0.5, 0.9, 0.1, "the depth is used", ""),

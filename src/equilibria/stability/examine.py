@@ -57,7 +57,7 @@ def doctor(
     loss: Callable[[Any], Tensor] | None = None,
     figure: Callable[[Any], float] | None = None,
     metric: Metric = ACCURACY,
-    chance: Callable[[Any], float] | None = None,
+    chance: Callable[[Any], float | None] | None = None,
     starts: int = 4,
     seed: int = 0,
     training: Training | None = None,
@@ -76,7 +76,7 @@ def doctor(
         figure: output of the module -> figure that judges it. Without it, figures are left out.
         metric: what the figure is.
         chance: output of the module -> figure of a network that has learnt nothing, to tell
-            whether this one has. Without it, that is not asked.
+            whether this one has, or None where that is not known. Without it, that is not asked.
         starts: other starts to solve from, at least 1.
         seed: of starts, probes and the random projection.
         training: how it was trained, so that the advice fits; None for nothing known.
@@ -222,7 +222,7 @@ def _depth(
     seen: Seen,
     figure: Callable[[Any], float] | None,
     metric: Metric,
-    chance: Callable[[Any], float] | None,
+    chance: Callable[[Any], float | None] | None,
 ) -> Depth:
     solution, layer = seen.solution, patient.layer
     end = rows_of(solution.value, layer.coupled)
