@@ -150,13 +150,13 @@ def _figures(e: Examination) -> Iterator[tuple[str, str]]:
         ("distance between answers: max", "{:.1e}", (e.starts.distance.max,)),
     ]
     if e.gradient.compared:
-        name = "gradient: cosine and length ratio to the exact one"
+        name = f"gradient of the {e.gradient.of}: cosine and length ratio to the exact one"
         rows.append((name, "{:.5f}, {:.4f}", (e.gradient.cosine, e.gradient.norm_ratio)))
     if (bound := e.gradient.bound) is not None:
         sigma, error, measured = bound.sigma_min, bound.error, bound.measured
-        name = "smallest singular value of I - J: mean, median"
+        name = "smallest singular value of I - J, estimated from above: mean, median"
         rows.append((name, "{:.3f}, {:.3f}", (sigma.mean, sigma.p50)))
-        name = "error of the adjoint, bound: median, 90 %"
+        name = "error of the adjoint, estimated bound: median, 90 %"
         rows.append((name, "{:.1e}, {:.1e}", (error.p50, error.p90)))
         name = "the same, measured: median, 90 %"
         rows.append((name, "{:.1e}, {:.1e}", (measured.p50, measured.p90)))

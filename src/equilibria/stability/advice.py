@@ -31,6 +31,15 @@ def tame(examination: Examination, radius: float) -> str:
     return f"To lower it, raise {change}, and watch what that costs in accuracy."
 
 
+def faded(norm: float) -> str:
+    """A sentence about a loss whose gradient has vanished, and what was differentiated instead."""
+    return (
+        f"The gradient of the loss has vanished (its norm at the solution is {norm:.1e}): on these "
+        "samples there is nothing left to learn, and what follows is of a random projection of the "
+        "output."
+    )
+
+
 def converged(examination: Examination) -> float:
     """The share of samples whose solve converged: what is said of solutions is said of these."""
     return examination.forward.status.get("CONVERGED", 0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from equilibria.stability.advice import left, number, one_digit, tame, unsolved
+from equilibria.stability.advice import faded, left, number, one_digit, tame, unsolved
 from equilibria.stability.examination import Examination, Finding
 from equilibria.words import percent
 
@@ -41,10 +41,12 @@ def gradient(examination: Examination) -> Finding:
             "Gradient", "unhealthy", "The gradient is not finite.", "See Convergence first."
         )
     angle = math.degrees(math.acos(max(-1.0, min(1.0, found.cosine))))
-    text = (
-        f"The gradient of {name} points {angle:.1f}° away from the exact one (cosine "
-        f"{found.cosine:.4f}) and is {found.norm_ratio:.3f} times as long; the worst sample has a "
-        f"cosine of {found.sample_cosine:.3f}."
+    text = "" if found.vanished is None else f"{faded(found.vanished)} "
+    text += (
+        f"The gradient of {name} with respect to the layer's {found.of} points {angle:.1f}° away "
+        f"from the exact one (cosine {found.cosine:.4f}) and is {found.norm_ratio:.3f} times as "
+        "long. With respect to the layer's inputs, the smallest cosine of a sample is "
+        f"{found.sample_cosine:.3f}."
     )
     if found.cosine >= 0.99 and abs(found.norm_ratio - 1) <= 0.05:
         return Finding("Gradient", "healthy", text)
@@ -112,7 +114,8 @@ def error(examination: Examination) -> Finding | None:
         f"that converged, is {percent(bound.error.p50)} (median) and {percent(bound.error.p90)} "
         f"(90th percentile): (adjoint rtol {bound.adjoint:g} + {bound.lipschitz.p90:.2g} x forward "
         f"rtol {bound.forward:g}) / {number(bound.sigma_min.p50)}, the smallest singular value of "
-        f"I - J. Measured: {percent(bound.measured.p90)} (90th percentile)."
+        "I - J, which is estimated from above: the bound may be a few per cent "
+        f"larger. Measured: {percent(bound.measured.p90)} (90th percentile)."
     )
     if bound.error.p90 <= 0.1:
         spare = 0.02 * bound.sigma_min.p50

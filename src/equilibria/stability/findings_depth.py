@@ -43,8 +43,8 @@ def depth(examination: Examination) -> Finding | None:
         return Finding(
             "Depth",
             "watch",
-            f"{text}, no better than the same answers, exchanged among the samples, may be by chance "
-            f"({metric.format(found.chance)}): whether depth helps cannot be seen.",
+            f"{text}, no better than the same answers, exchanged among the samples, may be by "
+            f"chance ({metric.format(found.chance)}): whether depth helps cannot be seen.",
             "The network has not learnt to tell these samples apart. Train it further, or examine "
             "more samples.",
         )

@@ -75,6 +75,7 @@ def examine(
         batch.targets,
         carry,
         loss=lambda answer: answer.loss,
+        answer=lambda answer: answer.output,
         figure=None if metric is None else (lambda answer: answer.figures[metric.name]),
         metric=metric or LOSS,
         starts=starts,
@@ -146,6 +147,7 @@ def compare(
         batch.targets,
         carry,
         loss=lambda answer: answer.loss,
+        answer=lambda answer: answer.output,
         floor=floor,
         repeats=repeats,
         seed=seed,
@@ -154,12 +156,13 @@ def compare(
 
 
 class _Answer(NamedTuple):
-    """What the doctor looks at: the mean loss, and the figures of the batch by name.
+    """What the doctor looks at: the output, its mean loss, and the figures of the batch by name.
 
     `exchanged` gives the figures where the answers are exchanged among the samples at random, by a
     seed; None where each sample has the target that it had.
     """
 
+    output: Any
     loss: Tensor
     figures: Mapping[str, float]
     exchanged: Callable[[int], Mapping[str, float] | None]
@@ -199,7 +202,7 @@ def _answer(task: Task, model: Model, prediction: Prediction, targets: Any) -> _
             return None
         return _answer(task, model, prediction, others).figures
 
-    return _Answer(loss / sums["units"], figures, exchanged)
+    return _Answer(prediction.output, loss / sums["units"], figures, exchanged)
 
 
 def _chance(answer: _Answer, metric: Metric) -> float | None:
