@@ -153,13 +153,17 @@ BY_THE_DOCTOR: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "broken": (
         "unhealthy",
         ("The weights hold NaN or infinity",),
-        (*SOLUTION, "gradient:", "radius"),
+        (*SOLUTION, "gradient of", "radius"),
     ),
     "epoch": ("healthy", ("accuracy after 1 evaluation ",), ()),
     "several": ("unhealthy", ("several fixed points", "distance between answers"), ()),
     "perfect": (
         "healthy",
-        ("accuracy at the solution", "gradient: cosine", "distance between answers"),
+        (
+            "accuracy at the solution",
+            "gradient of the parameters: cosine",
+            "distance between answers",
+        ),
         ("watch", "unhealthy"),
     ),
 }

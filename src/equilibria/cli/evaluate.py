@@ -258,7 +258,8 @@ def show(
         after = f"{primary.label} after {plural(int(depth), 'evaluation')}"
         table.add_row(after, primary.format(figures[primary.name]))
     if "baseline" in result:
-        for name, value in _figures(result["baseline"], task):
+        # A baseline's loss is its cross-entropy.
+        for name, value in _figures(result["baseline"], task, loss=task.loss_metric == LOSS):
             table.add_row(f"{result['baseline']['name']}: {name}", value)
     console.print(table)
     if result.get("budgets"):
@@ -287,7 +288,7 @@ def _figures(result: Mapping[str, Any], task: Task, *, loss: bool = True) -> lis
         task: whose metrics they are.
         loss: whether the loss is one of them even where the task has others.
     """
-    more = (LOSS,) if loss or not task.metrics else ()
+    more = (task.loss_metric,) if loss or not task.metrics else ()
     metrics = dict.fromkeys((*task.metrics, *more))
     known = (each for each in metrics if each.name in result)
     return [(each.label, each.format(result[each.name])) for each in known]

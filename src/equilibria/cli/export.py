@@ -30,7 +30,6 @@ from equilibria.export.exporting import Form, Format, Weights, lacking
 from equilibria.export.inference import layers
 from equilibria.export.iterated import Method
 from equilibria.export.judging import TOLERANCE
-from equilibria.metric import LOSS
 from equilibria.tasks import Task
 from equilibria.train import run
 from equilibria.words import percent
@@ -215,7 +214,7 @@ def _rows(made: Exported, found: Judgement, task: Task, split: str) -> list[tupl
         *((f"input {name}", " x ".join(shape)) for name, shape in made.file.inputs.items()),
         *((f"output {name}", " x ".join(shape)) for name, shape in made.file.outputs.items()),
     ]
-    for metric in dict.fromkeys((*task.metrics, LOSS)):
+    for metric in dict.fromkeys((*task.metrics, task.loss_metric)):
         if metric.name in found.figures:
             both: tuple[Any, Any] = found.figures[metric.name], found.model_figures[metric.name]
             label = f"{metric.label} on {found.samples} {split} {task.unit}: file, PyTorch"

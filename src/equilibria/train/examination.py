@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from equilibria.metric import LOSS, Metric
+from equilibria.metric import Metric
 from equilibria.models import EquilibriumModel, Model, Prediction
 from equilibria.models.graph import GraphNetwork
 from equilibria.models.sequence.base import SequenceModel
@@ -77,7 +77,7 @@ def examine(
         loss=lambda answer: answer.loss,
         answer=lambda answer: answer.output,
         figure=None if metric is None else (lambda answer: answer.figures[metric.name]),
-        metric=metric or LOSS,
+        metric=metric or task.loss_metric,
         starts=starts,
         seed=seed,
         chance=None
