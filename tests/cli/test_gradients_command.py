@@ -38,7 +38,7 @@ def test_it_shows_a_table_and_writes_figures_and_a_line_for_the_recipe(trained, 
     assert stored["samples"] == 16
     assert stored["reference"] <= 1e-6
     assert len(stored["rows"]) == 5
-    assert stored["recipe_line"] in shown
+    assert f"In the recipe: {stored['recipe_line']}\nAs options: --adjoint.name " in shown
     assert (trained / "gradients.svg").read_text().lstrip().startswith("<?xml")
 
 

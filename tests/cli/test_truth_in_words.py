@@ -226,7 +226,7 @@ def test_the_doctor_says_what_was_measured_and_no_more(
     assert examination is not None
     severity, said, unsaid = BY_THE_DOCTOR[name]
     assert examination.severity == severity
-    doctor.show(examination, Console(width=1000))
+    doctor.show(examination, Console(width=1000), {})
     check(" ".join(capsys.readouterr().out.split()), said, (*NEVER, *unsaid))
 
 

@@ -28,7 +28,7 @@ from rich.table import Table
 
 from equilibria import files
 from equilibria.cli.context import looking_back
-from equilibria.cli.output import Output
+from equilibria.cli.output import Output, figures_table
 from equilibria.cli.parser import Parser, UserError
 from equilibria.cli.solving import add_solver, solve_by
 from equilibria.cli.status import DONE, UNHEALTHY
@@ -238,7 +238,7 @@ def show(
     title = (
         f"{where} {result[unit]:,} {result['split']} {unit} of {task.source}{_seen(views or {})}"
     )
-    table = Table("figure", "value", title=title)
+    table = figures_table(title)
     for name, value in _figures(result, task):
         table.add_row(name, value)
     if task.streams:

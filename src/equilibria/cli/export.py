@@ -19,11 +19,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from equilibria import files
 from equilibria.cli import extras
-from equilibria.cli.output import Output
+from equilibria.cli.output import Output, figures_table
 from equilibria.cli.parser import Parser, UserError
 from equilibria.export import Exported, ExportError, Judgement, export, judge, needed
 from equilibria.export.exporting import Form, Format, Weights, lacking
@@ -87,7 +85,7 @@ def main(argv: Sequence[str]) -> None:
         raise ExportError(_difference(found, split, arguments.tolerance))
     files.write_bytes(out, made.content)
     title = f"{folder.path}, {NAMES[format]}" + (f", opset {made.opset}" if made.opset else "")
-    table = Table("figure", "value", title=title)
+    table = figures_table(title)
     for name, value in _rows(made, found, task, split):
         table.add_row(name, value)
     if found.residual is not None:

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from equilibria import files
+from equilibria.cli.option_words import options_of
 from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser, UserError
 from equilibria.cli.status import DONE
@@ -109,5 +110,6 @@ def show(found: Comparison, console: Console) -> None:
         markup=False,
     )
     console.print(f"{found.sentence}.", markup=False, soft_wrap=True)
-    if found.recipe_line is not None:
-        console.print(found.recipe_line, markup=False, highlight=False, soft_wrap=True)
+    if (line := found.recipe_line) is not None:
+        said = f"In the recipe: {line}\nAs options: {options_of(line)}"
+        console.print(said, markup=False, highlight=False, soft_wrap=True)

@@ -54,6 +54,14 @@ class Output(Console):
             self.print(said, soft_wrap=True, markup=False, highlight=False)
 
 
+def figures_table(title: str) -> Table:
+    """Return a table of names and values in two columns, of which none is ever cut."""
+    table = Table(title=title)
+    for head in ("figure", "value"):
+        table.add_column(head, overflow="fold")
+    return table
+
+
 def listing(console: Console, *heads: str, right: Sequence[str] = ()) -> Table:
     """Return a table whose first column is names that a user types.
 

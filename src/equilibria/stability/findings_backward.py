@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 
-from equilibria.stability.advice import faded, left, number, one_digit, tame, unsolved
+from equilibria.stability.advice import faded, key, left, number, one_digit, tame, unsolved
 from equilibria.stability.examination import Examination, Finding
 from equilibria.words import percent
 
 __all__ = ["backward", "error", "gradient"]
+
+AFTER = "the adjoint's rtol"
+LINEAR = "max_evals of the adjoint's linear solver"
 
 COMPARE = (
     "`equilibria gradients`, or stability.compare_adjoints, compares all adjoints on a batch and "
@@ -51,7 +54,11 @@ def gradient(examination: Examination) -> Finding:
     if found.cosine >= 0.99 and abs(found.norm_ratio - 1) <= 0.05:
         return Finding("Gradient", "healthy", text)
     advice = {
-        "Implicit": "Lower rtol of the solver or of the linear solver, or raise their max_evals.",
+        "Implicit": key(
+            examination,
+            "Lower solver.rtol or adjoint.linear.rtol, or raise their max_evals.",
+            "Lower rtol of the solver or of the linear solver, or raise their max_evals.",
+        ),
         "Unrolled": "Let the forward solve run longer: the path is cut before it arrives.",
         "Audited": "Raise its floor, measure more often, or use Implicit, which is exact.",
         "JacobianFree": "Use NeumannPhantom with more steps, or Implicit, which is exact.",
@@ -85,7 +92,8 @@ def backward(examination: Examination) -> Finding | None:
         "Backward solve",
         "watch" if failed <= 0.05 else "unhealthy",
         f"It did not converge for {percent(failed)} of the samples{left(solve.residual.max)}",
-        "Raise max_evals of the adjoint's linear solver, or restart GMRES less often.",
+        f"Raise {key(examination, 'adjoint.linear.max_evals', LINEAR)}, or restart GMRES less "
+        "often.",
     )
 
 
@@ -122,7 +130,8 @@ def error(examination: Examination) -> Finding | None:
         advice = ""
         if 10 * bound.adjoint < from_forward:
             advice = (
-                "The forward tolerance dominates: the adjoint's rtol could be "
+                "The forward tolerance dominates: "
+                f"{key(examination, 'adjoint.linear.rtol', AFTER)} could be "
                 f"{one_digit(from_forward / 3)} instead of {bound.adjoint:g} at no loss."
             )
         elif 10 * from_forward < bound.adjoint and bound.adjoint < spare / 2:
@@ -132,11 +141,13 @@ def error(examination: Examination) -> Finding | None:
             )
         return Finding("Gradient's bound", "healthy", text, advice)
     if bound.adjoint >= from_forward:
-        advice = f"Lower rtol of the adjoint's solver to {one_digit(0.03 * bound.sigma_min.p50)}."
+        lower = key(examination, "adjoint.linear.rtol", "rtol of the adjoint's solver")
+        advice = f"Lower {lower} to {one_digit(0.03 * bound.sigma_min.p50)}."
     else:
         needed = 0.05 * bound.sigma_min.p50 / bound.lipschitz.p90
         advice = (
-            f"Lower rtol of the forward solver to {one_digit(needed)}; the adjoint's is enough."
+            f"Lower {key(examination, 'solver.rtol', 'rtol of the forward solver')} to "
+            f"{one_digit(needed)}; the adjoint's is enough."
         )
     if bound.sigma_min.p50 < 0.1:
         advice += " I - J is close to singular; a lower spectral radius helps. " + tame(
