@@ -22,13 +22,11 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from equilibria import files
 from equilibria.cli.context import looking_back
-from equilibria.cli.output import Output, figures_table
+from equilibria.cli.output import Output, figures_table, fitted
 from equilibria.cli.parser import Parser, UserError
 from equilibria.cli.solving import add_solver, solve_by
 from equilibria.cli.status import DONE, UNHEALTHY
@@ -265,19 +263,18 @@ def show(
     if result.get("budgets"):
         names = [name for name, _ in _figures(result["budgets"][0], task, loss=False)]
         heads = ("at most", "evaluations", "converged", *names, f"ms per {unit[:-1]}")
-        budgets = Table(title="fewer evaluations", box=box.SIMPLE_HEAD, pad_edge=False)
-        for head in heads:  # no word of them is cut
-            budgets.add_column(head, min_width=max(map(len, head.split())))
-        for row in result["budgets"]:
-            forward = row["forward"]
-            budgets.add_row(
+        rows = [
+            [
                 str(row["max_evals"]),
-                f"{forward['evals']['mean']:.1f}",
-                percent(forward["status"]["CONVERGED"]),
+                f"{row['forward']['evals']['mean']:.1f}",
+                percent(row["forward"]["status"]["CONVERGED"]),
                 *(value for _, value in _figures(row, task, loss=False)),
                 f"{1e3 * row[f'seconds_per_{unit[:-1]}']:.3f}",
-            )
-        console.print(budgets)
+            ]
+            for row in result["budgets"]
+        ]
+        for budgets in fitted(console, "fewer evaluations", heads, rows):
+            console.print(budgets)
 
 
 def _figures(result: Mapping[str, Any], task: Task, *, loss: bool = True) -> list[tuple[str, str]]:
