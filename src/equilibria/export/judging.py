@@ -9,7 +9,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from equilibria.export.exporting import Exported
+from equilibria.export.exporting import Exported, refuse_graphs
 from equilibria.export.inference import exportable, iterated_layers, layers
 from equilibria.export.inputs import pairs
 from equilibria.export.iterated import Method
@@ -148,7 +148,11 @@ def needed(model: Model, task: Task, method: Method, batch_size: int = 500) -> i
         task: gives the samples.
         method: how evaluations follow from each other.
         batch_size: samples of the batch.
+
+    Raises:
+        ExportError: the model cannot be exported in this way.
     """
+    refuse_graphs(task)
     solvers = [layer.eval_solver or layer.solver for layer in layers(model)]
     limit = max(solver.max_evals for solver in solvers)
     rtol = min(solver.finest for solver in solvers)
