@@ -68,8 +68,9 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--data",
         type=str,
-        help="text file, .npz file of graphs or folder to evaluate on, or name of a data set, in "
-        "place of the run's own data; all of a file, or of a folder without train and test, is the "
+        help="text file, .npz file of graphs or folder to evaluate on, or name of a data set (with "
+        "--data-dir for the folder that holds it), in place of the run's own data; all of a "
+        "file, or of a folder without train and test, is the "
         "test set",
     )
     add_solver(parser)
