@@ -29,6 +29,8 @@ SAID = {
     "Lower adjoint.linear.rtol to 1e-3.": "Lower --adjoint.linear.rtol to 1e-3.",
 }
 PLAIN = [
+    "own.yaml: solver.rtol: expected a number, got 'x'",
+    "there is no key 'solver.histroy': did you mean 'solver.history'?",
     "runs/digits/model.safetensors is missing: model.safetensors is damaged",
     "lower --model.width or --task.size",
     "see model.onnx and /data/task.split/readme",

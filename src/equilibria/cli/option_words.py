@@ -10,17 +10,18 @@ __all__ = ["as_options", "options_of"]
 
 _ROOTS = "task|model|solver|eval_solver|adjoint|regulariser|correction|initialisation|optimiser"
 _FILES = r"(?!\.(?:safetensors|onnx|pt2|pth|json|yaml|py|svg|csv)\b)"
-_KEY = rf"(?<![\w./-])(?:{_ROOTS}|schedule|neural|checkpoint)(?:{_FILES}\.[a-z_]+)+(?![\w(/])"
+_KEY = rf"(?<![\w./'\"-])(?:{_ROOTS}|schedule|neural|checkpoint)(?:{_FILES}\.[a-z_]+)+(?![\w(/])"
 _VALUE = r"(?!(?:that|what|a|another|as)\b)([\w.+-]*\w)"
 _SET = re.compile(rf"\b([Ss]et|and|or) ({_KEY}) to {_VALUE}")
-_NAMED = re.compile(rf"({_KEY}): ([\w.+-]*\w)")
-_ALONE = re.compile(_KEY)
+_NAMED = re.compile(rf"({_KEY}): (\d[\w.+-]*|true\b|false\b|null\b|auto\b|[A-Z]\w+)")
+_ALONE = re.compile(rf"{_KEY}(?!:)")
 
 
 def as_options(text: str) -> str:
     """Return advice in which keys of a recipe, as `task.size`, are options, as `--task.size`.
 
-    "set task.normalise to false" becomes "give --task.normalise false".
+    "set task.normalise to false" becomes "give --task.normalise false". A key in quotes, or that
+    begins what is said of it ("solver.rtol: expected a number"), stays: it may be of a file.
     """
     verbs = {"set": "give", "Set": "Give"}
     text = _SET.sub(lambda m: f"{verbs.get(m[1], m[1])} --{m[2]} {m[3]}", text)

@@ -114,13 +114,13 @@ def _part(
     least: Sequence[int],
     natural: Sequence[int],
 ) -> Table:
-    """Some columns of a table; what room is left goes where most is to be broken."""
+    """Some columns of a table: none is broken that is narrower than the widest ones are made."""
     widths = {k: least[k] for k in places}
-    for _ in range(console.width - sum(widths.values()) - GAP * len(places)):
-        widest = max(places, key=lambda k: natural[k] / max(widths[k], 1))
-        if widths[widest] >= natural[widest]:
+    for level in range(console.width):
+        wider = {k: min(natural[k], max(least[k], level)) for k in places}
+        if sum(wider.values()) + GAP * len(places) > console.width:
             break
-        widths[widest] += 1
+        widths = wider
     table = Table(
         title=title,
         title_justify="left",
