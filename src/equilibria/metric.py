@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["ACCURACY", "LOSS", "Metric", "Sums", "mean"]
+__all__ = ["ACCURACY", "LOSS", "SMOOTHED", "Metric", "Sums", "mean"]
 
 Sums = Mapping[str, Tensor]
 """What batches add up to, by name. `loss` and `units` are always there: the summed loss and its
@@ -79,6 +79,9 @@ def mean(total: str, count: str) -> Callable[[Sums], float]:
 
 LOSS = Metric(name="loss", figure=mean("loss", "units"), spec=".4f")
 """The mean loss, which every task has."""
+
+SMOOTHED = dataclasses.replace(LOSS, label="label-smoothed loss")
+"""The same where targets are smoothed: it is larger than their cross-entropy."""
 
 ACCURACY = Metric(
     name="accuracy",

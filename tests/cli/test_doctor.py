@@ -86,7 +86,7 @@ def test_a_network_at_chance_is_not_told_that_an_ordinary_layer_would_do(spoilt:
     main(["doctor", str(spoilt), "--samples", "50", "--starts", "1"])
     stored = json.loads((spoilt / "doctor.json").read_text())
     depth = next(each for each in stored["findings"] if each["topic"] == "Depth")
-    assert "no better than the same answers score on other samples" in depth["sentence"]
+    assert "no better than the same answers, exchanged among the samples" in depth["sentence"]
     assert "ordinary" not in depth["advice"]
 
 

@@ -1,5 +1,6 @@
 """`equilibria export`, as a user meets it."""
 
+import re
 import shutil
 
 import pytest
@@ -51,6 +52,24 @@ def test_a_run_becomes_a_file_that_is_run_without_it(runs, tmp_path, capsys):
     assert "batch x 1 x 8 x 8" in shown
     logits = torch.export.load(out).module()(torch.rand(7, 1, 8, 8))
     assert logits.shape == (7, 10)
+
+
+def test_both_differences_are_printed_where_there_is_a_solve(runs, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")  # a row is a line
+
+    def shown(run, *argv):
+        capsys.readouterr()
+        out = str(tmp_path / f"{run}{len(argv)}.pt2")
+        assert main(["export", str(runs / run), "--out", out, *argv]) == 0
+        row = r"difference of a logit from ([\w' ]+): absolute, relative[ │]+([\d.e+-]+),"
+        return {k: float(v) for k, v in re.findall(row, capsys.readouterr().out)}
+
+    few = shown("dense", "--evals", "2", "--method", "picard")
+    assert few.keys() == {"the same evaluations in PyTorch", "the run's own solves"}
+    assert few["the same evaluations in PyTorch"] < 1e-4 < few["the run's own solves"]
+    many = shown("dense", "--evals", "25", "--method", "picard", "--tolerance", "0.1")
+    assert many["the run's own solves"] < 0.3 * few["the run's own solves"]
+    assert shown("resnet").keys() == {"PyTorch"}  # nothing is solved
 
 
 def test_evaluations_are_chosen_where_none_are_named(runs, tmp_path, capsys):

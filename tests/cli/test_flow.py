@@ -23,7 +23,7 @@ from equilibria.models.flow.configs import DEQGMAConfig, DEQRAFTConfig, RAFTConf
 from equilibria.models.flow.weights import _sources
 from equilibria.predict.flow import engine, video
 from equilibria.report.flow_colours import flow_colours
-from equilibria.solve import Phantom, Status
+from equilibria.solve import Anderson, Audited, Implicit, Phantom, Status
 from equilibria.tasks import ImageClassification
 from equilibria.train import run as runs
 from equilibria.train.folder import Folder
@@ -282,10 +282,35 @@ def test_a_deadline_limits_the_evaluations(run, frames, tmp_path, capsys):
         assert row["allowed"] == 60  # the solver's own
 
 
-def test_the_steps_of_a_phantom_gradient_are_left_out(frames, tmp_path):
+@pytest.mark.parametrize(
+    ("adjoint", "solver"),
+    [
+        (Phantom(steps=3, damping=0.8), None),
+        (Phantom(steps=1, damping=1.0), Anderson(rtol=1e-9, max_evals=6)),  # ends at its budget
+        (Audited(rung=2), Anderson(rtol=1e-2, max_evals=30)),  # by now a phantom gradient
+        (Implicit(), None),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_it_is_the_output_that_evaluate_judges(adjoint, solver, frames, tmp_path):
+    run = save_run(tmp_path / "run", solver=solver, adjoint=adjoint)
+    out = tmp_path / "pair.flo"
+    flow(run, *images(frames, 0, 1), "--out", out)
+    row = json.loads(out.with_suffix(".json").read_text())
+    pair = tuple(torch.from_numpy(pixels(each))[None] for each in images(frames, 0, 1))
+    with torch.no_grad():
+        judged = runs.load(run, data=False).model(pair)
+    assert torch.allclose(read_flow(out).flow, judged.output[0], atol=1e-5)
+    assert row["evaluations"] == int(judged.solution.stats.evals[0])
+    assert row["status"] == Status(int(judged.solution.status[0])).name
+
+
+def test_a_limit_holds_the_steps_of_a_phantom_gradient_too(frames, tmp_path):
     run = save_run(tmp_path / "phantom", adjoint=Phantom(steps=3, damping=1.0))
     flow(run, frames, "--out", tmp_path / "out", "--max-evals", "4")
     assert [row["evaluations"] for row in rows(tmp_path / "out")] == [4, 4, 4]
+    flow(run, frames, "--out", tmp_path / "more", "--max-evals", "9")
+    assert all(row["evaluations"] <= 9 for row in rows(tmp_path / "more"))
 
 
 def test_an_image_that_is_named_twice_is_two_frames(run, frames, tmp_path):

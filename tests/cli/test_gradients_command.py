@@ -3,12 +3,16 @@
 import contextlib
 import io
 import json
+import re
+import shutil
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from equilibria.cli.main import main
 from equilibria.stability import comparison
 from equilibria.train import recipe as recipes
+from equilibria.train import run
 
 pytestmark = pytest.mark.usefixtures("drawn_once")
 
@@ -38,7 +42,7 @@ def test_it_shows_a_table_and_writes_figures_and_a_line_for_the_recipe(trained, 
     assert stored["samples"] == 16
     assert stored["reference"] <= 1e-6
     assert len(stored["rows"]) == 5
-    assert stored["recipe_line"] in shown
+    assert f"In the recipe: {stored['recipe_line']}\nAs options: --adjoint.name " in shown
     assert (trained / "gradients.svg").read_text().lstrip().startswith("<?xml")
 
 
@@ -48,6 +52,30 @@ def test_the_recommended_line_is_one_that_a_recipe_takes(trained, shown):
     adjoint = yaml.safe_load(line)["adjoint"]
     words = [f"--adjoint.{name}={value}" for name, value in adjoint.items()]
     assert type(recipes.load("digits", words).adjoint).__name__ == adjoint["name"]
+
+
+def test_a_run_that_is_sure_is_judged_by_its_logits(trained, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(comparison, "SETTINGS", ((1, 1.0), (5, 1.0)))
+    folder = shutil.copytree(trained, tmp_path / "sure")
+    recipe = (folder / "recipe.yaml").read_text()
+    (folder / "recipe.yaml").write_text(
+        re.sub(r"label_smoothing: [\d.]+", "label_smoothing: 0", recipe)
+    )
+    target = int(run.load(folder).data.sample("train", 1).targets)
+    weights = load_file(folder / "model.safetensors")
+    weights["head.bias"][target] = 1e4
+    save_file(weights, folder / "model.safetensors")
+    capsys.readouterr()
+    assert main(["gradients", str(folder), "--samples", "1", "--repeats", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "The gradient of the loss has vanished" in shown and "tighter" not in shown
+    stored = json.loads((folder / "gradients.json").read_text())
+    exact = next(row for row in stored["rows"] if row["exact"])
+    assert stored["loss"] == "random projection" and exact["cosine"] > 0.99
+    assert main(["doctor", str(folder), "--samples", "1", "--starts", "1"]) in (0, 3)
+    findings = json.loads((folder / "doctor.json").read_text())["findings"]
+    gradient = next(each for each in findings if each["topic"] == "Gradient")
+    assert gradient["severity"] == "healthy"
 
 
 @pytest.mark.parametrize(

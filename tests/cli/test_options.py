@@ -174,7 +174,7 @@ def test_data_are_named_by_a_file_or_by_the_name_of_a_text(tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--adjoint.name", "Shine"], "set solver.name to Broyden"),
+        (["--adjoint.name", "Shine"], "give --solver.name Broyden"),
         (["--adjoint.name", "Unrolled", "--solver.name", "NewtonKrylov"], "adjoint is Unrolled"),
         (["--task.data", "nothere"], "no data set is called 'nothere', nor any folder"),
     ],

@@ -153,13 +153,17 @@ BY_THE_DOCTOR: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "broken": (
         "unhealthy",
         ("The weights hold NaN or infinity",),
-        (*SOLUTION, "gradient:", "radius"),
+        (*SOLUTION, "gradient of", "radius"),
     ),
     "epoch": ("healthy", ("accuracy after 1 evaluation ",), ()),
     "several": ("unhealthy", ("several fixed points", "distance between answers"), ()),
     "perfect": (
         "healthy",
-        ("accuracy at the solution", "gradient: cosine", "distance between answers"),
+        (
+            "accuracy at the solution",
+            "gradient of the parameters: cosine",
+            "distance between answers",
+        ),
         ("watch", "unhealthy"),
     ),
 }
@@ -222,7 +226,7 @@ def test_the_doctor_says_what_was_measured_and_no_more(
     assert examination is not None
     severity, said, unsaid = BY_THE_DOCTOR[name]
     assert examination.severity == severity
-    doctor.show(examination, Console(width=1000))
+    doctor.show(examination, Console(width=1000), {})
     check(" ".join(capsys.readouterr().out.split()), said, (*NEVER, *unsaid))
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 import equilibria as eq
 from equilibria.export import ExportError, needed
-from equilibria.export.inference import fixed, iterated_layers
+from equilibria.export.inference import exportable, iterated_layers
 from equilibria.export.inputs import pairs
 from equilibria.export.iterated import Iterated, iterate, relative
 
@@ -97,7 +97,7 @@ def test_a_state_of_any_shape_is_iterated(name, tmp_path):
         for _ in range(5):
             z = model.deq.cell(z, *operands)
         expected = model.readout(z)
-        found = fixed(model, 5, "picard")(x).output
+        found = exportable(model, 5, "picard")(x).output
     assert torch.allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -108,7 +108,7 @@ def test_the_copy_has_plain_weights_and_the_model_keeps_its_own(tmp_path):
     with torch.no_grad():
         solved = model(x).output
     # A copy shares the class of a parametrised module with what it is a copy of.
-    other, made = (fixed(model, 3, "picard") for _ in range(2))
+    other, made = (exportable(model, 3, "picard") for _ in range(2))
     for each in (other, made):
         assert not any("parametrizations" in name for name, _ in each.named_parameters())
     weight = made.get_submodule("deq.cell.linear").weight
@@ -126,7 +126,7 @@ def test_as_many_evaluations_are_chosen_as_the_tolerance_needs(tmp_path):
     counts = {method: needed(model, task, method, 50) for method in ("picard", "anderson")}
     for method, count in counts.items():
         for evals, enough in ((count, True), (count - 1, False)):
-            made = fixed(model, evals, method)
+            made = exportable(model, evals, method)
             (layer,) = iterated_layers(made)
             layer.residuals = []
             made(next(pairs(task, "valid", 50)).inputs)
@@ -147,4 +147,4 @@ def test_what_is_no_fixed_sequence_of_operations_is_refused(name, config, what):
     if name == "neural-ode":
         pytest.importorskip("torchdiffeq")
     with pytest.raises(ExportError, match=what):
-        fixed(eq.models.create(name, **config), 1, "picard")
+        exportable(eq.models.create(name, **config), 1, "picard")

@@ -249,11 +249,11 @@ def test_the_worst_comes_first(healthy: Examination) -> None:
 
 ADVICE = [
     # how it was trained; spectral radius; what is advised
-    (None, 1.2, "regulariser: {name: JacobianPenalty, gamma: 1, probability: 0.4}"),
-    (Training(), 1.2, "regulariser: {name: JacobianPenalty, gamma: 1, probability: 0.4}"),
+    (None, 1.2, "add eq.stability.jacobian_penalty(sol) to the loss"),
+    (Training(), 1.2, "regulariser.name: JacobianPenalty, regulariser.gamma: 1"),
     (Training(gamma=2.0), 1.2, "regulariser.gamma from 2 to 4,"),
     (Training(gamma=2.0), 0.95, "regulariser.gamma from 2 to 3,"),
-    (Training(gamma=2.0, probability=0.3), 0.95, "or its probability from 0.3 to 0.6"),
+    (Training(gamma=2.0, probability=0.3), 0.95, "or regulariser.probability from 0.3 to 0.6"),
 ]
 
 
@@ -335,8 +335,8 @@ def test_a_tolerance_below_the_rounding_of_training_is_named(
 @pytest.mark.parametrize(
     ("first", "final", "chance", "said", "advised"),
     [
-        (0.0, 0.0, 0.0, "no better than", "Train it first"),
-        (0.11, 0.11, 0.12, "no better than", "Train it first"),
+        (0.0, 0.0, 0.0, "no better than", "Train it further"),
+        (0.11, 0.11, 0.12, "no better than", "Train it further"),
         (0.9, 0.901, 0.1, "hardly uses its depth", "an ordinary layer would do as well"),
         (0.9, 0.6, 0.1, "make it worse", "the solver and the tolerance in use"),
         (0.5, 0.9, 0.1, "the depth is used", ""),

@@ -59,3 +59,17 @@ def test_a_step_trains_the_heads(trainer: Trainer) -> None:
         trainer.train_step()
     after = trainer.model.state_dict()
     assert all(not torch.equal(after[key], value) for key, value in heads.items())
+
+
+def test_the_loss_that_is_shown_of_training_is_that_of_the_answer_too(trainer: Trainer) -> None:
+    seen = []
+    whole = trainer.task.sums
+
+    def sums(model, output, targets):
+        seen.append(float(functional.cross_entropy(output, targets)))
+        return whole(model, output, targets)
+
+    trainer.task.sums = sums  # type: ignore[method-assign]
+    trainer.train_step()
+    shown = trainer.tally.summary(trainer.task)["loss"]
+    assert seen and shown == pytest.approx(sum(seen) / len(seen), rel=1e-5)

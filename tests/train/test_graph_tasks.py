@@ -133,11 +133,38 @@ def test_nodes_are_asked_in_their_split_alone(tmp_path: Path) -> None:
     assert task.sums(model, output, targets)["correct"] == right
 
 
+@pytest.mark.parametrize("kind", ["below zero", "counts", "fractions"])
+def test_features_are_left_as_they_are_where_one_is_below_zero(kind: str, tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    x = {
+        "below zero": draw.normal(size=(60, 3)),
+        "counts": draw.integers(0, 5, (60, 3)) + 1.0,
+        "fractions": draw.random((60, 3)),
+    }[kind].astype(np.float32)
+    path = two_rings(tmp_path / "mine.npz", x=x)
+    tree = recipe({"name": "node_classification", "data": str(path)}, model={"name": "gcn"})
+    tree |= {"solver": None, "adjoint": None, "epochs": 1}
+    run = run_of(tmp_path, tree)
+    whole = kind != "below zero"
+    expected = x / x.sum(1, keepdims=True) if whole else x
+    loaded = load(run)
+    settled, task = loaded.recipe.task, loaded.data
+    assert isinstance(settled, NodeClassification) and task is not None
+    assert settled.normalise is whole  # as other data will be
+    assert np.allclose(task.sample("test", 1).inputs[0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["nodes", "graphs"])
+def test_the_recipes_for_ones_own_graphs_ask_for_them(name: str, tmp_path: Path, capsys: Any):
+    assert main(["train", name, "--out", str(tmp_path / "run")]) == 1
+    assert "--data FILE.npz" in capsys.readouterr().err
+
+
 def test_features_are_normalised_or_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        ValueError, match=r"negative features cannot be normalised .*; set task\.normalise to false"
+        ValueError, match=r"negative features cannot be normalised .*; set task\.normalise to null"
     ):
-        node_task(tmp_path)
+        node_task(tmp_path, normalise=True)
     x = np.array([[1.0, 3], [0, 0], [2, 2]] * 20)
     two_rings(tmp_path / "positive.npz", x=x)
     task = NodeClassification(data=str(tmp_path / "positive.npz")).load()

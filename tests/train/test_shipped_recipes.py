@@ -7,6 +7,7 @@ import pytest
 import texts
 import torch
 from accelerate import Accelerator
+from small_graphs import two_rings, write_molecules
 
 from equilibria.data.errors import DataError
 from equilibria.models.flow.configs import FlowConfig
@@ -77,12 +78,12 @@ def small(kind):
 STARTED = {
     None: "digits digits-jr mnist mnist-dense mnist-dense-gpu",
     FlowConfig: "flow-layers flow-layers-raft",
-    GraphConfig: "chains cora cox2 proteins",
+    GraphConfig: "chains cora cox2 graphs nodes proteins",
     SequenceConfig: ("copy-memory lm-ptb lm-ptb-characters lm-ptb-ernn lm-ptb-trellisnet lm-text"),
     VisionConfig: "mdeq-cifar10-16 mdeq-mnist-16 shapes",
     RepresentationConfig: "film image shape sound",
 }
-DATALESS = {"digits", "digits-jr", "chains", "copy-memory", "lm-text"}
+DATALESS = {"digits", "digits-jr", "chains", "copy-memory", "graphs", "lm-text", "nodes"}
 """Of those without a kind, of graphs and of sequences: the data are shipped or the user's own."""
 
 
@@ -217,8 +218,12 @@ def test_a_shipped_recipe_of_pictures_starts(name):
 
 
 @pytest.mark.parametrize("name", marked(GraphConfig))
-def test_a_shipped_recipe_of_graphs_starts(name):
-    recipe = recipes.load(name, ["--schedule.name", "Constant", "--schedule.warmup", "0"])
+def test_a_shipped_recipe_of_graphs_starts(name, tmp_path):
+    own = {"nodes": two_rings, "graphs": lambda path: write_molecules(path.with_suffix(""))}
+    options = ["--schedule.name", "Constant", "--schedule.warmup", "0"]
+    if name in own:
+        options += ["--task.data", str(own[name](tmp_path / "mine.npz"))]
+    recipe = recipes.load(name, options)
     trainer = Trainer(recipe, loaded(recipe), Accelerator(cpu=True))
     found = losses(trainer, 6)
     assert min(found[3:]) < found[0]

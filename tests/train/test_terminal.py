@@ -8,7 +8,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from equilibria.metric import ACCURACY
+from equilibria.metric import ACCURACY, LOSS
 from equilibria.train.tally import Tally
 from equilibria.train.terminal import Terminal
 
@@ -16,6 +16,7 @@ TASK = SimpleNamespace(
     streams=True,
     unit="tokens",
     primary=ACCURACY,
+    loss_metric=LOSS,
     eval_split="valid",
     figures=lambda sums, split="train": {"loss": 1.0, "accuracy": 0.5},
 )

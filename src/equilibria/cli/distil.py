@@ -82,7 +82,7 @@ def main(argv: Sequence[str]) -> int:
         "--data",
         type=str,
         help="unlabelled inputs to train on instead of the run's training data: a folder of "
-        "images, or whatever the run's task accepts",
+        "images, or whatever the run's task accepts; named data sets are searched in --data-dir",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace the run's learned solver")
     parser.add_data_dir()

@@ -8,7 +8,7 @@ an error, and otherwise 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,13 +17,16 @@ from rich.table import Table
 from rich.text import Text
 
 from equilibria import files
-from equilibria.cli.output import Output
+from equilibria.cli.option_words import as_options
+from equilibria.cli.output import Output, figures_table
 from equilibria.cli.parser import Parser, UserError
 from equilibria.cli.solving import add_solver, solve_by
 from equilibria.cli.status import DONE, UNHEALTHY
 from equilibria.metric import Metric
+from equilibria.nn.using import layers
 from equilibria.stability import Examination
 from equilibria.stability.advice import converged
+from equilibria.stability.comparison import recipe_of
 from equilibria.stability.examine import STAGES, Progress
 from equilibria.train import examination as visit
 from equilibria.train import run
@@ -68,7 +71,9 @@ def main(argv: Sequence[str]) -> int:
         device=where,
         quiet=arguments.quiet,
     )
-    show(examination, console)
+    (layer,) = layers(loaded.model).values()
+    methods = {"solver": layer.eval_solver or layer.solver, "adjoint": layer.adjoint}
+    show(examination, console, {name: recipe_of(each) for name, each in methods.items()})
     if (precision := loaded.recipe.precision) != "float32":
         console.print(
             f"The run trained in {precision} and was examined in float32.",
@@ -107,27 +112,25 @@ def _shown(what: str, quiet: bool) -> Iterator[Progress]:
         yield lambda stage: status.update(line(stage))
 
 
-def show(examination: Examination, console: Console) -> None:
-    """Print the findings, then the figures behind them."""
+def show(examination: Examination, console: Console, methods: Mapping[str, str]) -> None:
+    """Print the findings, then the figures behind them, `methods` as a recipe has them first."""
     findings = Table(box=None, show_header=False, padding=(0, 2, 1, 0))
     for finding in examination.findings:
         said = Text(finding.sentence)
         if finding.advice:
-            said.append(f"\n{finding.advice}", style="italic")
+            said.append(f"\n{as_options(finding.advice)}", style="italic")
         style = STYLE[finding.severity]
         findings.add_row(Text(finding.severity, style), Text(finding.topic, "bold"), said)
     console.print(findings)
     samples = plural(examination.samples, "sample")
-    figures = Table("figure", "value", title=f"{samples} of {examination.entries} entries")
-    for name, value in _figures(examination):
+    figures = figures_table(f"{samples} of {examination.entries} entries")
+    for name, value in (*methods.items(), *_figures(examination)):
         figures.add_row(name, value)
     console.print(figures)
 
 
 def _figures(e: Examination) -> Iterator[tuple[str, str]]:
     """What was measured, as names and text; a figure that does not exist is left out."""
-    yield "solver", e.solver
-    yield "adjoint", e.adjoint
     share, evals, jacobian = converged(e), e.forward.evals, e.jacobian
     radius, solved, ritz = jacobian.spectral_radius, jacobian.solved, jacobian.ritz
     rows = [
@@ -150,13 +153,13 @@ def _figures(e: Examination) -> Iterator[tuple[str, str]]:
         ("distance between answers: max", "{:.1e}", (e.starts.distance.max,)),
     ]
     if e.gradient.compared:
-        name = "gradient: cosine and length ratio to the exact one"
+        name = f"gradient of the {e.gradient.of}: cosine and length ratio to the exact one"
         rows.append((name, "{:.5f}, {:.4f}", (e.gradient.cosine, e.gradient.norm_ratio)))
     if (bound := e.gradient.bound) is not None:
         sigma, error, measured = bound.sigma_min, bound.error, bound.measured
-        name = "smallest singular value of I - J: mean, median"
+        name = "smallest singular value of I - J, estimated from above: mean, median"
         rows.append((name, "{:.3f}, {:.3f}", (sigma.mean, sigma.p50)))
-        name = "error of the adjoint, bound: median, 90 %"
+        name = "error of the adjoint, estimated bound: median, 90 %"
         rows.append((name, "{:.1e}, {:.1e}", (error.p50, error.p90)))
         name = "the same, measured: median, 90 %"
         rows.append((name, "{:.1e}, {:.1e}", (measured.p50, measured.p90)))

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import equilibria
+from equilibria.cli.option_words import as_options
 
 __all__ = ["expected", "explain", "shared"]
 
@@ -48,7 +49,7 @@ def explain(command: str, error: BaseException) -> str:
         error: as it was caught.
     """
     if expected(error):
-        return str(error)
+        return as_options(str(error))
     name, text = type(error).__name__, " ".join(str(error).split())
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     if _several() and isinstance(error, RuntimeError | OSError) and _unreachable(f"{name}: {text}"):

@@ -22,13 +22,11 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from equilibria import files
 from equilibria.cli.context import looking_back
-from equilibria.cli.output import Output
+from equilibria.cli.output import Output, figures_table, fitted
 from equilibria.cli.parser import Parser, UserError
 from equilibria.cli.solving import add_solver, solve_by
 from equilibria.cli.status import DONE, UNHEALTHY
@@ -70,8 +68,9 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--data",
         type=str,
-        help="text file, .npz file of graphs or folder to evaluate on, or name of a data set, in "
-        "place of the run's own data; all of a file, or of a folder without train and test, is the "
+        help="text file, .npz file of graphs or folder to evaluate on, or name of a data set (with "
+        "--data-dir for the folder that holds it), in place of the run's own data; all of a "
+        "file, or of a folder without train and test, is the "
         "test set",
     )
     add_solver(parser)
@@ -238,7 +237,7 @@ def show(
     title = (
         f"{where} {result[unit]:,} {result['split']} {unit} of {task.source}{_seen(views or {})}"
     )
-    table = Table("figure", "value", title=title)
+    table = figures_table(title)
     for name, value in _figures(result, task):
         table.add_row(name, value)
     if task.streams:
@@ -258,25 +257,25 @@ def show(
         after = f"{primary.label} after {plural(int(depth), 'evaluation')}"
         table.add_row(after, primary.format(figures[primary.name]))
     if "baseline" in result:
-        for name, value in _figures(result["baseline"], task):
+        # A baseline's loss is its cross-entropy.
+        for name, value in _figures(result["baseline"], task, loss=task.loss_metric == LOSS):
             table.add_row(f"{result['baseline']['name']}: {name}", value)
     console.print(table)
     if result.get("budgets"):
         names = [name for name, _ in _figures(result["budgets"][0], task, loss=False)]
         heads = ("at most", "evaluations", "converged", *names, f"ms per {unit[:-1]}")
-        budgets = Table(title="fewer evaluations", box=box.SIMPLE_HEAD, pad_edge=False)
-        for head in heads:  # no word of them is cut
-            budgets.add_column(head, min_width=max(map(len, head.split())))
-        for row in result["budgets"]:
-            forward = row["forward"]
-            budgets.add_row(
+        rows = [
+            [
                 str(row["max_evals"]),
-                f"{forward['evals']['mean']:.1f}",
-                percent(forward["status"]["CONVERGED"]),
+                f"{row['forward']['evals']['mean']:.1f}",
+                percent(row["forward"]["status"]["CONVERGED"]),
                 *(value for _, value in _figures(row, task, loss=False)),
                 f"{1e3 * row[f'seconds_per_{unit[:-1]}']:.3f}",
-            )
-        console.print(budgets)
+            ]
+            for row in result["budgets"]
+        ]
+        for budgets in fitted(console, "fewer evaluations", heads, rows):
+            console.print(budgets)
 
 
 def _figures(result: Mapping[str, Any], task: Task, *, loss: bool = True) -> list[tuple[str, str]]:
@@ -287,7 +286,7 @@ def _figures(result: Mapping[str, Any], task: Task, *, loss: bool = True) -> lis
         task: whose metrics they are.
         loss: whether the loss is one of them even where the task has others.
     """
-    more = (LOSS,) if loss or not task.metrics else ()
+    more = (task.loss_metric,) if loss or not task.metrics else ()
     metrics = dict.fromkeys((*task.metrics, *more))
     known = (each for each in metrics if each.name in result)
     return [(each.label, each.format(result[each.name])) for each in known]

@@ -19,18 +19,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from equilibria import files
 from equilibria.cli import extras
-from equilibria.cli.output import Output
+from equilibria.cli.output import Output, figures_table
 from equilibria.cli.parser import Parser, UserError
 from equilibria.export import Exported, ExportError, Judgement, export, judge, needed
 from equilibria.export.exporting import Form, Format, Weights, lacking
 from equilibria.export.inference import layers
 from equilibria.export.iterated import Method
 from equilibria.export.judging import TOLERANCE
-from equilibria.metric import LOSS
 from equilibria.tasks import Task
 from equilibria.train import run
 from equilibria.words import percent
@@ -88,7 +85,7 @@ def main(argv: Sequence[str]) -> None:
         raise ExportError(_difference(found, split, arguments.tolerance))
     files.write_bytes(out, made.content)
     title = f"{folder.path}, {NAMES[format]}" + (f", opset {made.opset}" if made.opset else "")
-    table = Table("figure", "value", title=title)
+    table = figures_table(title)
     for name, value in _rows(made, found, task, split):
         table.add_row(name, value)
     if found.residual is not None:
@@ -215,10 +212,16 @@ def _rows(made: Exported, found: Judgement, task: Task, split: str) -> list[tupl
         *((f"input {name}", " x ".join(shape)) for name, shape in made.file.inputs.items()),
         *((f"output {name}", " x ".join(shape)) for name, shape in made.file.outputs.items()),
     ]
-    for metric in dict.fromkeys((*task.metrics, LOSS)):
+    for metric in dict.fromkeys((*task.metrics, task.loss_metric)):
         if metric.name in found.figures:
             both: tuple[Any, Any] = found.figures[metric.name], found.model_figures[metric.name]
             label = f"{metric.label} on {found.samples} {split} {task.unit}: file, PyTorch"
             rows.append((label, ", ".join(map(metric.format, both))))
-    distance = f"{found.difference:.1e}, {found.relative:.1e}"
-    return [*rows, ("largest difference of a logit: absolute, relative", distance)]
+    twin = "the same evaluations in PyTorch" if found.residual else "PyTorch"
+    distances = {twin: found.difference}
+    if found.residual:
+        distances["the run's own solves"] = found.from_run
+    for other, distance in distances.items():
+        name = f"largest difference of a logit from {other}: absolute, relative"
+        rows.append((name, f"{distance:.1e}, {found.to_scale(distance):.1e}"))
+    return rows

@@ -1,8 +1,10 @@
 """Compare the gradients of all adjoints, inexact and exact, on a batch of a run: the cosine with
-the exact gradient, of the batch and of the worst sample, the ratio of lengths, time and memory.
-Recommends the cheapest whose cosine reaches the floor and whose length is within a factor of two,
-as a line for the recipe. The figures are written to gradients.json in the run folder, with a plot
-in gradients.svg; `equilibria report` shows them.
+the exact gradient, of the layer's parameters and, sample by sample, of its inputs; the ratio of
+lengths, time and memory. Recommends the cheapest whose cosine reaches the floor and whose length is
+within a factor of two, as a line for the recipe. Where the gradient of the loss has vanished, as on
+samples that the network is sure of, a random projection of its output is differentiated. The
+figures are written to gradients.json in the run folder, with a plot in gradients.svg; `equilibria
+report` shows them.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from equilibria import files
+from equilibria.cli.option_words import options_of
 from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser, UserError
 from equilibria.cli.status import DONE
@@ -100,11 +103,13 @@ def show(found: Comparison, console: Console) -> None:
     table.columns[0].no_wrap = True
     console.print(table)
     console.print(
-        "worst: the smallest cosine of a sample. length: relative to the exact gradient. cost: "
-        "evaluations of f and products with its Jacobian, besides the solve. In brackets: steps "
-        "and damping.",
+        "cosine: with the exact gradient, with respect to the layer's parameters. worst: the "
+        "smallest of a sample, with respect to the layer's inputs. length: relative to the exact "
+        "gradient. cost: evaluations of f and products with its Jacobian, besides the solve. In "
+        "brackets: steps and damping.",
         markup=False,
     )
     console.print(f"{found.sentence}.", markup=False, soft_wrap=True)
-    if found.recipe_line is not None:
-        console.print(found.recipe_line, markup=False, highlight=False, soft_wrap=True)
+    if (line := found.recipe_line) is not None:
+        said = f"In the recipe: {line}\nAs options: {options_of(line)}"
+        console.print(said, markup=False, highlight=False, soft_wrap=True)

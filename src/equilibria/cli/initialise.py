@@ -130,7 +130,10 @@ def _parser() -> Parser:
         "--fresh", action="store_true", help="replace the results of an earlier call in the folder"
     )
     parser.add_argument(
-        "--data", type=str, help="text file or folder of images, or name of a data set"
+        "--data",
+        type=str,
+        help="data in place of the recipe's task.data or task.file: text file or folder, or name "
+        "of a data set, with --data-dir for the folder that holds it",
     )
     parser.add_data_dir()
     parser.add_device()

@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from equilibria import __version__
 from equilibria.cli import errors
+from equilibria.cli.option_words import as_options
 from equilibria.cli.status import DONE, ERROR, INTERRUPTED, MEANINGS, SAVED
 
 COMMANDS = {
@@ -150,7 +151,7 @@ def _flush() -> None:
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:
     """Show a warning as one line, without its location in the source."""
-    print(f"warning: {message}", file=sys.stderr)
+    print(f"warning: {as_options(str(message))}", file=sys.stderr)
 
 
 def _ignore(*_: object, **__: object) -> None:

@@ -8,8 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+GAP = 2
+"""Columns between one column of a table and the next."""
+
+WHOLE = 18
+"""Columns from which on a cell may be broken: a figure with its deviation is shorter."""
 
 ROOM = 60
 """Columns of a terminal that has room for names in one line."""
@@ -52,6 +60,84 @@ class Output(Console):
                 print(result)
         else:
             self.print(said, soft_wrap=True, markup=False, highlight=False)
+
+
+def figures_table(title: str) -> Table:
+    """Return a table of names and values in two columns, of which none is ever cut."""
+    table = Table(title=title)
+    for head in ("figure", "value"):
+        table.add_column(head, overflow="fold")
+    return table
+
+
+def fitted(
+    console: Console, title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], lead: int = 1
+) -> list[Table]:
+    """Return a table that is no wider than the console, in parts where it takes more columns.
+
+    Headings and long cells are broken between words alone. Each part begins with the leading
+    columns.
+
+    Args:
+        console: where it is to be printed.
+        title: what it shows.
+        heads: of the columns.
+        rows: of as many cells.
+        lead: columns at the left that say what a row is.
+    """
+    cells = [[head, *(row[k] for row in rows)] for k, head in enumerate(heads)]
+    least = [
+        max(_longest(head.split()), *(_longest([c] if len(c) < WHOLE else c.split()) for c in rest))
+        for head, *rest in ([*column, ""] for column in cells)
+    ]
+    natural = [_longest(column) for column in cells]
+    parts, left = list[list[int]](), list(range(lead, len(heads)))
+    while left or not parts:
+        part = [*range(lead), *left[:1]]
+        for place in left[1:]:
+            if sum(least[k] + GAP for k in (*part, place)) > console.width:
+                break
+            part.append(place)
+        parts.append(part)
+        left = [place for place in left if place > part[-1]]
+    return [
+        _part(console, "(continued)" if n else title, part, cells, least, natural)
+        for n, part in enumerate(parts)
+    ]
+
+
+def _part(
+    console: Console,
+    title: str,
+    places: Sequence[int],
+    cells: Sequence[Sequence[str]],
+    least: Sequence[int],
+    natural: Sequence[int],
+) -> Table:
+    """Some columns of a table: none is broken that is narrower than the widest ones are made."""
+    widths = {k: least[k] for k in places}
+    for level in range(console.width):
+        wider = {k: min(natural[k], max(least[k], level)) for k in places}
+        if sum(wider.values()) + GAP * len(places) > console.width:
+            break
+        widths = wider
+    table = Table(
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    for k in places:
+        justify = "right" if k and cells[k][0] else "left"
+        table.add_column(cells[k][0], justify=justify, overflow="fold", width=widths[k])
+    for row in zip(*(cells[k][1:] for k in places), strict=True):
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _longest(words: Sequence[str]) -> int:
+    return max(map(cell_len, words), default=0)
 
 
 def listing(console: Console, *heads: str, right: Sequence[str] = ()) -> Table:

@@ -96,12 +96,14 @@ class Parser(ArgumentParser):
         )
 
     def add_data_dir(self) -> None:
-        """Add the option that names a folder of data sets."""
+        """Add the option that names a folder of data sets; after `--data`, where there is one."""
+        own = "--data" in self._option_string_actions
         self.add_argument(
             "--data-dir",
             type=Path,
-            help="folder to search for data sets before $EQUILIBRIA_DATA and downloading, and for "
-            "data of a run that have moved",
+            help="folder that holds named data sets, searched before $EQUILIBRIA_DATA and "
+            "downloading, or data of a run that have moved"
+            + ("; data of your own: --data" if own else ""),
         )
 
     def error(self, message: str, ex: Exception | None = None) -> Never:

@@ -16,11 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from rich import box
 from rich.console import Console
-from rich.table import Table as RichTable
 
-from equilibria.cli.output import Output
+from equilibria.cli.output import Output, fitted
 from equilibria.cli.parser import Parser, Stopped, UserError
 from equilibria.words import nearest, plural
 
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 
 OUT, RUNS = "results", "runs/studies"
 
-WIDTH = 190
+WIDTH = 100
 """Columns of the tables where the output is no terminal."""
 
 
@@ -280,18 +278,9 @@ def print_grid(grid: Grid, console: Console) -> None:
     """Print a table."""
     from equilibria.experiments.views import text
 
-    table = RichTable(
-        title=grid.title,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-    for place, column in enumerate(grid.columns):
-        table.add_column(column, justify="right" if place and column else "left", overflow="fold")
-    for row in grid.rows:
-        table.add_row(*map(text, row))
-    console.print(table)
+    rows = [list(map(text, row)) for row in grid.rows]
+    for table in fitted(console, grid.title, grid.columns, rows, lead=grid.lead):
+        console.print(table)
 
 
 def _named(patterns: Sequence[str], known: Sequence[str], folder: str) -> list[str]:

@@ -53,8 +53,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--data",
         type=str,
-        help="text file, .npz file of graphs, image, WAV file or mesh, or folder of images, images "
-        "and masks, frames, sequences, or graphs, to train on; or name of a data set",
+        help="data to train on, in place of the recipe's task.data or task.file: your own text "
+        "file, .npz file of graphs, image, WAV file or mesh, or folder of images, images and "
+        "masks, frames, sequences, or graphs; or name of a data set, with --data-dir for the "
+        "folder that holds it",
     )
     parser.add_data_dir()
     parser.add_device()

@@ -2,11 +2,12 @@
 
 A file takes raw inputs, as they were before the task prepared them, and gives logits. What it does
 is a fixed sequence of operations: a model that solves to a tolerance is exported with a chosen
-number of evaluations.
+number of evaluations. `exportable` does that alone, for any module that holds a `DEQ`.
 """
 
 from equilibria.export.errors import ExportError
 from equilibria.export.exporting import Exported, export
+from equilibria.export.inference import exportable
 from equilibria.export.judging import Judgement, judge, needed
 
-__all__ = ["ExportError", "Exported", "Judgement", "export", "judge", "needed"]
+__all__ = ["ExportError", "Exported", "Judgement", "export", "exportable", "judge", "needed"]

@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 from equilibria import __version__
 from equilibria.export import program as programs
 from equilibria.export.errors import ExportError
-from equilibria.export.inference import Step, Stream, Whole, fixed, layers
+from equilibria.export.inference import Step, Stream, Whole, exportable, layers
 from equilibria.export.inputs import pairs, preparation
 from equilibria.export.iterated import Method
 from equilibria.models import Model
@@ -26,7 +26,7 @@ from equilibria.tasks.whole_graphs import GraphTask
 if TYPE_CHECKING:
     from equilibria.export.graph import Session
 
-__all__ = ["Exported", "Form", "Format", "Weights", "export", "lacking"]
+__all__ = ["Exported", "Form", "Format", "Weights", "export", "lacking", "refuse_graphs"]
 
 Format = Literal["onnx", "pt2"]
 Form = Literal["whole", "stream"]
@@ -85,6 +85,15 @@ def lacking() -> list[str]:
     return [name for name in ONNX if importlib.util.find_spec(name) is None]
 
 
+def refuse_graphs(task: Task) -> None:
+    """Raise ExportError where the inputs of a task have no one shape."""
+    if isinstance(task, NodeTask | GraphTask):
+        raise ExportError(
+            f"{task.source} has graphs, whose numbers of nodes and edges differ, and a file takes "
+            "inputs of one shape: use the model in PyTorch"
+        )
+
+
 def export(
     model: Model,
     task: Task,
@@ -115,12 +124,8 @@ def export(
         raise ExportError("int8 weights are for ONNX: torch.export keeps float32")
     if format == "onnx" and (absent := lacking()):
         raise ExportError(f"ONNX needs packages that are not installed: {', '.join(absent)}")
-    if isinstance(task, NodeTask | GraphTask):
-        raise ExportError(
-            f"{task.source} has graphs, whose numbers of nodes and edges differ, and a file takes "
-            "inputs of one shape: use the model in PyTorch"
-        )
-    plain = fixed(model, evals, method)
+    refuse_graphs(task)
+    plain = exportable(model, evals, method)
     raw = next(pairs(task, task.eval_split, TRACED, TRACED)).raw
     prepare = preparation(task)
     step, stream, why = Step(plain, prepare), None, ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,9 @@ from equilibria.models.vision.batch_norm import BatchNorm2d
 from equilibria.models.vision.ode import NeuralODE
 from equilibria.nn import DEQ
 
-__all__ = ["Step", "Stream", "Whole", "fixed", "iterated_layers", "layers"]
+__all__ = ["Step", "Stream", "Whole", "exportable", "iterated_layers", "layers"]
+
+M = TypeVar("M", bound=nn.Module)
 
 
 def layers(model: nn.Module) -> list[DEQ]:
@@ -28,25 +30,37 @@ def layers(model: nn.Module) -> list[DEQ]:
 
 
 def iterated_layers(model: nn.Module) -> list[Iterated]:
-    """Return what stands for the equilibrium layers in a model made by `fixed`."""
+    """Return what stands for the equilibrium layers in a model made by `exportable`."""
     return [module for module in model.modules() if isinstance(module, Iterated)]
 
 
-def fixed(model: Model, evals: int, method: Method) -> Model:
-    """Return a copy of a model that can be exported.
+def exportable(model: M, evals: int, method: Method = "anderson") -> M:
+    """Return a copy of any module that `torch.export` and `torch.onnx.export` take.
 
-    Normalised weights and statistics of batches are plain numbers in it, and each equilibrium layer
-    evaluates its cell a fixed number of times.
+    Each `DEQ` in it evaluates its cell `evals` times from its own start, z_(k+1) = f(z_k), whatever
+    the residual is then; every third step of "anderson" is an extrapolation from the steps before.
+    Normalised weights and statistics of batches are plain numbers. The copy is in evaluation mode,
+    on the CPU, and without gradients. In place of a `Solution` its layers return an object with
+    `value` alone: compare with the module itself to see what the evaluations leave.
 
     Args:
-        model: a trained one.
-        evals: evaluations of each equilibrium layer.
-        method: plain iteration or Anderson acceleration.
+        model: a trained model of this library, or a module of your own that holds a `DEQ`.
+        evals: evaluations of each equilibrium layer, 1 or more.
+        method: "anderson", or "picard" for plain iteration, a smaller graph.
 
     Raises:
-        ExportError: what the model computes is not a fixed sequence of operations from inputs to
-            logits.
+        ExportError: what the model computes is no fixed sequence of operations even so; or a layer
+            is coupled and the method "anderson", which extrapolates each row by itself.
+        ValueError: no such number of evaluations or method.
+
+    Example:
+        >>> plain = exportable(model, evals=30)
+        >>> program = torch.export.export(plain, (x,))
     """
+    if isinstance(evals, bool) or not isinstance(evals, int) or evals < 1:
+        raise ValueError(f"evals: expected a whole number >= 1, got {evals!r}")
+    if method not in get_args(Method):
+        raise ValueError(f"method: expected 'anderson' or 'picard', got {method!r}")
     name = type(model).__name__
     if isinstance(model, SequenceModel):
         raise ExportError(
@@ -58,6 +72,11 @@ def fixed(model: Model, evals: int, method: Method) -> Model:
             f"{name} chooses its steps by the data, so that the number of its evaluations is not "
             "fixed: it cannot be exported"
         )
+    if method == "anderson" and (coupled := [x for x in layers(model) if x.coupled]):
+        raise ExportError(
+            f"{len(coupled)} of the equilibrium layers of {name} solve all rows as one sample, and "
+            "method='anderson' takes each row by itself: give method='picard'"
+        )
     model = copy.deepcopy(model).cpu().eval().requires_grad_(False)
     for module in list(model.modules()):
         if parametrize.is_parametrized(module):
@@ -68,11 +87,13 @@ def fixed(model: Model, evals: int, method: Method) -> Model:
     for module in model.modules():
         if isinstance(module, Cell) and not _factored(module):
             _hold(module)
-    for path, module in list(model.named_modules()):
-        if isinstance(module, DEQ):
-            above, _, own = path.rpartition(".")
-            setattr(model.get_submodule(above), own, Iterated(module, evals, method))
-    return model
+    whole: Any = model
+    stands: dict[nn.Module, Any] = {x: Iterated(x, evals, method) for x in layers(model)}
+    for above in list(model.modules()):
+        for own, module in list(above._modules.items()):  # a layer may have several names
+            if module in stands:
+                setattr(above, own, stands[module])
+    return stands.get(whole, whole)
 
 
 def _resolve(module: Any) -> None:
@@ -108,7 +129,7 @@ class Whole(nn.Module):
     """Logits (batch, classes) of whole inputs, as they were before the task prepared them.
 
     Args:
-        model: one made by `fixed`.
+        model: one made by `exportable`.
         prepare: what the task does to its inputs; None for nothing.
     """
 
@@ -126,7 +147,7 @@ class Step(nn.Module):
     """One step of a recurrent model: (x, *state) -> (logits, *state).
 
     Args:
-        model: one made by `fixed`, with `begin` and `step`.
+        model: one made by `exportable`, with `begin` and `step`.
         prepare: what the task does to its inputs; None for nothing.
     """
 

@@ -31,6 +31,12 @@ class Value(NamedTuple):
 
     value: Any
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"'{name}' of a solution is not known in an exportable copy, whose number of "
+            "evaluations is fixed: let the forward that is exported read `value` alone"
+        )
+
 
 class Iterated(nn.Module):
     """A `DEQ` that evaluates its cell so many times, whatever the residual is then.
@@ -51,16 +57,20 @@ class Iterated(nn.Module):
 
     def __init__(self, layer: DEQ, evals: int, method: Method) -> None:
         super().__init__()
-        self.cell, self.start = layer.cell, layer.start
+        self.cell, self.init, self.start = layer.cell, layer.init, layer.start
         self.evals = evals
         self.method: Method = method
         self.residuals: list[Tensor] | None = None
 
-    def forward(self, *inputs: Any, z0: Any = None, **options: Any) -> Value:
-        """Return the state after `evals` evaluations from z0, or from the layer's own start."""
-        begin = self.start(*inputs) if z0 is None else z0
+    def forward(self, *inputs: Any, z0: Any = None, warm: Any = None, **options: Any) -> Value:
+        """Return the state after `evals` evaluations from z0, `warm` or the layer's own start.
+
+        The other options of a layer's call change what is said of a solution, and not its value.
+        """
+        if z0 is None:
+            z0 = self.start(*inputs) if warm is None else warm.value
         operands = [x.value if isinstance(x, Shared) else x for x in inputs]
-        leaves, spec = flatten(begin)
+        leaves, spec = flatten(z0)
         shapes = [leaf.shape[1:] for leaf in leaves]
         sizes = [shape.numel() for shape in shapes]
 

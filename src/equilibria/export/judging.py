@@ -9,8 +9,8 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from equilibria.export.exporting import Exported
-from equilibria.export.inference import fixed, iterated_layers, layers
+from equilibria.export.exporting import Exported, refuse_graphs
+from equilibria.export.inference import exportable, iterated_layers, layers
 from equilibria.export.inputs import pairs
 from equilibria.export.iterated import Method
 from equilibria.models import Model, Prediction
@@ -31,6 +31,8 @@ class Judgement:
     Attributes:
         samples: how many.
         difference: largest distance of a logit of the file from that of the exported model.
+        from_run: largest distance of a logit of the file from that of the model of the run, whose
+            layers solve to their tolerance: what the fixed number of evaluations changes.
         scale: largest absolute value of a logit of the exported model.
         figures: the task's figures of the file, by name.
         model_figures: those of the model of the run.
@@ -41,6 +43,7 @@ class Judgement:
 
     samples: int
     difference: float
+    from_run: float
     scale: float
     figures: dict[str, float]
     model_figures: dict[str, float]
@@ -50,9 +53,13 @@ class Judgement:
     @property
     def relative(self) -> float:
         """The difference relative to the scale."""
-        if self.difference == 0.0:
+        return self.to_scale(self.difference)
+
+    def to_scale(self, distance: float) -> float:
+        """Return a distance of logits relative to the largest one."""
+        if distance == 0.0:
             return 0.0
-        return self.difference / self.scale if self.scale else math.inf
+        return distance / self.scale if self.scale else math.inf
 
     @property
     def finite(self) -> bool:
@@ -87,7 +94,7 @@ def judge(
     """
     split = split or task.eval_split
     ours, theirs = Tally(), Tally()
-    difference, scale, changed, count = 0.0, 0.0, 0, 0
+    difference, from_run, scale, changed, count = 0.0, 0.0, 0.0, 0, 0
     solves = iterated_layers(exported.model)
     found: list[Tensor] = []
     for pair in pairs(task, split, batch_size, samples):
@@ -99,9 +106,8 @@ def judge(
             found += [each[-1] for each in layer.residuals or ()]
             layer.residuals = None
         right = model(pair.inputs).output if solves else expected
-        same = logits.shape == expected.shape
-        distance = float((logits - expected).abs().max()) if same else math.nan
-        difference = max(difference, distance) if math.isfinite(distance) else math.nan
+        difference = _farther(difference, logits, expected)
+        from_run = _farther(from_run, logits, right)
         scale = max(scale, float(expected.abs().max()))
         changed += int((logits.argmax(1) != right.argmax(1)).sum())
         count += len(right)
@@ -113,12 +119,21 @@ def judge(
     return Judgement(
         samples=count,
         difference=difference,
+        from_run=from_run,
         scale=scale,
         figures=task.figures(ours.sums, split),
         model_figures=task.figures(theirs.sums, split),
         changed=changed / count,
         residual=None if residuals is None else (float(residuals.mean()), float(residuals.max())),
     )
+
+
+def _farther(before: float, logits: Tensor, others: Tensor) -> float:
+    """The larger of a distance and the largest one of two batches of logits, NaN where any is."""
+    if logits.shape != others.shape:
+        return math.nan
+    distance = float((logits - others).abs().max())
+    return max(before, distance) if math.isfinite(before + distance) else math.nan
 
 
 @torch.no_grad()
@@ -133,11 +148,15 @@ def needed(model: Model, task: Task, method: Method, batch_size: int = 500) -> i
         task: gives the samples.
         method: how evaluations follow from each other.
         batch_size: samples of the batch.
+
+    Raises:
+        ExportError: the model cannot be exported in this way.
     """
+    refuse_graphs(task)
     solvers = [layer.eval_solver or layer.solver for layer in layers(model)]
     limit = max(solver.max_evals for solver in solvers)
     rtol = min(solver.finest for solver in solvers)
-    copy = fixed(model, limit, method)
+    copy = exportable(model, limit, method)
     solves = iterated_layers(copy)
     for layer in solves:
         layer.residuals = []

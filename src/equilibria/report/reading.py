@@ -107,6 +107,12 @@ def metrics_of(runs: Sequence[Run]) -> list[Metric]:
     return list(found.values())
 
 
+def loss_of(runs: Sequence[Run]) -> Metric:
+    """The loss of runs; where its name is not that of all, the plain one."""
+    found = [{each.name: each for each in metrics_of([run])}.get(LOSS.name, LOSS) for run in runs]
+    return found[0] if len({each.label for each in found}) == 1 else LOSS
+
+
 def primary_of(run: Run) -> Metric:
     """The metric that a run is compared by."""
     return next(iter(metrics_of([run])), LOSS)

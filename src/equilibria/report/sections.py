@@ -55,7 +55,7 @@ def sections(runs: Sequence[Run]) -> list[Section]:
                     "begins to overfit."
                     if several
                     else "After one epoch there is one value each.",
-                    plots.learning_curve(runs, LOSS),
+                    plots.learning_curve(runs, reading.loss_of(runs)),
                 ),
                 *(
                     Plate(
@@ -191,11 +191,11 @@ def _epochs(runs: Sequence[Run], metric: Metric) -> Table | None:
     if len(runs) > 1:
         return None
     held = reading.held_name(runs)
-    name = metric.label
+    name, loss = metric.label, reading.loss_of(runs).label
     columns: list[tuple[str, Callable[[reading.Row], str]]] = [
         ("epoch", lambda row: f"{number(row, 'epoch'):.0f}"),
-        ("loss, train", lambda row: decimal(number(row, "train", "loss"), 4)),
-        (f"loss, {held}", lambda row: decimal(number(row, "held", "loss"), 4)),
+        (f"{loss}, train", lambda row: decimal(number(row, "train", "loss"), 4)),
+        (f"{loss}, {held}", lambda row: decimal(number(row, "held", "loss"), 4)),
         (f"{name}, train", lambda row: figure(metric, number(row, "train", metric.name))),
         (f"{name}, {held}", lambda row: figure(metric, number(row, "held", metric.name))),
         ("evaluations", lambda row: decimal(number(row, "train", "forward", "evals", "mean"))),

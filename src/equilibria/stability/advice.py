@@ -16,19 +16,38 @@ def tame(examination: Examination, radius: float) -> str:
     """
     training = examination.training
     if training is None or training.gamma == 0:
+        penalty = (
+            "add eq.stability.jacobian_penalty(sol) to the loss with a weight between 0.5 and 4"
+            if training is None
+            else "train with regulariser.name: JacobianPenalty, regulariser.gamma: 1 and "
+            "regulariser.probability: 0.4"
+        )
         return (
-            "To lower it, add eq.stability.jacobian_penalty(sol) to the loss with a weight between "
-            "0.5 and 4 (in a recipe, regulariser: {name: JacobianPenalty, gamma: 1, probability: "
-            "0.4}); or begin with smaller weights, or bound those that act on z with spectral_norm."
+            f"To lower it, {penalty}; or begin with smaller weights, or bound those that act on z "
+            "with spectral_norm."
         )
     factor = 2.0 if not radius < 1 else 1.5
     change = f"regulariser.gamma from {training.gamma:g} to {factor * training.gamma:g}"
     if training.probability <= 0.5:
         change += (
-            f" (regulariser.final_gamma where it is set), or its probability from "
+            f" (regulariser.final_gamma where it is set), or regulariser.probability from "
             f"{training.probability:g} to {2 * training.probability:g}"
         )
     return f"To lower it, raise {change}, and watch what that costs in accuracy."
+
+
+def key(examination: Examination, recipe: str, words: str) -> str:
+    """What to change: a key of the recipe where a run is examined, else in words."""
+    return words if examination.training is None else recipe
+
+
+def faded(norm: float) -> str:
+    """A sentence about a loss whose gradient has vanished, and what was differentiated instead."""
+    return (
+        f"The gradient of the loss has vanished (its norm at the solution is {norm:.1e}): on these "
+        "samples there is nothing left to learn, and what follows is of a random projection of the "
+        "output."
+    )
 
 
 def converged(examination: Examination) -> float:

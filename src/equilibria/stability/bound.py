@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from equilibria.nn import using
-from equilibria.solve import Broyden, Implicit, Picard, Solution, Status, fixed_point
+from equilibria.solve import Broyden, Implicit, Solution, Status, fixed_point
 from equilibria.solve.adjoints.implicit import LOOSEST
 from equilibria.stability.examination import Bound, Summary
 from equilibria.stability.jacobian import JacobianOperator
@@ -116,13 +115,8 @@ def _field(exact: Exact, z: Any, u: Tensor, scalar: Callable[[Any], Tensor]) -> 
     """h(z) = J(z)^T u + dL/dz, in rows: whose zero minus u is the adjoint."""
     layer = exact.patient.layer
     jacobian = JacobianOperator(layer.cell, z, exact.operands, layer.coupled)
-    value = pytree.tree_map(lambda x: x.detach().requires_grad_(), z)
-    leaves = pytree.tree_leaves(value)
-    with using(layer, Picard(max_evals=1)), torch.enable_grad():
-        output = exact.patient.call(value=value).output  # the state is put in the layer's mouth
-        grads = torch.autograd.grad(scalar(output), leaves, allow_unused=True)
-    filled = [torch.zeros_like(x) if g is None else g for x, g in zip(leaves, grads, strict=True)]
-    return jacobian.transposed(u) + rows_of(filled, layer.coupled)
+    own = exact.patient.gradient_at(z, scalar)
+    return jacobian.transposed(u) + rows_of(own, layer.coupled)
 
 
 def _unit(rows: Tensor) -> Tensor:

@@ -26,7 +26,15 @@ from equilibria.solve import (
     SolveWarning,
     Unrolled,
 )
-from equilibria.stability.gradients import Gradients, Loss, differentiate
+from equilibria.stability.advice import faded
+from equilibria.stability.gradients import (
+    Answer,
+    Gradients,
+    Loss,
+    differentiate,
+    ratio_of,
+    unless_vanished,
+)
 from equilibria.stability.patient import Exact, Patient
 from equilibria.stability.peak import peak_bytes
 from equilibria.stability.trees import cosine, map_floats
@@ -74,7 +82,8 @@ class Compared:
         exact: whether it is exact up to a tolerance.
         cosine: with the exact gradient with respect to all parameters of the layer (to its
             operands, where it has none).
-        sample_cosine: the smallest over the samples, of the gradients with respect to the operands.
+        sample_cosine: the smallest of the gradients with respect to the operands, over the samples
+            whose own is at least a thousandth of the largest.
         norm_ratio: its length over that of the exact one.
         cost: evaluations of f and products with its Jacobian, per sample, besides the solve itself.
         step_ms: forward and backward, median milliseconds, all adjoints interleaved.
@@ -110,6 +119,8 @@ class Comparison:
         reference: largest relative residual behind the exact gradient, forward and adjoint.
         floor: the cosine that is asked for.
         rows: the adjoints, the one in use first, then by kind.
+        vanished: norm of dL/dz* where the gradient of the loss has vanished, so that a random
+            projection of the output was differentiated instead; None where it has not.
     """
 
     layer: str
@@ -118,6 +129,7 @@ class Comparison:
     reference: float
     floor: float
     rows: Sequence[Compared]
+    vanished: float | None = None
 
     @property
     def compared(self) -> bool:
@@ -142,6 +154,10 @@ class Comparison:
     @property
     def sentence(self) -> str:
         """What to do."""
+        said = self._said()
+        return said if self.vanished is None else f"{faded(self.vanished)} {said}"
+
+    def _said(self) -> str:
         if not self.compared:
             return (
                 f"There is no exact gradient to compare with: in float64 a relative residual of "
@@ -199,6 +215,7 @@ def compare_adjoints(
     module: nn.Module,
     *inputs: Any,
     loss: Loss | None = None,
+    answer: Answer = None,
     adjoints: Sequence[Adjoint] | None = None,
     floor: float = 0.99,
     repeats: int = 5,
@@ -213,7 +230,11 @@ def compare_adjoints(
     Args:
         module: a `DEQ`, or a module that holds one and calls it once.
         inputs: of the module: one batch.
-        loss: the module's output -> scalar; None for a random linear function of it.
+        loss: the module's output -> scalar; None for a random projection, a linear function of it.
+            Where the gradient of the loss has vanished, as on samples that a classifier is sure of,
+            it says nothing of adjoints, and a random projection takes its place.
+        answer: the module's output -> the tensors in it that the loss is of, such as logits, which
+            are projected then; None for the whole output.
         adjoints: to compare; None for `candidates(layer)`.
         floor: the smallest cosine that is recommended, in (0, 1].
         repeats: of each timing, of which the median counts.
@@ -244,6 +265,7 @@ def compare_adjoints(
             found = patient.call().solution
         exact = Exact.of(patient, found)
         z0 = map_floats(lambda x: x.detach().double(), exact.solution.value)
+        loss, faded = unless_vanished(loss, answer, patient, exact, found, seed)
         reference, solved = differentiate(exact.patient, loss, seed, z0=z0)
         assert solved.adjoint is not None
         left = max(float(solved.stats.residual.max()), float(solved.adjoint.stats.residual.max()))
@@ -256,7 +278,8 @@ def compare_adjoints(
     return Comparison(
         layer=patient.path,
         samples=len(found.status),
-        loss="random projection" if loss is None else "loss",
+        loss="random projection" if loss is None or faded is not None else "loss",
+        vanished=faded,
         reference=left,
         floor=floor,
         rows=rows,
@@ -287,8 +310,8 @@ def _measured(
         "line": recipe_of(adjoint),
         "exact": isinstance(adjoint, Implicit),
         "cosine": float(cosine(ours, theirs)) if bool(torch.isfinite(ours).all()) else math.nan,
-        "sample_cosine": float(used.cosines(exact).min()),
-        "norm_ratio": 1.0 if torch.equal(ours, theirs) else float(ours.norm() / theirs.norm()),
+        "sample_cosine": used.worst(exact),
+        "norm_ratio": ratio_of(ours, theirs),
         "cost": cost,
         "bytes": peak,
     }

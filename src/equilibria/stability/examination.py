@@ -178,11 +178,15 @@ class Gradient:
         cosine: between the gradients of all parameters of the layer (of its operands, where it
             has no parameters).
         norm_ratio: length of the gradient in use over that of the exact one.
-        sample_cosine: smallest cosine, over the samples, between the gradients of the operands.
+        sample_cosine: smallest cosine between the gradients of the operands, over the samples
+            whose own is at least a thousandth of the largest.
         reference: largest relative residual left, in the forward and the linear solve, behind the
             exact gradient: what is to be believed of the comparison.
         backward: the linear solve of the gradient in use; None for adjoints that solve nothing.
         bound: what the tolerances promise; None for such adjoints, and where nothing converged.
+        vanished: norm of dL/dz* where the gradient of the loss has vanished, so that a random
+            projection of the output was differentiated instead; None where it has not.
+        of: what `cosine` and `norm_ratio` are the gradients of, "parameters" or "inputs".
     """
 
     loss: str
@@ -192,6 +196,8 @@ class Gradient:
     reference: float
     backward: Backward | None
     bound: Bound | None = None
+    vanished: float | None = None
+    of: str = "parameters"
 
     @property
     def compared(self) -> bool:

@@ -27,7 +27,7 @@ from equilibria.stability.examination import (
     Training,
 )
 from equilibria.stability.findings import findings
-from equilibria.stability.gradients import examine_gradient
+from equilibria.stability.gradients import Answer, examine_gradient
 from equilibria.stability.jacobian import jacobian_norm, spectral_radius
 from equilibria.stability.patient import Exact, Patient, Seen
 from equilibria.stability.starts import examine_starts
@@ -55,9 +55,10 @@ def doctor(
     module: nn.Module,
     *inputs: Any,
     loss: Callable[[Any], Tensor] | None = None,
+    answer: Answer = None,
     figure: Callable[[Any], float] | None = None,
     metric: Metric = ACCURACY,
-    chance: Callable[[Any], float] | None = None,
+    chance: Callable[[Any], float | None] | None = None,
     starts: int = 4,
     seed: int = 0,
     training: Training | None = None,
@@ -72,11 +73,13 @@ def doctor(
         module: a `DEQ`, or a module that holds one and calls it once.
         *inputs: what `module` is called with.
         loss: output of the module -> scalar, whose gradient is examined. Without one it is that of
-            a random projection of the output.
+            a random projection of the output; so it is where the gradient of the loss has vanished.
+        answer: output of the module -> the tensors in it that the loss is of, such as logits, which
+            are projected then; None for the whole output.
         figure: output of the module -> figure that judges it. Without it, figures are left out.
         metric: what the figure is.
         chance: output of the module -> figure of a network that has learnt nothing, to tell
-            whether this one has. Without it, that is not asked.
+            whether this one has, or None where that is not known. Without it, that is not asked.
         starts: other starts to solve from, at least 1.
         seed: of starts, probes and the random projection.
         training: how it was trained, so that the advice fits; None for nothing known.
@@ -125,7 +128,9 @@ def doctor(
             with torch.no_grad():
                 apart = examine_starts(exact, starts, generator)
             begin()
-            gradient = examine_gradient(patient, exact, loss, seed, generator)
+            gradient = examine_gradient(
+                patient, exact, seen.solution, loss, answer, seed, generator
+            )
     layer = patient.layer
     solver = layer.eval_solver or layer.solver
     examination = Examination(
@@ -222,7 +227,7 @@ def _depth(
     seen: Seen,
     figure: Callable[[Any], float] | None,
     metric: Metric,
-    chance: Callable[[Any], float] | None,
+    chance: Callable[[Any], float | None] | None,
 ) -> Depth:
     solution, layer = seen.solution, patient.layer
     end = rows_of(solution.value, layer.coupled)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 
-from equilibria.stability.advice import left, number, one_digit, tame, unsolved
+from equilibria.stability.advice import faded, key, left, number, one_digit, tame, unsolved
 from equilibria.stability.examination import Examination, Finding
 from equilibria.words import percent
 
 __all__ = ["backward", "error", "gradient"]
+
+AFTER = "the adjoint's rtol"
+LINEAR = "max_evals of the adjoint's linear solver"
 
 COMPARE = (
     "`equilibria gradients`, or stability.compare_adjoints, compares all adjoints on a batch and "
@@ -41,15 +44,21 @@ def gradient(examination: Examination) -> Finding:
             "Gradient", "unhealthy", "The gradient is not finite.", "See Convergence first."
         )
     angle = math.degrees(math.acos(max(-1.0, min(1.0, found.cosine))))
-    text = (
-        f"The gradient of {name} points {angle:.1f}° away from the exact one (cosine "
-        f"{found.cosine:.4f}) and is {found.norm_ratio:.3f} times as long; the worst sample has a "
-        f"cosine of {found.sample_cosine:.3f}."
+    text = "" if found.vanished is None else f"{faded(found.vanished)} "
+    text += (
+        f"The gradient of {name} with respect to the layer's {found.of} points {angle:.1f}° away "
+        f"from the exact one (cosine {found.cosine:.4f}) and is {found.norm_ratio:.3f} times as "
+        "long. With respect to the layer's inputs, the smallest cosine of a sample is "
+        f"{found.sample_cosine:.3f}."
     )
     if found.cosine >= 0.99 and abs(found.norm_ratio - 1) <= 0.05:
         return Finding("Gradient", "healthy", text)
     advice = {
-        "Implicit": "Lower rtol of the solver or of the linear solver, or raise their max_evals.",
+        "Implicit": key(
+            examination,
+            "Lower solver.rtol or adjoint.linear.rtol, or raise their max_evals.",
+            "Lower rtol of the solver or of the linear solver, or raise their max_evals.",
+        ),
         "Unrolled": "Let the forward solve run longer: the path is cut before it arrives.",
         "Audited": "Raise its floor, measure more often, or use Implicit, which is exact.",
         "JacobianFree": "Use NeumannPhantom with more steps, or Implicit, which is exact.",
@@ -83,7 +92,8 @@ def backward(examination: Examination) -> Finding | None:
         "Backward solve",
         "watch" if failed <= 0.05 else "unhealthy",
         f"It did not converge for {percent(failed)} of the samples{left(solve.residual.max)}",
-        "Raise max_evals of the adjoint's linear solver, or restart GMRES less often.",
+        f"Raise {key(examination, 'adjoint.linear.max_evals', LINEAR)}, or restart GMRES less "
+        "often.",
     )
 
 
@@ -112,14 +122,16 @@ def error(examination: Examination) -> Finding | None:
         f"that converged, is {percent(bound.error.p50)} (median) and {percent(bound.error.p90)} "
         f"(90th percentile): (adjoint rtol {bound.adjoint:g} + {bound.lipschitz.p90:.2g} x forward "
         f"rtol {bound.forward:g}) / {number(bound.sigma_min.p50)}, the smallest singular value of "
-        f"I - J. Measured: {percent(bound.measured.p90)} (90th percentile)."
+        "I - J, which is estimated from above: the bound may be a few per cent "
+        f"larger. Measured: {percent(bound.measured.p90)} (90th percentile)."
     )
     if bound.error.p90 <= 0.1:
         spare = 0.02 * bound.sigma_min.p50
         advice = ""
         if 10 * bound.adjoint < from_forward:
             advice = (
-                "The forward tolerance dominates: the adjoint's rtol could be "
+                "The forward tolerance dominates: "
+                f"{key(examination, 'adjoint.linear.rtol', AFTER)} could be "
                 f"{one_digit(from_forward / 3)} instead of {bound.adjoint:g} at no loss."
             )
         elif 10 * from_forward < bound.adjoint and bound.adjoint < spare / 2:
@@ -129,11 +141,13 @@ def error(examination: Examination) -> Finding | None:
             )
         return Finding("Gradient's bound", "healthy", text, advice)
     if bound.adjoint >= from_forward:
-        advice = f"Lower rtol of the adjoint's solver to {one_digit(0.03 * bound.sigma_min.p50)}."
+        lower = key(examination, "adjoint.linear.rtol", "rtol of the adjoint's solver")
+        advice = f"Lower {lower} to {one_digit(0.03 * bound.sigma_min.p50)}."
     else:
         needed = 0.05 * bound.sigma_min.p50 / bound.lipschitz.p90
         advice = (
-            f"Lower rtol of the forward solver to {one_digit(needed)}; the adjoint's is enough."
+            f"Lower {key(examination, 'solver.rtol', 'rtol of the forward solver')} to "
+            f"{one_digit(needed)}; the adjoint's is enough."
         )
     if bound.sigma_min.p50 < 0.1:
         advice += " I - J is close to singular; a lower spectral radius helps. " + tame(

@@ -18,7 +18,7 @@ def depth(examination: Examination) -> Finding | None:
     dearer: watch. The advice names the fewest evaluations within half a per cent of the full solve.
 
     Where nothing converged there is no full solve to compare with, and a network whose answers are
-    no better than those of other samples shows nothing about depth: the finding says just that.
+    no better than chance shows nothing about depth: the finding says just that.
     """
     found = examination.depth
     first, final = found.points[0], found.figure
@@ -43,9 +43,10 @@ def depth(examination: Examination) -> Finding | None:
         return Finding(
             "Depth",
             "watch",
-            f"{text}, no better than the same answers score on other samples "
-            f"({metric.format(found.chance)}): whether depth helps cannot be seen.",
-            "The network has not learnt to tell these samples apart. Train it first.",
+            f"{text}, no better than the same answers, exchanged among the samples, may be by "
+            f"chance ({metric.format(found.chance)}): whether depth helps cannot be seen.",
+            "The network has not learnt to tell these samples apart. Train it further, or examine "
+            "more samples.",
         )
     gain = _worse(found, first.figure, final)
     if gain <= -0.01:

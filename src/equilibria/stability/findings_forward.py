@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from equilibria.precision import too_fine
-from equilibria.stability.advice import converged, left, number, tame
+from equilibria.stability.advice import converged, key, left, number, tame
 from equilibria.stability.examination import Examination, Finding
 from equilibria.words import listed, percent, plural
 
@@ -80,8 +80,8 @@ def cost(examination: Examination) -> Finding | None:
             "watch",
             f"Solves take {mean:.1f} evaluations on average, over the budget of {budget:g} that "
             "training was to hold.",
-            "The controller's factor was at its highest, or had too few steps: look for "
-            "regulariser.factor in metrics.jsonl, and raise regulariser.gamma or "
+            "The controller's factor was at its highest, or had too few steps: look for the "
+            "regulariser's factor in metrics.jsonl, and raise regulariser.gamma or "
             "regulariser.controller.highest; or set regulariser.controller.evals to what the "
             "accuracy needs.",
         )
@@ -91,8 +91,9 @@ def cost(examination: Examination) -> Finding | None:
             "watch",
             f"A tenth of the samples take {forward.evals.p90:.0f} evaluations or more, close to "
             f"the limit of {forward.max_evals}.",
-            "Solves tend to lengthen as training goes on. Raise max_evals, or lower the spectral "
-            "radius. " + tame(examination, examination.jacobian.spectral_radius.max),
+            f"Solves tend to lengthen as training goes on. Raise "
+            f"{key(examination, 'solver.max_evals', 'max_evals')}, or lower the spectral radius. "
+            + tame(examination, examination.jacobian.spectral_radius.max),
         )
     return None
 
@@ -111,11 +112,12 @@ def _remedy(examination: Examination, status: str) -> str:
     lower = "lower the spectral radius"
     lower += f". {tame(examination, radius)}" if radius < 0.9 else ": see Contraction."
     if status == "MAX_EVALS":
-        return f"Raise max_evals, or {lower}"
+        return f"Raise {key(examination, 'solver.max_evals', 'max_evals')}, or {lower}"
     if status == "STALLED" and examination.forward.residual.max < 5e-3:
         return (
             "In bfloat16 the residual cannot fall below about 2.5e-3, in float32 about 3e-7: "
-            "choose rtol above that. Else try Broyden, or Anderson with a longer history."
+            f"choose {key(examination, 'solver.rtol', 'rtol')} above that. Else try Broyden, or "
+            "Anderson with a longer history."
         )
     if status == "STALLED":
         return f"The residual wanders far above the tolerance. Try Broyden, or {lower}"

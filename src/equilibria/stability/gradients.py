@@ -20,12 +20,26 @@ from equilibria.stability.trees import cosine, map_floats, operand_leaves, share
 
 Loss = Callable[[Any], Tensor]
 
+Answer = Callable[[Any], Any] | None
+"""Output of a module -> the tensors in it that the loss is of, such as logits; None for all."""
+
+SMALL = 1e-3
+"""Share of the largest sample's gradient below which that of another counts for nothing; and of an
+ordinary gradient, below which that of the loss may have vanished."""
+
 
 def examine_gradient(
-    patient: Patient, exact: Exact, loss: Loss | None, seed: int, generator: torch.Generator
+    patient: Patient,
+    exact: Exact,
+    found: Solution,
+    loss: Loss | None,
+    answer: Answer,
+    seed: int,
+    generator: torch.Generator,
 ) -> Gradient:
     """Compares training's gradient with the exact one, and bounds its error."""
     layer = patient.layer
+    loss, faded = unless_vanished(loss, answer, patient, exact, found, seed)
     with using(layer, layer.solver):  # gradients are training's
         used, solution = differentiate(patient, loss, seed)
     z0 = map_floats(lambda x: x.detach().double(), solution.value)
@@ -35,12 +49,13 @@ def examine_gradient(
     parameters = used.parameters.numel() > 0
     ours = used.parameters if parameters else used.operands.flatten()
     theirs = right.parameters if parameters else right.operands.flatten()
-    lengths = ours.norm() / theirs.norm()
     return Gradient(
-        loss="random projection" if loss is None else "loss",
+        loss="random projection" if loss is None or faded is not None else "loss",
+        vanished=faded,
+        of="parameters" if parameters else "inputs",
         cosine=float(cosine(ours, theirs)),
-        norm_ratio=float(lengths),
-        sample_cosine=float(used.cosines(right).min()),
+        norm_ratio=ratio_of(ours, theirs),
+        sample_cosine=used.worst(right),
         reference=max(
             float(reference.stats.residual.max()), float(reference.adjoint.stats.residual.max())
         ),
@@ -80,6 +95,48 @@ class Gradients:
             return cosine(a.reshape(1, -1), b.reshape(1, -1))
         samples = [torch.nonzero(self.coupled == k)[:, 0] for k in self.coupled.unique()]
         return torch.stack([cosine(a[rows].flatten(), b[rows].flatten()) for rows in samples])
+
+    def worst(self, exact: Gradients) -> float:
+        """The smallest of `cosines`, over the samples that have a gradient to speak of."""
+        lengths = exact.operands.norm(dim=1) if self.coupled is False else None
+        found = self.cosines(exact)
+        if lengths is not None:
+            found = found[lengths >= SMALL * lengths.max()]
+        return float(found.min())
+
+
+def ratio_of(ours: Tensor, theirs: Tensor) -> float:
+    """Length over length; 1 where both are the same, be they 0."""
+    return 1.0 if torch.equal(ours, theirs) else float(ours.norm() / theirs.norm())
+
+
+def unless_vanished(
+    loss: Loss | None, answer: Answer, patient: Patient, exact: Exact, found: Solution, seed: int
+) -> tuple[Loss | None, float | None]:
+    """The loss, and None; or a random projection of the answer, and the norm of dL/dz*.
+
+    The gradient of the loss has vanished where it is a thousandth of what one of order 1 in each
+    output would be, and rounding and the tolerance of the solver decide its direction or its
+    length before any adjoint is asked: dL/dz at the solution in use, in its own precision, is not
+    that at the exact one. So it is of a classifier that is sure of all samples.
+    """
+    if loss is None:
+        return None, None
+
+    def projected(output: Any) -> Tensor:
+        return projection(output if answer is None else answer(output), seed)
+
+    def flat(whose: Patient, value: Any, of: Loss) -> Tensor:
+        found = whose.gradient_at(value, lambda output: scalar_of(output, of, seed))
+        return torch.cat([x.flatten().double() for x in found])
+
+    used = flat(patient, found.value, loss)
+    right = flat(exact.patient, exact.solution.value, loss)
+    ordinary = flat(exact.patient, exact.solution.value, projected)
+    samples = found.status.numel()  # the loss may be a mean over them
+    small = float(right.norm()) * samples < SMALL * float(ordinary.norm())
+    same = float(cosine(used, right)) >= 0.99 and abs(float(used.norm() / right.norm()) - 1) <= 0.05
+    return (projected, float(right.norm())) if small and not same else (loss, None)
 
 
 def differentiate(

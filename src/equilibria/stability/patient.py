@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from equilibria.nn import DEQ
 from equilibria.nn.frozen import module_of
-from equilibria.nn.using import layers
-from equilibria.solve import GMRES, Broyden, Implicit, Solution, Solver, Status
+from equilibria.nn.using import layers, using
+from equilibria.solve import GMRES, Broyden, Implicit, Picard, Solution, Solver, Status
 from equilibria.stability.trees import map_floats
 
 EXACT = 1e-10
@@ -116,6 +118,15 @@ class Patient:
                 "inputs"
             )
         return Seen(output, operands[0], coupled[0], solutions[0])
+
+    def gradient_at(self, value: Any, scalar: Callable[[Any], Tensor]) -> list[Tensor]:
+        """d scalar(output) / dz in each tensor of a state z, which the layer is made to answer."""
+        state = pytree.tree_map(lambda x: x.detach().requires_grad_(), value)
+        leaves: list[Tensor] = pytree.tree_leaves(state)
+        with using(self.layer, Picard(max_evals=1)), torch.enable_grad():
+            output = self.call(value=state).output  # what the layer solves meanwhile doesn't matter
+            grads = torch.autograd.grad(scalar(output), leaves, allow_unused=True)
+        return [torch.zeros_like(x) if g is None else g for x, g in zip(leaves, grads, strict=True)]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from equilibria.metric import ACCURACY, LOSS, Metric, Sums
+from equilibria.metric import ACCURACY, LOSS, SMOOTHED, Metric, Sums
 from equilibria.models import Model, ModelConfig
 from equilibria.tasks.feed import WHOLE, Batch, Feed, Indexed, Part, Shuffled
 
@@ -184,9 +184,15 @@ class Task(abc.ABC):
         return {}
 
     @property
+    def loss_metric(self) -> Metric:
+        """The mean of `loss`, by the name that it has wherever it is shown, of any split: what
+        training makes small, without auxiliary outputs and penalties."""
+        return LOSS
+
+    @property
     def primary(self) -> Metric:
         """The metric that a model is compared by."""
-        return self.metrics[0] if self.metrics else LOSS
+        return self.metrics[0] if self.metrics else self.loss_metric
 
     def asked(self, targets: Any) -> Tensor | None:
         """Return (batch,) bool, the rows in which something is asked; None where that is all."""
@@ -253,6 +259,10 @@ class LabelledTask(SampleTask):
         return functional.cross_entropy(
             output, targets, label_smoothing=self.label_smoothing, reduction="sum"
         )
+
+    @property
+    def loss_metric(self) -> Metric:
+        return SMOOTHED if self.label_smoothing else LOSS
 
     def sums(self, model: Model, output: Tensor, targets: Tensor) -> dict[str, Tensor]:
         return right(output.argmax(1) == targets)

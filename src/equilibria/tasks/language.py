@@ -69,8 +69,9 @@ class LanguageModelling(TaskConfig):
     fewer, the fewer tokens stand at a beginning.
 
     Args:
-        data: name of a corpus, such as ptb; null where `file` names a text.
-        file: path of a text in UTF-8 to learn from; null where `data` names a corpus.
+        data: name of a corpus, such as ptb, also `--data NAME`; null where `file` names a text.
+        file: path of a text in UTF-8 to learn from, also `--data FILE`; null where `data` names a
+            corpus.
         unit: what a token is, words or characters; null for words in a corpus with a name, and
             characters in a file.
         length: tokens of a segment in training.

@@ -55,13 +55,14 @@ class NodeClassification(TaskConfig):
     Args:
         data: name of a data set (cora, citeseer, pubmed, ppi), or path of an .npz file with one
             graph; also `--data FILE.npz`. Null in a recipe that leaves it to that.
-        normalise: scale the features of each node so that they add up to 1.
+        normalise: scale the features of each node so that they add up to 1; null for where no
+            feature is below zero.
         split: seed of a random split with as many training nodes of each class, and as many
             validation and test nodes, as the given one; null for the given one.
     """
 
     data: str | None = "cora"
-    normalise: bool = True
+    normalise: bool | None = None
     split: int | None = None
 
     def __post_init__(self) -> None:
@@ -146,7 +147,8 @@ class NodeTask(SampleTask):
 
     Args:
         found: the data set.
-        normalise: scale the features of each node so that they add up to 1.
+        normalise: scale the features of each node so that they add up to 1; None for where no
+            feature is below zero.
         split: seed of a random split; None for the given one.
         known: of a run that is evaluated on these data; None for its own.
 
@@ -160,7 +162,7 @@ class NodeTask(SampleTask):
     def __init__(
         self,
         found: NodeSet,
-        normalise: bool = False,
+        normalise: bool | None = False,
         split: int | None = None,
         known: Known | None = None,
     ) -> None:
@@ -179,11 +181,20 @@ class NodeTask(SampleTask):
             self.known = known
         if split is not None:
             parts = dict.fromkeys(parts, (_divided(found, split),))
+        if normalise is None:
+            normalise = not any(bool((g.x < 0).any()) for part in parts.values() for g in part)
+        self.normalise = normalise
         if normalise:
             parts = _normalised(parts, found.title)
         super().__init__({name: Joined(each, name) for name, each in parts.items()}, found.checksum)
         self.multilabel = found.multilabel
         self.metrics = (MICRO_F1,) if found.multilabel else (ACCURACY,)
+
+    @override
+    def settled(self, config: TaskConfig) -> TaskConfig:
+        """Return the config with whether features are normalised, as other data will be."""
+        own = isinstance(config, NodeClassification)
+        return replace(config, normalise=self.normalise) if own else config
 
     @override
     def complete(self, config: ModelConfig) -> ModelConfig:
@@ -236,7 +247,7 @@ def _normalised(
             try:
                 made[id(graph)] = graphs.normalised(graph)
             except ValueError as error:
-                raise ValueError(f"{source}: {error}; set task.normalise to false") from None
+                raise ValueError(f"{source}: {error}; set task.normalise to null") from None
     return {name: tuple(made[id(graph)] for graph in part) for name, part in parts.items()}
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from equilibria.metric import LOSS, Metric
+from equilibria.metric import Metric
 from equilibria.models import EquilibriumModel, Model, Prediction
 from equilibria.models.graph import GraphNetwork
 from equilibria.models.sequence.base import SequenceModel
@@ -29,8 +29,12 @@ SAMPLES = 256
 SEQUENCES = 8
 """The same where a sample is a sequence, whose state has many more entries."""
 
-_EXCHANGES = 5
-"""How often the answers to the samples are exchanged among them."""
+_EXCHANGES = 19
+"""Random exchanges of the answers among the samples. An answer that is better than all of them is
+so by chance in one case of twenty."""
+
+_FEW = 5
+"""Samples among which that cannot be asked."""
 
 
 def examine(
@@ -71,12 +75,13 @@ def examine(
         batch.targets,
         carry,
         loss=lambda answer: answer.loss,
+        answer=lambda answer: answer.output,
         figure=None if metric is None else (lambda answer: answer.figures[metric.name]),
-        metric=metric or LOSS,
+        metric=metric or task.loss_metric,
         starts=starts,
         seed=seed,
         chance=None
-        if metric is None or batch.samples <= _EXCHANGES
+        if metric is None or batch.samples <= _FEW
         else (lambda answer: _chance(answer, metric)),
         training=_training(loaded),
         progress=progress,
@@ -142,6 +147,7 @@ def compare(
         batch.targets,
         carry,
         loss=lambda answer: answer.loss,
+        answer=lambda answer: answer.output,
         floor=floor,
         repeats=repeats,
         seed=seed,
@@ -150,14 +156,16 @@ def compare(
 
 
 class _Answer(NamedTuple):
-    """What the doctor looks at: the mean loss, and the figures of the batch by name.
+    """What the doctor looks at: the output, its mean loss, and the figures of the batch by name.
 
-    `exchanged` gives the figures where each answer is judged as that of another sample.
+    `exchanged` gives the figures where the answers are exchanged among the samples at random, by a
+    seed; None where each sample has the target that it had.
     """
 
+    output: Any
     loss: Tensor
     figures: Mapping[str, float]
-    exchanged: Callable[[int], Mapping[str, float]]
+    exchanged: Callable[[int], Mapping[str, float] | None]
 
 
 class _Measured(nn.Module):
@@ -183,17 +191,29 @@ def _answer(task: Task, model: Model, prediction: Prediction, targets: Any) -> _
     figures = task.figures({k: v.detach() for k, v in sums.items()})
 
     @torch.no_grad()
-    def exchanged(by: int) -> Mapping[str, float]:
-        others = pytree.tree_map_only(Tensor, lambda x: x.roll(by, 0), targets)
+    def exchanged(seed: int) -> Mapping[str, float] | None:
+        def shuffled(x: Tensor) -> Tensor:
+            order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
+            return x[order.to(x.device)]
+
+        others = pytree.tree_map_only(Tensor, shuffled, targets)
+        pairs = zip(pytree.tree_leaves(targets), pytree.tree_leaves(others), strict=True)
+        if all(torch.equal(a, b) for a, b in pairs if isinstance(a, Tensor)):
+            return None
         return _answer(task, model, prediction, others).figures
 
-    return _Answer(loss / sums["units"], figures, exchanged)
+    return _Answer(prediction.output, loss / sums["units"], figures, exchanged)
 
 
-def _chance(answer: _Answer, metric: Metric) -> float:
-    """Return the best figure of answers that were exchanged among the samples."""
-    figures = [answer.exchanged(by)[metric.name] for by in range(1, _EXCHANGES + 1)]
-    return max(figures) if metric.higher_is_better else min(figures)
+def _chance(answer: _Answer, metric: Metric) -> float | None:
+    """Return the best figure of answers that were exchanged among the samples at random.
+
+    It is a permutation test, at 5 %. None where all targets are alike: nothing can be exchanged.
+    """
+    found = [answer.exchanged(seed) for seed in range(_EXCHANGES)]
+    figures = [each[metric.name] for each in found if each is not None]
+    best = max if metric.higher_is_better else min
+    return best(figures, default=None)
 
 
 def _batch(model: Model, task: Task, split: str, count: int) -> tuple[Batch, Any]:

@@ -18,7 +18,6 @@ from accelerate import Accelerator
 from torch import nn
 
 from equilibria.data.errors import DataError
-from equilibria.metric import LOSS
 from equilibria.models import Model, SequenceModel
 from equilibria.solve import Audited
 from equilibria.stability import AdjointAudit
@@ -136,7 +135,9 @@ def describe(model: Model, task: Task, accelerator: Accelerator) -> dict[str, An
         "data": task.checksum,
         "unit": task.unit,
         "eval_split": task.eval_split,
-        "metrics": [metric.describe() for metric in dict.fromkeys((*task.metrics, LOSS))],
+        "metrics": [
+            metric.describe() for metric in dict.fromkeys((*task.metrics, task.loss_metric))
+        ],
     }
 
 

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 from rich.text import Text
 
-from equilibria.metric import LOSS, Metric
+from equilibria.metric import Metric
 from equilibria.tasks import Task
 from equilibria.train.tally import Tally
 from equilibria.words import percent
@@ -135,7 +135,7 @@ class Terminal:
 
     def _figures(self, summary: Mapping[str, Any]) -> str:
         """Return the loss, the primary figure, and the cost of each kind of solve."""
-        parts = [_written(summary, LOSS, self.task.primary)]
+        parts = [_written(summary, self.task.loss_metric, self.task.primary)]
         for name in ("forward", "adjoint"):
             evals, status = summary[name]["evals"], summary[name]["status"]
             if evals is not None:
@@ -144,7 +144,7 @@ class Terminal:
 
     def _short(self, summary: Mapping[str, Any]) -> str:
         """Return the same in one line of a narrow terminal: forward/adjoint, in this order."""
-        first = _written(summary, LOSS, self.task.primary)
+        first = _written(summary, self.task.loss_metric, self.task.primary)
         solves = [summary[name] for name in ("forward", "adjoint") if summary[name]["evals"]]
         if not solves:
             return first

@@ -446,6 +446,9 @@ class Trainer:
                         total = total + extra
                         added += float(extra.detach())
                 # Before backward, which lets go of parameters that are shared out.
+                if prediction.auxiliary:  # the loss that is shown is that of the answer
+                    with torch.no_grad():
+                        loss = self._loss(prediction._replace(auxiliary=()), batch.targets)
                 sums = sums_of(self.model, self.task, prediction, batch.targets, loss)
                 if last:
                     self._check_finite(value, added)

@@ -24,12 +24,14 @@ class Grid:
         columns: a heading for each column, with its unit.
         rows: cells; None is shown as a dash.
         note: what a reader must know to judge the figures.
+        lead: columns at the left that say what a row is.
     """
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     note: str = ""
+    lead: int = 1
 
 
 def text(cell: Cell) -> str:
@@ -137,7 +139,8 @@ class Pivot:
         shown = [[_cell(each) for each in row] for row in rows]
         shown = [row if any(each is not None for each in row) else [NOT_RUN] for row in shown]
         padded = [_padded(row, len(columns)) for row in shown]
-        return Grid(title=self.title, columns=columns, rows=padded, note=self.note)
+        lead = len(self.index)
+        return Grid(title=self.title, columns=columns, rows=padded, note=self.note, lead=lead)
 
     def _said(self, name: str, level: Any, group: Frame = None) -> Any:
         words = self.words.get(name, {})

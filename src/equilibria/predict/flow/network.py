@@ -20,7 +20,7 @@ from equilibria.models.flow.network import DEQFlow, UnrolledFlow
 from equilibria.models.flow.weights import as_equilibrium, load_checkpoint
 from equilibria.nn import using
 from equilibria.predict.solvers import changed
-from equilibria.solve import AlternatingAnderson, JacobianFree, Solver, Status
+from equilibria.solve import AlternatingAnderson, Audited, JacobianFree, Phantom, Solver, Status
 from equilibria.train import run
 from equilibria.train.weights import checksum
 
@@ -97,6 +97,8 @@ class FlowNetwork:
         steps: their number; None where there is a solver.
         about: what decides its answers, for a record.
         accelerator: gives device and precision.
+        budget: evaluations that a pair may take, where that was asked for; None for the solver's
+            own limit.
     """
 
     model: DEQFlow
@@ -105,11 +107,22 @@ class FlowNetwork:
     steps: int | None
     about: Mapping[str, Any]
     accelerator: Accelerator
+    budget: int | None = None
 
     @property
     def limit(self) -> int:
         """Evaluations that a pair takes at most."""
-        return self.steps or 1 if self.solver is None else self.solver.max_evals
+        if self.solver is None:
+            return self.steps or 1
+        return self.budget or self.solver.max_evals + self._after
+
+    @property
+    def _after(self) -> int:
+        """Evaluations after a solve: the steps of a phantom gradient, which are part of the output,
+        the residual of the last, and that of a solve that they complete."""
+        adjoint = self.model.deq.adjoint
+        adjoint = adjoint.now if isinstance(adjoint, Audited) else adjoint
+        return adjoint.steps + 2 if isinstance(adjoint, Phantom) else 0
 
     def check(self, height: int, width: int) -> None:
         """Refuse images that are too small.
@@ -153,9 +166,10 @@ class FlowNetwork:
                     state = cell(state, operands)
                 evaluations = limit
             else:
-                solver = replace(self.solver, max_evals=limit)
-                # The steps of a phantom gradient are for training: they would be beyond the limit.
-                with using(model, eval_solver=solver, adjoint=JacobianFree()):
+                # As in an evaluation of the model, unless the limit is below what that may take.
+                room = min(self.solver.max_evals, limit - self._after)
+                solver = replace(self.solver, max_evals=room if room > 0 else limit)
+                with using(model, eval_solver=solver, adjoint=None if room > 0 else JacobianFree()):
                     solution = model.deq(operands, z0=start)
                 state, evaluations = solution.value, int(solution.stats.evals[0])
                 status = Status(int(solution.status[0]))
@@ -236,7 +250,7 @@ def load(path: Path, wanted: Wanted, accelerator: Accelerator) -> FlowNetwork:
     model = cast(DEQFlow, model).to(accelerator.device).eval()
     how = {"solver": None if solver is None else repr(solver), "refinements": steps}
     about |= {**how, "correlation": model.config.correlation}
-    return FlowNetwork(model, title, solver, steps, about, accelerator)
+    return FlowNetwork(model, title, solver, steps, about, accelerator, wanted.max_evals)
 
 
 def _allowed(path: Path, changes: dict[str, Any]) -> dict[str, Any]:

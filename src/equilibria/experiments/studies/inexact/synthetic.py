@@ -109,8 +109,8 @@ STUDY = Study(
             where={"what": "trained"},
             words={"bounded": BOUNDED},
             values={
-                "samples that meet it, 1 / kappa², %": mean("met", 100),
-                "that meet 1 / kappa, %": mean("sharp", 100),
+                "1 / kappa² met, % of samples": mean("met", 100),
+                "1 / kappa met, % of samples": mean("sharp", 100),
                 "within 90 degrees for every loss, %": mean("safe", 100),
                 "||(I - J) D - I||, median": mean("error"),
                 "kappa of df/dtheta, median": mean("kappa"),
