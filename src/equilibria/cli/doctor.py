@@ -95,7 +95,7 @@ def examine(loaded: run.Run, *, quiet: bool = False, **options: Any) -> Examinat
 @contextmanager
 def _shown(what: str, quiet: bool) -> Iterator[Progress]:
     """Show each stage as it begins: in one line of a terminal that changes, else a line each."""
-    console = Console(stderr=True, quiet=quiet)
+    console = Output(stderr=True, quiet=quiet)
 
     def line(stage: str) -> Text:
         return Text(f"{what}: {STAGES.index(stage) + 1} of {len(STAGES)}, {stage} ...")

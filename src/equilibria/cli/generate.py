@@ -25,7 +25,7 @@ from equilibria.solve import Status
 from equilibria.train import neural, run
 from equilibria.train.device import device
 from equilibria.train.recipe import Recipe
-from equilibria.words import listed, percent, plural
+from equilibria.words import listed, percent, plural, printable
 
 
 def main(argv: Sequence[str]) -> None:
@@ -190,6 +190,8 @@ def beginning(vocabulary: Vocabulary) -> int:
 def say(text: str) -> None:
     """Write to standard output at once; a character that it cannot encode becomes "?"."""
     encoding = sys.stdout.encoding or "utf-8"
+    if sys.stdout.isatty():  # else the text is data
+        text = printable(text, lines=True)
     sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
     sys.stdout.flush()
 

@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
     where = device(arguments.device)
     loaded = run.load(arguments.run, data_dir=arguments.data_dir)
     console = Output(quiet=arguments.quiet)
-    waiting = Console(stderr=True, quiet=arguments.quiet)
+    waiting = Output(stderr=True, quiet=arguments.quiet)
     with waiting.status(f"Comparing gradients of {loaded.folder} ..."):
         found = visit.compare(
             loaded,

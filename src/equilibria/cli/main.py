@@ -15,6 +15,7 @@ from typing import NoReturn
 from equilibria import __version__
 from equilibria.cli import errors
 from equilibria.cli.status import DONE, ERROR, INTERRUPTED, MEANINGS, SAVED
+from equilibria.words import nearest, printable
 
 COMMANDS = {
     "train": "train a recipe and write a run folder",
@@ -105,8 +106,6 @@ def _run(command: str, words: list[str]) -> int:
         print(HELP.format(commands=listing, statuses=statuses))
         return DONE
     if command not in COMMANDS:
-        from equilibria.words import nearest
-
         hint = nearest(command, COMMANDS)
         return _end("equilibria", f"there is no command '{command}'{hint}", ERROR)
     warnings.showwarning = _ignore if "--quiet" in words else _warn
@@ -134,7 +133,7 @@ def _end(program: str, message: str, status: int, *, everywhere: bool = True) ->
     error = "" if status in (SAVED, INTERRUPTED) else "error: "
     process = "" if everywhere or not rank else f"process {rank}: "
     with suppress(OSError):  # the terminal may be gone: the status is not
-        print(f"{program}: {process}{error}{message}", file=sys.stderr)
+        print(printable(f"{program}: {process}{error}{message}"), file=sys.stderr)
     return status
 
 
@@ -150,7 +149,7 @@ def _flush() -> None:
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:
     """Show a warning as one line, without its location in the source."""
-    print(f"warning: {message}", file=sys.stderr)
+    print(printable(f"warning: {message}"), file=sys.stderr)
 
 
 def _ignore(*_: object, **__: object) -> None:
