@@ -6,7 +6,6 @@ is measured, where `equilibria report` finds it; the same command continues afte
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +15,7 @@ from rich.console import Console
 from equilibria import files
 from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser
+from equilibria.data import stored
 from equilibria.train import device as devices
 from equilibria.train import evaluation, memory, run
 from equilibria.train.config import as_chosen
@@ -83,6 +83,7 @@ def measure(
 def _points(path: Path) -> list[memory.MemoryPoint]:
     """The points in memory.json; empty if there is none, or one of another version."""
     try:
-        return [memory.MemoryPoint(**point) for point in json.loads(path.read_text("utf-8"))]
+        points = stored.read(path, list[memory.MemoryPoint])
+        return [memory.MemoryPoint(**point) for point in points]
     except (OSError, ValueError, TypeError):
         return []
