@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from equilibria.cli.context import has_memory, looking_back
-from equilibria.cli.parser import Parser, UserError
+from equilibria.cli.parser import Parser, UserError, check_seed
 from equilibria.cli.solving import add_solver, solve_by
 from equilibria.data.text import Vocabulary
 from equilibria.data.text.vocabulary import split_words
@@ -102,8 +102,7 @@ def main(argv: Sequence[str]) -> None:
 
 def _check(arguments: Any) -> None:
     """Raise UserError for an option that nothing can be chosen by."""
-    if arguments.seed < 0:
-        raise UserError(f"--seed must not be negative; got {arguments.seed}")
+    check_seed(arguments.seed)
     for option, value in (("length", arguments.length), ("top-k", arguments.top_k)):
         if value is not None and value < 1:
             raise UserError(f"--{option} must be 1 or more; got {value}")

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
+import signal
 import sys
+import threading
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
-from contextlib import suppress
-from typing import NoReturn
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn
 
 from equilibria import __version__
 from equilibria.cli import errors
-from equilibria.cli.status import DONE, ERROR, INTERRUPTED, MEANINGS, SAVED
+from equilibria.cli.status import (
+    DONE,
+    ERROR,
+    HUNG_UP,
+    INTERRUPTED,
+    MEANINGS,
+    SAVED,
+    TERMINATED,
+)
 from equilibria.words import nearest, printable
 
 COMMANDS = {
@@ -64,6 +75,14 @@ PATIENCE = 2.0
 end stops the others at once."""
 
 
+class Ended(BaseException):
+    """A signal came that ends the process; like KeyboardInterrupt, this is no error."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.exit_status = 128 + number
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` and return its exit status; see `equilibria.cli.status`."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -79,11 +98,14 @@ def main(argv: Sequence[str] | None = None) -> int:
                 from equilibria.cli import own
 
                 command, *rest = own.imported([command, *rest]) or ["--help"]
-            return _run(command, rest)
+            with _signals():
+                return _run(command, rest)
         finally:
             _flush()
     except KeyboardInterrupt:
         return _end(program, "interrupted", INTERRUPTED)
+    except Ended as ended:
+        return _end(program, f"ended by {ended}", ended.exit_status)
     except BrokenPipeError:
         # The reader of the pipe, such as `head`, has seen enough; output that is still buffered
         # must not fail again when Python exits.
@@ -117,20 +139,39 @@ def _run(command: str, words: list[str]) -> int:
     return status or DONE
 
 
+@contextmanager
+def _signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise `Ended` in a block, where they would end the process unsaid."""
+
+    def end(number: int, _: object) -> None:
+        raise Ended(number)
+
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP")):
+            if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+                before[number] = signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _end(program: str, message: str, status: int, *, everywhere: bool = True) -> int:
     """Say why a command has ended, and return its status.
 
     Args:
         program: what the user has called.
         message: the reason.
-        status: of the process; 75 and 130 are no errors.
+        status: of the process; 75, 129, 130 and 143 are no errors.
         everywhere: all processes of a run have the same message, so the first says it for all.
     """
     rank = os.environ.get("RANK", "0") if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ""
     if everywhere and os.environ.get("LOCAL_RANK", "0") != "0":
         time.sleep(PATIENCE)
         return status
-    error = "" if status in (SAVED, INTERRUPTED) else "error: "
+    error = "" if status in (SAVED, HUNG_UP, INTERRUPTED, TERMINATED) else "error: "
     process = "" if everywhere or not rank else f"process {rank}: "
     with suppress(OSError):  # the terminal may be gone: the status is not
         print(printable(f"{program}: {process}{error}{message}"), file=sys.stderr)
@@ -156,8 +197,18 @@ def _ignore(*_: object, **__: object) -> None:
     """Show no warning."""
 
 
+def _open_streams() -> None:
+    """Stand in for streams that are closed, and let names that are not UTF-8 pass as they are."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # in this order, each gets its own number
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")
+
+
 def entry() -> NoReturn:
     """Run the command line of this process and exit with its status."""
+    _open_streams()
     status = main()
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         # Gloo's threads outlive the process group, and one that drops a tensor while the

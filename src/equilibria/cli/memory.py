@@ -30,6 +30,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_device()
     arguments = parser.parse_args(list(argv))
     devices.device(arguments.device)  # is it there? Before any data are read
+    run.Folder(Path(arguments.run)).check_writable()
     loaded = run.load(arguments.run, data_dir=arguments.data_dir)
     console = Output(quiet=arguments.quiet)
     with console.status("Measuring the memory of a training step ..."):

@@ -98,6 +98,8 @@ def draw(
         raise UserError("a run is named twice: name each folder once")
     short = [folder.resolve().name for folder in folders]
     names = short if len(set(short)) == len(short) else [str(folder) for folder in folders]
+    if out is None and len(folders) == 1:
+        run.Folder(folders[0]).check_writable()
     measured = [
         {"name": name, **_collect(folder, data_dir, examine, console)}
         for name, folder in zip(names, folders, strict=True)

@@ -119,6 +119,14 @@ class Folder:
         if recipe != self.read_recipe():
             files.write_text(self.recipe, recipes.to_yaml(recipe))
 
+    def check_writable(self) -> None:
+        """Raise RunError if no file can be written into the folder, before work is done for it."""
+        if self.path.is_dir() and not os.access(self.path, os.W_OK | os.X_OK):
+            raise RunError(
+                f"{self.path} cannot be written to, and the result is written there: copy it to a "
+                "folder of yours"
+            )
+
     @property
     def resume(self) -> str:
         """The command that resumes the run."""
