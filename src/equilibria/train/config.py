@@ -9,6 +9,7 @@ reads its help from the class.
 import dataclasses
 import functools
 import linecache
+import math
 import re
 import traceback
 import types
@@ -79,6 +80,8 @@ def build(
     for key, value in values.items():
         if isinstance(value, int) and abs(value) > _LARGEST:
             raise ConfigError(f"{key}: expected a whole number up to {_LARGEST:,}, got {value:.4g}")
+        if isinstance(value, float) and math.isnan(value):
+            raise ConfigError(f"{key}: expected a number, got nan")
     return _construct(cls, _nested(values), choices)
 
 
