@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import io
 import os
 import signal
 import sys
@@ -198,12 +197,10 @@ def _ignore(*_: object, **__: object) -> None:
 
 
 def _open_streams() -> None:
-    """Stand in for streams that are closed, and let names that are not UTF-8 pass as they are."""
+    """Stand in for streams that are closed."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # in this order, each gets its own number
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="surrogateescape")
 
 
 def entry() -> NoReturn:

@@ -142,7 +142,9 @@ class SequenceTask(LabelledTask):
                 content: Any = stored.read(path, _Sequences)
             known = {name: tuple(content[name]) for name in ("labels", "channels")}
             normal = content["standardise"]
-            if normal and not len(normal["mean"]) == len(normal["deviation"]) == len(self.channels):
+            if normal and not len(normal["mean"]) == len(normal["deviation"]) == len(
+                known["channels"]
+            ):
                 raise ValueError("standardise must have a mean and a deviation for each channel")
             statistics = normal and ChannelStatistics(
                 tuple(normal["mean"]), tuple(normal["deviation"]), normal["compress"]
