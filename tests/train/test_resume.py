@@ -383,6 +383,18 @@ def test_a_checkpoint_that_was_signed_again_is_damaged_too(make, quiet, whole, c
     assert "weights_only" not in said and trainer.step == 9
 
 
+def test_shares_outside_a_checkpoint_are_not_read(make, whole):
+    trainer, folder = make("whole", *EVERY, new=False)
+    found = folder.checkpoints.newest(print)
+    about = {name: found.about[name] for name in ("recipe", "data", "seconds", "metrics")}
+    chunk = {"file": "../../pipe.safetensors", "key": "x", "offsets": [0], "sizes": [1]}
+    about["shares"] = {"x": {"dtype": "float32", "size": [1], "chunks": [chunk]}}
+    os.mkfifo(folder.path / "pipe.safetensors")
+    folder.checkpoints.save(11, about, found.model, found.parts)
+    with pytest.raises(CheckpointError, match="is none of its files"):
+        trainer.restore(folder, print)
+
+
 def test_what_does_not_fit_in_a_checkpoint_is_no_bug(make, whole):
     trainer, folder = make("whole", *EVERY, new=False)
     found = folder.checkpoints.newest(print)

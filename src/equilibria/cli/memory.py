@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> None:
     console = Output(quiet=arguments.quiet)
     with console.status("Measuring the memory of a training step ..."):
         points = measure(loaded, console, device=arguments.device)
-    if loaded.recipe.reuse and loaded.metrics:
+    if loaded.recipe.reuse and loaded.metrics and "reuse" in loaded.metrics[-1]:
         kept = loaded.metrics[-1]["reuse"]["bytes"]
         console.print(
             f"Beside these, training keeps the states of all samples from step to step: "

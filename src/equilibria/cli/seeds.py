@@ -60,7 +60,7 @@ def train_each(
     finished = {seed: result for seed, result in ended.items() if not isinstance(result, str)}
     if finished:
         info = folder_of(folder, next(iter(finished))).read_info()
-        out.print(table(ended, [Metric.of(each) for each in info["metrics"]]))
+        out.print(table(ended, [Metric.of(each) for each in info.get("metrics", [])]))
     out.done(f"The runs are in {folder.path}", folder.path)
     return DONE if len(finished) == len(ended) else UNHEALTHY
 

@@ -68,7 +68,7 @@ class _Kept(TypedDict):
 
 
 class _Audit(TypedDict):
-    rung: int
+    rung: Literal[0, 1, 2, 3]
 
 
 class Epoch(TypedDict):

@@ -740,6 +740,9 @@ class Trainer:
         from equilibria.train import shares
 
         if described is not None:
+            named = {chunk["file"] for each in described.values() for chunk in each["chunks"]}
+            if strange := named - found.about["parts"].keys():
+                raise ValueError(f"{min(strange)} is none of its files")
             source = shares.Files(found.path, described)
         else:
             names = {id(p): name for name, p in self.model.named_parameters()}
