@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from equilibria.words import listed, others, percent, plural
+from equilibria.words import listed, others, percent, plural, printable
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,10 @@ def test_numbers_of_things():
     assert [listed(list("abc"), most) for most in (3, 2)] == ["a, b, c", "a, b and 1 more"]
     assert listed([], 2) == ""
     assert ["a" + others(list(names)) for names in ("a", "abc")] == ["a", "a (and 2 more)"]
+
+
+def test_control_characters_are_shown_and_not_obeyed():
+    assert printable("a\x1b[31m\x07\x9b\r\x7f") == r"a\x1b[31m\x07\x9b\x0d\x7f"
+    assert printable("one\ntwo") == r"one\ntwo" and printable("one\ntwo", lines=True) == "one\ntwo"
+    assert printable("caf\udce9 \u202e") == r"caf\xe9 \u202e"
+    assert printable("naïve 日本語\t🙂") == "naïve 日本語\t🙂"

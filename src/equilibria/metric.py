@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -63,9 +64,23 @@ class Metric:
         return f"{self.scale * value:{self.spec}}{self.unit if math.isfinite(value) else ''}"
 
     def describe(self) -> dict[str, Any]:
-        """Return all but `figure` as JSON holds it; `Metric(**description)` reads it back."""
-        names = (field.name for field in dataclasses.fields(self))
-        return {name: getattr(self, name) for name in names if name != "figure"}
+        """Return all but `figure` as JSON holds it; `of` reads it back."""
+        return {name: getattr(self, name) for name in _DESCRIBED}
+
+    @classmethod
+    def of(cls, description: Mapping[str, Any]) -> Metric:
+        """Return the metric of which `describe` returned this.
+
+        Raises:
+            ValueError: its `spec` is no format of a number.
+        """
+        metric = cls(**{name: description[name] for name in _DESCRIBED if name in description})
+        if re.fullmatch(r"(\.\d)?[efg]", metric.spec) is None:
+            raise ValueError(f"the spec of {metric.name} must be such as .3f; got {metric.spec!r}")
+        return metric
+
+
+_DESCRIBED = tuple(each.name for each in dataclasses.fields(Metric) if each.name != "figure")
 
 
 def mean(total: str, count: str) -> Callable[[Sums], float]:

@@ -2,7 +2,31 @@
 
 import difflib
 import math
+import re
 from collections.abc import Iterable, Sequence, Sized
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What a terminal obeys instead of showing it, and bytes of names that are not UTF-8."""
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """Return a text for a terminal, with escapes in place of control characters.
+
+    Names and texts from other people's files may hold such characters.
+
+    Args:
+        text: what is to be printed.
+        lines: whether it may have several lines; a newline is escaped otherwise.
+    """
+    text = _CONTROL.sub(_escape, text)
+    return text if lines else text.replace("\n", "\\n")
+
+
+def _escape(found: re.Match[str]) -> str:
+    number = ord(found[0])
+    if 0xDC80 <= number <= 0xDCFF:  # a byte that is not UTF-8, as Python keeps it in a name
+        number -= 0xDC00
+    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
 
 
 def nearest(word: str, words: Iterable[str]) -> str:

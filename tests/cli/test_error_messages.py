@@ -55,6 +55,7 @@ def test_any_other_error_is_called_a_bug(ends, error):
         MemoryError(),
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ..."),
         RuntimeError("[enforce fail] DefaultCPUAllocator: not enough memory: you tried to ..."),
+        RuntimeError("Storage size calculation overflowed with sizes=[4000000000, 4000000000]"),
     ],
 )
 def test_spent_memory_is_no_bug(ends, error):

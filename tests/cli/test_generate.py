@@ -143,7 +143,7 @@ def test_a_transformer_looks_back_as_far_as_it_is_told(characters, capsys):
         (["--temperature", "-1"], "--temperature must be 0 or more"),
         (["--top-k", "0"], "--top-k must be 1 or more"),
         (["--top-p", "2"], "--top-p must lie in (0, 1]"),
-        (["--seed", "-1"], "--seed must not be negative"),
+        (["--seed", "-1"], "--seed must be between 0 and 4,294,967,295"),
         (["--memory", "4"], "--memory is for Transformers"),
         (["--top-q", "1"], "did you mean '--top-p'?"),
     ],

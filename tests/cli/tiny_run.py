@@ -9,6 +9,8 @@ SMALL += ("--batch-size", "256")  # five steps an epoch
 
 
 def train(folder: Path, *options: str) -> Path:
-    """Train a tiny network on digits into `folder` and return it."""
-    assert main(["train", "digits", "--out", str(folder), *SMALL, *options]) == 0
+    """Train a tiny network on digits into `folder` and return it; `options` go before `SMALL`."""
+    pairs = zip(SMALL[::2], SMALL[1::2], strict=True)
+    small = [word for pair in pairs if pair[0] not in options for word in pair]
+    assert main(["train", "digits", "--out", str(folder), *small, *options]) == 0
     return folder

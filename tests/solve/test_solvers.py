@@ -197,3 +197,14 @@ def test_solvers_are_plain_values() -> None:
         eq.Anderson().history = 4  # type: ignore[misc]
     with pytest.raises(TypeError):
         eq.Anderson(3)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("method", [eq.Anderson, eq.AlternatingAnderson, eq.Auto])
+def test_a_history_longer_than_the_solve_takes_no_more_memory(method) -> None:
+    f, z0, x = linear(spread(-0.9, 0.9, 10))
+    whole, long = (
+        eq.fixed_point(f, z0, x, solver=method(history=history, max_evals=50))
+        for history in (50, 10**9)
+    )
+    assert torch.equal(long.value, whole.value)
+    assert torch.equal(long.stats.evals, whole.stats.evals)

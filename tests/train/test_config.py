@@ -189,3 +189,23 @@ def test_a_tolerance_for_each_leaf_is_a_list(tree):
     assert recipes.parse(recipes.dump(recipe)) == recipe
     with pytest.raises(ConfigError, match=r"solver\.rtol"):
         recipes.parse(tree, ["--solver.rtol", "[1e-2, small]"])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "key", "value", "message"),
+    [
+        (
+            "digits",
+            "model.width",
+            2**40,
+            "model.width: expected a whole number up to 4,294,967,295",
+        ),
+        ("digits", "solver.rtol", ".nan", "solver.rtol: expected a number, got nan"),
+        ("chains", "model.kappa", ".nan", "model.kappa: expected a number, got nan"),
+        ("lm-ptb", "model.embedding_initial", ".inf", "embedding_initial must not be negative and"),
+        ("flow-layers-gpu", "task.shift", ".inf", "shift must not be negative and finite"),
+    ],
+)
+def test_a_number_that_is_none_or_without_bound_is_refused(recipe, key, value, message):
+    with pytest.raises(ConfigError, match=message):
+        recipes.load(recipe, [f"--{key}", str(value)])

@@ -6,6 +6,10 @@ import os
 import pytest
 
 from equilibria import files
+from equilibria.data import DataError, shards
+from equilibria.data.text.vocabulary import Vocabulary
+from equilibria.tasks.classification import ImageClassification
+from equilibria.tasks.graphs import Known
 
 
 def test_a_file_is_written_and_replaced(tmp_path):
@@ -45,3 +49,37 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch,
     assert caught.value.filename == str(path)
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def images(folder):
+    ImageClassification(data="digits").load().save(folder)
+    return "images.json"
+
+
+def graphs(folder):
+    Known(level="node", source="Mine", labels=("a", "b"), features=3).save(folder)
+    return "graphs.json"
+
+
+def vocabulary(folder):
+    Vocabulary(("<unk>",), (1,), "characters").save(folder / "vocabulary.json")
+    return "vocabulary.json"
+
+
+def index(folder):
+    shards.write_index(folder / "index.json", [shards.Shard("a.tar", 1)])
+    return "index.json"
+
+
+@pytest.mark.parametrize("save", [images, graphs, vocabulary, index])
+def test_what_describes_the_data_is_whole_or_not_there(save, tmp_path, monkeypatch):
+    path = tmp_path / save(tmp_path)
+    path.write_text("old")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises((OSError, DataError)):
+        save(tmp_path)
+    assert path.read_text() == "old"

@@ -162,3 +162,11 @@ def test_files_of_the_user_are_neither_taken_for_a_run_nor_deleted(make, tmp_pat
         raise ValueError("no start")
     assert (tmp_path / "own" / name).read_text() == "mine"
     assert (tmp_path / "new" / name).exists() is (name == "notes.txt")
+
+
+def test_a_link_in_its_place_does_not_cut_another_file(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / ".lock").symlink_to(tmp_path / "mine")
+    with pytest.raises(OSError, match="symbolic link"), lock(tmp_path):
+        pass
+    assert (tmp_path / "mine").read_text() == "mine"

@@ -1,6 +1,7 @@
 """A run that was interrupted and resumed is the run that was not, bit for bit."""
 
 import errno
+import hashlib
 import json
 import os
 import pickle
@@ -20,7 +21,7 @@ from several import ended, signalled
 
 from equilibria import files
 from equilibria.solve import Anderson
-from equilibria.train import randomness, stops
+from equilibria.train import checkpoint, randomness, stops
 from equilibria.train import recipe as recipes
 from equilibria.train.checkpoint import CheckpointError, Checkpoints
 from equilibria.train.loop import Interrupted, fit
@@ -247,10 +248,10 @@ def test_as_many_checkpoints_are_kept_as_asked(make, quiet):
 def test_a_disk_that_cannot_be_read_gives_nothing_up(whole, monkeypatch):
     """It may pass: the newest checkpoint is not taken for damaged."""
 
-    def failing(path):
+    def failing(path, most):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(type(whole[1].path), "read_bytes", failing)
+    monkeypatch.setattr(checkpoint, "read_bytes", failing)
     with pytest.raises(CheckpointError, match="cannot be read"):
         whole[1].checkpoints.newest(print)
 
@@ -336,8 +337,72 @@ def test_a_checkpoint_is_not_unpickled(whole):
 
     found = whole[1].checkpoints
     found.save(11, {}, {}, {"trap": Trap()})
-    with pytest.raises(pickle.UnpicklingError, match="Weights only"):
+    with pytest.raises(CheckpointError, match=r"trap\.pt holds more than tensors") as caught:
         found.read(found.all()[0])
+    assert "weights_only" not in str(caught.value)
+
+
+def trap(about, path):
+    """A pickle that runs a command, with the checksum that belongs to it."""
+    (path / "optimiser.pt").write_bytes(pickle.dumps(Path("/").exists, 2))
+    content = (path / "optimiser.pt").read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    about["parts"]["optimiser.pt"] = {"bytes": len(content), "sha256": digest}
+
+
+def outside(about, path):
+    about["parts"]["../../../../../../etc/passwd"] = about["parts"]["optimiser.pt"]
+
+
+def pipe(about, path):
+    (path / "optimiser.pt").unlink()
+    os.mkfifo(path / "optimiser.pt")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        trap,
+        outside,
+        pipe,
+        lambda about, path: about.update(step="x"),
+        lambda about, path: about.update(metrics=5),
+        lambda about, path: about.update(parts=["optimiser.pt"]),
+    ],
+)
+def test_a_checkpoint_that_was_signed_again_is_damaged_too(make, quiet, whole, capsys, change):
+    trainer, folder = make("whole", *EVERY, new=False)
+    newest, before = folder.checkpoints.all()
+    about = json.loads((newest / "checkpoint.json").read_text())
+    del about["sha256"]
+    change(about, newest)
+    (newest / "checkpoint.json").write_bytes(checkpoint._signed(about))
+    trainer.restore(folder, print)
+    said = capsys.readouterr().out
+    assert f"{newest} is damaged (" in said and f"continues from {before}" in said
+    assert "weights_only" not in said and trainer.step == 9
+
+
+def test_shares_outside_a_checkpoint_are_not_read(make, whole):
+    trainer, folder = make("whole", *EVERY, new=False)
+    found = folder.checkpoints.newest(print)
+    about = {name: found.about[name] for name in ("recipe", "data", "seconds", "metrics")}
+    chunk = {"file": "../../pipe.safetensors", "key": "x", "offsets": [0], "sizes": [1]}
+    about["shares"] = {"x": {"dtype": "float32", "size": [1], "chunks": [chunk]}}
+    os.mkfifo(folder.path / "pipe.safetensors")
+    folder.checkpoints.save(11, about, found.model, found.parts)
+    with pytest.raises(CheckpointError, match="is none of its files"):
+        trainer.restore(folder, print)
+
+
+def test_what_does_not_fit_in_a_checkpoint_is_no_bug(make, whole):
+    trainer, folder = make("whole", *EVERY, new=False)
+    found = folder.checkpoints.newest(print)
+    about = {name: found.about[name] for name in ("recipe", "data", "seconds", "metrics")}
+    for parts in ({}, {"processes": 5, "optimiser": {}}, {"processes": [{}], "optimiser": {}}):
+        folder.checkpoints.save(11, about, found.model, parts)
+        with pytest.raises(CheckpointError, match="does not fit the model and the optimiser"):
+            trainer.restore(folder, print)
 
 
 def test_lost_or_damaged_metrics_come_back_from_the_checkpoint(make, quiet, whole):

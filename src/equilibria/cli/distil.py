@@ -24,7 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from equilibria.cli.output import Output
-from equilibria.cli.parser import Parser, UserError
+from equilibria.cli.parser import Parser, UserError, check_seed
 from equilibria.cli.status import DONE
 from equilibria.data import Dataset, available
 from equilibria.learned import Distillation, Learned, Outcome, distil
@@ -89,6 +89,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_device(usual="cpu")
     arguments = parser.parse_args(list(argv))
     folder = run.Folder(arguments.run)
+    folder.check_writable()
+    check_seed(arguments.seed)
     how = _how(arguments)
     images = _images(arguments, folder)
     loaded = run.load(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -19,7 +20,7 @@ from rich.text import Text
 from equilibria import files
 from equilibria.cli.option_words import as_options
 from equilibria.cli.output import Output, figures_table
-from equilibria.cli.parser import Parser, UserError
+from equilibria.cli.parser import Parser, UserError, check_seed
 from equilibria.cli.solving import add_solver, solve_by
 from equilibria.cli.status import DONE, UNHEALTHY
 from equilibria.metric import Metric
@@ -59,7 +60,9 @@ def main(argv: Sequence[str]) -> int:
         value = getattr(arguments, option)
         if value is not None and value < 1:
             raise UserError(f"--{option} must be 1 or more; got {value}")
+    check_seed(arguments.seed)
     where = device(arguments.device)
+    run.Folder(Path(arguments.run)).check_writable()
     loaded = run.load(arguments.run, data_dir=arguments.data_dir)
     solve_by(arguments.solver, loaded)
     console = Output(quiet=arguments.quiet)
@@ -100,7 +103,7 @@ def examine(loaded: run.Run, *, quiet: bool = False, **options: Any) -> Examinat
 @contextmanager
 def _shown(what: str, quiet: bool) -> Iterator[Progress]:
     """Show each stage as it begins: in one line of a terminal that changes, else a line each."""
-    console = Console(stderr=True, quiet=quiet)
+    console = Output(stderr=True, quiet=quiet)
 
     def line(stage: str) -> Text:
         return Text(f"{what}: {STAGES.index(stage) + 1} of {len(STAGES)}, {stage} ...")

@@ -26,6 +26,9 @@ LESS = {
 }
 """What takes less memory, by command."""
 
+TOO_LARGE = ("DefaultCPUAllocator: ", "Storage size calculation overflowed", "numel: integer mult")
+"""What torch says, in a RuntimeError, of tensors for which the CPU has no room."""
+
 
 def expected(error: BaseException) -> bool:
     """Return whether an error is one of equilibria's own classes, whose messages are for users."""
@@ -57,6 +60,10 @@ def explain(command: str, error: BaseException) -> str:
             "another process of this run has ended or was killed; the last checkpoint, if there "
             "is one, is in the run folder: continue with --resume"
         )
+    if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
+        near = re.split(r"[\n\"']", error.object[: error.end])[-1]
+        after = re.split(r"[\n\"']", error.object[error.end :])[0]
+        return f"the name {near}{after} is not UTF-8: rename the file or folder"
     if _out_of_memory(error):
         tried = re.search(r"tried to allocate ([\d.]+ ?\w+)", text, re.I)
         asked = f" ({tried[1]} more were asked for)" if tried else ""
@@ -97,7 +104,7 @@ def _out_of_memory(error: BaseException) -> bool:
     """Whether the CPU's or a GPU's memory is spent; torch says the first in a RuntimeError."""
     names: Iterator[str] = (cls.__name__ for cls in type(error).__mro__)
     spent = {"MemoryError", "OutOfMemoryError"} & {*names}
-    return bool(spent) or "DefaultCPUAllocator: " in str(error)
+    return bool(spent) or any(words in str(error) for words in TOO_LARGE)
 
 
 def _unreachable(text: str) -> bool:

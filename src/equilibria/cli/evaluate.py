@@ -81,6 +81,7 @@ def main(argv: Sequence[str]) -> int:
     folder = run.Folder(arguments.run)
     if not folder.path.is_dir():
         raise run.RunError(f"there is no run folder {folder.path}")
+    folder.check_writable()
     recipe = folder.read_recipe()
     memory = arguments.memory
     changes = {} if memory is None else looking_back(recipe, memory, minimum=0)

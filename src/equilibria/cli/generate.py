@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from equilibria.cli.context import has_memory, looking_back
-from equilibria.cli.parser import Parser, UserError
+from equilibria.cli.parser import Parser, UserError, check_seed
 from equilibria.cli.solving import add_solver, solve_by
 from equilibria.data.text import Vocabulary
 from equilibria.data.text.vocabulary import split_words
@@ -25,7 +25,7 @@ from equilibria.solve import Status
 from equilibria.train import neural, run
 from equilibria.train.device import device
 from equilibria.train.recipe import Recipe
-from equilibria.words import listed, percent, plural
+from equilibria.words import listed, percent, plural, printable
 
 
 def main(argv: Sequence[str]) -> None:
@@ -102,8 +102,7 @@ def main(argv: Sequence[str]) -> None:
 
 def _check(arguments: Any) -> None:
     """Raise UserError for an option that nothing can be chosen by."""
-    if arguments.seed < 0:
-        raise UserError(f"--seed must not be negative; got {arguments.seed}")
+    check_seed(arguments.seed)
     for option, value in (("length", arguments.length), ("top-k", arguments.top_k)):
         if value is not None and value < 1:
             raise UserError(f"--{option} must be 1 or more; got {value}")
@@ -190,6 +189,8 @@ def beginning(vocabulary: Vocabulary) -> int:
 def say(text: str) -> None:
     """Write to standard output at once; a character that it cannot encode becomes "?"."""
     encoding = sys.stdout.encoding or "utf-8"
+    if sys.stdout.isatty():  # else the text is data
+        text = printable(text, lines=True)
     sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
     sys.stdout.flush()
 

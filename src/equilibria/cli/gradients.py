@@ -10,6 +10,7 @@ report` shows them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -60,9 +61,10 @@ def main(argv: Sequence[str]) -> int:
     if not 0 < arguments.floor <= 1:
         raise UserError(f"--floor must be a cosine in (0, 1]; got {arguments.floor:g}")
     where = device(arguments.device)
+    run.Folder(Path(arguments.run)).check_writable()
     loaded = run.load(arguments.run, data_dir=arguments.data_dir)
     console = Output(quiet=arguments.quiet)
-    waiting = Console(stderr=True, quiet=arguments.quiet)
+    waiting = Output(stderr=True, quiet=arguments.quiet)
     with waiting.status(f"Comparing gradients of {loaded.folder} ..."):
         found = visit.compare(
             loaded,

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
+import threading
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
-from contextlib import suppress
-from typing import NoReturn
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn
 
 from equilibria import __version__
 from equilibria.cli import errors
 from equilibria.cli.option_words import as_options
-from equilibria.cli.status import DONE, ERROR, INTERRUPTED, MEANINGS, SAVED
+from equilibria.cli.status import (
+    DONE,
+    ERROR,
+    HUNG_UP,
+    INTERRUPTED,
+    MEANINGS,
+    SAVED,
+    TERMINATED,
+)
+from equilibria.words import nearest, printable
 
 COMMANDS = {
     "train": "train a recipe and write a run folder",
@@ -64,6 +75,14 @@ PATIENCE = 2.0
 end stops the others at once."""
 
 
+class Ended(BaseException):
+    """A signal came that ends the process; like KeyboardInterrupt, this is no error."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.exit_status = 128 + number
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` and return its exit status; see `equilibria.cli.status`."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -79,11 +98,14 @@ def main(argv: Sequence[str] | None = None) -> int:
                 from equilibria.cli import own
 
                 command, *rest = own.imported([command, *rest]) or ["--help"]
-            return _run(command, rest)
+            with _signals():
+                return _run(command, rest)
         finally:
             _flush()
     except KeyboardInterrupt:
         return _end(program, "interrupted", INTERRUPTED)
+    except Ended as ended:
+        return _end(program, f"ended by {ended}", ended.exit_status)
     except BrokenPipeError:
         # The reader of the pipe, such as `head`, has seen enough; output that is still buffered
         # must not fail again when Python exits.
@@ -106,8 +128,6 @@ def _run(command: str, words: list[str]) -> int:
         print(HELP.format(commands=listing, statuses=statuses))
         return DONE
     if command not in COMMANDS:
-        from equilibria.words import nearest
-
         hint = nearest(command, COMMANDS)
         return _end("equilibria", f"there is no command '{command}'{hint}", ERROR)
     warnings.showwarning = _ignore if "--quiet" in words else _warn
@@ -119,23 +139,42 @@ def _run(command: str, words: list[str]) -> int:
     return status or DONE
 
 
+@contextmanager
+def _signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise `Ended` in a block, where they would end the process unsaid."""
+
+    def end(number: int, _: object) -> None:
+        raise Ended(number)
+
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP")):
+            if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+                before[number] = signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _end(program: str, message: str, status: int, *, everywhere: bool = True) -> int:
     """Say why a command has ended, and return its status.
 
     Args:
         program: what the user has called.
         message: the reason.
-        status: of the process; 75 and 130 are no errors.
+        status: of the process; 75, 129, 130 and 143 are no errors.
         everywhere: all processes of a run have the same message, so the first says it for all.
     """
     rank = os.environ.get("RANK", "0") if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ""
     if everywhere and os.environ.get("LOCAL_RANK", "0") != "0":
         time.sleep(PATIENCE)
         return status
-    error = "" if status in (SAVED, INTERRUPTED) else "error: "
+    error = "" if status in (SAVED, HUNG_UP, INTERRUPTED, TERMINATED) else "error: "
     process = "" if everywhere or not rank else f"process {rank}: "
     with suppress(OSError):  # the terminal may be gone: the status is not
-        print(f"{program}: {process}{error}{message}", file=sys.stderr)
+        print(printable(f"{program}: {process}{error}{message}"), file=sys.stderr)
     return status
 
 
@@ -151,15 +190,23 @@ def _flush() -> None:
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:
     """Show a warning as one line, without its location in the source."""
-    print(f"warning: {as_options(str(message))}", file=sys.stderr)
+    print(printable(f"warning: {as_options(str(message))}"), file=sys.stderr)
 
 
 def _ignore(*_: object, **__: object) -> None:
     """Show no warning."""
 
 
+def _open_streams() -> None:
+    """Stand in for streams that are closed."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # in this order, each gets its own number
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+
+
 def entry() -> NoReturn:
     """Run the command line of this process and exit with its status."""
+    _open_streams()
     status = main()
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         # Gloo's threads outlive the process group, and one that drops a tensor while the

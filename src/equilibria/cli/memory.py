@@ -6,7 +6,6 @@ is measured, where `equilibria report` finds it; the same command continues afte
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +15,7 @@ from rich.console import Console
 from equilibria import files
 from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser
+from equilibria.data import stored
 from equilibria.train import device as devices
 from equilibria.train import evaluation, memory, run
 from equilibria.train.config import as_chosen
@@ -30,11 +30,12 @@ def main(argv: Sequence[str]) -> None:
     parser.add_device()
     arguments = parser.parse_args(list(argv))
     devices.device(arguments.device)  # is it there? Before any data are read
+    run.Folder(Path(arguments.run)).check_writable()
     loaded = run.load(arguments.run, data_dir=arguments.data_dir)
     console = Output(quiet=arguments.quiet)
     with console.status("Measuring the memory of a training step ..."):
         points = measure(loaded, console, device=arguments.device)
-    if loaded.recipe.reuse and loaded.metrics:
+    if loaded.recipe.reuse and loaded.metrics and "reuse" in loaded.metrics[-1]:
         kept = loaded.metrics[-1]["reuse"]["bytes"]
         console.print(
             f"Beside these, training keeps the states of all samples from step to step: "
@@ -83,6 +84,7 @@ def measure(
 def _points(path: Path) -> list[memory.MemoryPoint]:
     """The points in memory.json; empty if there is none, or one of another version."""
     try:
-        return [memory.MemoryPoint(**point) for point in json.loads(path.read_text("utf-8"))]
+        points = stored.read(path, list[memory.MemoryPoint])
+        return [memory.MemoryPoint(**point) for point in points]
     except (OSError, ValueError, TypeError):
         return []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,11 @@ from typing import Any
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from equilibria.words import printable
 
 GAP = 2
 """Columns between one column of a table and the next."""
@@ -26,16 +29,27 @@ ROOM = 60
 class Output(Console):
     """Standard output; under --quiet only where the result is.
 
+    Brackets are no markup, and control characters are escaped: names come from files.
+
     Args:
         quiet: as the option --quiet says.
         width: columns where the output is no terminal, as wide as its tables; None for 80, or
             $COLUMNS.
+        stderr: standard error instead.
     """
 
-    def __init__(self, *, quiet: bool = False, width: int | None = None) -> None:
-        super().__init__(quiet=quiet)
+    def __init__(
+        self, *, quiet: bool = False, width: int | None = None, stderr: bool = False
+    ) -> None:
+        super().__init__(quiet=quiet, stderr=stderr, markup=False)
         if width is not None and not self.is_terminal:
             self.width = width
+
+    def render(self, *given: Any, **options: Any) -> Iterator[Segment]:
+        """Render, with control characters of texts escaped."""
+        for each in super().render(*given, **options):
+            shown = each.text if each.control else printable(each.text, lines=True)
+            yield Segment(shown, each.style, each.control)
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print; where nobody reads any longer, go on in silence: the work matters more."""
@@ -59,7 +73,7 @@ class Output(Console):
             with suppress(OSError):
                 print(result)
         else:
-            self.print(said, soft_wrap=True, markup=False, highlight=False)
+            self.print(printable(said), soft_wrap=True, markup=False, highlight=False)
 
 
 def figures_table(title: str) -> Table:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from argparse import Action
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
@@ -18,6 +19,12 @@ from equilibria.words import nearest
 if TYPE_CHECKING:
     from equilibria.tasks import TaskConfig
 
+
+SEEDS = 2**32
+"""Seeds are below it: torch's generators, on a CPU, tell no others apart."""
+
+EMPTY = ("--prompt",)
+"""Options whose value may be empty."""
 
 EXPECTED = {"float": "a number", "int": "a whole number"}
 """What an option of a type takes, in words."""
@@ -74,11 +81,28 @@ class Parser(ArgumentParser):
     def parse_args(self, args: Sequence[str] | None = None, *more: Any, **options: Any) -> Any:
         """Return the values of the words `args`, with options in their own spelling."""
         words = None if args is None else [self._spelled(word) for word in args]
+        self._check_words(words or ())
         parsed = super().parse_args(words, *more, **options)
         folder = getattr(parsed, "data_dir", None)
         if folder is not None and not folder.is_dir():
             raise UserError(f"--data-dir: there is no folder {folder}")
         return parsed
+
+    def _check_words(self, words: Sequence[str]) -> None:
+        """Raise UserError if an option is given twice, or a word is empty or not UTF-8."""
+        known = self._option_string_actions
+        check_once(word for word in words if word.partition("=")[0] in known)
+        for before, word in itertools.pairwise(("", *words)):
+            option, equals, value = word.partition("=")
+            empty = (option in known and equals and not value) or not word
+            named = option if equals else before
+            if empty and named not in EMPTY:
+                what = named if named.startswith("--") else "an argument"
+                raise UserError(f"{what} is empty: give it a value, or leave it out")
+            try:
+                word.encode()
+            except UnicodeEncodeError:
+                raise UserError(f"{word} is not UTF-8: rename it") from None
 
     def format_help(self, *args: Any, **options: Any) -> str:
         """Return the text of --help."""
@@ -143,6 +167,7 @@ class Parser(ArgumentParser):
             target.append(word)
             if target is overrides and (equals or not is_option):
                 target = mine
+        check_once(overrides)
         return mine, overrides
 
     def _spelled(self, word: str) -> str:
@@ -154,6 +179,20 @@ class Parser(ArgumentParser):
             if known.replace("_", "-") == option.replace("_", "-"):
                 return f"{known}{equals}{value}"
         return word
+
+
+def check_once(words: Iterable[str]) -> None:
+    """Raise UserError if an option is given twice."""
+    options = [w.partition("=")[0].replace("_", "-") for w in words if w.startswith("--")]
+    for option in options:
+        if options.count(option) > 1:
+            raise UserError(f"{option} is given {options.count(option)} times: give it once")
+
+
+def check_seed(seed: int, option: str = "--seed") -> None:
+    """Raise UserError for a number that is no seed."""
+    if not 0 <= seed < SEEDS:
+        raise UserError(f"{option} must be between 0 and {SEEDS - 1:,}; got {seed}")
 
 
 def named_data(value: str, task: TaskConfig) -> list[str]:

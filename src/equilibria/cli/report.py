@@ -18,11 +18,15 @@ from equilibria import files
 from equilibria.cli import doctor, gradients
 from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser, UserError
-from equilibria.data import DataError
+from equilibria.data import DataError, stored
 from equilibria.report import page
+from equilibria.stability import Examination
+from equilibria.tasks.seen import Seen
 from equilibria.train import gallery, run
 from equilibria.train import recipe as recipes
 from equilibria.train.checkpoint import CheckpointError
+from equilibria.train.memory import MemoryPoint
+from equilibria.train.shapes import Adjoints, Evaluation, Measured
 from equilibria.train.weights import checksum
 
 FILE = "report.html"
@@ -94,6 +98,8 @@ def draw(
         raise UserError("a run is named twice: name each folder once")
     short = [folder.resolve().name for folder in folders]
     names = short if len(set(short)) == len(short) else [str(folder) for folder in folders]
+    if out is None and len(folders) == 1:
+        run.Folder(folders[0]).check_writable()
     measured = [
         {"name": name, **_collect(folder, data_dir, examine, console)}
         for name, folder in zip(names, folders, strict=True)
@@ -119,10 +125,11 @@ def _collect(path: Path, data_dir: Path | None, examine: bool, console: Console)
             f"Continue the run with `{folder.resume}`"
         )
     # Whatever is damaged is found before an examination that takes minutes.
-    evaluation = _read(folder.evaluation, dict, f"equilibria evaluate {path}")
-    points = _read(folder.memory, list, f"equilibria memory {path}")
+    evaluation = _read(folder.evaluation, Evaluation, f"equilibria evaluate {path}")
+    points = _read(folder.memory, list[MemoryPoint], f"equilibria memory {path}")
     compared = _gradients(folder)
-    about = _read(folder.info, dict)
+    about = folder.read_info() if folder.info.exists() else None
+    seen = Seen.read(folder.images) if folder.images.exists() else None
     examination, unexamined = None, ""
     if recipe.model.implicit:
         examination, unexamined = _examination(folder, data_dir, examine, console)
@@ -148,7 +155,7 @@ def _collect(path: Path, data_dir: Path | None, examine: bool, console: Console)
         "unexamined": unexamined,
         "recipe": recipes.dump(recipe),
         "about": about,
-        "seen": _read(folder.images, dict),
+        "seen": seen and {"labels": seen.labels, "colours": seen.colours},
     }
 
 
@@ -191,10 +198,7 @@ def _examination(
     """
     path, command = folder.path / doctor.FILE, f"equilibria doctor {folder.path}"
     if _current(path, folder.weights):
-        examination = _read(path, dict, command)
-        if examination is not None and not isinstance(examination.get("findings"), list):
-            raise run.RunError(f"{path} is damaged: it has no findings. Make it again: {command}")
-        return examination, ""
+        return {"findings": [], **_read(path, Examination, command)}, ""
     if not examine:
         return None, f"--no-doctor skipped it; make up for it with {command}"
     since = " since it was last trained" if path.exists() else " yet"
@@ -220,16 +224,13 @@ def _gradients(folder: run.Folder) -> dict[str, Any] | None:
     path, command = folder.path / gradients.FILE, f"equilibria gradients {folder.path}"
     if not _current(path, folder.weights):
         return None
-    found = _read(path, dict, command)
-    if found is not None and not {"rows", "floor", "sentence"} <= found.keys():
-        raise run.RunError(f"{path} is damaged: it has no rows. Make it again: {command}")
-    return found
+    return _read(path, Adjoints, command)
 
 
 def _current(path: Path, weights: Path) -> bool:
     """Whether what was measured is of these weights; for what does not say, by its date."""
     known = checksum(weights)
-    said = _read(path, dict) or {}
+    said = _read(path, Measured) or {}
     if known is not None and said.get("weights") is not None:
         return said["weights"] == known
     return path.is_file() and (
@@ -237,19 +238,17 @@ def _current(path: Path, weights: Path) -> bool:
     )
 
 
-def _read(path: Path, kind: type, command: str = "") -> Any:
+def _read(path: Path, shape: Any, command: str = "") -> Any:
     """The content of a JSON file; None if there is none.
 
     Raises:
-        RunError: it is damaged, or holds another kind; with the command that makes it again.
+        RunError: it is damaged, or of another shape; with the command that makes it again.
     """
-    if not path.is_file():
-        return None
     try:
-        content = files.from_json(path.read_text("utf-8"))
-        if not isinstance(content, kind):
-            raise ValueError(f"it holds a {type(content).__name__}, not a {kind.__name__}")
-    except ValueError as error:
+        return stored.read(path, shape, spelt=True)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
         remedy = f"Make it again: {command}" if command else "Delete it to report without it"
-        raise run.RunError(f"{path} is damaged: {error}. {remedy}") from None
-    return content
+        raise run.RunError(f"{path} is damaged: {reason}. {remedy}") from None

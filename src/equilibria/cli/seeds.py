@@ -9,7 +9,6 @@ from typing import Any
 
 from rich.table import Table
 
-from equilibria import files
 from equilibria.cli.output import Output
 from equilibria.cli.status import DONE, UNHEALTHY
 from equilibria.metric import Metric
@@ -57,11 +56,11 @@ def train_each(
             ended[seed] = str(error)
             out.print(f"Seed {seed} diverged: {error}", style="yellow", soft_wrap=True)
             continue
-        ended[seed] = files.from_json(own.evaluation.read_text("utf-8"))
+        ended[seed] = own.read_evaluation()
     finished = {seed: result for seed, result in ended.items() if not isinstance(result, str)}
     if finished:
         info = folder_of(folder, next(iter(finished))).read_info()
-        out.print(table(ended, [Metric(**each) for each in info["metrics"]]))
+        out.print(table(ended, [Metric.of(each) for each in info.get("metrics", [])]))
     out.done(f"The runs are in {folder.path}", folder.path)
     return DONE if len(finished) == len(ended) else UNHEALTHY
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from equilibria.cli import keys, seeds
 from equilibria.cli.output import Output
-from equilibria.cli.parser import Parser, UserError, named_data
+from equilibria.cli.parser import Parser, UserError, check_seed, named_data
 from equilibria.cli.status import DONE
 from equilibria.train import recipe as recipes
 from equilibria.train.loop import train
@@ -127,6 +127,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _check_seeds(given: Sequence[int], arguments: Any, overrides: Sequence[str]) -> None:
     """Raise UserError if --seeds does not go with the other words."""
+    for seed in given:
+        check_seed(seed, "--seeds")
     if len(set(given)) < len(given):
         raise UserError(f"--seeds names a seed twice: {' '.join(map(str, given))}")
     if any(word.partition("=")[0] == "--seed" for word in overrides):
@@ -162,6 +164,8 @@ def _asked(
         )
     if own is not None and folder.path.resolve() != own.path.resolve():
         raise UserError(f"the run in {name} is continued there: leave --out out")
+    if resume and not (own or out or name in recipes.available() or Path(name).is_file()):
+        raise RunError(f"there is no run folder {name} to resume, nor a recipe of that name")
     if resume:
         recipe, begins = _begun(folder, name if own is None else None, overrides), []
     else:

@@ -7,9 +7,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from equilibria.words import printable
+
 
 class DataError(RuntimeError):
     """A data set that is missing, damaged or out of reach; the message says what to do."""
+
+
+def check_name(name: str) -> None:
+    """Raise DataError for the name of a file or folder that is not UTF-8, as files of a run are."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise DataError(f"the name {printable(name)} is not UTF-8: rename it") from None
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import stat
 from io import BufferedReader
 from pathlib import Path
@@ -28,3 +29,16 @@ def open_file(path: Path) -> BufferedReader:
         kind = _KINDS.get(stat.S_IFMT(mode), "something else")
         raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", str(path))
     return path.open("rb")
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """Return the content of a regular file.
+
+    Raises:
+        OSError: As `open_file`; or it has more than `most` bytes, of which none is kept.
+    """
+    with open_file(path) as file:
+        content = file.read(most + 1) if os.fstat(file.fileno()).st_size <= most else None
+    if content is None or len(content) > most:
+        raise OSError(errno.EFBIG, f"it is larger than {most:,} bytes", str(path))
+    return content

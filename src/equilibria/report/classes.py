@@ -77,7 +77,7 @@ def classes(run: Run) -> Classes | None:
     """Return what the page shows of each class; None where nothing is known of single classes."""
     labels: Sequence[str] = pick(run, "seen", "labels") or ()
     matrix: list[list[int]] | None = pick(run, "evaluation", "confusion")
-    if matrix is not None and len(matrix) != len(labels):
+    if matrix is not None and {len(matrix), *map(len, matrix)} != {len(labels)}:
         matrix = None
     overlaps = [number(run, "evaluation", f"iou_{label}") for label in labels]
     dense = any(map(isfinite, overlaps))

@@ -103,7 +103,7 @@ def metrics_of(runs: Sequence[Run]) -> list[Metric]:
         names = [k for k, v in (last(run).get("held") or {}).items() if isinstance(v, float)]
         plain = [{"name": name} for name in sorted(names, key=LOSS.name.__eq__)]
         for each in pick(run, "about", "metrics") or plain:
-            found.setdefault(each["name"], Metric(**each))
+            found.setdefault(each["name"], Metric.of(each))
     return list(found.values())
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from equilibria import files
 from equilibria.checks import check_fields
 from equilibria.data import Dataset, available
 from equilibria.data.errors import DataError
@@ -267,7 +268,7 @@ class ClassificationTask(LabelledTask):
             "resize": self._resize(),
         }
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        (folder / IMAGES).write_text(text, "utf-8")
+        files.write_text(folder / IMAGES, text)
 
     def _resize(self) -> dict[str, Any] | None:
         """How images were brought to a size, as `Resize.of` reads it."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from equilibria import files
+from equilibria.data import stored
 from equilibria.data.errors import DataError, reading
 from equilibria.models import ClassifierConfig, ModelConfig
 from equilibria.words import listed, plural
@@ -67,7 +68,7 @@ class Known:
     def save(self, folder: Path) -> None:
         """Write graphs.json into a run folder."""
         text = json.dumps(vars(self), indent=2, ensure_ascii=False) + "\n"
-        (folder / GRAPHS).write_text(text, "utf-8")
+        files.write_text(folder / GRAPHS, text)
 
     @classmethod
     def read(cls, run: Path) -> Known:
@@ -79,9 +80,10 @@ class Known:
         path = run / GRAPHS
         try:
             with reading(path):
-                content: Mapping[str, Any] = json.loads(path.read_text("utf-8"))
-            return cls(**{**content, "labels": tuple(content["labels"])})
-        except (ValueError, TypeError, KeyError) as error:
+                content = stored.read(path, cls)
+            known = {each.name: content[each.name] for each in fields(cls) if each.name in content}
+            return cls(**{**known, "labels": tuple(known["labels"])})
+        except ValueError as error:
             raise DataError(f"{path} is damaged ({error}): restore it from a copy") from error
 
     def check(self, other: Known) -> None:

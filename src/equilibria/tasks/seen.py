@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, TypedDict, cast
 
 import torch
 
+from equilibria.data import stored
 from equilibria.data.dataset import Samples
 from equilibria.data.errors import DataError, reading
 from equilibria.data.shards.images import ShardImages
@@ -43,14 +43,42 @@ class Resize:
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Resize:
         """Return what images.json holds."""
-        high, wide = content["size"]
-        if content["fit"] not in ("square", "stretch"):
-            raise ValueError(f"fit is {content['fit']!r}")
-        way = content.get("filter", "linear")
-        if way not in ("linear", "area"):
-            raise ValueError(f"filter is {way!r}")
-        share = float(content["share"])
-        return cls(size=(int(high), int(wide)), share=share, fit=content["fit"], filter=way)
+        return cls(
+            size=tuple(content["size"]),
+            share=content["share"],
+            fit=content["fit"],
+            filter=content.get("filter", "linear"),
+        )
+
+
+class _Normal(TypedDict):
+    mean: list[float]
+    deviation: list[float]
+
+
+class _ResizeSince(TypedDict, total=False):
+    filter: Literal["linear", "area"]
+
+
+class _Resize(_ResizeSince):
+    size: tuple[int, int]
+    share: float
+    fit: Literal["square", "stretch"]
+
+
+class _ImagesSince(TypedDict, total=False):
+    kind: str
+    resize: _Resize | None
+    colours: list[tuple[int, int, int]]
+    values: list[int]
+
+
+class _Images(_ImagesSince):
+    """images.json; earlier versions did not write all of it."""
+
+    labels: list[str]
+    shape: list[int]
+    normalise: _Normal | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,16 +113,19 @@ class Seen:
             )
         try:
             with reading(path):
-                content = json.loads(path.read_text("utf-8"))
+                content: Any = stored.read(path, _Images)
             normal, labels = content["normalise"], content["labels"]
             if normal is not None:
                 normal = Statistics(tuple(normal["mean"]), tuple(normal["deviation"]))
-            if not all(isinstance(label, str) for label in labels):
-                raise TypeError("a name of a class is not a string")
             resize, kind = content.get("resize"), content.get("kind", "classification")
             colours = tuple((r, g, b) for r, g, b in content.get("colours", ()))
+            if not all(0 <= each < 256 for colour in colours for each in colour):
+                raise ValueError("colours must be whole numbers from 0 to 255")
             if kind == "segmentation" and len(colours) != len(labels):
                 raise ValueError(f"{len(colours)} colours of {len(labels)} classes")
+            values = tuple(content.get("values", ()))
+            if values and not len({*values} & {*range(255)}) == len(values) == len(labels):
+                raise ValueError(f"values must be {len(labels)} numbers from 0 to 254, all unlike")
             return cls(
                 labels=tuple(labels),
                 shape=tuple(content["shape"]),
@@ -102,9 +133,9 @@ class Seen:
                 kind=kind,
                 resize=None if resize is None else Resize.of(resize),
                 colours=colours,
-                values=tuple(content.get("values", ())),
+                values=values,
             )
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except ValueError as error:
             raise DataError(f"{path} is damaged ({error}): restore it from a copy") from error
 
     def numbers(self, labels: Sequence[str], source: str) -> list[int]:

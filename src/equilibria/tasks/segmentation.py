@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
+from equilibria import files
 from equilibria.checks import check_fields
 from equilibria.data import available, load
 from equilibria.data.errors import DataError
@@ -373,7 +374,7 @@ class SegmentationTask(Task):
             "values": self.values,
         }
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        (folder / IMAGES).write_text(text, "utf-8")
+        files.write_text(folder / IMAGES, text)
 
 
 def _spread(images: MaskedImages, count: int) -> MaskedImages:

@@ -7,14 +7,14 @@ import json
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from typing_extensions import override
 
-from equilibria import draws
+from equilibria import draws, files
 from equilibria.checks import check_fields
-from equilibria.data import available, load
+from equilibria.data import available, load, stored
 from equilibria.data.delimited import Separator
 from equilibria.data.errors import DataError, reading
 from equilibria.data.sequences import Sequences, SequenceSet, arrays
@@ -34,6 +34,18 @@ READING = ("separator", "missing", "channel")
 SEQUENCES = "sequences.json"
 """The file of a run folder that tells what classes and channels are called and how signals were
 standardised."""
+
+
+class _Sequences(TypedDict):
+    labels: list[str]
+    channels: list[str]
+    standardise: _Standardise | None
+
+
+class _Standardise(TypedDict):
+    mean: list[float]
+    deviation: list[float]
+    compress: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,13 +166,17 @@ class SequenceTask(LabelledTask):
         """The statistics of a run, once its classes and channels are found to be these."""
         try:
             with reading(path):
-                content = json.loads(path.read_text("utf-8"))
+                content: Any = stored.read(path, _Sequences)
             known = {name: tuple(content[name]) for name in ("labels", "channels")}
             normal = content["standardise"]
+            if normal and not len(normal["mean"]) == len(normal["deviation"]) == len(
+                known["channels"]
+            ):
+                raise ValueError("standardise must have a mean and a deviation for each channel")
             statistics = normal and ChannelStatistics(
                 tuple(normal["mean"]), tuple(normal["deviation"]), normal["compress"]
             )
-        except (ValueError, TypeError, KeyError) as error:
+        except ValueError as error:
             raise DataError(f"{path} is damaged ({error}): restore it from a copy") from error
         for name, theirs in known.items():
             mine = getattr(self, name)
@@ -196,7 +212,7 @@ class SequenceTask(LabelledTask):
             "standardise": None if statistics is None else dataclasses.asdict(statistics),
         }
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        (folder / SEQUENCES).write_text(text, "utf-8")
+        files.write_text(folder / SEQUENCES, text)
 
 
 def complete(

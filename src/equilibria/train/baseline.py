@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from equilibria import files
+from equilibria.data import stored
 from equilibria.tasks import Task
 from equilibria.train.run import Folder
+from equilibria.train.shapes import Baseline
 
 
 def reference(task: Task, folder: Folder, split: str) -> dict[str, Any]:
@@ -20,11 +23,8 @@ def reference(task: Task, folder: Folder, split: str) -> dict[str, Any]:
         split: one of the task's.
     """
     known: dict[str, Any] = {}
-    if folder.baseline.is_file():
-        try:
-            known = files.from_json(folder.baseline.read_text("utf-8"))
-        except ValueError:
-            known = {}  # it is recreated
+    with suppress(OSError, ValueError):  # it is recreated
+        known = stored.read(folder.baseline, Baseline, spelt=True)
     if known.get("data") != task.checksum:
         known = {"data": task.checksum, "splits": {}}
     if split not in known["splits"]:

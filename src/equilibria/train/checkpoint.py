@@ -9,6 +9,7 @@ damaged, the previous one is used.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import secrets
@@ -19,12 +20,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from equilibria import __version__, files
+from equilibria.data import stored
+from equilibria.data.regular import open_file, read_bytes
 from equilibria.tasks.feed import WHOLE, Part
+from equilibria.train.shapes import Manifest
 
 FORMAT = 4
 SHARED = 5
@@ -218,8 +223,8 @@ class Checkpoints:
             CheckpointError: it is of another version, or the disk cannot be read.
         """
         try:
-            text = (path / MANIFEST).read_bytes()
-            about: dict[str, Any] = files.from_json(text.decode())
+            text = read_bytes(path / MANIFEST, stored.MOST)
+            about: dict[str, Any] = stored.parse(text, Manifest, spelt=True)
             if _signed({k: v for k, v in about.items() if k != "sha256"}) != text:
                 raise ValueError(f"{MANIFEST} does not have the checksum that it should")
             if about["format"] not in (FORMAT, SHARED):
@@ -230,11 +235,13 @@ class Checkpoints:
             content: dict[str, bytes] = {}
             shares = [name for name in about["parts"] if name.startswith("share-")]
             for name, known in about["parts"].items():
+                if Path(name).name != name:
+                    raise ValueError(f"{name!r} is no name of a file in it")
                 if name not in shares:
-                    content[name] = (path / name).read_bytes()
+                    content[name] = read_bytes(path / name, known["bytes"])
                     found = _sha256(content[name])
                 elif shares.index(name) % part.count == part.index:
-                    with (path / name).open("rb") as file:
+                    with open_file(path / name) as file:
                         found = hashlib.file_digest(file, "sha256").hexdigest()
                 elif (path / name).stat().st_size == known["bytes"]:
                     continue
@@ -242,16 +249,21 @@ class Checkpoints:
                     raise ValueError(f"{name} does not have the size that it should")
                 if found != known["sha256"]:
                     raise ValueError(f"{name} does not have the checksum that it should")
+            model = load(content.pop(MODEL)) if MODEL in content else {}
+            parts = {name.removesuffix(".pt"): _unpickled(name, c) for name, c in content.items()}
         except FileNotFoundError as error:
             name = Path(error.filename).name
             raise MissingError(f"{path} is damaged ({name} is missing)") from None
-        except OSError as error:  # it may be temporary, so no checkpoint is given up
+        except OSError as error:
+            if error.errno in (errno.EINVAL, errno.EFBIG):  # a pipe, say, or more than was written
+                raise DamagedError(
+                    f"{path} is damaged ({error.filename}: {error.strerror})"
+                ) from None
+            # It may be temporary, so no checkpoint is given up.
             raise CheckpointError(f"{path} cannot be read ({error.strerror or error})") from None
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+        except (ValueError, LookupError, SafetensorError) as error:
             reason = " ".join(str(error).split())
             raise DamagedError(f"{path} is damaged ({reason})") from None
-        model = load(content.pop(MODEL)) if MODEL in content else {}
-        parts = {name.removesuffix(".pt"): _unpickled(each) for name, each in content.items()}
         return Checkpoint(path, about["step"], about, model, parts)
 
 
@@ -323,8 +335,11 @@ def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _unpickled(content: bytes) -> Any:
-    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+def _unpickled(name: str, content: bytes) -> Any:
+    try:
+        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except Exception:  # of many classes; torch's own message advises to run what is in the file
+        raise ValueError(f"{name} holds more than tensors, numbers and texts, or is cut") from None
 
 
 def _delete(path: Path) -> None:

@@ -9,6 +9,7 @@ reads its help from the class.
 import dataclasses
 import functools
 import linecache
+import math
 import re
 import traceback
 import types
@@ -24,6 +25,9 @@ from equilibria.words import nearest
 _Class = TypeVar("_Class")
 Choices = Mapping[str, type]
 """Every class that a recipe may name, by its name there."""
+
+_LARGEST = 2**32 - 1
+"""The largest whole number of a recipe, as of a seed; nothing is counted that far."""
 
 _LONGEST = 1000
 """Characters of the longest string that stands for a number, a word of a few, or a list."""
@@ -72,7 +76,13 @@ def build(
                 f"optional, remove it with --{key}.name null"
             )
         raise ConfigError(f"unknown option '--{key}'" + nearest(key, hints))
-    return _construct(cls, _nested({**values, **_checked(values, hints)}), choices)
+    values |= _checked(values, hints)
+    for key, value in values.items():
+        if isinstance(value, int) and abs(value) > _LARGEST:
+            raise ConfigError(f"{key}: expected a whole number up to {_LARGEST:,}, got {value:.4g}")
+        if isinstance(value, float) and math.isnan(value):
+            raise ConfigError(f"{key}: expected a number, got nan")
+    return _construct(cls, _nested(values), choices)
 
 
 def _checked(values: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,9 @@ from typing import Any
 from torch import nn
 
 from equilibria import files
+from equilibria.data import stored
+from equilibria.data.regular import read_bytes
+from equilibria.metric import Metric
 from equilibria.tasks import Task, TaskConfig
 from equilibria.tasks.base import is_name
 from equilibria.train import recipe as recipes
@@ -26,6 +29,7 @@ from equilibria.train.lock import NAME as LOCK
 from equilibria.train.lock import Locked, lock
 from equilibria.train.processes import PeerLost
 from equilibria.train.recipe import Recipe
+from equilibria.train.shapes import Epoch, Evaluation, Info
 from equilibria.train.weights import fitting_weights
 
 
@@ -114,6 +118,14 @@ class Folder:
         """Write the recipe that the run goes on with, where it has a further segment, say."""
         if recipe != self.read_recipe():
             files.write_text(self.recipe, recipes.to_yaml(recipe))
+
+    def check_writable(self) -> None:
+        """Raise RunError if no file can be written into the folder, before work is done for it."""
+        if self.path.is_dir() and not os.access(self.path, os.W_OK | os.X_OK):
+            raise RunError(
+                f"{self.path} cannot be written to, and the result is written there: copy it to a "
+                "folder of yours"
+            )
 
     @property
     def resume(self) -> str:
@@ -235,13 +247,15 @@ class Folder:
             RunError: it is missing or damaged.
         """
         try:
-            info = files.from_json(self.info.read_text("utf-8"))
+            info = stored.read(self.info, Info, spelt=True)
+            for each in info.get("metrics", ()):
+                Metric.of(each)
         except FileNotFoundError:
             raise RunError(f"{self.info} is missing: {self.path} is not a whole run") from None
+        except OSError as error:
+            raise RunError(f"{self.info} cannot be read: {error.strerror}") from None
         except ValueError as error:
             raise RunError(f"{self.info} is damaged ({error}): restore it from a copy") from None
-        if not isinstance(info, dict):
-            raise RunError(f"{self.info} is damaged: it is not an object")
         return info
 
     def found(self, task: TaskConfig, data_dir: Path | None = None) -> TaskConfig:
@@ -315,9 +329,18 @@ class Folder:
     def concluded(self, step: int) -> bool:
         """Return whether the final evaluation has been made, after so many steps."""
         try:
-            return files.from_json(self.evaluation.read_text("utf-8")).get("step", step) == step
-        except (OSError, ValueError, AttributeError):
+            return self.read_evaluation().get("step", step) == step
+        except (OSError, ValueError):
             return False  # it is made again
+
+    def read_evaluation(self) -> dict[str, Any]:
+        """Return what evaluation.json holds.
+
+        Raises:
+            OSError: it is missing, or cannot be read.
+            ValueError: it is damaged.
+        """
+        return stored.read(self.evaluation, Evaluation, spelt=True)
 
     def has_weights(self, model: nn.Module) -> bool:
         """Return whether the weights are there, intact and of such a model."""
@@ -331,18 +354,21 @@ class Folder:
         """Return the metrics of all epochs.
 
         A last line truncated by a crash is dropped; a damaged one is left out, with a warning.
+
+        Raises:
+            RunError: the file cannot be read.
         """
-        if not self.metrics.is_file():
+        try:
+            lines = read_bytes(self.metrics, stored.MOST).split(b"\n")
+        except FileNotFoundError:
             return []
-        lines = self.metrics.read_bytes().split(b"\n")
+        except OSError as error:
+            raise RunError(f"{self.metrics} cannot be read: {error.strerror}") from None
         lines.pop()  # after the last newline: nothing, or what a crash truncated
         records: list[dict[str, Any]] = []
         for number, line in enumerate(lines, start=1):
             try:
-                record = files.from_json(line.decode())
-                if not isinstance(record, dict) or "epoch" not in record:
-                    raise ValueError("no metrics of an epoch")
-                records.append(record)
+                records.append(stored.parse(line, Epoch, spelt=True))
             except ValueError as error:
                 warnings.warn(
                     f"line {number} of {self.metrics} is damaged and left out ({error})",

@@ -48,7 +48,7 @@ def lock(folder: Path) -> Iterator[None]:
         Locked: another process, or another thread of this one, holds it.
         OSError: the file cannot be written.
     """
-    path = (folder / NAME).resolve()
+    path = folder.resolve() / NAME
     with _guard:
         if _held.get(path) == os.getpid():
             raise Locked(f"{folder} is being written by another thread of this process")
@@ -63,7 +63,8 @@ def lock(folder: Path) -> Iterator[None]:
                 except Timeout:
                     raise Locked(f"{folder} is being written by another process") from None
             else:
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+                # Not through a link: what is written here would cut another file.
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
                 stack.callback(os.close, descriptor)
                 try:
                     fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

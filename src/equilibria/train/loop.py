@@ -28,7 +28,7 @@ from equilibria.train.run import describe, parameters, segment
 from equilibria.train.terminal import Terminal
 from equilibria.train.trainer import Diverged, Probe, Trainer
 from equilibria.train.weights import write_weights
-from equilibria.words import percent, plural
+from equilibria.words import percent, plural, printable
 
 __all__ = ["Interrupted", "Stop", "fit", "train"]
 
@@ -258,7 +258,7 @@ def _restore(trainer: Trainer, folder: Folder) -> None:
 
     def warn(text: str) -> None:
         if main:  # under --quiet too
-            print(f"warning: {text}", file=sys.stderr)
+            print(printable(f"warning: {text}"), file=sys.stderr)
 
     with agreed(accelerator):
         found = trainer.restore(folder, warn)

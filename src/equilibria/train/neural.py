@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from equilibria import files
+from equilibria.data import stored
 from equilibria.learned import Distillation, Learned, Outcome
 from equilibria.learned.solver import NeuralSolver
 from equilibria.models import EquilibriumModel, Model
@@ -23,7 +24,8 @@ from equilibria.solve import Picard, Solver
 from equilibria.tasks import Task
 from equilibria.train.checkpoint import CheckpointError
 from equilibria.train.run import Folder, RunError
-from equilibria.train.weights import checksum, read_weights, save_weights
+from equilibria.train.shapes import Learner
+from equilibria.train.weights import checksum, misfit, read_weights, save_weights
 
 __all__ = [
     "attach",
@@ -85,7 +87,7 @@ def identity(folder: Folder) -> str:
     Args:
         folder: of a run whose learned solver has been attached.
     """
-    about = json.loads((folder.path / ABOUT).read_text())
+    about = stored.read(folder.path / ABOUT, Learner)
     decisive = {key: about[key] for key in ("weights", "learned", "solver")}
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
@@ -109,7 +111,7 @@ def attach(folder: Folder, model: Model) -> EquilibriumModel:
             f"{folder.path} has no learned solver: train one with `equilibria distil {folder.path}`"
         )
     try:
-        about = json.loads(path.read_text())
+        about = stored.read(path, Learner)
         if (version := about["format"]) != FORMAT:
             raise RunError(f"{path} is of format {version}, but this version reads {FORMAT}")
         with torch.device("meta"):  # allocates nothing: the sizes are not yet verified
@@ -117,7 +119,7 @@ def attach(folder: Folder, model: Model) -> EquilibriumModel:
         usual = model.deq.eval_solver or model.deq.solver
         solver = NeuralSolver(**{name: about["solver"][name] for name in OWN}, **usual.limits)
         source, digest = about["distilled_from"], about["weights"]
-    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RuntimeError) as error:
         if isinstance(error, RunError):
             raise
         raise CheckpointError(f"{path} is damaged ({error}): {_again(folder)}") from None
@@ -129,11 +131,9 @@ def attach(folder: Folder, model: Model) -> EquilibriumModel:
     state = read_weights(weights, _again(folder))
     if digest != checksum(weights):
         raise CheckpointError(f"{weights} and {path} belong to different solvers: {_again(folder)}")
-    try:
-        learned.load_state_dict(state, assign=True)
-    except RuntimeError as error:
-        what = str(error).splitlines()[-1].strip()
-        raise CheckpointError(f"{weights} does not fit {path} ({what}): {_again(folder)}") from None
+    if what := misfit(state, learned.state_dict(), ABOUT):
+        raise CheckpointError(f"{weights} does not fit {path} ({what}): {_again(folder)}")
+    learned.load_state_dict(state, assign=True)
     if not all(bool(torch.isfinite(each).all()) for each in state.values()):
         raise CheckpointError(f"{weights} has weights that are not finite: {_again(folder)}")
     model.deq.neural = learned.requires_grad_(False)

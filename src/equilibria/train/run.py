@@ -91,7 +91,7 @@ def load(
         model = task.model(recipe.model, **layer) if task else recipe.model.build(**layer)
     load_weights(folder.weights, model)
     metrics = folder.read_metrics()
-    if isinstance(recipe.adjoint, Audited) and metrics:
+    if isinstance(recipe.adjoint, Audited) and metrics and "audit" in metrics[-1]:
         AdjointAudit(model).stand(metrics[-1]["audit"]["rung"])  # where training has left it
     return Run(folder.path, recipe, model.eval(), task, metrics, name)
 

@@ -114,6 +114,7 @@ class Terminal:
             f"epoch {record['epoch']}/{self.epochs}  {self._figures(record['train'])}  "
             f"{', '.join(parts)}{_added(record)}{_kept(record)}  {seconds:.1f} s"
             f"{self._rate(record[self.task.unit], seconds)}{_throughput(record)}{left}",
+            markup=True,
             highlight=False,
             soft_wrap=True,
         )

@@ -39,7 +39,7 @@ from equilibria.train.stabiliser import Stabiliser
 from equilibria.train.tally import Tally
 from equilibria.train.throughput import throughput
 from equilibria.train.transfer import Transfer, transfer
-from equilibria.train.weights import write_weights
+from equilibria.train.weights import misfit, write_weights
 
 __all__ = [
     "Diverged",
@@ -681,22 +681,9 @@ class Trainer:
             folder.check_untrained()
             return None
         folder.check_data(self.task)
-        lines = recipes.differences(found.about["recipe"], recipes.decisive(self.recipe))
-        if lines:
-            raise RunError(f"{found.path} belongs to a run of another recipe ({'; '.join(lines)})")
-        if found.about["data"] != self.task.checksum:
-            raise RunError(f"{found.path} belongs to a run on other data ({found.about['data']})")
-        processes, count = found.parts["processes"], self.accelerator.num_processes
-        if len(processes) == count:
-            mine = processes[self.accelerator.process_index]
-        else:
-            mine, notes = deal(
-                processes, self.part, self.recipe.rows, seed=self.recipe.seed, step=found.step
-            )
-            before = f"{len(processes)} process{'es' * (len(processes) > 1)}"
-            again = ": " + "; ".join(notes) if notes else ""
-            self.notes = [f"Saved by {before}, continued by {count}{again}"]
         try:
+            self._check_same(found)
+            mine = self._share_of(found)
             self._fill(found)
             if self.accelerator.scaler is not None:
                 self.accelerator.scaler.load_state_dict(found.parts["scaler"])
@@ -713,7 +700,9 @@ class Trainer:
             if self.neural is not None:
                 self.neural.restore(mine["neural"])
             randomness.set_random_state(mine["random"])
-        except (LookupError, TypeError, ValueError, RuntimeError) as error:
+        except RunError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:200]
             raise checkpoint.CheckpointError(
                 f"{found.path} does not fit the model and the optimiser of this run, or is of "
@@ -721,16 +710,42 @@ class Trainer:
             ) from None
         return found
 
+    def _check_same(self, found: checkpoint.Checkpoint) -> None:
+        """Raise RunError if a checkpoint was saved on other data or by another recipe."""
+        lines = recipes.differences(found.about["recipe"], recipes.decisive(self.recipe))
+        if lines:
+            raise RunError(f"{found.path} belongs to a run of another recipe ({'; '.join(lines)})")
+        if found.about["data"] != self.task.checksum:
+            raise RunError(f"{found.path} belongs to a run on other data ({found.about['data']})")
+
+    def _share_of(self, found: checkpoint.Checkpoint) -> Any:
+        """Return what a checkpoint has for this process."""
+        processes, count = found.parts["processes"], self.accelerator.num_processes
+        if len(processes) == count:
+            return processes[self.accelerator.process_index]
+        mine, notes = deal(
+            processes, self.part, self.recipe.rows, seed=self.recipe.seed, step=found.step
+        )
+        before = f"{len(processes)} process{'es' * (len(processes) > 1)}"
+        again = ": " + "; ".join(notes) if notes else ""
+        self.notes = [f"Saved by {before}, continued by {count}{again}"]
+        return mine
+
     def _fill(self, found: checkpoint.Checkpoint) -> None:
         """Give the model and the optimiser what a checkpoint has, whole or in shares."""
         described, optimiser = found.about.get("shares"), found.parts["optimiser"]
         if self.sharding is None and described is None:
+            if wrong := misfit(found.model, self.model.state_dict(), "the recipe"):
+                raise ValueError(wrong)
             self.model.load_state_dict(found.model)
             self.optimiser.load_state_dict(optimiser)
             return
         from equilibria.train import shares
 
         if described is not None:
+            named = {chunk["file"] for each in described.values() for chunk in each["chunks"]}
+            if strange := named - found.about["parts"].keys():
+                raise ValueError(f"{min(strange)} is none of its files")
             source = shares.Files(found.path, described)
         else:
             names = {id(p): name for name, p in self.model.named_parameters()}

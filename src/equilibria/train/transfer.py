@@ -99,7 +99,7 @@ def transfer(source: str | Path, model: nn.Module) -> Transfer:
         other = given.get(_plain(name))
         if other is None:
             new.append(name)
-        elif other.shape != value.shape:
+        elif other.shape != value.shape or not _may_become(other.dtype, value.dtype):
             unlike.append(name)
         else:
             taken.append(name)
@@ -120,6 +120,11 @@ def transfer(source: str | Path, model: nn.Module) -> Transfer:
         own[name].copy_(given[_plain(name)])
     share = _share(own, taken, list(own))
     return Transfer(path, checksum(path), tuple(taken), tuple(new), left, tuple(unlike), share)
+
+
+def _may_become(given: torch.dtype, own: torch.dtype) -> bool:
+    """Whether numbers stay what they are: all real, in any precision, or of the same type."""
+    return given == own or (given.is_floating_point and own.is_floating_point)
 
 
 def _share(own: dict[str, Tensor], taken: Sequence[str], names: Sequence[str]) -> float:

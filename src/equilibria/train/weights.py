@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,7 +28,18 @@ def save_weights(path: Path, model: nn.Module) -> None:
 def write_weights(path: Path, state: Mapping[str, Tensor]) -> None:
     """Write parameters and buffers by name, whole or not at all."""
     state = plain(state)
-    files.write_bytes(path, save(state, {"format": "pt", CHECKSUM: digest(state)}))
+    content = save(state, {"format": "pt", CHECKSUM: digest(state)})
+    files.write_bytes(path, _with_sorted_metadata(content))
+
+
+def _with_sorted_metadata(content: bytes) -> bytes:
+    """Return a safetensors file, which has its metadata in any order, with them in one order."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + content[end:]
 
 
 def load_weights(path: Path, model: nn.Module) -> None:
@@ -42,27 +54,44 @@ def load_weights(path: Path, model: nn.Module) -> None:
 def fitting_weights(
     path: Path, like: Mapping[str, Tensor], source: str = "the recipe"
 ) -> dict[str, Tensor]:
-    """Return the tensors that `save_weights` wrote, which have the names and shapes of others.
+    """Return the tensors that `save_weights` wrote, which are like others, but for their values.
 
     Args:
         path: of the file.
-        like: tensors of these names and shapes.
+        like: tensors of these names, shapes and dtypes.
         source: what these were taken from, for messages.
 
     Raises:
         CheckpointError: the file is missing, damaged or of another model.
     """
     state = read_weights(path)
-    shapes = ({key: tuple(value.shape) for key, value in s.items()} for s in (state, like))
-    there, here = shapes
-    wrong = [key for key in {**there, **here} if there.get(key) != here.get(key)]
-    if wrong:
-        key, more = wrong[0], f" (and {len(wrong) - 1} others)" if len(wrong) > 1 else ""
-        raise CheckpointError(
-            f"{path} holds the weights of another model: {key} is {there.get(key, 'not there')} in "
-            f"the file, {here.get(key, 'unknown')} by {source}{more}"
-        )
+    if wrong := misfit(state, like, source):
+        raise CheckpointError(f"{path} holds the weights of another model: {wrong}")
     return state
+
+
+def misfit(state: Mapping[str, Tensor], like: Mapping[str, Tensor], source: str) -> str:
+    """Say which of some tensors have no counterpart of their dtype and shape; "" if all have.
+
+    Args:
+        state: by name, from a file.
+        like: by name.
+        source: what these were taken from.
+    """
+    there, here = ({key: _kind(value) for key, value in s.items()} for s in (state, like))
+    wrong = [key for key in {**there, **here} if there.get(key) != here.get(key)]
+    if not wrong:
+        return ""
+    key, more = wrong[0], f" (and {len(wrong) - 1} others)" if len(wrong) > 1 else ""
+    return (
+        f"{key} is {there.get(key, 'not there')} in the file, {here.get(key, 'unknown')} by "
+        f"{source}{more}"
+    )
+
+
+def _kind(tensor: Tensor) -> str:
+    """The dtype and the shape of a tensor, in words."""
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 
 def read_weights(path: Path, remedy: str | None = None) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from equilibria.data.errors import DataError, reading
+from equilibria.data.errors import DataError, check_name, reading
 
 TRAIN, TEST = "train", "test"
 VALID = ("val", "valid", "validation")
@@ -176,6 +176,8 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
     """What a folder holds, sorted by name, without hidden files."""
     with reading(folder), os.scandir(folder) as found:
         entries = [e for e in found if not (e.name.startswith(".") or e.name.lower() in STRAY)]
+    for entry in entries:
+        check_name(entry.name)
     return sorted(entries, key=lambda entry: entry.name)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from equilibria import files
 from equilibria.data.errors import DataError, reading, writing
 from equilibria.data.shards.address import is_path
 from equilibria.data.shards.archive import samples
@@ -59,7 +60,7 @@ def write_index(
     tree = {"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": listed}
     text = json.dumps({**tree, **(more or {})}, indent=2, ensure_ascii=False) + "\n"
     with writing(Path(path), "FOLDER"):
-        Path(path).write_text(text, "utf-8")
+        files.write_text(Path(path), text)
 
 
 def read_index(path: str | Path) -> list[Shard]:

@@ -10,8 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypedDict
 
+from equilibria import files
+from equilibria.data import stored
 from equilibria.data.errors import DataError, reading
 
 UNKNOWN = "<unk>"
@@ -21,6 +23,12 @@ MOST = 1 << 20
 
 Unit = Literal["words", "characters"]
 UNITS: tuple[Unit, ...] = ("words", "characters")
+
+
+class _Stored(TypedDict):
+    tokens: list[str]
+    counts: list[int]
+    unit: Unit
 
 
 @dataclass(frozen=True)
@@ -121,7 +129,7 @@ class Vocabulary:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the vocabulary as JSON."""
         content = {"unit": self.unit, "tokens": self.tokens, "counts": self.counts}
-        Path(path).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+        files.write_text(Path(path), json.dumps(content, ensure_ascii=False))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Vocabulary:
@@ -132,12 +140,9 @@ class Vocabulary:
         """
         try:
             with reading(path):
-                content = json.loads(Path(path).read_text(encoding="utf-8"))
-            tokens, counts = content["tokens"], content["counts"]
-            if not all(isinstance(token, str) for token in tokens):
-                raise TypeError("a token is not a string")
-            return cls(tuple(tokens), tuple(map(int, counts)), content["unit"])
-        except (ValueError, TypeError, KeyError) as error:
+                content = stored.read(Path(path), _Stored)
+            return cls(tuple(content["tokens"]), tuple(content["counts"]), content["unit"])
+        except ValueError as error:
             raise DataError(f"{path} is not a vocabulary, or is damaged: {error}") from error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import math
+import pickle
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -85,6 +86,8 @@ def read_state(path: str | Path) -> dict[str, Tensor]:
         reason = (str(error).strip() or "it ends early").splitlines()[0]
         if isinstance(error, LookupError):  # the reader of pickles met a byte that it does not know
             reason = "torch.save has not written it"
+        elif isinstance(error, pickle.UnpicklingError):  # torch advises to run what is in it
+            reason = "it holds more than tensors and numbers"
         raise WeightsError(
             f"{path} is damaged, or no checkpoint that torch.load(weights_only=True) reads "
             f"({reason})"
@@ -245,6 +248,9 @@ def load_state(model: UnrolledFlow | DEQFlow, state: State) -> None:
                 f"{' and '.join(names)} have the shape {tuple(value.shape)} in the file, and "
                 f"{tuple(own[key].shape)} in a {model.config.title} with these fields"
             )
+        if value.is_floating_point() != own[key].is_floating_point():
+            kinds = [str(each.dtype).removeprefix("torch.") for each in (value, own[key])]
+            raise WeightsError(f"{' and '.join(names)} must be {kinds[1]}, and are {kinds[0]}")
         values[key] = value
     model.load_state_dict(values)
 

@@ -39,6 +39,8 @@ class SequenceConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         check_fields(self, "[0, 1)", "embedding_dropout", "input_dropout", "output_dropout")
+        check_fields(self, "[0, inf)", "embedding_initial")
+        check_fields(self, "(0, inf)", "embedding_scale")
 
     def lexicon(self, width: int, features: int) -> Lexicon:
         """Return a new embedding of `width` columns and a softmax that reads `features`.

@@ -66,10 +66,7 @@ class MultiscaleConfig(VisionConfig):
         check_fields(self, "[0, inf)", "halvings")
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"dropout is a share and must be in [0, 1); got {self.dropout}")
-        if self.initial is not None and not self.initial > 0.0:
-            raise ValueError(
-                f"initial must be positive, or None for torch's own; got {self.initial}"
-            )
+        check_fields(self, "(0, inf)", "initial")
         super().__post_init__()
 
     @property

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
 import torch
 from safetensors import safe_open
@@ -29,6 +29,7 @@ from torch import Tensor
 
 import equilibria
 from equilibria import files
+from equilibria.data import stored
 from equilibria.data.replace import replace_file
 from equilibria.data.signals import Field, ShapeField, field_of
 from equilibria.models import Model, ModelConfig
@@ -49,6 +50,22 @@ KEY = "inr"
 
 class InrError(ValueError):
     """What is named is no .inr file, is damaged, or cannot be decoded as asked."""
+
+
+class _PSNR(TypedDict):
+    psnr: float
+
+
+class _IoU(TypedDict):
+    iou: float
+
+
+class _OfSignal(TypedDict):
+    quality: _PSNR
+
+
+class _OfShape(TypedDict):
+    quality: _IoU
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,9 +133,7 @@ def read(path: Path) -> tuple[Model, Field | ShapeField, Solver | None, dict[str
         )
     try:
         field = field_of(about["field"])
-        measured = about["quality"]["iou" if field.kind == "shape" else "psnr"]
-        if not isinstance(measured, int | float):
-            raise ValueError(f"its quality is {measured!r}")
+        stored.check(about, _OfShape if field.kind == "shape" else _OfSignal)
         tree = {name: about[name] for name in ("model", "solver")}
         network = config.build(Network, tree, recipes.choices(), source="its network")
         _check(network, field, tensors)

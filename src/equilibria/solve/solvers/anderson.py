@@ -193,7 +193,8 @@ class AndersonStepper(Stepper):
     def _updated_gram(self, rows: Tensor, waiting: list[int], scale: float) -> Tensor:
         length = self.stored
         if self.gram is None or self.gram.shape[1] < length:
-            room = self.solver.history or 2 * max(4, length)
+            grows = 2 * max(4, length)  # room for what there is: `history` may be any number
+            room = min(self.solver.history or grows, grows)
             grown = rows.new_zeros(rows.shape[0], room, room, dtype=torch.float64)
             if self.gram is not None:
                 known = self.gram.shape[1]

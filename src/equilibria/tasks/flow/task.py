@@ -138,6 +138,7 @@ class OpticalFlow(TaskConfig):
                 raise ValueError(f"{name} must lie in [0, {most:g}]; got {getattr(self, name)}")
         check_fields(self, "(0, inf]", "max_flow")
         check_fields(self, "[0, 1]", "gamma")
+        check_fields(self, "[0, inf)", "shift")
         for name, times in (self.mixed or {}).items():
             if times < 1:
                 raise ValueError(f"mixed.{name} must be at least 1, a number of times; got {times}")

@@ -11,7 +11,9 @@ from typing import Any, Self
 
 from torch import Tensor
 
+from equilibria.data import stored
 from equilibria.data.errors import DataError, reading
+from equilibria.data.regular import read_bytes
 from equilibria.data.replace import replace_file
 from equilibria.data.signals import Field, ShapeField, field_of
 from equilibria.models import ModelConfig
@@ -126,7 +128,7 @@ class Described:
         """
         path = folder / SIGNAL
         with reading(path, json.JSONDecodeError, UnicodeDecodeError):
-            content = json.loads(path.read_text("utf-8"))
+            content = json.loads(read_bytes(path, stored.MOST))
         try:
             if not isinstance(content, Mapping):
                 raise ValueError("no mapping")

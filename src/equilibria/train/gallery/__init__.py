@@ -10,6 +10,8 @@ from typing import Any
 import torch
 
 from equilibria import files
+from equilibria.data import stored
+from equilibria.data.regular import read_bytes
 from equilibria.models import Model
 from equilibria.tasks import Task
 from equilibria.tasks.classification import ClassificationTask
@@ -23,6 +25,7 @@ from equilibria.train.gallery.hanging import Hanging, rtol_of
 from equilibria.train.gallery.represented import represented
 from equilibria.train.gallery.segmented import segmented
 from equilibria.train.run import Folder, Run, RunError
+from equilibria.train.shapes import GALLERIES
 from equilibria.train.weights import checksum
 
 __all__ = ["FOLDER", "hang", "has_pictures", "read"]
@@ -49,13 +52,17 @@ def read(folder: Folder) -> dict[str, Any] | None:
     """Return the gallery of a run as `hang` does; None where there is none of its weights."""
     place = folder.path / FOLDER
     try:
-        content = files.from_json((place / _FILE).read_text("utf-8"))
+        content = stored.read(place / _FILE, dict[str, Any], spelt=True)
+        stored.check(content, GALLERIES[content["kind"]])
         known, data = checksum(folder.weights), folder.read_info().get("data")
         if (content["version"], content["weights"], content["data"]) != (_VERSION, known, data):
             return None
         for picture in content["pictures"]:
-            names = picture["files"].items()
-            picture["files"] = {what: (place / name).read_bytes() for what, name in names}
+            if not picture.get("told", True):
+                return None
+            names = picture["files"].items()  # of files in this folder, and nowhere else
+            found = {what: read_bytes(place / Path(name).name, stored.MOST) for what, name in names}
+            picture["files"] = found
         return content
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RunError):
         return None  # it is made again

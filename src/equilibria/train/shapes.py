@@ -1,0 +1,235 @@
+"""Shapes of the JSON files in a run folder, as `data.stored` checks them.
+
+Keys that are not required may be missing: earlier versions of equilibria did not write them all.
+"""
+
+from typing import Any, Literal, NotRequired, TypedDict
+
+from equilibria.stability import Compared
+
+__all__ = [
+    "GALLERIES",
+    "Adjoints",
+    "Baseline",
+    "Epoch",
+    "Evaluation",
+    "Info",
+    "Learner",
+    "Manifest",
+    "Measured",
+]
+
+Status = dict[str, float]
+
+
+class _Metric(TypedDict, total=False):
+    label: str
+    description: str
+    higher_is_better: bool
+    scale: float
+    spec: str
+    unit: str
+    plot: bool
+
+
+class _Described(_Metric):
+    name: str
+
+
+class Info(TypedDict, total=False):
+    """run.json."""
+
+    data: str | None
+    source: str | None
+    place: str | None
+    unit: str
+    eval_split: str
+    parameters: int
+    processes: int
+    device: str
+    metrics: list[_Described]
+    command: list[str]
+    segments: list[dict[str, Any]]
+
+
+class _Solves(TypedDict, total=False):
+    evals: dict[str, float] | None
+    status: Status | None
+
+
+class _Figures(TypedDict, total=False):
+    loss: float
+    forward: _Solves
+    adjoint: _Solves
+
+
+class _Kept(TypedDict):
+    bytes: int
+
+
+class _Audit(TypedDict):
+    rung: Literal[0, 1, 2, 3]
+
+
+class Epoch(TypedDict):
+    """A line of metrics.jsonl."""
+
+    epoch: int
+    step: NotRequired[int]
+    seconds: NotRequired[float]
+    train: NotRequired[_Figures]
+    test: NotRequired[_Figures]
+    valid: NotRequired[_Figures]
+    spectral_radius: NotRequired[dict[str, float]]
+    reuse: NotRequired[_Kept]
+    audit: NotRequired[_Audit]
+
+
+class _Budget(_Figures):
+    max_evals: int
+
+
+class Evaluation(_Figures, total=False):
+    """evaluation.json."""
+
+    step: int
+    split: str
+    at: dict[int, dict[str, float]]
+    budgets: list[_Budget]
+    baseline: dict[str, float | str]
+    spectral_radius: dict[str, float]
+    confusion: list[list[int]]
+
+
+class Baseline(TypedDict):
+    """baseline.json."""
+
+    data: str
+    splits: dict[str, dict[str, float]]
+
+
+class Learner(TypedDict):
+    """The description of a learned solver."""
+
+    format: int
+    distilled_from: str | None
+    weights: str | None
+    learned: dict[str, Any]
+    solver: dict[str, Any]
+
+
+class _Sum(TypedDict):
+    bytes: int
+    sha256: str
+
+
+class Manifest(TypedDict):
+    """checkpoint.json."""
+
+    format: int
+    step: int
+    sha256: str
+    parts: dict[str, _Sum]
+    recipe: NotRequired[dict[str, Any]]
+    data: NotRequired[str]
+    seconds: NotRequired[float]
+    metrics: NotRequired[list[Epoch]]
+
+
+class Measured(TypedDict, total=False):
+    """doctor.json and gradients.json: of which weights they are."""
+
+    weights: str | None
+
+
+class Adjoints(Measured):
+    """gradients.json."""
+
+    rows: list[Compared]
+    floor: float
+    sentence: str
+
+
+class _Solve(TypedDict):
+    evals: int
+    status: str
+
+
+class _Picture(TypedDict):
+    files: dict[str, str]
+    solve: _Solve | None
+
+
+class _Image(_Picture):
+    truth: str
+    told: list[tuple[str, float]]
+
+
+class _Scene(_Picture):
+    name: str
+    right: float
+
+
+class _Pair(_Picture):
+    name: str
+    epe: float
+    zero: float
+
+
+class _Part(_Picture):
+    name: str
+
+
+class _WrongPart(_Part):
+    wrong: float
+
+
+class _CoarsePart(_Part):
+    error: float
+
+
+class _Scale(TypedDict):
+    low: int
+    colours: list[str]
+
+
+class _Gallery(TypedDict):
+    version: int
+    weights: str | None
+    data: str
+    kind: str
+    count: int
+    seen: int
+    rtol: float
+    scale: _Scale | None
+    classes: NotRequired[list[tuple[str, str]]]
+
+
+class _Images(_Gallery):
+    wrong: int
+    pictures: list[_Image]
+
+
+class _Scenes(_Gallery):
+    pictures: list[_Scene]
+
+
+class _Pairs(_Gallery):
+    pixels: float
+    pictures: list[_Pair]
+
+
+class _Signal(_Gallery):
+    signal: Literal["image", "film", "shape"]
+    black: NotRequired[float]
+    constant: NotRequired[bool]
+    pictures: list[_WrongPart | _CoarsePart]
+
+
+GALLERIES: dict[Any, Any] = {
+    "classification": _Images,
+    "segmentation": _Scenes,
+    "flow": _Pairs,
+    "signal": _Signal,
+}
+"""gallery.json, by its kind."""
