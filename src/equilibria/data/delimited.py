@@ -150,8 +150,7 @@ def rows(path: Path, form: Format, most: int) -> Iterator[tuple[int, list[str]]]
 def of_names(path: Path, most: int) -> Format:
     """The format of a table of names, whose first line separates the most of them."""
     first = next(read_lines(path, most), "")
-    counts = {name: first.count(sign) for name, sign in SEPARATORS.items()}
-    return Format(max(counts, key=counts.__getitem__))
+    return Format(max(SEPARATORS, key=lambda name: first.count(SEPARATORS[name])))
 
 
 def sniffed(paths: Iterable[Path], most: int, separator: Separator | None = None) -> Format:
@@ -170,12 +169,9 @@ def sniffed(paths: Iterable[Path], most: int, separator: Separator | None = None
         DataError: If a file cannot be read, or two formats give different numbers: ``2,126`` is
             two columns, or one number.
     """
+    names: list[Separator] = list(SEPARATORS) if separator is None else [separator]
     # Formats that fit all files so far, and a hash of what they read.
-    left = {
-        Format(name, decimal): 0
-        for name in ([separator] if separator else SEPARATORS)
-        for decimal in (".", ",")
-    }
+    left = {Format(name, decimal): 0 for name in names for decimal in (".", ",")}
     first = None
     fits: dict[Format, list[tuple[float, int]]] = {form: [] for form in left}
     for count, path in enumerate(paths, 1):
