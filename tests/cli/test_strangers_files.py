@@ -3,9 +3,13 @@
 import json
 import os
 import shutil
+import warnings
 from dataclasses import asdict
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mutations import FUZZ, bounded, mutated
 
 from equilibria.cli import report
 from equilibria.cli.main import main
@@ -14,8 +18,11 @@ from equilibria.data import DataError
 from equilibria.stability import Compared, Examination
 from equilibria.tasks.seen import Seen
 from equilibria.train import gallery, run
+from equilibria.train.checkpoint import MANIFEST, CheckpointError
+from equilibria.train.config import ConfigError
 from equilibria.train.memory import MemoryPoint
 from equilibria.train.shapes import Adjoints, Evaluation
+from equilibria.train.weights import read_weights
 
 ROW = Compared(
     name="Implicit",
@@ -140,3 +147,41 @@ def test_a_gallery_shows_no_file_from_elsewhere(folder, tmp_path):
     content["pictures"][0]["files"]["image"] = "../../secret"
     path.write_text(json.dumps(content))
     assert gallery.read(run.Folder(folder)) is None  # it is made again
+
+
+def newest(folder):
+    return run.Folder(folder).checkpoints.all()[0]
+
+
+MUTATED = READ | {
+    "metrics.jsonl": lambda folder: run.Folder(folder).read_metrics(),
+    "recipe.yaml": lambda folder: run.Folder(folder).read_recipe(),
+    "model.safetensors": lambda folder: read_weights(folder / "model.safetensors"),
+    MANIFEST: lambda folder: run.Folder(folder).checkpoints.read(newest(folder)),
+}
+REFUSED = (run.RunError, DataError, ConfigError, CheckpointError)
+
+
+@pytest.fixture(scope="module")
+def spoilt(measured, tmp_path_factory):
+    """A copy of a run, and what its files hold when they are whole."""
+    folder = shutil.copytree(measured, tmp_path_factory.mktemp("mutated") / "digits")
+    paths = {name: folder / name for name in MUTATED} | {MANIFEST: newest(folder) / MANIFEST}
+    return folder, {name: (path, path.read_bytes()) for name, path in paths.items()}
+
+
+@pytest.mark.parametrize("name", MUTATED)
+@FUZZ
+@given(draw=st.data())
+def test_a_mutated_file_is_read_or_refused(spoilt, name, draw):
+    folder, files = spoilt
+    path, whole = files[name]
+    path.write_bytes(content := draw.draw(mutated(whole)))
+    try:
+        with bounded(len(content)), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            MUTATED[name](folder)
+    except REFUSED as error:
+        assert name in str(error) or path.parent.name in str(error)
+    finally:
+        path.write_bytes(whole)

@@ -238,7 +238,12 @@ class Folder:
         except ConfigError as error:
             reason = str(error).removeprefix(f"{self.recipe}: ")
             raise RunError(f"{self.recipe} is damaged: {reason}") from None
-        return recipes.parse(tree, source=str(self.recipe))
+        try:
+            return recipes.parse(tree, source=str(self.recipe))
+        except ConfigError as error:
+            if str(self.recipe) in str(error):
+                raise
+            raise ConfigError(f"{self.recipe}: {error}") from None
 
     def read_info(self) -> dict[str, Any]:
         """Return what run.json holds.
