@@ -75,7 +75,7 @@ class Metric:
             ValueError: its `spec` is no format of a number.
         """
         metric = cls(**{name: description[name] for name in _DESCRIBED if name in description})
-        if re.fullmatch(r"(\.\d)?[efg]", metric.spec) is None:
+        if re.fullmatch(r"[+ ]?,?(\.\d{1,2})?[eEfFgG%]?", metric.spec) is None:
             raise ValueError(f"the spec of {metric.name} must be such as .3f; got {metric.spec!r}")
         return metric
 

@@ -5,7 +5,9 @@ import math
 import re
 from collections.abc import Iterable, Sequence, Sized
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
 """What a terminal obeys instead of showing it, and bytes of names that are not UTF-8."""
 
 

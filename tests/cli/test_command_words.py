@@ -5,10 +5,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
 from equilibria.cli import evaluate, memory, report
+from equilibria.cli import main as cli
 from equilibria.cli.main import main
 from equilibria.train import examination
 
@@ -45,6 +47,25 @@ def test_an_empty_name_names_nothing(words, message, capsys, tmp_path):
 def test_an_option_is_given_once(words, option, capsys):
     assert main(words) == 1
     assert f"{option} is given 2 times: give it once" in capsys.readouterr().err
+
+
+def test_a_number_that_no_text_holds_is_refused(capsys):
+    assert main(["train", "digits", "--model.width", f"1{'0' * 5000}"]) == 1
+    assert "a bug" not in capsys.readouterr().err
+
+
+def test_a_forked_process_ends_as_it_would(capfd):
+    reader, writer = os.pipe()
+    with cli._signals():
+        child = os.fork()
+        if not child:
+            os.write(writer, b"ready")  # a signal that comes before is lost
+            time.sleep(60)
+            os._exit(1)
+        os.read(reader, 5)
+        os.kill(child, signal.SIGTERM)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("seed", ["-1", "4294967296", "9223372036854775808"])

@@ -35,6 +35,8 @@ PLAIN = [
     "lower --model.width or --task.size",
     "see model.onnx and /data/task.split/readme",
     "give the layer init= or the call z0=",
+    "there is no run folder model.run",
+    r"C:\runs\model.png, model.pt or task.txt do not exist",
 ]
 
 

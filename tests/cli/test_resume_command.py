@@ -58,8 +58,8 @@ def test_a_finished_run_is_extended(folder, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--resume", "--optimiser.lr", "0.5"], "optimiser.lr: 0.005 there, 0.5 here"),
-        (["--resume", "--solver.name", "Broyden"], "solver.name: AlternatingAnderson there"),
+        (["--resume", "--optimiser.lr", "0.5"], "--optimiser.lr 0.005 there, 0.5 here"),
+        (["--resume", "--solver.name", "Broyden"], "--solver.name AlternatingAnderson there"),
         (["--resume", "--epochs", "5"], "To train on, use --extend 3"),
         (["--resume", "--out", "elsewhere"], "leave --out out"),
         (["--extend", "0"], "--extend must be 1 or more epochs; got 0"),

@@ -74,3 +74,11 @@ def test_no_heading_of_a_study_is_cut(folder, tmp_path):
             text = printed(grid, WIDTH)
             assert max(map(len, text.splitlines())) <= WIDTH, name
             assert {w for head in grid.columns for w in head.split()} <= {*text.split()}, name
+
+
+def test_a_long_name_leaves_room_for_what_is_said_of_it():
+    console = Console(width=60, file=io.StringIO())
+    for table in fitted(console, "", ["name", "value"], [["x" * 80, "1.25"]]):
+        console.print(table)
+    printed = console.file.getvalue()
+    assert printed.count("x") == 80 and "1.25" in printed and "value" in printed

@@ -265,7 +265,7 @@ def test_the_copy_says_what_it_is_and_is_decoded_once(
 ) -> None:
     packed(tmp_path, copy)
     with pytest.warns(
-        UserWarning, match=r"CIFAR-10 \(JPEG copy\) is read from .*official data are at https"
+        UserWarning, match=r"CIFAR-10 \(JPEG copy\) is read from .*official data: https"
     ):
         first = data.load("cifar10", tmp_path, download=False)
     assert first.title == "CIFAR-10 (JPEG copy)" and first.source.endswith("cifar10_jpg.tar.xz")

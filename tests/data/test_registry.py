@@ -85,7 +85,7 @@ def test_a_copy_on_disk_is_read_without_asking_a_server(
         data.load("ring", tmp_path)
     (tmp_path / "few.txt").write_bytes(COPY)
     server.requests.clear()
-    with pytest.warns(UserWarning, match=r"Ring \(a third of it\) is read .*official data are at"):
+    with pytest.warns(UserWarning, match=r"Ring \(a third of it\) is read .*official data: http"):
         found = data.load("ring", tmp_path)
     assert server.requests == []
     assert found["edges"] == [(0, 1)] and found["title"] == "Ring (a third of it)"

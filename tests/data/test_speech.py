@@ -371,13 +371,13 @@ def test_what_is_wrong_with_a_folder_of_recordings_is_named(tmp_path: Path) -> N
     with pytest.raises(DataError, match=r"song\.wav is damaged, or no recording"):
         data.load(str(tmp_path), kind=SequenceSet)
     song.rename(song.with_suffix(".mp3"))
-    with pytest.raises(DataError, match=r"song\.mp3 is none of \.csv, \.npy, \.npz, \.wav"):
+    with pytest.raises(DataError, match=r"song\.mp3 is none of \.csv, \.tsv"):
         data.load(str(tmp_path), kind=SequenceSet)
     song.with_suffix(".mp3").unlink()
     wav.write(song, torch.zeros(100), 7)
     with pytest.raises(DataError, match=r"song\.wav has 7 samples per second: expected 1,000 to"):
         data.load(str(tmp_path), kind=SequenceSet)
     song.unlink()
-    (tmp_path / "high" / "table.csv").write_text("1,2\n3,4\n")
+    (tmp_path / "high" / "table.csv").write_text("1.5,2\n3,4\n")
     with pytest.raises(DataError, match=r"table\.csv has 2 channels, and .*wav has 32"):
         data.load(str(tmp_path), kind=SequenceSet)

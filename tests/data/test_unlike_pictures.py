@@ -160,11 +160,16 @@ def test_masks_that_are_predicted_are_masks(tmp_path: Path, cache: Path, classes
     assert after.colours == before.colours
 
 
+def test_a_name_of_void_is_said_to_be_none(tmp_path: Path, cache: Path) -> None:
+    root = masks(tmp_path / "own", "0: sky\n3: earth\n255: border\n", [0, 3, 255], "L")
+    with pytest.warns(UserWarning, match="calls the value 255 'border', and it always means void"):
+        assert folder.load(root).labels == ("sky", "earth")
+
+
 @pytest.mark.parametrize(
     ("text", "values", "message"),
     [
         ("sky\nearth\n", [0, 255], "255 means void: where it stands for a class, write 1"),
-        ("0: sky\n255: earth\n", [0, 255], "calls the value 255 'earth': it always means void"),
         ("sky\nearth\n", [0, 3, 7], r"has the value 3 .* which .*classes.txt does not list"),
         ("sky\nearth\n", [0, 0], "all pixels of the training masks .* are sky or void"),
         ("sky\nearth\n", [255, 255], "are void: there is nothing to learn.* write 1"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import torch
 
 from equilibria.data import DataError
 from equilibria.data.sequences import load
+from equilibria.tasks.language import LanguageModelling
 from equilibria.tasks.sequences import SequenceClassification
 
 VALUES = np.array([[1.5, -2.25], [3.0, 4.5], [0.125, 1000.0]])
@@ -74,7 +77,13 @@ ONE = "2,126\n1,868\n1,5\n"
         ("1.5;\n2.5;\n", {"missing": "interpolate"}, "all values of channel 2 are missing"),
         ("1.5;\n2.5;\n", {"missing": "drop"}, "and in all steps"),
         ("1.5;inf\n", {"missing": "drop"}, "inf is not a finite number"),
-        ('"1.5,2\n', {}, "is not a CSV file"),
+        ('"1.5,2\n', {}, "is not a table"),
+        ("Zeit;Beschl. (x,y)\n1,5;2\n3,5;4\n", {}, [[1.5, 2], [3.5, 4]]),
+        ("Zeit;Beschl. (x,y)\n1,5;2\n", {"separator": "semicolon"}, [[1.5, 2]]),
+        ("x;y\n" + "1;2\n" * 3000 + "0,5;1,5\n", {}, [*[[1, 2]] * 3000, [0.5, 1.5]]),
+        ("1,2\n" * 3000 + "-1,-2\n", {}, [*[[1, 2]] * 3000, [-1, -2]]),
+        ("1.5,2\n", {"separator": "bar"}, "'1.5,2' is not a number"),
+        ("1.5,2\n", {"channel": 2}, "channel is 2, and .* has no .wav, .flac"),
         ("1.5,2\n3.5\n", {}, "1 values, where lines before have 2"),
     ],
     ids=lambda each: repr(each)[:30],
@@ -130,10 +139,40 @@ def test_an_offset_costs_a_channel_nothing(tmp_path: Path, form: str, offset: fl
     assert np.abs(x[0].numpy() - expected).max() < 1e-5
 
 
+def test_what_float32_holds_stays_float32(tmp_path: Path) -> None:
+    root = folder(tmp_path, "pressure\n101325.0\n101326.5\n101324.25\n")
+    assert load(root).train.inputs.dtype == torch.float32
+
+
 def test_an_offset_that_is_not_subtracted_is_said(tmp_path: Path) -> None:
     root = folder(tmp_path, "time,x\n1700000000.0,1.5\n1700000001.0,2.5\n")
     with pytest.warns(UserWarning, match="^time varies by less than float32 can tell"):
         SequenceClassification(data=str(root), standardise=False).load()
+
+
+@pytest.mark.parametrize("head", ["file,   label", "file   , label", "file;label", "label\tfile"])
+def test_a_list_of_files_may_be_aligned(tmp_path: Path, head: str) -> None:
+    sign = re.sub(r"\w", "", head)
+    order = reversed if head.startswith("label") else list
+    rows = []
+    for label, number in itertools.product("ab", range(2)):
+        (tmp_path / f"{label}{number}.csv").write_text("1.5,2.5\n")
+        rows.append(sign.join(order([f"{label}{number}.csv", label])))
+    (tmp_path / "labels.csv").write_text("\n".join([head, *rows]))
+    assert load(tmp_path).labels == ("a", "b")
+
+
+def test_how_a_folder_is_read_is_for_that_folder(tmp_path: Path) -> None:
+    config = SequenceClassification(data=str(folder(tmp_path / "own", "1;2\n3;4,5\n")))
+    assert replace(config, separator="semicolon").load().notes.endswith("decimal comma")
+    with pytest.raises(ValueError, match="separator is for a folder of your own, and 'har2'"):
+        SequenceClassification(data="har2", separator="semicolon").load()
+    task = replace(config, separator="semicolon").load()
+    task.save(tmp_path)
+    other = replace(config, separator="semicolon").at(folder(tmp_path / "b", "1,2.5\n3,4.5\n"))
+    assert other.load_other(tmp_path).notes == "columns separated by comma, decimal point"
+    run = LanguageModelling(file="a.txt", encoding="cp1252")
+    assert run.at("new.txt").encoding == run.at("ptb").encoding == "utf-8"
 
 
 def test_labels_that_are_numbers_are_sorted_as_numbers(tmp_path: Path) -> None:

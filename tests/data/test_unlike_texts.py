@@ -57,7 +57,9 @@ def test_every_encoding(tmp_path: Path, cache: Path, prose: str, encoding: str) 
     path.write_bytes((prose * 40).encode(encoding))
     expected = tokens(tmp_path / "utf8.txt")
     assert tokens(tmp_path / "mark.txt") == expected
-    with pytest.raises(DataError, match=r"a\.txt (is not UTF-8|has bytes that are 0).*encoding"):
+    with pytest.raises(
+        DataError, match=r"a\.txt (is not UTF-8|has many bytes that are 0).*encoding"
+    ):
         tokens(path)
     assert tokens(path, encoding=encoding) == expected
     assert not list(cache.rglob("text.utf-8"))  # nothing is left of the conversion
@@ -66,12 +68,21 @@ def test_every_encoding(tmp_path: Path, cache: Path, prose: str, encoding: str) 
 def test_the_message_names_the_encoding_and_the_doubt(tmp_path: Path, cache: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes((next(each for each in PROSE if "Съ" in each) * 20).encode("koi8-r"))
-    with pytest.raises(DataError, match=r"it looks like koi8-r.* \(\d+ % doubt\).*task.encoding"):
+    with pytest.raises(
+        DataError, match=r"it looks like koi8-r.* \(\d+ % of its .*\).*task.encoding"
+    ):
         tokens(path)
     with pytest.raises(DataError, match="is not in the encoding ascii"):
         tokens(path, encoding="ascii")
-    with pytest.raises(ValueError, match="encoding is 'klingon', which Python does not know"):
-        tokens(path, encoding="klingon")
+    for name in ("klingon", "base64", "a\0b"):
+        with pytest.raises(ValueError, match=r"encoding is .*, which Python does not know"):
+            tokens(path, encoding=name)
+    with pytest.raises(ValueError, match="errors is 'replace', which is for utf-8, not for koi8"):
+        tokens(path, encoding="koi8-r", errors="replace")
+    assert tokens(path, encoding="UTF-8", errors="replace")
+    path.write_bytes(("na\xefve words in a row, with an accent. " * 20).encode("cp1252"))
+    with pytest.raises(DataError, match="it looks like cp1252 or"):
+        tokens(path)
     with pytest.raises(TypeError, match=r"give a file as load\(file=.*a\.txt"):
         text.load(path)  # type: ignore[arg-type]
 

@@ -115,12 +115,15 @@ def test_saved_and_loaded(tmp_path: Path, unit: str) -> None:
     [
         ("", "not a vocabulary"),
         ("[]", "not a vocabulary"),
-        ('{"unit": "words"}', "'tokens'"),
-        ('{"unit": "words", "tokens": ["<unk>", "<eos>", 3], "counts": [0, 0, 0]}', "not a string"),
+        ('{"unit": "words"}', "tokens must be there"),
+        (
+            '{"unit": "words", "tokens": ["<unk>", "<eos>", 3], "counts": [0, 0, 0]}',
+            "must be a text; got 3",
+        ),
         ('{"unit": "words", "tokens": ["<unk>", "<unk>"], "counts": [0, 0]}', "distinct"),
         ('{"unit": "words", "tokens": ["<unk>"], "counts": [0]}', "needs the token <eos>"),
         ('{"unit": "characters", "tokens": ["a"], "counts": [0]}', "needs the token <unk>"),
-        ('{"unit": "bytes", "tokens": ["<unk>"], "counts": [0]}', "unit is 'bytes'"),
+        ('{"unit": "bytes", "tokens": ["<unk>"], "counts": [0]}', "got 'bytes'"),
         ('{"unit": "characters", "tokens": ["<unk>"], "counts": []}', "1 tokens and 0 counts"),
     ],
     ids=range(9),

@@ -114,4 +114,4 @@ def test_nothing_and_no_motion_have_a_scale():
     lengths.add(np.full((2, 3, 3), np.nan))
     assert lengths.percentile() == 1.0
     lengths.add(np.zeros((2, 3, 3)))
-    assert lengths.percentile() == pytest.approx(1e-3, rel=0.01)
+    assert lengths.percentile() == 1.0  # noise around no motion is drawn faint

@@ -383,6 +383,16 @@ def test_a_checkpoint_that_was_signed_again_is_damaged_too(make, quiet, whole, c
     assert "weights_only" not in said and trainer.step == 9
 
 
+def test_lack_of_memory_is_no_damage(whole, monkeypatch):
+    def full(*_, **__):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 B")
+
+    monkeypatch.setattr(torch, "load", full)
+    with pytest.raises(RuntimeError, match="can't allocate memory") as error:
+        Folder(whole).checkpoints.newest(print)
+    assert not isinstance(error.value, CheckpointError)
+
+
 def test_shares_outside_a_checkpoint_are_not_read(make, whole):
     trainer, folder = make("whole", *EVERY, new=False)
     found = folder.checkpoints.newest(print)

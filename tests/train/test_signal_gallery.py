@@ -82,7 +82,7 @@ def test_frames_of_a_film_and_sections_of_a_shape(folder):
     options = ["--task.size", "8", "--task.frames", "5", "--batch_size", "all"]
     film = gallery.hang(run.load(trained(folder, "film", folder / "frames", *options)))
     assert [each["name"] for each in film["pictures"]] == ["frame 0", "frame 2", "frame 4"]
-    options = ["--batch_size", "100", "--task.test", "50", "--eval_batch_size", "5000"]
+    options = ["--batch_size", "100", "--task.test", "50"]
     shape = gallery.hang(run.load(trained(folder, "shape", "torus", *options)))
     assert [each["name"][-5:] for each in shape["pictures"]] == ["x = 0", "y = 0", "z = 0"]
     ring = np.asarray(opened(shape["pictures"][2]["files"]["image"]))

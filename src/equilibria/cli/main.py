@@ -143,7 +143,12 @@ def _run(command: str, words: list[str]) -> int:
 def _signals() -> Iterator[None]:
     """Let SIGTERM and SIGHUP raise `Ended` in a block, where they would end the process unsaid."""
 
+    own = os.getpid()
+
     def end(number: int, _: object) -> None:
+        if os.getpid() != own:  # a process that was forked ends as it would have
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
         raise Ended(number)
 
     before: dict[int, Any] = {}

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 __all__ = ["as_options", "options_of"]
 
 _ROOTS = "task|model|solver|eval_solver|adjoint|regulariser|correction|initialisation|optimiser"
-_FILES = r"(?!\.(?:safetensors|onnx|pt2|pth|json|yaml|py|svg|csv)\b)"
-_KEY = rf"(?<![\w./'\"-])(?:{_ROOTS}|schedule|neural|checkpoint)(?:{_FILES}\.[a-z_]+)+(?![\w(/])"
+_KEY = rf"(?<![\w./\\'\"-])(?:{_ROOTS}|schedule|neural|checkpoint)(?:\.[a-z_]+)+(?![\w(/])"
 _VALUE = r"(?!(?:that|what|a|another|as)\b)([\w.+-]*\w)"
-_SET = re.compile(rf"\b([Ss]et|and|or) ({_KEY}) to {_VALUE}")
-_NAMED = re.compile(rf"({_KEY}): (\d[\w.+-]*|true\b|false\b|null\b|auto\b|[A-Z]\w+)")
-_ALONE = re.compile(rf"{_KEY}(?!:)")
+_SET = re.compile(rf"\b([Ss]et|and|or) (?P<key>{_KEY}) to {_VALUE}")
+_NAMED = re.compile(rf"()(?P<key>{_KEY}): (\d[\w.+-]*|true\b|false\b|null\b|auto\b|[A-Z]\w+)")
+_ALONE = re.compile(rf"()(?P<key>{_KEY})(?!:)")
 
 
 def as_options(text: str) -> str:
@@ -23,9 +25,31 @@ def as_options(text: str) -> str:
     "set task.normalise to false" becomes "give --task.normalise false". A key in quotes, or that
     begins what is said of it ("solver.rtol: expected a number"), stays: it may be of a file.
     """
-    verbs = {"set": "give", "Set": "Give"}
-    text = _SET.sub(lambda m: f"{verbs.get(m[1], m[1])} --{m[2]} {m[3]}", text)
-    return _ALONE.sub(lambda m: f"--{m[0]}", _NAMED.sub(r"--\1 \2", text))
+    if "equilibria.train.recipe" not in sys.modules:
+        return text  # what is said then is not of a recipe
+
+    def option(form: str) -> Callable[[re.Match[str]], str]:
+        def write(found: re.Match[str]) -> str:
+            key = found["key"]
+            if not _keys().issuperset(key.split(".")[1:]):  # a file's name, say
+                return found[0]
+            verb = {"set": "give", "Set": "Give"}.get(found[1], found[1])
+            return form.format(verb, key, *found.groups()[2:])
+
+        return write
+
+    text = _SET.sub(option("{0} --{1} {2}"), text)
+    text = _NAMED.sub(option("--{1} {2}"), text)
+    return _ALONE.sub(option("--{1}"), text)
+
+
+@functools.cache
+def _keys() -> frozenset[str]:
+    """The names of all fields that a recipe or something in it has."""
+    from equilibria.train import recipe as recipes
+
+    known = (recipes.Recipe, *recipes.choices().values())
+    return frozenset(["name"]).union(*(inspect.signature(each).parameters for each in known))
 
 
 def options_of(line: str) -> str:

@@ -104,6 +104,9 @@ def fitted(
         max(_longest(head.split()), *(_longest([c] if len(c) < WHOLE else c.split()) for c in rest))
         for head, *rest in ([*column, ""] for column in cells)
     ]
+    room = console.width - GAP - max(least[lead:], default=0)  # of what says what a row is
+    while lead and sum(least[:lead]) + GAP * lead > room and max(least[:lead]) > 1:
+        least[least.index(max(least[:lead]))] -= 1
     natural = [_longest(column) for column in cells]
     parts, left = list[list[int]](), list(range(lead, len(heads)))
     while left or not parts:

@@ -152,7 +152,7 @@ def open_zip(file: str | Path | BinaryIO, path: Path) -> zipfile.ZipFile:
         zipfile.BadZipFile: If it is damaged, or none (and others of `DAMAGED_ZIP`).
     """
     archive = zipfile.ZipFile(file)
-    counts = Counter(entry.filename for entry in archive.infolist())
+    counts = Counter(entry.filename for entry in archive.infolist() if not entry.is_dir())
     if twice := [name for name, count in counts.items() if count > 1]:
         raise DataError(f"{path} has two members called {twice[0]}: pack it anew, with one of them")
     if any(entry.flag_bits & 1 for entry in archive.infolist()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +91,8 @@ class Format:
             return None
         if any(_is_number(cell.replace(",", ".")) for cell in row if cell.strip()):
             return None
+        if any(re.search(r"\d", cell) and not re.search(r"[^\W\d_]", cell) for cell in row):
+            return None  # numbers in another format
         # numpy.savetxt begins a header with the sign of a comment.
         return (row[0].lstrip("# ").strip(), *(cell.strip() for cell in row[1:]))
 
@@ -126,7 +129,7 @@ def read_lines(path: Path, most: int) -> Iterator[str]:
             yield from io.TextIOWrapper(file, encoding=name, newline="")
         except UnicodeError:
             raise DataError(
-                f"{path} is not a CSV file in UTF-8: {encodings.described(sample)}. Convert it, "
+                f"{path} is not a table in UTF-8: {encodings.described(sample)}. Convert it, "
                 f"e.g. with iconv -f ENCODING -t UTF-8 {path.name}"
             ) from None
 
@@ -143,18 +146,24 @@ def rows(path: Path, form: Format, most: int) -> Iterator[tuple[int, list[str]]]
             yield line, row
     except csv.Error as error:
         raise DataError(
-            f"{path} is not a CSV file ({error}, after line {line}): remove or replace it"
+            f"{path} is not a table ({error}, after line {line}): remove or replace it"
         ) from None
 
 
-def of_names(path: Path, most: int) -> Format:
-    """The format of a table of names, whose first line separates the most of them."""
+def of_names(path: Path, most: int, *needed: str) -> Format:
+    """The format of a table of names, whose first line has those that are needed."""
     first = next(read_lines(path, most), "")
-    return Format(max(SEPARATORS, key=lambda name: first.count(SEPARATORS[name])))
+    for name in SEPARATORS:
+        rows = Format(name).rows([first])
+        if {*needed} <= {cell.strip() for _, row in rows for cell in row}:
+            return Format(name)
+    return Format()
 
 
-def sniffed(paths: Iterable[Path], most: int, separator: Separator | None = None) -> Format:
-    """The format in which all of some tables can be read, by the beginning of each.
+def sniffed(paths: Sequence[Path], most: int, separator: Separator | None = None) -> Format:
+    """The format in which all of some tables can be read.
+
+    The beginning of each tells, and where it leaves two formats, all of it.
 
     Args:
         paths: Their files.
@@ -170,59 +179,79 @@ def sniffed(paths: Iterable[Path], most: int, separator: Separator | None = None
             two columns, or one number.
     """
     names: list[Separator] = list(SEPARATORS) if separator is None else [separator]
-    # Formats that fit all files so far, and a hash of what they read.
-    left = {Format(name, decimal): 0 for name in names for decimal in (".", ",")}
-    first = None
-    fits: dict[Format, list[tuple[float, int]]] = {form: [] for form in left}
-    for count, path in enumerate(paths, 1):
-        if count > _FILES and len(left) < 2:
-            break
-        first = first or path
-        lines = _head(path, most)
-        found = {form: _parsed(lines, form) for form in (fits if count <= _FILES else left)}
-        for form, (values, share) in found.items():
-            fits[form].append((share, len(values[0]) if values else 0))
-        left = {
-            form: hash((seen, repr(found[form][0])))
-            for form, seen in left.items()
-            if found[form][1] == 1.0
-        }
-    if first is None:
-        return Format()
-    best = max(fits, key=lambda form: (sum(share == 1.0 for share, _ in fits[form]), fits[form]))
+    forms = [Format(name, decimal) for name in names for decimal in (".", ",")]
+    strict = separator is None
+    left, best = _fitting(forms, paths, most, strict, _HEAD)
+    if not left and strict:  # a name of a column may have a comma in it
+        left, best = _fitting(forms, paths, most, False, _HEAD)
+        strict = False
+    if len(left) > 1:
+        left, best = _fitting([*left], paths, most, strict, None)
     kinds: dict[int, Format] = {}
-    for form, seen in left.items():
-        kinds.setdefault(seen, form)
+    for form, read in left.items():
+        kinds.setdefault(read, form)
     if len(kinds) > 1:
         one, other = list(kinds.values())[:2]
-        example = next(iter(Format("bar").rows(_head(first, most))))[1][0]
+        line = next(iter(Format("bar").rows(read_lines(paths[0], most))))[1][0]
         raise DataError(
-            f"{first} can be read in two ways, {one} or {other} ({example!r}): say which with "
+            f"{paths[0]} can be read in two ways: {line!r} as {one}, or as {other}. Say which with "
             f"--task.separator {one.separator} or --task.separator {other.separator}, or give "
             "the columns names in the first line"
         )
     return next(iter(left), best)
 
 
-def _head(path: Path, most: int) -> list[str]:
-    """The first lines of a table, all of them whole unless there is only one."""
+def _fitting(
+    forms: Sequence[Format], paths: Sequence[Path], most: int, strict: bool, size: int | None
+) -> tuple[dict[Format, int], Format]:
+    """The formats that fit all tables, each with a hash of what it read, and the likeliest.
+
+    Args:
+        forms: Formats to try.
+        paths: The files.
+        most: Bytes that each may have.
+        strict: Whether a format is refused if the names of its columns have other separators.
+        size: Characters of each file that are looked at; None for all.
+    """
+    left = dict.fromkeys(forms, 0)
+    fits: dict[Format, list[tuple[float, int]]] = {form: [] for form in forms}
+    for count, path in enumerate(paths, 1):
+        if count > _FILES and len(left) < 2:
+            break
+        lines = _head(path, most, size)
+        read = {form: _parsed(lines, form, strict) for form in (fits if count <= _FILES else left)}
+        for form, (values, share) in read.items():
+            fits[form].append((share, len(values[0]) if values else 0))
+        left = {
+            form: hash((before, repr(read[form][0])))
+            for form, before in left.items()
+            if read[form][1] == 1.0
+        }
+    whole = {form: sum(share == 1.0 for share, _ in each) for form, each in fits.items()}
+    return left, max(forms, key=lambda form: (whole[form], fits[form]), default=Format())
+
+
+def _head(path: Path, most: int, size: int | None) -> list[str]:
+    """The first lines of a table, of some characters or a little more; all where it is None."""
     lines: list[str] = []
     count = 0
     for line in read_lines(path, most):
         lines.append(line)
         count += len(line)
-        if count > _HEAD:
+        if size is not None and count > size:
             break
     return lines
 
 
-def _parsed(lines: Sequence[str], form: Format) -> tuple[list[tuple[object, ...]], float]:
+def _parsed(
+    lines: Sequence[str], form: Format, strict: bool
+) -> tuple[list[tuple[object, ...]], float]:
     """Names and numbers of some lines up to the first that does not fit, and what share fits."""
     found: list[tuple[object, ...]] = []
     try:
         for _, row in form.rows(lines):
             names = form.names(row) if not found else None
-            if names is not None and any(sign in name for name in names for sign in ",;\t|"):
+            if strict and any(sign in name for name in names or () for sign in ",;\t|"):
                 break
             values = names or tuple(form.numbers(row))
             if found and len(values) != len(found[0]):

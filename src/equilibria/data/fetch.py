@@ -67,7 +67,7 @@ def fetch(
         if checksum is not None:
             checksums.check(path, checksum)
         return path
-    with writing(path, "--data-dir or EQUILIBRIA_DATA"):
+    with writing(path, "--data-dir or XDG_CACHE_HOME"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_name(f".{path.name}.lock")):
             if not path.exists():  # else another process was faster

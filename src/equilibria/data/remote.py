@@ -107,7 +107,7 @@ class Remote:
         fetch(urls, path, checksum=checksum)
         if checksum is None:
             record = _record(path)
-            with writing(record, _ELSEWHERE):
+            with writing(record, "--data-dir or XDG_CACHE_HOME"):
                 files.write_text(record, checksums.digest(path))
         return path
 
@@ -198,9 +198,11 @@ class Files:
         if found := _complete(official, places):
             return found
         if found := _complete(copies, places):
+            first = _first(official)
+            where = first.address if first.addresses else self.entry.how_to_get
             warnings.warn(
                 f"{self.entry.title} ({found[0].copy}) is read from {found[1][0]}; the official "
-                f"data are at {_first(official).address or 'no public address'}",
+                f"data: {where}",
                 stacklevel=6,
             )
             return found

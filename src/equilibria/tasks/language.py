@@ -115,9 +115,10 @@ class LanguageModelling(TaskConfig):
     def at(self, data: str | Path) -> Self:
         from equilibria.data import text
 
+        plain = replace(self, encoding="utf-8")  # what the text of the recipe is in says nothing
         if data in text.available() and not Path(data).is_file():
-            return replace(self, data=data, file=None)
-        return super().at(data)
+            return replace(plain, data=data, file=None)
+        return super(LanguageModelling, plain).at(data)
 
     @override
     def load(self, data_dir: Path | None = None) -> LanguageTask:

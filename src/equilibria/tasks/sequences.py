@@ -113,19 +113,23 @@ class SequenceClassification(TaskConfig):
             DataError: their classes or channels are not the run's.
         """
         config = replace(self, samples=None, valid=None)
-        return SequenceTask(config, config._found(data_dir), run / SEQUENCES)
+        return SequenceTask(config, config._found(data_dir, other=True), run / SEQUENCES)
 
-    def _found(self, data_dir: Path | None) -> SequenceSet:
+    def _found(self, data_dir: Path | None, other: bool = False) -> SequenceSet:
+        """The data; `other` than those that the keys in `READING` were given for."""
         assert self.data is not None  # nobody names data to evaluate on without a name
-        given = {name: getattr(self, name) for name in READING}
         usual = {field.name: field.default for field in dataclasses.fields(self)}
-        changed = {name: value for name, value in given.items() if value != usual[name]}
-        if changed and self.data in available(SequenceSet):
+        given = {name: getattr(self, name) for name in READING}
+        given = {name: value for name, value in given.items() if value != usual[name]}
+        named = self.data in available(SequenceSet)
+        if named and given and not other:
             raise ValueError(
-                f"{', '.join(changed)} is for a folder of your own, and '{self.data}' is a data "
+                f"{', '.join(given)} is for a folder of your own, and '{self.data}' is a data "
                 "set with a name: leave it out"
             )
-        return load(self.data, data_dir, kind=SequenceSet, **changed)
+        if other:
+            given = {} if named else {k: v for k, v in given.items() if k != "separator"}
+        return load(self.data, data_dir, kind=SequenceSet, **given)
 
 
 class SequenceTask(LabelledTask):

@@ -338,7 +338,11 @@ def _sha256(content: bytes) -> str:
 def _unpickled(name: str, content: bytes) -> Any:
     try:
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception:  # of many classes; torch's own message advises to run what is in the file
+    except MemoryError:
+        raise
+    except Exception as error:  # of many classes; torch's own advice is to run what is in the file
+        if "allocate memory" in str(error):
+            raise
         raise ValueError(f"{name} holds more than tensors, numbers and texts, or is cut") from None
 
 

@@ -79,7 +79,8 @@ def build(
     values |= _checked(values, hints)
     for key, value in values.items():
         if isinstance(value, int) and abs(value) > _LARGEST:
-            raise ConfigError(f"{key}: expected a whole number up to {_LARGEST:,}, got {value:.4g}")
+            given = f"{value:,}" if value.bit_length() <= 64 else "a far larger one"
+            raise ConfigError(f"{key}: expected a whole number up to {_LARGEST:,}, got {given}")
         if isinstance(value, float) and math.isnan(value):
             raise ConfigError(f"{key}: expected a number, got nan")
     return _construct(cls, _nested(values), choices)

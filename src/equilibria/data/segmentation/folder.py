@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -97,11 +98,13 @@ class Classes:
         if wrong := [value for value, _ in pairs if value > VOID]:
             raise DataError(f"{path} lists the value {wrong[0]}: masks have values from 0 to 255")
         known = [(value, name) for value, name in pairs if name.lower() not in _VOID]
-        if named := [name for value, name in known if value == VOID]:
-            raise DataError(
-                f"{path} calls the value {VOID} '{named[0]}': it always means void. Give the class "
-                f"another value, in {path.name} and in the masks, or write '{VOID}: void'"
+        for name in [name for value, name in known if value == VOID]:
+            warnings.warn(
+                f"{path} calls the value {VOID} '{name}', and it always means void: to have it "
+                "learned, give the class another value there and in the masks",
+                stacklevel=3,
             )
+        known = [(value, name) for value, name in known if value != VOID]
         if len(known) < 2:
             found = f"a single class, {known[0][1]}" if known else "no classes"
             raise DataError(f"{path} lists {found}: at least two are needed, besides void")

@@ -77,7 +77,9 @@ def real(array: np.ndarray, name: str) -> np.ndarray:
     if array.dtype.kind not in "biuf":
         raise DataError(f"{name} is an array of {array.dtype}: expected real numbers")
     found = array.astype(np.float64)
-    _refuse(np.abs(found) > np.finfo(np.float32).max, array, name)
+    largest = np.finfo(np.float32).max
+    if found.size and max(np.nanmax(found), -np.nanmin(found)) > largest:
+        _refuse(np.abs(found) > largest, array, name)
     return found
 
 
@@ -107,7 +109,7 @@ def whole(array: np.ndarray, name: str) -> np.ndarray:
 
 
 def coarse(blocks: Sequence[np.ndarray]) -> np.ndarray:
-    """Which columns float32 rounds to more than 0.1 % of their standard deviation, ``(columns,)``.
+    """Which columns float32 rounds by more than 0.1 % of their standard deviation, ``(columns,)``.
 
     Args:
         blocks: Finite numbers, ``(count, columns)`` each.
@@ -117,8 +119,8 @@ def coarse(blocks: Sequence[np.ndarray]) -> np.ndarray:
     mean = sum((block - first).sum(0) for block in blocks) / count
     squares = sum(np.square(block - first).sum(0) for block in blocks) / count
     spread = np.sqrt(np.maximum(squares - np.square(mean), 0))
-    largest = np.max([np.abs(block).max(0) for block in blocks], 0)
-    return (spread > 0) & (largest * 2.0**-23 > spread * 2.0**-10)
+    rounded = np.max([np.abs(block - block.astype(np.float32)).max(0) for block in blocks], 0)
+    return (spread > 0) & (rounded > spread * 2.0**-10)
 
 
 def check_size(size: int, what: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from equilibria.data.errors import DataError
 from equilibria.data.images import layout
 from equilibria.data.images.layout import TEST, TRAIN, VALID
 from equilibria.data.progress import tracked
-from equilibria.data.sequences import arrays, division, tables
+from equilibria.data.sequences import arrays, division, recordings, tables
 from equilibria.data.sequences.samples import Sequences, SequenceSet, digest, padded
 from equilibria.data.sequences.tables import Missing, Reading
 
@@ -97,10 +97,12 @@ def load(
         any((root / f"{part}.npz").exists() for part in (TRAIN, TEST, *VALID))
         and not (root / TABLE).exists()
     ):
+        _check_used(root, {}, separator, channel)
         parts, channels = _from_arrays(root, missing)
     else:
         files = _table(root) if (root / TABLE).exists() else _folders(root)
         texts = [path for path in files if path.suffix.lower() in tables.TEXTS]
+        _check_used(root, files, separator, channel)
         if texts:
             how = replace(how, form=delimited.sniffed(texts, arrays.LARGEST, separator))
             form = str(how.form)
@@ -131,6 +133,21 @@ def load(
         checksum=digest(*splits.values()),
         form=form,
     )
+
+
+def _check_used(
+    root: Path, files: Iterable[Path], separator: Separator | None, channel: int | None
+) -> None:
+    """Raise DataError if an option is given and there is no file that it is for."""
+    kinds = {path.suffix.lower() for path in files}
+    for name, value, suffixes in (
+        ("separator", separator, tables.TEXTS),
+        ("channel", channel, recordings.SUFFIXES),
+    ):
+        if value is not None and not kinds & {*suffixes}:
+            raise DataError(
+                f"{name} is {value}, and {root} has no {', '.join(suffixes)} file: leave it out"
+            )
 
 
 def _sequences(
@@ -184,7 +201,8 @@ def _folders(root: Path) -> dict[Path, _Place]:
 def _table(root: Path) -> dict[Path, _Place]:
     path = root / TABLE
     known = {TRAIN: TRAIN, TEST: TEST, **dict.fromkeys(VALID, "valid")}
-    rows = delimited.rows(path, delimited.of_names(path, arrays.LARGEST), arrays.LARGEST)
+    form = delimited.of_names(path, arrays.LARGEST, "file", "label")
+    rows = delimited.rows(path, form, arrays.LARGEST)
     _, names = next(rows, (0, []))
     names = [name.strip() for name in names]
     if not {"file", "label"} <= set(names) <= set(_COLUMNS) or len(set(names)) != len(names):
@@ -240,7 +258,7 @@ def _read(files: dict[Path, _Place], how: Reading) -> tuple[dict[str, _Part], tu
             )
         longest = max(longest, len(each))
         arrays.check_size(
-            4 * len(files) * longest * width,
+            8 * len(files) * longest * width,
             f"{len(files)} sequences padded to the {longest} steps of the longest have",
         )
         part = parts.setdefault(place.part, _Part([], [], None if place.group is None else []))

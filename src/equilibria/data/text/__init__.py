@@ -81,11 +81,11 @@ def load(
             f"name is {name!r} and file is {file!r}: give one of them, a name "
             f"({', '.join(available())}) or a text file"
         )
-    if encoding != "utf-8" and (name is not None or errors == "replace"):
-        raise ValueError(
-            f"encoding is {encoding!r}: expected 'utf-8' for a text that has a name, or with "
-            "errors='replace'"
-        )
+    if encoding.lower() not in ("utf-8", "utf8"):
+        if name is not None:
+            raise ValueError(f"encoding is {encoding!r}, and '{name}' is in utf-8: leave it out")
+        if errors == "replace":
+            raise ValueError(f"errors is 'replace', which is for utf-8, not for {encoding}")
     limits: Any = {"min_count": min_count, "max_size": max_size, "errors": errors}
     if vocabulary is not None:
         unit, limits = vocabulary.unit, {"errors": errors}

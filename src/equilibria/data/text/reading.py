@@ -149,7 +149,7 @@ def _not_utf8(piece: Piece, place: int, data: bytes, error: UnicodeDecodeError) 
     around = data[max(0, error.start - _SAMPLE) : error.start + _SAMPLE]
     return (
         f"{piece} is not UTF-8: byte 0x{data[error.start]:02x} at offset {place + error.start} "
-        f"({error.reason}); {described(around)}. Name its encoding with --task.encoding NAME, or "
-        "encoding='NAME' in Python; or have invalid bytes replaced by U+FFFD: --task.errors "
-        "replace, or errors='replace'"
+        f"({error.reason}); {described(around)}. Convert it with iconv -f NAME -t UTF-8, or name "
+        "its encoding in training: --task.encoding NAME, or encoding='NAME' in Python; or have "
+        "invalid bytes replaced by U+FFFD: --task.errors replace, or errors='replace'"
     )

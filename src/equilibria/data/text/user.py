@@ -58,7 +58,8 @@ def source(
         )
     try:
         plain = codecs.lookup(encoding).name == "utf-8"
-    except LookupError:
+        "".encode(encoding)  # LookupError where it turns bytes into bytes, as base64 does
+    except (LookupError, ValueError):
         raise ValueError(
             f"encoding is {encoding!r}, which Python does not know: expected utf-8, cp1252, "
             "shift_jis or another of docs.python.org/3/library/codecs.html#standard-encodings"
@@ -107,8 +108,8 @@ def _check_file(path: Path, plain: bool) -> None:
                 f"{path} is compressed ({kind}), expected plain text: unpack it first, e.g. "
                 f"{command} {path.name}"
             )
-    if plain and b"\0" in head and marked(head) is None:
+    if plain and head.count(0) > len(head) / 8 and marked(head) is None:  # as of ASCII in UTF-16
         raise DataError(
-            f"{path} has bytes that are 0, so it is no UTF-8 text: name its encoding with "
-            "--task.encoding utf-16-le or utf-16-be, or give another file"
+            f"{path} has many bytes that are 0: if it is a text, name its encoding with "
+            "--task.encoding utf-16-le, utf-16-be or utf-32, and else give another file"
         )
