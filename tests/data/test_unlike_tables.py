@@ -171,8 +171,17 @@ def test_how_a_folder_is_read_is_for_that_folder(tmp_path: Path) -> None:
     task.save(tmp_path)
     other = replace(config, separator="semicolon").at(folder(tmp_path / "b", "1,2.5\n3,4.5\n"))
     assert other.load_other(tmp_path).notes == "columns separated by comma, decimal point"
-    run = LanguageModelling(file="a.txt", encoding="cp1252")
-    assert run.at("new.txt").encoding == run.at("ptb").encoding == "utf-8"
+
+
+def test_the_encoding_of_a_run_is_of_its_own_text(tmp_path: Path, cache: Path) -> None:
+    prose = "un café crème, s'il vous plaît; " * 40
+    (tmp_path / "a.txt").write_bytes(prose.encode("cp1252"))
+    (tmp_path / "b.txt").write_bytes(prose.encode())
+    config = LanguageModelling(encoding="cp1252").at(tmp_path / "a.txt")
+    task = config.load()
+    task.save(tmp_path)
+    other = config.at(tmp_path / "b.txt").load_other(tmp_path)
+    assert other.corpus.statistics["test"].unknown == 0
 
 
 def test_labels_that_are_numbers_are_sorted_as_numbers(tmp_path: Path) -> None:

@@ -115,10 +115,9 @@ class LanguageModelling(TaskConfig):
     def at(self, data: str | Path) -> Self:
         from equilibria.data import text
 
-        plain = replace(self, encoding="utf-8")  # what the text of the recipe is in says nothing
         if data in text.available() and not Path(data).is_file():
-            return replace(plain, data=data, file=None)
-        return super(LanguageModelling, plain).at(data)
+            return replace(self, data=data, file=None)
+        return super().at(data)
 
     @override
     def load(self, data_dir: Path | None = None) -> LanguageTask:
@@ -142,7 +141,7 @@ class LanguageModelling(TaskConfig):
 
     @override
     def load_other(self, run: Path, data_dir: Path | None = None) -> LanguageTask:
-        """Read a text with the run's vocabulary; all of a file is to evaluate on.
+        """Read a text in UTF-8 with the run's vocabulary; all of a file is to evaluate on.
 
         Raises:
             DataError: the run's vocabulary is missing or damaged, or the text cannot be read.
@@ -154,7 +153,6 @@ class LanguageModelling(TaskConfig):
             file=self.file,
             data_dir=data_dir,
             errors=self.errors,
-            encoding=self.encoding,
             vocabulary=text.Vocabulary.load(run / VOCABULARY),
         )
         task = LanguageTask(self, corpus)
