@@ -82,6 +82,8 @@ ONE = "2,126\n1,868\n1,5\n"
         ("Zeit;Beschl. (x,y)\n1,5;2\n", {"separator": "semicolon"}, [[1.5, 2]]),
         ("x;y\n" + "1;2\n" * 3000 + "0,5;1,5\n", {}, [*[[1, 2]] * 3000, [0.5, 1.5]]),
         ("1,2\n" * 3000 + "-1,-2\n", {}, [*[[1, 2]] * 3000, [-1, -2]]),
+        ("sep=;\nx;y\n1,5;2\n", {}, [[1.5, 2]]),
+        ("04.11.2025 08:15;-0,943;2\n", {}, "semicolon, decimal comma, and names in the first"),
         ("1.5,2\n", {"separator": "bar"}, "'1.5,2' is not a number"),
         ("1.5,2\n", {"channel": 2}, "channel is 2, and .* has no .wav, .flac"),
         ("1.5,2\n3.5\n", {}, "1 values, where lines before have 2"),
@@ -170,7 +172,10 @@ def test_how_a_folder_is_read_is_for_that_folder(tmp_path: Path) -> None:
     task = replace(config, separator="semicolon").load()
     task.save(tmp_path)
     other = replace(config, separator="semicolon").at(folder(tmp_path / "b", "1,2.5\n3,4.5\n"))
-    assert other.load_other(tmp_path).notes == "columns separated by comma, decimal point"
+    assert (
+        found := other.load_other(tmp_path)
+    ).notes == "columns separated by comma, decimal point"
+    assert sum(len(each.targets) for each in found.batches("test", 3)) == 4  # all of it
 
 
 def test_the_encoding_of_a_run_is_of_its_own_text(tmp_path: Path, cache: Path) -> None:

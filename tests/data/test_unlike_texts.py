@@ -152,7 +152,7 @@ def test_edges_are_repeated_or_lead_back(tmp_path: Path) -> None:
     arrays = {"x": np.ones((6, 2)), "edge_index": edges, "y": np.arange(6) % 2.0}
     np.savez(tmp_path / "a.npz", **arrays, edge_weight=np.array([1, 1, 1, 0.5]))
     with (
-        pytest.warns(UserWarning, match="1 edges that are there before: .* add up"),
+        pytest.warns(UserWarning, match="1 edges that are repeated: .* add up"),
         pytest.warns(UserWarning, match="1 edges from a node to itself, one with the weight 0.5"),
     ):
         assert load_nodes(tmp_path / "a.npz").train[0].y.dtype == torch.int64

@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -81,6 +82,14 @@ class Format:
             raise ValueError(f"an underscore in {cell!r}")
         return float(text)
 
+    def is_number(self, cell: str) -> bool:
+        """Whether a cell has a number, or none."""
+        try:
+            self.number(cell)
+        except ValueError:
+            return False
+        return True
+
     def numbers(self, row: Sequence[str]) -> list[float]:
         """The numbers of a row; see `number`."""
         return list(map(self.number, row))
@@ -125,8 +134,11 @@ def read_lines(path: Path, most: int) -> Iterator[str]:
         sample = file.read(_SAMPLE)
         file.seek(0)
         name = encodings.marked(sample) or "utf-8"
+        lines = io.TextIOWrapper(file, encoding=name, newline="")
         try:
-            yield from io.TextIOWrapper(file, encoding=name, newline="")
+            for first in islice(lines, 1):  # Excel may begin with the separator, as sep=;
+                yield "\n" if re.fullmatch(r"sep=.\s*", first, re.I) else first
+            yield from lines
         except UnicodeError:
             raise DataError(
                 f"{path} is not a table in UTF-8: {encodings.described(sample)}. Convert it, "
@@ -248,6 +260,7 @@ def _parsed(
 ) -> tuple[list[tuple[object, ...]], float]:
     """Names and numbers of some lines up to the first that does not fit, and what share fits."""
     found: list[tuple[object, ...]] = []
+    row: list[str] = [""]
     try:
         for _, row in form.rows(lines):
             names = form.names(row) if not found else None
@@ -259,6 +272,9 @@ def _parsed(
             found.append(values)
         else:
             return found, 1.0
-    except (ValueError, csv.Error):
+    except csv.Error:
         pass
+    except ValueError:
+        part = sum(map(form.is_number, row)) / len(row)
+        return found, (len(found) + part) / (len(lines) + 1)
     return found, len(found) / (len(lines) + 1)

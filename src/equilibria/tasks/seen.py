@@ -107,7 +107,7 @@ class Seen:
         Raises:
             DataError: it is missing or damaged.
         """
-        if not path.is_file():
+        if not path.exists():
             raise DataError(
                 f"{path} is missing: without it nobody knows which class of other images is which"
             )

@@ -128,7 +128,8 @@ class SequenceClassification(TaskConfig):
                 "set with a name: leave it out"
             )
         if other:
-            given = {} if named else {k: v for k, v in given.items() if k != "separator"}
+            given = {k: v for k, v in given.items() if k != "separator"} | {"whole": True}
+            given = {} if named else given
         return load(self.data, data_dir, kind=SequenceSet, **given)
 
 

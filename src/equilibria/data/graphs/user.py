@@ -191,8 +191,7 @@ def _warn_of_edges(graph: Graph, path: Path) -> None:
     sender, receiver = graph.edge_index
     if repeated := graph.edges - len((sender * graph.nodes + receiver).unique()):
         warnings.warn(
-            f"{path} has {repeated:,} edges that are there before: the weights of equal edges add "
-            "up",
+            f"{path} has {repeated:,} edges that are repeated: the weights of equal edges add up",
             stacklevel=3,
         )
     own = sender == receiver

@@ -103,8 +103,8 @@ def filled(values: np.ndarray, missing: Missing, where: Callable[[int, int], str
     step, column = np.argwhere(lost)[0].tolist()
     if missing == "error":
         raise DataError(
-            f"{where(step, column)}: the value is missing; fill it in, or take --task.missing "
-            "drop (leave such steps out) or --task.missing interpolate"
+            f"{where(step, column)}: the value is missing; fill it in, or train with "
+            "--task.missing drop (leave such steps out) or --task.missing interpolate"
         )
     if missing == "drop":
         if lost.any(1).all():

@@ -59,6 +59,7 @@ def load(
     separator: Separator | None = None,
     missing: Missing = "error",
     channel: int | None = None,
+    whole: bool = False,
 ) -> SequenceSet:
     """Read a folder of sequences that have a class each, in one of three forms.
 
@@ -83,6 +84,8 @@ def load(
         separator: Of the columns of texts; None to find it.
         missing: What happens to a step in which a value is missing (`tables.Reading`).
         channel: Which channel of recordings is read, counted from 1; None for their mean.
+        whole: Whether all sequences of a folder without parts are to test on, to evaluate a model
+            that has learned from others; they are the training sequences too.
 
     Raises:
         DataError: If the folder is in none of these forms, or something in it does not fit; the
@@ -100,13 +103,15 @@ def load(
         _check_used(root, {}, separator, channel)
         parts, channels = _from_arrays(root, missing)
     else:
-        files = _table(root) if (root / TABLE).exists() else _folders(root)
+        files = _table(root) if (root / TABLE).exists() else _folders(root, whole)
         texts = [path for path in files if path.suffix.lower() in tables.TEXTS]
         _check_used(root, files, separator, channel)
         if texts:
             how = replace(how, form=delimited.sniffed(texts, arrays.LARGEST, separator))
             form = str(how.form)
         parts, channels = _read(files, how)
+    if whole:
+        parts.setdefault(TRAIN, parts.get(TEST, _Part([], [])))
     labels = _sorted(parts[TRAIN].labels)
     _check_labels(parts, labels, root)
     groups = _sorted([g for part in parts.values() for g in part.groups or ()])
@@ -114,12 +119,12 @@ def load(
     dtype = torch.float64 if wide.any() else torch.float32
     splits = {name: _sequences(part, labels, groups, dtype) for name, part in parts.items()}
     if TEST not in splits:
-        whole = splits[TRAIN]
-        held = division.held_out(whole.targets, whole.groups, labels, root)
-        splits |= {
-            TRAIN: whole.select((~held).nonzero()[:, 0]),
-            TEST: whole.select(held.nonzero()[:, 0]),
-        }
+        every = splits[TRAIN]
+        held = torch.ones(len(every), dtype=torch.bool)
+        if not whole:
+            held = division.held_out(every.targets, every.groups, labels, root)
+            splits[TRAIN] = every.select((~held).nonzero()[:, 0])
+        splits[TEST] = every.select(held.nonzero()[:, 0])
     name = str(root.resolve())
     return SequenceSet(
         name=name,
@@ -186,9 +191,9 @@ def _check_labels(parts: dict[str, _Part], labels: list[str], root: Path) -> Non
 # --- files of one sequence each ------------------------------------------------------------------
 
 
-def _folders(root: Path) -> dict[Path, _Place]:
+def _folders(root: Path, whole: bool) -> dict[Path, _Place]:
     try:
-        found = layout.read(root, share=division.SHARE)
+        found = layout.read(root, whole=whole, share=division.SHARE)
     except DataError as error:
         raise DataError(str(error).replace(layout.EXPECTED, EXPECTED)) from None
     return {
