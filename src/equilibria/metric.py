@@ -31,7 +31,8 @@ class Metric:
         description: a sentence for the report; may be empty.
         higher_is_better: whether a larger figure is the better one.
         scale: what a figure is multiplied with as it is written.
-        spec: format of the scaled figure, as `format` takes it.
+        spec: format of the scaled figure, as `format` takes it: an optional sign and comma, digits
+            after the point, and e, f, g or %, such as ".3f" or ",.0f".
         unit: what is written after it, a space before it included: " %".
         plot: whether the report has a plot of it.
     """
@@ -48,6 +49,8 @@ class Metric:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", self.label or self.name)
+        if re.fullmatch(r"[+ ]?,?(\.\d{1,2})?[eEfFgG%]?", self.spec) is None:
+            raise ValueError(f"the spec of {self.name} must be such as .3f; got {self.spec!r}")
 
     @property
     def title(self) -> str:
@@ -69,15 +72,8 @@ class Metric:
 
     @classmethod
     def of(cls, description: Mapping[str, Any]) -> Metric:
-        """Return the metric of which `describe` returned this.
-
-        Raises:
-            ValueError: its `spec` is no format of a number.
-        """
-        metric = cls(**{name: description[name] for name in _DESCRIBED if name in description})
-        if re.fullmatch(r"[+ ]?,?(\.\d{1,2})?[eEfFgG%]?", metric.spec) is None:
-            raise ValueError(f"the spec of {metric.name} must be such as .3f; got {metric.spec!r}")
-        return metric
+        """Return the metric of which `describe` returned this."""
+        return cls(**{name: description[name] for name in _DESCRIBED if name in description})
 
 
 _DESCRIBED = tuple(each.name for each in dataclasses.fields(Metric) if each.name != "figure")

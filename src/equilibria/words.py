@@ -31,6 +31,19 @@ def _escape(found: re.Match[str]) -> str:
     return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
 
 
+_OUT_OF_MEMORY = (
+    *("DefaultCPUAllocator: ", "Storage size calculation overflowed", "numel: integer mult"),
+)
+"""What torch says, in a RuntimeError, if the CPU has no memory for a tensor."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that the memory of the CPU or of a GPU is exhausted."""
+    names = {cls.__name__ for cls in type(error).__mro__}
+    spent = names & {"MemoryError", "OutOfMemoryError"}
+    return bool(spent) or any(words in str(error) for words in _OUT_OF_MEMORY)
+
+
 def nearest(word: str, words: Iterable[str]) -> str:
     """Return '; did you mean ...?' for the nearest of `words`, or else all of them.
 

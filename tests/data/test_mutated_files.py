@@ -26,7 +26,7 @@ from equilibria.data.graphs import load_graphs
 from equilibria.data.images import decode
 from equilibria.data.segmentation import folder
 from equilibria.data.segmentation.folder import Classes
-from equilibria.data.sequences import arrays, tables, wav
+from equilibria.data.sequences import tables, wav
 from equilibria.data.shards.archive import parsed
 from equilibria.data.text import reading as text
 
@@ -56,7 +56,7 @@ def test_tables(root: Path, content: bytes) -> None:
     path = put(root / "a.csv", content)
     with bounded(len(content)):
         try:
-            form = delimited.sniffed([path], arrays.LARGEST)
+            form = delimited.find_format([path])
             found, names = tables.read(path, tables.Reading(form))
         except DataError as error:
             assert str(path) in str(error)

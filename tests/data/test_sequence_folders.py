@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from equilibria import data
-from equilibria.data import DataError
-from equilibria.data.sequences import SequenceSet, arrays, division, load
+from equilibria.data import DataError, arrays
+from equilibria.data.sequences import SequenceSet, division, load
 
 
 def signal(number: int, steps: int = 5, channels: int = 2) -> np.ndarray:

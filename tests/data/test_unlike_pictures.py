@@ -8,6 +8,7 @@ import lzma
 import struct
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import png
@@ -202,11 +203,11 @@ def pfm(order: str = "<", head: str = "PF\n2 2\n{}\n", values: np.ndarray = FLOW
     return head.format(scale).encode() + colour.astype(f"{order}f4").tobytes()
 
 
-def kitti(valid: int = 1, order: slice = slice(None), depth: int = 16, **kind: object) -> bytes:
+def kitti(valid: int = 1, order: slice = slice(None), depth: int = 16, **kind: Any) -> bytes:
     u, v = FLOW * 64 + 2**15
     pixels = np.stack([u, v, np.full_like(u, valid)], 2).astype(np.uint16)[..., order]
     content = io.BytesIO()
-    writer = png.Writer(2, 2, bitdepth=depth, greyscale=False, **kind)  # type: ignore[arg-type]
+    writer = png.Writer(2, 2, bitdepth=depth, greyscale=False, **kind)
     writer.write(content, (pixels >> (16 - depth)).reshape(2, -1).tolist())
     return content.getvalue()
 

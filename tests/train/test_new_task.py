@@ -200,3 +200,15 @@ def test_a_name_is_registered_once(motion) -> None:
         tasks.register("motion", tasks.CopyMemory)
     with pytest.raises(ValueError, match="there is a model 'dense' already"):
         models.register("dense", MotionConfig)
+
+
+@pytest.mark.parametrize("spec", [".3f", ",.0f", "+.2e", ".1%", ""])
+def test_a_metric_says_how_it_is_written(spec):
+    metric = tasks.Metric(name="rmse", spec=spec)
+    assert tasks.Metric.of(metric.describe()).format(1.5) == format(1.5, spec)
+
+
+@pytest.mark.parametrize("spec", ["9999999d", "{0}", ".3f\n"])
+def test_a_format_that_is_none_is_refused_where_it_is_given(spec):
+    with pytest.raises(ValueError, match=r"the spec of rmse must be such as \.3f"):
+        tasks.Metric(name="rmse", spec=spec)

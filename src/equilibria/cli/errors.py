@@ -6,11 +6,11 @@ import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 
 import equilibria
 from equilibria.cli.option_words import as_options
+from equilibria.words import is_out_of_memory
 
 __all__ = ["expected", "explain", "shared"]
 
@@ -25,9 +25,6 @@ LESS = {
     "predict": "lower --batch-size, or have large images seen through a smaller --window",
 }
 """What takes less memory, by command."""
-
-TOO_LARGE = ("DefaultCPUAllocator: ", "Storage size calculation overflowed", "numel: integer mult")
-"""What torch says, in a RuntimeError, of tensors for which the CPU has no room."""
 
 
 def expected(error: BaseException) -> bool:
@@ -64,7 +61,7 @@ def explain(command: str, error: BaseException) -> str:
         near = re.split(r"[\n\"']", error.object[: error.end])[-1]
         after = re.split(r"[\n\"']", error.object[error.end :])[0]
         return f"the name {near}{after} is not UTF-8: rename the file or folder"
-    if _out_of_memory(error):
+    if is_out_of_memory(error):
         tried = re.search(r"tried to allocate ([\d.]+ ?\w+)", text, re.I)
         asked = f" ({tried[1]} more were asked for)" if tried else ""
         return f"out of memory{asked}: {LESS.get(command, 'free some, or try --device cpu')}"
@@ -98,13 +95,6 @@ def _lacking(command: str, error: ModuleNotFoundError) -> str:
         return advice
     package = (error.name or "equilibria").partition(".")[0]
     return "" if package == "equilibria" else f"the package '{package}' is not installed"
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    """Whether the CPU's or a GPU's memory is spent; torch says the first in a RuntimeError."""
-    names: Iterator[str] = (cls.__name__ for cls in type(error).__mro__)
-    spent = {"MemoryError", "OutOfMemoryError"} & {*names}
-    return bool(spent) or any(words in str(error) for words in TOO_LARGE)
 
 
 def _unreachable(text: str) -> bool:

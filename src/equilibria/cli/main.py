@@ -203,7 +203,7 @@ def _ignore(*_: object, **__: object) -> None:
 
 
 def _open_streams() -> None:
-    """Stand in for streams that are closed."""
+    """Replace standard streams that are closed by the null device."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # in this order, each gets its own number
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from equilibria.data import encodings
+from equilibria.data.arrays import check_size
 from equilibria.data.errors import DataError, reading
 from equilibria.data.regular import open_file
 
@@ -114,23 +115,17 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def read_lines(path: Path, most: int) -> Iterator[str]:
+def read_lines(path: Path) -> Iterator[str]:
     """The lines of a table in UTF-8, or in UTF-16 or UTF-32 with a byte order mark.
 
     Args:
         path: The file.
-        most: Bytes that it may have.
 
     Raises:
-        DataError: If it cannot be read, has more bytes, or is no text in these encodings.
+        DataError: If it cannot be read, is too large, or is no text in these encodings.
     """
     with reading(path), open_file(path) as file:
-        size = path.stat().st_size
-        if size > most:
-            raise DataError(
-                f"{path} has {size:,} bytes, and at most {most:,} are read into memory: use fewer, "
-                "shorter or coarser sequences"
-            )
+        check_size(path.stat().st_size, f"{path} has")
         sample = file.read(_SAMPLE)
         file.seek(0)
         name = encodings.marked(sample) or "utf-8"
@@ -146,7 +141,7 @@ def read_lines(path: Path, most: int) -> Iterator[str]:
             ) from None
 
 
-def rows(path: Path, form: Format, most: int) -> Iterator[tuple[int, list[str]]]:
+def rows(path: Path, form: Format) -> Iterator[tuple[int, list[str]]]:
     """The rows of a table that are not blank, each with the number of its line.
 
     Raises:
@@ -154,7 +149,7 @@ def rows(path: Path, form: Format, most: int) -> Iterator[tuple[int, list[str]]]
     """
     line = 0
     try:
-        for line, row in form.rows(read_lines(path, most)):
+        for line, row in form.rows(read_lines(path)):
             yield line, row
     except csv.Error as error:
         raise DataError(
@@ -162,9 +157,9 @@ def rows(path: Path, form: Format, most: int) -> Iterator[tuple[int, list[str]]]
         ) from None
 
 
-def of_names(path: Path, most: int, *needed: str) -> Format:
+def find_names(path: Path, *needed: str) -> Format:
     """The format of a table of names, whose first line has those that are needed."""
-    first = next(read_lines(path, most), "")
+    first = next(read_lines(path), "")
     for name in SEPARATORS:
         rows = Format(name).rows([first])
         if {*needed} <= {cell.strip() for _, row in rows for cell in row}:
@@ -172,14 +167,13 @@ def of_names(path: Path, most: int, *needed: str) -> Format:
     return Format()
 
 
-def sniffed(paths: Sequence[Path], most: int, separator: Separator | None = None) -> Format:
+def find_format(paths: Sequence[Path], separator: Separator | None = None) -> Format:
     """The format in which all of some tables can be read.
 
     The beginning of each tells, and where it leaves two formats, all of it.
 
     Args:
         paths: Their files.
-        most: Bytes that each may have.
         separator: Of columns; None to find it.
 
     Returns:
@@ -193,18 +187,18 @@ def sniffed(paths: Sequence[Path], most: int, separator: Separator | None = None
     names: list[Separator] = list(SEPARATORS) if separator is None else [separator]
     forms = [Format(name, decimal) for name in names for decimal in (".", ",")]
     strict = separator is None
-    left, best = _fitting(forms, paths, most, strict, _HEAD)
+    left, best = _fitting(forms, paths, strict, _HEAD)
     if not left and strict:  # a name of a column may have a comma in it
-        left, best = _fitting(forms, paths, most, False, _HEAD)
+        left, best = _fitting(forms, paths, False, _HEAD)
         strict = False
     if len(left) > 1:
-        left, best = _fitting([*left], paths, most, strict, None)
+        left, best = _fitting([*left], paths, strict, None)
     kinds: dict[int, Format] = {}
     for form, read in left.items():
         kinds.setdefault(read, form)
     if len(kinds) > 1:
         one, other = list(kinds.values())[:2]
-        line = next(iter(Format("bar").rows(read_lines(paths[0], most))))[1][0]
+        line = next(iter(Format("bar").rows(read_lines(paths[0]))))[1][0]
         raise DataError(
             f"{paths[0]} can be read in two ways: {line!r} as {one}, or as {other}. Say which with "
             f"--task.separator {one.separator} or --task.separator {other.separator}, or give "
@@ -214,14 +208,13 @@ def sniffed(paths: Sequence[Path], most: int, separator: Separator | None = None
 
 
 def _fitting(
-    forms: Sequence[Format], paths: Sequence[Path], most: int, strict: bool, size: int | None
+    forms: Sequence[Format], paths: Sequence[Path], strict: bool, size: int | None
 ) -> tuple[dict[Format, int], Format]:
     """The formats that fit all tables, each with a hash of what it read, and the likeliest.
 
     Args:
         forms: Formats to try.
         paths: The files.
-        most: Bytes that each may have.
         strict: Whether a format is refused if the names of its columns have other separators.
         size: Characters of each file that are looked at; None for all.
     """
@@ -230,7 +223,7 @@ def _fitting(
     for count, path in enumerate(paths, 1):
         if count > _FILES and len(left) < 2:
             break
-        lines = _head(path, most, size)
+        lines = _head(path, size)
         read = {form: _parsed(lines, form, strict) for form in (fits if count <= _FILES else left)}
         for form, (values, share) in read.items():
             fits[form].append((share, len(values[0]) if values else 0))
@@ -243,11 +236,11 @@ def _fitting(
     return left, max(forms, key=lambda form: (whole[form], fits[form]), default=Format())
 
 
-def _head(path: Path, most: int, size: int | None) -> list[str]:
+def _head(path: Path, size: int | None) -> list[str]:
     """The first lines of a table, of some characters or a little more; all where it is None."""
     lines: list[str] = []
     count = 0
-    for line in read_lines(path, most):
+    for line in read_lines(path):
         lines.append(line)
         count += len(line)
         if size is not None and count > size:

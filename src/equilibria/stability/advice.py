@@ -36,12 +36,12 @@ def tame(examination: Examination, radius: float) -> str:
     return f"To lower it, raise {change}, and watch what that costs in accuracy."
 
 
-def key(examination: Examination, recipe: str, words: str) -> str:
-    """What to change: a key of the recipe where a run is examined, else in words."""
+def setting(examination: Examination, recipe: str, words: str) -> str:
+    """What a setting is called: its key in the recipe of a run, or words for a layer in Python."""
     return words if examination.training is None else recipe
 
 
-def faded(norm: float) -> str:
+def describe_vanished(norm: float) -> str:
     """A sentence about a loss whose gradient has vanished, and what was differentiated instead."""
     return (
         f"The gradient of the loss has vanished (its norm at the solution is {norm:.1e}): on these "

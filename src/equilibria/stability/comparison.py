@@ -26,7 +26,7 @@ from equilibria.solve import (
     SolveWarning,
     Unrolled,
 )
-from equilibria.stability.advice import faded
+from equilibria.stability.advice import describe_vanished
 from equilibria.stability.gradients import (
     Answer,
     Gradients,
@@ -155,7 +155,7 @@ class Comparison:
     def sentence(self) -> str:
         """What to do."""
         said = self._said()
-        return said if self.vanished is None else f"{faded(self.vanished)} {said}"
+        return said if self.vanished is None else f"{describe_vanished(self.vanished)} {said}"
 
     def _said(self) -> str:
         if not self.compared:
@@ -265,7 +265,7 @@ def compare_adjoints(
             found = patient.call().solution
         exact = Exact.of(patient, found)
         z0 = map_floats(lambda x: x.detach().double(), exact.solution.value)
-        loss, faded = unless_vanished(loss, answer, patient, exact, found, seed)
+        loss, vanished = unless_vanished(loss, answer, patient, exact, found, seed)
         reference, solved = differentiate(exact.patient, loss, seed, z0=z0)
         assert solved.adjoint is not None
         left = max(float(solved.stats.residual.max()), float(solved.adjoint.stats.residual.max()))
@@ -278,8 +278,8 @@ def compare_adjoints(
     return Comparison(
         layer=patient.path,
         samples=len(found.status),
-        loss="random projection" if loss is None or faded is not None else "loss",
-        vanished=faded,
+        loss="random projection" if loss is None or vanished is not None else "loss",
+        vanished=vanished,
         reference=left,
         floor=floor,
         rows=rows,

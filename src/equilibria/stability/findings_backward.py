@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import math
 
-from equilibria.stability.advice import faded, key, left, number, one_digit, tame, unsolved
+from equilibria.stability.advice import (
+    describe_vanished,
+    left,
+    number,
+    one_digit,
+    setting,
+    tame,
+    unsolved,
+)
 from equilibria.stability.examination import Examination, Finding
 from equilibria.words import percent
 
@@ -44,7 +52,7 @@ def gradient(examination: Examination) -> Finding:
             "Gradient", "unhealthy", "The gradient is not finite.", "See Convergence first."
         )
     angle = math.degrees(math.acos(max(-1.0, min(1.0, found.cosine))))
-    text = "" if found.vanished is None else f"{faded(found.vanished)} "
+    text = "" if found.vanished is None else f"{describe_vanished(found.vanished)} "
     text += (
         f"The gradient of {name} with respect to the layer's {found.of} points {angle:.1f}° away "
         f"from the exact one (cosine {found.cosine:.4f}) and is {found.norm_ratio:.3f} times as "
@@ -54,7 +62,7 @@ def gradient(examination: Examination) -> Finding:
     if found.cosine >= 0.99 and abs(found.norm_ratio - 1) <= 0.05:
         return Finding("Gradient", "healthy", text)
     advice = {
-        "Implicit": key(
+        "Implicit": setting(
             examination,
             "Lower solver.rtol or adjoint.linear.rtol, or raise their max_evals.",
             "Lower rtol of the solver or of the linear solver, or raise their max_evals.",
@@ -92,7 +100,7 @@ def backward(examination: Examination) -> Finding | None:
         "Backward solve",
         "watch" if failed <= 0.05 else "unhealthy",
         f"It did not converge for {percent(failed)} of the samples{left(solve.residual.max)}",
-        f"Raise {key(examination, 'adjoint.linear.max_evals', LINEAR)}, or restart GMRES less "
+        f"Raise {setting(examination, 'adjoint.linear.max_evals', LINEAR)}, or restart GMRES less "
         "often.",
     )
 
@@ -131,7 +139,7 @@ def error(examination: Examination) -> Finding | None:
         if 10 * bound.adjoint < from_forward:
             advice = (
                 "The forward tolerance dominates: "
-                f"{key(examination, 'adjoint.linear.rtol', AFTER)} could be "
+                f"{setting(examination, 'adjoint.linear.rtol', AFTER)} could be "
                 f"{one_digit(from_forward / 3)} instead of {bound.adjoint:g} at no loss."
             )
         elif 10 * from_forward < bound.adjoint and bound.adjoint < spare / 2:
@@ -141,12 +149,12 @@ def error(examination: Examination) -> Finding | None:
             )
         return Finding("Gradient's bound", "healthy", text, advice)
     if bound.adjoint >= from_forward:
-        lower = key(examination, "adjoint.linear.rtol", "rtol of the adjoint's solver")
+        lower = setting(examination, "adjoint.linear.rtol", "rtol of the adjoint's solver")
         advice = f"Lower {lower} to {one_digit(0.03 * bound.sigma_min.p50)}."
     else:
         needed = 0.05 * bound.sigma_min.p50 / bound.lipschitz.p90
         advice = (
-            f"Lower {key(examination, 'solver.rtol', 'rtol of the forward solver')} to "
+            f"Lower {setting(examination, 'solver.rtol', 'rtol of the forward solver')} to "
             f"{one_digit(needed)}; the adjoint's is enough."
         )
     if bound.sigma_min.p50 < 0.1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from equilibria.precision import too_fine
-from equilibria.stability.advice import converged, key, left, number, tame
+from equilibria.stability.advice import converged, left, number, setting, tame
 from equilibria.stability.examination import Examination, Finding
 from equilibria.words import listed, percent, plural
 
@@ -91,9 +91,9 @@ def cost(examination: Examination) -> Finding | None:
             "watch",
             f"A tenth of the samples take {forward.evals.p90:.0f} evaluations or more, close to "
             f"the limit of {forward.max_evals}.",
-            f"Solves tend to lengthen as training goes on. Raise "
-            f"{key(examination, 'solver.max_evals', 'max_evals')}, or lower the spectral radius. "
-            + tame(examination, examination.jacobian.spectral_radius.max),
+            "Solves tend to lengthen as training goes on. Raise "
+            f"{setting(examination, 'solver.max_evals', 'max_evals')}, or lower the spectral "
+            "radius. " + tame(examination, examination.jacobian.spectral_radius.max),
         )
     return None
 
@@ -112,12 +112,12 @@ def _remedy(examination: Examination, status: str) -> str:
     lower = "lower the spectral radius"
     lower += f". {tame(examination, radius)}" if radius < 0.9 else ": see Contraction."
     if status == "MAX_EVALS":
-        return f"Raise {key(examination, 'solver.max_evals', 'max_evals')}, or {lower}"
+        return f"Raise {setting(examination, 'solver.max_evals', 'max_evals')}, or {lower}"
     if status == "STALLED" and examination.forward.residual.max < 5e-3:
         return (
             "In bfloat16 the residual cannot fall below about 2.5e-3, in float32 about 3e-7: "
-            f"choose {key(examination, 'solver.rtol', 'rtol')} above that. Else try Broyden, or "
-            "Anderson with a longer history."
+            f"choose {setting(examination, 'solver.rtol', 'rtol')} above that. Else try Broyden, "
+            "or Anderson with a longer history."
         )
     if status == "STALLED":
         return f"The residual wanders far above the tolerance. Try Broyden, or {lower}"

@@ -39,7 +39,7 @@ def examine_gradient(
 ) -> Gradient:
     """Compares training's gradient with the exact one, and bounds its error."""
     layer = patient.layer
-    loss, faded = unless_vanished(loss, answer, patient, exact, found, seed)
+    loss, vanished = unless_vanished(loss, answer, patient, exact, found, seed)
     with using(layer, layer.solver):  # gradients are training's
         used, solution = differentiate(patient, loss, seed)
     z0 = map_floats(lambda x: x.detach().double(), solution.value)
@@ -50,8 +50,8 @@ def examine_gradient(
     ours = used.parameters if parameters else used.operands.flatten()
     theirs = right.parameters if parameters else right.operands.flatten()
     return Gradient(
-        loss="random projection" if loss is None or faded is not None else "loss",
-        vanished=faded,
+        loss="random projection" if loss is None or vanished is not None else "loss",
+        vanished=vanished,
         of="parameters" if parameters else "inputs",
         cosine=float(cosine(ours, theirs)),
         norm_ratio=ratio_of(ours, theirs),

@@ -120,7 +120,8 @@ class Patient:
         return Seen(output, operands[0], coupled[0], solutions[0])
 
     def gradient_at(self, value: Any, scalar: Callable[[Any], Tensor]) -> list[Tensor]:
-        """d scalar(output) / dz in each tensor of a state z, which the layer is made to answer."""
+        """The gradient of scalar(output) with respect to a state z that replaces the layer's
+        solution, one tensor for each of the state's."""
         state = pytree.tree_map(lambda x: x.detach().requires_grad_(), value)
         leaves: list[Tensor] = pytree.tree_leaves(state)
         with using(self.layer, Picard(max_evals=1)), torch.enable_grad():

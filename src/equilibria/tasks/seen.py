@@ -1,12 +1,10 @@
 """How the images of a run were seen: which class has which number, and what was done to pixels."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Literal, NotRequired, Self, TypedDict, cast
 
 import torch
 
@@ -41,7 +39,7 @@ class Resize:
     filter: str = "linear"
 
     @classmethod
-    def of(cls, content: Mapping[str, Any]) -> Resize:
+    def of(cls, content: Mapping[str, Any]) -> Self:
         """Return what images.json holds."""
         return cls(
             size=tuple(content["size"]),
@@ -56,29 +54,23 @@ class _Normal(TypedDict):
     deviation: list[float]
 
 
-class _ResizeSince(TypedDict, total=False):
-    filter: Literal["linear", "area"]
-
-
-class _Resize(_ResizeSince):
+class _Resize(TypedDict):
     size: tuple[int, int]
     share: float
     fit: Literal["square", "stretch"]
+    filter: NotRequired[Literal["linear", "area"]]
 
 
-class _ImagesSince(TypedDict, total=False):
-    kind: str
-    resize: _Resize | None
-    colours: list[tuple[int, int, int]]
-    values: list[int]
-
-
-class _Images(_ImagesSince):
+class _Images(TypedDict):
     """images.json; earlier versions did not write all of it."""
 
     labels: list[str]
     shape: list[int]
     normalise: _Normal | None
+    kind: NotRequired[str]
+    resize: NotRequired[_Resize | None]
+    colours: NotRequired[list[tuple[int, int, int]]]
+    values: NotRequired[list[int]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +93,7 @@ class Seen:
     """The value of each class in the files of masks; empty for 0, 1, ..."""
 
     @classmethod
-    def read(cls, path: Path) -> Seen:
+    def read(cls, path: Path) -> Self:
         """Read images.json.
 
         Raises:

@@ -14,10 +14,10 @@ from typing_extensions import override
 
 from equilibria import draws, files
 from equilibria.checks import check_fields
-from equilibria.data import available, load, stored
+from equilibria.data import arrays, available, load, stored
 from equilibria.data.delimited import Separator
 from equilibria.data.errors import DataError, reading
-from equilibria.data.sequences import Sequences, SequenceSet, arrays
+from equilibria.data.sequences import Sequences, SequenceSet
 from equilibria.data.sequences.samples import SequenceSamples
 from equilibria.data.sequences.tables import Missing
 from equilibria.models import ClassifierConfig, ModelConfig
@@ -249,7 +249,7 @@ def complete(
 
 
 def _single(sequences: SequenceSamples, channels: tuple[str, ...]) -> SequenceSamples:
-    """Sequences in float32, with a warning where that loses what tells values apart."""
+    """Sequences in float32, with a warning if rounding hides the variation of a channel."""
     if not isinstance(sequences, Sequences) or sequences.inputs.dtype != torch.float64:
         return sequences
     x = steps(sequences.inputs, sequences.lengths).numpy()

@@ -30,6 +30,7 @@ from equilibria.data import stored
 from equilibria.data.regular import open_file, read_bytes
 from equilibria.tasks.feed import WHOLE, Part
 from equilibria.train.shapes import Manifest
+from equilibria.words import is_out_of_memory
 
 FORMAT = 4
 SHARED = 5
@@ -338,10 +339,8 @@ def _sha256(content: bytes) -> str:
 def _unpickled(name: str, content: bytes) -> Any:
     try:
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except MemoryError:
-        raise
     except Exception as error:  # of many classes; torch's own advice is to run what is in the file
-        if "allocate memory" in str(error):
+        if is_out_of_memory(error):
             raise
         raise ValueError(f"{name} holds more than tensors, numbers and texts, or is cut") from None
 

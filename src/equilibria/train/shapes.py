@@ -22,18 +22,15 @@ __all__ = [
 Status = dict[str, float]
 
 
-class _Metric(TypedDict, total=False):
-    label: str
-    description: str
-    higher_is_better: bool
-    scale: float
-    spec: str
-    unit: str
-    plot: bool
-
-
-class _Described(_Metric):
+class _Metric(TypedDict):
     name: str
+    label: NotRequired[str]
+    description: NotRequired[str]
+    higher_is_better: NotRequired[bool]
+    scale: NotRequired[float]
+    spec: NotRequired[str]
+    unit: NotRequired[str]
+    plot: NotRequired[bool]
 
 
 class Info(TypedDict, total=False):
@@ -47,7 +44,7 @@ class Info(TypedDict, total=False):
     parameters: int
     processes: int
     device: str
-    metrics: list[_Described]
+    metrics: list[_Metric]
     command: list[str]
     segments: list[dict[str, Any]]
 
@@ -63,7 +60,7 @@ class _Figures(TypedDict, total=False):
     adjoint: _Solves
 
 
-class _Kept(TypedDict):
+class _Reuse(TypedDict):
     bytes: int
 
 
@@ -81,7 +78,7 @@ class Epoch(TypedDict):
     test: NotRequired[_Figures]
     valid: NotRequired[_Figures]
     spectral_radius: NotRequired[dict[str, float]]
-    reuse: NotRequired[_Kept]
+    reuse: NotRequired[_Reuse]
     audit: NotRequired[_Audit]
 
 
@@ -118,7 +115,7 @@ class Learner(TypedDict):
     solver: dict[str, Any]
 
 
-class _Sum(TypedDict):
+class _File(TypedDict):
     bytes: int
     sha256: str
 
@@ -129,7 +126,7 @@ class Manifest(TypedDict):
     format: int
     step: int
     sha256: str
-    parts: dict[str, _Sum]
+    parts: dict[str, _File]
     recipe: NotRequired[dict[str, Any]]
     data: NotRequired[str]
     seconds: NotRequired[float]

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from equilibria.data import arrays
 from equilibria.data.errors import DataError, reading
 from equilibria.data.graphs import pickles
 from equilibria.data.graphs.graph import NONE, SPLITS, Graph, undirected
 from equilibria.data.graphs.sets import NodeSet
 from equilibria.data.regular import open_file
 from equilibria.data.remote import Entry, Files, Remote
-from equilibria.data.sequences import arrays
 
 VALID = 500
 """Validation nodes: those after the training nodes."""

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from equilibria.data import arrays
 from equilibria.data.archive import DAMAGED_ZIP, open_zip
 from equilibria.data.errors import DataError, reading
 from equilibria.data.graphs.graph import Graph, undirected
 from equilibria.data.graphs.sets import NodeSet
 from equilibria.data.regular import open_file
 from equilibria.data.remote import Entry, Files, Remote
-from equilibria.data.sequences import arrays
 
 GRAPHS = {"train": 20, "valid": 2, "test": 2}
 """Tissues of each part, as published by Hamilton et al. 2017 (GraphSAGE)."""

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from equilibria.data import arrays
 from equilibria.data.archive import DAMAGED_ZIP, find_member, open_zip
 from equilibria.data.errors import DataError, reading
 from equilibria.data.graphs.graph import Graph, simple
 from equilibria.data.graphs.sets import GraphSet, digest
 from equilibria.data.regular import open_file
 from equilibria.data.remote import Entry, Files, Remote
-from equilibria.data.sequences import arrays
 
 LARGEST = 1 << 30
 """Bytes that a text may have."""

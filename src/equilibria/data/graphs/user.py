@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from equilibria.data import arrays
 from equilibria.data.errors import DataError
 from equilibria.data.graphs import tu
 from equilibria.data.graphs.graph import SPLITS, Graph
 from equilibria.data.graphs.sets import GraphSet, NodeSet, digest
-from equilibria.data.sequences import arrays
 
 NODES = (
     "expected FILE.npz with the arrays x (nodes, features), edge_index (2, edges) and y (nodes,), "

@@ -10,10 +10,10 @@ from typing import Literal
 
 import numpy as np
 
-from equilibria.data import delimited
+from equilibria.data import arrays, delimited
 from equilibria.data.delimited import Format
 from equilibria.data.errors import DataError
-from equilibria.data.sequences import arrays, recordings
+from equilibria.data.sequences import recordings
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".npy", ".npz", *recordings.SUFFIXES)
 
@@ -121,7 +121,7 @@ def filled(values: np.ndarray, missing: Missing, where: Callable[[int, int], str
 def _text(path: Path, how: Reading) -> tuple[np.ndarray, tuple[str, ...]]:
     numbers, lines, names = array("d"), array("q"), ()
     width = 0
-    for line, row in delimited.rows(path, how.form, arrays.LARGEST):
+    for line, row in delimited.rows(path, how.form):
         if width == 0 and (found := how.form.names(row)) is not None:
             names, width = found, len(row)
             if "" in names:  # as pandas calls its index

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equilibria.data import delimited
+from equilibria.data import arrays, delimited
 from equilibria.data.delimited import Separator
 from equilibria.data.errors import DataError
 from equilibria.data.images import layout
 from equilibria.data.images.layout import TEST, TRAIN, VALID
 from equilibria.data.progress import tracked
-from equilibria.data.sequences import arrays, division, recordings, tables
+from equilibria.data.sequences import division, recordings, tables
 from equilibria.data.sequences.samples import Sequences, SequenceSet, digest, padded
 from equilibria.data.sequences.tables import Missing, Reading
 
@@ -95,23 +95,20 @@ def load(
     if not root.is_dir():
         raise DataError(f"{root} is not a folder: {EXPECTED}")
     how = Reading(missing=missing, channel=channel)
-    form = ""
-    if (
-        any((root / f"{part}.npz").exists() for part in (TRAIN, TEST, *VALID))
-        and not (root / TABLE).exists()
-    ):
+    form, table = "", (root / TABLE).exists()
+    if not table and any((root / f"{part}.npz").exists() for part in (TRAIN, TEST, *VALID)):
         _check_used(root, {}, separator, channel)
         parts, channels = _from_arrays(root, missing)
     else:
-        files = _table(root) if (root / TABLE).exists() else _folders(root, whole)
+        files = _table(root) if table else _folders(root, whole)
         texts = [path for path in files if path.suffix.lower() in tables.TEXTS]
         _check_used(root, files, separator, channel)
         if texts:
-            how = replace(how, form=delimited.sniffed(texts, arrays.LARGEST, separator))
+            how = replace(how, form=delimited.find_format(texts, separator))
             form = str(how.form)
         parts, channels = _read(files, how)
-    if whole:
-        parts.setdefault(TRAIN, parts.get(TEST, _Part([], [])))
+    if whole and TRAIN not in parts:
+        parts[TRAIN] = parts[TEST]
     labels = _sorted(parts[TRAIN].labels)
     _check_labels(parts, labels, root)
     groups = _sorted([g for part in parts.values() for g in part.groups or ()])
@@ -206,8 +203,7 @@ def _folders(root: Path, whole: bool) -> dict[Path, _Place]:
 def _table(root: Path) -> dict[Path, _Place]:
     path = root / TABLE
     known = {TRAIN: TRAIN, TEST: TEST, **dict.fromkeys(VALID, "valid")}
-    form = delimited.of_names(path, arrays.LARGEST, "file", "label")
-    rows = delimited.rows(path, form, arrays.LARGEST)
+    rows = delimited.rows(path, delimited.find_names(path, "file", "label"))
     _, names = next(rows, (0, []))
     names = [name.strip() for name in names]
     if not {"file", "label"} <= set(names) <= set(_COLUMNS) or len(set(names)) != len(names):

@@ -29,12 +29,12 @@ _BLOCK = 1 << 20
 _BITS = {"PCM_S8": 8, "PCM_U8": 8, "PCM_16": 16, "PCM_24": 24, "PCM_32": 32, "DOUBLE": 64}
 _CANCELLED = 1e-3  # mean over channel: from here on two channels are taken for inverted copies
 
-_NEVER = 0x7FFF_0000
+_UNKNOWN_SIZE = 0x7FFF_0000
 """Sizes from here on are those that programs write which do not know the size."""
 
-_LARGEST_SIZE = 0xFFFF_FFFF
+_SIZE_IN_DS64 = 0xFFFF_FFFF
 
-_UNKNOWN = 1 << 60  # frames that libsndfile says of a stream whose length it does not know
+_UNKNOWN_FRAMES = 1 << 60  # frames that libsndfile says of a stream whose length it does not know
 
 _CONVERT = "convert it, e.g. with ffmpeg -i FILE -c:a pcm_s16le OUT.wav"
 
@@ -125,7 +125,9 @@ def _decoded(content: bytes, name: str | os.PathLike[str]) -> tuple[np.ndarray, 
     samples = np.concatenate(blocks) if blocks else np.zeros((0, 1))
     if not len(samples):
         raise DataError(f"{name} is damaged or empty: it has no samples")
-    if frames < _UNKNOWN and len(samples) != frames:  # of FLAC and Ogg, whose length is declared
+    if (
+        frames < _UNKNOWN_FRAMES and len(samples) != frames
+    ):  # of FLAC and Ogg, whose length is declared
         raise DataError(
             f"{name} is truncated or damaged: {len(samples):,} of {frames:,} samples could be "
             f"decoded. Replace it, or {_CONVERT}"
@@ -139,7 +141,7 @@ def _whole(content: bytes, name: str | os.PathLike[str]) -> bytes:
     """The content of a file, complete if it is a WAV file that was written through a pipe.
 
     Programs that cannot go back to the header leave the sizes there at 0 or at their maximum; the
-    samples are then all that follows. libsndfile would take what there is of any file.
+    samples are then all that follows. libsndfile reads a truncated file without an error.
 
     Raises:
         DataError: If it is a WAV or AIFF file that is truncated or contradicts itself.
@@ -160,7 +162,7 @@ def _whole(content: bytes, name: str | os.PathLike[str]) -> bytes:
         left = len(content) - place
         if kind == b"ds64" and 16 <= size <= left:  # the sizes of RF64, which has more than 4 GB
             wide = struct.unpack_from("<Q", content, place + 8)[0]
-        elif kind == b"data" and wide is not None and size == _LARGEST_SIZE:
+        elif kind == b"data" and wide is not None and size == _SIZE_IN_DS64:
             size = wide
         elif kind == b"data" and _streamed(content, size, left):
             size = left - left % block
@@ -187,7 +189,7 @@ def _whole(content: bytes, name: str | os.PathLike[str]) -> bytes:
 
 def _streamed(content: bytes, size: int, left: int) -> bool:
     """Whether the size of a WAV file's samples was never filled in, though samples follow."""
-    if size >= _NEVER:
+    if size >= _UNKNOWN_SIZE:
         return left < size
     (declared,) = struct.unpack_from("<I", content, 4)
     return size == 0 and left > 0 and declared + 8 != len(content)

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from equilibria.data.arrays import coarse
 from equilibria.data.errors import DataError, reading
 from equilibria.data.extras import needed
 from equilibria.data.regular import open_file
 from equilibria.data.replace import replace_file
-from equilibria.data.sequences.arrays import coarse
 
 __all__ = ["ENDINGS", "Mesh", "closed", "read_mesh", "write_mesh"]
 

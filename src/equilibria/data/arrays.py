@@ -41,7 +41,7 @@ def read(path: Path) -> dict[str, np.ndarray]:
 
 
 def finite(array: np.ndarray, name: str) -> np.ndarray:
-    """An array as float32, with a warning where that loses what tells its columns' values apart.
+    """An array as float32, with a warning if rounding hides the variation of a column.
 
     Args:
         array: Of any shape.
