@@ -143,10 +143,12 @@ def test_two_forwards_each_see_their_own_weights():
     assert not torch.allclose(weights[0], weights[1])
 
 
-def test_parameters_and_buffers_lent_by_functional_call_are_held():
+def test_tensors_lent_by_functional_call_are_held_and_the_module_is_left_alone():
     layer = nn.BatchNorm1d(2).eval()
     lent = {k: v.detach() + 5 for k, v in layer.state_dict().items() if v.is_floating_point()}
-    kept = []
+    kept, writes = [], []
+    for store in ("_parameters", "_buffers"):
+        setattr(layer, store, Watched(getattr(layer, store), writes))
 
     class Outer(nn.Module):
         def __init__(self):
@@ -157,10 +159,23 @@ def test_parameters_and_buffers_lent_by_functional_call_are_held():
             kept.append(Frozen(self.layer))
 
     torch.func.functional_call(Outer(), {f"layer.{k}": v for k, v in lent.items()}, ())
-    own = dict(layer.named_parameters())
-    with kept[0].evaluation():
-        assert layer.weight is lent["weight"] and layer.running_mean is lent["running_mean"]
-    assert layer.weight is own["weight"] and isinstance(layer.weight, nn.Parameter)
+    x, own = torch.randn(3, 2), dict(layer.named_parameters())
+    expected = torch.func.functional_call(layer, lent, (x,))
+    writes.clear()
+    assert torch.equal(kept[0].run(None, x), expected)
+    assert not writes and layer.weight is own["weight"]
+
+
+class Watched(dict):
+    """Notes what is written to it."""
+
+    def __init__(self, content, writes):
+        super().__init__(content)
+        self.writes = writes
+
+    def __setitem__(self, key, value):
+        self.writes.append(key)
+        super().__setitem__(key, value)
 
 
 def test_once_gives_the_first_value_and_nested_forwards_share_it():

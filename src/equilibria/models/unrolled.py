@@ -26,8 +26,7 @@ def frozen_layer(
     frozen = Frozen(cell)
 
     def layer(z: Any) -> Any:
-        with frozen.evaluation():
-            return cell(z, *plain)
+        return frozen.run(None, z, *plain)
 
     if not checkpointed:
         return layer

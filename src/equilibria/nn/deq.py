@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from equilibria.nn.checks import refuse_cast, refuse_sharded, warn_of_unsteady
+from equilibria.nn.checks import refuse_cast, refuse_sharded
 from equilibria.nn.dropout import VariationalDropout
 from equilibria.nn.frozen import Evaluation, Frozen, module_of
 from equilibria.nn.remedies import raise_with_remedy
@@ -24,7 +24,9 @@ from equilibria.solve import (
     fixed_point,
 )
 from equilibria.solve.boundary import boundary
+from equilibria.solve.closure import Closure
 from equilibria.solve.tree import Shared, flatten, unflatten
+from equilibria.solve.unsteady import warn_of_unsteady
 
 __all__ = ["DEQ"]
 
@@ -139,8 +141,10 @@ class DEQ(nn.Module):
         self.coupled = coupled
         self.throw = throw
         self.neural: Weights | None = None
-        if (owner := module_of(cell)) is not None:
-            warn_of_unsteady(owner)
+        owner = module_of(cell)
+        parts = Closure(cell).modules if owner is None else ()
+        named = [("", each) for each in parts] if owner is None else owner.named_modules()
+        warn_of_unsteady("the cell", named)
 
     @boundary
     def forward(

@@ -12,16 +12,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar, Token
-from typing import Any, NamedTuple
+from contextvars import ContextVar
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
 
 from equilibria.solve import private
-from equilibria.solve.binding import HeldFunction
-from equilibria.solve.boundary import as_around
+from equilibria.solve.closure import Closure, Function
 
 __all__ = ["Frozen"]
 
@@ -31,13 +30,10 @@ _active: ContextVar[Frozen | None] = ContextVar("equilibria_frozen", default=Non
 _writing = threading.RLock()
 
 
-class Lent(NamedTuple):
-    """A tensor of a module that stands there for one evaluation."""
+class _Latest(threading.local):
+    """The rows of this thread's latest evaluation."""
 
-    store: dict[str, Any]
-    name: str
-    before: Tensor
-    held: Tensor
+    rows: Tensor | None = None
 
 
 class Frozen:
@@ -47,35 +43,30 @@ class Frozen:
     the outer one's weights and shares its masks, since to the outer solve it is part of one f.
 
     Args:
-        cell: a module, a method of one, or a function; of a function nothing is known and nothing
-            is held but masks.
+        cell: a module or a function.
         batch: number of samples of this forward, where evaluations name their rows; None otherwise.
 
     Attributes:
+        cell: the function with the tensors that its modules hold now.
         parameters: of the cell as they are used: where a weight is parametrised, the weight.
     """
 
     def __init__(self, cell: Callable[..., Any], batch: int | None = None) -> None:
         outer = _active.get()
-        self.rows: Tensor | None = None
         self.batch = batch if outer is None or outer.batch is None else outer.batch
-        self.parameters: list[Tensor] = []
+        self.cell = Closure(cell)
         self._outer = outer
+        self._latest = _Latest()
         self._masks: dict[Hashable, Tensor | None] = {} if outer is None else outer._masks
-        self._tensors: list[tuple[dict[str, Any], str, Tensor]] = []
         self._weights: dict[nn.Module, Tensor] = {}
-        owner = module_of(cell)
-        for module in owner.modules() if owner is not None else ():
-            for store in (module._parameters, module._buffers):
-                self._tensors += [(store, k, t) for k, t in store.items() if t is not None]
+        for module in self.cell.modules:
             if parametrize.is_parametrized(module):
-                self._hold(module)
-        if owner is not None:
-            inner = {id(x) for origin in self._weights for x in origin.parameters()}
-            own = (x for x in owner.parameters() if id(x) not in inner)
-            self.parameters = [*own, *self._weights.values()]
+                self._compute(module)
+        inner = {id(x) for origin in self._weights for x in origin.parameters()}
+        own = [x for x in self.cell.closes_over if id(x) not in inner]
+        self.parameters: list[Tensor] = [*own, *self._weights.values()]
 
-    def _hold(self, module: nn.Module) -> None:
+    def _compute(self, module: nn.Module) -> None:
         origins: Any = module.parametrizations
         for name, origin in origins.items():
             _make_readable(type(module), name)
@@ -90,14 +81,24 @@ class Frozen:
         """The one whose evaluation is running in this thread, if any."""
         return _active.get()
 
+    @property
+    def rows(self) -> Tensor | None:
+        """`(samples,)`, the place in the forward's batch of each sample that takes part in this
+        thread's latest evaluation; None: all take part in order."""
+        return self._latest.rows
+
     def weight(self, origin: nn.Module) -> Tensor | None:
         """What the forward has computed of a parametrised weight, by its list of parametrisations;
         None where the weight is none of the cell's."""
-        held = self._weights.get(origin)
+        held = self._weights.get(self.cell.replaced.get(origin, origin))
         return held if held is not None or self._outer is None else self._outer.weight(origin)
 
     def once(self, key: Hashable, make: Callable[[], Tensor | None]) -> Tensor | None:
         """Return the constant that `make` gave when this forward first asked for `key`."""
+        frozen: Frozen | None = self
+        while frozen is not None:  # a replica of a module has the constants of the module
+            key = frozen.cell.replaced.get(key, key)  # type: ignore[call-overload]
+            frozen = frozen._outer
         if key not in self._masks:
             mask = make()  # without the wrappers of the transforms in which it was made
             self._masks[key] = None if mask is None else private.bare(mask)
@@ -105,39 +106,27 @@ class Frozen:
 
     @contextmanager
     def evaluation(self, rows: Tensor | None = None) -> Iterator[None]:
-        """Run one evaluation of the cell with everything as it was in the forward; see `run`."""
-        token, lent = self._enter(rows)
+        """Inside, the cell has the weights and the masks of the forward; see `run`."""
+        self._latest.rows = rows
+        token = _active.set(self)
         try:
             yield
         finally:
-            self._leave(token, lent)
+            _active.reset(token)
 
-    def run(self, cell: Callable[..., Any], rows: Tensor | None, *arguments: Any) -> Any:
+    def run(self, rows: Tensor | None, *arguments: Any) -> Any:
         """Evaluate the cell with everything as it was in the forward.
 
         Args:
             rows: (samples,) for each sample that takes part its place in the forward's batch; None
                 if all take part in order.
         """
-        token, lent = self._enter(rows)
+        self._latest.rows = rows
+        token = _active.set(self)
         try:
-            return cell(*arguments)
+            return self.cell(*arguments)
         finally:
-            self._leave(token, lent)
-
-    def _enter(self, rows: Tensor | None) -> tuple[Token[Frozen | None], list[Lent]]:
-        # functional_call lends a module other parameters until it returns; backward comes later.
-        # To lend them is to write to the module, which no other thread may use meanwhile.
-        lent = [Lent(store, k, store[k], t) for store, k, t in self._tensors if store[k] is not t]
-        for each in lent:
-            each.store[each.name] = each.held
-        self.rows = rows
-        return _active.set(self), lent
-
-    def _leave(self, token: Token[Frozen | None], lent: list[Lent]) -> None:
-        _active.reset(token)
-        for each in lent:
-            each.store[each.name] = each.before
+            _active.reset(token)
 
 
 class _Holding(TorchFunctionMode):
@@ -155,26 +144,21 @@ class _Holding(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class Evaluation(HeldFunction):
+class Evaluation(Function):
     """A cell as the function that one forward solves: `Frozen` is entered whenever it is called.
 
     Args:
         cell: cell(z, *inputs) -> z.
         rows: number the samples (batch,), where masks must follow them. The last operand is then
             the rows of the samples that take part.
-
-    Attributes:
-        closes_over: the cell's parameters; `fixed_point` counts all of them, whether the evaluation
-            at the start uses them or, as in a mixture of experts, only a later one.
     """
 
     def __init__(self, cell: Callable[..., Any], rows: Tensor | None) -> None:
-        self.cell = as_around(cell)
         self.follows_rows = rows is not None
         self.frozen = Frozen(cell, batch=None if rows is None else rows.shape[0])
         self.closes_over = self.frozen.parameters
         self.holds = bool(self.frozen._weights) and (
-            self.cell is not cell or private.is_compiled(cell)
+            self.frozen.cell.compiled_around or private.is_compiled(cell)
         )
 
     def __call__(self, z: Any, *operands: Any) -> Any:
@@ -185,12 +169,12 @@ class Evaluation(HeldFunction):
 
     def _evaluate(self, z: Any, *operands: Any) -> Any:
         if not self.follows_rows:
-            return self.frozen.run(self.cell, None, z, *operands)
+            return self.frozen.run(None, z, *operands)
         *inputs, rows = operands
-        return self.frozen.run(self.cell, rows, z, *inputs)
+        return self.frozen.run(rows, z, *inputs)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def evaluating(self) -> Iterator[None]:
         with self.frozen.evaluation(self.frozen.rows):  # the latest evaluation's, when entered
             yield
 

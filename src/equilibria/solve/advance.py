@@ -15,8 +15,8 @@ from equilibria.solve.adjoints import Adjoint, Audited, Implicit
 from equilibria.solve.adjoints.base import ImplicitAdjoint
 from equilibria.solve.api import check_options, evaluator
 from equilibria.solve.autocast import AutocastRegion, outside
-from equilibria.solve.binding import HeldFunction
-from equilibria.solve.boundary import as_around, boundary
+from equilibria.solve.boundary import boundary
+from equilibria.solve.closure import close_over
 from equilibria.solve.derivative import Linearisation
 from equilibria.solve.equation import Record, followable, raise_if_failed
 from equilibria.solve.grouping import coupling
@@ -94,7 +94,7 @@ def advance(
     given, p = Operands.of(operands, leaves[0].shape[0])
     record = Record()
     equation = Nonlinear(
-        f=f if isinstance(f, HeldFunction) else as_around(f),
+        f=close_over(f),
         solver=solver.like(z),
         state_spec=spec,
         operands=given,

@@ -19,14 +19,13 @@ from equilibria.solve.equation import (
     Record,
     fold_all,
     raise_if_failed,
-    warn,
 )
 from equilibria.solve.jacobian import KnownProduct
 from equilibria.solve.linear import LinearSolver, affine
 from equilibria.solve.loop import Run, iterate
 from equilibria.solve.rows import Layout, Rows, choose, faintest, largest_of, length, norm
 from equilibria.solve.solvers import Solver
-from equilibria.solve.status import Stats, describe_failure
+from equilibria.solve.status import Stats, describe_failure, warn
 from equilibria.solve.tree import Leaves
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from equilibria.solve import private
 from equilibria.solve.adjoints import Adjoint, Implicit
 from equilibria.solve.autocast import AutocastRegion
-from equilibria.solve.binding import bind, closed_over
 from equilibria.solve.boundary import boundary
+from equilibria.solve.closure import Closure, close_over
 from equilibria.solve.equation import Record
 from equilibria.solve.grouping import coupling
 from equilibria.solve.nonlinear import Nonlinear
@@ -28,6 +28,7 @@ from equilibria.solve.tree import (
     flatten_state,
     unflatten,
 )
+from equilibria.solve.unsteady import warn_of_unsteady
 
 
 @boundary
@@ -102,8 +103,11 @@ def fixed_point(
         raise ValueError(
             "per_sample and coupled exclude each other: the rows of a coupled batch stay together"
         )
+    function = close_over(f)
+    if isinstance(function, Closure):
+        warn_of_unsteady("f", (("", each) for each in function.modules))
     equation = Nonlinear(
-        f=bind(f),
+        f=function,
         solver=solver.like(z0),
         state_spec=spec,
         operands=given,
@@ -115,7 +119,7 @@ def fixed_point(
         states=states,
         derivative=adjoint.derivative,
         record=record,
-        expected=closed_over(f),
+        expected=function.closes_over,
     )
     found = adjoint.find(equation, leaves, p)
     return Solution(

@@ -65,15 +65,6 @@ class Substitute(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def substituted(
-    originals: Sequence[Tensor], stand_ins: Sequence[Tensor]
-) -> AbstractContextManager[None]:
-    """Every use of an original inside sees its stand-in."""
-    if all(a is b for a, b in zip(originals, stand_ins, strict=True)):
-        return _NOTHING
-    return _substituted(originals, stand_ins)
-
-
 _NOTHING = nullcontext()
 
 
@@ -104,6 +95,7 @@ class _Recorder(TorchFunctionMode):
         super().__init__()
         self.made: dict[int, ReferenceType[Tensor]] = {id(x): ref(x) for x in known}
         self.given: dict[int, Tensor] = {}
+        self.constants: dict[int, Tensor] = {}  # given, and followed by nobody
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for leaf in _leaves((*args, *kwargs.values()) if kwargs else args):
@@ -118,8 +110,12 @@ class _Recorder(TorchFunctionMode):
 
     def note(self, tensor: Tensor) -> None:
         """The tensor is given to torch."""
-        if not self.has_made(tensor) and _followed(tensor):
+        if self.has_made(tensor):
+            return
+        if _followed(tensor):
             self.given[id(tensor)] = tensor
+        elif not tensor.requires_grad:
+            self.constants[id(tensor)] = tensor
 
     def has_made(self, tensor: Tensor) -> bool:
         made = self.made.get(id(tensor))
@@ -155,12 +151,29 @@ class Captured:
             put others in their place.
         fixed: leaves used by code that Python cannot see into (scripted, compiled), by position: no
             stand-in can take their place.
+        constants: tensors that f used and that nobody differentiated then.
     """
 
-    def __init__(self, originals: Sequence[Tensor] = (), fixed: Sequence[Tensor] = ()) -> None:
+    def __init__(
+        self,
+        originals: Sequence[Tensor] = (),
+        fixed: Sequence[Tensor] = (),
+        constants: Sequence[Tensor] = (),
+    ) -> None:
         self.originals = [*originals, *fixed]
         self.values = [*(_stood_for(tensor) for tensor in originals), *fixed]
         self.fixed = set(range(len(originals), len(self.originals)))
+        self.constants = constants
+
+    def substituted(self, stand_ins: Sequence[Tensor]) -> AbstractContextManager[None]:
+        """Every use of an original inside sees its stand-in, and a constant is one."""
+        originals = self.originals
+        if thawed := [x for x in self.constants if x.requires_grad]:
+            originals = [*originals, *thawed]
+            stand_ins = [*stand_ins, *(x.detach() for x in thawed)]
+        if all(a is b for a, b in zip(originals, stand_ins, strict=True)):
+            return _NOTHING
+        return _substituted(originals, stand_ins)
 
 
 def capture(
@@ -206,7 +219,7 @@ def capture(
     for outer in _in_force.recorders:
         for x in unused:
             outer.note(x)
-    return out, Captured([*found, *unused], fixed)
+    return out, Captured([*found, *unused], fixed, list(recorder.constants.values()))
 
 
 def require_known(evaluate: Callable[[], list[Tensor]], known: Sequence[Tensor]) -> list[Tensor]:

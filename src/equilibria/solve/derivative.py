@@ -6,7 +6,6 @@ one graph for the many products of a linear solve, and is not.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import cast
@@ -16,7 +15,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from equilibria.solve import private
-from equilibria.solve.status import SolveWarning
+from equilibria.solve.status import warn
 from equilibria.solve.tree import Leaves
 
 Function = Callable[..., tuple[Tensor, ...]]
@@ -194,12 +193,10 @@ class Linearisation:
                 raise
         if private.allow_more_backwards(self.value):
             return self.transposed(u)
-        warnings.warn(
+        warn(
             "f was compiled for a single backward pass, which reuses its buffers: the many "
             "products with its Jacobian run uncompiled. For compiled ones pass dynamic=False to "
-            "torch.compile, and let the layer be the first to differentiate f",
-            SolveWarning,
-            stacklevel=2,
+            "torch.compile, and let the layer be the first to differentiate f"
         )
         self._evaluate_uncompiled()
         return self.transposed(u)

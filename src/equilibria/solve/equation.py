@@ -7,7 +7,6 @@ leaves) at parameters p (a flat list of tensors). Whoever differentiates needs n
 from __future__ import annotations
 
 import abc
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -22,7 +21,7 @@ from equilibria.solve.inverse import Inverse
 from equilibria.solve.loop import Run
 from equilibria.solve.rows import Layout, Rows
 from equilibria.solve.solvers.base import Jacobian
-from equilibria.solve.status import SolveError, SolveWarning, Stats, describe_failure
+from equilibria.solve.status import SolveError, Stats, describe_failure, warn
 from equilibria.solve.tree import Leaves
 
 
@@ -242,11 +241,6 @@ class Ended(Protocol):
     def status(self) -> Tensor: ...
     @property
     def residual(self) -> Tensor: ...
-
-
-def warn(text: str) -> None:
-    """A `SolveWarning` each time: with a registry of its own, for Python shows a text once only."""
-    warnings.warn_explicit(text, SolveWarning, filename="equilibria", lineno=0, registry={})
 
 
 def raise_if_failed(throw: bool, what: str, run: Ended) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 
@@ -14,7 +13,7 @@ from equilibria.solve import private
 from equilibria.solve.derivative import Linearisation
 from equilibria.solve.rows import Layout, Rows, add_scaled, length, select, subtract
 from equilibria.solve.solvers.base import Jacobian, Product
-from equilibria.solve.status import SolveWarning
+from equilibria.solve.status import warn
 from equilibria.solve.tree import Leaves
 
 # What torch says where a backward can't be differentiated again: kernels without a second
@@ -100,12 +99,10 @@ class GraphKeeper(Jacobian):
                     if not any(words in str(error) for words in _ONCE_ONLY):
                         raise
                     self._differences = True
-                    warnings.warn(
+                    warn(
                         "f can't be differentiated twice "
                         f"({type(error).__name__}: {str(error).splitlines()[0]}): Newton's "
-                        "products with its Jacobian are finite differences, to half the digits",
-                        SolveWarning,
-                        stacklevel=2,
+                        "products with its Jacobian are finite differences, to half the digits"
                     )
             return by_difference(v)
 

@@ -13,8 +13,8 @@ from typing_extensions import override
 
 from equilibria.solve import private
 from equilibria.solve.autocast import AutocastRegion, entered, outside
-from equilibria.solve.binding import held
-from equilibria.solve.capture import Captured, require_known, substituted
+from equilibria.solve.capture import Captured, require_known
+from equilibria.solve.closure import Function
 from equilibria.solve.derivative import Linearisation
 from equilibria.solve.equation import (
     Axes,
@@ -51,7 +51,7 @@ class Nonlinear(StateEquation):
         expected: tensors that f closes over, whether its first evaluation uses them or not.
     """
 
-    f: Callable[..., Tree]
+    f: Function
     solver: Solver
     derivative: Derivative
     state_spec: pytree.TreeSpec
@@ -70,12 +70,16 @@ class Nonlinear(StateEquation):
     def evaluate(self, z: Leaves, p: Leaves) -> Leaves:
         split = len(self.operands)
         given = self.operands.tree(p[:split])
-        before = _versions(z)
-        with substituted(self.captured.originals, p[split:]), entered(self.autocast):
+        inputs = [*z, *p[:split]]
+        before = _versions(inputs)
+        with self.captured.substituted(p[split:]), entered(self.autocast):
             out = self.f(unflatten(z, self.state_spec), *given)
-        if _versions(z) != before:
+        if (after := _versions(inputs)) != before:
+            number = next(i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b)
+            what = "its state" if number < len(z) else f"operand tensor {number - len(z)}"
             raise RuntimeError(
-                "f changed its state in place: the solver still needs z. Return a new tensor"
+                f"f changed {what} in place: later evaluations still need it. Return a new tensor, "
+                "by x + y in place of x.add_(y)"
             )
         return self._checked(out, z)
 
@@ -133,7 +137,7 @@ class Nonlinear(StateEquation):
 
         jacobian = GraphKeeper(layout, rows_of_f, lambda at: self.linearise_state(at, list(here)))
         start = layout.rows(z), layout.rows(first) if first else None
-        with held(self.f):
+        with self.f.evaluating():
             run = self.search(
                 jacobian.evaluate,
                 *start,
@@ -191,8 +195,8 @@ class Nonlinear(StateEquation):
             lambda z, p: self.evaluate_known(z, p, others),
             z,
             own,
-            lambda: substituted(captured.originals, stand_ins),
-            held(self.f),
+            lambda: captured.substituted(stand_ins),
+            self.f.evaluating(),
         )
 
     @override
@@ -203,7 +207,7 @@ class Nonlinear(StateEquation):
             self.evaluate,
             [followable(x) for x in z],
             p,
-            lambda: substituted(self.captured.originals, stand_ins),
+            lambda: self.captured.substituted(stand_ins),
         )
 
     @override
@@ -221,7 +225,7 @@ class Nonlinear(StateEquation):
             zip(captured.originals, captured.values, strict=True)
         ):
             hooks: Any = original._backward_hooks  # pyright: ignore[reportPrivateUsage]
-            plain = needed[split + i] and original.is_leaf and not hooks
+            plain = needed[split + i] and original.is_leaf and original.requires_grad and not hooks
             if i in captured.fixed or (plain and value is original):
                 leaves[split + i] = original
         return leaves

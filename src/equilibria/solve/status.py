@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import enum
+import inspect
+import os
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -79,6 +83,20 @@ class SolveError(RuntimeError):
 class SolveWarning(UserWarning):
     """A solve, forward or backward, that did not converge: the gradient of the samples named is
     inexact."""
+
+
+_OWN = (os.path.dirname(os.path.dirname(__file__)), os.path.dirname(torch.__file__))
+
+
+def warn(text: str, category: type[Warning] = SolveWarning) -> None:
+    """Warn at the line outside of this package and of torch that led here."""
+    frame: Any = inspect.currentframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
+        frame = frame.f_back
+    registry = frame.f_globals.setdefault("__warningregistry__", {})
+    module = frame.f_globals.get("__name__", "<unknown>")
+    place = frame.f_code.co_filename, frame.f_lineno
+    warnings.warn_explicit(text, category, *place, module=module, registry=registry)
 
 
 def describe_failure(what: str, status: Tensor, residual: Tensor) -> str | None:
