@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from equilibria.nn import DEQ
     from equilibria.solve import (
         GMRES,
+        Adjoint,
         AlternatingAnderson,
         Anderson,
         Audited,
@@ -26,15 +27,18 @@ if TYPE_CHECKING:
         Dense,
         Implicit,
         JacobianFree,
+        LinearSolver,
         Neumann,
         NeumannPhantom,
         NewtonKrylov,
         Phantom,
         Picard,
+        Reason,
         Relay,
         Shine,
         Solution,
         SolveError,
+        Solver,
         SolveWarning,
         Stats,
         Status,
@@ -49,6 +53,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DEQ",
     "GMRES",
+    "Adjoint",
     "AlternatingAnderson",
     "Anderson",
     "Audited",
@@ -58,17 +63,20 @@ __all__ = [
     "Dense",
     "Implicit",
     "JacobianFree",
+    "LinearSolver",
     "Neumann",
     "NeumannPhantom",
     "NeuralSolver",
     "NewtonKrylov",
     "Phantom",
     "Picard",
+    "Reason",
     "Relay",
     "Shine",
     "Solution",
     "SolveError",
     "SolveWarning",
+    "Solver",
     "Stats",
     "Status",
     "Unrolled",
@@ -103,4 +111,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted([*__all__, "__version__"])

@@ -36,13 +36,13 @@ class Asked:
 
     def __init__(self, monkeypatch) -> None:
         self.blocks: list[int] = []
-        plain = deferred.Deferred._quiet
+        plain = deferred.Deferred._is_uneventful
 
         def counted(this, pending):
             self.blocks.append(len(pending))
             return plain(this, pending)
 
-        monkeypatch.setattr(deferred.Deferred, "_quiet", counted)
+        monkeypatch.setattr(deferred.Deferred, "_is_uneventful", counted)
 
 
 @pytest.mark.parametrize("per_sample", [False, True])

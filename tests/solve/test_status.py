@@ -139,12 +139,15 @@ def test_the_best_iterate_is_returned() -> None:
     assert sol.stats.residual.item() == trace.min().item()
 
 
-def test_atol_finds_an_answer_that_is_zero() -> None:
-    """The relative residual of z -> z / 2 is 1 everywhere."""
+def test_an_answer_that_is_zero() -> None:
+    """The relative residual of z -> z / 2 is 1 everywhere: it counts once z is zero to rounding."""
     z0 = torch.ones(2, 3)
     relative = eq.fixed_point(lambda z: z / 2, z0, solver=eq.Picard())
     absolute = eq.fixed_point(lambda z: z / 2, z0, solver=eq.Picard(atol=1e-3))
-    assert relative.status.tolist() == [STALLED, STALLED]
+    assert relative.status.tolist() == [CONVERGED, CONVERGED]
+    assert relative.stats.residual.tolist() == [0, 0]
+    # 2^-k below eps^1.5 = 2^-34.5.
+    assert relative.stats.evals.tolist() == [36, 36]
     # ||f(z) - z|| = 2^-(k+1) in the RMS norm, whatever the number of entries: below 1e-3 at k = 9.
     assert absolute.status.tolist() == [CONVERGED, CONVERGED]
     assert absolute.stats.evals.tolist() == [10, 10]

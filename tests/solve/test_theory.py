@@ -12,7 +12,7 @@ from problems import normal, orthogonal, spread, with_norm, with_spectrum
 from torch import Tensor
 
 import equilibria as eq
-from equilibria.solve import growth
+from equilibria.solve import verdict
 
 CONVERGED, MAX_EVALS, STALLED, DIVERGED, NONFINITE = eq.Status
 
@@ -49,7 +49,7 @@ def products_of_gmres(a: Tensor, b: Tensor, rtol: float) -> tuple[int, int]:
     def arrived(x: Tensor, image: Tensor) -> bool:
         """What CONVERGED asks for, from a start at zero."""
         residual, size, start = (image - x).norm(), image.norm(), b.norm()
-        fallen = size <= growth.GROWTH * start or residual <= growth.SHARE * start
+        fallen = size <= verdict.GROWTH * start or residual <= verdict.SHARE * start
         return bool(residual <= rtol * size and fallen)
 
     system = torch.eye(len(b)).to(a) - a

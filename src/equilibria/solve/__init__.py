@@ -22,7 +22,7 @@ from equilibria.solve.solution import Solution
 from equilibria.solve.solvers import AlternatingAnderson, Anderson, Broyden, Picard, Solver
 from equilibria.solve.solvers.auto import Auto
 from equilibria.solve.solvers.newton import NewtonKrylov
-from equilibria.solve.status import SolveError, SolveWarning, Stats, Status
+from equilibria.solve.status import Reason, SolveError, SolveWarning, Stats, Status
 from equilibria.solve.tree import Shared, shared
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "NewtonKrylov",
     "Phantom",
     "Picard",
+    "Reason",
     "Relay",
     "Shared",
     "Shine",

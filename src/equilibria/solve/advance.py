@@ -22,14 +22,12 @@ from equilibria.solve.equation import Record, followable, raise_if_failed
 from equilibria.solve.grouping import coupling
 from equilibria.solve.implicit import Found
 from equilibria.solve.nonlinear import Nonlinear
-from equilibria.solve.rows import Layout, Rows, faintest, length, scaled_ratio, subtract
+from equilibria.solve.rows import Layout, Rows, length, subtract
 from equilibria.solve.solution import Solution
 from equilibria.solve.solvers import AlternatingAnderson, Solver
 from equilibria.solve.status import Stats, Status
-from equilibria.solve.tolerance import length as tolerance_length
-from equilibria.solve.tolerance import ordered
 from equilibria.solve.tree import Leaves, Operands, Tree, flatten_state, unflatten
-from equilibria.solve.worst import Worst
+from equilibria.solve.verdict import faintest
 
 
 @boundary
@@ -122,7 +120,11 @@ def advance(
     else:
         value = image = equation.evaluate(start, p)
     status, stats = _judged(equation, start, [x.detach() for x in image])
-    raise_if_failed(throw, "advance", Found(value, status, stats.evals, stats.residual, []))
+    raise_if_failed(
+        throw,
+        "advance",
+        Found(value, status, torch.zeros_like(status), stats.evals, stats.residual, []),
+    )
     return Solution(
         value=unflatten(value, spec),
         status=status,
@@ -216,37 +218,27 @@ def _derivative(adjoint: Adjoint) -> ImplicitAdjoint:
 @torch.no_grad()
 def _judged(equation: Nonlinear, z: Leaves, image: Leaves) -> tuple[Tensor, Stats]:
     """Status, evaluations and residuals of z, by the solver's tolerances."""
-    solver = equation.solver
-    rtol, atol = ordered(solver.rtol), ordered(solver.atol)
-    layout = Layout.of(z, equation.coupled)
+    criterion = equation.criterion(Layout.of(z, equation.coupled))
+    layout = criterion.layout
+    assert layout is not None
     with outside([z[0].device.type]):
         at, there = layout.rows(z), layout.rows(image)
         size, scale = _lengths(there, at), length(there)
-        relative = size / scale
-        faint = size < faintest(size.dtype)
-        if private.some(faint):
-            relative = torch.where(faint, scaled_ratio(subtract(there, at), there), relative)
+        gap = subtract(there, at) if criterion.by_part else []
+        found = criterion.measure(gap, there, size, scale)
+        short = size < faintest(there)
+        if private.some(short) and not criterion.by_part:
+            found = criterion.corrected(found, subtract(there, at), there, short)
+        reached = criterion.reached(found, None, there)
         finite = torch.isfinite(size + scale)
-        absolute = tolerance_length(atol, [row.shape[1] for row in at])
-        if layout.filled is not None:
-            absolute = absolute * layout.filled
-        worst = None
-        if solver.by_leaf or equation.coupled is not False:
-            gap = subtract(there, at)
-            worst = Worst.of(layout, gap, there, rtol, atol, per_row=solver.per_row)
-        if worst is not None:
-            relative = worst.relative
-            reached = worst.merit <= 1.0 if solver.by_leaf or atol else relative <= solver.finest
-        else:
-            assert not isinstance(rtol, tuple)
-            reached = (relative <= rtol) | (size <= absolute + rtol * scale)
         overall = length([size.unsqueeze(0)]) / length([scale.unsqueeze(0)])
         status = torch.where(reached, int(Status.CONVERGED), int(Status.MAX_EVALS))
         status = torch.where(finite, status, int(Status.NONFINITE)).to(torch.int8)
-        relative = torch.where(finite, relative, math.inf)
+        relative = torch.where(finite, found.relative, math.inf)
     stats = Stats(
         evals=torch.ones_like(status, dtype=torch.int64),
         residual=relative,
+        reason=torch.zeros_like(status),
         overall=overall.squeeze(0),
     )
     return status, stats

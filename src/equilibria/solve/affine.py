@@ -23,9 +23,9 @@ from equilibria.solve.equation import (
 from equilibria.solve.jacobian import KnownProduct
 from equilibria.solve.linear import LinearSolver, affine
 from equilibria.solve.loop import Run, iterate
-from equilibria.solve.rows import Layout, Rows, choose, faintest, largest_of, length, norm
+from equilibria.solve.rows import Layout, Rows, choose, largest_of, length, unit_of
 from equilibria.solve.solvers import Solver
-from equilibria.solve.status import Stats, describe_failure, warn
+from equilibria.solve.status import Reason, Stats, Status, describe_failure, warn
 from equilibria.solve.tree import Leaves
 
 
@@ -95,9 +95,10 @@ class Affine(Equation):
             return layout.rows(multiply(layout.leaves(rows)))
 
         g = layout.rows(constant)
-        unit = self._unit(layout, g)
+        unit, broken = self._unit(layout, g), None
         if unit is not None:
-            g = [row / unit for row in g]
+            broken = ~torch.isfinite(largest_of(g))
+            g = [torch.where(broken.unsqueeze(1), 0.0, row / unit) for row in g]
         with outside([constant[0].device.type]):
             begin = self._start(layout, g, unit)
             if not isinstance(self.solver, LinearSolver):
@@ -114,20 +115,34 @@ class Affine(Equation):
                 run = self.solver.solve(product, g, begin, rtol=self.rtol)
         if unit is not None:
             run = replace(run, value=[row * unit for row in run.value])
+        if broken is not None and private.some(broken):
+            run = self._passed_on(run, broken, layout.rows(constant))
         if self.report is not None:
-            stats = Stats(evals=run.evals, residual=run.residual)
+            stats = Stats(evals=run.evals, residual=run.residual, reason=run.reason)
             self.report.latest = AdjointInfo(run.status, stats, layout.leaves(run.value))
         what = "the adjoint's backward solve" if self.transposed else "the tangent's solve"
-        raise_if_failed(self.throw, what, run)
-        problem = describe_failure(what, run.status, run.residual)
+        failed = (run.status != Status.CONVERGED) & (run.reason != Reason.GRADIENT)
+        raise_if_failed(self.throw and private.some(failed), what, run)
+        problem = describe_failure(what, run.status, run.reason, run.residual)
         if problem is not None:
             warn(f"{problem}\nDerivatives of these samples are inexact.")
         return layout, run
 
+    def _passed_on(self, run: Run, broken: Tensor, g: Rows) -> Run:
+        """Without a solve for samples whose incoming gradient is not finite: a loss that has
+        overflowed is for its gradient scaler to find."""
+        return replace(
+            run,
+            value=choose(broken, g, run.value),
+            status=torch.where(broken, int(Status.NONFINITE), run.status).to(torch.int8),
+            reason=torch.where(broken, int(Reason.GRADIENT), run.reason).to(torch.int8),
+            residual=torch.where(broken, torch.inf, run.residual),
+        )
+
     def _unit(self, layout: Layout, g: Rows) -> Tensor | None:
         """What the constant term is divided by `(samples, 1)`; None: nothing."""
         if not self.solver.atol:
-            return _power(g)
+            return unit_of(g)
         if layout.filled is None or not isinstance(self.solver, LinearSolver):
             return None
         # For an absolute tolerance over the whole row to be one over what a sample fills of it.
@@ -140,7 +155,7 @@ class Affine(Equation):
         start = [x.to(y) for x, y in zip(layout.rows(self.report.start), g, strict=True)]
         if unit is not None:
             start = [row / unit for row in start]
-        usable = torch.isfinite(norm(start)) & (norm(g) > 0)
+        usable = torch.isfinite(length(start)) & (length(g) > 0)
         return choose(usable, start, [torch.zeros_like(x) for x in g])
 
     @override
@@ -162,20 +177,9 @@ class Affine(Equation):
         """Nothing to say: the parent is asked whenever it is evaluated."""
 
     @override
-    def report_unsolved(self, status: Tensor, residual: Tensor) -> None:
+    def report_unsolved(self, status: Tensor, reason: Tensor, residual: Tensor) -> None:
         """Nothing to say: its solve has warned."""
 
     @override
     def require_substitutable(self) -> None:
         self.parent.require_substitutable()
-
-
-def _power(g: Rows) -> Tensor | None:
-    """Powers of two `(samples, 1)` by which the constant term is to be divided, for its squares to
-    be numbers: a loss may be scaled by anything. None where they are."""
-    largest = largest_of(g)
-    faint = faintest(largest.dtype)
-    if private.every(torch.clamp(largest, faint, 1 / faint) == largest):
-        return None
-    exponent = torch.frexp(torch.where(torch.isfinite(largest), largest, 1.0)).exponent
-    return torch.ldexp(torch.ones_like(largest), exponent).unsqueeze(1)

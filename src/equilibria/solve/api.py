@@ -96,8 +96,8 @@ def fixed_point(
     record = Record()
     if warm is not None:
         leaves = _warm_start(warm, leaves, spec)
-        if warm.adjoint is not None:
-            record = Record(warm.adjoint.value)
+        adjoint_of_warm = None if warm.adjoint is None else warm.adjoint.value
+        record = Record(adjoint_of_warm, warm.start_size)
     mixed = coupling(coupled, batch)
     if per_sample and mixed is not False:
         raise ValueError(
@@ -128,6 +128,7 @@ def fixed_point(
         stats=Stats(
             evals=found.evals,
             residual=found.residual,
+            reason=found.reason,
             trace=record.trace,
             leaf_trace=record.leaf_trace,
             ritz=record.ritz,

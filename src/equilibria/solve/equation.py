@@ -84,7 +84,7 @@ class Equation(abc.ABC):
         """
 
     @abc.abstractmethod
-    def report_unsolved(self, status: Tensor, residual: Tensor) -> None:
+    def report_unsolved(self, status: Tensor, reason: Tensor, residual: Tensor) -> None:
         """Warns with `SolveWarning` where the solution that is differentiated is none."""
 
     def operand_count(self, p: Leaves) -> int:
@@ -115,18 +115,18 @@ class StateEquation(Equation):
     """An equation that a forward solver solves."""
 
     @override
-    def report_unsolved(self, status: Tensor, residual: Tensor) -> None:
+    def report_unsolved(self, status: Tensor, reason: Tensor, residual: Tensor) -> None:
         if self.derivative.fixed_steps:
             return
         if not private.some(status):  # CONVERGED is 0
             return
-        status, residual = private.bare(status), private.bare(residual)
+        status, reason, residual = (private.bare(x) for x in (status, reason, residual))
         with private.outside_transforms():
-            problem = describe_failure("fixed_point", status, residual)
+            problem = describe_failure("fixed_point", status, reason, residual)
         if problem is not None:
             warn(
-                f"{problem}\nGradients of these samples are unreliable: their states are no fixed "
-                "points. Raise max_evals, loosen rtol, or pass throw=True"
+                f"{problem}\nGradients of these samples are unreliable: their states are not fixed "
+                "points. Pass throw=True for an error in place of this warning"
             )
 
     @abc.abstractmethod
@@ -186,11 +186,13 @@ class AdjointInfo:
 class Record:
     """What solves leave behind beside the graph: traces, and the backward solve's outcome.
 
-    `start` is the adjoint of an earlier solution, where the backward solve begins.
+    Of an earlier solution, `start` is the adjoint, where the backward solve begins, and `size` that
+    of the start, see `Reference`.
     """
 
-    def __init__(self, start: Leaves | None = None) -> None:
+    def __init__(self, start: Leaves | None = None, size: Tensor | None = None) -> None:
         self.start = start
+        self.size = size
         self.latest: AdjointInfo | None = None
         self.residual: Tensor | None = None
         self.inverse: tuple[Layout, Inverse] | None = None
@@ -204,6 +206,8 @@ class Record:
         self.trace, self.leaf_trace = run.trace, run.leaf_trace
         self.ritz, self.choices = run.ritz, run.choices
         self.residual = run.residual
+        if run.size is not None:
+            self.size = run.size if layout.unit is None else run.size * layout.unit.squeeze(1)
         self.inverse = None if run.inverse is None else (layout, run.inverse)
 
 
@@ -240,13 +244,15 @@ class Ended(Protocol):
     @property
     def status(self) -> Tensor: ...
     @property
+    def reason(self) -> Tensor: ...
+    @property
     def residual(self) -> Tensor: ...
 
 
 def raise_if_failed(throw: bool, what: str, run: Ended) -> None:
     if throw:
-        status, residual = private.bare(run.status), private.bare(run.residual)
+        each = [private.bare(x) for x in (run.status, run.reason, run.residual)]
         with private.outside_transforms():
-            problem = describe_failure(what, status, residual)
+            problem = describe_failure(what, *each)
         if problem is not None:
             raise SolveError(problem)

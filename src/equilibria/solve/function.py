@@ -25,19 +25,22 @@ from equilibria.solve.tree import Leaves
 
 Outputs = tuple[Tensor, ...]
 
+OUTCOME = 4
+"""Tensors between the value and the states: status, reason, evals, residual."""
+
 
 def solve_implicitly(
     equation: Equation, z: Leaves, first: Leaves, p: Leaves
 ) -> tuple[Leaves, Outputs, list[Leaves]]:
-    """The solution, connected to `p`; (status, evals, residual); the states asked for."""
+    """The solution, connected to `p`; (status, reason, evals, residual); the states asked for."""
     n = len(z)
     out = _apply(equation, (n, len(first)), *z, *first, *p)
-    states = [list(out[i : i + n]) for i in range(n + 3, len(out), n)]
-    return list(out[:n]), out[n : n + 3], states
+    states = [list(out[i : i + n]) for i in range(n + OUTCOME, len(out), n)]
+    return list(out[:n]), out[n : n + OUTCOME], states
 
 
 class FixedPoint(torch.autograd.Function):
-    """(equation, counts, *z0, *f(z0), *p) -> (*z, status, evals, residual, *states)."""
+    """(equation, counts, *z0, *f(z0), *p) -> (*z, status, reason, evals, residual, *states)."""
 
     @staticmethod
     def forward(equation: Equation, counts: tuple[int, int], *tensors: Tensor) -> Outputs:
@@ -48,7 +51,7 @@ class FixedPoint(torch.autograd.Function):
         # The caller may change them in place, and f may have returned a tensor of its own.
         fresh = [x.clone() for x in (*value, *states)]
         n = len(value)
-        return (*fresh[:n], run.status, run.evals, run.residual, *fresh[n:])
+        return (*fresh[:n], run.status, run.reason, run.evals, run.residual, *fresh[n:])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
@@ -58,7 +61,7 @@ class FixedPoint(torch.autograd.Function):
         ctx.equation = equation
         ctx.counts = counts
         ctx.mark_non_differentiable(*output[n:])
-        saved: list[Tensor] = [output[n], output[n + 2], *output[:n], *p]
+        saved: list[Tensor] = [output[n], output[n + 1], output[n + 3], *output[:n], *p]
         ctx.save_for_backward(*saved)
         ctx.save_for_forward(*saved)
         ctx.set_materialize_grads(False)
@@ -78,9 +81,9 @@ class FixedPoint(torch.autograd.Function):
                 "torch.autograd.functional.jacobian(vectorize=True): use torch.func.jacrev or "
                 "torch.func.vmap, or leave the option out"
             )
-        status, residual, *saved = [private.alive(x) for x in ctx.saved_tensors]
+        status, reason, residual, *saved = [private.alive(x) for x in ctx.saved_tensors]
         z, p = saved[:n], saved[n:]
-        equation.report_unsolved(status, residual)
+        equation.report_unsolved(status, reason, residual)
         g = [
             torch.zeros_like(x) if each is None else each
             for x, each in zip(z, grads[:n], strict=True)
@@ -104,7 +107,7 @@ class FixedPoint(torch.autograd.Function):
         equation: Equation = ctx.equation
         n, m = ctx.counts
         # The saved tensors carry the tangents of the level that is being differentiated.
-        status, residual, *saved = [private.primal(x) for x in ctx.saved_tensors]
+        status, reason, residual, *saved = [private.primal(x) for x in ctx.saved_tensors]
         z, p = saved[:n], saved[n:]
         given = tangents[2 + n + m :]
         moved = [i for i, t in enumerate(given) if t is not None]
@@ -112,7 +115,7 @@ class FixedPoint(torch.autograd.Function):
         if not moved:
             out = [torch.zeros_like(x) for x in z]
         else:
-            equation.report_unsolved(status, residual)
+            equation.report_unsolved(status, reason, residual)
             equation.require_substitutable()
             with private.forward_mode():
                 change = pushforward(
@@ -122,7 +125,7 @@ class FixedPoint(torch.autograd.Function):
                     like=z,
                 )
                 out = list(equation.derivative.tangent(equation, z, p, change))
-        others = 3 + n * len(equation.recorded)
+        others = OUTCOME + n * len(equation.recorded)
         return (*out, *[None] * others)
 
     @staticmethod
@@ -140,10 +143,10 @@ class FixedPoint(torch.autograd.Function):
         n = len(z)
         result: list[Tensor] = []
         for i, x in enumerate(out):
-            if n <= i < n + 3:  # status, evals, residual: one entry a sample
+            if n <= i < n + OUTCOME:  # one entry a sample
                 result.append(x.reshape(size, -1))
             else:
-                leaf = i if i < n else (i - n - 3) % n
+                leaf = i if i < n else (i - n - OUTCOME) % n
                 result.append(x.reshape(size, *shapes[leaf]))
         return tuple(result), (0,) * len(result)
 

@@ -20,6 +20,7 @@ class Found:
 
     value: Leaves
     status: Tensor
+    reason: Tensor
     evals: Tensor
     residual: Tensor
     states: list[Leaves]
@@ -50,8 +51,8 @@ def solve(equation: Nonlinear, z: Leaves, p: Leaves) -> Found:
         first = [leaf.detach() for leaf in out]
         del out  # its graph has served, and would be held for as long as the solve takes
         p = [*p, *equation.captured.values]
-    value, (status, evals, residual), states = solve_implicitly(equation, z, first, p)
-    return Found(value, status, evals, residual, states)
+    value, (status, reason, evals, residual), states = solve_implicitly(equation, z, first, p)
+    return Found(value, status, reason, evals, residual, states)
 
 
 def one_step(equation: Nonlinear, z: Leaves, p: Leaves) -> Leaves:

@@ -43,7 +43,7 @@ class GraphKeeper(Jacobian):
         linearise: Callable[[Leaves], Linearisation],
     ) -> None:
         self.cost = 1
-        self._layout = layout
+        self._layout = self._layout_of_graph = layout
         self._plain = plain
         self._linearise = linearise
         self._keeps = False
@@ -59,16 +59,18 @@ class GraphKeeper(Jacobian):
         latest = self._linearised(z)
         return self._layout.rows([leaf.detach() for leaf in latest.value])
 
-    def select(self, index: Tensor) -> None:
-        """Keeps the samples named by `index`; the newest graph still holds all."""
-        self._among = index
+    def select(self, index: Tensor, layout: Layout) -> None:
+        """Keeps the samples named by `index`, in rows of this layout; the newest graph still holds
+        all."""
+        self._among, self._layout = index, layout
 
     def __call__(self, z: Rows) -> Product:
         self._keeps = True
         if self._latest is None:
             self._linearised(z)
-        layout, latest, among = self._layout, self._latest, self._among
+        latest, among = self._latest, self._among
         assert latest is not None
+        layout = self._layout_of_graph
 
         def by_graph(v: Rows) -> Rows:
             if among is None:
@@ -115,6 +117,7 @@ class GraphKeeper(Jacobian):
             private.run_eagerly() if self._uncompiled else nullcontext(),
         ):
             self._latest = self._linearise(self._layout.leaves(z))
+            self._layout_of_graph = self._layout
         return self._latest
 
 

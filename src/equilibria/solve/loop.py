@@ -1,6 +1,6 @@
 """The one loop that all forward solvers share.
 
-Evaluating, counting, judging each sample, keeping the best iterate and freezing what has finished
+Evaluating, counting, watching each sample, keeping the best iterate and freezing what has finished
 stand here once; a solver contributes its next iterate.
 """
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from equilibria.solve import private
 from equilibria.solve.deferred import Deferred
 from equilibria.solve.inverse import Inverse
-from equilibria.solve.judge import Judge
+from equilibria.solve.monitor import Monitor
 from equilibria.solve.rows import Layout, Rows, length
 from equilibria.solve.solvers.base import Jacobian, Point, Solver
 
@@ -25,6 +25,7 @@ class Run:
 
     value: Rows
     status: Tensor
+    reason: Tensor
     evals: Tensor
     residual: Tensor
     trace: Tensor | None = None
@@ -33,6 +34,7 @@ class Run:
     ritz: Tensor | None = None
     choices: Tensor | None = None
     inverse: Inverse | None = None
+    size: Tensor | None = None
 
 
 def iterate(
@@ -50,6 +52,7 @@ def iterate(
     keeps_inverse: bool = False,
     rtol: Tensor | None = None,
     origin: Tensor | None = None,
+    before: Tensor | None = None,
     layout: Layout | None = None,
 ) -> Run:
     """Iterates until every sample has finished.
@@ -69,6 +72,7 @@ def iterate(
         rtol: `(samples,)`, each sample's own relative tolerance, in place of the solver's.
         origin: `(samples,)`, the length of f(0), where growth is to be measured from there and not
             from the start: that of an affine map, wherever a warm start begins.
+        before: `(samples,)`, the size of the start of the solve that z comes from; see `Reference`.
         layout: how the state lies in the rows; None where each is a sample as it is.
     """
     wanted = {k for k in states if k > 0}
@@ -76,7 +80,7 @@ def iterate(
     stepper = solver.start(tracked, jacobian)
     stepper.keeps_inverse = keeps_inverse
     stepper.layout = layout
-    judge = Judge(
+    monitor = Monitor(
         solver,
         stepper,
         z,
@@ -85,6 +89,7 @@ def iterate(
         tracked=tracked,
         rtol=rtol,
         origin=origin,
+        before=before,
         layout=layout,
     )
     # Who asks for every evaluation, or for the last iterate, is told at once; and an inverse is to
@@ -97,9 +102,9 @@ def iterate(
         or last
         or keeps_inverse
         or solver.looks_around
-        or judge.by_part
+        or monitor.by_part
     )
-    observe = judge.observe if at_once else Deferred(judge).observe
+    observe = monitor.observe if at_once else Deferred(monitor).observe
     while True:
         image = evaluate(z) if f is None else f
         f = None
@@ -108,24 +113,27 @@ def iterate(
         if observe(point):
             break
         if solver.looks_around:
-            point = judge.around(point)
-        if leave is not None and judge.few_running():
-            index = judge.retire()
+            point = monitor.around(point)
+        if leave is not None and monitor.few_running():
+            index = monitor.drop_finished()
             leave(index)
             stepper.select(index)
+            stepper.layout = monitor.criterion.layout
             point = point.select(index)
-        z = judge.freeze(stepper.step(point), point.f)
-        if judge.evals in wanted:
-            recorded[judge.evals] = judge.among_all(z)
-    value = judge.full_value
+        z = monitor.freeze(stepper.step(point), point.f)
+        if monitor.evals in wanted:
+            recorded[monitor.evals] = monitor.among_all(z)
+    value = monitor.full_value
     return Run(
         value,
-        judge.full_status,
-        judge.full_evals,
-        judge.full_residual,
-        *judge.traces(),
+        monitor.full_status,
+        monitor.full_reason,
+        monitor.full_evals,
+        monitor.full_residual,
+        *monitor.traces(),
         tuple(recorded.get(k, value) for k in states),
-        judge.full_ritz,
-        judge.full_choices,
+        monitor.full_ritz,
+        monitor.full_choices,
         stepper.learned() if keeps_inverse else None,
+        monitor.full_size,
     )

@@ -68,13 +68,14 @@ class Mapped(StateEquation):
 
     @override
     def solve(self, z: Leaves, first: Leaves, p: Leaves) -> tuple[Layout, Run]:
-        layout = Layout.of(first or z, self.coupled)
+        first = first or [x.detach() for x in self.evaluate(z, p)]
+        layout = Layout.of(first, self.coupled).in_units_of(z, first)
 
         def rows_of_f(rows: Rows) -> Rows:
-            return layout.rows(self.evaluate(layout.leaves(rows), p))
+            return layout.rows([x.detach() for x in self.evaluate(layout.leaves(rows), p)])
 
         jacobian = GraphKeeper(layout, rows_of_f, lambda at: self.linearise_state(at, p))
-        start = layout.rows(z), layout.rows(first) if first else None
+        start = layout.rows(z), layout.rows(first)
         return layout, self.search(jacobian.evaluate, *start, jacobian=jacobian, layout=layout)
 
     @override

@@ -29,11 +29,12 @@ from equilibria.solve.grouping import Coupled
 from equilibria.solve.jacobian import GraphKeeper
 from equilibria.solve.loop import Run, iterate
 from equilibria.solve.mapped import Mapped
-from equilibria.solve.rows import Layout, Rows, ratio, subtract
+from equilibria.solve.rows import Layout, Rows, subtract
 from equilibria.solve.solvers import Solver
 from equilibria.solve.solvers.base import Jacobian
+from equilibria.solve.tolerance import ordered
 from equilibria.solve.tree import Leaves, Operands, Tree, describe, flatten, unflatten
-from equilibria.solve.worst import Worst
+from equilibria.solve.verdict import Criterion
 
 TRACE_UNDER_VMAP = "trace=True has no meaning under torch.vmap: the mapped solves share one loop"
 
@@ -123,20 +124,25 @@ class Nonlinear(StateEquation):
 
     @override
     def solve(self, z: Leaves, first: Leaves, p: Leaves) -> tuple[Layout, Run]:
-        layout = Layout.of(first or z, self.coupled)
         here = list(p)
+        first = first or [x.detach() for x in self.evaluate(z, p)]
+        whole = layout = Layout.of(first, self.coupled).in_units_of(z, first)
 
         def rows_of_f(rows: Rows) -> Rows:
-            return layout.rows(self.evaluate(layout.leaves(rows), here))
+            # An image may have a graph though nobody asked: f may have worked under enable_grad.
+            image = self.evaluate(layout.leaves(rows), here)
+            return layout.rows([x.detach() for x in image])
 
         def leave(index: Tensor) -> None:
+            nonlocal layout
+            layout = layout.select(index)
             for position, has_batch in enumerate(self.operands.per_batch):
                 if has_batch:
                     here[position] = here[position].index_select(0, index)
-            jacobian.select(index)
+            jacobian.select(index, layout)
 
         jacobian = GraphKeeper(layout, rows_of_f, lambda at: self.linearise_state(at, list(here)))
-        start = layout.rows(z), layout.rows(first) if first else None
+        start = layout.rows(z), layout.rows(first)
         with self.f.evaluating():
             run = self.search(
                 jacobian.evaluate,
@@ -146,8 +152,8 @@ class Nonlinear(StateEquation):
                 layout=layout,
             )
         if self.record is not None:
-            self.record.note(run, layout)
-        return layout, run
+            self.record.note(run, whole)
+        return whole, run
 
     @override
     def search(
@@ -175,10 +181,18 @@ class Nonlinear(StateEquation):
                 leave=leave,
                 jacobian=jacobian,
                 keeps_inverse=self.derivative.needs_inverse,
+                before=self._size_before(layout),
                 layout=layout,
             )
         raise_if_failed(self.throw, "fixed_point", run)
         return run
+
+    def _size_before(self, layout: Layout | None) -> Tensor | None:
+        """What the record of a warm start says, in the units of the rows."""
+        size = None if self.record is None else self.record.size
+        if size is None or layout is None or layout.unit is None:
+            return size
+        return size / layout.unit.squeeze(1)
 
     @property
     @override
@@ -256,10 +270,12 @@ class Nonlinear(StateEquation):
         """The relative residual of each sample, as the tolerance measures it; `value` is f(z)."""
         layout = Layout.of(z, self.coupled)
         at, image = (layout.rows([x.detach() for x in leaves]) for leaves in (z, value))
-        residual = subtract(image, at)
-        per_row = self.solver.per_row
-        worst = Worst.of(layout, residual, image, 0.0, 0.0, per_row=per_row)
-        return ratio(residual, image) if worst is None else worst.relative
+        return self.criterion(layout).measure_exactly(subtract(image, at), image).relative
+
+    def criterion(self, layout: Layout) -> Criterion:
+        """The solver's tolerance for a state that lies in rows like this."""
+        solver = self.solver
+        return Criterion(ordered(solver.rtol), ordered(solver.atol), layout, solver.per_row)
 
     def _rounding(self, like: Tensor) -> float:
         """Change of a relative residual that may be rounding alone: f's kernels may differ with the

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -32,11 +33,13 @@ class Layout:
         orders: order of the axes in memory, the batch first; a channels-last image keeps its
             channels last, so that its row is a view.
         coupled: the whole batch is one sample: a single row; or the rows of each group are.
+        unit: `(samples, 1)`, powers of two that the rows are in units of; None: 1.
     """
 
     shapes: tuple[tuple[int, ...], ...]
     orders: tuple[tuple[int, ...], ...]
     coupled: Coupled = False
+    unit: Tensor | None = None
 
     @classmethod
     def of(cls, leaves: Sequence[Tensor], coupled: Coupled = False) -> Layout:
@@ -48,12 +51,30 @@ class Layout:
             coupled,
         )
 
-    @property
+    def in_units_of(self, *states: Sequence[Tensor]) -> Layout:
+        """The layout with rows in units in which the squares of these states are numbers."""
+        unit = unit_of([row.detach() for leaves in states for row in self._rows(leaves)])
+        return self if unit is None else replace(self, unit=unit)
+
+    def select(self, index: Tensor) -> Layout:
+        """The layout of the samples named by `index`."""
+        unit = self.unit
+        return self if unit is None else replace(self, unit=unit.index_select(0, index))
+
+    @cached_property
     def flat(self) -> bool:
-        """Are the leaves rows as they are?"""
+        """Are the leaves rows as they are, but for units?"""
         return self.coupled is False and all(len(shape) == 1 for shape in self.shapes)
 
     def rows(self, leaves: Sequence[Tensor]) -> Rows:
+        if self.unit is not None:
+            return [row / self.unit for row in self._rows(leaves)]
+        return self._rows(leaves)
+
+    def leaves(self, rows: Rows) -> list[Tensor]:
+        return self._leaves(rows if self.unit is None else [row * self.unit for row in rows])
+
+    def _rows(self, leaves: Sequence[Tensor]) -> Rows:
         if self.flat:
             return list(leaves)
         if isinstance(self.coupled, Groups):
@@ -65,7 +86,7 @@ class Layout:
             for leaf, order in zip(leaves, self.orders, strict=True)
         ]
 
-    def leaves(self, rows: Rows) -> list[Tensor]:
+    def _leaves(self, rows: Rows) -> list[Tensor]:
         if self.flat:
             return list(rows)
         if isinstance(self.coupled, Groups):
@@ -91,6 +112,20 @@ class Layout:
             return None
         return (self.coupled.sizes / self.coupled.longest).sqrt()
 
+    @property
+    def share(self) -> Tensor | None:
+        """What a length in the units of the state is multiplied by, `(samples,)`, to be one of the
+        rows, of which a sample may fill a share only; None: 1."""
+        filled = self.filled
+        if self.unit is None:
+            return filled
+        return self.unit.squeeze(1).reciprocal() * (1.0 if filled is None else filled)
+
+    @property
+    def unit_share(self) -> Tensor | None:
+        """The same for a part of a row that a sample fills."""
+        return None if self.unit is None else self.unit.squeeze(1).reciprocal()
+
     def parts(self, rows: Rows) -> Rows | None:
         """The rows of the state that make up each sample, `(samples, rows, entries)` a leaf; None
         where a sample is one of them."""
@@ -98,7 +133,7 @@ class Layout:
             return None
         if isinstance(self.coupled, Groups):
             return [row.reshape(row.shape[0], self.coupled.longest, -1) for row in rows]
-        return [leaf.reshape(1, leaf.shape[0], -1) for leaf in self.leaves(rows)]
+        return [leaf.reshape(1, leaf.shape[0], -1) for leaf in self._leaves(rows)]
 
 
 def _memory_order(leaf: Tensor) -> tuple[int, ...]:
@@ -124,10 +159,21 @@ def norm(rows: Rows) -> Tensor:
     return length(rows) / math.sqrt(entries(rows))
 
 
-def faintest(dtype: torch.dtype) -> float:
-    """The squares of a shorter length may be rounded to nothing."""
-    info = torch.finfo(dtype)
-    return math.sqrt(info.tiny / info.eps)
+LARGEST = 2.0**30
+
+
+def unit_of(rows: Rows) -> Tensor | None:
+    """Powers of two `(samples, 1)` near the largest entry of each sample; None where no entry is so
+    large, or so small, that products of rows could leave the range of numbers."""
+    largest = largest_of(rows)
+    if private.every((torch.clamp(largest, 1 / LARGEST, LARGEST) == largest) | (largest == 0)):
+        return None
+    usable = torch.isfinite(largest) & (largest > 0)
+    exponent = torch.frexp(torch.where(usable, largest, 1.0)).exponent
+    # A power of two that is a number, and so is its inverse.
+    limit = int(-math.log2(torch.finfo(largest.dtype).tiny))
+    exponent = exponent.clamp(1 - limit, limit - 1)
+    return torch.ldexp(torch.ones_like(largest), exponent).unsqueeze(1)
 
 
 def largest_of(rows: Rows) -> Tensor:
@@ -143,14 +189,6 @@ def scaled_ratio(a: Rows, b: Rows) -> Tensor:
     unit = torch.where(largest > 0, largest, 1.0).unsqueeze(1)
     size, scale = (length([row / unit for row in rows]) for rows in (a, b))
     return torch.where(size == 0, 0.0, size / scale)
-
-
-def ratio(a: Rows, b: Rows) -> Tensor:
-    """||a|| / ||b|| of each sample, whatever their scale."""
-    size = length(a)
-    faint = size < faintest(size.dtype)
-    found = size / length(b)
-    return torch.where(faint, scaled_ratio(a, b), found) if private.some(faint) else found
 
 
 def relative_by_leaf(residual: Rows, f: Rows) -> Tensor:

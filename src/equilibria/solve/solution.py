@@ -48,13 +48,18 @@ class Solution:
         """
         return self._record.latest
 
+    @property
+    def start_size(self) -> Tensor | None:
+        """`(batch,)` the size of f at the start, which a warm start keeps; None under vmap."""
+        return self._record.size
+
     def detach(self) -> Solution:
         """The same solution without its graph; tensors share their memory with this one's.
 
         `adjoint` stays as it is now, so that the result can be kept for `warm`. The Jacobian
         penalty and the fixed-point correction need the graph.
         """
-        record, latest = Record(), self._record.latest
+        record, latest = Record(size=self._record.size), self._record.latest
         if latest is not None:
             record.latest = replace(
                 latest, stats=_detached(latest.stats), value=[u.detach() for u in latest.value]

@@ -36,12 +36,46 @@ class Status(enum.IntEnum):
         return _MESSAGES[self]
 
 
+class Reason(enum.IntEnum):
+    """Why a sample ended as it did, where its `Status` leaves that open.
+
+    NONE: the status says it.
+    GROWTH: the relative residual is small only because f(z) has grown: see `Limits`.
+    SINGULAR: the linear system has no solution, or rounding hides it.
+    GRADIENT: the incoming gradient is not finite.
+    """
+
+    NONE = 0
+    GROWTH = 1
+    SINGULAR = 2
+    GRADIENT = 3
+
+
 _MESSAGES = {
     Status.CONVERGED: "the residual reached the tolerance",
-    Status.MAX_EVALS: "the evaluations ran out before it converged",
-    Status.STALLED: "the residual stopped falling before it converged",
+    Status.MAX_EVALS: "did not converge within max_evals evaluations",
+    Status.STALLED: "the residual stopped falling before it reached the tolerance",
     Status.DIVERGED: "the residual grew far beyond the size of f at the start",
     Status.NONFINITE: "the function returned NaN or inf",
+}
+_REASONS = {
+    Reason.NONE: "",
+    Reason.GROWTH: "f(z) has grown, and the residual is small only beside it",
+    Reason.SINGULAR: "the linear system is singular",
+    Reason.GRADIENT: "the incoming gradient is not finite",
+}
+_ADVICE: dict[tuple[Status, Reason], str] = {
+    (Status.MAX_EVALS, Reason.NONE): "raise max_evals, or loosen rtol",
+    (Status.MAX_EVALS, Reason.GROWTH): "raise max_evals; there may be no fixed point",
+    (Status.STALLED, Reason.NONE): (
+        "loosen rtol if this is the precision that f computes in; try another solver; or set "
+        "patience=None if a signal is still on its way"
+    ),
+    (Status.STALLED, Reason.GROWTH): "there may be no fixed point; else set patience=None",
+    (Status.STALLED, Reason.SINGULAR): "df/dz has an eigenvalue 1: the gradient does not exist",
+    (Status.DIVERGED, Reason.NONE): "add damping, bound the map, or try eq.NewtonKrylov()",
+    (Status.NONFINITE, Reason.NONE): "look at the range of the state and of the weights",
+    (Status.NONFINITE, Reason.GRADIENT): "it is passed on: a gradient scaler skips such a step",
 }
 
 
@@ -63,6 +97,7 @@ class Stats:
             solver is one that tells (`Anderson`, `AlternatingAnderson`, `Auto`).
         choices: `(batch, phases)` int64, evaluations spent in each phase of a solver that has
             several (`Auto`, and a `NeuralSolver` with mixing weights); None for others.
+        reason: `(batch,)` int8, a `Reason` code for each sample.
         overall: `()`, ||f(z) - z|| / ||f(z)|| over all samples together, of `DEQ.advance`; None of
             a solve.
     """
@@ -73,6 +108,7 @@ class Stats:
     leaf_trace: Tensor | None = None
     ritz: Tensor | None = None
     choices: Tensor | None = None
+    reason: Tensor | None = None
     overall: Tensor | None = None
 
 
@@ -99,20 +135,25 @@ def warn(text: str, category: type[Warning] = SolveWarning) -> None:
     warnings.warn_explicit(text, category, *place, module=module, registry=registry)
 
 
-def describe_failure(what: str, status: Tensor, residual: Tensor) -> str | None:
-    """Names the samples that did not converge, how each ended and its residual; None if all did."""
-    status, residual = status.flatten(), residual.flatten()
+def describe_failure(what: str, status: Tensor, reason: Tensor, residual: Tensor) -> str | None:
+    """Name the samples that did not converge, how each ended, its residual, and what to do; None if
+    all converged."""
+    status, reason, residual = status.flatten(), reason.flatten(), residual.flatten()
     codes: Any = status
     failed: list[int] = (codes != Status.CONVERGED).nonzero().flatten().tolist()
     if not failed:
         return None
+    groups: dict[tuple[Status, Reason], list[int]] = {}
+    for i in failed:
+        groups.setdefault((Status(int(status[i])), Reason(int(reason[i]))), []).append(i)
     lines = [
         f"{what}: {len(failed)} of {status.numel()} samples did not converge "
         "(relative residual in brackets):"
     ]
-    for code in sorted({int(status[i]) for i in failed}):
-        members = [i for i in failed if int(status[i]) == code]
+    for (code, why), members in sorted(groups.items()):
         named = ", ".join(f"{i} [{float(residual[i]):.2e}]" for i in members[:8])
         more = f" and {len(members) - 8} more" if len(members) > 8 else ""
-        lines.append(f"  {Status(code).name} ({Status(code).message}): samples {named}{more}")
+        lines.append(f"  {code.name} ({_REASONS[why] or code.message}): samples {named}{more}")
+        if advice := _ADVICE.get((code, why)):
+            lines.append(f"    {advice[0].upper()}{advice[1:]}.")
     return "\n".join(lines)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,15 +12,13 @@ from equilibria.solve import private
 from equilibria.solve.adjoints.base import Adjoint
 from equilibria.solve.adjoints.neumann import JacobianFree
 from equilibria.solve.equation import Derivative, raise_if_failed
-from equilibria.solve.growth import allowed, grown
 from equilibria.solve.implicit import Found, solve
 from equilibria.solve.nonlinear import Nonlinear
-from equilibria.solve.rows import Layout, choose, ratio, relative_by_leaf, subtract
-from equilibria.solve.solvers.base import Solver, check_damping, check_whole
+from equilibria.solve.rows import Layout, choose, relative_by_leaf, subtract
+from equilibria.solve.solvers.base import check_damping, check_whole
 from equilibria.solve.status import Status
-from equilibria.solve.tolerance import length, ordered
 from equilibria.solve.tree import Leaves
-from equilibria.solve.worst import Worst
+from equilibria.solve.verdict import Measure, Reference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,34 +68,44 @@ class Phantom(Adjoint):
                 found = solve(quiet, at, p)
         everything = [*p, *quiet.captured.values]
         start = [leaf.detach() for leaf in found.value]
-        layout = Layout.of(start, quiet.coupled)
-        measured: list[_Measured] = []
+        layout = Layout.of(start, quiet.coupled).in_units_of(start, at)
+        criterion = quiet.criterion(layout)
+        measured: list[Measure] = []
+        by_leaf: list[Tensor] = []
+
+        def measure(z: Leaves, image: Leaves) -> Measure:
+            here, there = (layout.rows([x.detach() for x in each]) for each in (z, image))
+            gap = subtract(there, here)
+            by_leaf.append(relative_by_leaf(gap, there))
+            return criterion.measure_exactly(gap, there)
 
         value = start
         for _ in range(self.steps):
             image = quiet.evaluate(value, everything)
-            measured.append(_Measured.of(layout, value, image, quiet.solver))
+            measured.append(measure(value, image))
             value = self._step(value, image)
         with torch.no_grad():
             image = quiet.evaluate(value, everything)
-            measured.append(_Measured.of(layout, value, image, quiet.solver))
+            measured.append(measure(value, image))
+        trace = [m.relative for m in measured], list(by_leaf)
 
-        end, solver = measured[-1], quiet.solver
+        end, rows = measured[-1], layout.rows(start)
         finite = torch.isfinite(end.size + end.scale)
-        reached = end.reached
+        reached = criterion.reached(end, None, rows)
         solved = found.status == Status.CONVERGED
         evals = found.evals + self.steps + 1
         # A solution has been judged from the start; the steps may have left it since.
-        begun = measured[0].start
+        begun = Reference.at(measured[0].size, measured[0].scale)
         if private.some(reached & ~solved):
             with torch.no_grad():
-                first = _Measured.of(layout, at, quiet.evaluate(at, everything), solver)
-            begun = torch.where(solved, begun, first.start)
+                first = measure(at, quiet.evaluate(at, everything))
+            origin = Reference.at(first.size, first.scale)
+            begun = Reference(
+                torch.where(solved, begun.size, origin.size),
+                torch.where(solved, begun.residual, origin.residual),
+            )
             evals = evals + (reached & ~solved)
-        entries = [row.shape[1] for row in layout.rows(start)]
-        absolute = length(ordered(solver.atol), entries) / math.sqrt(sum(entries))
-        fallen = end.size <= allowed(end.scale, begun, absolute)
-        reached = reached & (fallen | ~grown(end.scale, begun))
+        reached = criterion.reached(end, begun, rows)
         ended = torch.where(solved, int(Status.MAX_EVALS), found.status)
         status = torch.where(reached, int(Status.CONVERGED), ended)
         status = torch.where(finite, status, int(Status.NONFINITE)).to(torch.int8)
@@ -107,16 +114,15 @@ class Phantom(Adjoint):
         run = Found(
             value=layout.leaves(rows),
             status=status,
+            reason=torch.where(solved | reached, 0, found.reason).to(torch.int8),
             evals=evals,
             residual=torch.where(finite, end.relative, found.residual),
             states=[self._along(quiet, layout, state, everything) for state in found.states],
         )
         record = quiet.record
         if record is not None and record.trace is not None and record.leaf_trace is not None:
-            record.trace = torch.cat([record.trace, torch.stack([m.relative for m in measured])])
-            record.leaf_trace = torch.cat(
-                [record.leaf_trace, torch.stack([m.each for m in measured])]
-            )
+            record.trace = torch.cat([record.trace, torch.stack(trace[0])])
+            record.leaf_trace = torch.cat([record.leaf_trace, torch.stack(trace[1])])
         raise_if_failed(equation.throw, "fixed_point", run)
         return run
 
@@ -131,39 +137,3 @@ class Phantom(Adjoint):
     def _step(self, z: Leaves, image: Leaves) -> Leaves:
         pairs = zip(z, image, strict=True)
         return [(1 - self.damping) * x + self.damping * y for x, y in pairs]
-
-
-@dataclass(frozen=True)
-class _Measured:
-    """||f(z) - z||, ||f(z)||, the relative residual, the same for each leaf, and whether the
-    tolerance is met."""
-
-    size: Tensor
-    scale: Tensor
-    relative: Tensor
-    each: Tensor
-    reached: Tensor
-
-    @classmethod
-    def of(cls, layout: Layout, z: Leaves, image: Leaves, solver: Solver) -> _Measured:
-        at = layout.rows([x.detach() for x in z])
-        there = layout.rows([x.detach() for x in image])
-        gap = subtract(there, at)
-        size, scale, each = layout.norm(gap), layout.norm(there), relative_by_leaf(gap, there)
-        rtol, atol = ordered(solver.rtol), ordered(solver.atol)
-        worst = Worst.of(layout, gap, there, rtol, atol, per_row=solver.per_row)
-        if worst is not None:
-            merit = solver.by_leaf or atol
-            reached = worst.merit <= 1.0 if merit else worst.relative <= solver.finest
-            return cls(size, scale, worst.relative, each, reached)
-        assert not isinstance(rtol, tuple) and not isinstance(atol, tuple)
-        relative = ratio(gap, there)
-        reached = relative <= rtol
-        if atol:
-            reached = reached | (size <= atol + rtol * scale)
-        return cls(size, scale, relative, each, reached)
-
-    @property
-    def start(self) -> Tensor:
-        """What growth is measured from, if the steps begin here."""
-        return torch.maximum(self.size, self.scale)

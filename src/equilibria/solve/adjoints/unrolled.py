@@ -66,15 +66,19 @@ class Unrolled(Adjoint):
             return layout.rows(equation.evaluate(state, p))
 
         tracked = torch.is_grad_enabled() or transformed or private.dual_level_active()
-        run = equation.search(
-            rows_of_f, layout.rows(z), None, tracked=tracked, last=True, layout=layout
-        )
+        first = rows_of_f(layout.rows(z))
+        layout = layout.in_units_of(z, layout.leaves(first))
+        start = layout.rows(z)
+        if layout.unit is not None:
+            first = [row / layout.unit for row in first]
+        run = equation.search(rows_of_f, start, first, tracked=tracked, last=True, layout=layout)
         if equation.record is not None:
             equation.record.note(run, layout)
         return Found(
             # The caller may change it in place, and f may have returned a tensor of its own.
             value=[x.clone() for x in layout.leaves(run.value)],
             status=run.status,
+            reason=run.reason,
             evals=run.evals,
             residual=run.residual.detach(),
             states=[layout.leaves(rows) for rows in run.states],

@@ -1,4 +1,4 @@
-"""What the linear solvers share: cycles, each of which ends with the true residual."""
+"""What the linear solvers share: a method proposes, and the true residual of that decides."""
 
 from __future__ import annotations
 
@@ -10,35 +10,38 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from typing_extensions import override
 
 from equilibria.solve import private
-from equilibria.solve.growth import allowed, grown
-from equilibria.solve.judge import RUNNING, STALL
 from equilibria.solve.loop import Run
-from equilibria.solve.rows import Rows, choose, norm, subtract
+from equilibria.solve.monitor import RUNNING, STALL
+from equilibria.solve.rows import Rows, choose, length, subtract
 from equilibria.solve.solvers.base import Limits, Product, check_at_least
-from equilibria.solve.status import Status
+from equilibria.solve.status import Reason, Status
+from equilibria.solve.verdict import Criterion, Reference
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinearSolver(Limits, abc.ABC):
     """Solves u = A u + g for every sample, from products A u alone.
 
+    A method of its own implements `cycle`, which proposes a u. `solve` takes the product that
+    measures the proposal and decides by the true residual, which a method's own estimate drifts
+    from by rounding, or misses outright on a singular system. A cycle that gains less than 1 % is
+    the last: the sample has stalled.
+
     The residual of a sample is ||A u + g - u||, relative to ||A u + g||: that of the affine map, so
     that a forward solver can stand in for a linear one and the numbers mean the same. Growth is
     measured from u = 0, wherever a warm start begins: once ||A u + g|| is over 4 ||g|| the residual
-    must have fallen below .03 ||g|| as well, or a singular system would pass for solved as soon as
-    u is large.
+    must have fallen below a share of ||g|| as well, or a singular system would pass for solved as
+    soon as u is large.
 
     Class attributes:
-        budgets: `solve` can limit each sample's products; a method that cannot is refused where
-            they are limited, by `NewtonKrylov` and at the end of a `Relay`.
+        direct: a sample that stalls has a singular system.
     """
 
     rtol: float = 1e-4
     atol: float = 0.0
-    budgets: ClassVar[bool] = True
+    direct: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,6 +49,30 @@ class LinearSolver(Limits, abc.ABC):
         check_at_least(self, "atol", 0.0)
 
     @abc.abstractmethod
+    def cycle(
+        self, product: Product, start: Measured, goal: Goal, budget: Tensor, active: Tensor
+    ) -> tuple[Rows, Tensor, Tensor]:
+        """Propose a better u than `start` with at most `budget` products a sample.
+
+        Args:
+            product: u -> A u, on rows `(samples, entries)`, one matrix a leaf; one call is one
+                evaluation of all samples.
+            start: u, its residual, and their lengths.
+            goal: says which residual is small enough.
+            budget: `(samples,)` int64.
+            active: `(samples,)` bool, the samples that still run.
+
+        Returns:
+            The new u; the products that each sample took part in `(samples,)` int64; and the
+            method's own estimate of ||r|| `(samples,)`. A sample stops by its own estimate and
+            budget alone, whatever the others need.
+        """
+
+    def min_products(self, entries: int) -> int:
+        """Products without which a cycle can do nothing for a sample of so many entries."""
+        del entries
+        return 1
+
     def solve(
         self,
         product: Product,
@@ -56,7 +83,7 @@ class LinearSolver(Limits, abc.ABC):
         budget: Tensor | None = None,
         trust: bool = False,
     ) -> Run:
-        """Solves u = A u + g.
+        """Solve u = A u + g.
 
         Args:
             product: u -> A u, on rows; one call is one evaluation.
@@ -68,42 +95,120 @@ class LinearSolver(Limits, abc.ABC):
             trust: the method's own estimate of the residual will do, where measuring it would take
                 a product more. Status and residual are then estimates too.
         """
+        least = self.min_products(sum(row.shape[1] for row in g))
+        goal = Goal.of(self.rtol if rtol is None else rtol, self.atol, g)
+        size = goal.reference.size
+        if start is None:  # A 0 = 0 needs no product
+            now = Measured([torch.zeros_like(row) for row in g], g, size, size, zero=True)
+            reached = now.finite & (size <= goal.absolute)
+        else:
+            now = measured(product, g, start)
+            reached = goal.reached(now)
+        running = now.finite & ~reached
+        every = private.every(running)
+        status = torch.full_like(now.size, RUNNING, dtype=torch.int8)
+        if not every:
+            status = torch.where(reached, int(Status.CONVERGED), status)
+            status = torch.where(now.finite, status, int(Status.NONFINITE))
+        evals = torch.full_like(now.size, 0 if start is None else 1, dtype=torch.int64)
+        most: int | Tensor = self.max_evals
+        if budget is not None:
+            most = budget.clamp(0, self.max_evals)
+            evals = torch.minimum(evals, most)
+        while every or private.some(running):
+            left = most - evals - (0 if trust else 1)  # one product measures
+            able = running & (left >= least)
+            if not private.every(able):
+                every = False
+                status = torch.where(running & ~able, int(Status.MAX_EVALS), status)
+                running = able
+                if not private.some(running):
+                    break
+            proposal, used, size = self._proposed(product, now, goal, left, running)
+            if not every:
+                proposal = choose(running, proposal, now.u)
+            evals = evals + used
+            if trust:
+                new = Measured(proposal, [], size, length(proposal))
+                trusted = running & (goal.reached(new) | (most - evals < 1 + least))
+                if not private.every(trusted | ~running):
+                    real = measured(product, g, proposal)
+                    evals = evals + (running & ~trusted)
+                    size = torch.where(trusted, size, real.size)
+                    scale = torch.where(trusted, new.scale, real.scale)
+                    new = Measured(proposal, real.residual, size, scale)
+                else:
+                    new = Measured(proposal, now.residual, new.size, new.scale)
+            else:
+                evals = evals + (1 if every else running)
+                new = measured(product, g, proposal)
+            done = goal.reached(new)
+            if every and private.every(done):  # as it mostly goes
+                status = done.to(torch.int8) - 1
+                return Run(new.u, status, torch.zeros_like(status), evals, new.relative())
+            better = running & new.finite & (new.size < now.size)
+            stalled = running & ~(new.size < STALL * now.size)
+            now = now.replaced(better, new)
+            status = torch.where(stalled, int(Status.STALLED), status)
+            status = torch.where(running & ~new.finite, int(Status.NONFINITE), status)
+            status = torch.where(better & goal.reached(now), int(Status.CONVERGED), status)
+            running = status == RUNNING
+            every = private.every(running)
+        return Run(now.u, status, self._reason(goal, now, status), evals, now.relative())
 
+    def _reason(self, goal: Goal, now: Measured, status: Tensor) -> Tensor:
+        """A singular system shows in that u grows without end, or that a direct solve fails."""
+        stalled = status == Status.STALLED
+        large = (stalled | (status == Status.MAX_EVALS)) & goal.met_by_growth(now)
+        singular = (large | stalled) if self.direct else large
+        return torch.where(singular, int(Reason.SINGULAR), int(Reason.NONE)).to(torch.int8)
 
-def require_budgets(option: str, given: LinearSolver) -> None:
-    """Raise TypeError unless a method, the value of an option, can limit each sample's products."""
-    if not given.budgets:
-        raise TypeError(
-            f"{option}: {type(given).__name__} cannot stop each sample after the products that it "
-            "has left; eq.GMRES() and eq.BiCGSTAB() can"
-        )
+    def _proposed(
+        self, product: Product, start: Measured, goal: Goal, budget: Tensor, active: Tensor
+    ) -> tuple[Rows, Tensor, Tensor]:
+        """What the method returns from a cycle, if it has the right shapes."""
+        rows, used, size = self.cycle(product, start, goal, budget, active)
+        shapes = [tuple(x.shape) for x in (*rows, used, size)]
+        wanted = [tuple(x.shape) for x in (*start.u, budget, active)]
+        if shapes != wanted:
+            raise ValueError(
+                f"{type(self).__name__}.cycle returned the shapes {shapes}: expected {wanted}, a "
+                "matrix for each leaf of u, then products and residual of each sample"
+            )
+        return rows, used, size
 
 
 @dataclass(frozen=True)
 class Goal:
-    """The tolerance of a solve, in the RMS norm.
-
-    It is atol + rtol ||A u + g||; where A u + g has outgrown g no more than `growth.allowed`.
+    """Which residual of a linear system is small enough: see `Criterion`.
 
     Attributes:
-        constant: ||g||, `(samples,)`, the residual of u = 0.
+        criterion: the tolerance.
+        reference: lengths of g, the residual of u = 0.
+        absolute: the absolute tolerance as a length.
     """
 
-    atol: float
-    rtol: float | Tensor
-    constant: Tensor
+    criterion: Criterion
+    reference: Reference
+    absolute: float
 
-    def limit(self, scale: Tensor) -> Tensor:
-        """The largest residual that is tolerated where ||A u + g|| is `scale`."""
-        relative = self.atol + self.rtol * scale
-        if not isinstance(self.rtol, Tensor) and not self.rtol:
-            return relative  # an absolute tolerance is met by no growth
-        fallen = allowed(scale, self.constant, self.atol)
-        large = grown(scale, self.constant)
-        return torch.where(large, torch.minimum(relative, fallen), relative)
+    @classmethod
+    def of(cls, rtol: float | Tensor, atol: float, g: Rows) -> Goal:
+        size = length(g)
+        absolute = atol * math.sqrt(sum(row.shape[1] for row in g))
+        return cls(Criterion(rtol, atol), Reference(size, torch.zeros_like(size)), absolute)
+
+    def limit(self, scale: Tensor, like: Rows) -> Tensor:
+        """The largest ||r|| that is tolerated where ||A u + g|| is `scale`."""
+        return self.criterion.limit(scale, self.reference, like)
 
     def reached(self, now: Measured) -> Tensor:
-        return now.finite & (now.size <= self.limit(now.scale))
+        return now.finite & (now.size <= self.limit(now.scale, now.u))
+
+    def met_by_growth(self, now: Measured) -> Tensor:
+        """Is the residual small, but only beside a u that has grown?"""
+        small = now.size <= self.absolute + self.criterion.loosest * now.scale
+        return small & ~self.reached(now)
 
 
 @dataclass(frozen=True)
@@ -141,107 +246,11 @@ class Measured:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class CyclicSolver(LinearSolver, abc.ABC):
-    """A Krylov method in cycles: each ends with a product that measures the true residual.
-
-    A cycle's own estimate of the residual drifts from the truth by rounding, or fails outright on a
-    singular system; only the measured one decides. A cycle that gains less than 1 % is the last:
-    the sample has stalled.
-    """
-
-    @abc.abstractmethod
-    def cycle(
-        self, product: Product, start: Measured, goal: Goal, budget: Tensor, active: Tensor
-    ) -> tuple[Rows, Tensor, Tensor]:
-        """Improves `start` with at most `budget` `(samples,)` products.
-
-        Returns:
-            The new u; the products each sample took part in `(samples,)`; and its own estimate of
-            ||r||. A sample stops by its own estimate and budget alone, whatever the others need.
-        """
-
-    @property
-    def min_products(self) -> int:
-        """Products without which a cycle can do nothing."""
-        return 1
-
-    @override
-    def solve(
-        self,
-        product: Product,
-        g: Rows,
-        start: Rows | None = None,
-        *,
-        rtol: Tensor | None = None,
-        budget: Tensor | None = None,
-        trust: bool = False,
-    ) -> Run:
-        size = norm(g)
-        goal = Goal(self.atol, self.rtol if rtol is None else rtol, size)
-        if start is None:  # A 0 = 0 needs no product
-            now = Measured([torch.zeros_like(row) for row in g], g, size, size, zero=True)
-            reached = now.finite & (size <= self.atol)
-        else:
-            now = measured(product, g, start)
-            reached = goal.reached(now)
-        running = now.finite & ~reached
-        every = private.every(running)
-        status = torch.full_like(now.size, RUNNING, dtype=torch.int8)
-        if not every:
-            status = torch.where(reached, int(Status.CONVERGED), status)
-            status = torch.where(now.finite, status, int(Status.NONFINITE))
-        evals = torch.full_like(now.size, 0 if start is None else 1, dtype=torch.int64)
-        most: int | Tensor = self.max_evals
-        if budget is not None:
-            most = budget.clamp(0, self.max_evals)
-            evals = torch.minimum(evals, most)
-        while every or private.some(running):
-            left = most - evals - (0 if trust else 1)  # one product measures
-            able = running & (left >= self.min_products)
-            if not private.every(able):
-                every = False
-                status = torch.where(running & ~able, int(Status.MAX_EVALS), status)
-                running = able
-                if not private.some(running):
-                    break
-            proposal, used, size = self.cycle(product, now, goal, left, running)
-            if not every:
-                proposal = choose(running, proposal, now.u)
-            evals = evals + used
-            if trust:
-                new = Measured(proposal, [], size, norm(proposal))
-                trusted = running & (goal.reached(new) | (most - evals < 1 + self.min_products))
-                if not private.every(trusted | ~running):
-                    real = measured(product, g, proposal)
-                    evals = evals + (running & ~trusted)
-                    size = torch.where(trusted, size, real.size)
-                    scale = torch.where(trusted, new.scale, real.scale)
-                    new = Measured(proposal, real.residual, size, scale)
-                else:
-                    new = Measured(proposal, now.residual, new.size, new.scale)
-            else:
-                evals = evals + (1 if every else running)
-                new = measured(product, g, proposal)
-            done = goal.reached(new)
-            if every and private.every(done):  # as it mostly goes
-                return Run(new.u, done.to(torch.int8) - 1, evals, new.relative())
-            better = running & new.finite & (new.size < now.size)
-            stalled = running & ~(new.size < STALL * now.size)
-            now = now.replaced(better, new)
-            status = torch.where(stalled, int(Status.STALLED), status)
-            status = torch.where(running & ~new.finite, int(Status.NONFINITE), status)
-            status = torch.where(better & goal.reached(now), int(Status.CONVERGED), status)
-            running = status == RUNNING
-            every = private.every(running)
-        return Run(now.u, status, evals, now.relative())
-
-
 def measured(product: Product, g: Rows, u: Rows) -> Measured:
     """Takes one product."""
     image = [a + b for a, b in zip(product(u), g, strict=True)]
     residual = subtract(image, u)
-    return Measured(u, residual, norm(residual), norm(image))
+    return Measured(u, residual, length(residual), length(image))
 
 
 def inverse(x: Tensor) -> Tensor:

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from equilibria.solve.linear.base import CyclicSolver, Goal, Measured, Product, inverse
-from equilibria.solve.rows import Rows, add_scaled, choose, dot, norm, subtract
+from equilibria.solve.linear.base import Goal, LinearSolver, Measured, Product, inverse
+from equilibria.solve.rows import Rows, add_scaled, choose, dot, length, subtract
 
 
 @dataclass(frozen=True, kw_only=True)
-class BiCGSTAB(CyclicSolver):
+class BiCGSTAB(LinearSolver):
     """The stabilised bi-conjugate gradient method on (I - A) u = g.
 
     Two products a step and a fixed memory, where GMRES stores a vector a product; its residual does
@@ -22,9 +22,8 @@ class BiCGSTAB(CyclicSolver):
     History: 5 vectors of the size of u. Source: van der Vorst 1992.
     """
 
-    @property
     @override
-    def min_products(self) -> int:
+    def min_products(self, entries: int) -> int:
         return 2
 
     @override
@@ -48,10 +47,10 @@ class BiCGSTAB(CyclicSolver):
             u = choose(active & sound, proposal, u)
             r = choose(active & sound, remainder, r)
             # A u + g = u + r, so both sides of the tolerance are at hand.
-            reached = norm(r) <= 0.9 * goal.limit(norm(add_scaled(u, 1.0, r)))
+            reached = length(r) <= 0.9 * goal.limit(length(add_scaled(u, 1.0, r)), r)
             previous, rho = rho, dot(shadow, r)
             broken = ~sound | (rho == 0) | (omega == 0) | ~torch.isfinite(rho)
             active = active & ~reached & ~broken & (used + 2 <= budget)
             beta = rho * inverse(previous) * alpha * inverse(omega)
             direction = add_scaled(r, beta, add_scaled(direction, -omega, image))
-        return u, used, norm(r)
+        return u, used, length(r)

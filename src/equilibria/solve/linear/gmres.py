@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +10,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from equilibria.solve import linalg
-from equilibria.solve.linear.base import CyclicSolver, Goal, Measured, Product
+from equilibria.solve.linear.base import Goal, LinearSolver, Measured, Product
 from equilibria.solve.linear.krylov import CANCELLATION, Krylov
-from equilibria.solve.rows import Rows, entries, length
+from equilibria.solve.rows import Rows, length
 from equilibria.solve.solvers.base import check_whole
 
 # A cycle ends a little below the tolerance, for its residual is an estimate.
@@ -21,7 +20,7 @@ MARGIN = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
-class GMRES(CyclicSolver):
+class GMRES(LinearSolver):
     """GMRES on (I - A) u = g: the minimal residual over the Krylov space of the cycle.
 
     Converges for any nonsingular I - A when `restart` spans the space, also where the spectral
@@ -71,7 +70,7 @@ class GMRES(CyclicSolver):
         used = active + flags[: basis.length - 2, 0].sum(dim=0)
         change, size = _shortest(basis, used, test.size)
         u = change if start.zero else [a + b for a, b in zip(start.u, change, strict=True)]
-        return u, used, size / test.root
+        return u, used, size
 
 
 class _Tolerance:
@@ -82,16 +81,16 @@ class _Tolerance:
     """
 
     def __init__(self, goal: Goal, start: Measured) -> None:
-        self.root = math.sqrt(entries(start.residual))
-        self.size = (start.size * self.root).clamp_min(torch.finfo(start.size.dtype).tiny)
+        self.size = start.size.clamp_min(torch.finfo(start.size.dtype).tiny)
         self.zero = start.zero
-        self.rtol = goal.rtol * MARGIN
+        self.rtol = goal.criterion.loosest * MARGIN
         # A cycle that has won all digits there are is done, whatever the tolerance.
         floor = torch.full_like(self.size, torch.finfo(self.size.dtype).eps)
         if not start.zero:  # the change of u is taken to be small beside it
-            floor = floor + MARGIN * self.root * goal.limit(start.scale).clamp_min(0.0) / self.size
-        elif goal.atol:
-            floor = floor + MARGIN * goal.atol * self.root / self.size
+            limit = goal.limit(start.scale, start.u).clamp_min(0.0)
+            floor = floor + MARGIN * limit / self.size
+        elif goal.absolute:
+            floor = floor + MARGIN * goal.absolute / self.size
         self.floor = floor
 
     def above(self, total: Tensor) -> Tensor:

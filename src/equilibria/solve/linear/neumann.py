@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
+import torch
 from torch import Tensor
 from typing_extensions import override
 
-from equilibria.solve.linear.base import LinearSolver, Product
-from equilibria.solve.loop import Run, iterate
-from equilibria.solve.rows import Rows, length
+from equilibria.solve import private
+from equilibria.solve.linear.base import Goal, LinearSolver, Measured, Product
+from equilibria.solve.monitor import STALL
+from equilibria.solve.rows import Rows, add_scaled, choose, length
 from equilibria.solve.solvers.base import check_whole
-from equilibria.solve.solvers.picard import Picard
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,15 +22,14 @@ class Neumann(LinearSolver):
     """u = sum_i A^i g, summed as u <- A u + g until the residual is small.
 
     The iteration of Bai 2022 (thesis), eq. 2.16 without acceleration. Converges where the spectral
-    radius of A is below 1. History: none.
+    radius of A is below 1. History: one vector of the size of u.
 
     Attributes:
-        patience: a sample has stalled when its best residual fell by less than 1 % in this many
+        patience: a sample has stalled when its residual fell by less than 1 % in this many
             products; None never gives up.
     """
 
     patience: int | None = 20
-    budgets: ClassVar[bool] = False
 
     @override
     def __post_init__(self) -> None:
@@ -37,26 +38,27 @@ class Neumann(LinearSolver):
             check_whole(self, "patience", 1)
 
     @override
-    def solve(
-        self,
-        product: Product,
-        g: Rows,
-        start: Rows | None = None,
-        *,
-        rtol: Tensor | None = None,
-        budget: Tensor | None = None,
-        trust: bool = False,
-    ) -> Run:
-        if budget is not None:  # see `budgets`
-            raise TypeError("the Neumann series cannot stop each sample after its own products")
-        method = Picard(
-            rtol=self.rtol, atol=self.atol, max_evals=self.max_evals, patience=self.patience
-        )
-        begin = g if start is None else start
-        return iterate(method, affine(product, g), begin, rtol=rtol, origin=length(g))
+    def cycle(
+        self, product: Product, start: Measured, goal: Goal, budget: Tensor, active: Tensor
+    ) -> tuple[Rows, Tensor, Tensor]:
+        u, r, size = start.u, start.residual, start.size
+        used, mark = torch.zeros_like(budget), size
+        for number in range(1, self.max_evals + 1):
+            term = product(r)  # the residual that u + r leaves
+            used = used + active
+            u = choose(active, add_scaled(u, 1.0, r), u)
+            r = choose(active, term, r)
+            size = torch.where(active, length(r), size)
+            reached = size <= goal.limit(length(add_scaled(u, 1.0, r)), u)
+            active = active & ~reached & (used < budget) & (size < math.inf)
+            if self.patience is not None and number % self.patience == 0:
+                active, mark = active & (size < STALL * mark), size
+            if not private.some(active):
+                break
+        return u, used, size
 
 
-def affine(product: Product, g: Rows):
+def affine(product: Product, g: Rows) -> Callable[[Rows], Rows]:
     """u -> A u + g, for solvers that iterate a map."""
 
     def apply(u: Rows) -> Rows:

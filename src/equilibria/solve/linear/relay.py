@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from equilibria.solve import private
 from equilibria.solve.jacobian import KnownProduct
-from equilibria.solve.linear.base import LinearSolver, Product, require_budgets
+from equilibria.solve.linear.base import Goal, LinearSolver, Measured, Product
 from equilibria.solve.linear.gmres import GMRES
 from equilibria.solve.linear.neumann import affine
 from equilibria.solve.loop import Run, iterate
@@ -59,7 +59,6 @@ class Relay(LinearSolver):
             raise TypeError(
                 f"Relay(last=...): expected a linear solver, such as eq.GMRES(), got {last!r}"
             )
-        require_budgets("Relay(last=...)", last)
         if first.per_row:
             raise ValueError(
                 "Relay(first=...): per_row = True would be ignored, since the relay measures whole "
@@ -86,16 +85,13 @@ class Relay(LinearSolver):
         budget: Tensor | None = None,
         trust: bool = False,
     ) -> Run:
-        limits = {"rtol": self.rtol, "atol": self.atol}
-        last = replace(self.last, **limits, max_evals=self.max_evals)
         if budget is not None or self.max_evals < 2:
-            return last.solve(product, g, start, rtol=rtol, budget=budget, trust=trust)
-        first = replace(self.first, **limits, max_evals=self.max_evals // 2)
-        begin = g if start is None else start
+            return super().solve(product, g, start, rtol=rtol, budget=budget, trust=trust)
+        limits = {"rtol": self.rtol, "atol": self.atol}
         run = iterate(
-            first,
+            replace(self.first, **limits, max_evals=self.max_evals // 2),
             affine(product, g),
-            begin,
+            g if start is None else start,
             jacobian=KnownProduct(product),
             rtol=rtol,
             origin=length(g),
@@ -104,11 +100,22 @@ class Relay(LinearSolver):
         if not private.some(left):
             return run
         budget = torch.where(left, self.max_evals - run.evals, 0)
-        more = last.solve(product, g, run.value, rtol=rtol, budget=budget, trust=trust)
+        more = super().solve(product, g, run.value, rtol=rtol, budget=budget)
         return replace(
             run,
             value=choose(left, more.value, run.value),
             status=torch.where(left, more.status, run.status),
+            reason=torch.where(left, more.reason, run.reason),
             evals=run.evals + torch.where(left, more.evals, 0),
             residual=torch.where(left, more.residual, run.residual),
         )
+
+    @override
+    def min_products(self, entries: int) -> int:
+        return self.last.min_products(entries)
+
+    @override
+    def cycle(
+        self, product: Product, start: Measured, goal: Goal, budget: Tensor, active: Tensor
+    ) -> tuple[Rows, Tensor, Tensor]:
+        return self.last.cycle(product, start, goal, budget, active)

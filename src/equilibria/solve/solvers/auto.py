@@ -86,7 +86,7 @@ class _Auto(Stepper):
             self.newton = NewtonStepper(method, jacobian)
         self.evals = 0
         self.previous = torch.empty(0)  # length of the residual before
-        self.best: deque[Tensor] = deque(maxlen=LOOKS)  # log of the least merit, at each look
+        self.best: deque[Tensor] = deque(maxlen=LOOKS)  # log of the least error ratio, at each look
         # The evaluations after which a sample left the first phase and came into the third.
         self.accelerated = self.hard = torch.empty(0)
         self.any_fast, self.any_hard = True, False
@@ -131,23 +131,23 @@ class _Auto(Stepper):
 
     def _look(self, now: Point) -> Tensor | None:
         """Who needs another phase; returns who comes into the third."""
-        assert now.merit is not None and now.running is not None
-        merit = now.merit.log()
+        assert now.error_ratio is not None and now.running is not None
+        error = now.error_ratio.log()
         if self.any_fast:
-            self._leave_first(~(merit <= NEAR * (self.previous / now.size).log()))
+            self._leave_first(~(error <= NEAR * (self.previous / now.size).log()))
         if self.best:
-            merit = torch.minimum(merit, self.best[-1])
-        self.best.append(merit)
+            error = torch.minimum(error, self.best[-1])
+        self.best.append(error)
         if len(self.best) < SHORT or self.newton is None:
             return None
-        lost = merit - self.best[-SHORT] > SHORT_FALL
+        lost = error - self.best[-SHORT] > SHORT_FALL
         if len(self.best) == LOOKS:
             left = self.solver.max_evals - self.evals
             ahead: Tensor | int = min(left, PATIENCE)
             if self.total is not None:
                 ahead = (left - self.total).clamp(max=PATIENCE)
-            fall = merit - self.best[0]
-            lost = lost | (merit + fall * (ahead / ((LOOKS - 1) * PERIOD)) > 0)
+            fall = error - self.best[0]
+            lost = lost | (error + fall * (ahead / ((LOOKS - 1) * PERIOD)) > 0)
         if not private.some(lost):
             return None
         entering = lost & now.running & (self.hard > self.evals)

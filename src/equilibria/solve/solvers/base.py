@@ -152,7 +152,8 @@ class Point:
         best: each sample's iterate with the smallest residual, as the tolerance measures it.
         best_size: length of the residual there.
         running: `(samples,)`, which samples have not finished.
-        merit: `(samples,)` the newest residual over what is tolerated; at 1 a sample has converged.
+        error_ratio: `(samples,)` the newest residual over what is tolerated; at 1 a sample has
+            converged.
     """
 
     z: Rows
@@ -162,7 +163,7 @@ class Point:
     best: Rows | None = None
     best_size: Tensor | None = None
     running: Tensor | None = None
-    merit: Tensor | None = None
+    error_ratio: Tensor | None = None
 
     def select(self, index: Tensor) -> Point:
         """The samples named by `index`."""
@@ -174,7 +175,7 @@ class Point:
             None if self.best is None else select(self.best, index),
             None if self.best_size is None else self.best_size.index_select(0, index),
             None if self.running is None else self.running.index_select(0, index),
-            None if self.merit is None else self.merit.index_select(0, index),
+            None if self.error_ratio is None else self.error_ratio.index_select(0, index),
         )
 
 

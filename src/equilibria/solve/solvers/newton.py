@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from equilibria.solve.linear.base import LinearSolver, require_budgets
+from equilibria.solve.linear.base import LinearSolver
 from equilibria.solve.linear.gmres import GMRES
 from equilibria.solve.rows import Rows, add_scaled, choose, entries, select
 from equilibria.solve.solvers.base import Jacobian, Point, Solver, Stepper
@@ -84,7 +84,6 @@ def check_linear(owner: Any) -> None:
             f"{type(owner).__name__}(linear=...): expected a linear solver such as eq.GMRES(), got "
             f"{given!r}"
         )
-    require_budgets(f"{type(owner).__name__}(linear=...)", given)
 
 
 class NewtonStepper(Stepper):
@@ -146,8 +145,8 @@ class NewtonStepper(Stepper):
         self.share = torch.where(refused, torch.where(self.bold, 1.0, shorter), self.share)
 
     def _solve(self, now: Point, which: Tensor, left: Tensor | int) -> None:
-        assert now.merit is not None
-        size, forcing = now.size, self._forcing(now.size, now.merit)
+        assert now.error_ratio is not None
+        size, forcing = now.size, self._forcing(now.size, now.error_ratio)
         product = self.jacobian(now.z)
         taken = torch.where(self.begun, 0, self.jacobian.cost)
         # In units of what is sought, so that one absolute tolerance serves all samples.
@@ -171,12 +170,12 @@ class NewtonStepper(Stepper):
         self.whole = choose(which, step, self.whole)
         self.begun = self.begun | which
 
-    def _forcing(self, size: Tensor, merit: Tensor) -> Tensor:
+    def _forcing(self, size: Tensor, error_ratio: Tensor) -> Tensor:
         forcing = GAMMA * (size / self.size) ** ALPHA
         before = GAMMA * self.forcing**ALPHA
         forcing = torch.where(before > REMEMBERED_FROM, torch.maximum(forcing, before), forcing)
         forcing = torch.where(self.begun, forcing, FIRST_FORCING)
-        forcing = torch.maximum(forcing, 0.5 / merit)
+        forcing = torch.maximum(forcing, 0.5 / error_ratio)
         return forcing.clamp(self.solver.linear.rtol, LARGEST_FORCING)
 
     @override

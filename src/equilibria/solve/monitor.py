@@ -1,4 +1,4 @@
-"""Says of each sample how it goes, and keeps what it is to return."""
+"""Watches each sample of a solve, and keeps what it is to return."""
 
 from __future__ import annotations
 
@@ -9,21 +9,10 @@ import torch
 from torch import Tensor
 
 from equilibria.solve import private, tolerance
-from equilibria.solve.growth import ceiling, left
-from equilibria.solve.rows import (
-    Layout,
-    Rows,
-    choose,
-    faintest,
-    length,
-    relative_by_leaf,
-    scaled_ratio,
-    select,
-)
+from equilibria.solve.rows import Layout, Rows, choose, length, relative_by_leaf, select
 from equilibria.solve.solvers.base import Point, Solver, Stepper
-from equilibria.solve.status import Status
-from equilibria.solve.tolerance import Flat
-from equilibria.solve.worst import Worst
+from equilibria.solve.status import Reason, Status
+from equilibria.solve.verdict import Criterion, Measure, Reference, faintest
 
 RUNNING = -1
 # Growth of the residual, over the larger of its first value and of f(z) there, that ends a sample.
@@ -33,19 +22,20 @@ RUNNING = -1
 DIVERGENCE = 1e10
 STALLED_DIVERGENCE = 1e8  # the same for a sample that would be called stalled
 STALL = 0.99  # what must be left of the best residual, at most, after `patience` evaluations
+SHRINKING = 0.9  # what is left of ||f(z)||, at most, of a state on its way to zero
 COMPACT_BELOW = 0.85  # share of running samples under which the finished ones leave the batch
 
 
-class Judge:
+class Monitor:
     """Says of each sample how it goes, and keeps what it is to return.
 
-    Most evaluations are quiet: every sample that runs has come closer, none has arrived. Then the
-    newest iterate is the best of all samples, which takes no copy, and two comparisons have told
-    so. Where some fall back or arrive, these alone are touched; only where something is wrong is
-    every sample gone through.
+    Most evaluations are uneventful: every sample that runs has come closer, none has arrived. Then
+    the newest iterate is the best of all samples, which takes no copy, and two comparisons have
+    said so. Where some fall back or arrive, these alone are touched; only where something is wrong
+    is every sample gone through.
 
-    A sample that has finished rests in the batch, at its answer: its residual does not change, it
-    falls neither back nor below, and disturbs no quiet (unless f is not a number there).
+    A sample that has finished stays in the batch, at its answer: its residual does not change, it
+    falls neither back nor below, and is no event (unless f is not a number there).
 
     The samples still in the batch are numbered as in the batch; `full_*` number all samples of the
     solve.
@@ -62,6 +52,7 @@ class Judge:
         tracked: bool,
         rtol: Tensor | None = None,
         origin: Tensor | None = None,
+        before: Tensor | None = None,
         layout: Layout | None = None,
     ) -> None:
         samples, device, dtype = z[0].shape[0], z[0].device, z[0].dtype
@@ -71,43 +62,48 @@ class Judge:
         self.tracked = tracked
         self.evals = 0
         self.spent: Tensor | None = None  # beyond these, where a method spends more
-        # Merit: ||f - z|| over what the tolerance measures it by; at `goal` a sample has converged.
-        self.rtol: Flat | Tensor = tolerance.ordered(solver.rtol) if rtol is None else rtol
-        self.atol = tolerance.ordered(solver.atol)
-        self.layout = layout
-        several = solver.per_row and layout is not None and layout.coupled is not False
-        self.by_part = several or (solver.by_leaf and layout is not None)
-        self.worst: Worst | None = None  # of the newest iterate, where each part has a tolerance
-        # Then merit is the relative residual.
-        self.plain = rtol is None and not (solver.atol or solver.by_leaf)
-        self.alike = self.plain  # and of everybody, until one is held
-        self.goal = solver.finest if self.plain else 1.0
+        self.criterion = Criterion(
+            tolerance.ordered(solver.rtol) if rtol is None else rtol,
+            tolerance.ordered(solver.atol),
+            layout,
+            solver.per_row,
+        )
+        self.by_part = self.criterion.by_part
+        self.best_is_closest = self.criterion.plain  # by relative residual, until one is held
+        self.goal = self.criterion.goal
         goal = torch.full((samples,), self.goal, dtype=dtype, device=device)
-        tiny = torch.finfo(dtype).tiny  # even where the goal is 0
-        # A sample runs while its merit is not below `floor`; -inf for one that has finished.
-        self.floor = torch.nextafter(goal, goal + 1).clamp_min_(tiny)
+        # Even where the goal is 0.
+        self.unit = max(self.goal, torch.finfo(dtype).tiny)
+        # A sample runs while its error ratio is not below `floor`; -inf for one that has finished.
+        self.floor = torch.nextafter(goal, goal + 1).clamp_min_(torch.finfo(dtype).tiny)
         self.top = goal  # a residual above it has diverged
-        # The squares of a shorter one may be rounded to nothing.
-        self.small = torch.full_like(goal, faintest(dtype))
-        self.merit: Tensor = torch.full_like(goal, math.inf)  # of the best iterate
-        self.relative: Tensor = self.merit  # its relative residual
-        self.size = self.merit  # ||f - z|| of it, for methods that look around
-        self.mark = self.merit  # the best merit when last looked for a stall
+        self.small = torch.full_like(goal, faintest(z))  # one below it is looked at more closely,
+        self.low = self.small  # unless its sample has finished
+        unknown = torch.full_like(goal, math.inf)
+        self.reference = Reference(unknown, unknown)
         self.origin = origin
-        self.start = self.merit  # the larger of ||f|| and ||f - z|| at the first evaluation
-        self.ceiling = self.merit  # above it f(z) has outgrown the start
-        # Whose relative residual was small enough, and nothing else: see `_doubted`.
+        self.before = before
+        self.full_size = unknown  # S, of all samples
+        self.ceiling = unknown  # above it f(z) has outgrown the start
+        self.error = unknown  # error ratio of the best iterate,
+        self.relative = unknown  # its relative residual,
+        self.size = unknown  # and ||f - z||, for methods that look around
+        self.mark = unknown  # the best error ratio when last looked for a stall,
+        self.size_mark = unknown  # and the least ||f - z||
+        self.scale_mark = unknown  # and ||f|| at such a look
+        # Whose relative residual was small enough, and nothing else: see `_hold`.
         self.held = torch.zeros(samples, dtype=torch.bool, device=device)
-        self.holding = False  # is there any?
+        self.any_held = False
         self.best = z
-        self.now, self.now_relative, self.now_merit = z, self.merit, self.merit
+        self.now, self.now_relative, self.now_error = z, unknown, unknown
         self.left = samples  # how many run; not known where tracked,
-        self.stirred = False  # but whether any has ended is
-        self.resting: tuple[Tensor, Rows] | None = None  # who has finished, and where they stay
+        self.any_finished = False  # but whether any has finished is
+        self.finished: tuple[Tensor, Rows] | None = None  # who, and where they stay
         self.index: Tensor | None = None  # of the samples in the batch, among all; None: all
         self.full_status = torch.zeros(samples, dtype=torch.int8, device=device)  # CONVERGED
+        self.full_reason = torch.zeros(samples, dtype=torch.int8, device=device)
         self.full_evals = torch.zeros(samples, dtype=torch.int64, device=device)
-        self.full_residual = self.merit
+        self.full_residual = unknown
         self.full_value = z
         self.trace: list[Tensor] | None = [] if trace else None
         self.leaf_trace: list[Tensor] = []
@@ -124,128 +120,117 @@ class Judge:
             spent = torch.where(self.running, self.stepper.spent, 0)
             self.spent = spent if self.spent is None else self.spent + spent
         scale = length([row.detach() for row in point.f])
-        merit, relative = self.measured(point, scale)
-        if self.trace is not None:
-            self._record(point, scale, relative)
         if self.evals == 1:
-            start = torch.maximum(size, scale)
-            self.top = DIVERGENCE * start
-            self.start = start if self.origin is None else self.origin
-            self.ceiling = ceiling(self.start)
-        self.now, self.now_relative, self.now_merit = point.z, relative, merit
-        if self.ordinary(self.evals):
-            if self._quiet(size, merit):
-                self.best, self.merit, self.relative, self.size = point.z, merit, relative, size
+            self._begin(size, scale)
+        found = self.measure(point, scale)
+        self.now, self.now_relative, self.now_error = point.z, found.relative, found.error_ratio
+        if self.is_ordinary(self.evals) and self.trace is None:
+            if self._is_uneventful(size, found.error_ratio):
+                self.best, self.size = point.z, size
+                self.error, self.relative = found.error_ratio, found.relative
                 return False
-            if self._sound(size, scale):
-                here = (merit < self.floor).nonzero().flatten()
-                if not self._some_grown(scale, here):
+            if self._is_valid(size, scale):
+                here = (found.error_ratio < self.floor).nonzero().flatten()
+                if not self._any_grown(scale, here):
                     self._keep(point)
-                    return self._end(here, None)
-        return self._settle(point, scale)
+                    return self._end(here, None, None)
+        return self._judge_all(point, found)
 
-    def measured(self, point: Point, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """The merit of an iterate and its relative residual; `scale` is the length of f(z)."""
-        if self.by_part:
-            assert self.layout is not None
-            self.worst = Worst.of(
-                self.layout,
-                point.residual,
-                point.f,
-                self.rtol,
-                self.atol,
-                per_row=self.solver.per_row,
-            )
-            assert self.worst is not None
-            relative = self.worst.relative
-            return relative if self.plain else self.worst.merit, relative
-        relative = point.size / scale
-        if self.plain:
-            return relative, relative
-        assert not isinstance(self.rtol, tuple)
-        return point.size / torch.add(scale * self.rtol, self._absolute(point)), relative
+    def _begin(self, size: Tensor, scale: Tensor) -> None:
+        self.top = DIVERGENCE * torch.maximum(size, scale)
+        self.reference = Reference.at(size, scale, self.before)
+        self.full_size = self.reference.largest
+        if self.origin is not None:
+            self.reference = Reference(self.origin, torch.zeros_like(self.origin))
+        self.ceiling = self.reference.ceiling
+        self.small = torch.maximum(self.small, self.reference.zero)
+        self.low = self.small.clone()
 
-    def _absolute(self, point: Point) -> float | Tensor:
-        """The absolute tolerance as a length: it is one of the RMS norm."""
-        whole = tolerance.length(self.atol, [row.shape[1] for row in point.f])
-        filled = None if self.layout is None else self.layout.filled
-        return whole if filled is None else whole * filled
+    def measure(self, point: Point, scale: Tensor) -> Measure:
+        """The measure of an iterate; `scale` is the length of f(z)."""
+        return self.criterion.measure(point.residual, point.f, point.size, scale)
 
-    def ordinary(self, evals: int) -> bool:
+    def is_ordinary(self, evals: int) -> bool:
         """Is there nothing to be looked at, after so many evaluations, but the residual?"""
         patience = self.solver.patience
         marked = patience is not None and evals % patience == 1 % patience
         within = 1 < evals < self.solver.max_evals
-        plain = not (marked or self.tracked or self.holding)
-        return within and plain and self.spent is None
+        return within and self.spent is None and not (marked or self.tracked or self.any_held)
 
     def pass_over(self, evals: int, point: Point, scale: Tensor) -> None:
-        """Takes note of quiet evaluations, the newest of which is `point`."""
+        """Takes note of uneventful evaluations, the newest of which is `point`."""
+        found = self.measure(point, scale)
         self.evals += evals
         self.best, self.size = point.z, point.size
-        self.merit, self.relative = self.measured(point, scale)
+        self.error, self.relative = found.error_ratio, found.relative
 
-    def _quiet(self, size: Tensor, merit: Tensor) -> bool:
+    def _is_uneventful(self, size: Tensor, error: Tensor) -> bool:
         """Has every sample come closer, none arrived, and none diverged?"""
-        inside = torch.clamp(merit, min=self.floor, max=self.merit)
-        return torch.equal(inside, merit) and torch.equal(torch.minimum(size, self.top), size)
+        inside = torch.clamp(error, min=self.floor, max=self.error)
+        return torch.equal(inside, error) and torch.equal(
+            torch.clamp(size, min=self.low, max=self.top), size
+        )
 
-    def _some_grown(self, scale: Tensor, here: Tensor) -> bool:
+    def _any_grown(self, scale: Tensor, here: Tensor) -> bool:
         """Has f(z) outgrown the start for any of the samples at these places?"""
         if not len(here) or torch.equal(torch.minimum(scale, self.ceiling), scale):
             return False
         return bool((scale > self.ceiling).index_select(0, here).any())
 
-    def _sound(self, size: Tensor, scale: Tensor) -> bool:
+    def _is_valid(self, size: Tensor, scale: Tensor) -> bool:
         """Is all finite, none too small to be squared, none diverged?"""
-        # Not a number where the scale is not finite, or the size is zero: 0 / 0 is no merit.
+        # Not a number where the scale is not finite, or the size is zero: 0 / 0 is no ratio.
         size = torch.addcdiv(size, scale, size, value=0.0)
         return torch.equal(torch.clamp(size, min=self.small, max=self.top), size)
 
     def _keep(self, point: Point) -> None:
         """Keeps the best iterate, by reference where no sample fell back."""
-        merit, relative = self.now_merit, self.now_relative
+        error, relative = self.now_error, self.now_relative
         if self.last and not self.solver.looks_around:
             # Which iterate is best does not matter; how good it was tells of a stall.
-            self.merit = torch.minimum(merit, self.merit)
+            self.error = torch.minimum(error, self.error)
             return
         if self.tracked:
-            better = merit <= self.merit
+            better = error <= self.error
             self.best = choose(better, point.z, self.best)
             self.relative = torch.where(better, relative, self.relative)
             self.size = torch.where(better, point.size, self.size)
-            self.merit = torch.where(better, merit, self.merit)
+            self.error = torch.where(better, error, self.error)
             return
-        back = (merit > self.merit).nonzero().flatten()
+        back = (error > self.error).nonzero().flatten()
         if not len(back):
-            self.best, self.merit, self.relative, self.size = point.z, merit, relative, point.size
+            self.best, self.size = point.z, point.size
+            self.error, self.relative = error, relative
             return
         self.best = _with(point.z, back, self.best)
-        if not self.alike:
+        if not self.best_is_closest:
             self.relative = _with([relative], back, [self.relative])[0]
         if self.solver.looks_around:
             self.size = _with([point.size], back, [self.size])[0]
-        self.merit = torch.minimum(merit, self.merit)
-        if self.alike:
-            self.relative = self.merit
+        self.error = torch.minimum(error, self.error)
+        if self.best_is_closest:
+            self.relative = self.error
 
-    def _settle(self, point: Point, scale: Tensor) -> bool:
+    def _judge_all(self, point: Point, found: Measure) -> bool:
         """Goes through all that can end a sample; of several, the last one named here counts."""
-        solver, size = self.solver, point.size
+        solver, size, scale = self.solver, found.size, found.scale
         finite = torch.isfinite(size + scale)
-        relative, merit = self.now_relative, self.now_merit
-        faint, large = size < self.small, scale > self.ceiling
-        if self.holding or private.some(faint | (large & (merit < self.floor))):
-            if not self.by_part:  # where every row has been measured in a unit of its own
-                relative = torch.where(faint, scaled_ratio(point.residual, point.f), relative)
-            if self.plain:
-                merit = relative
-            if self.holding or private.some(large & (merit < self.floor)):
-                merit = self._doubted(merit, point, scale)
-        # What is not finite has no merit.
+        relative, error = found.relative, found.error_ratio
+        short, large = size < self.small, scale > self.ceiling
+        if self.any_held or private.some(short | (large & (error < self.floor))):
+            if not self.by_part:  # where every part has been measured in a unit of its own
+                found = self.criterion.corrected(found, point.residual, point.f, short)
+            zero = self.reference.is_zero(size, scale)
+            relative = torch.where(zero, 0.0, found.relative)
+            error = torch.where(zero, 0.0, found.error_ratio)
+            if self.any_held or private.some(large & (error < self.floor)):
+                error = self._hold(error, found, point.f)
+        # What is not finite has no ratio.
         relative = torch.where(finite, relative, math.inf)
-        merit = torch.where(finite, merit, math.inf)
-        self.now_relative, self.now_merit = relative, merit
+        error = torch.where(finite, error, math.inf)
+        self.now_relative, self.now_error = relative, error
+        if self.trace is not None:
+            self._record(point, relative)
         self._keep(point)
 
         count = self.evals if self.spent is None else self.evals + self.spent
@@ -253,46 +238,56 @@ class Judge:
         status = torch.where(over, int(Status.MAX_EVALS), RUNNING)
         if solver.patience is not None and self.evals % solver.patience == 1 % solver.patience:
             if self.evals > 1:
-                stalled = self.merit > STALL * self.mark
-                if self.worst is not None:  # a signal on its way is progress that shows no less
-                    stalled = stalled & ~self.worst.arriving
+                # A signal on its way is progress that shows no less, and so is a state on its way
+                # to zero, whose relative residual need not fall.
+                moving = scale < SHRINKING * self.scale_mark
+                moving = moving & (size < SHRINKING * self.size_mark)
+                if found.arriving is not None:
+                    moving = moving | found.arriving
+                stalled = (self.error > STALL * self.mark) & ~moving
                 status = torch.where(stalled, int(Status.STALLED), status)
                 far = size > STALLED_DIVERGENCE / DIVERGENCE * self.top
                 status = torch.where(stalled & far, int(Status.DIVERGED), status)
-            self.mark = self.merit
+            self.mark = self.error
+            self.size_mark = torch.fmin(size, self.size_mark)
+            self.scale_mark = torch.fmin(scale, self.scale_mark)
         status = torch.where(size > self.top, int(Status.DIVERGED), status)
-        status = torch.where(merit <= self.goal, int(Status.CONVERGED), status)
+        status = torch.where(error <= self.goal, int(Status.CONVERGED), status)
         status = torch.where(finite, status, int(Status.NONFINITE)).to(torch.int8)
+        held = self.held & ((status == Status.MAX_EVALS) | (status == Status.STALLED))
+        reason = torch.where(held, int(Reason.GROWTH), int(Reason.NONE)).to(torch.int8)
         ended = self.running & (status != RUNNING)
         if self.tracked:
-            return self._end_tracked(ended, status)
-        return self._end(ended.nonzero().flatten(), status)
+            return self._end_tracked(ended, status, reason)
+        return self._end(ended.nonzero().flatten(), status, reason)
 
-    def _doubted(self, merit: Tensor, point: Point, scale: Tensor) -> Tensor:
-        """The merit of samples whose relative residual is small, but of a state that has grown.
+    def _hold(self, error: Tensor, found: Measure, rows: Rows) -> Tensor:
+        """The error ratio of samples whose relative residual is small, but of a state that has
+        grown.
 
-        One that has not fallen enough is held: from here on the worse of both merits is its own,
+        One that has not fallen enough is held: from here on the worse of both ratios is its own,
         and what it was the best of by the relative residual alone counts no more.
         """
-        unit = max(self.goal, torch.finfo(merit.dtype).tiny)
-        fallen = unit * left(point.size, scale, self.start, self._absolute(point))
-        large = scale > self.ceiling
-        held = self.running & (self.held | (large & (merit <= self.goal) & ~(fallen <= unit)))
+        fallen = self.unit * self.criterion.fallen(found, self.reference, rows)
+        large = found.scale > self.ceiling
+        new = large & (error <= self.goal) & ~(fallen <= self.unit)
+        held = self.running & (self.held | new)
         first = held & ~self.held
-        self.merit = torch.where(first, math.inf, self.merit)
+        self.error = torch.where(first, math.inf, self.error)
         self.mark = torch.where(first, math.inf, self.mark)
-        self.held, self.holding = held, private.some(held)
-        self.alike = self.alike and not self.holding
-        return torch.where(held & large, torch.maximum(merit, fallen), merit)
+        self.held, self.any_held = held, private.some(held)
+        self.best_is_closest = self.best_is_closest and not self.any_held
+        return torch.where(held & large, torch.maximum(error, fallen), error)
 
     # --- samples that end ------------------------------------------------------------------------
 
-    def _end(self, here: Tensor, status: Tensor | None) -> bool:
+    def _end(self, here: Tensor, status: Tensor | None, reason: Tensor | None) -> bool:
         """Keeps what is known of the samples that end here; True when no sample runs any more.
 
         Args:
             here: their places in the batch.
             status: `(samples,)`; None: all that end have converged.
+            reason: the same.
         """
         if not len(here):
             return False
@@ -300,9 +295,10 @@ class Judge:
         self.full_evals.index_fill_(0, at, self.evals)
         if self.spent is not None:
             self.full_evals.index_add_(0, at, self.spent.index_select(0, here))
-        if status is not None:
+        if status is not None and reason is not None:
             self.full_status.index_copy_(0, at, status.index_select(0, here))
-        if self.last:  # a later evaluation of a sample at rest might find it otherwise
+            self.full_reason.index_copy_(0, at, reason.index_select(0, here))
+        if self.last:  # a later evaluation of a finished sample might find it otherwise
             found = self.now_relative.index_select(0, here)
             self.full_residual = self.full_residual.index_copy(0, at, found)
         self._look_back(here, at)
@@ -311,18 +307,18 @@ class Judge:
             self._store()
             return True
         self.floor.index_fill_(0, here, -math.inf)
+        self.low.index_fill_(0, here, -math.inf)
         rows = select(self.now if self.last else self.best, here)
-        if self.resting is not None:
-            index, before = self.resting
+        if self.finished is not None:
+            index, before = self.finished
             here = torch.cat([index, here])
             rows = [torch.cat(pair) for pair in zip(before, rows, strict=True)]
-        self.resting = (here, rows)
+        self.finished = (here, rows)
         return False
 
     def _store(self) -> None:
-        """Writes what the batch holds among all: of a sample at rest, its answer."""
-        value = self.now if self.last else self.best
-        self.full_value = self.among_all(value)
+        """Writes what the batch holds among all: of a finished sample, its answer."""
+        self.full_value = self.among_all(self.now if self.last else self.best)
         if self.last:
             return
         if self.index is None:
@@ -330,12 +326,13 @@ class Judge:
         else:
             self.full_residual = self.full_residual.index_copy(0, self.index, self.relative)
 
-    def _end_tracked(self, ended: Tensor, status: Tensor) -> bool:
+    def _end_tracked(self, ended: Tensor, status: Tensor, reason: Tensor) -> bool:
         """The same by masks: nothing is written in place, and entries may be hidden by vmap."""
         count = self.evals if self.spent is None else self.evals + self.spent
         relative = self.now_relative if self.last else self.relative
-        self.stirred = self.stirred or private.some(ended)
+        self.any_finished = self.any_finished or private.some(ended)
         self.full_status = torch.where(ended, status, self.full_status)
+        self.full_reason = torch.where(ended, reason, self.full_reason)
         self.full_evals = torch.where(ended, count, self.full_evals)
         self.full_residual = torch.where(ended, relative, self.full_residual)
         self.floor = torch.where(ended, -math.inf, self.floor)
@@ -343,19 +340,21 @@ class Judge:
         return not private.some(self.running)
 
     def freeze(self, z: Rows, f: Rows) -> Rows:
-        """The next iterate of running samples; a finished one rests where it is to stay.
+        """The next iterate of running samples; a finished one stays at its answer.
 
         Args:
             z: the method's next iterate.
             f: what the function has returned. It may be somebody's, so it is never written to.
         """
-        if self.tracked and self.stirred:
+        if self.tracked and self.any_finished:
             return choose(self.running, z, self.now if self.last else self.best)
-        if self.resting is None:
+        if self.finished is None:
             return z
-        index, rows = self.resting
+        index, rows = self.finished
         return [
-            new.index_copy(0, index, at) if new is image else new.index_copy_(0, index, at)
+            new.index_copy(0, index, at)
+            if _same_memory(new, image)
+            else new.index_copy_(0, index, at)
             for new, image, at in zip(z, f, rows, strict=True)
         ]
 
@@ -366,7 +365,7 @@ class Judge:
             best=self.best,
             best_size=self.size,
             running=self.running,
-            merit=self.now_merit / max(self.goal, torch.finfo(self.merit.dtype).tiny),
+            error_ratio=self.now_error / self.unit,
         )
 
     @property
@@ -376,33 +375,24 @@ class Judge:
 
     def few_running(self) -> bool:
         """Does it pay to drop the samples that have finished?"""
-        return self.resting is not None and self.left <= COMPACT_BELOW * self.floor.numel()
+        return self.finished is not None and self.left <= COMPACT_BELOW * self.floor.numel()
 
-    def retire(self) -> Tensor:
+    def drop_finished(self) -> Tensor:
         """Drops the samples that have finished; returns which stay."""
         self._store()
         keep = self.running.nonzero().flatten()
         self.index = keep if self.index is None else self.index.index_select(0, keep)
         for name in (
-            "floor",
-            "top",
-            "small",
-            "merit",
-            "relative",
-            "size",
-            "mark",
-            "now_merit",
-            "held",
-            "start",
-            "ceiling",
+            *("floor", "top", "small", "low", "ceiling", "error", "relative", "size"),
+            *("mark", "size_mark", "scale_mark", "now_error", "held"),
         ):
             setattr(self, name, getattr(self, name).index_select(0, keep))
-        if isinstance(self.rtol, Tensor):
-            self.rtol = self.rtol.index_select(0, keep)
+        self.reference = self.reference.select(keep)
+        self.criterion = self.criterion.select(keep)
         if self.spent is not None:
             self.spent = self.spent.index_select(0, keep)
         self.best = select(self.best, keep)
-        self.resting = None
+        self.finished = None
         return keep
 
     def among_all(self, z: Rows) -> Rows:
@@ -414,7 +404,7 @@ class Judge:
             all_.index_copy(0, place, row) for all_, row in zip(self.full_value, z, strict=True)
         ]
 
-    # --- further figures -------------------------------------------------------------------------
+    # --- further results -------------------------------------------------------------------------
 
     def _look_back(self, here: Tensor, at: Tensor) -> None:
         """What the method knows of the samples that end here."""
@@ -437,13 +427,8 @@ class Judge:
         table = torch.nn.functional.pad(table, (0, found.shape[1] - table.shape[1]), value=nothing)
         return table.index_copy(0, at, found)
 
-    def _record(self, point: Point, scale: Tensor, relative: Tensor) -> None:
+    def _record(self, point: Point, relative: Tensor) -> None:
         assert self.trace is not None
-        tiny = torch.finfo(scale.dtype).tiny
-        finite = torch.isfinite(point.size + scale)
-        if not self.by_part:
-            relative = point.size / (scale + tiny)
-        relative = torch.where(finite, relative, math.inf)
         each = relative_by_leaf(
             [row.detach() for row in point.residual], [row.detach() for row in point.f]
         )
@@ -469,3 +454,8 @@ def _with(rows: Rows, index: Tensor, others: Rows) -> Rows:
         row.index_copy(0, index, other.index_select(0, index))
         for row, other in zip(rows, others, strict=True)
     ]
+
+
+def _same_memory(a: Tensor, b: Tensor) -> bool:
+    """Do two tensors, or what they are views of, lie in the same memory?"""
+    return a is b or a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()

@@ -1,0 +1,138 @@
+"""Powers of two change nothing, and zero is a fixed point like any other."""
+
+from typing import Any
+
+import pytest
+import torch
+from problems import normal
+
+import equilibria as eq
+
+CONVERGED, MAX_EVALS, STALLED, DIVERGED, NONFINITE = eq.Status
+SOLVERS: dict[str, eq.Solver] = {
+    "Picard": eq.Picard(rtol=1e-5, max_evals=200),
+    "damped": eq.Picard(rtol=1e-5, damping=0.7, max_evals=200),
+    "Anderson": eq.Anderson(rtol=1e-5),
+    "AlternatingAnderson": eq.AlternatingAnderson(rtol=1e-5),
+    "Broyden": eq.Broyden(rtol=1e-5),
+    "Broyden 5": eq.Broyden(rtol=1e-5, memory=5),
+    "NewtonKrylov": eq.NewtonKrylov(rtol=1e-5),
+    "Auto": eq.Auto(rtol=1e-5),
+}
+ADJOINTS: dict[str, eq.Adjoint] = {
+    "Implicit": eq.Implicit(),
+    "Phantom": eq.Phantom(),
+    "Unrolled": eq.Unrolled(),
+    "JacobianFree": eq.JacobianFree(),
+}
+MATRIX = (0.8 * torch.linalg.qr(normal(6, 6, seed=1))[0]).float()
+X = normal(5, 6, seed=2).float()
+
+
+def solve(unit: float, solver: eq.Solver, **options: Any) -> eq.Solution:
+    x = unit * X
+    f = lambda z, x: unit * torch.tanh((z / unit) @ MATRIX) + x  # noqa: E731
+    return eq.fixed_point(f, torch.zeros_like(x), x, solver=solver, **options)
+
+
+@pytest.mark.parametrize("drop", [False, True])
+@pytest.mark.parametrize("name", SOLVERS)
+def test_scaling_by_a_power_of_two_changes_nothing(name: str, drop: bool) -> None:
+    wanted = solve(1.0, SOLVERS[name], per_sample=drop, trace=True, states=(3,))
+    assert (wanted.status == CONVERGED).all()
+    for power in (-120, -66, -60, -31, 31, 66, 120):
+        unit = 2.0**power
+        found = solve(unit, SOLVERS[name], per_sample=drop, trace=True, states=(3,))
+        assert torch.equal(found.status, wanted.status)
+        if power > -100:  # below, f itself rounds to numbers that are not normal
+            assert torch.equal(found.value / unit, wanted.value)
+            assert torch.equal(found.states[0] / unit, wanted.states[0])
+            assert torch.equal(found.stats.evals, wanted.stats.evals)
+            assert torch.equal(found.stats.residual, wanted.stats.residual)
+            assert found.stats.trace is not None and wanted.stats.trace is not None
+            assert torch.equal(found.stats.trace.nan_to_num(), wanted.stats.trace.nan_to_num())
+        torch.testing.assert_close(found.value / unit, wanted.value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_samples_of_every_scale_in_one_batch(name: str) -> None:
+    units = torch.tensor([2.0**-100, 2.0**-40, 1.0, 2.0**45, 2.0**100])[:, None]
+    f = lambda z, x, u: u * torch.tanh((z / u) @ MATRIX) + x  # noqa: E731
+    x = units * X
+    found = eq.fixed_point(f, torch.zeros_like(x), x, units, solver=SOLVERS[name])
+    wanted = solve(1.0, SOLVERS[name])
+    assert torch.equal(found.status, wanted.status)
+    assert torch.equal(found.value / units, wanted.value)
+
+
+@pytest.mark.parametrize("adjoint", ADJOINTS)
+@pytest.mark.parametrize("power", [-66, 66])
+def test_gradients_at_every_scale(power: int, adjoint: str) -> None:
+    grads = []
+    for unit in (1.0, 2.0**power):
+        k = torch.tensor(1.0, requires_grad=True)
+        f = lambda z, x, u=unit, k=k: u * k * torch.tanh((z / u) @ MATRIX) + x  # noqa: E731
+        x = unit * X
+        sol = eq.fixed_point(
+            f, torch.zeros_like(x), x, adjoint=ADJOINTS[adjoint], solver=eq.Anderson(rtol=1e-6)
+        )
+        grads += torch.autograd.grad((sol.value / unit).sum(), k)
+    torch.testing.assert_close(grads[1], grads[0], rtol=1e-5, atol=1e-6)
+
+
+def test_an_absolute_tolerance_has_the_units_of_the_state() -> None:
+    for unit in (1.0, 2.0**-60, 2.0**60):
+        solver = eq.Picard(rtol=0.0, atol=1e-3 * unit)
+        sol = solve(unit, solver)
+        image = unit * torch.tanh((sol.value / unit) @ MATRIX) + unit * X
+        size = ((image - sol.value) / unit).square().mean(1).sqrt()
+        assert (sol.status == CONVERGED).all() and (size <= 1e-3).all() and (size > 1e-4).all()
+
+
+def test_a_map_of_large_numbers_is_solved() -> None:
+    x = torch.ones(2, 4) * 2.0**66
+    sol = eq.fixed_point(lambda z, x: 0.5 * z + x, torch.zeros(2, 4), x)
+    assert (sol.status == CONVERGED).all()
+    torch.testing.assert_close(sol.value, 2 * x, rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", SOLVERS)
+def test_an_equilibrium_of_zero_is_found(name: str, dtype: torch.dtype) -> None:
+    """A bias-free cell, or a padded row, from a start that is not zero."""
+    start = torch.ones(3, 2, dtype=dtype) * torch.tensor([[1.0], [0.0], [1e6]], dtype=dtype)
+    for f in (lambda z: 0.5 * z, lambda z: torch.tanh(0.3 * z)):
+        sol = eq.fixed_point(f, start, solver=SOLVERS[name], throw=True)
+        assert (sol.status == CONVERGED).all()
+        assert (sol.value.abs() <= 1e-10 * start.abs()).all()
+        assert sol.stats.residual.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_a_padded_row_that_starts_warm_converges(name: str) -> None:
+    x = X.clone()
+    x[1] = 0
+    f = lambda z, x: torch.tanh(z @ MATRIX) + x  # noqa: E731
+    first = eq.fixed_point(f, torch.ones_like(x), x, solver=SOLVERS[name], throw=True)
+    again = eq.fixed_point(f, torch.zeros_like(x), x, solver=SOLVERS[name], warm=first, throw=True)
+    assert (again.status == CONVERGED).all() and (again.stats.evals <= 2).all()
+
+
+def test_a_small_answer_far_from_the_start_is_not_taken_for_zero() -> None:
+    """z = .5 z + .5 from 1e8: the answer is 1, not what is small beside the start."""
+    for dtype, far in ((torch.float32, 1e8), (torch.float64, 1e20)):
+        start = torch.full((1, 3), far, dtype=dtype)
+        sol = eq.fixed_point(lambda z: 0.5 * z + 0.5, start, solver=eq.Picard(max_evals=300))
+        assert sol.status.tolist() == [CONVERGED]
+        torch.testing.assert_close(sol.value, torch.ones_like(start), rtol=1e-3, atol=0)
+
+
+def test_the_trace_ends_at_the_residual() -> None:
+    """Whatever is too small to be squared."""
+    x = torch.full((1, 4), 1e-39)
+    for solver in (eq.Picard(), eq.Anderson()):
+        sol = eq.fixed_point(
+            lambda z, x: 0.5 * z + x, torch.zeros_like(x), x, solver=solver, trace=True
+        )
+        assert sol.stats.trace is not None
+        assert sol.stats.trace[-1].tolist() == sol.stats.residual.tolist()
