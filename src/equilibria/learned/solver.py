@@ -10,9 +10,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from equilibria.solve import linalg, private
+from equilibria.solve.options import check_at_least, check_whole
 from equilibria.solve.rows import Layout, Rows, add_scaled, choose, length
 from equilibria.solve.solvers.anderson import ROOM, Acceleration, AndersonStepper, minimiser
-from equilibria.solve.solvers.base import Point, Solver, Stepper, check_at_least, check_whole
+from equilibria.solve.solvers.base import Point, Solver, Stepper
 
 SMALLEST = 1e-30
 """Lower bound on lengths before a division or a logarithm."""

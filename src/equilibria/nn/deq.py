@@ -216,7 +216,7 @@ class DEQ(nn.Module):
                 warm=warm,
             )
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
-            raise_with_remedy(error, owner, z0, guessed=guessed)
+            raise_with_remedy(error, self.cell, z0, inputs, guessed=guessed)
             raise
 
     @boundary
@@ -279,7 +279,7 @@ class DEQ(nn.Module):
                 throw=self.throw if throw is None else throw,
             )
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
-            raise_with_remedy(error, owner, z, guessed=False)
+            raise_with_remedy(error, self.cell, z, inputs, guessed=False)
             raise
 
     def extra_repr(self) -> str:

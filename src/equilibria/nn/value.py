@@ -15,8 +15,9 @@ class Value(nn.Module):
     """z* alone, of a layer that returns a `Solution`: for `nn.Sequential` and other modules that
     hand on what they get.
 
-    Status and stats do not come out of it, so give the layer `throw=True` where a solve that fails
-    must not pass in silence.
+    Status and stats do not come out of it. Give the layer `throw=True` if a solve that fails must
+    raise, or read them in a forward hook: `value.layer.register_forward_hook(lambda layer, inputs,
+    sol: log(sol.status))`.
 
     Args:
         layer: a `DEQ`, or another module that returns a `Solution`.

@@ -88,8 +88,11 @@ def advance(
             "advance takes no part in transforms of torch.func: its gradient is that of a solution "
             "that z stands for. Use fixed_point"
         )
-    leaves, spec = flatten_state(z)
-    given, p = Operands.of(operands, leaves[0].shape[0])
+    leaves, spec = flatten_state(z, batched=coupled is not True)
+    batch = 1 if coupled is True else leaves[0].shape[0]
+    if not batch:
+        raise ValueError("the batch is empty: z has no sample along its first axis")
+    given, p = Operands.of(operands, None if coupled is True else batch)
     record = Record()
     equation = Nonlinear(
         f=close_over(f),
@@ -97,7 +100,7 @@ def advance(
         state_spec=spec,
         operands=given,
         autocast=AutocastRegion.current(leaves[0].device.type),
-        coupled=coupling(coupled, leaves[0].shape[0]),
+        coupled=coupling(coupled, batch),
         per_sample=False,
         throw=throw,
         trace=False,
@@ -115,10 +118,10 @@ def advance(
         leaf = start[0].new_empty(0).requires_grad_()
         at: Leaves = list(begin.apply(leaf, *(x.detach() for x in start)))
         with private.for_many_backwards():
-            image = equation.evaluate(at, p)
+            image = equation.evaluate_first(at, p)
         value = list(correct.apply(equation, [get_gradient_edge(x) for x in at], *image))
     else:
-        value = image = equation.evaluate(start, p)
+        value = image = equation.evaluate_first(start, p)
     status, stats = _judged(equation, start, [x.detach() for x in image])
     raise_if_failed(
         throw,

@@ -75,6 +75,11 @@ class Affine(Equation):
             product = pushforward(of_state, at, z, like=at)
         return [a + b for a, b in zip(product, constant, strict=True)]
 
+    @property
+    @override
+    def floor(self) -> float:
+        return self.parent.floor
+
     @override
     def solve(self, z: Leaves, first: Leaves, p: Leaves) -> tuple[Layout, Run]:
         at, parameters, constant = self._split(p)

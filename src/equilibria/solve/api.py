@@ -13,7 +13,7 @@ from equilibria.solve.adjoints import Adjoint, Implicit
 from equilibria.solve.autocast import AutocastRegion
 from equilibria.solve.boundary import boundary
 from equilibria.solve.closure import Closure, close_over
-from equilibria.solve.equation import Record
+from equilibria.solve.equation import Record, followable
 from equilibria.solve.grouping import coupling
 from equilibria.solve.nonlinear import Nonlinear
 from equilibria.solve.solution import Solution
@@ -64,10 +64,11 @@ def fixed_point(
         throw: raise where a sample does not converge, forward or backward.
         per_sample: f closes over nothing that has a batch axis, so finished samples may leave the
             batch; otherwise they stay, frozen.
-        coupled: f mixes rows of the state. True: all of them, which are solved as one sample: one
-            residual, one status. An int64 tensor `(rows,)`, the sample of each row, 0, 1, ...: the
-            rows of a sample, whose number may differ from sample to sample, as nodes do from graph
-            to graph. Residuals, counts, status and the adjoint are then those of each sample.
+        coupled: f mixes rows of the state. True: the whole state is one sample, with one residual
+            and one status; its leaves have no batch axis and any shapes, operands too. An int64
+            tensor `(rows,)`, the sample of each row, 0, 1, ...: the rows of a sample, whose number
+            may differ from sample to sample, as nodes do from graph to graph. Residuals, counts,
+            status and the adjoint are then those of each sample.
         trace: record the residual after every evaluation in `stats.trace`.
         states: numbers of evaluations after which to return the iterate, in `Solution.states`.
         warm: an earlier solution of a like problem: its value starts the solve in place of z0, its
@@ -79,8 +80,8 @@ def fixed_point(
     Raises:
         TypeError: a state that is no float32 or float64 tensor; f returning another structure or
             dtype.
-        ValueError: an empty batch, an operand with another first axis, f returning another shape,
-            impossible options.
+        ValueError: an operand with another first axis, f returning another shape, impossible
+            options.
         SolveError: under `throw`, naming samples, status and residual.
         RuntimeError: f closes over a tensor with a history that Python cannot see.
 
@@ -90,15 +91,19 @@ def fixed_point(
     adjoint = Implicit() if adjoint is None else adjoint
     states = _numbers(states)
     check_options(f, solver, adjoint, warm)
-    leaves, spec = flatten_state(z0)
-    batch = leaves[0].shape[0]
-    given, p = Operands.of(operands, batch)
+    leaves, spec = flatten_state(z0, batched=coupled is not True)
+    batch = 1 if coupled is True else leaves[0].shape[0]
+    if coupled is True and solver.per_row and len({x.shape[:1] for x in leaves}) > 1:
+        raise ValueError(
+            "per_row needs leaves with one first axis, the rows; this state has several"
+        )
+    given, p = Operands.of(operands, None if coupled is True else batch)
     record = Record()
     if warm is not None:
         leaves = _warm_start(warm, leaves, spec)
         adjoint_of_warm = None if warm.adjoint is None else warm.adjoint.value
         record = Record(adjoint_of_warm, warm.start_size)
-    mixed = coupling(coupled, batch)
+    mixed = coupling(coupled, batch) if batch else False
     if per_sample and mixed is not False:
         raise ValueError(
             "per_sample and coupled exclude each other: the rows of a coupled batch stay together"
@@ -121,7 +126,9 @@ def fixed_point(
         record=record,
         expected=function.closes_over,
     )
-    found = adjoint.find(equation, leaves, p)
+    if not batch:
+        return _empty(equation, leaves, p)
+    found = adjoint.find(equation, [followable(x) for x in leaves], p)
     return Solution(
         value=unflatten(found.value, spec),
         status=found.status,
@@ -137,6 +144,19 @@ def fixed_point(
         states=tuple(unflatten(state, spec) for state in found.states),
         _record=record,
         _evaluate=evaluator(equation, p) if _tracked() else None,
+    )
+
+
+def _empty(equation: Nonlinear, z: Leaves, p: Leaves) -> Solution:
+    """The solution of no samples: one evaluation, which links it to what f depends on."""
+    value = equation.evaluate(z, p)
+    status = torch.zeros(0, dtype=torch.int8, device=z[0].device)
+    evals, residual = status.to(torch.int64), status.to(z[0].dtype)
+    return Solution(
+        value=unflatten(value, equation.state_spec),
+        status=status,
+        stats=Stats(evals=evals, residual=residual, reason=status),
+        states=tuple(unflatten(value, equation.state_spec) for _ in equation.states),
     )
 
 

@@ -18,6 +18,13 @@ class AutocastRegion:
     dtype: torch.dtype
     enabled: bool
 
+    @property
+    def floor(self) -> float:
+        """The relative residual that f's rounding leaves: half of its machine epsilon; 0 where f
+        computes in the state's dtype."""
+        reduced = self.enabled and self.dtype.itemsize < 4
+        return 0.5 * torch.finfo(self.dtype).eps if reduced else 0.0
+
     @classmethod
     def current(cls, device: str) -> AutocastRegion:
         if device == "meta":  # which autocast does not know: its tensors have no numbers

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
+import torch
+
 from equilibria.solve import private
 
 P = ParamSpec("P")
@@ -43,7 +45,7 @@ def boundary(function: Callable[P, R]) -> Callable[P, R]:
     `as_around`.
 
     Raises:
-        RuntimeError: called under torch.export.
+        RuntimeError: called under torch.export or torch.jit.trace.
     """
 
     @wraps(function)
@@ -51,7 +53,7 @@ def boundary(function: Callable[P, R]) -> Callable[P, R]:
         callback = private.compile_frames_by(None)
         outer, _around.callback = _around.callback, callback
         try:
-            if private.exporting():
+            if private.exporting() or torch.jit.is_tracing():
                 raise RuntimeError(NO_WHOLE_GRAPH)
             return function(*args, **kwargs)
         finally:

@@ -96,6 +96,7 @@ class _Recorder(TorchFunctionMode):
         self.made: dict[int, ReferenceType[Tensor]] = {id(x): ref(x) for x in known}
         self.given: dict[int, Tensor] = {}
         self.constants: dict[int, Tensor] = {}  # given, and followed by nobody
+        self.reduced = False  # has anything been made in less than float32?
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for leaf in _leaves((*args, *kwargs.values()) if kwargs else args):
@@ -106,6 +107,7 @@ class _Recorder(TorchFunctionMode):
             # What was given stays given: an in-place operation returns its argument.
             if isinstance(leaf, Tensor) and id(leaf) not in self.given:
                 self.made[id(leaf)] = ref(leaf)
+                self.reduced |= is_reduced(leaf)
         return out
 
     def note(self, tensor: Tensor) -> None:
@@ -152,6 +154,7 @@ class Captured:
         fixed: leaves used by code that Python cannot see into (scripted, compiled), by position: no
             stand-in can take their place.
         constants: tensors that f used and that nobody differentiated then.
+        reduced: f computed something in less than float32.
     """
 
     def __init__(
@@ -159,11 +162,13 @@ class Captured:
         originals: Sequence[Tensor] = (),
         fixed: Sequence[Tensor] = (),
         constants: Sequence[Tensor] = (),
+        reduced: bool = False,
     ) -> None:
         self.originals = [*originals, *fixed]
         self.values = [*(_stood_for(tensor) for tensor in originals), *fixed]
         self.fixed = set(range(len(originals), len(self.originals)))
         self.constants = constants
+        self.reduced = reduced
 
     def substituted(self, stand_ins: Sequence[Tensor]) -> AbstractContextManager[None]:
         """Every use of an original inside sees its stand-in, and a constant is one."""
@@ -219,7 +224,24 @@ def capture(
     for outer in _in_force.recorders:
         for x in unused:
             outer.note(x)
-    return out, Captured([*found, *unused], fixed, list(recorder.constants.values()))
+    constants = list(recorder.constants.values())
+    return out, Captured([*found, *unused], fixed, constants, recorder.reduced)
+
+
+def is_reduced(tensor: Tensor) -> bool:
+    return tensor.dtype in (torch.bfloat16, torch.float16)
+
+
+class Precision(TorchFunctionMode):
+    """Notes whether anything is computed in less than float32."""
+
+    reduced = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if not self.reduced:
+            self.reduced = any(isinstance(x, Tensor) and is_reduced(x) for x in _leaves((out,)))
+        return out
 
 
 def require_known(evaluate: Callable[[], list[Tensor]], known: Sequence[Tensor]) -> list[Tensor]:

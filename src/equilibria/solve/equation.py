@@ -87,6 +87,11 @@ class Equation(abc.ABC):
     def report_unsolved(self, status: Tensor, reason: Tensor, residual: Tensor) -> None:
         """Warns with `SolveWarning` where the solution that is differentiated is none."""
 
+    @property
+    def floor(self) -> float:
+        """The relative residual that the rounding of f leaves, where it exceeds the state's."""
+        return 0.0
+
     def operand_count(self, p: Leaves) -> int:
         """How many of the parameters, from the first, have a gradient even if f ignores them."""
         return len(p)

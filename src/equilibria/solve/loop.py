@@ -37,6 +37,20 @@ class Run:
     size: Tensor | None = None
 
 
+OWN = __name__.partition(".")[0] + "."
+
+
+def _check_proposal(solver: Solver, proposal: Rows, z: Rows) -> None:
+    """Raises where the stepper of another package returns something that is no iterate."""
+    found = [(tuple(x.shape), x.dtype) for x in proposal]
+    wanted = [(tuple(x.shape), x.dtype) for x in z]
+    if found != wanted:
+        raise ValueError(
+            f"the step of {type(solver).__name__} returned {found}: expected {wanted}, one matrix "
+            "(samples, entries) for each leaf of the state"
+        )
+
+
 def iterate(
     solver: Solver,
     evaluate: Callable[[Rows], Rows],
@@ -105,6 +119,7 @@ def iterate(
         or monitor.by_part
     )
     observe = monitor.observe if at_once else Deferred(monitor).observe
+    foreign = not type(stepper).__module__.startswith(OWN)
     while True:
         image = evaluate(z) if f is None else f
         f = None
@@ -120,7 +135,10 @@ def iterate(
             stepper.select(index)
             stepper.layout = monitor.criterion.layout
             point = point.select(index)
-        z = monitor.freeze(stepper.step(point), point.f)
+        proposal = stepper.step(point)
+        if foreign:
+            _check_proposal(solver, proposal, point.z)
+        z = monitor.freeze(proposal, point.f)
         if monitor.evals in wanted:
             recorded[monitor.evals] = monitor.among_all(z)
     value = monitor.full_value

@@ -92,6 +92,11 @@ class Mapped(StateEquation):
 
     @property
     @override
+    def floor(self) -> float:
+        return self.inner.floor
+
+    @property
+    @override
     def recorded(self) -> tuple[int, ...]:
         return self.inner.recorded
 

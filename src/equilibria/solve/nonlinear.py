@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,7 @@ from typing_extensions import override
 
 from equilibria.solve import private
 from equilibria.solve.autocast import AutocastRegion, entered, outside
-from equilibria.solve.capture import Captured, require_known
+from equilibria.solve.capture import Captured, Precision, require_known
 from equilibria.solve.closure import Function
 from equilibria.solve.derivative import Linearisation
 from equilibria.solve.equation import (
@@ -74,7 +75,11 @@ class Nonlinear(StateEquation):
         inputs = [*z, *p[:split]]
         before = _versions(inputs)
         with self.captured.substituted(p[split:]), entered(self.autocast):
-            out = self.f(unflatten(z, self.state_spec), *given)
+            try:
+                out = self.f(unflatten(z, self.state_spec), *given)
+            except RuntimeError as error:
+                _add_remedy(error)
+                raise
         if (after := _versions(inputs)) != before:
             number = next(i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b)
             what = "its state" if number < len(z) else f"operand tensor {number - len(z)}"
@@ -83,6 +88,15 @@ class Nonlinear(StateEquation):
                 "by x + y in place of x.add_(y)"
             )
         return self._checked(out, z)
+
+    def evaluate_first(self, z: Leaves, p: Leaves) -> Leaves:
+        """f where nothing is known of it yet: notes whether it computes in reduced precision."""
+        if not self.autocast.floor:
+            return self.evaluate(z, p)
+        with Precision() as precision:
+            out = self.evaluate(z, p)
+        self.captured.reduced |= precision.reduced
+        return out
 
     @override
     def evaluate_known(self, z: Leaves, p: Leaves, others: Leaves) -> Leaves:
@@ -120,12 +134,13 @@ class Nonlinear(StateEquation):
                         "run it under torch.autocast"
                     )
                 leaves[position] = leaf.to(like.dtype)
+                self.captured.reduced = True
         return leaves
 
     @override
     def solve(self, z: Leaves, first: Leaves, p: Leaves) -> tuple[Layout, Run]:
         here = list(p)
-        first = first or [x.detach() for x in self.evaluate(z, p)]
+        first = first or [x.detach() for x in self.evaluate_first(z, p)]
         whole = layout = Layout.of(first, self.coupled).in_units_of(z, first)
 
         def rows_of_f(rows: Rows) -> Rows:
@@ -170,7 +185,7 @@ class Nonlinear(StateEquation):
     ) -> Run:
         with outside([self.autocast.device]):
             run = iterate(
-                self.solver,
+                self.solver.no_finer_than(self.floor),
                 evaluate,
                 z,
                 first,
@@ -193,6 +208,11 @@ class Nonlinear(StateEquation):
         if size is None or layout is None or layout.unit is None:
             return size
         return size / layout.unit.squeeze(1)
+
+    @property
+    @override
+    def floor(self) -> float:
+        return self.autocast.floor if self.captured.reduced else 0.0
 
     @property
     @override
@@ -263,7 +283,8 @@ class Nonlinear(StateEquation):
                 f"in backward f is another function than in the forward: at the solution of sample "
                 f"{worst} its relative residual was {float(residual[worst]):.1e} and is now "
                 f"{float(now[worst]):.1e}. Has a parameter, a buffer or a variable that f uses "
-                "changed in between, or does f draw random numbers?"
+                "changed in between, or does f draw random numbers? If f mixes the samples of a "
+                "batch, solve them together with coupled=True"
             )
 
     def relative_residual(self, z: Leaves, value: Leaves) -> Tensor:
@@ -274,7 +295,7 @@ class Nonlinear(StateEquation):
 
     def criterion(self, layout: Layout) -> Criterion:
         """The solver's tolerance for a state that lies in rows like this."""
-        solver = self.solver
+        solver = self.solver.no_finer_than(self.floor)
         return Criterion(ordered(solver.rtol), ordered(solver.atol), layout, solver.per_row)
 
     def _rounding(self, like: Tensor) -> float:
@@ -307,6 +328,23 @@ class Nonlinear(StateEquation):
             raise RuntimeError(TRACE_UNDER_VMAP)
         self.require_substitutable()
         return Mapped.of(self, size, z, first, p, axes)
+
+
+def _add_remedy(error: RuntimeError) -> None:
+    """Notes beside an error of torch.autograd in f what it means there."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is not None and trace.tb_frame.f_code.co_filename.startswith(_AUTOGRAD):
+        error.add_note(
+            "f is evaluated without gradients in a solve, at a state that requires none: "
+            "differentiate in it by torch.func.grad, or under torch.enable_grad() with respect to "
+            "z.detach().requires_grad_() and, if gradients of the solution are wanted, with "
+            "create_graph=True"
+        )
+
+
+_AUTOGRAD = os.path.dirname(torch.autograd.__file__)
 
 
 def _versions(leaves: Leaves) -> list[int]:

@@ -59,6 +59,15 @@ def finest(given: Tolerance) -> float:
     return min((each for each in several if each), default=0.0)
 
 
+def coarsened(given: Tolerance, floor: float) -> Tolerance:
+    """A relative tolerance with `floor` in place of smaller numbers but 0, which nothing meets."""
+    if isinstance(given, int | float):
+        return max(given, floor) if given else given
+    if isinstance(given, dict):
+        return {key: cast("float", coarsened(each, floor)) for key, each in given.items()}
+    return tuple(cast("float", coarsened(each, floor)) for each in given)
+
+
 def ordered(given: Tolerance) -> Flat:
     """A tolerance that `flat` has put in order."""
     assert not isinstance(given, dict)

@@ -54,13 +54,16 @@ def describe(tree: Tree) -> str:
     return type(tree).__name__
 
 
-def flatten_state(z: Tree) -> tuple[Leaves, pytree.TreeSpec]:
+def flatten_state(z: Tree, batched: bool = True) -> tuple[Leaves, pytree.TreeSpec]:
     """Flattens a state and checks it.
+
+    Args:
+        batched: the first axis of every leaf is the batch, which may be empty.
 
     Raises:
         TypeError: a leaf is no tensor, is below float32 or complex, or dtypes or devices differ.
-        ValueError: no leaf, a leaf without a batch axis or without entries, first axes that
-            differ, an empty batch.
+        ValueError: no leaf, a leaf without entries; if batched, a leaf without a batch axis, or
+            first axes that differ.
     """
     leaves, spec = flatten(z)
     if not leaves:
@@ -82,10 +85,11 @@ def flatten_state(z: Tree) -> tuple[Leaves, pytree.TreeSpec]:
                 f"the state z0 is {leaf.dtype}: expected float32 or float64. Keep the state wide "
                 "and let f alone run in reduced precision, under torch.autocast"
             )
-        if leaf.dim() == 0:
+        if batched and leaf.dim() == 0:
             raise ValueError(
                 "the state z0 has a tensor without axes: the first axis of every tensor is the "
-                "batch; a single number is z0.reshape(1)"
+                "batch; a single number is z0.reshape(1). A state without a batch is solved with "
+                "coupled=True"
             )
     tensors = cast("Leaves", leaves)
     first = tensors[0]
@@ -95,15 +99,15 @@ def flatten_state(z: Tree) -> tuple[Leaves, pytree.TreeSpec]:
                 f"the tensors of the state z0 differ: {first.dtype} on {first.device} and "
                 f"{leaf.dtype} on {leaf.device}; expected one dtype and one device"
             )
-        if leaf.shape[0] != first.shape[0]:
+        if batched and leaf.shape[0] != first.shape[0]:
             raise ValueError(
                 f"the tensors of the state z0 differ in their first axis (the batch): "
-                f"{first.shape[0]} and {leaf.shape[0]}"
+                f"{first.shape[0]} and {leaf.shape[0]}. A state without a batch is solved with "
+                "coupled=True"
             )
-    if first.shape[0] == 0:
-        raise ValueError("the batch is empty: z0 has no sample along its first axis")
+    empty = batched and first.shape[0] == 0
     for leaf in tensors:
-        if leaf.numel() == 0:
+        if leaf.numel() == 0 and not (empty and leaf.shape[1:].numel()):
             raise ValueError(
                 f"the state z0 has a tensor without entries, of the shape {tuple(leaf.shape)}: "
                 "leave it out of the state"
@@ -130,8 +134,9 @@ class Operands:
     flat: bool
 
     @classmethod
-    def of(cls, operands: Sequence[Tree], batch: int) -> tuple[Operands, Leaves]:
-        """Flattens operands, unwraps what is shared and checks the batch axis of the rest.
+    def of(cls, operands: Sequence[Tree], batch: int | None) -> tuple[Operands, Leaves]:
+        """Flattens operands, unwraps what is shared and checks the batch axis of the rest; None:
+        there is no batch.
 
         Returns:
             What is known of them without their tensors, and the tensors.
@@ -153,7 +158,11 @@ class Operands:
                     )
                 if isinstance(leaf, Tensor):
                     has_batch = not isinstance(operand, Shared)
-                    if has_batch and (leaf.dim() == 0 or leaf.shape[0] != batch):
+                    if (
+                        batch is not None
+                        and has_batch
+                        and (leaf.dim() == 0 or leaf.shape[0] != batch)
+                    ):
                         raise ValueError(
                             f"operand {number} has the shape {tuple(leaf.shape)}: its first axis "
                             f"must be the batch, {batch} as in the start z0. Wrap what all samples "

@@ -63,7 +63,9 @@ class _Weights(GraphLayer):
         if normalise is None and radius is None:
             raise ValueError(
                 "normalise is None, so the spectral radius of the graphs is unknown: give radius, "
-                "the largest eq.models.graph.perron_radius(edge_index, edge_weight) of them"
+                "the largest eq.models.graph.perron_radius(edge_index, edge_weight) of them (1.0 "
+                "for a matrix that you have normalised), and self_loops=False if the matrix has "
+                "its self-loops"
             )
         if normalise is not None and radius is not None:
             raise ValueError(f"radius is given and normalise is {normalise!r}, which makes it 1")

@@ -15,8 +15,8 @@ from equilibria.solve.equation import Derivative
 from equilibria.solve.implicit import Found
 from equilibria.solve.linear import LinearSolver, Relay
 from equilibria.solve.nonlinear import Nonlinear
+from equilibria.solve.options import check_damping, check_whole
 from equilibria.solve.solvers import Solver
-from equilibria.solve.solvers.base import check_damping, check_whole
 from equilibria.solve.tree import Leaves
 
 

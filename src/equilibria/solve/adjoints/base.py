@@ -10,11 +10,12 @@ from typing_extensions import override
 from equilibria.solve.equation import Derivative
 from equilibria.solve.implicit import Found, implicit
 from equilibria.solve.nonlinear import Nonlinear
+from equilibria.solve.options import Options
 from equilibria.solve.tree import Leaves
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adjoint(abc.ABC):
+class Adjoint(Options, abc.ABC):
     """How a fixed point is found so that autograd can differentiate it."""
 
     @property

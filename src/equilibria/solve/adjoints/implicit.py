@@ -15,8 +15,8 @@ from equilibria.solve.derivative import Linearisation
 from equilibria.solve.equation import Equation, Record
 from equilibria.solve.function import solve_implicitly
 from equilibria.solve.linear import LinearSolver, Relay
+from equilibria.solve.options import check_at_least
 from equilibria.solve.solvers import Solver
-from equilibria.solve.solvers.base import check_at_least
 from equilibria.solve.tolerance import finest
 from equilibria.solve.tree import Leaves
 
@@ -71,15 +71,17 @@ class Implicit(ImplicitAdjoint):
 
     def _affine(self, equation: Equation, count: int, transposed: bool) -> Affine:
         record = equation.record if transposed else None
-        rtol = None if equation.record is None else self._rtol(equation.record)
-        return Affine(equation, self.linear, transposed, self, count, record, rtol)
+        rtol = None if equation.record is None else self._rtol(equation.record, equation.floor)
+        linear = self.linear.no_finer_than(equation.floor)
+        return Affine(equation, linear, transposed, self, count, record, rtol)
 
-    def _rtol(self, record: Record) -> Tensor | None:
+    def _rtol(self, record: Record, floor: float) -> Tensor | None:
         """Each sample's tolerance, in place of the linear solver's."""
         if self.follow is None or record.residual is None:
             return None
         reached = self.follow * record.residual
-        return torch.clamp(reached, self.finest, max(self.finest, LOOSEST))
+        finest = max(self.finest, floor)
+        return torch.clamp(reached, finest, max(finest, LOOSEST))
 
     @override
     def first_order(self, equation: Equation, jacobian: Linearisation, g: Leaves) -> Leaves:

@@ -11,7 +11,7 @@ from typing_extensions import override
 from equilibria.solve.adjoints.base import ImplicitAdjoint
 from equilibria.solve.derivative import Linearisation, pullback, pushforward
 from equilibria.solve.equation import Equation
-from equilibria.solve.solvers.base import check_damping, check_whole
+from equilibria.solve.options import check_damping, check_whole
 from equilibria.solve.tree import Leaves
 
 

@@ -14,8 +14,8 @@ from equilibria.solve.adjoints.neumann import JacobianFree
 from equilibria.solve.equation import Derivative, raise_if_failed
 from equilibria.solve.implicit import Found, solve
 from equilibria.solve.nonlinear import Nonlinear
+from equilibria.solve.options import check_damping, check_whole
 from equilibria.solve.rows import Layout, choose, relative_by_leaf, subtract
-from equilibria.solve.solvers.base import check_damping, check_whole
 from equilibria.solve.status import Status
 from equilibria.solve.tree import Leaves
 from equilibria.solve.verdict import Measure, Reference

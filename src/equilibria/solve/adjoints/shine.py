@@ -15,9 +15,9 @@ from equilibria.solve.derivative import Linearisation, pullback, pushforward
 from equilibria.solve.equation import Equation
 from equilibria.solve.implicit import Found
 from equilibria.solve.nonlinear import Nonlinear
+from equilibria.solve.options import check_at_least, check_whole
 from equilibria.solve.rows import Rows, add_scaled, choose, norm
 from equilibria.solve.solvers import Broyden
-from equilibria.solve.solvers.base import check_at_least, check_whole
 from equilibria.solve.tree import Leaves
 
 Multiply = Callable[[Leaves], Leaves]

@@ -14,6 +14,7 @@ from equilibria.solve import private
 from equilibria.solve.adjoints.base import Adjoint
 from equilibria.solve.adjoints.neumann import JacobianFree
 from equilibria.solve.boundary import boundary
+from equilibria.solve.capture import Precision
 from equilibria.solve.equation import Derivative
 from equilibria.solve.implicit import Found
 from equilibria.solve.nonlinear import TRACE_UNDER_VMAP, Nonlinear
@@ -66,7 +67,9 @@ class Unrolled(Adjoint):
             return layout.rows(equation.evaluate(state, p))
 
         tracked = torch.is_grad_enabled() or transformed or private.dual_level_active()
-        first = rows_of_f(layout.rows(z))
+        with Precision() as precision:
+            first = rows_of_f(layout.rows(z))
+        equation.captured.reduced |= precision.reduced
         layout = layout.in_units_of(z, layout.leaves(first))
         start = layout.rows(z)
         if layout.unit is not None:

@@ -14,8 +14,9 @@ from torch import Tensor
 from equilibria.solve import private
 from equilibria.solve.loop import Run
 from equilibria.solve.monitor import RUNNING, STALL
+from equilibria.solve.options import check_at_least
 from equilibria.solve.rows import Rows, choose, length, subtract
-from equilibria.solve.solvers.base import Limits, Product, check_at_least
+from equilibria.solve.solvers.base import Limits, Product
 from equilibria.solve.status import Reason, Status
 from equilibria.solve.verdict import Criterion, Reference
 

@@ -12,8 +12,8 @@ from typing_extensions import override
 from equilibria.solve import linalg
 from equilibria.solve.linear.base import Goal, LinearSolver, Measured, Product
 from equilibria.solve.linear.krylov import CANCELLATION, Krylov
+from equilibria.solve.options import check_whole
 from equilibria.solve.rows import Rows, length
-from equilibria.solve.solvers.base import check_whole
 
 # A cycle ends a little below the tolerance, for its residual is an estimate.
 MARGIN = 0.95

@@ -13,8 +13,8 @@ from typing_extensions import override
 from equilibria.solve import private
 from equilibria.solve.linear.base import Goal, LinearSolver, Measured, Product
 from equilibria.solve.monitor import STALL
+from equilibria.solve.options import check_whole
 from equilibria.solve.rows import Rows, add_scaled, choose, length
-from equilibria.solve.solvers.base import check_whole
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,15 +10,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from equilibria.solve import linalg, private
+from equilibria.solve.options import check_at_least, check_damping, check_whole
 from equilibria.solve.rows import Memory, Rows, add_scaled, select
-from equilibria.solve.solvers.base import (
-    Point,
-    Solver,
-    Stepper,
-    check_at_least,
-    check_damping,
-    check_whole,
-)
+from equilibria.solve.solvers.base import Point, Solver, Stepper
 
 ROOM = 2  # the slots in front of the differences: the newest residual and the one before it
 

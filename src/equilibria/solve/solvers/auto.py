@@ -12,9 +12,10 @@ from typing_extensions import override
 
 from equilibria.solve import private
 from equilibria.solve.linear.base import LinearSolver
+from equilibria.solve.options import check_whole
 from equilibria.solve.rows import Rows, choose
 from equilibria.solve.solvers.anderson import Anderson, AndersonStepper
-from equilibria.solve.solvers.base import Jacobian, Point, Solver, Stepper, check_whole
+from equilibria.solve.solvers.base import Jacobian, Point, Solver, Stepper
 from equilibria.solve.solvers.newton import NewtonKrylov, NewtonStepper, check_linear, krylov
 
 PERIOD = 3  # evaluations between two looks at how it goes

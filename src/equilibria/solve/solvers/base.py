@@ -5,13 +5,14 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 from torch import Tensor
 
 from equilibria.solve.inverse import Inverse
+from equilibria.solve.options import Options, check_whole, name_of
 from equilibria.solve.rows import Layout, Rows, select, subtract
-from equilibria.solve.tolerance import Tolerance, checked, finest, flat
+from equilibria.solve.tolerance import Tolerance, checked, coarsened, finest, flat
 
 Product = Callable[[Rows], Rows]
 """v -> J v."""
@@ -30,14 +31,18 @@ class Jacobian(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class Limits(Options):
     """When to stop. The base of all forward and linear solvers.
 
     A sample has converged when ||f(z) - z|| <= atol + rtol ||f(z)||, in the RMS norm over all its
     entries, and has not met that by growing alone, as z <- z + 1 does: once ||f(z)|| is over 4
     times S = max(||f(z_0)||, ||f(z_0) - z_0||), the residual must also have fallen below
-    atol + .03 S, what f(z) is rounded by included. A start within tolerance counts, and scaling by
-    a power of two changes nothing. No rule on residuals bounds the error.
+    atol + .03 S, or atol + 10 rtol ||f(z_0) - z_0|| where rtol is loose, what f(z) is rounded by
+    included. A start within tolerance counts, an equilibrium that is zero to rounding beside S
+    does, and scaling by a power of two changes nothing. No rule on residuals bounds the error.
+
+    Where f runs in reduced precision under autocast, a relative tolerance above 0 is at least half
+    of the machine epsilon there, 3.9e-3 in bfloat16: no residual falls much below what f rounds by.
 
     Attributes:
         rtol: relative tolerance, >= 0.
@@ -51,6 +56,12 @@ class Limits:
 
     def __post_init__(self) -> None:
         check_whole(self, "max_evals", 1)
+
+    def no_finer_than(self, floor: float) -> Self:
+        """This method with relative tolerances that f, which rounds by `floor`, can meet."""
+        if not floor or (rtol := coarsened(self.rtol, floor)) == self.rtol:
+            return self
+        return replace(self, rtol=rtol)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,10 +93,10 @@ class Solver(Limits, abc.ABC):
     def __post_init__(self) -> None:
         super().__post_init__()
         for field in ("rtol", "atol"):
-            object.__setattr__(self, field, checked(_name(self, field), getattr(self, field)))
+            object.__setattr__(self, field, checked(name_of(self, field), getattr(self, field)))
         given: Any = self.per_row
         if not isinstance(given, bool):
-            raise TypeError(f"{_name(self, 'per_row')}: expected a bool, got {given!r}")
+            raise TypeError(f"{name_of(self, 'per_row')}: expected a bool, got {given!r}")
         if self.patience is not None:
             check_whole(self, "patience", 1)
 
@@ -227,38 +238,3 @@ class Stepper(abc.ABC):
         """Evaluations that each sample spent in each phase `(samples, phases)`, for a method that
         has several."""
         return None
-
-
-def _name(owner: object, field: str) -> str:
-    return f"{type(owner).__name__}({field}=...)"
-
-
-def check_at_least(owner: object, field: str, minimum: float) -> None:
-    value = getattr(owner, field)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{_name(owner, field)}: expected a number, got {value!r}")
-    if not (value >= minimum and value != float("inf")):
-        raise ValueError(
-            f"{_name(owner, field)}: expected a finite number >= {minimum}, got {value!r}"
-        )
-
-
-def check_whole(owner: object, field: str, minimum: int) -> None:
-    value = getattr(owner, field)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{_name(owner, field)}: expected a whole number, got {value!r}")
-    if value < minimum:
-        raise ValueError(
-            f"{_name(owner, field)}: expected a whole number >= {minimum}, got {value}"
-        )
-
-
-def check_damping(owner: object) -> None:
-    value = getattr(owner, "damping")  # noqa: B009
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{_name(owner, 'damping')}: expected a number, got {value!r}")
-    if not 0 < value < 2:
-        raise ValueError(
-            f"{_name(owner, 'damping')}: expected a number between 0 and 2 (1 is undamped), "
-            f"got {value!r}"
-        )

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from torch import Tensor
 from typing_extensions import override
 
+from equilibria.solve.options import check_damping
 from equilibria.solve.rows import Rows, add_scaled
-from equilibria.solve.solvers.base import Point, Solver, Stepper, check_damping
+from equilibria.solve.solvers.base import Point, Solver, Stepper
 
 
 @dataclass(frozen=True, kw_only=True)
