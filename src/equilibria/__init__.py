@@ -20,11 +20,11 @@ if TYPE_CHECKING:
         Adjoint,
         AlternatingAnderson,
         Anderson,
-        Audited,
         Auto,
         BiCGSTAB,
         Broyden,
-        Dense,
+        DirectSolve,
+        Fallback,
         Implicit,
         JacobianFree,
         LinearSolver,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
         Phantom,
         Picard,
         Reason,
-        Relay,
         Shine,
         Solution,
         SolveError,
@@ -47,20 +46,22 @@ if TYPE_CHECKING:
         profiles,
         shared,
     )
+    from equilibria.stability import AdaptiveAdjoint
 
 __version__ = "0.1.0"
 
 __all__ = [
     "DEQ",
     "GMRES",
+    "AdaptiveAdjoint",
     "Adjoint",
     "AlternatingAnderson",
     "Anderson",
-    "Audited",
     "Auto",
     "BiCGSTAB",
     "Broyden",
-    "Dense",
+    "DirectSolve",
+    "Fallback",
     "Implicit",
     "JacobianFree",
     "LinearSolver",
@@ -71,7 +72,6 @@ __all__ = [
     "Phantom",
     "Picard",
     "Reason",
-    "Relay",
     "Shine",
     "Solution",
     "SolveError",
@@ -94,6 +94,7 @@ __all__ = [
 
 _ROOMS = ("data", "learned", "models", "nn", "stability", "theory")
 _FROM = {
+    "AdaptiveAdjoint": "equilibria.stability",
     "DEQ": "equilibria.nn",
     "NeuralSolver": "equilibria.learned",
     "distil": "equilibria.learned",

@@ -48,7 +48,7 @@ def test_linear_maps_have_the_radius_and_the_kind_they_are_named_after(name):
 def test_so_many_samples_are_hard(hard):
     problem = made(f"hard-{hard}-of-64")
     _, radius = problem.operands
-    assert problem.per_sample
+    assert problem.drop_finished
     assert int((radius > 0.9).sum()) == hard
 
 

@@ -161,7 +161,7 @@ def test_finished_samples_leave_where_the_problem_allows_it():
         z0=torch.zeros_like(B),
         operands=(B, r),
         max_evals=300,
-        per_sample=True,
+        drop_finished=True,
     )
     picard = next(each for each in contestants() if each.name == "Picard")
     row = measured(picard, problem=problem, rounds=0)["Picard"]

@@ -23,7 +23,7 @@ from equilibria.models.flow.configs import DEQGMAConfig, DEQRAFTConfig, RAFTConf
 from equilibria.models.flow.weights import _sources
 from equilibria.predict.flow import engine, video
 from equilibria.report.flow_colours import flow_colours
-from equilibria.solve import Anderson, Audited, Implicit, Phantom, Status
+from equilibria.solve import AdaptiveAdjoint, Anderson, Implicit, Phantom, Status
 from equilibria.tasks import ImageClassification
 from equilibria.train import run as runs
 from equilibria.train.folder import Folder
@@ -287,7 +287,7 @@ def test_a_deadline_limits_the_evaluations(run, frames, tmp_path, capsys):
     [
         (Phantom(steps=3, damping=0.8), None),
         (Phantom(steps=1, damping=1.0), Anderson(rtol=1e-9, max_evals=6)),  # ends at its budget
-        (Audited(rung=2), Anderson(rtol=1e-2, max_evals=30)),  # by now a phantom gradient
+        (AdaptiveAdjoint(level=2), Anderson(rtol=1e-2, max_evals=30)),  # by now a phantom gradient
         (Implicit(), None),
     ],
     ids=lambda given: type(given).__name__,

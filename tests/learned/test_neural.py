@@ -219,7 +219,7 @@ def test_samples_that_leave_change_nothing():
     z0, *operands = problem(0.9)
     solver = solver_of(mixer_of("pooled", 1.0))
     stay = solve(solver, z0, *operands)
-    leave = solve(solver, z0, *operands, per_sample=True)
+    leave = solve(solver, z0, *operands, drop_finished=True)
     assert torch.equal(stay.status, leave.status)
     assert (stay.stats.evals - leave.stats.evals).abs().max() <= 1
     torch.testing.assert_close(stay.value, leave.value, rtol=0, atol=1e-4)
@@ -287,9 +287,9 @@ def test_a_learned_beta_multiplies_the_damping():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("per_sample", [False, True])
+@pytest.mark.parametrize("drop_finished", [False, True])
 @pytest.mark.parametrize("kind", ["gram", "pooled"])
-def test_a_state_of_several_tensors(kind, per_sample, dtype):
+def test_a_state_of_several_tensors(kind, drop_finished, dtype):
     _, weights, shift = (x.to(dtype) for x in problem(0.9, samples=12))
     mixer = mixer_of(kind, 1.0).to(dtype)
 
@@ -300,7 +300,7 @@ def test_a_state_of_several_tensors(kind, per_sample, dtype):
 
     z0 = {"low": shift.new_zeros(12, 8, 1, 1), "high": shift.new_zeros(12, SIZE - 8)}
     sol = eq.fixed_point(
-        both, z0, weights, shift, solver=solver_of(mixer, rtol=1e-3), per_sample=per_sample
+        both, z0, weights, shift, solver=solver_of(mixer, rtol=1e-3), drop_finished=drop_finished
     )
     one = solve(solver_of(mixer, rtol=1e-3), torch.zeros_like(shift), weights, shift)
     assert torch.equal(sol.status, one.status)

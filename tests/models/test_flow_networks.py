@@ -203,7 +203,7 @@ def test_samples_that_have_finished_may_leave(form):
     images[0][1] = images[1][1] = 0  # nothing to see: this one has another depth
     with torch.no_grad():
         stay = settling("deq-gma", correlation=form)(images).solution
-        leave = settling("deq-gma", correlation=form, per_sample=True)(images).solution
+        leave = settling("deq-gma", correlation=form, drop_finished=True)(images).solution
     assert len(set(stay.stats.evals.tolist())) > 1
     torch.testing.assert_close(leave.value, stay.value, rtol=1e-3, atol=1e-3)
 

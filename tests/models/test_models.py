@@ -136,9 +136,9 @@ def test_an_explicit_network_answers_and_learns(explicit):
 
 def test_options_of_the_layer_arrive(name):
     options = {"solver": Picard(), "eval_solver": Anderson(), "adjoint": JacobianFree()}
-    deq = models.create(name, **SMALL[name], **options, per_sample=True).deq
+    deq = models.create(name, **SMALL[name], **options, drop_finished=True).deq
     assert (deq.solver, deq.eval_solver, deq.adjoint) == tuple(options.values())
-    assert deq.per_sample
+    assert deq.drop_finished
     assert models.create(name, **SMALL[name]).deq.adjoint == Implicit()
 
 

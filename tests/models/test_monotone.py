@@ -259,7 +259,7 @@ def test_samples_that_leave_the_batch_change_nothing(name):
     x = images(model, 8) * torch.logspace(-2, 2, 8, dtype=torch.float64)[:, None, None, None]
     with torch.no_grad():
         staying = model(x).solution
-        model.deq.per_sample = True
+        model.deq.drop_finished = True
         leaving = model(x).solution
         alone = model(x[2:3]).solution
     assert len(set(staying.stats.evals.tolist())) > 1

@@ -156,8 +156,8 @@ def test_an_impossible_field_is_refused(name, bad):
 
 
 def test_it_has_no_layer_and_no_memory(x):
-    with pytest.raises(TypeError, match="no equilibrium layer to take per_sample"):
-        create(per_sample=True)
+    with pytest.raises(TypeError, match="no equilibrium layer to take drop_finished"):
+        create(drop_finished=True)
     with pytest.raises(ValueError, match="takes no carry"):
         create()(x, carry=1)
 

@@ -68,8 +68,8 @@ def test_an_impossible_field_is_refused(bad):
 
 
 def test_it_has_no_layer_and_no_memory():
-    with pytest.raises(TypeError, match="no equilibrium layer to take per_sample"):
-        models.create("resnet", shape=(1, 8, 8), **SMALL, per_sample=True)
+    with pytest.raises(TypeError, match="no equilibrium layer to take drop_finished"):
+        models.create("resnet", shape=(1, 8, 8), **SMALL, drop_finished=True)
     with pytest.raises(ValueError, match="takes no carry"):
         models.create("resnet", shape=(1, 8, 8), **SMALL)(torch.zeros(1, 1, 8, 8), carry=1)
 

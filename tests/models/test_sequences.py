@@ -244,8 +244,8 @@ def test_with_dropout_there_is_one_fixed_point_to_a_forward(name):
 def test_samples_may_leave_when_they_have_finished(name):
     options = {"dropout": 0.1} if name == "deq-transformer" else {"hidden_dropout": 0.1}
     found = []
-    for per_sample in (False, True):
-        model = build(name, **options, per_sample=per_sample)
+    for drop_finished in (False, True):
+        model = build(name, **options, drop_finished=drop_finished)
         carry = model.eval()(tokens(3, 5, seed=3)).carry
         torch.manual_seed(5)
         prediction = model.train()(tokens(3, 7), carry=carry)

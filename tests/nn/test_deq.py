@@ -79,16 +79,16 @@ NORMALISE = [None, weight_norm, lambda m: spectral_norm(m, 0.4)]
 
 
 @pytest.mark.parametrize(
-    ("normalise", "p", "per_sample"),
+    ("normalise", "p", "drop_finished"),
     [
         *((normalise, 0.4, True) for normalise in NORMALISE),
         (NORMALISE[1], 0.4, False),
         (NORMALISE[2], 0.0, True),
     ],
 )
-def test_gradients_are_those_of_unrolling(normalise, p, per_sample):
-    layer = make(normalise, p, per_sample=per_sample)
-    unrolled = make(normalise, p, per_sample=per_sample, adjoint=Unrolled())
+def test_gradients_are_those_of_unrolling(normalise, p, drop_finished):
+    layer = make(normalise, p, drop_finished=drop_finished)
+    unrolled = make(normalise, p, drop_finished=drop_finished, adjoint=Unrolled())
     for xs in ([data()], [data(), 3 * data()]):  # the layer called once, and twice
         values, got = gradients(layer, *xs)
         expected_values, expected = gradients(unrolled, *xs)
@@ -144,7 +144,7 @@ def test_modes_may_change_between_forward_and_backward():
 
 
 def test_samples_that_leave_take_their_masks_with_them():
-    layer = make(p=0.5, per_sample=True, solver=Picard(rtol=1e-12, max_evals=500))
+    layer = make(p=0.5, drop_finished=True, solver=Picard(rtol=1e-12, max_evals=500))
     layer.cell.recur.weight.data.mul_(1.9)
     x = data(6) * torch.tensor([0, 0.01, 0.1, 1, 5, 30], **F64)[:, None]
     torch.manual_seed(3)
@@ -153,7 +153,7 @@ def test_samples_that_leave_take_their_masks_with_them():
     sol = layer(x)
     assert len(set(sizes)) > 2 and sizes == sorted(sizes, reverse=True)
     handle.remove()
-    layer.per_sample = False
+    layer.drop_finished = False
     torch.manual_seed(3)
     torch.testing.assert_close(layer(x).value, sol.value, rtol=0, atol=1e-14)
 
@@ -219,8 +219,8 @@ def test_transforms_of_a_module():
     layer(x).value.square().sum().backward()
     assert_same([got[name] for name in parameters], [p.grad for p in parameters.values()])
 
-    per_sample = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(other, x[:, None])
-    assert_same([per_sample[name].sum(0) for name in other], [got[name] for name in other])
+    drop_finished = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(other, x[:, None])
+    assert_same([drop_finished[name].sum(0) for name in other], [got[name] for name in other])
 
 
 def test_functional_call_then_backward_with_its_parameters():
@@ -275,14 +275,14 @@ class Outer(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("p", "per_sample", "inside"),
+    ("p", "drop_finished", "inside"),
     [(0.3, False, "module"), (0.3, True, "function")],
 )
-def test_a_layer_inside_a_layer(p, per_sample, inside):
+def test_a_layer_inside_a_layer(p, drop_finished, inside):
     def build(adjoint):
         torch.manual_seed(0)
         cell = weight_norm(Cell(5, 5, p).double())
-        options = {"solver": TIGHT, "adjoint": adjoint, "per_sample": per_sample}
+        options = {"solver": TIGHT, "adjoint": adjoint, "drop_finished": drop_finished}
         outer = Outer(DEQ(cell, **options), p)
         return outer, DEQ(outer if inside == "module" else lambda z, x: outer(z, x), **options)
 
@@ -504,7 +504,7 @@ def test_a_method_is_a_cell():
     [
         ({"cell": 3}, TypeError, "cell must be a callable"),
         ({"init": torch.zeros(3)}, TypeError, "init must be.*z0"),
-        ({"per_sample": True, "coupled": True}, ValueError, "exclude"),
+        ({"drop_finished": True, "coupled": True}, ValueError, "exclude"),
         ({"solvr": Picard()}, TypeError, "solvr"),
     ],
 )
@@ -535,10 +535,10 @@ def test_a_layer_with_dropout_inside_one_with_other_samples():
 
 
 @pytest.mark.device
-@pytest.mark.parametrize("per_sample", [False, True])
-def test_on_a_gpu(per_sample):
-    layer = make(weight_norm, p=0.4, per_sample=per_sample).cuda()
-    unrolled = make(weight_norm, p=0.4, per_sample=per_sample, adjoint=Unrolled()).cuda()
+@pytest.mark.parametrize("drop_finished", [False, True])
+def test_on_a_gpu(drop_finished):
+    layer = make(weight_norm, p=0.4, drop_finished=drop_finished).cuda()
+    unrolled = make(weight_norm, p=0.4, drop_finished=drop_finished, adjoint=Unrolled()).cuda()
     x = data().cuda()
     weights = torch.arange(1.0, 6, device="cuda", **F64)
     results = []

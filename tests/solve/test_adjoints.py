@@ -35,7 +35,7 @@ def gradient(adjoint, solver, **options):
     return sol, grad
 
 
-LINEAR = [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Dense]
+LINEAR = [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.DirectSolve]
 LINEAR += [eq.Picard, eq.Anderson, eq.Broyden, eq.NewtonKrylov, eq.Auto]
 
 
@@ -51,7 +51,7 @@ def test_implicit_is_exact(linear) -> None:
 
 def test_implicit_is_exact_at_the_value_returned() -> None:
     """Also far from z*: the formula is that of the iterate returned, with its own J."""
-    sol, grad = gradient(eq.Implicit(linear=eq.Dense(**TIGHT)), eq.Picard(max_evals=3))
+    sol, grad = gradient(eq.Implicit(linear=eq.DirectSolve(**TIGHT)), eq.Picard(max_evals=3))
     _, x, g = setting()
     z = sol.value.detach()
     u = exact_adjoint(lambda z: f(z, x.detach()), z, g)
@@ -146,7 +146,7 @@ def test_phantoms_meet_at_the_fixed_point() -> None:
         _, unrolled = gradient(eq.Phantom(steps=steps, damping=0.6), solver)
         _, neumann = gradient(eq.NeumannPhantom(steps=steps, damping=0.6), solver)
         torch.testing.assert_close(unrolled, neumann, rtol=1e-9, atol=1e-10)
-    _, exact = gradient(eq.Implicit(linear=eq.Dense(**TIGHT)), solver)
+    _, exact = gradient(eq.Implicit(linear=eq.DirectSolve(**TIGHT)), solver)
     _, many = gradient(eq.NeumannPhantom(steps=200, damping=0.8), solver)
     torch.testing.assert_close(many, exact, rtol=1e-9, atol=1e-9)
 
@@ -154,7 +154,7 @@ def test_phantoms_meet_at_the_fixed_point() -> None:
 def test_phantoms_approach_the_exact_gradient() -> None:
     """The cosine with the exact gradient rises with the steps."""
     solver = eq.Anderson(**TIGHT)
-    _, exact = gradient(eq.Implicit(linear=eq.Dense(**TIGHT)), solver)
+    _, exact = gradient(eq.Implicit(linear=eq.DirectSolve(**TIGHT)), solver)
     cosines = []
     for steps in (1, 3, 9, 27):
         _, grad = gradient(eq.NeumannPhantom(steps=steps, damping=0.8), solver)
@@ -192,7 +192,7 @@ def test_unrolled_to_the_end_is_exact(solver, checkpoint: bool) -> None:
     adjoint = eq.Unrolled(checkpoint=checkpoint)
     sol, grad = gradient(adjoint, solver(rtol=1e-13, max_evals=100))
     assert (sol.stats.residual < 1e-12).all()
-    _, exact = gradient(eq.Implicit(linear=eq.Dense(**TIGHT)), eq.Anderson(**TIGHT))
+    _, exact = gradient(eq.Implicit(linear=eq.DirectSolve(**TIGHT)), eq.Anderson(**TIGHT))
     torch.testing.assert_close(grad, exact, rtol=1e-6, atol=1e-7)
 
 

@@ -234,13 +234,13 @@ def test_adjoints_of_paths_are_refused(problem, adjoint):
 
 def test_an_audited_adjoint_is_the_one_in_use(problem):
     f, wanted, z, x, g = problem
-    audited = advance(f, z, x, adjoint=eq.Audited(rung=0)).value
+    audited = advance(f, z, x, adjoint=eq.AdaptiveAdjoint(level=0)).value
     plain = advance(f, z, x, adjoint=eq.JacobianFree()).value
     assert all(
         map(torch.equal, *(torch.autograd.grad(value, wanted, g) for value in (audited, plain)))
     )
     with pytest.raises(TypeError, match="advance cannot use Phantom"):
-        advance(f, z, x, adjoint=eq.Audited(rung=2))
+        advance(f, z, x, adjoint=eq.AdaptiveAdjoint(level=2))
 
 
 def test_throw(problem):
@@ -322,5 +322,5 @@ def test_which_adjoints_advance():
     for adjoint in (eq.Implicit(), eq.JacobianFree(), eq.NeumannPhantom(steps=2)):
         assert advances(adjoint)
     # An audited one comes to Phantom on its way up.
-    for adjoint in (None, eq.Audited(), eq.Phantom(), eq.Unrolled(), eq.Shine()):
+    for adjoint in (None, eq.AdaptiveAdjoint(), eq.Phantom(), eq.Unrolled(), eq.Shine()):
         assert not advances(adjoint)

@@ -92,9 +92,14 @@ def test_phases_add_up_whoever_is_in_the_batch() -> None:
     def f(z, x, scale):
         return scale * (z @ a.T) + x
 
-    for per_sample in (False, True):
+    for drop_finished in (False, True):
         sol = eq.fixed_point(
-            f, torch.zeros_like(x), x, scale, solver=eq.Auto(max_evals=300), per_sample=per_sample
+            f,
+            torch.zeros_like(x),
+            x,
+            scale,
+            solver=eq.Auto(max_evals=300),
+            drop_finished=drop_finished,
         )
         assert (sol.status == CONVERGED).all()
         choices = sol.stats.choices

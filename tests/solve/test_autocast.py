@@ -289,7 +289,7 @@ def test_second_derivative_under_autocast() -> None:
                 z0,
                 x,
                 solver=eq.Anderson(rtol=1e-7),
-                adjoint=eq.Implicit(linear=eq.Dense(rtol=1e-5)),
+                adjoint=eq.Implicit(linear=eq.DirectSolve(rtol=1e-5)),
             )
         (first,) = torch.autograd.grad((sol.value**2).sum(), x, create_graph=True)
         return torch.autograd.grad(first.sum(), x)[0]

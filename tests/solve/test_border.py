@@ -183,14 +183,14 @@ def test_a_reason_stands_beside_a_status() -> None:
 
 def test_a_singular_adjoint_says_so() -> None:
     x = torch.zeros(2, 3, requires_grad=True)
-    for linear in (eq.Dense(), eq.GMRES()):
+    for linear in (eq.DirectSolve(), eq.GMRES()):
         sol = eq.fixed_point(lambda z, x: z + x, x.detach(), x, adjoint=eq.Implicit(linear=linear))
         with pytest.warns(eq.SolveWarning):
             sol.value.sum().backward()
         assert sol.adjoint is not None and not (sol.adjoint.status == CONVERGED).any()
     with pytest.warns(eq.SolveWarning, match="singular"):
         sol = eq.fixed_point(
-            lambda z, x: z + x, x.detach(), x, adjoint=eq.Implicit(linear=eq.Dense())
+            lambda z, x: z + x, x.detach(), x, adjoint=eq.Implicit(linear=eq.DirectSolve())
         )
         sol.value.sum().backward()
 
@@ -241,7 +241,7 @@ class _Cut(_Halfway):
 def test_a_solver_of_others(adjoint: Any, drop: bool) -> None:
     x = X.clone().requires_grad_()
     sol = eq.fixed_point(
-        tanh, torch.zeros_like(X), x, solver=Halfway(), adjoint=adjoint, per_sample=drop
+        tanh, torch.zeros_like(X), x, solver=Halfway(), adjoint=adjoint, drop_finished=drop
     )
     assert (sol.status == CONVERGED).all()
     sol.value.sum().backward()

@@ -1,4 +1,4 @@
-"""One hard sample in a batch: `per_sample=True` evaluates little more than each needs."""
+"""One hard sample in a batch: `drop_finished=True` evaluates little more than each needs."""
 
 import pytest
 import torch
@@ -44,7 +44,7 @@ def solve(solver, rate, which, **options):
 def test_rows_of_f_against_what_each_sample_needs_alone(solver, hard: int) -> None:
     rate = torch.full((BATCH, 1), EASY, dtype=torch.float64)
     rate[:: BATCH // hard] = HARD
-    rows, sol = solve(solver, rate, torch.arange(BATCH), per_sample=True)
+    rows, sol = solve(solver, rate, torch.arange(BATCH), drop_finished=True)
     assert (sol.status == CONVERGED).all()
     alone = [solve(solver, rate, torch.tensor([i]))[0] for i in range(BATCH)]
     assert rows <= 1.2 * sum(alone)
@@ -55,7 +55,7 @@ def test_rows_of_f_against_what_each_sample_needs_alone(solver, hard: int) -> No
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda solver: repr(solver).partition("(")[0])
 def test_without_leave_nobody_leaves(solver) -> None:
-    """Nothing is guessed from shapes: without `per_sample` each evaluation has the whole batch."""
+    """Nothing is guessed from shapes: without `drop_finished` all samples are evaluated."""
     rate = torch.full((BATCH, 1), EASY, dtype=torch.float64)
     rate[0] = HARD
     seen = set()
@@ -89,9 +89,9 @@ def test_trees_and_all_operands_leave_together() -> None:
             inputs,
             eq.shared(weight),
             solver=eq.Anderson(rtol=1e-9, max_evals=300),
-            per_sample=per_sample,
+            drop_finished=drop_finished,
         )
-        for per_sample in (False, True)
+        for drop_finished in (False, True)
     )
     assert torch.equal(kept.status, left.status) and (left.status == CONVERGED).all()
     for a, b in zip(kept.value, left.value, strict=True):
@@ -103,5 +103,5 @@ def test_what_closes_over_the_batch_is_an_error() -> None:
     rate = torch.linspace(0.1, 0.97, BATCH, dtype=torch.float64)[:, None]
     with pytest.raises(RuntimeError):
         eq.fixed_point(
-            lambda z: rate * torch.sin(z) + OFFSET, torch.zeros_like(OFFSET), per_sample=True
+            lambda z: rate * torch.sin(z) + OFFSET, torch.zeros_like(OFFSET), drop_finished=True
         )

@@ -130,7 +130,7 @@ def test_a_bare_fixed_point_with_checkpoints() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:f was compiled for a single backward")
-@pytest.mark.parametrize("words", [{"per_sample": True}, {"coupled": True}], ids=str)
+@pytest.mark.parametrize("words", [{"drop_finished": True}, {"coupled": True}], ids=str)
 def test_options_of_the_layer(words) -> None:
     assert_compiles(Model(**words), "aot_eager")
 

@@ -45,14 +45,14 @@ class Asked:
         monkeypatch.setattr(deferred.Deferred, "_is_uneventful", counted)
 
 
-@pytest.mark.parametrize("per_sample", [False, True])
+@pytest.mark.parametrize("drop_finished", [False, True])
 @pytest.mark.parametrize("solver", SOLVERS, ids=repr)
-def test_blocks_change_nothing(solver, per_sample: bool, monkeypatch) -> None:
-    wanted = solve(solver, per_sample=per_sample)
+def test_blocks_change_nothing(solver, drop_finished: bool, monkeypatch) -> None:
+    wanted = solve(solver, drop_finished=drop_finished)
     assert len(set(wanted.status.tolist())) >= 2
     asked = Asked(monkeypatch)
     monkeypatch.setattr(private, "free_to_read", lambda tensor: False)
-    found = solve(solver, per_sample=per_sample)
+    found = solve(solver, drop_finished=drop_finished)
     assert asked.blocks
     exact = isinstance(solver, eq.Picard)
     for i in range(40):

@@ -50,7 +50,7 @@ def test_second_derivative(name: str) -> None:
     assert gradgradcheck(solved(case, tight()), case.inputs, fast_mode=True)
 
 
-@pytest.mark.parametrize("linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Dense, eq.Anderson])
+@pytest.mark.parametrize("linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.DirectSolve, eq.Anderson])
 def test_every_linear_solver(linear) -> None:
     """All give the same first and second derivatives; a forward solver may stand in."""
     case = CASES["operands"]()
@@ -194,8 +194,8 @@ def test_non_contiguous_and_expanded_tensors() -> None:
     torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("per_sample", [True, False])
-def test_samples_of_different_difficulty(per_sample: bool) -> None:
+@pytest.mark.parametrize("drop_finished", [True, False])
+def test_samples_of_different_difficulty(drop_finished: bool) -> None:
     """Samples that end at different times, forward and backward, all get their exact gradient."""
     rate = torch.tensor([[0.05], [0.95], [0.5], [0.0]], dtype=torch.float64, requires_grad=True)
     x = torch.tensor([[1.0], [0.1], [-2.0], [0.3]], dtype=torch.float64, requires_grad=True)
@@ -204,7 +204,7 @@ def test_samples_of_different_difficulty(per_sample: bool) -> None:
         f = lambda z, r, x: r * torch.sin(z) + x  # noqa: E731
         z0 = torch.zeros(4, 2, dtype=torch.float64)
         options = tight(solver=eq.Picard(rtol=1e-13, max_evals=2000))
-        sol = eq.fixed_point(f, z0, rate, x, per_sample=per_sample, **options)
+        sol = eq.fixed_point(f, z0, rate, x, drop_finished=drop_finished, **options)
         assert len(set(sol.stats.evals.tolist())) > 2
         return sol.value
 

@@ -184,7 +184,7 @@ def test_shared_is_given_as_it_is() -> None:
         (eq.GMRES, {"rtol": -1.0}),
         (eq.BiCGSTAB, {"max_evals": 0}),
         (eq.Neumann, {"atol": -1.0}),
-        (eq.Dense, {"rtol": -1.0}),
+        (eq.DirectSolve, {"rtol": -1.0}),
         (eq.Phantom, {"steps": 0}),
         (eq.Phantom, {"damping": 0.0}),
         (eq.NeumannPhantom, {"steps": -1}),
@@ -209,7 +209,7 @@ def test_impossible_option(kind, options) -> None:
         eq.GMRES,
         eq.BiCGSTAB,
         eq.Neumann,
-        eq.Dense,
+        eq.DirectSolve,
         eq.Implicit,
         eq.Phantom,
         eq.NeumannPhantom,
@@ -252,7 +252,7 @@ def test_option_of_another_type(kind, options) -> None:
         {"states": (-1,)},
         {"states": (1.5,)},
         {"warm": Z0},
-        {"per_sample": True, "coupled": True},
+        {"drop_finished": True, "coupled": True},
     ],
     ids=str,
 )
@@ -274,14 +274,14 @@ class Stepped(Solver):
 
 def test_a_relay_takes_a_method_with_an_option_that_must_be_given() -> None:
     x = X.clone().requires_grad_()
-    relay = eq.Relay(first=Stepped(step=0.9), rtol=1e-6)
+    fallback = eq.Fallback(first=Stepped(step=0.9), rtol=1e-6)
     f = lambda z, x: 0.5 * z + x  # noqa: E731
-    sol = eq.fixed_point(f, Z0, x, adjoint=eq.Implicit(linear=relay))
+    sol = eq.fixed_point(f, Z0, x, adjoint=eq.Implicit(linear=fallback))
     (grad,) = torch.autograd.grad(sol.value.sum(), x)
     torch.testing.assert_close(grad, torch.full_like(x, 2.0), rtol=1e-5, atol=0.0)
     assert sol.adjoint is not None and (sol.adjoint.stats.evals > 10).all()
-    with pytest.raises(ValueError, match=r"Relay\(first=...\): rtol = 0.1 would be ignored"):
-        eq.Relay(first=Stepped(step=0.9, rtol=0.1))
+    with pytest.raises(ValueError, match=r"Fallback\(first=...\): rtol = 0.1 would be ignored"):
+        eq.Fallback(first=Stepped(step=0.9, rtol=0.1))
 
 
 def test_adjoint_takes_solvers_only() -> None:
@@ -360,7 +360,7 @@ def test_failed_adjoint_raises_under_throw() -> None:
 def test_singular_adjoint_is_reported() -> None:
     """I - J is singular at the start: no gradient exists, and none may be invented in silence."""
     x = column(1.0, 1.0).requires_grad_()
-    for linear in (eq.GMRES(), eq.BiCGSTAB(), eq.Neumann(), eq.Dense(), eq.Anderson()):
+    for linear in (eq.GMRES(), eq.BiCGSTAB(), eq.Neumann(), eq.DirectSolve(), eq.Anderson()):
         sol = eq.fixed_point(
             lambda z, x: z + 0 * x,
             torch.ones(2, 1).double(),

@@ -25,8 +25,8 @@ SOLVERS = [
 ADJOINTS = [
     eq.Implicit(linear=eq.GMRES(**TIGHT)),
     eq.Implicit(linear=eq.BiCGSTAB(**TIGHT)),
-    eq.Implicit(linear=eq.Dense(**TIGHT)),
-    eq.Implicit(linear=eq.Relay(**TIGHT)),
+    eq.Implicit(linear=eq.DirectSolve(**TIGHT)),
+    eq.Implicit(linear=eq.Fallback(**TIGHT)),
     eq.Implicit(linear=eq.Picard(**TIGHT)),
     eq.Phantom(steps=3),
     eq.NeumannPhantom(),
@@ -137,7 +137,7 @@ def test_an_absolute_tolerance_counts_a_groups_own_entries() -> None:
         assert counts[0] == counts[1]
 
 
-@pytest.mark.parametrize("linear", [eq.GMRES, eq.BiCGSTAB, eq.Relay, eq.Picard])
+@pytest.mark.parametrize("linear", [eq.GMRES, eq.BiCGSTAB, eq.Fallback, eq.Picard])
 def test_an_absolute_tolerance_of_the_adjoint_too(linear: type) -> None:
     spent = []
     for mates in (0, 60):
@@ -365,11 +365,13 @@ def test_mistakes(coupled, error: type, words: str) -> None:
 def test_more_mistakes() -> None:
     x = normal(9, 2, seed=1)
     with pytest.raises(ValueError, match="exclude each other"):
-        eq.fixed_point(lambda z: 0.5 * z + x, torch.zeros_like(x), coupled=INDEX, per_sample=True)
+        eq.fixed_point(
+            lambda z: 0.5 * z + x, torch.zeros_like(x), coupled=INDEX, drop_finished=True
+        )
     with pytest.raises(TypeError, match="per_row"):
         eq.Picard(per_row=1)
     with pytest.raises(ValueError, match="per_row = True would be ignored"):
-        eq.Relay(first=eq.Picard(per_row=True))
+        eq.Fallback(first=eq.Picard(per_row=True))
     with pytest.raises(ValueError, match="vmap"):
         torch.func.vmap(
             lambda i: eq.fixed_point(lambda z: 0.5 * z + x, torch.zeros_like(x), coupled=i).value

@@ -33,7 +33,7 @@ SOLVERS: dict[str, dict] = {
     "absolute": {"solver": eq.Anderson(atol=1e-3, rtol=1e-3, max_evals=300)},
     "Unrolled": {"solver": eq.Anderson(rtol=1e-3, max_evals=60), "adjoint": eq.Unrolled()},
     "Phantom": {"solver": eq.Broyden(rtol=1e-3), "adjoint": eq.Phantom(steps=3)},
-    "per_sample": {"solver": eq.Broyden(rtol=1e-3), "per_sample": True},
+    "drop_finished": {"solver": eq.Broyden(rtol=1e-3), "drop_finished": True},
 }
 
 
@@ -93,17 +93,17 @@ def test_the_relative_test_alone_would_take_them(monkeypatch) -> None:
     assert taken > MAPS / 2
 
 
-@pytest.mark.parametrize("per_sample", [False, True])
-def test_where_the_device_is_asked_every_few_evaluations(per_sample: bool, monkeypatch) -> None:
+@pytest.mark.parametrize("drop_finished", [False, True])
+def test_where_the_device_is_asked_every_few_evaluations(drop_finished: bool, monkeypatch) -> None:
     """Beside samples that converge after more evaluations than are remembered one by one."""
     solver = eq.Picard(rtol=1e-2, max_evals=400, patience=None)
     rate = torch.tensor([1.0, 0.5, 0.999, 0.98, 1.0], dtype=torch.float64)
     f = lambda z, r: r[:, None] * z + 1  # noqa: E731
     z0 = torch.zeros(5, 3, dtype=torch.float64)
-    wanted = eq.fixed_point(f, z0, rate, solver=solver, per_sample=per_sample)
+    wanted = eq.fixed_point(f, z0, rate, solver=solver, drop_finished=drop_finished)
     assert wanted.status.tolist() == [MAX_EVALS, CONVERGED, MAX_EVALS, CONVERGED, MAX_EVALS]
     monkeypatch.setattr(private, "free_to_read", lambda tensor: False)
-    found = eq.fixed_point(f, z0, rate, solver=solver, per_sample=per_sample)
+    found = eq.fixed_point(f, z0, rate, solver=solver, drop_finished=drop_finished)
     assert torch.equal(found.status, wanted.status)
     assert torch.equal(found.stats.evals, wanted.stats.evals)
     assert torch.equal(found.value, wanted.value)
@@ -225,7 +225,7 @@ def test_phantom_steps_are_judged_from_the_start() -> None:
     assert (solved.status == CONVERGED).all()
 
 
-LINEAR = [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Dense, eq.Relay, eq.Anderson, eq.Broyden]
+LINEAR = [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.DirectSolve, eq.Fallback, eq.Anderson, eq.Broyden]
 
 
 @pytest.mark.parametrize("rtol", [1e-1, 1e-2, 1e-4])

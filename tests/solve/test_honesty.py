@@ -16,7 +16,10 @@ B, D = 3, 4
 GENERATOR = torch.Generator().manual_seed(0)
 A = 0.2 * torch.randn(B, D, D, dtype=torch.float64, generator=GENERATOR)[0]
 X = torch.randn(B, D, dtype=torch.float64, generator=GENERATOR)
-TIGHT = {"solver": eq.Anderson(rtol=1e-12), "adjoint": eq.Implicit(linear=eq.Dense(rtol=1e-10))}
+TIGHT = {
+    "solver": eq.Anderson(rtol=1e-12),
+    "adjoint": eq.Implicit(linear=eq.DirectSolve(rtol=1e-10)),
+}
 UNROLLED = {"solver": eq.Anderson(rtol=1e-12), "adjoint": eq.Unrolled()}
 
 
@@ -324,7 +327,7 @@ def test_the_first_evaluation_keeps_no_intermediate_alive() -> None:
         eq.NeumannPhantom(),
         eq.JacobianFree(),
         eq.Phantom(),
-        eq.Audited(),
+        eq.AdaptiveAdjoint(),
     ],
     ids=lambda adjoint: type(adjoint).__name__,
 )

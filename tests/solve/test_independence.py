@@ -78,11 +78,11 @@ def assert_same(got, wanted, solver, places, index) -> None:
         assert got.value[i].isfinite().all()
 
 
-@pytest.mark.parametrize("per_sample", [False, True])
+@pytest.mark.parametrize("drop_finished", [False, True])
 @pytest.mark.parametrize("solver", SOLVERS, ids=repr)
-def test_alone_or_in_company(solver, per_sample: bool) -> None:
+def test_alone_or_in_company(solver, drop_finished: bool) -> None:
     index = range(len(KINDS))
-    together = solve(index, solver, per_sample=per_sample)
+    together = solve(index, solver, drop_finished=drop_finished)
     assert {CONVERGED, NONFINITE} <= set(together.status.tolist())
     assert len(together.stats.evals.unique()) >= 4
     for i in index:
@@ -171,7 +171,7 @@ def check_products(solver, problem: Problem) -> None:
 
 @pytest.mark.filterwarnings("ignore::equilibria.solve.SolveWarning")
 @pytest.mark.parametrize(
-    "linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Dense, eq.Relay, eq.Anderson]
+    "linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.DirectSolve, eq.Fallback, eq.Anderson]
 )
 def test_the_adjoint_is_independent_too(linear) -> None:
     """Gradients, status and counts of the backward solve; the last sample is a hard one."""
@@ -193,7 +193,7 @@ def test_the_adjoint_is_independent_too(linear) -> None:
         assert (info.stats.evals[i] - single.stats.evals[0]).abs() <= 1
         apart = (together[i] - alone[0]).norm() / alone[0].norm()
         assert apart <= 10 * adjoint.linear.rtol / (1 - lipschitz)
-    assert len(info.stats.evals.unique()) > 1 or linear is eq.Dense
+    assert len(info.stats.evals.unique()) > 1 or linear is eq.DirectSolve
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_per_sample_evaluates_fewer_samples(solver) -> None:
     z0 = torch.zeros(len(index), ENTRIES)
     riding, leaving = Counted(f), Counted(f)
     a = eq.fixed_point(riding, z0, KINDS[index], OFFSETS[index], solver=solver)
-    b = eq.fixed_point(leaving, z0, KINDS[index], OFFSETS[index], solver=solver, per_sample=True)
+    b = eq.fixed_point(leaving, z0, KINDS[index], OFFSETS[index], solver=solver, drop_finished=True)
     assert_same(a, b, solver, [(i, i) for i in range(len(index))], index)
     assert riding.rows == riding.calls * len(index)
     assert abs(leaving.calls - riding.calls) <= 1
@@ -217,14 +217,14 @@ def test_per_sample_evaluates_fewer_samples(solver) -> None:
 def test_per_sample_gradients_equal_plain_ones() -> None:
     rate = torch.tensor([[0.05], [0.95], [0.5], [0.0]], dtype=torch.float64)
     grads = []
-    for per_sample in (False, True):
+    for drop_finished in (False, True):
         x = normal(4, 3, seed=5).requires_grad_()
         sol = eq.fixed_point(
             lambda z, rate, x: rate * torch.sin(z) + x,
             torch.zeros(4, 3, dtype=torch.float64),
             rate,
             x,
-            per_sample=per_sample,
+            drop_finished=drop_finished,
             solver=eq.Broyden(rtol=1e-9),
         )
         grads.append(torch.autograd.grad(loss(sol.value), x)[0])

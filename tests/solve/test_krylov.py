@@ -15,7 +15,7 @@ from equilibria.solve.linear.krylov import Krylov
 
 CONVERGED, MAX_EVALS, STALLED, DIVERGED, NONFINITE = eq.Status
 
-SOLVERS = [eq.GMRES(restart=10), eq.GMRES(), eq.BiCGSTAB(), eq.Neumann(), eq.Relay()]
+SOLVERS = [eq.GMRES(restart=10), eq.GMRES(), eq.BiCGSTAB(), eq.Neumann(), eq.Fallback()]
 DTYPES = [torch.float32, torch.float64]
 
 
@@ -112,7 +112,7 @@ def test_nan_of_one_sample_is_its_own(linear, call: int) -> None:
             assert (image - u)[ill].norm() <= 1.01 * linear.rtol * image[ill].norm()
 
 
-@pytest.mark.parametrize("linear", [*SOLVERS, eq.Dense()], ids=repr)
+@pytest.mark.parametrize("linear", [*SOLVERS, eq.DirectSolve()], ids=repr)
 def test_a_samples_own_tolerance(linear) -> None:
     """rtol (samples,) does for each sample what the solver's rtol does."""
     rate = torch.tensor([[0.9], [0.9], [0.9]], dtype=torch.float64)
@@ -126,7 +126,7 @@ def test_a_samples_own_tolerance(linear) -> None:
 
 
 @pytest.mark.parametrize("start", [False, True])
-@pytest.mark.parametrize("linear", [*SOLVERS, eq.Dense()], ids=repr)
+@pytest.mark.parametrize("linear", [*SOLVERS, eq.DirectSolve()], ids=repr)
 def test_a_samples_own_budget(linear, start: bool) -> None:
     rate = torch.tensor([[0.9]] * 4, dtype=torch.float64)
     g = normal(4, 12, seed=5)
@@ -203,19 +203,19 @@ def test_relay_hands_over() -> None:
     def product(rows):
         return [torch.einsum("bij,bj->bi", a[: len(rows[0])], rows[0])]
 
-    relay = eq.Relay(
+    fallback = eq.Fallback(
         rtol=1e-8,
         max_evals=200,
         first=eq.Anderson(patience=10),
-        last=eq.GMRES(restart=entries),
+        then=eq.GMRES(restart=entries),
     )
-    run = relay.solve(product, [g])
+    run = fallback.solve(product, [g])
     assert (run.status == CONVERGED).all()
     identity = torch.eye(entries, dtype=torch.float64)
     wanted = torch.linalg.solve(identity - a, g)
     torch.testing.assert_close(run.value[0], wanted, rtol=1e-5, atol=1e-6)
     assert run.evals[1] > 20 > run.evals[0]
-    first = replace(relay, last=eq.GMRES(restart=entries), max_evals=20).solve(product, [g])
+    first = replace(fallback, then=eq.GMRES(restart=entries), max_evals=20).solve(product, [g])
     assert first.status[1] != CONVERGED and first.evals[1] <= 20
 
 
@@ -223,19 +223,19 @@ def test_relay_divides_max_evals() -> None:
     rate = torch.tensor([[0.999]], dtype=torch.float64)
     g = normal(1, 200, seed=5)
     for most in (1, 2, 3, 11, 40):
-        run = eq.Relay(rtol=1e-12, max_evals=most).solve(elementwise(rate), [g])
+        run = eq.Fallback(rtol=1e-12, max_evals=most).solve(elementwise(rate), [g])
         assert run.status[0] != CONVERGED and run.evals[0] <= most
         assert run.value[0].isfinite().all()
 
 
-def test_relay_is_checked() -> None:
+def test_a_fallback_is_checked() -> None:
     with pytest.raises(TypeError, match=r"first=.*expected a forward solver"):
-        eq.Relay(first=eq.GMRES())  # pyright: ignore[reportArgumentType]
-    with pytest.raises(TypeError, match=r"last=.*expected a linear solver"):
-        eq.Relay(last=eq.Anderson())  # pyright: ignore[reportArgumentType]
+        eq.Fallback(first=eq.GMRES())  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match=r"then=.*expected a linear solver"):
+        eq.Fallback(then=eq.Anderson())  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("linear", [eq.GMRES(), eq.Relay()], ids=repr)
+@pytest.mark.parametrize("linear", [eq.GMRES(), eq.Fallback()], ids=repr)
 def test_no_product_exhausts_an_empty_space(linear) -> None:
     """A = I and A = 0, where the Krylov space ends at once: reported, and solved."""
     g = normal(3, 9, seed=5)

@@ -54,11 +54,11 @@ def true_residual(a, u, g):
 
 
 @pytest.mark.parametrize("rtol", [1e-3, 1e-10])
-@pytest.mark.parametrize("linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Dense, eq.Relay])
+@pytest.mark.parametrize("linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.DirectSolve, eq.Fallback])
 @pytest.mark.parametrize("name", MATRICES)
 @pytest.mark.filterwarnings("ignore::equilibria.solve.SolveWarning")
 def test_known_solutions(name: str, linear, rtol: float) -> None:
-    """Krylov methods and Dense solve all of these; the Neumann series those of radius below one."""
+    """All methods solve these; the Neumann series those of radius below one."""
     a, g = MATRICES[name], normal(BATCH, D, seed=9)
     u, info = through_the_adjoint(linear(rtol=rtol, max_evals=EVALS), a, g)
     residual = true_residual(a, u, g)
@@ -130,7 +130,7 @@ def test_neumann_is_the_series() -> None:
 
 
 @pytest.mark.parametrize(
-    "linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Dense, eq.Relay, eq.Anderson]
+    "linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.DirectSolve, eq.Fallback, eq.Anderson]
 )
 def test_singular_systems_are_reported(linear) -> None:
     """I - A has a null vector and g is not in its range: no u exists."""
@@ -145,7 +145,7 @@ def test_singular_systems_are_reported(linear) -> None:
     assert u.isfinite().all()
 
 
-@pytest.mark.parametrize("linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Relay])
+@pytest.mark.parametrize("linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Fallback])
 def test_consistent_singular_systems_are_solved(linear) -> None:
     """As above with g in the range of I - A: iterative methods find a solution."""
     q = orthogonal(D, seed=11)
@@ -158,7 +158,7 @@ def test_consistent_singular_systems_are_solved(linear) -> None:
     assert (true_residual(a, u, g) <= 1.01e-8).all()
 
 
-@pytest.mark.parametrize("linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Dense, eq.Relay])
+@pytest.mark.parametrize("linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.DirectSolve, eq.Fallback])
 def test_zero_right_hand_side(linear) -> None:
     """u = 0 without a product worth the name, beside samples that need many."""
     a, g = MATRICES["symmetric_.9"], normal(BATCH, D, seed=9)
@@ -166,11 +166,11 @@ def test_zero_right_hand_side(linear) -> None:
     u, info = through_the_adjoint(linear(rtol=1e-6, max_evals=EVALS), a, g)
     assert (info.status == CONVERGED).all()
     assert not u[1].any() and info.stats.residual[1] == 0
-    if linear is not eq.Dense:
+    if linear is not eq.DirectSolve:
         assert info.stats.evals[1] <= 1 < info.stats.evals[0]
 
 
-@pytest.mark.parametrize("linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Dense, eq.Relay])
+@pytest.mark.parametrize("linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.DirectSolve, eq.Fallback])
 def test_samples_stop_one_by_one(linear) -> None:
     """Each sample has its own matrix; its counts and answer are those it has alone."""
     rate = torch.tensor([[0.1], [0.9], [0.6]], dtype=torch.float64)
@@ -194,7 +194,7 @@ def test_samples_stop_one_by_one(linear) -> None:
         alone, count = solve([i])
         torch.testing.assert_close(together[i], alone[0], rtol=1e-13, atol=1e-15)
         assert counts[i] == count[0]
-    if linear is not eq.Dense:
+    if linear is not eq.DirectSolve:
         assert counts[0] < counts[2] < counts[1]
 
 
@@ -202,7 +202,7 @@ def test_float32_floor_is_a_stall() -> None:
     """A tolerance below float32's rounding cannot be met: it is said, and the answer is good."""
     a = with_spectrum(spread(-0.99, 0.99, D), seed=14).float()
     g = normal(BATCH, D, seed=9).float()
-    for linear in (eq.GMRES, eq.BiCGSTAB, eq.Relay):
+    for linear in (eq.GMRES, eq.BiCGSTAB, eq.Fallback):
         with pytest.warns(UserWarning):
             u, info = through_the_adjoint(linear(rtol=1e-12, max_evals=500), a, g)
         assert (info.status != CONVERGED).any()
@@ -218,7 +218,7 @@ def test_tree_states_are_one_system() -> None:
         return {"a": coupling * z["b"] + x, "b": (-coupling * z["a"] + torch.sin(x))}
 
     g = normal(BATCH, 4, seed=15)
-    for linear in (eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.Dense, eq.Relay):
+    for linear in (eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.DirectSolve, eq.Fallback):
         x = normal(BATCH, 4, seed=16).requires_grad_()
         z0 = {"a": torch.zeros_like(g), "b": torch.zeros_like(g)}
         sol = eq.fixed_point(
@@ -237,7 +237,7 @@ def test_dense_equals_a_dense_solve() -> None:
         lambda z, x: torch.tanh(z @ w.T + x),
         torch.zeros_like(x),
         operand,
-        adjoint=eq.Implicit(linear=eq.Dense(rtol=1e-10)),
+        adjoint=eq.Implicit(linear=eq.DirectSolve(rtol=1e-10)),
     )
     (got,) = torch.autograd.grad(sol.value, operand, g)
     z = sol.value.detach()

@@ -28,8 +28,8 @@ LINEAR = [
     eq.GMRES(**TIGHT, restart=6),
     eq.BiCGSTAB(**TIGHT),
     eq.Neumann(**TIGHT),
-    eq.Dense(**TIGHT),
-    eq.Relay(**TIGHT),
+    eq.DirectSolve(**TIGHT),
+    eq.Fallback(**TIGHT),
 ]
 
 WIDTH = 24
@@ -106,7 +106,9 @@ def test_mates_of_a_solve(solver, turn: int) -> None:
     for number, mates in enumerate(COMPANIES.values()):
         if number % 2 != turn:
             continue  # the other half, with the other way to leave a batch
-        together = solve(batch(mates), solver, per_sample=(SOLVERS.index(solver) + turn) % 2 == 1)
+        together = solve(
+            batch(mates), solver, drop_finished=(SOLVERS.index(solver) + turn) % 2 == 1
+        )
         assert_healthy(together, solver)
         # The mates are what their names say.
         evals = together.stats.evals

@@ -29,16 +29,16 @@ def test_one_step_solves_a_linear_problem() -> None:
     """Two evaluations, one to linearise, and the products that the tolerance takes."""
     a = with_spectrum(spread(-3.0, 0.5, 6), seed=3)
     x = normal(3, 6, seed=4)
-    solver = eq.NewtonKrylov(linear=eq.Dense(), rtol=1e-10)
+    solver = eq.NewtonKrylov(linear=eq.DirectSolve(), rtol=1e-10)
     sol = eq.fixed_point(lambda z, x: z @ a.T + x, torch.zeros_like(x), x, solver=solver)
     assert (sol.status == CONVERGED).all()
     torch.testing.assert_close(sol.value, dense(a, x))
-    assert sol.stats.evals.tolist() == [2 + 1 + 6] * 3  # Dense: 6 columns
+    assert sol.stats.evals.tolist() == [2 + 1 + 6] * 3  # DirectSolve: 6 columns
 
 
 def test_converges_quadratically() -> None:
     """With exact steps the digits double: the last residuals are squares of those before."""
-    solver = eq.NewtonKrylov(linear=eq.Dense(), rtol=1e-13)
+    solver = eq.NewtonKrylov(linear=eq.DirectSolve(), rtol=1e-13)
     sol = eq.fixed_point(net, torch.zeros_like(X), X, solver=solver, trace=True)
     assert (sol.status == CONVERGED).all()
     for sample in sol.stats.trace.T:
@@ -51,7 +51,7 @@ def test_converges_quadratically() -> None:
 def test_steps_are_as_exact_as_they_need_be(rtol: float) -> None:
     """Forcing terms save products beside steps to full accuracy, and the answer is as good."""
     spent = []
-    for linear in (eq.GMRES(rtol=1e-6, max_evals=100, restart=100), eq.Dense()):
+    for linear in (eq.GMRES(rtol=1e-6, max_evals=100, restart=100), eq.DirectSolve()):
         solver = eq.NewtonKrylov(rtol=rtol, linear=linear)
         sol = eq.fixed_point(net, torch.zeros_like(X), X, solver=solver)
         assert (sol.status == CONVERGED).all()
@@ -89,8 +89,8 @@ def test_a_step_too_long_is_shortened() -> None:
     assert sol.value.abs().max() <= 1e-7
 
 
-@pytest.mark.parametrize("per_sample", [False, True])
-def test_company_changes_nothing(per_sample: bool) -> None:
+@pytest.mark.parametrize("drop_finished", [False, True])
+def test_company_changes_nothing(drop_finished: bool) -> None:
     """Bit for bit, with mates that end early, late, diverge or turn NaN in between."""
     rate = torch.tensor([[0.1], [0.97], [-4.0], [0.0], [0.9]], dtype=torch.float64)
     x = normal(5, 7, seed=5)
@@ -102,7 +102,12 @@ def test_company_changes_nothing(per_sample: bool) -> None:
     solver = eq.NewtonKrylov(rtol=1e-9)
     index = torch.arange(5).repeat(4)
     sol = eq.fixed_point(
-        f, 0 * normal(20, 7, seed=1), rate[index], x[index], solver=solver, per_sample=per_sample
+        f,
+        0 * normal(20, 7, seed=1),
+        rate[index],
+        x[index],
+        solver=solver,
+        drop_finished=drop_finished,
     )
     for kind in range(5):
         one = slice(kind, kind + 1)
@@ -286,9 +291,9 @@ class Once(torch.autograd.Function):
         return g * (1 - y**2)
 
 
-@pytest.mark.parametrize("per_sample", [False, True])
+@pytest.mark.parametrize("drop_finished", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_what_can_be_differentiated_once_only(dtype: torch.dtype, per_sample: bool) -> None:
+def test_what_can_be_differentiated_once_only(dtype: torch.dtype, drop_finished: bool) -> None:
     """Products are differences: the steps a little worse, the answer as good."""
     x = X.to(dtype)
     x = torch.cat([0 * x[:1], x, 0 * x[:1]])  # two samples leave at once
@@ -300,7 +305,7 @@ def test_what_can_be_differentiated_once_only(dtype: torch.dtype, per_sample: bo
             torch.zeros_like(x),
             x,
             solver=solver,
-            per_sample=per_sample,
+            drop_finished=drop_finished,
         )
         done = sol.status == CONVERGED
         assert done[[0, -1]].all() and done.sum() >= 4

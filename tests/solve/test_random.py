@@ -61,7 +61,7 @@ class Case:
     between: int
     sick: dict[int, int]
     bad: float
-    per_sample: bool
+    drop_finished: bool
 
 
 @st.composite
@@ -80,7 +80,7 @@ def cases(draw) -> Case:
         between=draw(st.sampled_from([0, 0, 3, -5])),
         sick=draw(st.dictionaries(st.integers(0, batch - 1), st.integers(1, 12), max_size=batch)),
         bad=draw(st.sampled_from([torch.nan, torch.inf, -torch.inf])),
-        per_sample=draw(st.booleans()),
+        drop_finished=draw(st.booleans()),
     )
 
 
@@ -156,7 +156,7 @@ class Map:
 def solve(case: Case, solver: eq.solve.Solver, sick: dict[int, int]) -> tuple[Map, eq.Solution]:
     f = Map(case, sick)
     who = torch.arange(case.batch)
-    return f, eq.fixed_point(f, f.z0, who, solver=solver, per_sample=case.per_sample)
+    return f, eq.fixed_point(f, f.z0, who, solver=solver, drop_finished=case.drop_finished)
 
 
 def rounding(f: Map, z: tuple[Tensor, ...]) -> Tensor:

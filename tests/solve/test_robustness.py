@@ -37,7 +37,7 @@ with_products = st.sampled_from(
     [
         eq.NewtonKrylov(max_evals=40),
         eq.NewtonKrylov(max_evals=40, linear=eq.BiCGSTAB()),
-        eq.NewtonKrylov(max_evals=40, linear=eq.Dense()),
+        eq.NewtonKrylov(max_evals=40, linear=eq.DirectSolve()),
         eq.Auto(max_evals=40),
         eq.Auto(max_evals=40, history=1, patience=None),
     ]
@@ -130,7 +130,7 @@ linear_solvers = st.sampled_from(
         eq.GMRES(max_evals=30, restart=2),
         eq.BiCGSTAB(max_evals=30),
         eq.Neumann(max_evals=30),
-        eq.Dense(max_evals=30),
+        eq.DirectSolve(max_evals=30),
         eq.Anderson(max_evals=30),
         eq.NewtonKrylov(max_evals=30),
         eq.Auto(max_evals=30),

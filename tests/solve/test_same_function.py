@@ -91,8 +91,8 @@ def test_a_number_that_changes_before_the_second_derivative() -> None:
 
 
 @pytest.mark.parametrize("autocast", [False, True])
-@pytest.mark.parametrize("per_sample", [False, True])
-def test_rounding_is_no_change(autocast: bool, per_sample: bool) -> None:
+@pytest.mark.parametrize("drop_finished", [False, True])
+def test_rounding_is_no_change(autocast: bool, drop_finished: bool) -> None:
     """A sample is solved among few others and evaluated among all again."""
     torch.manual_seed(0)
     cell = nn.Sequential(nn.Linear(96, 96), nn.LayerNorm(96), nn.Tanh(), nn.Linear(96, 96))
@@ -105,7 +105,11 @@ def test_rounding_is_no_change(autocast: bool, per_sample: bool) -> None:
         warnings.simplefilter("ignore", eq.SolveWarning)  # bfloat16 has a floor
         for adjoint in ADJOINTS[:3]:
             sol = eq.fixed_point(
-                f, torch.zeros_like(x), x.requires_grad_(), adjoint=adjoint, per_sample=per_sample
+                f,
+                torch.zeros_like(x),
+                x.requires_grad_(),
+                adjoint=adjoint,
+                drop_finished=drop_finished,
             )
             sol.value.sum().backward()
 
@@ -316,7 +320,7 @@ def test_the_smallest_numbers_are_no_change() -> None:
 @pytest.mark.parametrize("power", [-80, 80])
 @pytest.mark.parametrize(
     "linear",
-    [eq.GMRES(), eq.BiCGSTAB(), eq.Dense(), eq.Relay(), eq.Neumann(), eq.Broyden()],
+    [eq.GMRES(), eq.BiCGSTAB(), eq.DirectSolve(), eq.Fallback(), eq.Neumann(), eq.Broyden()],
     ids=lambda linear: type(linear).__name__,
 )
 def test_a_loss_of_any_scale(linear: Any, power: int) -> None:

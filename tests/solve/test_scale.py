@@ -38,11 +38,11 @@ def solve(unit: float, solver: eq.Solver, **options: Any) -> eq.Solution:
 @pytest.mark.parametrize("drop", [False, True])
 @pytest.mark.parametrize("name", SOLVERS)
 def test_scaling_by_a_power_of_two_changes_nothing(name: str, drop: bool) -> None:
-    wanted = solve(1.0, SOLVERS[name], per_sample=drop, trace=True, states=(3,))
+    wanted = solve(1.0, SOLVERS[name], drop_finished=drop, trace=True, states=(3,))
     assert (wanted.status == CONVERGED).all()
     for power in (-120, -66, -60, -31, 31, 66, 120):
         unit = 2.0**power
-        found = solve(unit, SOLVERS[name], per_sample=drop, trace=True, states=(3,))
+        found = solve(unit, SOLVERS[name], drop_finished=drop, trace=True, states=(3,))
         assert torch.equal(found.status, wanted.status)
         if power > -100:  # below, f itself rounds to numbers that are not normal
             assert torch.equal(found.value / unit, wanted.value)

@@ -76,7 +76,7 @@ def test_the_matrix_is_broydens(max_evals: int) -> None:
 
 
 def test_a_sample_keeps_the_matrix_that_it_ended_with() -> None:
-    """In a batch whose other samples go on much longer, with per_sample or not."""
+    """In a batch whose other samples go on much longer, with drop_finished or not."""
     rate = torch.tensor([[0.02], [0.9], [0.5]], dtype=torch.float64)
     a = orthogonal(D, seed=4)
 
@@ -99,7 +99,7 @@ def test_a_sample_keeps_the_matrix_that_it_ended_with() -> None:
         return torch.autograd.grad(sol.value, x, G[index])[0], sol
 
     together, sol = of_batch(slice(0, 3))
-    leaving, _ = of_batch(slice(0, 3), per_sample=True)
+    leaving, _ = of_batch(slice(0, 3), drop_finished=True)
     assert sol.stats.evals[0] < sol.stats.evals[2] < sol.stats.evals[1]
     torch.testing.assert_close(leaving, together, rtol=1e-12, atol=1e-13)
     for i in range(3):
@@ -246,7 +246,7 @@ def test_in_a_layer() -> None:
     """Training shares the matrix; evaluation keeps none, and may use any solver."""
     cell = Module()
     layer = eq.DEQ(
-        cell, solver=eq.Broyden(), adjoint=eq.Shine(), eval_solver=eq.Anderson(), per_sample=True
+        cell, solver=eq.Broyden(), adjoint=eq.Shine(), eval_solver=eq.Anderson(), drop_finished=True
     )
     x = normal(2, 3, seed=12)
     layer(x).value.sum().backward()
@@ -324,7 +324,7 @@ def test_the_error_of_the_gradient_is_bounded(evals: int) -> None:
 # Warm starts.
 
 
-@pytest.mark.parametrize("per_sample", [False, True])
+@pytest.mark.parametrize("drop_finished", [False, True])
 @pytest.mark.parametrize(
     "adjoint",
     [
@@ -334,11 +334,11 @@ def test_the_error_of_the_gradient_is_bounded(evals: int) -> None:
     ],
     ids=repr,
 )
-def test_warm_starts(adjoint, per_sample: bool) -> None:
+def test_warm_starts(adjoint, drop_finished: bool) -> None:
     """From a like problem: fewer evaluations and products, the same derivatives."""
-    cold, wanted = gradient(adjoint, per_sample=per_sample)
-    near, _ = gradient(adjoint, x=X + 1e-6 * normal(3, D, seed=16), per_sample=per_sample)
-    warm, got = gradient(adjoint, per_sample=per_sample, warm=near)
+    cold, wanted = gradient(adjoint, drop_finished=drop_finished)
+    near, _ = gradient(adjoint, x=X + 1e-6 * normal(3, D, seed=16), drop_finished=drop_finished)
+    warm, got = gradient(adjoint, drop_finished=drop_finished, warm=near)
     assert (warm.status == CONVERGED).all()
     assert (warm.stats.evals < cold.stats.evals).all()
     if isinstance(adjoint, eq.Implicit):

@@ -125,12 +125,12 @@ SOLVERS = [
     eq.Auto(**LIMITS),
 ]
 LINEAR = [
-    eq.Relay(**LIMITS),
+    eq.Fallback(**LIMITS),
     eq.GMRES(**LIMITS),
     eq.GMRES(**LIMITS, restart=4),
     eq.BiCGSTAB(**LIMITS),
     eq.Neumann(**LIMITS),
-    eq.Dense(**LIMITS),
+    eq.DirectSolve(**LIMITS),
     *SOLVERS,
 ]
 # Easy, slow, expanding (Newton's phase of Auto, and divergence of others), one a sample.

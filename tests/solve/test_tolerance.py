@@ -78,7 +78,7 @@ def test_an_absolute_tolerance_of_a_leaf_is_its_rms():
 def test_batch_mates_change_nothing():
     f, z0, operands = problem()
     solver = eq.Anderson(rtol=(1e-3, 1e-6), max_evals=500)
-    together = eq.fixed_point(f, z0, *operands, solver=solver, per_sample=True)
+    together = eq.fixed_point(f, z0, *operands, solver=solver, drop_finished=True)
     for i in range(3):
         one = slice(i, i + 1)
         alone = eq.fixed_point(

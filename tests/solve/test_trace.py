@@ -31,9 +31,9 @@ def test_trace(solver) -> None:
     )
 
 
-@pytest.mark.parametrize("per_sample", [False, True])
-def test_trace_changes_nothing(per_sample: bool) -> None:
-    options = {"solver": eq.Anderson(), "per_sample": per_sample}
+@pytest.mark.parametrize("drop_finished", [False, True])
+def test_trace_changes_nothing(drop_finished: bool) -> None:
+    options = {"solver": eq.Anderson(), "drop_finished": drop_finished}
     plain = eq.fixed_point(easy_and_hard, Z0, RATES, **options)
     traced = eq.fixed_point(easy_and_hard, Z0, RATES, trace=True, **options)
     assert torch.equal(plain.value, traced.value)

@@ -178,7 +178,7 @@ def test_trace_raises_under_vmap() -> None:
         vmap(lambda x: solve(x, trace=True))(MANY)
 
 
-@pytest.mark.parametrize("linear", [eq.BiCGSTAB, eq.Neumann, eq.Dense, eq.Anderson])
+@pytest.mark.parametrize("linear", [eq.BiCGSTAB, eq.Neumann, eq.DirectSolve, eq.Anderson])
 def test_transforms_with_every_linear_solver(linear) -> None:
     f = lambda x: solve(x, **tight(linear=linear(**TIGHT)))  # noqa: E731
     same(SINGLE["hessian"](f)(X), wanted("hessian"))

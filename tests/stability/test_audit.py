@@ -12,7 +12,7 @@ from equilibria.nn import VariationalDropout
 from equilibria.nn.deq import Methods, chosen
 from equilibria.stability import AdjointAudit
 
-RUNGS = ["JacobianFree", "NeumannPhantom", "Phantom", "Implicit"]
+LEVELS = ["JacobianFree", "NeumannPhantom", "Phantom", "Implicit"]
 
 
 class Cell(nn.Module):
@@ -31,7 +31,7 @@ class Cell(nn.Module):
 def layer(radius: float, **options) -> eq.DEQ:
     options = {"linear": eq.GMRES(rtol=1e-9), **options}
     solver = eq.Anderson(rtol=1e-9, max_evals=2000)
-    return eq.DEQ(Cell(radius), solver=solver, adjoint=eq.Audited(**options))
+    return eq.DEQ(Cell(radius), solver=solver, adjoint=eq.AdaptiveAdjoint(**options))
 
 
 def x() -> Tensor:
@@ -43,39 +43,39 @@ def loss_of(module: eq.DEQ):
     return lambda: (module(x()).value * towards).sum()
 
 
-@pytest.mark.parametrize(("radius", "rung"), [(0.05, 0), (0.6, 1), (0.999, 3)])
-def test_it_climbs_as_far_as_is_needed(radius: float, rung: int) -> None:
+@pytest.mark.parametrize(("radius", "level"), [(0.05, 0), (0.6, 1), (0.999, 3)])
+def test_it_climbs_as_far_as_is_needed(radius: float, level: int) -> None:
     module = layer(radius)
     found = AdjointAudit(module)(0, loss_of(module))
     assert found is not None
-    assert (found.rung, found.adjoint) == (rung, RUNGS[rung])
-    assert module.adjoint.rung == rung
+    assert (found.level, found.adjoint) == (level, LEVELS[level])
+    assert module.adjoint.level == level
     assert found.cosine >= 0.95
 
 
 def test_it_is_due_every_so_many_steps_and_never_at_the_top() -> None:
-    module = layer(0.05, every=10)
+    module = layer(0.05, check_every=10)
     audit = AdjointAudit(module)
     due = [audit(step, loss_of(module)) is not None for step in range(21)]
     assert [step for step in range(21) if due[step]] == [0, 10, 20]
-    audit.stand(3)
+    audit.resume(3)
     assert audit(30, loss_of(module)) is None
 
 
 def test_it_never_goes_down() -> None:
-    module = layer(0.999, every=1)
+    module = layer(0.999, check_every=1)
     audit = AdjointAudit(module)
     audit(0, loss_of(module))
     with torch.no_grad():
         module.cell.weight.mul_(0.01)
     audit(1, loss_of(module))
-    assert module.adjoint.rung == 3
+    assert module.adjoint.level == 3
 
 
-@pytest.mark.parametrize("rung", range(4))
-def test_a_rung_has_the_gradient_of_the_adjoint_that_it_names(rung: int) -> None:
-    one = layer(0.7, rung=rung, steps=3)
-    two = eq.DEQ(one.cell, solver=one.solver, adjoint=one.adjoint.ladder[rung])
+@pytest.mark.parametrize("level", range(4))
+def test_a_rung_has_the_gradient_of_the_adjoint_that_it_names(level: int) -> None:
+    one = layer(0.7, level=level, steps=3)
+    two = eq.DEQ(one.cell, solver=one.solver, adjoint=one.adjoint.levels[level])
     grads = [torch.autograd.grad(loss_of(each)(), each.cell.weight)[0] for each in (one, two)]
     assert torch.equal(*grads)
 
@@ -139,7 +139,7 @@ def test_all_processes_act_on_the_cosine_that_they_agree_on() -> None:
         return cosine - 1.0
 
     found = AdjointAudit(module, average)(0, loss_of(module))
-    assert found is not None and found.rung == 3
+    assert found is not None and found.level == 3
     assert len(seen) == 3 and min(seen) >= 0.95
 
 
@@ -167,24 +167,30 @@ def test_layers_with_another_adjoint_keep_it() -> None:
 
 
 def test_an_exact_gradient_that_is_not_finite_says_nothing() -> None:
-    module = layer(0.05, every=1)
+    module = layer(0.05, check_every=1)
     audit = AdjointAudit(module)
     assert audit(0, lambda: math.nan * loss_of(module)()) is None
-    assert module.adjoint.rung == 0 and audit.latest is None
+    assert module.adjoint.level == 0 and audit.latest is None
     assert audit(1, loss_of(module)) is not None
 
 
 def test_mistakes() -> None:
-    with pytest.raises(ValueError, match="nothing for Audited to measure"):
+    with pytest.raises(ValueError, match="nothing for AdaptiveAdjoint to measure"):
         AdjointAudit(frozen := layer(0.5).requires_grad_(False))(0, loss_of(frozen))
-    with pytest.raises(ValueError, match="adjoint is Audited"):
+    with pytest.raises(ValueError, match="adjoint is AdaptiveAdjoint"):
         AdjointAudit(eq.DEQ(Cell(0.5)))
-    both = nn.ModuleList([layer(0.5), layer(0.5, floor=0.9)])
+    both = nn.ModuleList([layer(0.5), layer(0.5, min_cosine=0.9)])
     with pytest.raises(ValueError, match="different"):
         AdjointAudit(both)
-    for options in ({"floor": 0.0}, {"floor": 2.0}, {"every": 0}, {"steps": 0}, {"rung": 4}):
+    for options in (
+        {"min_cosine": 0.0},
+        {"min_cosine": 2.0},
+        {"check_every": 0},
+        {"steps": 0},
+        {"level": 4},
+    ):
         with pytest.raises(ValueError, match=next(iter(options))):
-            eq.Audited(**options)
+            eq.AdaptiveAdjoint(**options)
 
 
 @pytest.mark.parametrize("value", [1.0, torch.ones(3)])

@@ -154,7 +154,10 @@ def test_an_exact_adjoint_may_be_the_cheapest_without_being_the_only_one() -> No
 
 def test_an_audited_adjoint_is_compared_as_the_one_it_has_in_use() -> None:
     found = compare_adjoints(
-        layer(0.5), inputs(), adjoints=[eq.Audited(rung=2), eq.Audited(rung=3)], repeats=1
+        layer(0.5),
+        inputs(),
+        adjoints=[eq.AdaptiveAdjoint(level=2), eq.AdaptiveAdjoint(level=3)],
+        repeats=1,
     )
     assert [row.name for row in found.rows] == ["Phantom(5, 0.5)", "Implicit"]
     assert [row.exact for row in found.rows] == [False, True]

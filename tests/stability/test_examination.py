@@ -209,7 +209,7 @@ def test_dropout_is_off() -> None:
         def forward(self, z: Tensor, x: Tensor) -> Tensor:
             return self.dropout(super().forward(z, x))
 
-    layer = eq.DEQ(Dropped(), per_sample=True).train()
+    layer = eq.DEQ(Dropped(), drop_finished=True).train()
     examination = doctor(layer, inputs())
     assert examination.jacobian.spectral_radius.max == pytest.approx(0.5, rel=0.01)
     assert examination.gradient.cosine > 0.999

@@ -182,7 +182,7 @@ CASES: list[tuple[str, str, dict[str, Any], str, str, str]] = [
         "Gradient",
         "gradient",
         {"cosine": 0.9},
-        "Audited(floor=0.5)",
+        "AdaptiveAdjoint(min_cosine=0.5)",
         "watch",
         "equilibria gradients",
     ),

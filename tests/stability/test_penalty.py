@@ -190,7 +190,7 @@ def test_trees_and_coupled_batches_count_all_entries_together() -> None:
     trees = eq.fixed_point(split, start, u, **TIGHT)
     rows = eq.fixed_point(whole, torch.zeros_like(u), u, **TIGHT)
     one = eq.fixed_point(whole, torch.zeros_like(u), u, coupled=True, **TIGHT)
-    leave = eq.fixed_point(whole, torch.zeros_like(u), u, per_sample=True, **TIGHT)
+    leave = eq.fixed_point(whole, torch.zeros_like(u), u, drop_finished=True, **TIGHT)
     exact = jacobians(whole, rows.value.detach(), u.detach()).square().sum((1, 2)).mean() / 6
     found = jacobian_penalty(trees, samples=1000, generator=probes()).detach()
     torch.testing.assert_close(found, exact, rtol=0.06, atol=0)

@@ -28,7 +28,7 @@ def test_the_resolved_form_spells_out_every_default(tree):
     assert resolved["solver"]["name"] == "Anderson"
     assert resolved["solver"]["period"] == Anderson().period == 1
     linear = resolved["adjoint"]["linear"]
-    assert (resolved["adjoint"]["name"], linear["name"]) == ("Implicit", "Relay")
+    assert (resolved["adjoint"]["name"], linear["name"]) == ("Implicit", "Fallback")
     assert linear["last"] == {
         "name": "GMRES",
         "rtol": 1e-4,

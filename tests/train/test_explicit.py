@@ -60,7 +60,7 @@ def test_a_recipe_of_one_has_nothing_of_an_equilibrium(explicit):
         ("solver", {"name": "Broyden"}),
         ("solver", {"name": "AlternatingAnderson"}),  # the default, but written down
         ("adjoint", {"name": "JacobianFree"}),
-        ("per_sample", True),
+        ("drop_finished", True),
         ("regulariser", {"name": "JacobianPenalty"}),
         ("correction", {"name": "FixedPointCorrection"}),
         ("pretrain", {"name": "ShallowStart"}),

@@ -254,7 +254,7 @@ def test_a_recipe_without_a_text_says_what_is_missing(language):
 
 
 def test_in_reduced_precision_and_with_samples_that_leave(make, language, quiet):
-    options = ("--precision", "bf16", "--per_sample", "true", "--correction.name")
+    options = ("--precision", "bf16", "--drop_finished", "true", "--correction.name")
     trainer, folder = make("run", *options, "FixedPointCorrection", tree=language)
     fit(trainer, folder, quiet)
     first, *_, last = folder.read_metrics()

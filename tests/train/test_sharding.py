@@ -30,7 +30,15 @@ DIGITS = {
 }
 PENALTY = {"regulariser": {"name": "JacobianPenalty", "probability": 1.0}}
 ADJOINTS = (
-    *("Implicit", "Phantom", "NeumannPhantom", "JacobianFree", "Shine", "Unrolled", "Audited"),
+    *(
+        "Implicit",
+        "Phantom",
+        "NeumannPhantom",
+        "JacobianFree",
+        "Shine",
+        "Unrolled",
+        "AdaptiveAdjoint",
+    ),
 )
 TERMS = {
     "alone": {},

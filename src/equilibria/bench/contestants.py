@@ -91,7 +91,7 @@ def _ours(name: str, problem: Problem, f: Callable[..., Tensor], rtol: float, ev
     # No peer gives up on a sample that progresses slowly.
     solver = dataclasses.replace(OURS[name], rtol=rtol, max_evals=evals, patience=None)
     sol = eq.fixed_point(
-        f, problem.z0, *problem.operands, solver=solver, per_sample=problem.per_sample
+        f, problem.z0, *problem.operands, solver=solver, drop_finished=problem.drop_finished
     )
     assert isinstance(sol.value, Tensor)
     return Answer(sol.value, sol.stats.evals, sol.status)

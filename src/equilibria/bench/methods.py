@@ -125,7 +125,7 @@ def _its(name: str, *, exact: bool = True, **options: Any) -> Method:
 # --- all -----------------------------------------------------------------------------------------
 
 LINEAR = (
-    *("Relay", "GMRES", "BiCGSTAB", "Neumann", "Dense"),
+    *("Fallback", "GMRES", "BiCGSTAB", "Neumann", "DirectSolve"),
     *("Picard", "Anderson", "AlternatingAnderson", "Broyden"),
 )
 """Methods for the linear system of `eq.Implicit`."""

@@ -26,7 +26,7 @@ class Problem:
         z0: the start, `(batch, ...)`.
         operands: tensors `(batch, ...)`.
         max_evals: evaluations that every solver is given.
-        per_sample: f closes over nothing that has a batch axis.
+        drop_finished: f closes over nothing that has a batch axis.
         eager: f uncompiled, where f is compiled: what operations are counted with.
     """
 
@@ -35,7 +35,7 @@ class Problem:
     z0: Tensor
     operands: tuple[Tensor, ...]
     max_evals: int
-    per_sample: bool = False
+    drop_finished: bool = False
     eager: Map | None = None
 
     def image(self, z: Tensor) -> Tensor:
@@ -165,5 +165,5 @@ def build(name: str, *, device: str | torch.device, dtype: torch.dtype) -> Probl
         z0=torch.zeros_like(operands[0]),
         operands=tuple(operands),
         max_evals=evals,
-        per_sample=make is _hard,
+        drop_finished=make is _hard,
     )

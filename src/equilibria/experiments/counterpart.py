@@ -114,6 +114,6 @@ def with_model(recipe: Recipe, model: ModelConfig, description: str | None = Non
     task: Any = recipe.task
     if getattr(task, "auxiliary", 0.0) and not getattr(model, "auxiliary", False):
         task = replace(task, auxiliary=0.0)
-    unset: Any = {} if model.implicit else dict.fromkeys(IMPLICIT) | {"per_sample": False}
+    unset: Any = {} if model.implicit else dict.fromkeys(IMPLICIT) | {"drop_finished": False}
     described = description or recipe.description
     return replace(recipe, model=model, task=task, description=described, **unset)

@@ -93,7 +93,7 @@ CONFIGS: dict[str, type[ModelConfig]] = {
 }
 """The config of each model, by the model's name."""
 
-LAYER = ("solver", "eval_solver", "adjoint", "per_sample")
+LAYER = ("solver", "eval_solver", "adjoint", "drop_finished")
 """Keywords of `create` that go to the `DEQ` layer of a model that has one."""
 
 
@@ -122,7 +122,7 @@ def create(name: str, **overrides: Any) -> Model:
     Args:
         name: one of `available()`.
         **overrides: fields of the model's config, for example `width=128`, and keywords of its
-            `DEQ` layer: `solver`, `eval_solver`, `adjoint`, `per_sample`.
+            `DEQ` layer: `solver`, `eval_solver`, `adjoint`, `drop_finished`.
 
     Raises:
         ValueError: there is no such model, or a field has an impossible value.

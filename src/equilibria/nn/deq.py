@@ -77,7 +77,7 @@ class DEQ(nn.Module):
             as a module. The gradient of a fixed point does not reach its start (only that of
             `Unrolled` does): a learned initial guess is trained on its distance from the solution,
             for example by `(layer.init(*inputs) - sol.value.detach()).square().mean()`.
-        per_sample: samples that have finished leave the batch; see `fixed_point`.
+        drop_finished: samples that have finished leave the batch; see `fixed_point`.
         coupled: the cell mixes the rows of the batch, which are solved as one sample; a call may
             say which rows are which sample's. See `fixed_point`.
         throw: raise where a sample does not converge, forward or backward, unless a call says
@@ -89,7 +89,7 @@ class DEQ(nn.Module):
     Raises:
         TypeError: cell or init cannot be called; solver or adjoint is none, or a solver is made
             for other cells.
-        ValueError: both `per_sample` and `coupled`.
+        ValueError: both `drop_finished` and `coupled`.
 
     Warns:
         UserWarning: a sub-module of the cell makes each evaluation another function (plain dropout,
@@ -114,7 +114,7 @@ class DEQ(nn.Module):
         adjoint: Adjoint | None = None,
         eval_solver: Solver | None = None,
         init: Callable[..., Any] | None = None,
-        per_sample: bool = False,
+        drop_finished: bool = False,
         coupled: bool = False,
         throw: bool = False,
     ) -> None:
@@ -126,9 +126,9 @@ class DEQ(nn.Module):
                 f"init must be None or a callable of the inputs, got {type(init).__name__}; a "
                 "start for one call is given to the call, as z0"
             )
-        if per_sample and coupled:
+        if drop_finished and coupled:
             raise ValueError(
-                "per_sample and coupled exclude each other: samples leave one by one "
+                "drop_finished and coupled exclude each other: samples leave one by one "
                 "or are solved as one"
             )
         check_methods(cell, Methods(solver, eval_solver, adjoint))
@@ -137,7 +137,7 @@ class DEQ(nn.Module):
         self.adjoint = Implicit() if adjoint is None else adjoint
         self.eval_solver = eval_solver
         self.init = init
-        self.per_sample = per_sample
+        self.drop_finished = drop_finished
         self.coupled = coupled
         self.throw = throw
         self.neural: Weights | None = None
@@ -209,7 +209,7 @@ class DEQ(nn.Module):
                 solver=solver.bound_to(self.cell),
                 adjoint=adjoint,
                 throw=self.throw if throw is None else throw,
-                per_sample=self.per_sample,
+                drop_finished=self.drop_finished,
                 coupled=coupled,
                 trace=trace,
                 states=states,
@@ -283,7 +283,7 @@ class DEQ(nn.Module):
             raise
 
     def extra_repr(self) -> str:
-        shown = ["solver", "adjoint", "eval_solver", "per_sample", "coupled", "throw"]
+        shown = ["solver", "adjoint", "eval_solver", "drop_finished", "coupled", "throw"]
         return "\n".join(f"{k}={getattr(self, k)!r}" for k in shown if getattr(self, k))
 
     def _methods(self) -> tuple[Solver, Adjoint, Weights | None]:

@@ -6,7 +6,6 @@ Imports torch alone.
 from equilibria.solve import profiles
 from equilibria.solve.adjoints import (
     Adjoint,
-    Audited,
     Implicit,
     JacobianFree,
     NeumannPhantom,
@@ -17,7 +16,7 @@ from equilibria.solve.adjoints import (
 from equilibria.solve.advance import advance
 from equilibria.solve.api import fixed_point
 from equilibria.solve.equation import AdjointInfo
-from equilibria.solve.linear import GMRES, BiCGSTAB, Dense, LinearSolver, Neumann, Relay
+from equilibria.solve.linear import GMRES, BiCGSTAB, DirectSolve, Fallback, LinearSolver, Neumann
 from equilibria.solve.solution import Solution
 from equilibria.solve.solvers import AlternatingAnderson, Anderson, Broyden, Picard, Solver
 from equilibria.solve.solvers.auto import Auto
@@ -31,11 +30,11 @@ __all__ = [
     "AdjointInfo",
     "AlternatingAnderson",
     "Anderson",
-    "Audited",
     "Auto",
     "BiCGSTAB",
     "Broyden",
-    "Dense",
+    "DirectSolve",
+    "Fallback",
     "Implicit",
     "JacobianFree",
     "LinearSolver",
@@ -45,7 +44,6 @@ __all__ = [
     "Phantom",
     "Picard",
     "Reason",
-    "Relay",
     "Shared",
     "Shine",
     "Solution",

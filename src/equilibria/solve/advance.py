@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from equilibria.solve import private
-from equilibria.solve.adjoints import Adjoint, Audited, Implicit
+from equilibria.solve.adjoints import Adjoint, Implicit
 from equilibria.solve.adjoints.base import ImplicitAdjoint
 from equilibria.solve.api import check_options, evaluator
 from equilibria.solve.autocast import AutocastRegion, outside
@@ -61,8 +61,8 @@ def advance(
         z: where f is evaluated; it gets no gradient.
         operands: as of `fixed_point`.
         solver: whose rtol, atol and per_row decide the status; default `AlternatingAnderson()`.
-        adjoint: `NeumannPhantom`, `JacobianFree`, `Implicit`, or `Audited` at one of them; default
-            `Implicit()`.
+        adjoint: `NeumannPhantom`, `JacobianFree`, `Implicit`, or `AdaptiveAdjoint` at one of them;
+            default `Implicit()`.
         coupled: as of `fixed_point`.
         throw: raise where z is not within tolerance, and where a backward solve fails.
 
@@ -101,7 +101,7 @@ def advance(
         operands=given,
         autocast=AutocastRegion.current(leaves[0].device.type),
         coupled=coupling(coupled, batch),
-        per_sample=False,
+        drop_finished=False,
         throw=throw,
         trace=False,
         states=(),
@@ -199,12 +199,14 @@ class _Corrected(torch.autograd.Function):
 
 def advances(adjoint: Adjoint | None) -> bool:
     """Does an adjoint find a gradient from one evaluation, whatever becomes of it in training?"""
-    rungs = adjoint.ladder if isinstance(adjoint, Audited) else (adjoint,)
-    return all(isinstance(each, ImplicitAdjoint) and not each.needs_inverse for each in rungs)
+    levels = () if adjoint is None else adjoint.levels
+    return bool(levels) and all(
+        isinstance(each, ImplicitAdjoint) and not each.needs_inverse for each in levels
+    )
 
 
 def _derivative(adjoint: Adjoint) -> ImplicitAdjoint:
-    now = adjoint.now if isinstance(adjoint, Audited) else adjoint
+    now = adjoint.now
     if not isinstance(now, ImplicitAdjoint):
         raise TypeError(
             f"advance cannot use {now!r}, which differentiates a path: one evaluation has none. "

@@ -39,7 +39,7 @@ def fixed_point(
     solver: Solver | None = None,
     adjoint: Adjoint | None = None,
     throw: bool = False,
-    per_sample: bool = False,
+    drop_finished: bool = False,
     coupled: bool | Tensor = False,
     trace: bool = False,
     states: Iterable[int] = (),
@@ -62,8 +62,8 @@ def fixed_point(
         solver: default `AlternatingAnderson()`.
         adjoint: default `Implicit()`.
         throw: raise where a sample does not converge, forward or backward.
-        per_sample: f closes over nothing that has a batch axis, so finished samples may leave the
-            batch; otherwise they stay, frozen.
+        drop_finished: f closes over nothing that has a batch axis, so finished samples may leave
+            the batch; otherwise they stay, frozen.
         coupled: f mixes rows of the state. True: the whole state is one sample, with one residual
             and one status; its leaves have no batch axis and any shapes, operands too. An int64
             tensor `(rows,)`, the sample of each row, 0, 1, ...: the rows of a sample, whose number
@@ -104,9 +104,9 @@ def fixed_point(
         adjoint_of_warm = None if warm.adjoint is None else warm.adjoint.value
         record = Record(adjoint_of_warm, warm.start_size)
     mixed = coupling(coupled, batch) if batch else False
-    if per_sample and mixed is not False:
+    if drop_finished and mixed is not False:
         raise ValueError(
-            "per_sample and coupled exclude each other: the rows of a coupled batch stay together"
+            "drop_finished and coupled exclude each other: rows of a coupled batch stay together"
         )
     function = close_over(f)
     if isinstance(function, Closure):
@@ -118,7 +118,7 @@ def fixed_point(
         operands=given,
         autocast=AutocastRegion.current(leaves[0].device.type),
         coupled=mixed,
-        per_sample=per_sample,
+        drop_finished=drop_finished,
         throw=throw,
         trace=trace,
         states=states,

@@ -53,7 +53,7 @@ def boundary(function: Callable[P, R]) -> Callable[P, R]:
         callback = private.compile_frames_by(None)
         outer, _around.callback = _around.callback, callback
         try:
-            if private.exporting() or torch.jit.is_tracing():
+            if private.exporting() or torch.jit.is_tracing():  # pyright: ignore
                 raise RuntimeError(NO_WHOLE_GRAPH)
             return function(*args, **kwargs)
         finally:

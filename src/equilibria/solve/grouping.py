@@ -19,7 +19,7 @@ class Groups:
     A solver wants one row of equal length for each sample, so a group is laid out along the slots
     of one row, and the slots that it leaves are zero: they add nothing to a norm or an inner
     product, no step changes them, and f never sees them. Memory: samples times the largest of
-    them. (`Dense` alone takes, and counts, a product for each slot.)
+    them. (`DirectSolve` alone takes, and counts, a product for each slot.)
 
     Attributes:
         index: `(rows,)` int64, the sample of each row.

@@ -60,7 +60,7 @@ class Nonlinear(StateEquation):
     operands: Operands
     autocast: AutocastRegion
     coupled: Coupled
-    per_sample: bool
+    drop_finished: bool
     throw: bool
     trace: bool
     states: tuple[int, ...]
@@ -162,7 +162,7 @@ class Nonlinear(StateEquation):
             run = self.search(
                 jacobian.evaluate,
                 *start,
-                leave=leave if self.per_sample and not self.derivative.needs_inverse else None,
+                leave=leave if self.drop_finished and not self.derivative.needs_inverse else None,
                 jacobian=jacobian,
                 layout=layout,
             )

@@ -1,5 +1,6 @@
 """Stability: how a fixed point behaves, measured, put in words, and trained for."""
 
+from equilibria.stability.adaptive import AdaptiveAdjoint
 from equilibria.stability.applied import Mapped
 from equilibria.stability.audit import AdjointAudit, Audit
 from equilibria.stability.comparison import Compared, Comparison, compare_adjoints
@@ -14,6 +15,7 @@ from equilibria.stability.probes import StartProbe, StepResidual, probe_start
 from equilibria.stability.rescale import Measured, Rescaled, UnreachableRadiusError, set_radius
 
 __all__ = [
+    "AdaptiveAdjoint",
     "AdjointAudit",
     "Audit",
     "Compared",

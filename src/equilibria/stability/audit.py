@@ -1,4 +1,4 @@
-"""An audit of the gradient that a layer trains by; see `eq.Audited`."""
+"""An audit of the gradient that a layer trains by; see `eq.AdaptiveAdjoint`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from equilibria import draws
 from equilibria.nn import DEQ, using
 from equilibria.nn.frozen import module_of
 from equilibria.nn.using import layers
-from equilibria.solve import Adjoint, Audited, SolveWarning
+from equilibria.solve import Adjoint, SolveWarning
+from equilibria.stability.adaptive import AdaptiveAdjoint
 
 __all__ = ["AdjointAudit", "Audit"]
 
@@ -27,27 +28,27 @@ class Audit:
     Attributes:
         step: at which.
         adjoint: the one in use from now on, such as "NeumannPhantom".
-        rung: its place on the ladder, from 0.
+        level: its place among them, from 0.
         cosine: of its gradient with the exact one; of the exact one itself 1.
-        before: the rung until now.
+        before: the level before.
     """
 
     step: int
     adjoint: str
-    rung: int
+    level: int
     cosine: float
     before: int
 
     @property
     def raised(self) -> bool:
-        """Has a rung been left?"""
-        return self.rung > self.before
+        """Has the level risen?"""
+        return self.level > self.before
 
 
 class AdjointAudit:
-    """Audits the layers of a module whose adjoint is `Audited`, between the steps of a training.
+    """Audits the layers of a module whose adjoint is `AdaptiveAdjoint`, between two training steps.
 
-    All of them stand on the same rung. A measurement leaves buffers and random numbers as they
+    All of them are at the same level. A measurement leaves buffers and random numbers as they
     were.
 
     Args:
@@ -69,42 +70,42 @@ class AdjointAudit:
     ) -> None:
         self.module, self.average = module, average
         self.layers = [
-            layer for layer in layers(module).values() if isinstance(layer.adjoint, Audited)
+            layer for layer in layers(module).values() if isinstance(layer.adjoint, AdaptiveAdjoint)
         ]
         if not self.layers:
             raise ValueError(
-                f"{type(module).__name__} has no equilibrium layer whose adjoint is Audited: make "
-                "it with adjoint=eq.Audited()"
+                f"{type(module).__name__} has no equilibrium layer whose adjoint is adaptive: make "
+                "it with adjoint=eq.AdaptiveAdjoint()"
             )
         if len({repr(layer.adjoint) for layer in self.layers}) > 1:
-            raise ValueError("the layers have different Audited adjoints: give all the same")
+            raise ValueError("the layers have different adaptive adjoints: give all the same")
         self.latest: Audit | None = None
 
     @property
-    def adjoint(self) -> Audited:
+    def adjoint(self) -> AdaptiveAdjoint:
         """As it stands."""
         found = self.layers[0].adjoint
-        assert isinstance(found, Audited)
+        assert isinstance(found, AdaptiveAdjoint)
         return found
 
-    def stand(self, rung: int) -> None:
-        """Go to a rung, for a training that is resumed."""
+    def resume(self, level: int) -> None:
+        """Go to a level, for a training that is resumed."""
         adjoint = self.adjoint
-        while adjoint.rung < rung and not adjoint.top:
+        while adjoint.level < level and not adjoint.top:
             adjoint = adjoint.raised()
         self._put(adjoint)
 
     def due(self, step: int) -> bool:
         """Return whether `step` is one of those at which something is measured."""
-        return step % self.adjoint.every == 0 and not self.adjoint.top
+        return step % self.adjoint.check_every == 0 and not self.adjoint.top
 
     def __call__(self, step: int, loss: Callable[[], Tensor]) -> Audit | None:
-        """Measure, where `step` is one of every `every`, and climb as far as is needed.
+        """Measure, where `step` is one of every `check_every`, and climb as far as is needed.
 
         Args:
             step: of the training, from 0.
             loss: evaluates the module on the step's batch, -> scalar. It is called twice, and once
-                more for each rung that is climbed.
+                more for each level that it rises.
 
         Returns:
             What was found; None where nothing was measured: the step is none of those, or the
@@ -116,21 +117,21 @@ class AdjointAudit:
         if not self.due(step):
             return None
         adjoint = self.adjoint
-        before, exact = adjoint.rung, self._gradient(loss, adjoint.exact)
+        before, exact = adjoint.level, self._gradient(loss, adjoint.exact)
         cosine = 1.0
         while not adjoint.top:
             cosine = self.average(_cosine(self._gradient(loss, adjoint.now), exact))
             if math.isnan(cosine):  # so it is on every process
                 return None
-            if cosine >= adjoint.floor:
+            if cosine >= adjoint.min_cosine:
                 break
             adjoint, cosine = adjoint.raised(), 1.0
         self._put(adjoint)
         name = type(adjoint.now).__name__
-        self.latest = Audit(step, name, adjoint.rung, cosine, before)
+        self.latest = Audit(step, name, adjoint.level, cosine, before)
         return self.latest
 
-    def _put(self, adjoint: Audited) -> None:
+    def _put(self, adjoint: AdaptiveAdjoint) -> None:
         for layer in self.layers:
             layer.adjoint = adjoint
 
@@ -139,8 +140,8 @@ class AdjointAudit:
         parameters = [p for layer in self.layers for p in _parameters(layer) if p.requires_grad]
         if not parameters:
             raise ValueError(
-                "no parameter of the layers requires a gradient, so there is nothing for Audited "
-                "to measure: take another adjoint"
+                "no parameter of the layers requires a gradient, so an adaptive adjoint has "
+                "nothing to measure: take another one"
             )
         buffers = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
         devices = sorted({p.device.index for p in parameters if p.device.type == "cuda"})

@@ -16,7 +16,6 @@ from torch import nn
 from equilibria.nn import using
 from equilibria.solve import (
     Adjoint,
-    Audited,
     Broyden,
     Implicit,
     JacobianFree,
@@ -57,7 +56,7 @@ SETTINGS = (
 
 def candidates(layer: Any) -> tuple[Adjoint, ...]:
     """Return the adjoints that are tried on a layer: the one in use first."""
-    found: list[Adjoint] = [_in_use(layer.adjoint), JacobianFree()]
+    found: list[Adjoint] = [layer.adjoint.now, JacobianFree()]
     if isinstance(layer.solver, Broyden) and layer.solver.memory is None:
         found.append(Shine())
     found += [NeumannPhantom(steps=k, damping=b) for k, b in SETTINGS if k > 1]
@@ -65,10 +64,6 @@ def candidates(layer: Any) -> tuple[Adjoint, ...]:
     if not isinstance(found[0], Implicit):
         found.append(Implicit())
     return tuple(dict.fromkeys(found))
-
-
-def _in_use(adjoint: Adjoint) -> Adjoint:
-    return adjoint.now if isinstance(adjoint, Audited) else adjoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,7 +251,7 @@ def compare_adjoints(
         raise ValueError(f"repeats: expected a whole number >= 1, got {repeats!r}")
     patient = Patient.admit(module, inputs, merged=False)
     layer = patient.layer
-    tried = candidates(layer) if adjoints is None else tuple(_in_use(each) for each in adjoints)
+    tried = candidates(layer) if adjoints is None else tuple(each.now for each in adjoints)
     if not tried:
         raise ValueError("adjoints: expected at least one, such as eq.JacobianFree(), got none")
     with warnings.catch_warnings():

@@ -68,7 +68,9 @@ def gradient(examination: Examination) -> Finding:
             "Lower rtol of the solver or of the linear solver, or raise their max_evals.",
         ),
         "Unrolled": "Let the forward solve run longer: the path is cut before it arrives.",
-        "Audited": "Raise its floor, measure more often, or use Implicit, which is exact.",
+        "AdaptiveAdjoint": (
+            "Raise its min_cosine, lower check_every, or use Implicit, which is exact."
+        ),
         "JacobianFree": "Use NeumannPhantom with more steps, or Implicit, which is exact.",
     }
     remedy = advice.get(name, "Use more steps, or Implicit, which is exact.")

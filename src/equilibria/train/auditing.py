@@ -14,10 +14,10 @@ def state(audit: AdjointAudit) -> dict[str, Any]:
     if audit.latest is not None:
         return asdict(audit.latest)
     adjoint = audit.adjoint
-    return {"step": None, "adjoint": type(adjoint.now).__name__, "rung": adjoint.rung}
+    return {"step": None, "adjoint": type(adjoint.now).__name__, "level": adjoint.level}
 
 
 def restore(audit: AdjointAudit, found: Mapping[str, Any]) -> None:
     """Go back to a `state`."""
-    audit.stand(found["rung"])
+    audit.resume(found["level"])
     audit.latest = None if found["step"] is None else Audit(**found)

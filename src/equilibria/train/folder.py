@@ -239,7 +239,7 @@ class Folder:
             reason = str(error).removeprefix(f"{self.recipe}: ")
             raise RunError(f"{self.recipe} is damaged: {reason}") from None
         try:
-            return recipes.parse(tree, source=str(self.recipe))
+            return recipes.parse(recipes.modernise(tree), source=str(self.recipe))
         except ConfigError as error:
             if str(self.recipe) in str(error):
                 raise

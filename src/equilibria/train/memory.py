@@ -28,10 +28,10 @@ from equilibria.solve import (
     Auto,
     BiCGSTAB,
     Broyden,
+    Fallback,
     Implicit,
     NewtonKrylov,
     Picard,
-    Relay,
     Solver,
     Unrolled,
 )
@@ -400,7 +400,7 @@ def history_vectors(solver: object, evals: int) -> int:
             return min(restart, evals) + 1
         case BiCGSTAB():
             return 5
-        case Relay(first=first, last=last):
+        case Fallback(first=first, last=last):
             return max(history_vectors(first, evals), history_vectors(last, evals))
         case _:
             return 0

@@ -20,7 +20,7 @@ from equilibria.models.recurrent import CELLS
 from equilibria.models.registry import CONFIGS, LAYER
 from equilibria.solve import Adjoint, AlternatingAnderson, Implicit, Solver
 from equilibria.solve.advance import advances
-from equilibria.stability import FixedPointCorrection
+from equilibria.stability import AdaptiveAdjoint, FixedPointCorrection
 from equilibria.tasks import TASKS, Task, TaskConfig
 from equilibria.train import config, yaml_text
 from equilibria.train.alternating import Alternating
@@ -51,11 +51,11 @@ METHODS: dict[str, type] = {
         name: getattr(solve, name)
         for name in (
             *("Picard", "Anderson", "AlternatingAnderson", "Broyden", "NewtonKrylov", "Auto"),
-            *("GMRES", "BiCGSTAB", "Neumann", "Dense", "Relay"),
+            *("GMRES", "BiCGSTAB", "Neumann", "DirectSolve", "Fallback"),
             *("Implicit", "Phantom", "NeumannPhantom", "JacobianFree", "Shine", "Unrolled"),
-            "Audited",
         )
     },
+    "AdaptiveAdjoint": AdaptiveAdjoint,
     **CELLS,
 }
 """Every class that a recipe may name, other than models and tasks."""
@@ -89,7 +89,7 @@ class Recipe:
             `initialisation`, `regulariser`, `correction`, `pretrain` and `neural`.
         eval_solver: solver in evaluation; null for the same one.
         adjoint: how the fixed point is differentiated.
-        per_sample: let samples that have converged leave the batch.
+        drop_finished: let samples that have converged leave the batch.
         reuse: begin each step at the states that its samples had a step before, and take one
             evaluation. For tasks whose inputs stay the same, and one process.
         initialisation: ensemble of the cell's recurrent weights; null for the model's own.
@@ -130,7 +130,7 @@ class Recipe:
     solver: Solver | None = field(default_factory=AlternatingAnderson)
     eval_solver: Solver | None = None
     adjoint: Adjoint | None = field(default_factory=Implicit)
-    per_sample: bool = False
+    drop_finished: bool = False
     reuse: bool = False
     initialisation: Initialisation | None = None
     init_from: str | None = None
@@ -412,6 +412,16 @@ def decisive(recipe: Recipe) -> dict[str, Any]:
     return _as_before(tree)
 
 
+FORMER_NAMES: dict[str, tuple[str, dict[str, str]]] = {
+    "Fallback": ("Relay", {"then": "last"}),
+    "DirectSolve": ("Dense", {}),
+    "AdaptiveAdjoint": (
+        "Audited",
+        {"min_cosine": "floor", "check_every": "every", "level": "rung"},
+    ),
+}
+"""What methods, and their options, were called when older runs and published rows were recorded."""
+
 _FORMER = (
     *(("per_row", False), ("start_noise", 0.0), ("lanes", None)),
     *(("separator", None), ("missing", "error"), ("channel", None), ("encoding", "utf-8")),
@@ -420,11 +430,26 @@ _FORMER = (
 
 
 def _as_before(tree: Any) -> Any:
-    """Return a tree without the fields in `_FORMER`, where they have the values there."""
+    """Return a tree without the fields in `_FORMER`, where they have the values there, and with
+    the names of then."""
     if isinstance(tree, Mapping):
         kept = {key: value for key, value in tree.items() if (key, value) not in _FORMER}
-        return {key: _as_before(value) for key, value in kept.items()}
+        name, options = FORMER_NAMES.get(kept.get("name", ""), (kept.get("name"), {}))
+        options = {"drop_finished": "per_sample", **options}
+        found = {options.get(key, key): _as_before(value) for key, value in kept.items()}
+        return found if name is None else {**found, "name": name}
     return [_as_before(each) for each in tree] if isinstance(tree, list | tuple) else tree
+
+
+def modernise(tree: Any) -> Any:
+    """Return the recipe of a saved run, or a part of it, with today's names."""
+    if isinstance(tree, Mapping):
+        today = {old: (new, options) for new, (old, options) in FORMER_NAMES.items()}
+        name, options = today.get(str(tree.get("name")), (tree.get("name"), {}))
+        options = {"per_sample": "drop_finished", **{old: new for new, old in options.items()}}
+        found = {options.get(key, key): modernise(value) for key, value in tree.items()}
+        return found if name is None else {**found, "name": name}
+    return [modernise(each) for each in tree] if isinstance(tree, list | tuple) else tree
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:

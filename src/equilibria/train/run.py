@@ -19,8 +19,7 @@ from torch import nn
 
 from equilibria.data.errors import DataError
 from equilibria.models import Model, SequenceModel
-from equilibria.solve import Audited
-from equilibria.stability import AdjointAudit
+from equilibria.stability import AdaptiveAdjoint, AdjointAudit
 from equilibria.tasks import Task, TaskConfig
 from equilibria.train.config import as_chosen
 from equilibria.train.folder import Folder, RunError, place_of
@@ -91,8 +90,10 @@ def load(
         model = task.model(recipe.model, **layer) if task else recipe.model.build(**layer)
     load_weights(folder.weights, model)
     metrics = folder.read_metrics()
-    if isinstance(recipe.adjoint, Audited) and metrics and "audit" in metrics[-1]:
-        AdjointAudit(model).stand(metrics[-1]["audit"]["rung"])  # where training has left it
+    if isinstance(recipe.adjoint, AdaptiveAdjoint) and metrics and "audit" in metrics[-1]:
+        found = metrics[-1]["audit"]
+        # Where training has left it; `rung` is what earlier versions called the level.
+        AdjointAudit(model).resume(found.get("level", found.get("rung", 0)))
     return Run(folder.path, recipe, model.eval(), task, metrics, name)
 
 

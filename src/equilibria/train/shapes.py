@@ -65,7 +65,8 @@ class _Reuse(TypedDict):
 
 
 class _Audit(TypedDict):
-    rung: Literal[0, 1, 2, 3]
+    level: NotRequired[Literal[0, 1, 2, 3]]
+    rung: NotRequired[Literal[0, 1, 2, 3]]  # what earlier versions called it
 
 
 class Epoch(TypedDict):

@@ -18,8 +18,7 @@ from torch.utils import _pytree as pytree
 
 from equilibria import draws
 from equilibria.models import EquilibriumModel, Model, Prediction
-from equilibria.solve import Audited
-from equilibria.stability import AdjointAudit
+from equilibria.stability import AdaptiveAdjoint, AdjointAudit
 from equilibria.tasks import Batch, Part, Task
 from equilibria.train import auditing, background, checkpoint, evaluation, randomness
 from equilibria.train import recipe as recipes
@@ -139,7 +138,7 @@ class Trainer:
         if recipe.checkpoint.async_ and self.sharding is not None:
             self._group = distributed.new_group(backend="gloo")
         self.audit = None
-        if isinstance(recipe.adjoint, Audited):
+        if isinstance(recipe.adjoint, AdaptiveAdjoint):
             self.audit = AdjointAudit(self.model, self._mean)
 
     def _check(self) -> None:

@@ -164,7 +164,7 @@ def load_checkpoint(
             that they begin with; the thesis' networks are solved anyhow.
         **options: fields of the config that change no weight, such as `correlation`, `steps` or
             `eval_steps`, and keywords of the `DEQ` layer of a network that is solved: `solver`,
-            `eval_solver`, `adjoint`, `per_sample`.
+            `eval_solver`, `adjoint`, `drop_finished`.
 
     Raises:
         OSError: there is no such file, or it cannot be read.

@@ -20,7 +20,7 @@ from equilibria.models.flow.network import DEQFlow, UnrolledFlow
 from equilibria.models.flow.weights import as_equilibrium, load_checkpoint
 from equilibria.nn import using
 from equilibria.predict.solvers import changed
-from equilibria.solve import AlternatingAnderson, Audited, JacobianFree, Phantom, Solver, Status
+from equilibria.solve import AlternatingAnderson, JacobianFree, Phantom, Solver, Status
 from equilibria.train import run
 from equilibria.train.weights import checksum
 
@@ -120,8 +120,7 @@ class FlowNetwork:
     def _after(self) -> int:
         """Evaluations after a solve: the steps of a phantom gradient, which are part of the output,
         the residual of the last, and that of a solve that they complete."""
-        adjoint = self.model.deq.adjoint
-        adjoint = adjoint.now if isinstance(adjoint, Audited) else adjoint
+        adjoint = self.model.deq.adjoint.now
         return adjoint.steps + 2 if isinstance(adjoint, Phantom) else 0
 
     def check(self, height: int, width: int) -> None:

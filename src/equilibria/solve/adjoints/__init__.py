@@ -1,6 +1,5 @@
 """How the gradient of a fixed point is found: exactly, inexactly, or along the path."""
 
-from equilibria.solve.adjoints.audited import Audited
 from equilibria.solve.adjoints.base import Adjoint
 from equilibria.solve.adjoints.implicit import Implicit
 from equilibria.solve.adjoints.neumann import JacobianFree, NeumannPhantom
@@ -10,7 +9,6 @@ from equilibria.solve.adjoints.unrolled import Unrolled
 
 __all__ = [
     "Adjoint",
-    "Audited",
     "Implicit",
     "JacobianFree",
     "NeumannPhantom",

@@ -19,6 +19,16 @@ class Adjoint(Options, abc.ABC):
     """How a fixed point is found so that autograd can differentiate it."""
 
     @property
+    def now(self) -> Adjoint:
+        """The adjoint in use, of one that changes in training."""
+        return self
+
+    @property
+    def levels(self) -> tuple[Adjoint, ...]:
+        """All that it may become."""
+        return (self,)
+
+    @property
     @abc.abstractmethod
     def derivative(self) -> Derivative:
         """How the implicit function differentiates the solution."""

@@ -14,7 +14,7 @@ from equilibria.solve.affine import Affine
 from equilibria.solve.derivative import Linearisation
 from equilibria.solve.equation import Equation, Record
 from equilibria.solve.function import solve_implicitly
-from equilibria.solve.linear import LinearSolver, Relay
+from equilibria.solve.linear import Fallback, LinearSolver
 from equilibria.solve.options import check_at_least
 from equilibria.solve.solvers import Solver
 from equilibria.solve.tolerance import finest
@@ -46,7 +46,7 @@ class Implicit(ImplicitAdjoint):
     Under torch.vmap `follow` is not used: the same answer, to the tolerance of `linear`.
     """
 
-    linear: LinearSolver | Solver = field(default_factory=Relay)
+    linear: LinearSolver | Solver = field(default_factory=Fallback)
     follow: float | None = None
 
     def __post_init__(self) -> None:

@@ -39,7 +39,7 @@ class Shine(ImplicitAdjoint):
     adjoint's equation: the error in u is then (I - M (I - J)^T)^refine times that above.
 
     Higher derivatives take B as a constant, as `JacobianFree` does the identity. Finished samples
-    stay in the batch, whatever `per_sample` says.
+    stay in the batch, whatever `drop_finished` says.
 
     Source: Bai 2022 (thesis), sec. 5.3.1; Ramzi et al. 2022, whose code has `fallback` too.
 

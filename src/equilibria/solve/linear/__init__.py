@@ -2,17 +2,17 @@
 
 from equilibria.solve.linear.base import LinearSolver
 from equilibria.solve.linear.bicgstab import BiCGSTAB
-from equilibria.solve.linear.dense import Dense
+from equilibria.solve.linear.direct import DirectSolve
+from equilibria.solve.linear.fallback import Fallback
 from equilibria.solve.linear.gmres import GMRES
 from equilibria.solve.linear.neumann import Neumann, affine
-from equilibria.solve.linear.relay import Relay
 
 __all__ = [
     "GMRES",
     "BiCGSTAB",
-    "Dense",
+    "DirectSolve",
+    "Fallback",
     "LinearSolver",
     "Neumann",
-    "Relay",
     "affine",
 ]

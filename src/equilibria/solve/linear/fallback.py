@@ -26,52 +26,52 @@ def _first() -> Solver:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Relay(LinearSolver):
-    """`first` on the map u -> A u + g; then `last`, from where a sample stands that did not arrive.
+class Fallback(LinearSolver):
+    """`first` on the map u -> A u + g; then `then`, from where a sample stands that did not arrive.
 
     Anderson acceleration takes about as many products as GMRES where the spectral radius of A is
     below 1, costs less beside them when it extrapolates at every third, and has measured the
     residual of what it returns. GMRES also solves what it cannot.
 
-    History: that of `first`, then that of `last`.
+    History: that of `first`, then that of `then`.
 
     Attributes:
-        first: a forward solver, with half of `max_evals`. Its tolerances are those of the relay.
+        first: a forward solver, with half of `max_evals`. Its tolerances are those of the whole.
             Where a caller limits products sample by sample (`NewtonKrylov`) it has no part, and
-            `last` does all.
-        last: a linear solver, with what is left. Its tolerances are those of the relay.
+            `then` does all.
+        then: a linear solver, with what is left. Its tolerances are those of the whole.
     """
 
     first: Solver = field(default_factory=_first)
-    last: LinearSolver = field(default_factory=GMRES)
+    then: LinearSolver = field(default_factory=GMRES)
 
     @override
     def __post_init__(self) -> None:
         super().__post_init__()
         first: Any = self.first
-        last: Any = self.last
+        then: Any = self.then
         if not isinstance(first, Solver):
             raise TypeError(
-                "Relay(first=...): expected a forward solver, such as eq.AlternatingAnderson(), "
+                "Fallback(first=...): expected a forward solver, such as eq.AlternatingAnderson(), "
                 f"got {first!r}"
             )
-        if not isinstance(last, LinearSolver):
+        if not isinstance(then, LinearSolver):
             raise TypeError(
-                f"Relay(last=...): expected a linear solver, such as eq.GMRES(), got {last!r}"
+                f"Fallback(then=...): expected a linear solver, such as eq.GMRES(), got {then!r}"
             )
         if first.per_row:
             raise ValueError(
-                "Relay(first=...): per_row = True would be ignored, since the relay measures whole "
+                "Fallback(first=...): per_row = True would be ignored, since it measures whole "
                 f"samples: pass Implicit(linear={type(first).__name__}(per_row=True, ...)) itself"
             )
-        for name, nested in (("first", first), ("last", last)):
+        for name, nested in (("first", first), ("then", then)):
             usual = {each.name: each.default for each in fields(nested)}
             for limit in ("rtol", "atol", "max_evals"):
                 given = getattr(nested, limit)
                 if given != usual[limit]:
                     raise ValueError(
-                        f"Relay({name}=...): {limit} = {given!r} would be ignored: the limits of "
-                        f"a relay are its own, Relay({limit}={given!r})"
+                        f"Fallback({name}=...): {limit} = {given!r} would be ignored: the limits "
+                        f"of a fallback are its own, Fallback({limit}={given!r})"
                     )
 
     @override
@@ -112,10 +112,10 @@ class Relay(LinearSolver):
 
     @override
     def min_products(self, entries: int) -> int:
-        return self.last.min_products(entries)
+        return self.then.min_products(entries)
 
     @override
     def cycle(
         self, product: Product, start: Measured, goal: Goal, budget: Tensor, active: Tensor
     ) -> tuple[Rows, Tensor, Tensor]:
-        return self.last.cycle(product, start, goal, budget, active)
+        return self.then.cycle(product, start, goal, budget, active)

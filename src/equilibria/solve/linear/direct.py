@@ -15,7 +15,7 @@ from equilibria.solve.rows import Rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dense(LinearSolver):
+class DirectSolve(LinearSolver):
     """Builds A column by column and factorises I - A.
 
     One product an entry of a sample, and one to measure the residual; memory: the square of a
@@ -33,8 +33,8 @@ class Dense(LinearSolver):
     def min_products(self, entries: int) -> int:
         if entries + 1 > self.max_evals:
             raise ValueError(
-                f"Dense(max_evals={self.max_evals}) can't solve a system of {entries} entries a "
-                f"sample: it takes {entries + 1} products. Use GMRES, or raise max_evals"
+                f"DirectSolve(max_evals={self.max_evals}) can't solve a system of {entries} "
+                f"entries a sample: it takes {entries + 1} products. Use GMRES, or raise max_evals"
             )
         return entries
 

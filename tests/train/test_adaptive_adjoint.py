@@ -14,7 +14,14 @@ from equilibria.train.trainer import Trainer
 
 WORDS = [
     *("--epochs", "2", "--epoch_steps", "6", "--task.samples", "300", "--model.width", "16"),
-    *("--adjoint.name", "Audited", "--adjoint.every", "5", "--adjoint.floor", "0.9"),
+    *(
+        "--adjoint.name",
+        "AdaptiveAdjoint",
+        "--adjoint.check_every",
+        "5",
+        "--adjoint.min_cosine",
+        "0.9",
+    ),
 ]
 
 
@@ -30,7 +37,7 @@ def test_it_is_logged_and_the_run_is_loaded_on_its_rung(tmp_path):
     assert [audit["step"] for audit in audits] == [5, 10]
     assert audits[-1]["cosine"] >= 0.9
     loaded = runs.load(tmp_path / "run")
-    assert loaded.model.deq.adjoint.rung == audits[-1]["rung"]
+    assert loaded.model.deq.adjoint.level == audits[-1]["level"]
 
 
 def test_resumed_equals_uninterrupted(tmp_path):
@@ -52,7 +59,7 @@ def test_resumed_equals_uninterrupted(tmp_path):
 
 
 def test_the_audit_changes_nothing_but_the_adjoint():
-    """On a rung that holds, training is as by the adjoint itself."""
+    """On a level that holds, training is as by the adjoint itself."""
     words = [*WORDS[:-1], "0.01"]
     audited = recipes.load("digits", words)
     plain = recipes.load("digits", [*WORDS[:8], "--adjoint.name", "JacobianFree"])
@@ -68,4 +75,4 @@ def test_the_audit_changes_nothing_but_the_adjoint():
 
 def test_an_explicit_network_has_nothing_to_audit():
     with pytest.raises(Exception, match="adjoint"):
-        recipes.load("digits", ["--model.name", "resnet", "--adjoint.name", "Audited"])
+        recipes.load("digits", ["--model.name", "resnet", "--adjoint.name", "AdaptiveAdjoint"])
