@@ -28,8 +28,7 @@ from equilibria.experiments.training import Store
 from equilibria.experiments.views import NOT_RUN
 from equilibria.models import EquilibriumModel
 from equilibria.report import svg
-from equilibria.solve import Picard, SolveWarning, Status
-from equilibria.solve.tree import Shared
+from equilibria.solve import Picard, Shared, SolveWarning, Status
 from equilibria.train import evaluation
 from equilibria.train import memory as train_memory
 from equilibria.train import recipe as recipes

@@ -4,8 +4,7 @@ import torch
 
 from equilibria import models
 from equilibria.models.recurrent import ERNNOptions, LSTMOptions
-from equilibria.solve import Anderson, Implicit
-from equilibria.solve.linear import GMRES
+from equilibria.solve import GMRES, Anderson, Implicit
 
 VOCABULARY = 11
 SHARED = {"vocabulary": VOCABULARY, "embedding_initial": 0.5}

@@ -9,7 +9,7 @@ from equilibria.models.sequence.attention import RelativeAttention, sinusoids
 from equilibria.models.sequence.initial import initialise, scale_of
 from equilibria.models.sequence.transformer import TransformerCell, TransformerConfig
 from equilibria.models.sequence.trellis import TrellisCell, TrellisConfig
-from equilibria.solve.tree import Shared
+from equilibria.solve import Shared
 
 BATCH, TIME, WIDTH, HEADS, SIZE = 2, 5, 6, 3, 4
 

@@ -519,7 +519,7 @@ def test_no_start(inputs):
         DEQ(lambda z, *x: z)(*inputs)
 
 
-@pytest.mark.parametrize("z0", [torch.tensor(0.0), 3.0, (), torch.zeros(0, 3)])
+@pytest.mark.parametrize("z0", [torch.tensor(0.0), 3.0, (), torch.zeros(0, 0)])
 def test_what_is_no_state(z0):
     with pytest.raises((TypeError, ValueError), match=r"state|batch"):
         DEQ(lambda z: 0.5 * z)(z0=z0)

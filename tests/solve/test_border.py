@@ -8,7 +8,7 @@ from problems import normal
 from torch import nn
 
 import equilibria as eq
-from equilibria.solve.solvers.base import Stepper
+from equilibria.solve.solvers import Stepper
 
 CONVERGED, MAX_EVALS, STALLED, DIVERGED, NONFINITE = eq.Status
 X = normal(3, 4, seed=1).float()

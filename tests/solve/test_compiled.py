@@ -13,7 +13,7 @@ from torch import nn
 import equilibria as eq
 from equilibria.solve import private
 from equilibria.solve.rows import length
-from equilibria.solve.solvers.base import Point
+from equilibria.solve.solvers import Point
 
 WEIGHT = 0.1 * normal(8, 8, seed=5).float()
 X = normal(6, 8, seed=6).float()

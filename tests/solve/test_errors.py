@@ -91,7 +91,6 @@ def test_an_error_inside_f_is_not_dressed_up() -> None:
 @pytest.mark.parametrize(
     ("z0", "error", "word"),
     [
-        (torch.zeros(0, 4), ValueError, "empty"),
         (torch.zeros(3, 4, dtype=torch.bfloat16), TypeError, "bfloat16"),
         (torch.zeros(3, 4, dtype=torch.float16), TypeError, "float16"),
         (torch.zeros(3, 4, dtype=torch.int64), TypeError, "int64"),
@@ -106,7 +105,6 @@ def test_an_error_inside_f_is_not_dressed_up() -> None:
         ((torch.zeros(3, 2), "b"), TypeError, "str"),
     ],
     ids=[
-        "empty",
         "bfloat16",
         "float16",
         "int",

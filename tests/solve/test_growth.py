@@ -11,7 +11,7 @@ from typing_extensions import override
 
 import equilibria as eq
 from equilibria.solve import private, verdict
-from equilibria.solve.solvers.base import Point, Solver, Stepper
+from equilibria.solve.solvers import Point, Solver, Stepper
 from equilibria.solve.verdict import GROWTH, LARGEST_SHARE, SHARE
 
 CONVERGED, MAX_EVALS, STALLED, DIVERGED, NONFINITE = eq.Status

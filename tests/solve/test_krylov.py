@@ -11,7 +11,7 @@ from promise import assert_as_promised
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import equilibria as eq
-from equilibria.solve.linear.krylov import Krylov
+from equilibria.solve.gmres import Krylov
 
 CONVERGED, MAX_EVALS, STALLED, DIVERGED, NONFINITE = eq.Status
 

@@ -9,7 +9,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.profiler import ProfilerActivity, profile
 
 import equilibria as eq
-from equilibria.solve.linear.krylov import Krylov
+from equilibria.solve.gmres import Krylov
 from equilibria.solve.rows import Memory
 
 EVALS = (5, 40, 80)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from equilibria.solve.tree import shared
+from equilibria.solve import shared
 from equilibria.stability.jacobian import JacobianOperator, jacobian_norm, spectral_radius
 
 WIDTH = 60

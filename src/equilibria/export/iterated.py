@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from equilibria.nn import DEQ
-from equilibria.solve.tree import Shared, flatten, unflatten
+from equilibria.solve import Shared, flatten, unflatten
 
 __all__ = ["HISTORY", "Iterated", "Method", "Value", "iterate", "relative"]
 

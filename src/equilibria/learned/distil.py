@@ -17,8 +17,7 @@ from equilibria.learned.training import Progress, train, untrained
 from equilibria.learned.weights import Learned
 from equilibria.nn.deq import DEQ
 from equilibria.nn.modes import in_eval_mode
-from equilibria.solve import AlternatingAnderson, Solver
-from equilibria.solve.tree import flatten
+from equilibria.solve import AlternatingAnderson, Solver, flatten
 
 __all__ = ["distil"]
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import override
 
-from equilibria.solve.tree import Tree, flatten, unflatten
+from equilibria.solve import Tree, flatten, unflatten
 
 __all__ = ["Guess", "Initialiser", "initialiser_for"]
 

@@ -7,8 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equilibria.learned.solver import Seen
-from equilibria.solve import linalg
-from equilibria.solve.rows import Layout, Rows
+from equilibria.solve import Layout, Rows, linalg
 
 __all__ = ["GramMixer", "PooledMixer"]
 

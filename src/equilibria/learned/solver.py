@@ -9,11 +9,24 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from equilibria.solve import linalg, private
-from equilibria.solve.options import check_at_least, check_whole
-from equilibria.solve.rows import Layout, Rows, add_scaled, choose, length
-from equilibria.solve.solvers.anderson import ROOM, Acceleration, AndersonStepper, minimiser
-from equilibria.solve.solvers.base import Point, Solver, Stepper
+from equilibria.solve import (
+    ROOM,
+    Acceleration,
+    AndersonStepper,
+    Layout,
+    Point,
+    Rows,
+    Solver,
+    Stepper,
+    add_scaled,
+    check_at_least,
+    check_whole,
+    choose,
+    length,
+    linalg,
+    minimiser,
+    private,
+)
 
 SMALLEST = 1e-30
 """Lower bound on lengths before a division or a logarithm."""

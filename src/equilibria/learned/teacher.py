@@ -13,9 +13,7 @@ from torch.utils import _pytree as pytree
 
 from equilibria.nn.deq import DEQ
 from equilibria.nn.using import using
-from equilibria.solve import Anderson, Solver, Status
-from equilibria.solve.tolerance import Tolerance
-from equilibria.solve.tree import Shared, Tree
+from equilibria.solve import Anderson, Shared, Solver, Status, Tolerance, Tree
 from equilibria.words import percent
 
 __all__ = ["Solved", "solve"]

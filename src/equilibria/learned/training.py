@@ -17,9 +17,7 @@ from equilibria.learned.teacher import Solved
 from equilibria.learned.weights import Learned
 from equilibria.nn.deq import DEQ
 from equilibria.nn.frozen import Evaluation, module_of
-from equilibria.solve.rows import Layout, Rows, length
-from equilibria.solve.solvers.base import Point
-from equilibria.solve.tree import Shared, flatten, unflatten
+from equilibria.solve import Layout, Point, Rows, Shared, flatten, length, unflatten
 
 __all__ = ["Progress", "train", "untrained"]
 

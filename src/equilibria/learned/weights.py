@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from equilibria.learned.initialisers import GUESSES, Initialiser
 from equilibria.learned.mixers import GramMixer, PooledMixer
 from equilibria.learned.solver import NeuralSolver
-from equilibria.solve import Solver
-from equilibria.solve.tree import Tree, flatten, unflatten
+from equilibria.solve import Solver, Tree, flatten, unflatten
 
 __all__ = ["Learned"]
 

@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from equilibria.nn.frozen import Frozen
-from equilibria.solve.tree import Shared
+from equilibria.solve import Shared
 
 __all__ = ["frozen_layer"]
 

@@ -16,17 +16,19 @@ from equilibria.nn.remedies import raise_with_remedy
 from equilibria.solve import (
     Adjoint,
     AlternatingAnderson,
+    Closure,
     Implicit,
+    Shared,
     Solution,
     Solver,
     Unrolled,
     advance,
+    boundary,
     fixed_point,
+    flatten,
+    unflatten,
+    warn_of_unsteady,
 )
-from equilibria.solve.boundary import boundary
-from equilibria.solve.closure import Closure
-from equilibria.solve.tree import Shared, flatten, unflatten
-from equilibria.solve.unsteady import warn_of_unsteady
 
 __all__ = ["DEQ"]
 

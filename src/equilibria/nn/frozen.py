@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
 
-from equilibria.solve import private
-from equilibria.solve.closure import Closure, Function
+from equilibria.solve import Closure, Function, private
 
 __all__ = ["Frozen"]
 

@@ -13,7 +13,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.utils import parametrize
 
 from equilibria.checks import check_within
-from equilibria.solve.autocast import disabled
+from equilibria.solve import without_autocast
 
 __all__ = ["spectral_norm", "weight_norm", "weighted_layers"]
 
@@ -119,7 +119,7 @@ class _BoundedNorm(nn.Module):
         if weight.is_meta:  # no values to look at, for counting parameters
             return weight
         area = weight[0, 0].numel()
-        with disabled(weight.device.type):
+        with without_autocast(weight.device.type):
             wide = weight.flatten(1).to(torch.promote_types(weight.dtype, torch.float32))
             excess = _log_norm(wide, self.squarings) + 0.5 * math.log(area) - math.log(self.bound)
             return weight * torch.exp(-excess.clamp(min=0)).to(weight.dtype)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from equilibria.nn.frozen import module_of
-from equilibria.solve.tree import flatten, unflatten
+from equilibria.solve import flatten, unflatten
 
 __all__ = ["raise_with_remedy"]
 

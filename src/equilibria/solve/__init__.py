@@ -4,46 +4,71 @@ Imports torch alone.
 """
 
 from equilibria.solve import profiles
-from equilibria.solve.adjoints import (
-    Adjoint,
-    Implicit,
-    JacobianFree,
-    NeumannPhantom,
-    Phantom,
-    Shine,
-    Unrolled,
+from equilibria.solve.adjoints import LOOSEST, Adjoint, Implicit, JacobianFree, NeumannPhantom
+from equilibria.solve.advance import advance, advances
+from equilibria.solve.anderson import (
+    ROOM,
+    Acceleration,
+    AlternatingAnderson,
+    Anderson,
+    AndersonStepper,
+    minimiser,
 )
-from equilibria.solve.advance import advance
 from equilibria.solve.api import fixed_point
-from equilibria.solve.equation import AdjointInfo
-from equilibria.solve.linear import GMRES, BiCGSTAB, DirectSolve, Fallback, LinearSolver, Neumann
+from equilibria.solve.auto import Auto
+from equilibria.solve.boundary import boundary, without_autocast
+from equilibria.solve.broyden import Broyden
+from equilibria.solve.closure import Closure, Function
+from equilibria.solve.equation import AdjointInfo, followable
+from equilibria.solve.fallback import Fallback
+from equilibria.solve.gmres import GMRES
+from equilibria.solve.linear import BiCGSTAB, DirectSolve, LinearSolver, Neumann
+from equilibria.solve.newton import NewtonKrylov
+from equilibria.solve.options import check_at_least, check_damping, check_whole
+from equilibria.solve.phantom import Phantom
+from equilibria.solve.rows import Layout, Rows, add_scaled, choose, length
+from equilibria.solve.shine import Shine
 from equilibria.solve.solution import Solution
-from equilibria.solve.solvers import AlternatingAnderson, Anderson, Broyden, Picard, Solver
-from equilibria.solve.solvers.auto import Auto
-from equilibria.solve.solvers.newton import NewtonKrylov
+from equilibria.solve.solvers import Jacobian, Picard, Point, Solver, Stepper
 from equilibria.solve.status import Reason, SolveError, SolveWarning, Stats, Status
-from equilibria.solve.tree import Shared, shared
+from equilibria.solve.tolerance import Tolerance
+from equilibria.solve.tree import Shared, Tree, flatten, shared, unflatten
+from equilibria.solve.unrolled import Unrolled
+from equilibria.solve.unsteady import warn_of_unsteady
+from equilibria.solve.verdict import GROWTH, SHARE
 
 __all__ = [
     "GMRES",
+    "GROWTH",
+    "LOOSEST",
+    "ROOM",
+    "SHARE",
+    "Acceleration",
     "Adjoint",
     "AdjointInfo",
     "AlternatingAnderson",
     "Anderson",
+    "AndersonStepper",
     "Auto",
     "BiCGSTAB",
     "Broyden",
+    "Closure",
     "DirectSolve",
     "Fallback",
+    "Function",
     "Implicit",
+    "Jacobian",
     "JacobianFree",
+    "Layout",
     "LinearSolver",
     "Neumann",
     "NeumannPhantom",
     "NewtonKrylov",
     "Phantom",
     "Picard",
+    "Point",
     "Reason",
+    "Rows",
     "Shared",
     "Shine",
     "Solution",
@@ -52,9 +77,26 @@ __all__ = [
     "Solver",
     "Stats",
     "Status",
+    "Stepper",
+    "Tolerance",
+    "Tree",
     "Unrolled",
+    "add_scaled",
     "advance",
+    "advances",
+    "boundary",
+    "check_at_least",
+    "check_damping",
+    "check_whole",
+    "choose",
     "fixed_point",
+    "flatten",
+    "followable",
+    "length",
+    "minimiser",
     "profiles",
     "shared",
+    "unflatten",
+    "warn_of_unsteady",
+    "without_autocast",
 ]

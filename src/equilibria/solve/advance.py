@@ -12,19 +12,18 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from equilibria.solve import private
 from equilibria.solve.adjoints import Adjoint, Implicit
-from equilibria.solve.adjoints.base import ImplicitAdjoint
+from equilibria.solve.anderson import AlternatingAnderson
 from equilibria.solve.api import check_options, evaluator
-from equilibria.solve.autocast import AutocastRegion, outside
-from equilibria.solve.boundary import boundary
+from equilibria.solve.boundary import AutocastRegion, boundary, without_autocast
 from equilibria.solve.closure import close_over
 from equilibria.solve.derivative import Linearisation
 from equilibria.solve.equation import Record, followable, raise_if_failed
+from equilibria.solve.function import Found
 from equilibria.solve.grouping import coupling
-from equilibria.solve.implicit import Found
 from equilibria.solve.nonlinear import Nonlinear
 from equilibria.solve.rows import Layout, Rows, length, subtract
 from equilibria.solve.solution import Solution
-from equilibria.solve.solvers import AlternatingAnderson, Solver
+from equilibria.solve.solvers import Solver
 from equilibria.solve.status import Stats, Status
 from equilibria.solve.tree import Leaves, Operands, Tree, flatten_state, unflatten
 from equilibria.solve.verdict import faintest
@@ -200,14 +199,12 @@ class _Corrected(torch.autograd.Function):
 def advances(adjoint: Adjoint | None) -> bool:
     """Does an adjoint find a gradient from one evaluation, whatever becomes of it in training?"""
     levels = () if adjoint is None else adjoint.levels
-    return bool(levels) and all(
-        isinstance(each, ImplicitAdjoint) and not each.needs_inverse for each in levels
-    )
+    return bool(levels) and all(not (each.follows_path or each.needs_inverse) for each in levels)
 
 
-def _derivative(adjoint: Adjoint) -> ImplicitAdjoint:
+def _derivative(adjoint: Adjoint) -> Adjoint:
     now = adjoint.now
-    if not isinstance(now, ImplicitAdjoint):
+    if now.follows_path:
         raise TypeError(
             f"advance cannot use {now!r}, which differentiates a path: one evaluation has none. "
             "Use eq.NeumannPhantom(steps=2, damping=1.0), eq.JacobianFree() or eq.Implicit()"
@@ -226,7 +223,7 @@ def _judged(equation: Nonlinear, z: Leaves, image: Leaves) -> tuple[Tensor, Stat
     criterion = equation.criterion(Layout.of(z, equation.coupled))
     layout = criterion.layout
     assert layout is not None
-    with outside([z[0].device.type]):
+    with without_autocast(z[0].device.type):
         at, there = layout.rows(z), layout.rows(image)
         size, scale = _lengths(there, at), length(there)
         gap = subtract(there, at) if criterion.by_part else []

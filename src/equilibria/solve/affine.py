@@ -9,8 +9,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from equilibria.solve import private
-from equilibria.solve.autocast import outside
-from equilibria.solve.derivative import Linearisation, pullback, pushforward
+from equilibria.solve.boundary import without_autocast
+from equilibria.solve.derivative import KnownProduct, Linearisation, pullback, pushforward
 from equilibria.solve.equation import (
     AdjointInfo,
     Axes,
@@ -20,7 +20,6 @@ from equilibria.solve.equation import (
     fold_all,
     raise_if_failed,
 )
-from equilibria.solve.jacobian import KnownProduct
 from equilibria.solve.linear import LinearSolver, affine
 from equilibria.solve.loop import Run, iterate
 from equilibria.solve.rows import Layout, Rows, choose, largest_of, length, unit_of
@@ -104,7 +103,7 @@ class Affine(Equation):
         if unit is not None:
             broken = ~torch.isfinite(largest_of(g))
             g = [torch.where(broken.unsqueeze(1), 0.0, row / unit) for row in g]
-        with outside([constant[0].device.type]):
+        with without_autocast(constant[0].device.type):
             begin = self._start(layout, g, unit)
             if not isinstance(self.solver, LinearSolver):
                 run = iterate(

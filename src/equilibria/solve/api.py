@@ -10,14 +10,14 @@ from torch import Tensor
 
 from equilibria.solve import private
 from equilibria.solve.adjoints import Adjoint, Implicit
-from equilibria.solve.autocast import AutocastRegion
-from equilibria.solve.boundary import boundary
+from equilibria.solve.anderson import AlternatingAnderson
+from equilibria.solve.boundary import AutocastRegion, boundary
 from equilibria.solve.closure import Closure, close_over
 from equilibria.solve.equation import Record, followable
 from equilibria.solve.grouping import coupling
 from equilibria.solve.nonlinear import Nonlinear
 from equilibria.solve.solution import Solution
-from equilibria.solve.solvers import AlternatingAnderson, Solver
+from equilibria.solve.solvers import Solver
 from equilibria.solve.status import Stats
 from equilibria.solve.tree import (
     Leaves,

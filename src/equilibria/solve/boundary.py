@@ -3,12 +3,16 @@
 A solve is a loop that ends when its numbers say so; torch's compiler breaks its graph before it and
 resumes after it. Inside, this package's code runs as it is, and f alone is compiled, by the
 compiler of the program around.
+
+f runs in the autocast regions that it was first called in; solvers run outside of any.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -85,3 +89,51 @@ def as_around(f: Callable[..., Any]) -> Callable[..., Any]:
 
     private.leave_uncompiled(compiled.__code__)
     return compiled
+
+
+@dataclass(frozen=True)
+class AutocastRegion:
+    """The autocast setting of one device type, as f met it."""
+
+    device: str
+    dtype: torch.dtype
+    enabled: bool
+
+    @property
+    def floor(self) -> float:
+        """The relative residual that f's rounding leaves: half of its machine epsilon; 0 where f
+        computes in the state's dtype."""
+        reduced = self.enabled and self.dtype.itemsize < 4
+        return 0.5 * torch.finfo(self.dtype).eps if reduced else 0.0
+
+    @classmethod
+    def current(cls, device: str) -> AutocastRegion:
+        if device == "meta":  # which autocast does not know: its tensors have no numbers
+            device = "cpu"
+        return cls(device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device))
+
+
+def without_autocast(device: str) -> AbstractContextManager[Any]:
+    """Nothing in the block is cast, where half precision would leave too few digits: in a solver's
+    own arithmetic, say.
+
+    Args:
+        device: type of the tensors' device.
+    """
+    if device == "meta" or not torch.is_autocast_enabled(device):
+        return _NOTHING
+    return torch.autocast(device, enabled=False)
+
+
+def entered(region: AutocastRegion) -> AbstractContextManager[Any]:
+    """Evaluates f in its region, wherever that is: inside backward, say.
+
+    Without autocast's cache of cast weights: it keeps a cast made under no_grad, and a weight read
+    from it later would have no gradient.
+    """
+    if not (region.enabled or torch.is_autocast_enabled(region.device)):
+        return _NOTHING
+    return torch.autocast(region.device, region.dtype, region.enabled, cache_enabled=False)
+
+
+_NOTHING = nullcontext()

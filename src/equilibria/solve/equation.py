@@ -17,10 +17,9 @@ from typing_extensions import override
 from equilibria.solve import private
 from equilibria.solve.derivative import Linearisation
 from equilibria.solve.grouping import Coupled
-from equilibria.solve.inverse import Inverse
 from equilibria.solve.loop import Run
 from equilibria.solve.rows import Layout, Rows
-from equilibria.solve.solvers.base import Jacobian
+from equilibria.solve.solvers import Inverse, Jacobian
 from equilibria.solve.status import SolveError, Stats, describe_failure, warn
 from equilibria.solve.tree import Leaves
 

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from equilibria.solve import private
-from equilibria.solve.deferred import Deferred
-from equilibria.solve.inverse import Inverse
-from equilibria.solve.monitor import Monitor
+from equilibria.solve.monitor import Deferred, Monitor
 from equilibria.solve.rows import Layout, Rows, length
-from equilibria.solve.solvers.base import Jacobian, Point, Solver
+from equilibria.solve.solvers import Inverse, Jacobian, Point, Solver
 
 
 @dataclass(frozen=True)

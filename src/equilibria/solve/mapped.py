@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from equilibria.solve.derivative import GraphKeeper
 from equilibria.solve.equation import Axes, StateEquation, fold, fold_all
 from equilibria.solve.grouping import Groups
-from equilibria.solve.jacobian import GraphKeeper
 from equilibria.solve.loop import Run
 from equilibria.solve.rows import Layout, Rows
-from equilibria.solve.solvers.base import Jacobian
+from equilibria.solve.solvers import Jacobian
 from equilibria.solve.tree import Leaves
 
 

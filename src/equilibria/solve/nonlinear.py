@@ -13,10 +13,10 @@ from torch.utils import _pytree as pytree
 from typing_extensions import override
 
 from equilibria.solve import private
-from equilibria.solve.autocast import AutocastRegion, entered, outside
+from equilibria.solve.boundary import AutocastRegion, entered, without_autocast
 from equilibria.solve.capture import Captured, Precision, require_known
 from equilibria.solve.closure import Function
-from equilibria.solve.derivative import Linearisation
+from equilibria.solve.derivative import GraphKeeper, Linearisation
 from equilibria.solve.equation import (
     Axes,
     Derivative,
@@ -27,12 +27,10 @@ from equilibria.solve.equation import (
     raise_if_failed,
 )
 from equilibria.solve.grouping import Coupled
-from equilibria.solve.jacobian import GraphKeeper
 from equilibria.solve.loop import Run, iterate
 from equilibria.solve.mapped import Mapped
 from equilibria.solve.rows import Layout, Rows, subtract
-from equilibria.solve.solvers import Solver
-from equilibria.solve.solvers.base import Jacobian
+from equilibria.solve.solvers import Jacobian, Solver
 from equilibria.solve.tolerance import ordered
 from equilibria.solve.tree import Leaves, Operands, Tree, describe, flatten, unflatten
 from equilibria.solve.verdict import Criterion
@@ -183,7 +181,7 @@ class Nonlinear(StateEquation):
         jacobian: Jacobian | None = None,
         layout: Layout | None = None,
     ) -> Run:
-        with outside([self.autocast.device]):
+        with without_autocast(self.autocast.device):
             run = iterate(
                 self.solver.no_finer_than(self.floor),
                 evaluate,

@@ -46,6 +46,7 @@ def name_of(owner: object, field: str) -> str:
 
 
 def check_at_least(owner: object, field: str, minimum: float) -> None:
+    """Raise unless an option is a finite number not below `minimum`."""
     value = getattr(owner, field)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name_of(owner, field)}: expected a number, got {value!r}")
@@ -56,6 +57,7 @@ def check_at_least(owner: object, field: str, minimum: float) -> None:
 
 
 def check_whole(owner: object, field: str, minimum: int) -> None:
+    """Raise unless an option is a whole number not below `minimum`."""
     value = getattr(owner, field)
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name_of(owner, field)}: expected a whole number, got {value!r}")
@@ -66,6 +68,7 @@ def check_whole(owner: object, field: str, minimum: int) -> None:
 
 
 def check_damping(owner: object) -> None:
+    """Raise unless the option `damping` is a number between 0 and 2, exclusive."""
     value = getattr(owner, "damping")  # noqa: B009
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name_of(owner, 'damping')}: expected a number, got {value!r}")

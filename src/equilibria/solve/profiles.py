@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import TypedDict
 
 from equilibria.solve.adjoints import Adjoint, Implicit
-from equilibria.solve.linear import GMRES
+from equilibria.solve.auto import Auto
+from equilibria.solve.gmres import GMRES
 from equilibria.solve.solvers import Solver
-from equilibria.solve.solvers.auto import Auto
 
 
 class Profile(TypedDict):

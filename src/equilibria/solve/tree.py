@@ -34,11 +34,13 @@ _LEAF: pytree.TreeSpec = pytree.tree_flatten(None)[1]
 
 
 def flatten(tree: Tree) -> tuple[list[Any], pytree.TreeSpec]:
+    """The leaves of a tree, in order, and its structure."""
     # Asked at every evaluation, most often of a single tensor; torch's own leaves a cycle behind.
     return ([tree], _LEAF) if isinstance(tree, Tensor) else pytree.tree_flatten(tree)
 
 
 def unflatten(leaves: Sequence[Any], spec: pytree.TreeSpec) -> Tree:
+    """The tree of this structure with these leaves."""
     # Asked at every evaluation, most often of a single tensor.
     return leaves[0] if spec.is_leaf() else pytree.tree_unflatten(list(leaves), spec)
 

@@ -16,10 +16,9 @@ from equilibria.solve import (
     NeumannPhantom,
     Phantom,
     Solver,
+    check_damping,
+    check_whole,
 )
-from equilibria.solve.adjoints.base import Derivative, Found, Nonlinear
-from equilibria.solve.options import check_damping, check_whole
-from equilibria.solve.tree import Leaves
 
 __all__ = ["AdaptiveAdjoint"]
 
@@ -97,12 +96,3 @@ class AdaptiveAdjoint(Adjoint):
     def raised(self) -> AdaptiveAdjoint:
         """One level up, or the same at the top."""
         return self if self.top else replace(self, level=self.level + 1)
-
-    @property
-    @override
-    def derivative(self) -> Derivative:
-        return self.now.derivative
-
-    @override
-    def find(self, equation: Nonlinear, z: Leaves, p: Leaves) -> Found:
-        return self.now.find(equation, z, p)

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from equilibria.solve import Broyden, Implicit, Solution, Status, fixed_point
-from equilibria.solve.adjoints.implicit import LOOSEST
+from equilibria.solve import LOOSEST, Broyden, Implicit, Solution, Status, fixed_point
 from equilibria.stability.examination import Bound, Summary
 from equilibria.stability.jacobian import JacobianOperator
 from equilibria.stability.patient import Exact, Patient

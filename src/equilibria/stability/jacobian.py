@@ -13,9 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from equilibria.solve.boundary import boundary
-from equilibria.solve.equation import followable
-from equilibria.solve.tree import Shared
+from equilibria.solve import Shared, boundary, followable
 
 __all__ = ["jacobian_norm", "spectral_radius"]
 

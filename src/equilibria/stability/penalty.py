@@ -10,9 +10,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from equilibria import draws
-from equilibria.solve import Solution, private
-from equilibria.solve.autocast import outside
-from equilibria.solve.boundary import boundary
+from equilibria.solve import Solution, boundary, private, without_autocast
 
 __all__ = ["jacobian_penalty"]
 
@@ -62,7 +60,7 @@ def jacobian_penalty(
     device = leaves[0].device.type
     total = leaves[0].new_zeros(())
     # The products are of f's own graph; a region around this call must not cast their arithmetic.
-    with outside([device]):
+    with without_autocast(device):
         for product in _products(evaluate, leaves, samples, generator):
             total = total + sum(leaf.square().sum() for leaf in product)
     # Every sample has d entries: the mean over the batch of sums / d is one division.

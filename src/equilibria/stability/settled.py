@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from equilibria.nn import DEQ, using
-from equilibria.solve import Broyden, Implicit, Picard, Shared, Status
-from equilibria.solve.equation import followable
+from equilibria.solve import Broyden, Implicit, Picard, Shared, Status, followable
 from equilibria.stability.patient import Patient, Seen
 
 __all__ = ["Settled", "as_it_is", "copied", "settle", "unsettled"]

@@ -21,8 +21,7 @@ from equilibria.learned.training import train, untrained
 from equilibria.models import EquilibriumModel
 from equilibria.nn import using
 from equilibria.nn.modes import in_eval_mode
-from equilibria.solve import Solver
-from equilibria.solve.tree import Shared
+from equilibria.solve import Shared, Solver
 from equilibria.train import checkpoint
 
 __all__ = ["Alternating", "Alternation"]

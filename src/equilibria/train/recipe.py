@@ -18,8 +18,7 @@ from equilibria.checks import check_fields
 from equilibria.models import ForwardBackward, ModelConfig, PeacemanRachford
 from equilibria.models.recurrent import CELLS
 from equilibria.models.registry import CONFIGS, LAYER
-from equilibria.solve import Adjoint, AlternatingAnderson, Implicit, Solver
-from equilibria.solve.advance import advances
+from equilibria.solve import Adjoint, AlternatingAnderson, Implicit, Solver, advances
 from equilibria.stability import AdaptiveAdjoint, FixedPointCorrection
 from equilibria.tasks import TASKS, Task, TaskConfig
 from equilibria.train import config, yaml_text

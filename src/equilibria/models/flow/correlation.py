@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from equilibria.checks import check_fields
 from equilibria.models.flow.products import products
-from equilibria.solve.autocast import disabled
+from equilibria.solve import without_autocast
 
 __all__ = ["AllPairs", "Correlation", "CorrelationForm", "OnDemand", "correlation"]
 
@@ -92,7 +92,7 @@ class Correlation(abc.ABC):
             )
         self.check(*first.shape[2:])
         # Half precision would leave 3 digits of a sum over the channels.
-        with disabled(first.device.type):
+        with without_autocast(first.device.type):
             wide = torch.promote_types(first.dtype, torch.float32)
             first = first.to(wide) / first.shape[1] ** 0.5
             return self._pyramid(first, second.to(wide))
@@ -109,7 +109,7 @@ class Correlation(abc.ABC):
             right are the slower index and downwards the faster.
         """
         batch, _, height, width = flow.shape
-        with disabled(flow.device.type):
+        with without_autocast(flow.device.type):
             x, y = (each.flatten(1) for each in flow.unbind(1))
             columns = torch.arange(width, device=flow.device, dtype=flow.dtype)
             rows = torch.arange(height, device=flow.device, dtype=flow.dtype)

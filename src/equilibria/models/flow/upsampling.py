@@ -10,7 +10,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 from equilibria.models.flow.encoders import STRIDE
-from equilibria.solve.autocast import disabled
+from equilibria.solve import without_autocast
 
 __all__ = ["BilinearUpsampling", "ConvexUpsampling", "Upsampling"]
 
@@ -48,7 +48,7 @@ class ConvexUpsampling(nn.Module):
         batch, _, height, width = flow.shape
         mask = self.mask(hidden).to(flow.dtype).unflatten(1, (9, STRIDE, STRIDE))
         # Half precision would leave an eighth of a pixel of a motion of 20.
-        with disabled(flow.device.type):
+        with without_autocast(flow.device.type):
             weights = (0.25 * mask).softmax(1)
             around = functional.unfold(STRIDE * flow, 3, padding=1)
             around = around.unflatten(2, (height, width)).unflatten(1, (2, 9))

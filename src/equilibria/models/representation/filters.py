@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from equilibria.solve.autocast import disabled
+from equilibria.solve import without_autocast
 
 __all__ = ["FilterKind", "FourierFilter", "GaborFilter", "Phases"]
 
@@ -38,7 +38,7 @@ class Phases(nn.Linear):
 
     @override
     def forward(self, input: Tensor) -> Tensor:
-        with disabled(input.device.type):
+        with without_autocast(input.device.type):
             return super().forward(input)
 
 
@@ -91,7 +91,7 @@ class GaborFilter(nn.Module):
     @override
     def forward(self, x: Tensor) -> Tensor:
         """Return the filters at coordinates (batch, inputs)."""
-        with disabled(x.device.type):
+        with without_autocast(x.device.type):
             return self.phases(x).sin() * self._exponent(x).exp()
 
     def _exponent(self, x: Tensor) -> Tensor:

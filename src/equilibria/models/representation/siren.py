@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from equilibria.models.base import Model, Prediction
 from equilibria.models.representation.network import check_coordinates
-from equilibria.solve.autocast import disabled
+from equilibria.solve import without_autocast
 
 if TYPE_CHECKING:
     from equilibria.models.representation.configs import SIRENConfig
@@ -50,7 +50,7 @@ class SIREN(Model):
         self.refuse_carry(carry)
         h = check_coordinates(self.config, x, self.head.weight)
         first, *others = self.sines
-        with disabled(h.device.type):
+        with without_autocast(h.device.type):
             h = (self.config.omega * first(h)).sin()
         for layer in others:
             h = (self.config.omega * layer(h)).sin()

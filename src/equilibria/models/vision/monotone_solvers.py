@@ -12,9 +12,7 @@ from typing_extensions import override
 
 from equilibria.models.vision.monotone import MonotoneCell
 from equilibria.models.vision.monotone_map import Resolvent
-from equilibria.solve import Solver
-from equilibria.solve.rows import Rows
-from equilibria.solve.solvers.base import Jacobian, Point, Stepper
+from equilibria.solve import Jacobian, Point, Rows, Solver, Stepper
 
 __all__ = ["ForwardBackward", "PeacemanRachford", "Splitting"]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from equilibria.experiments.data import Frame
 from equilibria.experiments.study import Context, Point, Study
 from equilibria.experiments.views import Pivot, first
-from equilibria.solve.verdict import GROWTH, SHARE
+from equilibria.solve import GROWTH, SHARE
 
 RTOL, EVALS, D = 1e-3, 6000, 8
 RULES = (

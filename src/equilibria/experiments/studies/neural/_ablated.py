@@ -24,9 +24,7 @@ from equilibria.experiments.studies.neural._subjects import (
 )
 from equilibria.experiments.study import Context
 from equilibria.learned import Contestant
-from equilibria.solve import Anderson
-from equilibria.solve.rows import length
-from equilibria.solve.tree import flatten
+from equilibria.solve import Anderson, flatten, length
 from equilibria.train import evaluation
 
 PAPER: Mapping[str, Any] = {"mixer": "pooled", "loss": "error"}

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from equilibria.solve.linear.base import LinearSolver
-from equilibria.solve.linear.gmres import GMRES
+from equilibria.solve.gmres import GMRES
+from equilibria.solve.linear import LinearSolver
 from equilibria.solve.rows import Rows, add_scaled, choose, entries, select
-from equilibria.solve.solvers.base import Jacobian, Point, Solver, Stepper
+from equilibria.solve.solvers import Jacobian, Point, Solver, Stepper
 
 FIRST_FORCING = 0.5
 LARGEST_FORCING = 0.9

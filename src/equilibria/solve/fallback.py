@@ -10,14 +10,13 @@ from torch import Tensor
 from typing_extensions import override
 
 from equilibria.solve import private
-from equilibria.solve.jacobian import KnownProduct
-from equilibria.solve.linear.base import Goal, LinearSolver, Measured, Product
-from equilibria.solve.linear.gmres import GMRES
-from equilibria.solve.linear.neumann import affine
+from equilibria.solve.anderson import AlternatingAnderson
+from equilibria.solve.derivative import KnownProduct
+from equilibria.solve.gmres import GMRES
+from equilibria.solve.linear import Goal, LinearSolver, Measured, Product, affine
 from equilibria.solve.loop import Run, iterate
 from equilibria.solve.rows import Rows, choose, length
-from equilibria.solve.solvers.anderson import AlternatingAnderson
-from equilibria.solve.solvers.base import Solver
+from equilibria.solve.solvers import Solver
 from equilibria.solve.status import Status
 
 

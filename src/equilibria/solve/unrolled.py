@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -11,12 +11,11 @@ from torch.utils import checkpoint as _checkpoint
 from typing_extensions import override
 
 from equilibria.solve import private
-from equilibria.solve.adjoints.base import Adjoint
-from equilibria.solve.adjoints.neumann import JacobianFree
+from equilibria.solve.adjoints import Adjoint, JacobianFree
 from equilibria.solve.boundary import boundary
 from equilibria.solve.capture import Precision
 from equilibria.solve.equation import Derivative
-from equilibria.solve.implicit import Found
+from equilibria.solve.function import Found
 from equilibria.solve.nonlinear import TRACE_UNDER_VMAP, Nonlinear
 from equilibria.solve.rows import Layout, Rows
 from equilibria.solve.tree import Leaves
@@ -34,6 +33,7 @@ class Unrolled(Adjoint):
         checkpoint: keep the iterates only and evaluate f again in backward.
     """
 
+    follows_path: ClassVar[bool] = True
     checkpoint: bool = False
 
     def __post_init__(self) -> None:

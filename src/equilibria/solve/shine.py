@@ -9,22 +9,21 @@ import torch
 from typing_extensions import override
 
 from equilibria.solve import private
-from equilibria.solve.adjoints.base import ImplicitAdjoint
-from equilibria.solve.adjoints.neumann import JacobianFree, at_parameters
+from equilibria.solve.adjoints import Adjoint, JacobianFree, at_parameters
+from equilibria.solve.broyden import Broyden
 from equilibria.solve.derivative import Linearisation, pullback, pushforward
 from equilibria.solve.equation import Equation
-from equilibria.solve.implicit import Found
+from equilibria.solve.function import Found
 from equilibria.solve.nonlinear import Nonlinear
 from equilibria.solve.options import check_at_least, check_whole
 from equilibria.solve.rows import Rows, add_scaled, choose, norm
-from equilibria.solve.solvers import Broyden
 from equilibria.solve.tree import Leaves
 
 Multiply = Callable[[Leaves], Leaves]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shine(ImplicitAdjoint):
+class Shine(Adjoint):
     """The shared inverse (SHINE): u = M dL/dz*, M = -B^T, with B from the forward solve.
 
     There B, Broyden's matrix, stands for the inverse Jacobian of f(z) - z, which is -(I - J)^-1.

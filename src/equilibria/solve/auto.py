@@ -11,12 +11,12 @@ from torch import Tensor
 from typing_extensions import override
 
 from equilibria.solve import private
-from equilibria.solve.linear.base import LinearSolver
+from equilibria.solve.anderson import Anderson, AndersonStepper
+from equilibria.solve.linear import LinearSolver
+from equilibria.solve.newton import NewtonKrylov, NewtonStepper, check_linear, krylov
 from equilibria.solve.options import check_whole
 from equilibria.solve.rows import Rows, choose
-from equilibria.solve.solvers.anderson import Anderson, AndersonStepper
-from equilibria.solve.solvers.base import Jacobian, Point, Solver, Stepper
-from equilibria.solve.solvers.newton import NewtonKrylov, NewtonStepper, check_linear, krylov
+from equilibria.solve.solvers import Jacobian, Point, Solver, Stepper
 
 PERIOD = 3  # evaluations between two looks at how it goes
 NEAR = 3.0  # plain evaluations from the goal at which no other step gains anything

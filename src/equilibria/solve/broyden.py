@@ -9,10 +9,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from equilibria.solve import private
-from equilibria.solve.inverse import Inverse
 from equilibria.solve.options import check_whole
 from equilibria.solve.rows import Memory, Rows, add_scaled, choose
-from equilibria.solve.solvers.base import Point, Solver, Stepper
+from equilibria.solve.solvers import Inverse, Point, Solver, Stepper
 
 # Beyond this the secant update divides by rounding: the sample starts its memory afresh.
 LARGEST_FACTOR = 1e4

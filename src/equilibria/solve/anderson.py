@@ -12,7 +12,7 @@ from typing_extensions import override
 from equilibria.solve import linalg, private
 from equilibria.solve.options import check_at_least, check_damping, check_whole
 from equilibria.solve.rows import Memory, Rows, add_scaled, select
-from equilibria.solve.solvers.base import Point, Solver, Stepper
+from equilibria.solve.solvers import Point, Solver, Stepper
 
 ROOM = 2  # the slots in front of the differences: the newest residual and the one before it
 

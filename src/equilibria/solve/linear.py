@@ -1,22 +1,24 @@
-"""What the linear solvers share: a method proposes, and the true residual of that decides."""
+"""Linear solvers for u = A u + g: a method proposes, and the true residual decides."""
 
 from __future__ import annotations
 
 import abc
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-from equilibria.solve import private
+from equilibria.solve import linalg, private
 from equilibria.solve.loop import Run
 from equilibria.solve.monitor import RUNNING, STALL
-from equilibria.solve.options import check_at_least
-from equilibria.solve.rows import Rows, choose, length, subtract
-from equilibria.solve.solvers.base import Limits, Product
+from equilibria.solve.options import check_at_least, check_whole
+from equilibria.solve.rows import Rows, add_scaled, choose, dot, length, subtract
+from equilibria.solve.solvers import Limits, Product
 from equilibria.solve.status import Reason, Status
 from equilibria.solve.verdict import Criterion, Reference
 
@@ -257,3 +259,142 @@ def measured(product: Product, g: Rows, u: Rows) -> Measured:
 def inverse(x: Tensor) -> Tensor:
     """1 / x, zero where x is zero: a Krylov space that is exhausted."""
     return torch.where(x == 0, 0.0, x.reciprocal())
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiCGSTAB(LinearSolver):
+    """The stabilised bi-conjugate gradient method on (I - A) u = g.
+
+    Two products a step and a fixed memory, where GMRES stores a vector a product; its residual does
+    not fall monotonically, and it can break down, after which it starts again from where it stands.
+
+    History: 5 vectors of the size of u. Source: van der Vorst 1992.
+    """
+
+    @override
+    def min_products(self, entries: int) -> int:
+        return 2
+
+    @override
+    def cycle(
+        self, product: Product, start: Measured, goal: Goal, budget: Tensor, active: Tensor
+    ) -> tuple[Rows, Tensor, Tensor]:
+        u, r = start.u, start.residual
+        shadow, direction = r, r
+        rho = dot(shadow, r)
+        used = torch.zeros(active.shape[0], dtype=torch.int64, device=active.device)
+        while bool(active.any()):
+            image = subtract(direction, product(direction))
+            alpha = rho * inverse(dot(shadow, image))
+            half = add_scaled(r, -alpha, image)
+            stabiliser = subtract(half, product(half))
+            omega = dot(stabiliser, half) * inverse(dot(stabiliser, stabiliser))
+            used = used + 2 * active
+            proposal = add_scaled(add_scaled(u, alpha, direction), omega, half)
+            remainder = add_scaled(half, -omega, stabiliser)
+            sound = torch.isfinite(alpha) & torch.isfinite(omega)
+            u = choose(active & sound, proposal, u)
+            r = choose(active & sound, remainder, r)
+            # A u + g = u + r, so both sides of the tolerance are at hand.
+            reached = length(r) <= 0.9 * goal.limit(length(add_scaled(u, 1.0, r)), r)
+            previous, rho = rho, dot(shadow, r)
+            broken = ~sound | (rho == 0) | (omega == 0) | ~torch.isfinite(rho)
+            active = active & ~reached & ~broken & (used + 2 <= budget)
+            beta = rho * inverse(previous) * alpha * inverse(omega)
+            direction = add_scaled(r, beta, add_scaled(direction, -omega, image))
+        return u, used, length(r)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neumann(LinearSolver):
+    """u = sum_i A^i g, summed as u <- A u + g until the residual is small.
+
+    The iteration of Bai 2022 (thesis), eq. 2.16 without acceleration. Converges where the spectral
+    radius of A is below 1. History: one vector of the size of u.
+
+    Attributes:
+        patience: a sample has stalled when its residual fell by less than 1 % in this many
+            products; None never gives up.
+    """
+
+    patience: int | None = 20
+
+    @override
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.patience is not None:
+            check_whole(self, "patience", 1)
+
+    @override
+    def cycle(
+        self, product: Product, start: Measured, goal: Goal, budget: Tensor, active: Tensor
+    ) -> tuple[Rows, Tensor, Tensor]:
+        u, r, size = start.u, start.residual, start.size
+        used, mark = torch.zeros_like(budget), size
+        for number in range(1, self.max_evals + 1):
+            term = product(r)  # the residual that u + r leaves
+            used = used + active
+            u = choose(active, add_scaled(u, 1.0, r), u)
+            r = choose(active, term, r)
+            size = torch.where(active, length(r), size)
+            reached = size <= goal.limit(length(add_scaled(u, 1.0, r)), u)
+            active = active & ~reached & (used < budget) & (size < math.inf)
+            if self.patience is not None and number % self.patience == 0:
+                active, mark = active & (size < STALL * mark), size
+            if not private.some(active):
+                break
+        return u, used, size
+
+
+def affine(product: Product, g: Rows) -> Callable[[Rows], Rows]:
+    """u -> A u + g, for solvers that iterate a map."""
+
+    def apply(u: Rows) -> Rows:
+        return [a + b for a, b in zip(product(u), g, strict=True)]
+
+    return apply
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirectSolve(LinearSolver):
+    """Builds A column by column and factorises I - A.
+
+    One product an entry of a sample, and one to measure the residual; memory: the square of a
+    sample's entries. For small systems and as a reference. A singular I - A is reported as STALLED
+    (or NONFINITE), never passed off as solved.
+
+    Raises:
+        ValueError: on solving, when a sample has more entries than `max_evals` allows products.
+    """
+
+    max_evals: int = 4096
+    direct: ClassVar[bool] = True
+
+    @override
+    def min_products(self, entries: int) -> int:
+        if entries + 1 > self.max_evals:
+            raise ValueError(
+                f"DirectSolve(max_evals={self.max_evals}) can't solve a system of {entries} "
+                f"entries a sample: it takes {entries + 1} products. Use GMRES, or raise max_evals"
+            )
+        return entries
+
+    @override
+    def cycle(
+        self, product: Product, start: Measured, goal: Goal, budget: Tensor, active: Tensor
+    ) -> tuple[Rows, Tensor, Tensor]:
+        g = start.residual  # of which the correction is found
+        widths = [row.shape[1] for row in g]
+        samples, entries = g[0].shape[0], sum(widths)
+        columns: list[Tensor] = []
+        for entry in range(entries):
+            unit = torch.zeros(samples, entries, dtype=g[0].dtype, device=g[0].device)
+            unit[:, entry] = 1
+            columns.append(torch.cat(product(linalg.split(unit, widths)), dim=1))
+        matrix = torch.stack(columns, dim=2)
+        system = torch.eye(entries, dtype=matrix.dtype, device=matrix.device) - matrix
+        change = linalg.solve(system, torch.cat(g, dim=1))
+        usable = torch.isfinite(change).all(dim=1)
+        change = linalg.split(torch.where(usable.unsqueeze(1), change, 0.0), widths)
+        u = [a + b for a, b in zip(start.u, change, strict=True)]
+        return u, entries * active, torch.where(usable, 0.0, start.size)

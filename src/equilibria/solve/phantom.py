@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
 from equilibria.solve import private
-from equilibria.solve.adjoints.base import Adjoint
-from equilibria.solve.adjoints.neumann import JacobianFree
+from equilibria.solve.adjoints import Adjoint, JacobianFree
 from equilibria.solve.equation import Derivative, raise_if_failed
-from equilibria.solve.implicit import Found, solve
+from equilibria.solve.function import Found, solve
 from equilibria.solve.nonlinear import Nonlinear
 from equilibria.solve.options import check_damping, check_whole
 from equilibria.solve.rows import Layout, choose, relative_by_leaf, subtract
@@ -45,6 +45,7 @@ class Phantom(Adjoint):
         damping: their lambda, between 0 and 2, exclusive.
     """
 
+    follows_path: ClassVar[bool] = True
     steps: int = 5
     damping: float = 0.5
 

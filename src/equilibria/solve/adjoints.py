@@ -1,0 +1,260 @@
+"""How the gradient of a fixed point is found: what an adjoint is, the exact one, truncated ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from equilibria.solve.affine import Affine
+from equilibria.solve.derivative import Linearisation, pullback, pushforward
+from equilibria.solve.equation import Derivative, Equation, Record
+from equilibria.solve.fallback import Fallback
+from equilibria.solve.function import Found, implicit, solve_implicitly
+from equilibria.solve.linear import LinearSolver
+from equilibria.solve.nonlinear import Nonlinear
+from equilibria.solve.options import Options, check_at_least, check_damping, check_whole
+from equilibria.solve.solvers import Solver
+from equilibria.solve.tolerance import finest
+from equilibria.solve.tree import Leaves
+
+Product = Callable[[Leaves], Leaves]
+"""v -> A v."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adjoint(Options, Derivative):
+    """How the gradient of a fixed point is found. The base of all adjoints.
+
+    A method of its own implements `solve`, which is used for derivatives of all orders, forward and
+    backward.
+
+    Class attributes:
+        follows_path: autograd follows steps of the solver, or after it; `solve` has no part.
+    """
+
+    follows_path: ClassVar[bool] = False
+
+    def solve(self, product: Product, g: Leaves) -> Leaves:
+        """Return u = (I - A)^-1 g, or what stands for it, from products A v alone.
+
+        Args:
+            product: v -> A v, for v like g. A is the transposed Jacobian of f at z*, or the
+                Jacobian; a call costs about one evaluation of f.
+            g: the right side, the gradient dL/dz* in a backward pass: a tensor `(batch, ...)` for
+                each leaf of the state.
+
+        Returns:
+            Tensors like g, by operations that autograd can follow.
+        """
+        del product, g
+        raise NotImplementedError(f"{type(self).__name__} has no method solve(product, g)")
+
+    @property
+    def now(self) -> Adjoint:
+        """The adjoint in use, of one that changes in training."""
+        return self
+
+    @property
+    def levels(self) -> tuple[Adjoint, ...]:
+        """All that it may become."""
+        return (self,)
+
+    @property
+    def derivative(self) -> Derivative:
+        """How the implicit function differentiates the solution."""
+        return self if self.now is self else self.now.derivative
+
+    def find(self, equation: Nonlinear, z: Leaves, p: Leaves) -> Found:
+        """Solves from `z` at the operands `p`, and connects the solution to what f depends on."""
+        if self.now is not self:
+            return self.now.find(equation, z, p)
+        return implicit(equation, [leaf.detach() for leaf in z], p)
+
+    @override
+    def first_order(self, equation: Equation, jacobian: Linearisation, g: Leaves) -> Leaves:
+        return self._checked(jacobian.transposed, g)
+
+    @override
+    def cotangent(self, equation: Equation, z: Leaves, p: Leaves, g: Leaves) -> Leaves:
+        at = at_parameters(equation, p)
+        return self._checked(lambda u: pullback(at, z, u), g)
+
+    @override
+    def tangent(self, equation: Equation, z: Leaves, p: Leaves, c: Leaves) -> Leaves:
+        at = at_parameters(equation, p)
+        return self._checked(lambda t: pushforward(at, z, t, like=z), c)
+
+    def _checked(self, product: Product, g: Leaves) -> Leaves:
+        u = self.solve(product, g)
+        found, wanted = ([(tuple(x.shape), x.dtype) for x in leaves] for leaves in (u, g))
+        if found != wanted:
+            raise ValueError(
+                f"{type(self).__name__}.solve returned {found}: expected {wanted}, as g"
+            )
+        return u
+
+
+LOOSEST = 0.1
+"""The loosest tolerance that an adjoint follows a poor forward solve to."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Implicit(Adjoint):
+    """The implicit function theorem: dL/dp = (df/dp)^T u, where u = J^T u + dL/dz*, J = df/dz.
+
+    Exact, to any order of derivative, up to the tolerances: the error of the gradient is at most
+    (adjoint tolerance + L x forward tolerance) / sigma_min(I - J), L a Lipschitz constant of the
+    derivatives of f. Takes one evaluation of f in backward, and vector-Jacobian products until the
+    linear solve is done. Memory: f's one evaluation and the linear solver's history.
+
+    Source: Bai et al. 2019, Theorem 1; Bai 2022 (thesis), eq. 2.14 and 2.16.
+
+    Attributes:
+        linear: a linear solver; or a forward solver, which is then applied to the map
+            u -> J^T u + g, as the papers do.
+        follow: each sample's adjoint tolerance is `follow` times the relative residual that its
+            forward solve reached, where that is looser than `linear.rtol`, and at most 0.1: with 1
+            the two terms of the error are of one size up to L, and products that would only refine
+            the smaller one are saved. None: `linear.rtol` alone.
+
+    Under torch.vmap `follow` is not used: the same answer, to the tolerance of `linear`.
+    """
+
+    linear: LinearSolver | Solver = field(default_factory=Fallback)
+    follow: float | None = None
+
+    def __post_init__(self) -> None:
+        given: Any = self.linear
+        if not isinstance(given, LinearSolver | Solver):
+            raise TypeError(
+                "Implicit(linear=...): expected a linear or a forward solver, such as eq.GMRES() "
+                f"or eq.Anderson(), got {given!r}"
+            )
+        if isinstance(given, Solver) and given.by_leaf:
+            raise TypeError(
+                f"Implicit(linear=...): expected one rtol and one atol, got rtol={given.rtol}, "
+                f"atol={given.atol}: the backward solve measures the leaves of the state together"
+            )
+        if self.follow is not None:
+            check_at_least(self, "follow", 0.0)
+
+    @property
+    def finest(self) -> float:
+        """The backward solve's relative tolerance."""
+        return finest(self.linear.rtol)
+
+    def _affine(self, equation: Equation, count: int, transposed: bool) -> Affine:
+        record = equation.record if transposed else None
+        rtol = None if equation.record is None else self._rtol(equation.record, equation.floor)
+        linear = self.linear.no_finer_than(equation.floor)
+        return Affine(equation, linear, transposed, self, count, record, rtol)
+
+    def _rtol(self, record: Record, floor: float) -> Tensor | None:
+        """Each sample's tolerance, in place of the linear solver's."""
+        if self.follow is None or record.residual is None:
+            return None
+        reached = self.follow * record.residual
+        finest = max(self.finest, floor)
+        return torch.clamp(reached, finest, max(finest, LOOSEST))
+
+    @override
+    def first_order(self, equation: Equation, jacobian: Linearisation, g: Leaves) -> Leaves:
+        layout, run = self._affine(equation, len(g), True).solve_with(jacobian, g)
+        return layout.leaves(run.value)
+
+    @override
+    def cotangent(self, equation: Equation, z: Leaves, p: Leaves, g: Leaves) -> Leaves:
+        return solve_implicitly(self._affine(equation, len(g), True), g, [], [*z, *p, *g])[0]
+
+    @override
+    def tangent(self, equation: Equation, z: Leaves, p: Leaves, c: Leaves) -> Leaves:
+        return solve_implicitly(self._affine(equation, len(c), False), c, [], [*z, *p, *c])[0]
+
+
+def truncated(multiply: Product, g: Leaves, steps: int, damping: float) -> Leaves:
+    """damping (1 + B + ... + B^(steps-1)) g, with B v = damping A v + (1 - damping) v.
+
+    By Horner's rule, u <- B u + damping g: steps - 1 products.
+    """
+    if damping == 1:  # fewer passes over a state that may be large beside f
+        u = list(g)
+        for _ in range(steps - 1):
+            u = [a + x for a, x in zip(multiply(u), g, strict=True)]
+        return u
+    u = [damping * x for x in g]
+    for _ in range(steps - 1):
+        product = multiply(u)
+        u = [
+            damping * a + (1 - damping) * b + damping * x
+            for a, b, x in zip(product, u, g, strict=True)
+        ]
+    return u
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeumannPhantom(Adjoint):
+    """The Neumann-series phantom gradient (NPG): the exact adjoint's series, cut short.
+
+        u = damping (I + B + ... + B^(steps-1))^T dL/dz*,  B = damping J + (1 - damping) I,
+
+    at the solution found. The error is B^steps applied to the exact (I - J)^-T dL/dz*: with
+    ||B|| = r < 1 a relative error of at most r^steps, in u. Costs `steps` - 1 vector-Jacobian
+    products and no memory beyond one evaluation of f. Higher derivatives are those of this series.
+
+    Source: Bai 2022 (thesis), eq. 5.12; Geng et al. 2021.
+
+    Attributes:
+        steps: terms kept, the k of the papers, >= 1.
+        damping: their lambda, between 0 and 2, exclusive.
+    """
+
+    steps: int = 5
+    damping: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_whole(self, "steps", 1)
+        check_damping(self)
+
+    @property
+    @override
+    def fixed_steps(self) -> bool:
+        return True
+
+    @override
+    def solve(self, product: Product, g: Leaves) -> Leaves:
+        return truncated(product, g, self.steps, self.damping)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JacobianFree(Adjoint):
+    """The Jacobian-free gradient (JFB): u = dL/dz*, as if (I - J)^-1 were the identity.
+
+    The error in u is J^T (I - J)^-T dL/dz*, of relative size ||J||; a descent direction where J is
+    a contraction and df/dp well conditioned. Costs nothing but one evaluation of f. Equal to
+    `NeumannPhantom(steps=1, damping=1)`.
+
+    Source: Bai 2022 (thesis), eq. 5.16; Fung et al. 2021.
+    """
+
+    @property
+    @override
+    def fixed_steps(self) -> bool:
+        return True
+
+    @override
+    def solve(self, product: Product, g: Leaves) -> Leaves:
+        return g
+
+
+def at_parameters(equation: Equation, p: Leaves) -> Callable[..., tuple[Tensor, ...]]:
+    """f as a function of z alone."""
+
+    def function(*z: Tensor) -> tuple[Tensor, ...]:
+        return tuple(equation.evaluate(list(z), p))
+
+    return function
