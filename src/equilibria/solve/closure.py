@@ -100,8 +100,10 @@ class Closure(Function):
         for store, name, tensor in self._held:
             if store.get(name) is not tensor:
                 return False
-        # A constant of the forward is one of the backward.
-        return not any(tensor.requires_grad for tensor in self._frozen)
+        for tensor in self._frozen:  # noqa: SIM110  (a generator takes longer)
+            if tensor.requires_grad:  # a constant of the forward is one of the backward
+                return False
+        return True
 
     def _as_given(self) -> Callable[..., Any]:
         """f on replicas of its modules, which hold the tensors of then."""

@@ -137,14 +137,14 @@ class Monitor:
         return self._judge_all(point, found)
 
     def _begin(self, size: Tensor, scale: Tensor) -> None:
-        self.top = DIVERGENCE * torch.maximum(size, scale)
         self.reference = Reference.at(size, scale, self.before)
+        self.top = DIVERGENCE * self.reference.size
         self.full_size = self.reference.largest
         if self.origin is not None:
             self.reference = Reference(self.origin, torch.zeros_like(self.origin))
         self.ceiling = self.reference.ceiling
         self.small = torch.maximum(self.small, self.reference.zero)
-        self.low = self.small.clone()
+        self.low = self.small
 
     def measure(self, point: Point, scale: Tensor) -> Measure:
         """The measure of an iterate; `scale` is the length of f(z)."""
@@ -254,10 +254,13 @@ class Monitor:
         status = torch.where(size > self.top, int(Status.DIVERGED), status)
         status = torch.where(error <= self.goal, int(Status.CONVERGED), status)
         status = torch.where(finite, status, int(Status.NONFINITE)).to(torch.int8)
-        held = self.held & ((status == Status.MAX_EVALS) | (status == Status.STALLED))
-        reason = torch.where(held, int(Reason.GROWTH), int(Reason.NONE)).to(torch.int8)
+        reason = self.full_reason.new_zeros(()) if self.tracked else None
+        if self.any_held:
+            held = self.held & ((status == Status.MAX_EVALS) | (status == Status.STALLED))
+            reason = torch.where(held, int(Reason.GROWTH), int(Reason.NONE)).to(torch.int8)
         ended = self.running & (status != RUNNING)
         if self.tracked:
+            assert reason is not None
             return self._end_tracked(ended, status, reason)
         return self._end(ended.nonzero().flatten(), status, reason)
 
@@ -287,7 +290,7 @@ class Monitor:
         Args:
             here: their places in the batch.
             status: `(samples,)`; None: all that end have converged.
-            reason: the same.
+            reason: the same; None: there is none.
         """
         if not len(here):
             return False
@@ -295,8 +298,9 @@ class Monitor:
         self.full_evals.index_fill_(0, at, self.evals)
         if self.spent is not None:
             self.full_evals.index_add_(0, at, self.spent.index_select(0, here))
-        if status is not None and reason is not None:
+        if status is not None:
             self.full_status.index_copy_(0, at, status.index_select(0, here))
+        if reason is not None:
             self.full_reason.index_copy_(0, at, reason.index_select(0, here))
         if self.last:  # a later evaluation of a finished sample might find it otherwise
             found = self.now_relative.index_select(0, here)
@@ -307,7 +311,7 @@ class Monitor:
             self._store()
             return True
         self.floor.index_fill_(0, here, -math.inf)
-        self.low.index_fill_(0, here, -math.inf)
+        self.low = self.low.index_fill(0, here, -math.inf)
         rows = select(self.now if self.last else self.best, here)
         if self.finished is not None:
             index, before = self.finished

@@ -144,7 +144,7 @@ class Nonlinear(StateEquation):
         def rows_of_f(rows: Rows) -> Rows:
             # An image may have a graph though nobody asked: f may have worked under enable_grad.
             image = self.evaluate(layout.leaves(rows), here)
-            return layout.rows([x.detach() for x in image])
+            return layout.rows([x.detach() if x.requires_grad else x for x in image])
 
         def leave(index: Tensor) -> None:
             nonlocal layout

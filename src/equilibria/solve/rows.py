@@ -53,7 +53,14 @@ class Layout:
 
     def in_units_of(self, *states: Sequence[Tensor]) -> Layout:
         """The layout with rows in units in which the squares of these states are numbers."""
-        unit = unit_of([row.detach() for leaves in states for row in self._rows(leaves)])
+        each = [self._rows([x.detach() for x in leaves]) for leaves in states]
+        size = length(each[0])
+        for rows in each[1:]:
+            size = torch.maximum(size, length(rows))
+        # Most often all are well within the range, which their lengths tell.
+        if private.every(torch.clamp(size, 1 / LARGEST, LARGEST) == size):
+            return self
+        unit = unit_of([row for rows in each for row in rows])
         return self if unit is None else replace(self, unit=unit)
 
     def select(self, index: Tensor) -> Layout:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -94,8 +95,7 @@ def _loose(rtol: float | Tensor) -> float | Tensor:
     return min(10 * rtol, LARGEST_SHARE)
 
 
-@dataclass(frozen=True)
-class Measure:
+class Measure(NamedTuple):
     """f(z) and f(z) - z of each sample `(samples,)`.
 
     Attributes:
@@ -123,27 +123,26 @@ class Criterion:
         atol: absolute tolerance, one or one for each leaf, in the RMS norm.
         layout: how the state lies in the rows; None where each is a sample as it is.
         per_row: the rows of the state that make up a sample have each to meet the tolerance.
+        plain: `Measure.error_ratio` is the relative residual, and `goal` is rtol; else it is the
+            residual over what is tolerated, and `goal` is 1.
+        by_part: a sample is measured by its worst row, or leaf.
     """
 
     rtol: Flat | Tensor
     atol: Flat = 0.0
     layout: Layout | None = None
     per_row: bool = False
+    plain: bool = field(init=False)
     goal: float = field(init=False)
     by_part: bool = field(init=False)
 
     def __post_init__(self) -> None:
         by_leaf = isinstance(self.rtol, tuple) or isinstance(self.atol, tuple)
-        # Without an absolute tolerance `error_ratio` is the relative residual, `goal` is rtol.
         plain = not (isinstance(self.rtol, Tensor | tuple) or self.atol)
         several = self.per_row and self.layout is not None and self.layout.coupled is not False
+        object.__setattr__(self, "plain", plain)
         object.__setattr__(self, "goal", self.rtol if plain else 1.0)
         object.__setattr__(self, "by_part", self.layout is not None and (several or by_leaf))
-
-    @property
-    def plain(self) -> bool:
-        """Is `error_ratio` the relative residual?"""
-        return not (isinstance(self.rtol, Tensor | tuple) or self.atol)
 
     def select(self, index: Tensor) -> Criterion:
         """The criterion of the samples named by `index`."""
