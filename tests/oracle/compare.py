@@ -23,7 +23,10 @@ from typing import Any
 import numpy as np
 from draws import Draw, draw
 
-REASONS: tuple[tuple[str, str], ...] = ()
+REASONS: tuple[tuple[str, str], ...] = (
+    ("autocast: adjoint_", "tolerances are no finer than what f rounds to"),
+    ("Implicit(Neumann)", "a series that diverges is given up after one search for a stall"),
+)
 """Expected differences: a word that the line of the draw contains, and why it differs."""
 
 CONVERGED, STOPPED = 0, (1, 2)  # MAX_EVALS and STALLED

@@ -240,8 +240,10 @@ class Monitor:
             if self.evals > 1:
                 # A signal on its way is progress that shows no less, and so is a state on its way
                 # to zero, whose relative residual need not fall.
-                moving = scale < SHRINKING * self.scale_mark
+                moving = (scale < SHRINKING * self.scale_mark) & (scale < self.reference.size / 2)
                 moving = moving & (size < SHRINKING * self.size_mark)
+                if self.origin is not None:  # zero solves no linear system but that of zero
+                    moving = torch.zeros_like(moving)
                 if found.arriving is not None:
                     moving = moving | found.arriving
                 stalled = (self.error > STALL * self.mark) & ~moving
