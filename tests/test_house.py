@@ -169,6 +169,17 @@ def test_solve_imports_torch_alone() -> None:
     assert others == set()
 
 
+def test_other_rooms_import_the_public_names_of_solve() -> None:
+    inner = {
+        (module, node.module)
+        for module, path in MODULES.items()
+        if room(module) != "solve"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("equilibria.solve.")
+    }
+    assert inner == set()
+
+
 # --- what `import equilibria` costs --------------------------------------------------------------
 
 

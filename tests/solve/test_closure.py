@@ -188,6 +188,31 @@ def test_backwards_in_threads_write_to_nobodys_module() -> None:
     assert all(p is parameters[k] for k, p in layer.named_parameters())
 
 
+class Read(dict):
+    """Counts what is read by key."""
+
+    reads = 0
+
+    def __getitem__(self, key: str) -> Any:
+        Read.reads += 1
+        return super().__getitem__(key)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_backward_reads_nobodys_module(layer: str, order: int) -> None:
+    """In which another thread may have put other parameters meanwhile."""
+    cell, x = Cell(), data().requires_grad_()
+    for module in cell.modules():
+        module._parameters = Read(module._parameters)
+    value = LAYERS[layer](cell)(x).square().sum()
+    Read.reads = 0
+    (found,) = torch.autograd.grad(value, x, create_graph=order == 2)
+    if order == 2:
+        torch.autograd.grad(found.sum(), x)
+    assert Read.reads == 0
+
+
 def test_a_replica_has_the_masks_and_the_normalised_weights_of_the_forward() -> None:
     class Masked(Cell):
         def __init__(self) -> None:

@@ -68,7 +68,8 @@ class DEQ(nn.Module):
     function: parameters and buffers are those of the forward, weights under `weight_norm`,
     `spectral_norm` or any other torch parametrisation are computed once, and every
     `VariationalDropout` has one mask.
-    Weights that a plain function closes over are not known to the layer: make the cell a module.
+    What a plain function closes over gets its gradient, and `parameters()` does not list it: make
+    the cell a module if an optimiser is to find it there.
 
     Args:
         cell: module or callable, cell(z, *inputs) -> z.

@@ -172,6 +172,9 @@ class Evaluation(Function):
         *inputs, rows = operands
         return self.frozen.run(rows, z, *inputs)
 
+    def retire(self) -> None:
+        self.frozen.cell.retire()
+
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         with self.frozen.evaluation(self.frozen.rows):  # the latest evaluation's, when entered

@@ -129,6 +129,7 @@ def fixed_point(
     if not batch:
         return _empty(equation, leaves, p)
     found = adjoint.find(equation, [followable(x) for x in leaves], p)
+    function.retire()
     return Solution(
         value=unflatten(found.value, spec),
         status=found.status,

@@ -12,12 +12,13 @@ import abc
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import cached_property, partial
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from equilibria.solve import private
 from equilibria.solve.boundary import as_around
@@ -39,6 +40,10 @@ class Function(abc.ABC):
         """The surroundings of the latest evaluation, for a part of f that backward runs again: a
         checkpoint in it."""
         return _NOTHING
+
+    def retire(self) -> None:  # noqa: B027  (nothing to do where f holds no module)
+        """The call that was given f returns: from now on its modules may change at any time, in
+        other threads too."""
 
 
 def close_over(f: Callable[..., Any]) -> Function:
@@ -68,6 +73,7 @@ class Closure(Function):
         self.compiled_around = self._evaluate is not f
         self._variables: list[tuple[str, CellType, Any]] = []
         self._replica: Callable[..., Any] | None = None
+        self._retired = False
         self._collect(f, set())
         self._held: list[tuple[dict[str, Any], str, Tensor]] = [
             (store, name, tensor)
@@ -90,10 +96,20 @@ class Closure(Function):
                     f"example as a default argument ({name}={name}), or make f in a function of "
                     "its own"
                 )
-        if self._unchanged():
+        if not (self._retired and self._replicable) and self._unchanged():
             return self._evaluate(*arguments)
         with private.run_eagerly():  # compiled code belongs to the modules themselves
             return self._as_given()(*arguments)
+
+    @override
+    def retire(self) -> None:
+        self._retired = True
+
+    @cached_property
+    def _replicable(self) -> bool:
+        """Would replicas be as fast? Compiled code belongs to the modules themselves."""
+        parts = (self.f, *self.modules)
+        return not (self.compiled_around or any(map(private.is_compiled_itself, parts)))
 
     def _unchanged(self) -> bool:
         """Do the modules hold the tensors that they held when f was given?"""

@@ -183,12 +183,15 @@ def function_mode(kind: type) -> Any:
 
 def is_compiled(f: Any) -> bool:
     """Is f, a function or a module, or any part of the module, compiled?"""
-    parts = f.modules() if isinstance(f, torch.nn.Module) else (f,)
-    return any(
+    return any(map(is_compiled_itself, f.modules() if isinstance(f, torch.nn.Module) else (f,)))
+
+
+def is_compiled_itself(part: Any) -> bool:
+    """The same, of a function or a module without its parts."""
+    return (
         getattr(part, "_compiled_call_impl", None) is not None
         or hasattr(part, "_torchdynamo_orig_callable")
         or hasattr(part, "_orig_mod")
-        for part in parts
     )
 
 
