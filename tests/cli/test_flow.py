@@ -23,7 +23,8 @@ from equilibria.models.flow.configs import DEQGMAConfig, DEQRAFTConfig, RAFTConf
 from equilibria.models.flow.weights import _sources
 from equilibria.predict.flow import engine, video
 from equilibria.report.flow_colours import flow_colours
-from equilibria.solve import AdaptiveAdjoint, Anderson, Implicit, Phantom, Status
+from equilibria.solve import Anderson, Implicit, Phantom, Status
+from equilibria.stability import AdaptiveAdjoint
 from equilibria.tasks import ImageClassification
 from equilibria.train import run as runs
 from equilibria.train.folder import Folder

@@ -29,7 +29,7 @@ def test_the_resolved_form_spells_out_every_default(tree):
     assert resolved["solver"]["period"] == Anderson().period == 1
     linear = resolved["adjoint"]["linear"]
     assert (resolved["adjoint"]["name"], linear["name"]) == ("Implicit", "Fallback")
-    assert linear["last"] == {
+    assert linear["then"] == {
         "name": "GMRES",
         "rtol": 1e-4,
         "atol": 0.0,
@@ -209,3 +209,21 @@ def test_a_tolerance_for_each_leaf_is_a_list(tree):
 def test_a_number_that_is_none_or_without_bound_is_refused(recipe, key, value, message):
     with pytest.raises(ConfigError, match=message):
         recipes.load(recipe, [f"--{key}", str(value)])
+
+
+def test_a_saved_recipe_is_read_under_its_former_names():
+    former = {
+        "per_sample": True,
+        "adjoint": {"name": "Implicit", "linear": {"name": "Relay", "last": {"name": "Dense"}}},
+        "audit": {"name": "Audited", "floor": 0.9, "every": 7, "rung": 2},
+    }
+    today = recipes.modernise(former)
+    assert today == {
+        "drop_finished": True,
+        "adjoint": {
+            "name": "Implicit",
+            "linear": {"name": "Fallback", "then": {"name": "DirectSolve"}},
+        },
+        "audit": {"name": "AdaptiveAdjoint", "min_cosine": 0.9, "check_every": 7, "level": 2},
+    }
+    assert recipes.modernise(today) == today
