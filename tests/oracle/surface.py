@@ -25,6 +25,9 @@ from pathlib import Path
 from typing import Any
 
 RENAMED: dict[str, str] = {
+    "equilibria.Audited": "equilibria.AdaptiveAdjoint",
+    "equilibria.Dense": "equilibria.DirectSolve",
+    "equilibria.Relay": "equilibria.Fallback",
     "equilibria.nn.Distillation": "equilibria.learned.Distillation",
     "equilibria.nn.Outcome": "equilibria.learned.Outcome",
     "equilibria.nn.distil": "equilibria.learned.distil",
