@@ -139,10 +139,14 @@ def test_a_map_that_mixes_samples_names_coupled() -> None:
         sol.value.sum().backward()
 
 
-def test_an_incoming_gradient_that_is_not_finite_is_passed_on() -> None:
+@pytest.mark.parametrize(
+    "linear", [eq.Fallback(), eq.GMRES(atol=1e-6), eq.Anderson(atol=1e-6)], ids=repr
+)
+def test_an_incoming_gradient_that_is_not_finite_is_passed_on(linear: Any) -> None:
     """Under `throw`, a loss scaled too far is the gradient scaler's affair."""
     x = X.clone().requires_grad_()
-    sol = eq.fixed_point(tanh, torch.zeros_like(X), x, throw=True)
+    adjoint = eq.Implicit(linear=linear)
+    sol = eq.fixed_point(tanh, torch.zeros_like(X), x, throw=True, adjoint=adjoint)
     scale = torch.tensor([[1.0], [float("inf")], [float("nan")]])
     with pytest.warns(eq.SolveWarning, match="incoming gradient is not finite"):
         (sol.value * scale).sum().backward()

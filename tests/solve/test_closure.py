@@ -278,7 +278,10 @@ def test_batch_norm_in_a_function_is_warned_of(form: str, build: Any) -> None:
     x = data()
     with pytest.warns(UserWarning, match="BatchNorm1d.*GroupNorm or LayerNorm"):
         f = build(FORMS[form](Normed()))
-        eq.fixed_point(f, torch.zeros_like(x), x) if not isinstance(f, eq.DEQ) else None
+        if not isinstance(f, eq.DEQ):
+            eq.fixed_point(f, torch.zeros_like(x), x)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         f = build(FORMS[form](Normed().eval()))
+        if not isinstance(f, eq.DEQ):
+            eq.fixed_point(f, torch.zeros_like(x), x)

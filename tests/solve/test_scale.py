@@ -118,6 +118,17 @@ def test_a_padded_row_that_starts_warm_converges(name: str) -> None:
     assert (again.status == CONVERGED).all() and (again.stats.evals <= 2).all()
 
 
+def test_a_warm_start_that_is_no_zero_forgets_how_large_the_state_once_was() -> None:
+    """Frame by frame the answer falls by 1e5: in float32 none of them is zero."""
+    x = X.clone()
+    sol = eq.fixed_point(lambda z, x: 0.5 * z + x, 1e3 * torch.ones_like(x), x)
+    for _ in range(4):
+        x = 1e-5 * x
+        sol = eq.fixed_point(lambda z, x: 0.5 * z + x, sol.value, x, warm=sol)
+        assert (sol.status == CONVERGED).all()
+        torch.testing.assert_close(sol.value, 2 * x, rtol=1e-2, atol=0)
+
+
 def test_a_small_answer_far_from_the_start_is_not_taken_for_zero() -> None:
     """z = .5 z + .5 from 1e8: the answer is 1, not what is small beside the start."""
     for dtype, far in ((torch.float32, 1e8), (torch.float64, 1e20)):

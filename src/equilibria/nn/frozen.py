@@ -96,7 +96,7 @@ class Frozen:
         """Return the constant that `make` gave when this forward first asked for `key`."""
         frozen: Frozen | None = self
         while frozen is not None:  # a replica of a module has the constants of the module
-            key = frozen.cell.replaced.get(key, key)  # type: ignore[call-overload]
+            key = frozen.cell.replaced.get(key, key)
             frozen = frozen._outer
         if key not in self._masks:
             mask = make()  # without the wrappers of the transforms in which it was made

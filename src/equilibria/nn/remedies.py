@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from equilibria.nn.frozen import module_of
 from equilibria.solve import flatten, unflatten
+from equilibria.words import plural
 
 __all__ = ["raise_with_remedy"]
 
@@ -77,12 +78,15 @@ def _is_raised_by_user(error: Exception) -> bool:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    if trace is None or trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] in OWN:
+    if (
+        trace is None
+        or trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES
+    ):
         return False
     return trace.tb_frame.f_code.co_code[trace.tb_lasti] == dis.opmap["RAISE_VARARGS"]
 
 
-OWN = ("torch", "equilibria")
+_LIBRARIES = ("torch", "equilibria")
 
 
 def _wrong_call(cell: Callable[..., Any], z0: Any, inputs: tuple[Any, ...]) -> str:
@@ -95,7 +99,7 @@ def _wrong_call(cell: Callable[..., Any], z0: Any, inputs: tuple[Any, ...]) -> s
     try:
         signature.bind(z0, *inputs)
     except TypeError:
-        count = f"{len(inputs)} input{'' if len(inputs) == 1 else 's'}"
+        count = plural(len(inputs), "input")
         names = ", ".join(f"x{i}" for i in range(1, len(inputs) + 1))
         name = getattr(f, "__qualname__", type(cell).__name__)
         return (

@@ -100,9 +100,11 @@ class Affine(Equation):
 
         g = layout.rows(constant)
         unit, broken = self._unit(layout, g), None
-        if unit is not None:
+        if unit is not None or self.solver.atol:  # else all entries are within the range
             broken = ~torch.isfinite(largest_of(g))
-            g = [torch.where(broken.unsqueeze(1), 0.0, row / unit) for row in g]
+            g = [torch.where(broken.unsqueeze(1), 0.0, row) for row in g]
+        if unit is not None:
+            g = [row / unit for row in g]
         with without_autocast(constant[0].device.type):
             begin = self._start(layout, g, unit)
             if not isinstance(self.solver, LinearSolver):

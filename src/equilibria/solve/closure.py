@@ -68,7 +68,7 @@ class Closure(Function):
     def __init__(self, f: Callable[..., Any]) -> None:
         self.f = f
         self.modules: list[nn.Module] = []
-        self.replaced: dict[nn.Module, nn.Module] = {}
+        self.replaced: dict[Any, nn.Module] = {}
         self._evaluate = as_around(f)
         self.compiled_around = self._evaluate is not f
         self._variables: list[tuple[str, CellType, Any]] = []
@@ -83,7 +83,7 @@ class Closure(Function):
             if tensor is not None
         ]
         self.closes_over = list({id(tensor): tensor for _, _, tensor in self._held}.values())
-        self._frozen = [
+        self._constants = [
             x for x in self.closes_over if not (x.requires_grad or private.is_wrapped(x))
         ]
 
@@ -116,7 +116,7 @@ class Closure(Function):
         for store, name, tensor in self._held:
             if store.get(name) is not tensor:
                 return False
-        for tensor in self._frozen:  # noqa: SIM110  (a generator takes longer)
+        for tensor in self._constants:  # noqa: SIM110  (a generator takes longer)
             if tensor.requires_grad:  # a constant of the forward is one of the backward
                 return False
         return True
@@ -125,7 +125,7 @@ class Closure(Function):
         """f on replicas of its modules, which hold the tensors of then."""
         replica: Any = self._replica
         if replica is None:
-            thawed = {id(x): x.detach() for x in self._frozen if x.requires_grad}
+            thawed = {id(x): x.detach() for x in self._constants if x.requires_grad}
             tensors: dict[int, dict[str, Tensor]] = {}
             for store, name, tensor in self._held:
                 tensors.setdefault(id(store), {})[name] = thawed.get(id(tensor), tensor)
@@ -149,7 +149,7 @@ class Closure(Function):
         if isinstance(part, FunctionType):
             self._variables += _variables(part)
         for each in _parts(part):
-            if isinstance(each, _CARRIERS) or _holds_attributes(each):
+            if _may_hold_modules(each):
                 self._collect(each, seen)
 
 
@@ -170,13 +170,13 @@ def _variables(f: FunctionType) -> list[tuple[str, CellType, Any]]:
     """The variables that a function closes over and that can carry tensors."""
     found: list[tuple[str, CellType, Any]] = []
     for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True):
-        try:
-            content: Any = cell.cell_contents
-        except ValueError:  # not assigned yet
-            continue
-        if isinstance(content, _CONTENTS):
+        if _is_set(cell) and isinstance(content := cell.cell_contents, _CONTENTS):
             found.append((name, cell, content))
     return found
+
+
+def _may_hold_modules(part: Any) -> bool:
+    return isinstance(part, _CARRIERS) or _holds_attributes(part)
 
 
 def _holds_attributes(part: Any) -> bool:
@@ -214,10 +214,12 @@ def _attributes(owner: Any) -> dict[str, Any]:
 
 
 def _is_set(cell: CellType) -> bool:
+    """Has the variable been assigned yet?"""
     try:
-        return cell.cell_contents is not cell
+        _ = cell.cell_contents
     except ValueError:
         return False
+    return True
 
 
 class _Replicas:
@@ -315,7 +317,7 @@ class _Replicas:
     def _reaches_module(self, part: Any, seen: set[int]) -> bool:
         if isinstance(part, nn.Module):
             return True
-        if id(part) in seen or not (isinstance(part, _CARRIERS) or _holds_attributes(part)):
+        if id(part) in seen or not _may_hold_modules(part):
             return False
         seen.add(id(part))
         return any(self._reaches_module(each, seen) for each in _parts(part))

@@ -139,7 +139,7 @@ class Monitor:
     def _begin(self, size: Tensor, scale: Tensor) -> None:
         self.reference = Reference.at(size, scale, self.before)
         self.top = DIVERGENCE * self.reference.size
-        self.full_size = self.reference.largest
+        self.full_size = self.reference.carried
         if self.origin is not None:
             self.reference = Reference(self.origin, torch.zeros_like(self.origin))
         self.ceiling = self.reference.ceiling

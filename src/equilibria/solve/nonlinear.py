@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,12 +90,18 @@ class Nonlinear(StateEquation):
 
     def evaluate_first(self, z: Leaves, p: Leaves) -> Leaves:
         """f where nothing is known of it yet: notes whether it computes in reduced precision."""
-        if not self.autocast.floor:
+        with self.noting_precision():
             return self.evaluate(z, p)
+
+    @contextmanager
+    def noting_precision(self) -> Generator[None]:
+        """Notes whether f, evaluated inside, computes in reduced precision."""
+        if not self.autocast.floor:
+            yield
+            return
         with Precision() as precision:
-            out = self.evaluate(z, p)
+            yield
         self.captured.reduced |= precision.reduced
-        return out
 
     @override
     def evaluate_known(self, z: Leaves, p: Leaves, others: Leaves) -> Leaves:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import fields
 from typing import Any, Self
+
+from equilibria.words import nearest
 
 # What other libraries call an option of ours.
 _ELSEWHERE = {
@@ -30,15 +31,10 @@ class Options:
         names = [each.name for each in fields(known) if each.init]
         for name in options:
             if name not in names:
-                raise TypeError(f"{cls.__name__} has no option {name!r}{_meant(name, names)}")
+                meant = _ELSEWHERE.get(name, name)
+                meant = nearest(meant if meant in names else name, names)
+                raise TypeError(f"{cls.__name__} has no option {name!r}{meant}")
         return object.__new__(cls)
-
-
-def _meant(name: str, names: list[str]) -> str:
-    usual = _ELSEWHERE.get(name)
-    nearest = [usual] if usual in names else difflib.get_close_matches(name, names, 1)
-    hint = f": did you mean {nearest[0]!r}?" if nearest else "."
-    return f"{hint} It has {', '.join(names)}" if names else f"{hint} It has none"
 
 
 def name_of(owner: object, field: str) -> str:

@@ -13,7 +13,6 @@ from typing_extensions import override
 from equilibria.solve import private
 from equilibria.solve.adjoints import Adjoint, JacobianFree
 from equilibria.solve.boundary import boundary
-from equilibria.solve.capture import Precision
 from equilibria.solve.equation import Derivative
 from equilibria.solve.function import Found
 from equilibria.solve.nonlinear import TRACE_UNDER_VMAP, Nonlinear
@@ -67,9 +66,8 @@ class Unrolled(Adjoint):
             return layout.rows(equation.evaluate(state, p))
 
         tracked = torch.is_grad_enabled() or transformed or private.dual_level_active()
-        with Precision() as precision:
+        with equation.noting_precision():
             first = rows_of_f(layout.rows(z))
-        equation.captured.reduced |= precision.reduced
         layout = layout.in_units_of(z, layout.leaves(first))
         start = layout.rows(z)
         if layout.unit is not None:

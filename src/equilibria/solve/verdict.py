@@ -15,8 +15,8 @@ of S would serve starts near an unstable fixed point better, whose residuals gro
 but an excursion far out makes it as large as you please.
 
 An equilibrium that is zero to rounding has no relative residual to speak of: where ||f(z)|| and
-||f(z) - z|| have both fallen below eps^1.5 S, they count as zero, and 0 / 0 is 0. A warm start
-keeps the S of the solve that it comes from.
+||f(z) - z|| have both fallen below eps^1.5 S, they count as zero, and 0 / 0 is 0. A start
+that is itself zero beside the S of the solve that it was taken from keeps that S.
 """
 
 from __future__ import annotations
@@ -59,6 +59,14 @@ class Reference:
     def largest(self) -> Tensor:
         """The larger of S and that of the solves before it."""
         return self.size if self.before is None else torch.fmax(self.size, self.before)
+
+    @property
+    def carried(self) -> Tensor:
+        """The S that a warm start from here keeps: that of before for a start that was zero beside
+        it, or it would count as large in the next solve; else this one's."""
+        if self.before is None:
+            return self.size
+        return torch.where(self.size < self.zero, self.largest, self.size)
 
     def has_grown(self, f: Tensor) -> Tensor:
         """Has f(z), of this length, outgrown the start?"""
