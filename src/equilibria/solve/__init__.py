@@ -19,7 +19,7 @@ from equilibria.solve.auto import Auto
 from equilibria.solve.boundary import boundary, without_autocast
 from equilibria.solve.broyden import Broyden
 from equilibria.solve.closure import Closure, Function
-from equilibria.solve.equation import AdjointInfo, followable
+from equilibria.solve.equation import followable
 from equilibria.solve.fallback import Fallback
 from equilibria.solve.gmres import GMRES
 from equilibria.solve.linear import BiCGSTAB, DirectSolve, LinearSolver, Neumann
@@ -28,7 +28,7 @@ from equilibria.solve.options import check_at_least, check_damping, check_whole
 from equilibria.solve.phantom import Phantom
 from equilibria.solve.rows import Layout, Rows, add_scaled, choose, length
 from equilibria.solve.shine import Shine
-from equilibria.solve.solution import Solution
+from equilibria.solve.solution import AdjointInfo, Solution
 from equilibria.solve.solvers import Jacobian, Picard, Point, Solver, Stepper
 from equilibria.solve.status import Reason, SolveError, SolveWarning, Stats, Status
 from equilibria.solve.tolerance import Tolerance

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from equilibria.solve.affine import Affine
 from equilibria.solve.derivative import Linearisation, pullback, pushforward
-from equilibria.solve.equation import Derivative, Equation, Record
+from equilibria.solve.equation import Affine, Derivative, Equation
 from equilibria.solve.fallback import Fallback
 from equilibria.solve.function import Found, implicit, solve_implicitly
 from equilibria.solve.linear import LinearSolver
-from equilibria.solve.nonlinear import Nonlinear
 from equilibria.solve.options import Options, check_at_least, check_damping, check_whole
+from equilibria.solve.problem import Problem
+from equilibria.solve.solution import Record
 from equilibria.solve.solvers import Solver
 from equilibria.solve.tolerance import finest
 from equilibria.solve.tree import Leaves
@@ -69,7 +69,7 @@ class Adjoint(Options, Derivative):
         """How the implicit function differentiates the solution."""
         return self if self.now is self else self.now.derivative
 
-    def find(self, equation: Nonlinear, z: Leaves, p: Leaves) -> Found:
+    def find(self, equation: Problem, z: Leaves, p: Leaves) -> Found:
         """Solves from `z` at the operands `p`, and connects the solution to what f depends on."""
         if self.now is not self:
             return self.now.find(equation, z, p)

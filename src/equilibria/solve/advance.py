@@ -17,12 +17,11 @@ from equilibria.solve.api import check_options, evaluator
 from equilibria.solve.boundary import AutocastRegion, boundary, without_autocast
 from equilibria.solve.closure import close_over
 from equilibria.solve.derivative import Linearisation
-from equilibria.solve.equation import Record, followable, raise_if_failed
-from equilibria.solve.function import Found
+from equilibria.solve.equation import followable, raise_if_failed
 from equilibria.solve.grouping import coupling
-from equilibria.solve.nonlinear import Nonlinear
+from equilibria.solve.problem import Problem
 from equilibria.solve.rows import Layout, Rows, length, subtract
-from equilibria.solve.solution import Solution
+from equilibria.solve.solution import Record, Solution
 from equilibria.solve.solvers import Solver
 from equilibria.solve.status import Stats, Status
 from equilibria.solve.tree import Leaves, Operands, Tree, flatten_state, unflatten
@@ -93,7 +92,7 @@ def advance(
         raise ValueError("the batch is empty: z has no sample along its first axis")
     given, p = Operands.of(operands, None if coupled is True else batch)
     record = Record()
-    equation = Nonlinear(
+    equation = Problem(
         f=close_over(f),
         solver=solver.like(z),
         state_spec=spec,
@@ -122,11 +121,8 @@ def advance(
     else:
         value = image = equation.evaluate_first(start, p)
     status, stats = _judged(equation, start, [x.detach() for x in image])
-    raise_if_failed(
-        throw,
-        "advance",
-        Found(value, status, torch.zeros_like(status), stats.evals, stats.residual, []),
-    )
+    if throw:
+        raise_if_failed("advance", status, torch.zeros_like(status), stats.residual)
     return Solution(
         value=unflatten(value, spec),
         status=status,
@@ -160,9 +156,7 @@ class _Corrected(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        equation: Nonlinear, edges: list[GradientEdge], *image: Tensor
-    ) -> tuple[Tensor, ...]:
+    def forward(equation: Problem, edges: list[GradientEdge], *image: Tensor) -> tuple[Tensor, ...]:
         return tuple(x.view_as(x) for x in image)
 
     @staticmethod
@@ -174,7 +168,7 @@ class _Corrected(torch.autograd.Function):
     @staticmethod
     @boundary
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        equation: Nonlinear = ctx.equation
+        equation: Problem = ctx.equation
         if all(g is None for g in grads):
             return (None, None, *grads)
         if torch.is_grad_enabled():
@@ -218,7 +212,7 @@ def _derivative(adjoint: Adjoint) -> Adjoint:
 
 
 @torch.no_grad()
-def _judged(equation: Nonlinear, z: Leaves, image: Leaves) -> tuple[Tensor, Stats]:
+def _judged(equation: Problem, z: Leaves, image: Leaves) -> tuple[Tensor, Stats]:
     """Status, evaluations and residuals of z, by the solver's tolerances."""
     criterion = equation.criterion(Layout.of(z, equation.coupled))
     layout = criterion.layout

@@ -13,10 +13,10 @@ from equilibria.solve.adjoints import Adjoint, Implicit
 from equilibria.solve.anderson import AlternatingAnderson
 from equilibria.solve.boundary import AutocastRegion, boundary
 from equilibria.solve.closure import Closure, close_over
-from equilibria.solve.equation import Record, followable
+from equilibria.solve.equation import followable
 from equilibria.solve.grouping import coupling
-from equilibria.solve.nonlinear import Nonlinear
-from equilibria.solve.solution import Solution
+from equilibria.solve.problem import Problem
+from equilibria.solve.solution import Record, Solution
 from equilibria.solve.solvers import Solver
 from equilibria.solve.status import Stats
 from equilibria.solve.tree import (
@@ -111,7 +111,7 @@ def fixed_point(
     function = close_over(f)
     if isinstance(function, Closure):
         warn_of_unsteady("f", (("", each) for each in function.modules))
-    equation = Nonlinear(
+    equation = Problem(
         f=function,
         solver=solver.like(z0),
         state_spec=spec,
@@ -148,7 +148,7 @@ def fixed_point(
     )
 
 
-def _empty(equation: Nonlinear, z: Leaves, p: Leaves) -> Solution:
+def _empty(equation: Problem, z: Leaves, p: Leaves) -> Solution:
     """The solution of no samples: one evaluation, which links it to what f depends on."""
     value = equation.evaluate(z, p)
     status = torch.zeros(0, dtype=torch.int8, device=z[0].device)
@@ -165,7 +165,7 @@ def _tracked() -> bool:
     return torch.is_grad_enabled() or private.transform_active()
 
 
-def evaluator(equation: Nonlinear, p: Leaves) -> Callable[[Leaves], Leaves]:
+def evaluator(equation: Problem, p: Leaves) -> Callable[[Leaves], Leaves]:
     return lambda z: equation.evaluate(z, [*p, *equation.captured.values])
 
 

@@ -1,26 +1,29 @@
-"""The equation z = f(z; p), as the solvers and the derivatives see it.
+"""The equation z = f(z; p), as the derivatives see it, and the linear equations of derivatives.
 
-All equations, the user's and the linear ones of its derivatives, evaluate a state (a list of
-leaves) at parameters p (a flat list of tensors). Whoever differentiates needs no more of them.
+All equations evaluate a state (a list of leaves) at parameters p (a flat list of tensors). Whoever
+differentiates needs no more of them.
 """
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 from typing_extensions import override
 
 from equilibria.solve import private
-from equilibria.solve.derivative import Linearisation
+from equilibria.solve.boundary import without_autocast
+from equilibria.solve.derivative import KnownProduct, Linearisation, pullback, pushforward
 from equilibria.solve.grouping import Coupled
-from equilibria.solve.loop import Run
-from equilibria.solve.rows import Layout, Rows
-from equilibria.solve.solvers import Inverse, Jacobian
-from equilibria.solve.status import SolveError, Stats, describe_failure, warn
+from equilibria.solve.linear import LinearSolver, affine
+from equilibria.solve.loop import Run, iterate
+from equilibria.solve.rows import Layout, Rows, choose, largest_of, length, unit_of
+from equilibria.solve.solution import AdjointInfo, Record
+from equilibria.solve.solvers import Solver
+from equilibria.solve.status import Reason, SolveError, Stats, Status, describe_failure, warn
 from equilibria.solve.tree import Leaves
 
 
@@ -72,8 +75,9 @@ class Equation(abc.ABC):
     def require_substitutable(self) -> None:
         """Raises RuntimeError where a stand-in could not take the place of what f closes over."""
 
-    @abc.abstractmethod
-    def require_same(self, z: Leaves, value: Leaves, residual: Tensor | None = None) -> None:
+    def require_same(  # noqa: B027  (an affine one asks its parent whenever it is evaluated)
+        self, z: Leaves, value: Leaves, residual: Tensor | None = None
+    ) -> None:
         """Raises RuntimeError where f is another function than it was in the forward.
 
         Args:
@@ -82,8 +86,9 @@ class Equation(abc.ABC):
             residual: what was measured there in the forward; None: what the record says.
         """
 
-    @abc.abstractmethod
-    def report_unsolved(self, status: Tensor, reason: Tensor, residual: Tensor) -> None:
+    def report_unsolved(  # noqa: B027  (an affine one has warned when it was solved)
+        self, status: Tensor, reason: Tensor, residual: Tensor
+    ) -> None:
         """Warns with `SolveWarning` where the solution that is differentiated is none."""
 
     @property
@@ -115,37 +120,6 @@ class Equation(abc.ABC):
         return [x.detach().requires_grad_(need) for x, need in zip(p, needed, strict=True)]
 
 
-class StateEquation(Equation):
-    """An equation that a forward solver solves."""
-
-    @override
-    def report_unsolved(self, status: Tensor, reason: Tensor, residual: Tensor) -> None:
-        if self.derivative.fixed_steps:
-            return
-        if not private.some(status):  # CONVERGED is 0
-            return
-        status, reason, residual = (private.bare(x) for x in (status, reason, residual))
-        with private.outside_transforms():
-            problem = describe_failure("fixed_point", status, reason, residual)
-        if problem is not None:
-            warn(
-                f"{problem}\nGradients of these samples are unreliable: their states are not fixed "
-                "points. Pass throw=True for an error in place of this warning"
-            )
-
-    @abc.abstractmethod
-    def search(
-        self,
-        evaluate: Callable[[Rows], Rows],
-        z: Rows,
-        first: Rows | None,
-        *,
-        jacobian: Jacobian | None = None,
-        layout: Layout | None = None,
-    ) -> Run:
-        """Runs the solver on `evaluate`, with all samples staying in the batch."""
-
-
 class Derivative(abc.ABC):
     """How the solution of an equation depends on what f depends on: exactly, or inexactly."""
 
@@ -170,49 +144,6 @@ class Derivative(abc.ABC):
     @abc.abstractmethod
     def tangent(self, equation: Equation, z: Leaves, p: Leaves, c: Leaves) -> Leaves:
         """(I - J)^-1 c, or what stands for it, differentiable."""
-
-
-@dataclass(frozen=True)
-class AdjointInfo:
-    """The latest first-order backward solve of a solution.
-
-    Attributes:
-        status: `(batch,)` int8, how it ended for each sample.
-        stats: vector-Jacobian products and relative residual of each sample.
-        value: u, leaf by leaf.
-    """
-
-    status: Tensor
-    stats: Stats
-    value: Leaves = field(repr=False)
-
-
-class Record:
-    """What solves leave behind beside the graph: traces, and the backward solve's outcome.
-
-    Of an earlier solution, `start` is the adjoint, where the backward solve begins, and `size` that
-    of the start, see `Reference`.
-    """
-
-    def __init__(self, start: Leaves | None = None, size: Tensor | None = None) -> None:
-        self.start = start
-        self.size = size
-        self.latest: AdjointInfo | None = None
-        self.residual: Tensor | None = None
-        self.inverse: tuple[Layout, Inverse] | None = None
-        self.trace: Tensor | None = None
-        self.leaf_trace: Tensor | None = None
-        self.ritz: Tensor | None = None
-        self.choices: Tensor | None = None
-
-    def note(self, run: Run, layout: Layout) -> None:
-        """Keeps what a forward solve tells beside the solution."""
-        self.trace, self.leaf_trace = run.trace, run.leaf_trace
-        self.ritz, self.choices = run.ritz, run.choices
-        self.residual = run.residual
-        if run.size is not None:
-            self.size = run.size if layout.unit is None else run.size * layout.unit.squeeze(1)
-        self.inverse = None if run.inverse is None else (layout, run.inverse)
 
 
 @dataclass(frozen=True)
@@ -242,21 +173,169 @@ def fold_all(tensors: Leaves, axes: Sequence[int | None], size: int, coupled: Co
     return [fold(x, axis, size, coupled) for x, axis in zip(tensors, axes, strict=True)]
 
 
-class Ended(Protocol):
-    """What has a status and a residual for each sample."""
-
-    @property
-    def status(self) -> Tensor: ...
-    @property
-    def reason(self) -> Tensor: ...
-    @property
-    def residual(self) -> Tensor: ...
+def raise_if_failed(what: str, status: Tensor, reason: Tensor, residual: Tensor) -> None:
+    """Raises `SolveError`, with all that there is to say of samples that have not converged."""
+    if (problem := describe_plainly(what, status, reason, residual)) is not None:
+        raise SolveError(problem)
 
 
-def raise_if_failed(throw: bool, what: str, run: Ended) -> None:
-    if throw:
-        each = [private.bare(x) for x in (run.status, run.reason, run.residual)]
-        with private.outside_transforms():
-            problem = describe_failure(what, *each)
-        if problem is not None:
-            raise SolveError(problem)
+def describe_plainly(what: str, *outcome: Tensor) -> str | None:
+    """`describe_failure` of what transforms of torch.func may have wrapped."""
+    with private.outside_transforms():
+        return describe_failure(what, *map(private.bare, outcome))
+
+
+@dataclass
+class Affine(Equation):
+    """u = J^T u + c, or t = J t + c: J is the Jacobian df/dz of `parent` at z.
+
+    Its parameters are what u depends on: z, the parameters of the parent, and c. It is an equation
+    like any other, so its own derivatives, and theirs, follow by the same rule.
+
+    Attributes:
+        transposed: J^T (the adjoint's equation) or J (the tangent's).
+        report: the record of the solution whose adjoint this is.
+        count: leaves of the state.
+        rtol: `(samples,)`, each sample's relative tolerance, in place of the solver's.
+    """
+
+    parent: Equation
+    solver: LinearSolver | Solver
+    transposed: bool
+    derivative: Derivative
+    count: int
+    report: Record | None = None
+    rtol: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        self.record = None  # its own backward solves are no solution's
+        self.coupled = self.parent.coupled
+        self.throw = self.parent.throw
+
+    def _split(self, p: Leaves) -> tuple[Leaves, Leaves, Leaves]:
+        n = self.count
+        return p[:n], p[n:-n], p[-n:]
+
+    @override
+    def evaluate(self, z: Leaves, p: Leaves) -> Leaves:
+        at, parameters, constant = self._split(p)
+
+        def of_state(*state: Tensor) -> tuple[Tensor, ...]:
+            value = self.parent.evaluate(list(state), parameters)
+            self.parent.require_same(list(state), value)
+            return tuple(value)
+
+        if self.transposed:
+            product = pullback(of_state, at, z)
+        else:
+            product = pushforward(of_state, at, z, like=at)
+        return [a + b for a, b in zip(product, constant, strict=True)]
+
+    @property
+    @override
+    def floor(self) -> float:
+        return self.parent.floor
+
+    @override
+    def solve(self, z: Leaves, first: Leaves, p: Leaves) -> tuple[Layout, Run]:
+        at, parameters, constant = self._split(p)
+        jacobian = self.parent.linearise(at, parameters, [False] * len(parameters))
+        self.parent.require_same(at, jacobian.value)
+        with jacobian.held:
+            return self.solve_with(jacobian, constant)
+
+    def solve_with(self, jacobian: Linearisation, constant: Leaves) -> tuple[Layout, Run]:
+        """Solves, given the graph that the products are taken from.
+
+        Warns with `SolveWarning`, or raises `SolveError` under `throw`, where it does not converge.
+        """
+        layout = Layout.of(constant, self.coupled)
+        multiply = jacobian.transposed if self.transposed else jacobian.direct
+
+        def product(rows: Rows) -> Rows:
+            return layout.rows(multiply(layout.leaves(rows)))
+
+        g = layout.rows(constant)
+        unit, broken = self._unit(layout, g), None
+        if unit is not None or self.solver.atol:  # else all entries are within the range
+            broken = ~torch.isfinite(largest_of(g))
+            g = [torch.where(broken.unsqueeze(1), 0.0, row) for row in g]
+        if unit is not None:
+            g = [row / unit for row in g]
+        with without_autocast(constant[0].device.type):
+            begin = self._start(layout, g, unit)
+            if not isinstance(self.solver, LinearSolver):
+                run = iterate(
+                    self.solver,
+                    affine(product, g),
+                    g if begin is None else begin,
+                    jacobian=KnownProduct(product),
+                    rtol=self.rtol,
+                    origin=length(g),
+                    layout=layout,
+                )
+            else:
+                run = self.solver.solve(product, g, begin, rtol=self.rtol)
+        if unit is not None:
+            run = replace(run, value=[row * unit for row in run.value])
+        if broken is not None and private.some(broken):
+            run = self._passed_on(run, broken, layout.rows(constant))
+        if self.report is not None:
+            stats = Stats(evals=run.evals, residual=run.residual, reason=run.reason)
+            self.report.latest = AdjointInfo(run.status, stats, layout.leaves(run.value))
+        what = "the adjoint's backward solve" if self.transposed else "the tangent's solve"
+        failed = (run.status != Status.CONVERGED) & (run.reason != Reason.GRADIENT)
+        outcome = run.status, run.reason, run.residual
+        if self.throw and private.some(failed):
+            raise_if_failed(what, *outcome)
+        if (problem := describe_failure(what, *outcome)) is not None:
+            warn(f"{problem}\nDerivatives of these samples are inexact.")
+        return layout, run
+
+    def _passed_on(self, run: Run, broken: Tensor, g: Rows) -> Run:
+        """Without a solve for samples whose incoming gradient is not finite: a loss that has
+        overflowed is for its gradient scaler to find."""
+        return replace(
+            run,
+            value=choose(broken, g, run.value),
+            status=torch.where(broken, int(Status.NONFINITE), run.status).to(torch.int8),
+            reason=torch.where(broken, int(Reason.GRADIENT), run.reason).to(torch.int8),
+            residual=torch.where(broken, torch.inf, run.residual),
+        )
+
+    def _unit(self, layout: Layout, g: Rows) -> Tensor | None:
+        """What the constant term is divided by `(samples, 1)`; None: nothing."""
+        if not self.solver.atol:
+            return unit_of(g)
+        if layout.filled is None or not isinstance(self.solver, LinearSolver):
+            return None
+        # For an absolute tolerance over the whole row to be one over what a sample fills of it.
+        return layout.filled.unsqueeze(1)
+
+    def _start(self, layout: Layout, g: Rows, unit: Tensor | None) -> Rows | None:
+        """The adjoint of an earlier solution; zero where that says nothing about this one."""
+        if self.report is None or self.report.start is None:
+            return None
+        start = [x.to(y) for x, y in zip(layout.rows(self.report.start), g, strict=True)]
+        if unit is not None:
+            start = [row / unit for row in start]
+        usable = torch.isfinite(length(start)) & (length(g) > 0)
+        return choose(usable, start, [torch.zeros_like(x) for x in g])
+
+    @override
+    def batched(
+        self, size: int, z: Leaves, first: Leaves, p: Leaves, axes: Axes
+    ) -> tuple[Equation, Leaves, Leaves, Leaves]:
+        n = self.count
+        at, parameters, constant = self._split(p)
+        parent, at, _, parameters = self.parent.batched(
+            size, at, [], parameters, Axes(axes.p[:n], [], axes.p[n:-n])
+        )
+        constant = fold_all(constant, axes.p[-n:], size, self.coupled)
+        start = fold_all(z, axes.z, size, self.coupled)
+        folded = Affine(parent, self.solver, self.transposed, self.derivative, n)
+        return folded, start, [], [*at, *parameters, *constant]
+
+    @override
+    def require_substitutable(self) -> None:
+        self.parent.require_substitutable()

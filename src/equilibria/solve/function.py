@@ -23,7 +23,7 @@ from equilibria.solve.boundary import boundary
 from equilibria.solve.capture import capture
 from equilibria.solve.derivative import pushforward, sparse_pullback
 from equilibria.solve.equation import Axes, Equation
-from equilibria.solve.nonlinear import Nonlinear
+from equilibria.solve.problem import Problem
 from equilibria.solve.tree import Leaves
 
 Outputs = tuple[Tensor, ...]
@@ -208,7 +208,7 @@ class Found:
     states: list[Leaves]
 
 
-def implicit(equation: Nonlinear, z: Leaves, p: Leaves) -> Found:
+def implicit(equation: Problem, z: Leaves, p: Leaves) -> Found:
     """Solves, and connects the solution and the states to what f depends on."""
     found = solve(equation, z, p)
     if not (torch.is_grad_enabled() or private.transform_active()):
@@ -217,7 +217,7 @@ def implicit(equation: Nonlinear, z: Leaves, p: Leaves) -> Found:
     return replace(found, states=[one_step(equation, state, everything) for state in found.states])
 
 
-def solve(equation: Nonlinear, z: Leaves, p: Leaves) -> Found:
+def solve(equation: Problem, z: Leaves, p: Leaves) -> Found:
     """Solves, after a first evaluation that shows what f closes over."""
     first: Leaves = []
     transformed = private.transform_active()
@@ -237,7 +237,7 @@ def solve(equation: Nonlinear, z: Leaves, p: Leaves) -> Found:
     return Found(value, status, reason, evals, residual, states)
 
 
-def one_step(equation: Nonlinear, z: Leaves, p: Leaves) -> Leaves:
+def one_step(equation: Problem, z: Leaves, p: Leaves) -> Leaves:
     """z with the gradient of f at z."""
     return with_gradient(z, equation.evaluate(z, p))
 

@@ -13,8 +13,8 @@ from equilibria.solve import private
 from equilibria.solve.adjoints import Adjoint, JacobianFree
 from equilibria.solve.equation import Derivative, raise_if_failed
 from equilibria.solve.function import Found, solve
-from equilibria.solve.nonlinear import Nonlinear
 from equilibria.solve.options import check_damping, check_whole
+from equilibria.solve.problem import Problem
 from equilibria.solve.rows import Layout, choose, relative_by_leaf, subtract
 from equilibria.solve.status import Status
 from equilibria.solve.tree import Leaves
@@ -59,7 +59,7 @@ class Phantom(Adjoint):
         return JacobianFree()  # of a solution that is detached: nothing comes of it
 
     @override
-    def find(self, equation: Nonlinear, z: Leaves, p: Leaves) -> Found:
+    def find(self, equation: Problem, z: Leaves, p: Leaves) -> Found:
         at = [leaf.detach() for leaf in z]
         quiet = replace(equation, throw=False)
         if private.transform_active():
@@ -124,10 +124,11 @@ class Phantom(Adjoint):
         if record is not None and record.trace is not None and record.leaf_trace is not None:
             record.trace = torch.cat([record.trace, torch.stack(trace[0])])
             record.leaf_trace = torch.cat([record.leaf_trace, torch.stack(trace[1])])
-        raise_if_failed(equation.throw, "fixed_point", run)
+        if equation.throw:
+            raise_if_failed("fixed_point", run.status, run.reason, run.residual)
         return run
 
-    def _along(self, equation: Nonlinear, layout: Layout, state: Leaves, p: Leaves) -> Leaves:
+    def _along(self, equation: Problem, layout: Layout, state: Leaves, p: Leaves) -> Leaves:
         """The iterate after as many steps from a state of the path, where it is finite."""
         start = value = [leaf.detach() for leaf in state]
         for _ in range(self.steps):

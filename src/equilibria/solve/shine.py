@@ -14,8 +14,8 @@ from equilibria.solve.broyden import Broyden
 from equilibria.solve.derivative import Linearisation, pullback, pushforward
 from equilibria.solve.equation import Equation
 from equilibria.solve.function import Found
-from equilibria.solve.nonlinear import Nonlinear
 from equilibria.solve.options import check_at_least, check_whole
+from equilibria.solve.problem import Problem
 from equilibria.solve.rows import Rows, add_scaled, choose, norm
 from equilibria.solve.tree import Leaves
 
@@ -68,7 +68,7 @@ class Shine(Adjoint):
         return True
 
     @override
-    def find(self, equation: Nonlinear, z: Leaves, p: Leaves) -> Found:
+    def find(self, equation: Problem, z: Leaves, p: Leaves) -> Found:
         wanted = torch.is_grad_enabled() or private.transform_active()
         if not (wanted or private.dual_level_active()):  # nobody will ask for the matrix
             return super().find(replace(equation, derivative=JacobianFree()), z, p)

@@ -9,9 +9,54 @@ from typing import Any, NoReturn
 
 from torch import Tensor
 
-from equilibria.solve.equation import AdjointInfo, Record
+from equilibria.solve.loop import Run
+from equilibria.solve.rows import Layout
+from equilibria.solve.solvers import Inverse
 from equilibria.solve.status import Stats
 from equilibria.solve.tree import Leaves, Tree, flatten, unflatten
+
+
+@dataclass(frozen=True)
+class AdjointInfo:
+    """The latest first-order backward solve of a solution.
+
+    Attributes:
+        status: `(batch,)` int8, how it ended for each sample.
+        stats: vector-Jacobian products and relative residual of each sample.
+        value: u, leaf by leaf.
+    """
+
+    status: Tensor
+    stats: Stats
+    value: Leaves = field(repr=False)
+
+
+class Record:
+    """What solves leave behind beside the graph: traces, and the backward solve's outcome.
+
+    Of an earlier solution, `start` is the adjoint, where the backward solve begins, and `size` that
+    of the start, see `Reference`.
+    """
+
+    def __init__(self, start: Leaves | None = None, size: Tensor | None = None) -> None:
+        self.start = start
+        self.size = size
+        self.latest: AdjointInfo | None = None
+        self.residual: Tensor | None = None
+        self.inverse: tuple[Layout, Inverse] | None = None
+        self.trace: Tensor | None = None
+        self.leaf_trace: Tensor | None = None
+        self.ritz: Tensor | None = None
+        self.choices: Tensor | None = None
+
+    def note(self, run: Run, layout: Layout) -> None:
+        """Keeps what a forward solve tells beside the solution."""
+        self.trace, self.leaf_trace = run.trace, run.leaf_trace
+        self.ritz, self.choices = run.ritz, run.choices
+        self.residual = run.residual
+        if run.size is not None:
+            self.size = run.size if layout.unit is None else run.size * layout.unit.squeeze(1)
+        self.inverse = None if run.inverse is None else (layout, run.inverse)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, cast
 
 import torch
@@ -123,17 +124,15 @@ class Operands:
 
     Attributes:
         leaves: all leaves, None in place of the tensors.
-        spec: their structure.
+        spec: their structure; None where every operand is a tensor by itself.
         slots: positions of the tensors.
         per_batch: which tensors have the batch as their first axis.
-        flat: every operand is a leaf by itself.
     """
 
     leaves: list[Any]
-    spec: pytree.TreeSpec
+    spec: pytree.TreeSpec | None
     slots: list[int]
     per_batch: list[bool]
-    flat: bool
 
     @classmethod
     def of(cls, operands: Sequence[Tree], batch: int | None) -> tuple[Operands, Leaves]:
@@ -150,7 +149,8 @@ class Operands:
         plain = [x.value if isinstance(x, Shared) else x for x in operands]
         slots: list[int] = []
         per_batch: list[bool] = []
-        position = 0
+        leaves: list[Any] = []
+        tensors: Leaves = []
         for number, (operand, tree) in enumerate(zip(operands, plain, strict=True)):
             for leaf in flatten(tree)[0]:
                 if isinstance(leaf, Shared):
@@ -158,34 +158,33 @@ class Operands:
                         f"operand {number} has eq.shared(...) inside a tree: wrap the whole "
                         "operand, or pass its shared part as an operand of its own"
                     )
-                if isinstance(leaf, Tensor):
-                    has_batch = not isinstance(operand, Shared)
-                    if (
-                        batch is not None
-                        and has_batch
-                        and (leaf.dim() == 0 or leaf.shape[0] != batch)
-                    ):
-                        raise ValueError(
-                            f"operand {number} has the shape {tuple(leaf.shape)}: its first axis "
-                            f"must be the batch, {batch} as in the start z0. Wrap what all samples "
-                            "share in eq.shared(...)"
-                        )
-                    slots.append(position)
-                    per_batch.append(has_batch)
-                position += 1
-        leaves, spec = flatten(tuple(plain))
-        tensors: Leaves = [leaves[slot] for slot in slots]
-        for slot in slots:
-            leaves[slot] = None
-        flat = spec == flatten((None,) * len(plain))[1]  # each operand is a tensor
-        return cls(leaves, spec, slots, per_batch, flat), tensors
+                if not isinstance(leaf, Tensor):
+                    leaves.append(leaf)
+                    continue
+                has_batch = batch is not None and not isinstance(operand, Shared)
+                if has_batch and (leaf.dim() == 0 or leaf.shape[0] != batch):
+                    raise ValueError(
+                        f"operand {number} has the shape {tuple(leaf.shape)}: its first axis "
+                        f"must be the batch, {batch} as in the start z0. Wrap what all samples "
+                        "share in eq.shared(...)"
+                    )
+                slots.append(len(leaves))
+                per_batch.append(has_batch)
+                leaves.append(None)
+                tensors.append(leaf)
+        flat = all(map(isinstance, plain, repeat(Tensor)))
+        return cls(leaves, None if flat else flatten(tuple(plain))[1], slots, per_batch), tensors
 
-    def __len__(self) -> int:
-        return len(self.slots)
+    @classmethod
+    def of_tensors(cls, count: int) -> Operands:
+        """Tensors by themselves, which all samples share."""
+        return cls([None] * count, None, list(range(count)), [False] * count)
 
     def tree(self, tensors: Sequence[Tensor]) -> Tree:
         """The operands with these tensors in their places."""
+        if self.spec is None:
+            return tuple(tensors)
         leaves = list(self.leaves)
         for slot, tensor in zip(self.slots, tensors, strict=True):
             leaves[slot] = tensor
-        return tuple(leaves) if self.flat else unflatten(leaves, self.spec)
+        return unflatten(leaves, self.spec)

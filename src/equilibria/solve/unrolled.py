@@ -15,7 +15,7 @@ from equilibria.solve.adjoints import Adjoint, JacobianFree
 from equilibria.solve.boundary import boundary
 from equilibria.solve.equation import Derivative
 from equilibria.solve.function import Found
-from equilibria.solve.nonlinear import TRACE_UNDER_VMAP, Nonlinear
+from equilibria.solve.problem import TRACE_UNDER_VMAP, Problem
 from equilibria.solve.rows import Layout, Rows
 from equilibria.solve.tree import Leaves
 
@@ -46,7 +46,7 @@ class Unrolled(Adjoint):
         return JacobianFree()  # never asked for: autograd follows the steps
 
     @override
-    def find(self, equation: Nonlinear, z: Leaves, p: Leaves) -> Found:
+    def find(self, equation: Problem, z: Leaves, p: Leaves) -> Found:
         transformed = private.transform_active()
         if equation.trace and any(private.is_mapped(x) for x in [*z, *p]):
             raise RuntimeError(TRACE_UNDER_VMAP)
@@ -89,7 +89,7 @@ class Unrolled(Adjoint):
 class _Checkpointed:
     """One evaluation of f, which backward repeats: it must then be the same function."""
 
-    def __init__(self, equation: Nonlinear, p: Leaves) -> None:
+    def __init__(self, equation: Problem, p: Leaves) -> None:
         self.equation = equation
         self.p = p
         self.residual: Tensor | None = None

@@ -1,11 +1,12 @@
-"""The user's equation."""
+"""The user's problem: f, with all that it takes to evaluate it again."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -22,16 +23,18 @@ from equilibria.solve.equation import (
     Axes,
     Derivative,
     Equation,
-    Record,
-    StateEquation,
+    describe_plainly,
+    fold,
+    fold_all,
     followable,
     raise_if_failed,
 )
-from equilibria.solve.grouping import Coupled
+from equilibria.solve.grouping import Coupled, Groups
 from equilibria.solve.loop import Run, iterate
-from equilibria.solve.mapped import Mapped
 from equilibria.solve.rows import Layout, Rows, subtract
+from equilibria.solve.solution import Record
 from equilibria.solve.solvers import Jacobian, Solver
+from equilibria.solve.status import warn
 from equilibria.solve.tolerance import ordered
 from equilibria.solve.tree import Leaves, Operands, Tree, describe, flatten, unflatten
 from equilibria.solve.verdict import Criterion
@@ -40,7 +43,7 @@ TRACE_UNDER_VMAP = "trace=True has no meaning under torch.vmap: the mapped solve
 
 
 @dataclass
-class Nonlinear(StateEquation):
+class Problem(Equation):
     """z = f(z, *operands), with the tensors that f closes over.
 
     Its parameters p are the operands' tensors, then the closed-over ones.
@@ -69,9 +72,10 @@ class Nonlinear(StateEquation):
 
     @override
     def evaluate(self, z: Leaves, p: Leaves) -> Leaves:
-        split = len(self.operands)
-        given = self.operands.tree(p[:split])
-        inputs = [*z, *p[:split]]
+        split = len(self.operands.slots)
+        operands = p[:split]
+        given = operands if self.operands.spec is None else self.operands.tree(operands)
+        inputs = [*z, *operands]
         before = _versions(inputs)
         with self.captured.substituted(p[split:]), entered(self.autocast):
             try:
@@ -204,7 +208,8 @@ class Nonlinear(StateEquation):
                 before=self._size_before(layout),
                 layout=layout,
             )
-        raise_if_failed(self.throw, "fixed_point", run)
+        if self.throw:
+            raise_if_failed("fixed_point", run.status, run.reason, run.residual)
         return run
 
     def _size_before(self, layout: Layout | None) -> Tensor | None:
@@ -226,7 +231,7 @@ class Nonlinear(StateEquation):
 
     @override
     def linearise(self, z: Leaves, p: Leaves, needed: Sequence[bool]) -> Linearisation:
-        own, split = self.leaves_for(p, needed), len(self.operands)
+        own, split = self.leaves_for(p, needed), len(self.operands.slots)
         captured, stand_ins = self.captured, own[split:]
         pairs = zip(captured.originals, captured.values, needed[split:], strict=True)
         others = [x for original, value, need in pairs if not need for x in (original, value)]
@@ -241,7 +246,7 @@ class Nonlinear(StateEquation):
     @override
     def linearise_state(self, z: Leaves, p: Leaves) -> Linearisation:
         p = [followable(x) for x in p]
-        stand_ins = p[len(self.operands) :]
+        stand_ins = p[len(self.operands.slots) :]
         return Linearisation.at(
             self.evaluate,
             [followable(x) for x in z],
@@ -258,7 +263,7 @@ class Nonlinear(StateEquation):
         only scripted or compiled code sees can have none.
         """
         leaves = super().leaves_for(p, needed)
-        split = len(self.operands)
+        split = len(self.operands.slots)
         captured = self.captured
         for i, (original, value) in enumerate(
             zip(captured.originals, captured.values, strict=True)
@@ -271,7 +276,7 @@ class Nonlinear(StateEquation):
 
     @override
     def operand_count(self, p: Leaves) -> int:
-        return len(self.operands)
+        return len(self.operands.slots)
 
     @override
     def require_same(self, z: Leaves, value: Leaves, residual: Tensor | None = None) -> None:
@@ -332,7 +337,76 @@ class Nonlinear(StateEquation):
         if self.trace:
             raise RuntimeError(TRACE_UNDER_VMAP)
         self.require_substitutable()
-        return Mapped.of(self, size, z, first, p, axes)
+        shapes = [
+            x.shape if axis is None else x.select(axis, 0).shape
+            for x, axis in zip(z, axes.z, strict=True)
+        ]
+        groups = self.coupled
+        mapped = replace(
+            self,
+            f=_Mapped(self, size, shapes, axes.p),
+            state_spec=flatten(z)[1],
+            operands=Operands.of_tensors(len(p)),
+            coupled=groups.repeated(size) if isinstance(groups, Groups) else False,
+            drop_finished=False,
+            record=None,
+            expected=(),
+            captured=Captured(reduced=self.captured.reduced),
+        )
+        z, first = (
+            fold_all(leaves, where, size, groups)
+            for leaves, where in ((z, axes.z), (first, axes.first))
+        )
+        return mapped, z, first, p
+
+    @override
+    def report_unsolved(self, status: Tensor, reason: Tensor, residual: Tensor) -> None:
+        if self.derivative.fixed_steps or not private.some(status):  # CONVERGED is 0
+            return
+        problem = describe_plainly("fixed_point", status, reason, residual)
+        if problem is not None:
+            warn(
+                f"{problem}\nGradients of these samples are unreliable: their states are not fixed "
+                "points. Pass throw=True for an error in place of this warning"
+            )
+
+
+class _Mapped(Function):
+    """f for all elements of an axis that torch.vmap maps, which joins the batch.
+
+    The solver sees one larger batch of plain tensors. f is evaluated under torch.vmap, which alone
+    knows what f does with operands and closed-over tensors that are mapped.
+
+    Args:
+        problem: that of one element.
+        size: length of the mapped axis.
+        shapes: of the state's leaves, for one element.
+        axes: where the mapped axis is in the parameters.
+    """
+
+    closes_over = ()
+
+    def __init__(
+        self,
+        problem: Problem,
+        size: int,
+        shapes: Sequence[torch.Size],
+        axes: Sequence[int | None],
+    ) -> None:
+        self.problem = problem
+        self.size = size
+        self.shapes = shapes
+        self.axes = list(axes)
+
+    def __call__(self, z: Leaves, *p: Tensor) -> Leaves:
+        of_all = torch.vmap(self.problem.evaluate, in_dims=([0] * len(z), self.axes))
+        elements = [x.reshape(self.size, *shape) for x, shape in zip(z, self.shapes, strict=True)]
+        found = of_all(elements, list(p))
+        return [fold(x, 0, self.size, self.problem.coupled) for x in found]
+
+    @override
+    def evaluating(self) -> AbstractContextManager[None]:
+        return self.problem.f.evaluating()
 
 
 def _add_remedy(error: RuntimeError) -> None:
@@ -341,17 +415,23 @@ def _add_remedy(error: RuntimeError) -> None:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     if trace is not None and trace.tb_frame.f_code.co_filename.startswith(_AUTOGRAD):
-        error.add_note(
+        note = (
             "f is evaluated without gradients in a solve, at a state that requires none: "
             "differentiate in it by torch.func.grad, or under torch.enable_grad() with respect to "
             "z.detach().requires_grad_() and, if gradients of the solution are wanted, with "
             "create_graph=True"
         )
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
 
 
 _AUTOGRAD = os.path.dirname(torch.autograd.__file__)
+_VERSION = attrgetter("_version")
 
 
 def _versions(leaves: Leaves) -> list[int]:
     """Counts the changes in place that each leaf has seen."""
-    return [0 if x.is_inference() else x._version for x in leaves]
+    try:
+        return list(map(_VERSION, leaves))
+    except RuntimeError:  # those made in inference mode count none
+        return [0 if x.is_inference() else x._version for x in leaves]
