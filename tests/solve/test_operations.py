@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import equilibria as eq
 from equilibria.bench.count import READS, computes
-from equilibria.solve.rows import Layout
+from equilibria.solve.layout import Layout
 
 CONVERGED = eq.Status.CONVERGED
 LIMITS = {"rtol": 1e-6, "max_evals": 200}

@@ -5,7 +5,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from equilibria.solve.rows import FIRST_ROOM, Layout, Memory, norm, room
+from equilibria.solve.layout import Layout
+from equilibria.solve.rows import FIRST_ROOM, Memory, norm, room
 
 
 @pytest.mark.parametrize("coupled", [False, True])

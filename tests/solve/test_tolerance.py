@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import equilibria as eq
-from equilibria.solve import tolerance
+from equilibria.solve.options import finest, flatten_tolerance
 
 METHODS = [
     eq.Picard,
@@ -115,9 +115,14 @@ def test_a_leaf_that_solves_to_zero_has_arrived():
 
 def test_trees_follow_the_state():
     state = {"deep": (torch.zeros(1, 2), [torch.zeros(1), torch.zeros(1)]), "flow": torch.zeros(1)}
-    assert tolerance.flat("rtol", {"deep": 0.1, "flow": 0.2}, state) == (0.1, 0.1, 0.1, 0.2)
-    assert tolerance.flat("rtol", {"flow": 0.2, "deep": (0.1, 0.3)}, state) == (0.1, 0.3, 0.3, 0.2)
-    assert tolerance.flat("rtol", 0.1, state) == 0.1
+    assert flatten_tolerance("rtol", {"deep": 0.1, "flow": 0.2}, state) == (0.1, 0.1, 0.1, 0.2)
+    assert flatten_tolerance("rtol", {"flow": 0.2, "deep": (0.1, 0.3)}, state) == (
+        0.1,
+        0.3,
+        0.3,
+        0.2,
+    )
+    assert flatten_tolerance("rtol", 0.1, state) == 0.1
 
     def f(z, a):
         return {"x": 0.5 * z["x"] + a}
@@ -128,10 +133,10 @@ def test_trees_follow_the_state():
 
 
 def test_the_finest_of_several_is_not_that_of_a_leaf_without_one():
-    assert tolerance.finest(1e-3) == 1e-3 and tolerance.finest(0.0) == 0.0
-    assert tolerance.finest((1e-2, 0.0)) == 1e-2
-    assert tolerance.finest({"deep": (0.1, 0.03), "flow": 0.0}) == 0.03
-    assert tolerance.finest((0.0, 0.0)) == 0.0
+    assert finest(1e-3) == 1e-3 and finest(0.0) == 0.0
+    assert finest((1e-2, 0.0)) == 1e-2
+    assert finest({"deep": (0.1, 0.03), "flow": 0.0}) == 0.03
+    assert finest((0.0, 0.0)) == 0.0
     assert eq.Anderson(rtol=(1e-2, 0.0), atol=(0.0, 1e-3)).finest == 1e-2
 
 

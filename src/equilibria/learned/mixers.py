@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from equilibria.learned.solver import Seen
-from equilibria.solve import Layout, Rows, linalg
+from equilibria.learned.solver import Seen, solve_triangular
+from equilibria.solve import Layout, Rows, length
 
 __all__ = ["GramMixer", "PooledMixer"]
 
@@ -65,7 +65,7 @@ class GramMixer(nn.Module):
         u = self.reach * torch.tanh(self.out(F.relu(self.hidden(features))))[:, :s] / s**0.5
         u = F.pad(u, (0, stored - s))
         white = seen.left.unsqueeze(1) * u.to(seen.gamma.dtype)
-        return seen.gamma + linalg.solve_lower_transposed(seen.factor, white), None
+        return seen.gamma + solve_triangular(seen.factor, white, transposed=True), None
 
 
 class PooledMixer(nn.Module):
@@ -126,7 +126,7 @@ class PooledMixer(nn.Module):
     def mix(self, seen: Seen) -> tuple[Tensor, Tensor | None]:
         """Return the weights of the differences, and beta."""
         assert seen.pooled is not None
-        scale = linalg.lengths(seen.pooled.flatten(1)).clamp_min(1e-30)
+        scale = length([seen.pooled.flatten(1)]).clamp_min(1e-30)
         series = (seen.pooled / scale[:, None, None]).transpose(1, 2)
         out = self.second(F.relu(self.first(series)))
         alpha = out[:, 0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import ClassVar, Protocol, final
+from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor
@@ -23,7 +23,6 @@ from equilibria.solve import (
     check_whole,
     choose,
     length,
-    linalg,
     minimiser,
     private,
 )
@@ -75,7 +74,6 @@ class NeuralSolver(Acceleration):
     horizon: int = 10
     fallback: int = 3
     trust: float | None = 0.5
-    weighted: ClassVar[bool] = True
 
     @override
     def __post_init__(self) -> None:
@@ -130,6 +128,13 @@ class Seen:
     lengths: Tensor
     fall: Tensor
     pooled: Tensor | None
+
+
+def solve_triangular(factor: Tensor, right: Tensor, *, transposed: bool = False) -> Tensor:
+    """Solve L x = b, or L^T x = b: L lower triangular `(batch, k, k)`, b `(batch, k)`."""
+    solve: Any = torch.linalg.solve_triangular
+    matrix = factor.transpose(1, 2) if transposed else factor
+    return solve(matrix, right.unsqueeze(2), upper=transposed).squeeze(2)
 
 
 class Mixer(Protocol):
@@ -233,7 +238,7 @@ class NeuralStepper(AndersonStepper):
         own, factor = minimiser(gram[:, order][:, :, order], right)
         # Zero residuals and rounding must not make a logarithm, a root or their slopes infinite.
         size = now.size.double().clamp_min(SMALLEST)
-        white = linalg.solve_lower(factor, right)
+        white = solve_triangular(factor, right)
         left = (size.square() - white.square().sum(1)).clamp_min(0.0)
         left = torch.maximum(left, (ROUNDING * size).square()).sqrt()
         seen = Seen(
@@ -242,7 +247,7 @@ class NeuralStepper(AndersonStepper):
             gamma=own,
             left=left,
             size=size,
-            lengths=linalg.lengths(factor.flatten(0, 1)).view(own.shape),
+            lengths=length([factor.flatten(0, 1)]).view(own.shape),
             fall=(size / self.first.double().clamp_min(SMALLEST)).log(),
             pooled=torch.stack(self.pooled, 1) if self.pooled else None,
         )
@@ -270,7 +275,7 @@ class NeuralStepper(AndersonStepper):
     def _trusted(self, apart: Tensor, seen: Seen) -> tuple[Tensor, Tensor]:
         """The correction d of Anderson's weights, shortened to the trusted length, and |L^T d|: the
         mixed residual is ||G (gamma + d)|| = sqrt(left^2 + |L^T d|^2)."""
-        far = linalg.lengths((seen.factor.transpose(1, 2) @ apart.unsqueeze(2)).squeeze(2))
+        far = length([(seen.factor.transpose(1, 2) @ apart.unsqueeze(2)).squeeze(2)])
         if self.neural.trust is None:
             return apart, far
         limit = self.neural.trust * seen.left

@@ -35,7 +35,7 @@ __all__ = ["DEQ"]
 
 @runtime_checkable
 class Weights(Protocol):
-    """The weights that a layer holds for a solver whose `weighted` is true."""
+    """The weights that a layer holds for a learned solver: one that has `with_weights`."""
 
     def start(self, inputs: tuple[Any, ...], own: Any) -> Any:
         """Return the initial guess of a solve, given the layer's inputs and own initial state."""
@@ -192,7 +192,7 @@ class DEQ(nn.Module):
         elif warm is not None:
             # Only its adjoint is wanted; Unrolled has none, and there z0 has a gradient to keep.
             warm = None if isinstance(adjoint, Unrolled) else replace(warm, value=z0)
-        if solver.weighted:
+        if _takes_weights(solver):
             learned = _weights(neural)
             if own:
                 z0 = learned.start(inputs, z0)
@@ -262,7 +262,7 @@ class DEQ(nn.Module):
             ...     state = sol.value.detach()
         """
         solver, adjoint, neural = self._methods()
-        if solver.weighted:  # of which an advance needs the tolerances only
+        if _takes_weights(solver):  # of which an advance needs the tolerances only
             solver = _weights(neural).bind(solver, started=False)
         refuse_cast(self)
         if (owner := module_of(self.cell)) is not None:
@@ -362,6 +362,10 @@ def check_methods(cell: Callable[..., Any], given: Methods) -> None:
             raise TypeError(f"{name}: expected one such as {example}, got {method!r}")
         if isinstance(method, Solver):
             method.bound_to(cell)
+
+
+def _takes_weights(solver: Solver) -> bool:
+    return hasattr(solver, "with_weights")
 
 
 def _weights(neural: Weights | None) -> Weights:

@@ -4,7 +4,14 @@ Imports torch alone.
 """
 
 from equilibria.solve import profiles
-from equilibria.solve.adjoints import LOOSEST, Adjoint, Implicit, JacobianFree, NeumannPhantom
+from equilibria.solve.adjoints import (
+    LOOSEST,
+    Adjoint,
+    Implicit,
+    JacobianFree,
+    NeumannPhantom,
+    Shine,
+)
 from equilibria.solve.advance import advance, advances
 from equilibria.solve.anderson import (
     ROOM,
@@ -18,23 +25,20 @@ from equilibria.solve.api import fixed_point
 from equilibria.solve.auto import Auto
 from equilibria.solve.boundary import boundary, without_autocast
 from equilibria.solve.broyden import Broyden
-from equilibria.solve.closure import Closure, Function
+from equilibria.solve.closure import Closure, Function, warn_of_unsteady
 from equilibria.solve.equation import followable
 from equilibria.solve.fallback import Fallback
 from equilibria.solve.gmres import GMRES
+from equilibria.solve.layout import Layout
 from equilibria.solve.linear import BiCGSTAB, DirectSolve, LinearSolver, Neumann
 from equilibria.solve.newton import NewtonKrylov
-from equilibria.solve.options import check_at_least, check_damping, check_whole
-from equilibria.solve.phantom import Phantom
-from equilibria.solve.rows import Layout, Rows, add_scaled, choose, length
-from equilibria.solve.shine import Shine
+from equilibria.solve.options import Tolerance, check_at_least, check_damping, check_whole
+from equilibria.solve.path import Phantom, Unrolled
+from equilibria.solve.rows import Rows, add_scaled, choose, length
 from equilibria.solve.solution import AdjointInfo, Solution
 from equilibria.solve.solvers import Jacobian, Picard, Point, Solver, Stepper
 from equilibria.solve.status import Reason, SolveError, SolveWarning, Stats, Status
-from equilibria.solve.tolerance import Tolerance
 from equilibria.solve.tree import Shared, Tree, flatten, shared, unflatten
-from equilibria.solve.unrolled import Unrolled
-from equilibria.solve.unsteady import warn_of_unsteady
 from equilibria.solve.verdict import GROWTH, SHARE
 
 __all__ = [

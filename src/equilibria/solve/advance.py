@@ -18,9 +18,9 @@ from equilibria.solve.boundary import AutocastRegion, boundary, without_autocast
 from equilibria.solve.closure import close_over
 from equilibria.solve.derivative import Linearisation
 from equilibria.solve.equation import followable, raise_if_failed
-from equilibria.solve.grouping import coupling
+from equilibria.solve.layout import Layout, coupling
 from equilibria.solve.problem import Problem
-from equilibria.solve.rows import Layout, Rows, length, subtract
+from equilibria.solve.rows import Rows, length, subtract
 from equilibria.solve.solution import Record, Solution
 from equilibria.solve.solvers import Solver
 from equilibria.solve.status import Stats, Status

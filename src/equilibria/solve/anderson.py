@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from equilibria.solve import linalg, private
+from equilibria.solve import private
 from equilibria.solve.options import check_at_least, check_damping, check_whole
-from equilibria.solve.rows import Memory, Rows, add_scaled, select
+from equilibria.solve.rows import Memory, Rows, add_scaled, length, select
 from equilibria.solve.solvers import Point, Solver, Stepper
 
+_linalg: Any = torch.linalg  # whose stubs leave functions untyped
 ROOM = 2  # the slots in front of the differences: the newest residual and the one before it
 
 
@@ -151,15 +152,11 @@ class AndersonStepper(Stepper):
         """The accelerated step in place of the plain one, for the samples `where`; None: all."""
         if not self.stored:
             return plain
-        gamma = self.coefficients()
+        # Zero, which is the plain step, for a sample whose system cannot be factorised.
+        gamma = minimiser(*self.system())[0].to(self.dtype)
         if where is not None:
             gamma = gamma.masked_fill(~where.unsqueeze(1), 0.0)
         return self.moves.combine(gamma, 0, onto=plain, scale=-1.0)
-
-    def coefficients(self) -> Tensor:
-        """gamma, and zero (the plain step) for a sample whose system cannot be factorised."""
-        gram, right = self.system()
-        return minimiser(gram, right)[0].to(self.dtype)
 
     def system(self) -> tuple[Tensor, Tensor]:
         """The normal equations in float64: the Gram matrix of the dg_j, slot by slot, with the
@@ -167,7 +164,7 @@ class AndersonStepper(Stepper):
         newest = (self.evals - 1) % ROOM
         waiting = self.waiting[-(self.solver.history or len(self.waiting)) :]
         self.waiting = []
-        slots = [newest, *(ROOM + slot for slot in waiting)]
+        slots = [newest, *[ROOM + slot for slot in waiting]]
         if self.tracked:  # no writing in place: take the whole matrix anew
             slots = [newest, *range(ROOM, ROOM + self.stored)]
         products = self.residuals.dots(slots, ROOM, ROOM + self.stored)
@@ -227,7 +224,7 @@ class AndersonStepper(Stepper):
 def minimiser(gram: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """The solution of the normal equations, zero where they cannot be factorised; and the Cholesky
     factor."""
-    factor, failed = linalg.cholesky(gram)
+    factor, failed = _linalg.cholesky_ex(gram)  # which never raises
     gamma = torch.cholesky_solve(right.unsqueeze(2), factor).squeeze(2)
     if not private.none(failed):
         gamma = gamma.masked_fill(failed.bool().unsqueeze(1), 0.0)
@@ -243,19 +240,19 @@ def ritz_values(step: Tensor, image: Tensor) -> Tensor:
 
     Directions that hardly differ from others are left out; NaN stands in their place.
     """
-    lengths = linalg.lengths(step.flatten(0, 1)).view(step.shape[:2])
-    sound = torch.isfinite(linalg.lengths(image.flatten(1))) & torch.isfinite(lengths).all(dim=1)
+    lengths = length([step.flatten(0, 1)]).view(step.shape[:2])
+    sound = torch.isfinite(length([image.flatten(1)])) & torch.isfinite(lengths).all(dim=1)
     step = torch.where(sound[:, None, None], step, 0.0)
     image = torch.where(sound[:, None, None], image, 0.0)
     lengths = torch.where(sound.unsqueeze(1), lengths, 0.0)
     scale = torch.where(lengths > 0, lengths.reciprocal(), 0.0).unsqueeze(2)
     step, image = step * scale, image * scale
-    left, values, right = linalg.svd(step.transpose(1, 2))
+    left, values, right = _linalg.svd(step.transpose(1, 2), full_matrices=False)
     kept = values > 1e-6 * values[:, :1].clamp_min(1e-300)
     inverse = torch.where(kept, values.reciprocal(), 0.0)
     small = left.transpose(1, 2) @ (image.transpose(1, 2) @ right.transpose(1, 2))
     small = small * inverse.unsqueeze(1) * kept.unsqueeze(2)
-    found = linalg.eigenvalues(small)
+    found = _linalg.eigvals(small)
     # Each direction left out adds an eigenvalue zero; those of the smallest size are they.
     order = found.abs().argsort(dim=1, descending=True)
     found = found.gather(1, order)

@@ -12,9 +12,9 @@ from equilibria.solve import private
 from equilibria.solve.adjoints import Adjoint, Implicit
 from equilibria.solve.anderson import AlternatingAnderson
 from equilibria.solve.boundary import AutocastRegion, boundary
-from equilibria.solve.closure import Closure, close_over
+from equilibria.solve.closure import Closure, close_over, warn_of_unsteady
 from equilibria.solve.equation import followable
-from equilibria.solve.grouping import coupling
+from equilibria.solve.layout import coupling
 from equilibria.solve.problem import Problem
 from equilibria.solve.solution import Record, Solution
 from equilibria.solve.solvers import Solver
@@ -28,7 +28,9 @@ from equilibria.solve.tree import (
     flatten_state,
     unflatten,
 )
-from equilibria.solve.unsteady import warn_of_unsteady
+
+DEFAULT_SOLVER = AlternatingAnderson()
+DEFAULT_ADJOINT = Implicit()
 
 
 @boundary
@@ -87,9 +89,9 @@ def fixed_point(
 
     Source: Bai et al. 2019, sec. 3 and Theorem 1.
     """
-    solver = AlternatingAnderson() if solver is None else solver
-    adjoint = Implicit() if adjoint is None else adjoint
-    states = _numbers(states)
+    solver = DEFAULT_SOLVER if solver is None else solver
+    adjoint = DEFAULT_ADJOINT if adjoint is None else adjoint
+    states = () if states == () else _numbers(states)
     check_options(f, solver, adjoint, warm)
     leaves, spec = flatten_state(z0, batched=coupled is not True)
     batch = 1 if coupled is True else leaves[0].shape[0]
@@ -103,17 +105,17 @@ def fixed_point(
         leaves = _warm_start(warm, leaves, spec)
         adjoint_of_warm = None if warm.adjoint is None else warm.adjoint.value
         record = Record(adjoint_of_warm, warm.start_size)
-    mixed = coupling(coupled, batch) if batch else False
+    mixed = coupling(coupled, batch) if batch and coupled is not False else False
     if drop_finished and mixed is not False:
         raise ValueError(
             "drop_finished and coupled exclude each other: rows of a coupled batch stay together"
         )
     function = close_over(f)
-    if isinstance(function, Closure):
+    if isinstance(function, Closure) and function.modules:
         warn_of_unsteady("f", (("", each) for each in function.modules))
     equation = Problem(
         f=function,
-        solver=solver.like(z0),
+        solver=solver.like(z0) if solver.by_leaf else solver,
         state_spec=spec,
         operands=given,
         autocast=AutocastRegion.current(leaves[0].device.type),
@@ -137,10 +139,7 @@ def fixed_point(
             evals=found.evals,
             residual=found.residual,
             reason=found.reason,
-            trace=record.trace,
-            leaf_trace=record.leaf_trace,
-            ritz=record.ritz,
-            choices=record.choices,
+            **record.beside,
         ),
         states=tuple(unflatten(state, spec) for state in found.states),
         _record=record,

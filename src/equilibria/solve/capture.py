@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from operator import attrgetter, is_
 from typing import Any, TypeVar
 from weakref import ReferenceType, ref
 
@@ -26,6 +27,7 @@ from torch.utils import _pytree as pytree
 from equilibria.solve import private
 
 T = TypeVar("T")
+_REQUIRES_GRAD = attrgetter("requires_grad")
 
 
 class _InForce(threading.local):
@@ -173,10 +175,11 @@ class Captured:
     def substituted(self, stand_ins: Sequence[Tensor]) -> AbstractContextManager[None]:
         """Every use of an original inside sees its stand-in, and a constant is one."""
         originals = self.originals
-        if thawed := [x for x in self.constants if x.requires_grad]:
+        if any(map(_REQUIRES_GRAD, self.constants)):
+            thawed = [x for x in self.constants if x.requires_grad]
             originals = [*originals, *thawed]
             stand_ins = [*stand_ins, *(x.detach() for x in thawed)]
-        if all(a is b for a, b in zip(originals, stand_ins, strict=True)):
+        if all(map(is_, originals, stand_ins)):
             return _NOTHING
         return _substituted(originals, stand_ins)
 
@@ -287,10 +290,8 @@ def _unnoticed(call: Callable[[], T]) -> T:
     try:
         with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x):
             return call()
-    except RuntimeError as error:
-        if "saved tensor hooks" not in str(error):
-            raise
-    return call()  # in a transform of torch.func, or f uses one: there is no checkpoint around
+    except RuntimeError:  # in a transform of torch.func, or f uses one, which allows no hooks:
+        return call()  # there is no checkpoint around
 
 
 def _sequence_mark() -> int:

@@ -13,15 +13,21 @@ import copy
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
+from operator import attrgetter
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 from typing_extensions import override
 
 from equilibria.solve import private
 from equilibria.solve.boundary import as_around
+from equilibria.solve.status import warn
 
 _NOTHING = nullcontext()
 
@@ -96,7 +102,11 @@ class Closure(Function):
                     f"example as a default argument ({name}={name}), or make f in a function of "
                     "its own"
                 )
-        if not (self._retired and self._replicable) and self._unchanged():
+        changed = self._retired and self._replicable
+        for store, name, tensor in self._held:
+            changed = changed or store.get(name) is not tensor
+        # A constant of the forward is one of the backward.
+        if not (changed or any(map(_REQUIRES_GRAD, self._constants))):
             return self._evaluate(*arguments)
         with private.run_eagerly():  # compiled code belongs to the modules themselves
             return self._as_given()(*arguments)
@@ -110,16 +120,6 @@ class Closure(Function):
         """Would replicas be as fast? Compiled code belongs to the modules themselves."""
         parts = (self.f, *self.modules)
         return not (self.compiled_around or any(map(private.is_compiled_itself, parts)))
-
-    def _unchanged(self) -> bool:
-        """Do the modules hold the tensors that they held when f was given?"""
-        for store, name, tensor in self._held:
-            if store.get(name) is not tensor:
-                return False
-        for tensor in self._constants:  # noqa: SIM110  (a generator takes longer)
-            if tensor.requires_grad:  # a constant of the forward is one of the backward
-                return False
-        return True
 
     def _as_given(self) -> Callable[..., Any]:
         """f on replicas of its modules, which hold the tensors of then."""
@@ -153,6 +153,7 @@ class Closure(Function):
                 self._collect(each, seen)
 
 
+_REQUIRES_GRAD = attrgetter("requires_grad")
 _PARTIAL: Any = partial
 _DICT: Any = dict
 _TUPLE: Any = tuple
@@ -321,3 +322,56 @@ class _Replicas:
             return False
         seen.add(id(part))
         return any(self._reaches_module(each, seen) for each in _parts(part))
+
+
+def warn_of_unsteady(where: str, modules: Iterable[tuple[str, nn.Module]]) -> None:
+    """Warn once for each module that makes each evaluation of f another function.
+
+    Args:
+        where: of what the paths are, for the message.
+        modules: with their paths. Those in eval mode are taken as frozen on purpose.
+    """
+    for path, module in modules:
+        if advice := _advice(module):
+            name = f"'{path}' " if path else "a module "
+            warn(f"in {where}, {name}{advice}", UserWarning)
+
+
+def _advice(module: nn.Module) -> str:
+    """Say what is wrong with a module and what to use instead; nothing if it is fit for a cell."""
+    name = f"({type(module).__name__})"
+    hooks: Any = module._forward_pre_hooks  # pyright: ignore
+    for hook in hooks.values():
+        if isinstance(hook, SpectralNorm | WeightNorm):
+            return (
+                f"{name} computes its weight anew at each evaluation, through a hook of "
+                "torch.nn.utils: use weight_norm or spectral_norm of equilibria.nn"
+            )
+    if isinstance(module, _BatchNorm):
+        if not module.training and module.track_running_stats:
+            return ""
+        return (
+            f"{name} depends on the other samples of the batch and changes at each evaluation: use "
+            "GroupNorm or LayerNorm"
+        )
+    if not module.training:
+        return ""
+    if isinstance(module, _DropoutNd) and module.p > 0:
+        return (
+            f"{name} draws a new mask at each evaluation, so there is no fixed point: use "
+            f"equilibria.nn.VariationalDropout({module.p}{_shared_axes(module)})"
+        )
+    if isinstance(module, nn.RReLU):
+        return f"{name} draws new slopes at each evaluation: use LeakyReLU"
+    if isinstance(module, nn.MultiheadAttention | nn.RNNBase) and module.dropout > 0:
+        return (
+            f"{name} draws a new dropout mask at each evaluation: build it with dropout=0 and put "
+            "equilibria.nn.VariationalDropout behind it"
+        )
+    return ""
+
+
+def _shared_axes(module: _DropoutNd) -> str:
+    """The argument that makes a variational dropout drop whole channels where `module` does."""
+    kinds = ((nn.Dropout1d, "(2,)"), (nn.Dropout2d, "(2, 3)"), (nn.Dropout3d, "(2, 3, 4)"))
+    return next((f", shared={axes}" for kind, axes in kinds if isinstance(module, kind)), "")

@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from equilibria.solve import private
-from equilibria.solve.rows import Layout, Rows, add_scaled, length, select, subtract
+from equilibria.solve.layout import Layout
+from equilibria.solve.rows import Rows, add_scaled, length, select, subtract
 from equilibria.solve.solvers import Jacobian, Product
 from equilibria.solve.status import warn
 from equilibria.solve.tree import Leaves
@@ -191,8 +192,8 @@ class Linearisation:
         try:
             with self.around():
                 return _grad(self.value, self.z, u, keep=True)
-        except RuntimeError as error:
-            if self._fixed or not private.compiled_for_one_backward(error):
+        except RuntimeError:
+            if self._fixed or not private.made_by_compiled_code(self.value):
                 raise
         if private.allow_more_backwards(self.value):
             return self.transposed(u)
@@ -216,8 +217,8 @@ class Linearisation:
         """(df/dz) t, by reverse mode twice."""
         try:
             return self._direct(t)
-        except RuntimeError as error:
-            if self._fixed or not private.compiled_for_one_backward(error):
+        except RuntimeError:
+            if self._fixed or not private.made_by_compiled_code(self.value):
                 raise
         self._evaluate_uncompiled()
         return self._direct(t)
@@ -242,11 +243,6 @@ class Linearisation:
             self.value = self._evaluate(cast(Leaves, self.z), self.p)
         self.uncompiled = True
         self._doubled = None
-
-
-# What torch says where a backward can't be differentiated again: kernels without a second
-# derivative, functions of a user that have none. Any other error is f's own.
-_ONCE_ONLY = ("is not implemented", "once_differentiable", "double backward")
 
 
 class GraphKeeper(Jacobian):
@@ -325,9 +321,7 @@ class GraphKeeper(Jacobian):
                     return found
                 except torch.OutOfMemoryError:
                     raise
-                except RuntimeError as error:
-                    if not any(words in str(error) for words in _ONCE_ONLY):
-                        raise
+                except RuntimeError as error:  # of kernels and functions without a derivative
                     self._differences = True
                     warn(
                         "f can't be differentiated twice "

@@ -17,10 +17,10 @@ from typing_extensions import override
 from equilibria.solve import private
 from equilibria.solve.boundary import without_autocast
 from equilibria.solve.derivative import KnownProduct, Linearisation, pullback, pushforward
-from equilibria.solve.grouping import Coupled
+from equilibria.solve.layout import Coupled, Layout
 from equilibria.solve.linear import LinearSolver, affine
 from equilibria.solve.loop import Run, iterate
-from equilibria.solve.rows import Layout, Rows, choose, largest_of, length, unit_of
+from equilibria.solve.rows import Rows, choose, largest_of, length, unit_of
 from equilibria.solve.solution import AdjointInfo, Record
 from equilibria.solve.solvers import Solver
 from equilibria.solve.status import Reason, SolveError, Stats, Status, describe_failure, warn

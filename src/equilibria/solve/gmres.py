@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from equilibria.solve import linalg
 from equilibria.solve.linear import Goal, LinearSolver, Measured, Product
 from equilibria.solve.options import check_whole
 from equilibria.solve.rows import Rows, length, room, sum_of
@@ -94,7 +93,7 @@ class Krylov:
         height = self._store(self._work, shadow)
         self._before = self.total
         self._add()
-        return height, linalg.lengths(shadow[:, 0])
+        return height, length([shadow[:, 0]])
 
     def again(self, which: Tensor) -> None:
         """Makes the last vector of the samples `which` orthogonal to the others once more."""
@@ -124,10 +123,7 @@ class Krylov:
             torch.baddbmm(row, shadow, buffer[:, :end], alpha=-1)
             for row, buffer in zip(rows, self.buffers, strict=True)
         ]
-        lengths = [
-            linalg.lengths(row[:, 0, :width]) for row, width in zip(rest, self.widths, strict=True)
-        ]
-        height = lengths[0] if len(lengths) == 1 else linalg.lengths(torch.stack(lengths, dim=1))
+        height = length([row[:, 0, :width] for row, width in zip(rest, self.widths, strict=True)])
         # Nothing but rounding is left where the space is exhausted.
         divisor = height.clamp_min(self.eps)
         if which is not None:
@@ -269,7 +265,7 @@ class _Tolerance:
         squares = total[:, 0]
         excess = squares.sqrt()
         if self.zero:
-            u = linalg.lengths(total[:, 1:])
+            u = length([total[:, 1:]])
             if isinstance(self.rtol, Tensor):
                 u, scale = u * self.rtol, 1.0
             else:

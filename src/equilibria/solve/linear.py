@@ -7,13 +7,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from equilibria.solve import linalg, private
+from equilibria.solve import private
 from equilibria.solve.loop import Run
 from equilibria.solve.monitor import RUNNING, STALL
 from equilibria.solve.options import check_at_least, check_whole
@@ -355,6 +355,14 @@ def affine(product: Product, g: Rows) -> Callable[[Rows], Rows]:
     return apply
 
 
+def _split(rows: Tensor, widths: list[int]) -> Rows:
+    anything: Any = rows
+    return list(anything.split(widths, dim=1))
+
+
+_solve: Any = torch.linalg.solve_ex  # what it returns is not finite where a matrix is singular
+
+
 @dataclass(frozen=True, kw_only=True)
 class DirectSolve(LinearSolver):
     """Builds A column by column and factorises I - A.
@@ -390,11 +398,11 @@ class DirectSolve(LinearSolver):
         for entry in range(entries):
             unit = torch.zeros(samples, entries, dtype=g[0].dtype, device=g[0].device)
             unit[:, entry] = 1
-            columns.append(torch.cat(product(linalg.split(unit, widths)), dim=1))
+            columns.append(torch.cat(product(_split(unit, widths)), dim=1))
         matrix = torch.stack(columns, dim=2)
         system = torch.eye(entries, dtype=matrix.dtype, device=matrix.device) - matrix
-        change = linalg.solve(system, torch.cat(g, dim=1))
+        change = _solve(system, torch.cat(g, dim=1).unsqueeze(2))[0].squeeze(2)
         usable = torch.isfinite(change).all(dim=1)
-        change = linalg.split(torch.where(usable.unsqueeze(1), change, 0.0), widths)
+        change = _split(torch.where(usable.unsqueeze(1), change, 0.0), widths)
         u = [a + b for a, b in zip(start.u, change, strict=True)]
         return u, entries * active, torch.where(usable, 0.0, start.size)

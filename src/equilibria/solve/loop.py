@@ -7,30 +7,28 @@ stand here once; a solver contributes its next iterate.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from equilibria.solve import private
+from equilibria.solve.layout import Layout
 from equilibria.solve.monitor import Deferred, Monitor
-from equilibria.solve.rows import Layout, Rows, length
+from equilibria.solve.rows import Rows, length
 from equilibria.solve.solvers import Inverse, Jacobian, Point, Solver
 
 
 @dataclass(frozen=True)
 class Run:
-    """The outcome of a solve, one entry a sample; see `Stats`."""
+    """The outcome of a solve, one entry a sample; `beside` has further fields of `Stats`."""
 
     value: Rows
     status: Tensor
     reason: Tensor
     evals: Tensor
     residual: Tensor
-    trace: Tensor | None = None
-    leaf_trace: Tensor | None = None
     states: tuple[Rows, ...] = ()
-    ritz: Tensor | None = None
-    choices: Tensor | None = None
+    beside: dict[str, Tensor] = field(default_factory=dict)
     inverse: Inverse | None = None
     size: Tensor | None = None
 
@@ -117,15 +115,17 @@ def iterate(
         or monitor.by_part
     )
     observe = monitor.observe if at_once else Deferred(monitor).observe
+    looks_around = solver.looks_around
     foreign = not type(stepper).__module__.startswith(OWN)
     while True:
         image = evaluate(z) if f is None else f
         f = None
         residual = stepper.residual(image, z)
-        point = Point(z, image, residual, length([row.detach() for row in residual]))
+        size = length([row.detach() for row in residual] if tracked else residual)
+        point = Point(z, image, residual, size)
         if observe(point):
             break
-        if solver.looks_around:
+        if looks_around:
             point = monitor.around(point)
         if leave is not None and monitor.few_running():
             index = monitor.drop_finished()
@@ -136,7 +136,7 @@ def iterate(
         proposal = stepper.step(point)
         if foreign:
             _check_proposal(solver, proposal, point.z)
-        z = monitor.freeze(proposal, point.f)
+        z = monitor.freeze(proposal, point.f) if monitor.any_finished else proposal
         if monitor.evals in wanted:
             recorded[monitor.evals] = monitor.among_all(z)
     value = monitor.full_value
@@ -146,10 +146,8 @@ def iterate(
         monitor.full_reason,
         monitor.full_evals,
         monitor.full_residual,
-        *monitor.traces(),
         tuple(recorded.get(k, value) for k in states),
-        monitor.full_ritz,
-        monitor.full_choices,
+        monitor.observer.results(),
         stepper.learned() if keeps_inverse else None,
         monitor.full_size,
     )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from equilibria.solve import private, tolerance
-from equilibria.solve.rows import Layout, Rows, choose, length, relative_by_leaf, select, subtract
+from equilibria.solve import private
+from equilibria.solve.layout import Layout
+from equilibria.solve.observer import Observer
+from equilibria.solve.options import ordered
+from equilibria.solve.rows import Rows, choose, length, select, subtract
 from equilibria.solve.solvers import Point, Solver, Stepper
 from equilibria.solve.status import Reason, Status
 from equilibria.solve.verdict import Criterion, Measure, Reference, faintest
@@ -63,8 +65,8 @@ class Monitor:
         self.evals = 0
         self.spent: Tensor | None = None  # beyond these, where a method spends more
         self.criterion = Criterion(
-            tolerance.ordered(solver.rtol) if rtol is None else rtol,
-            tolerance.ordered(solver.atol),
+            ordered(solver.rtol) if rtol is None else rtol,
+            ordered(solver.atol),
             layout,
             solver.per_row,
         )
@@ -96,8 +98,9 @@ class Monitor:
         self.any_held = False
         self.best = z
         self.now, self.now_relative, self.now_error = z, unknown, unknown
-        self.left = samples  # how many run; not known where tracked,
-        self.any_finished = False  # but whether any has finished is
+        self.left = samples  # how many run; not known where tracked
+        self.next_look = 0  # the next evaluation that is gone through, whatever its residual
+        self.any_finished = False
         self.finished: tuple[Tensor, Rows] | None = None  # who, and where they stay
         self.index: Tensor | None = None  # of the samples in the batch, among all; None: all
         self.full_status = torch.zeros(samples, dtype=torch.int8, device=device)  # CONVERGED
@@ -105,10 +108,7 @@ class Monitor:
         self.full_evals = torch.zeros(samples, dtype=torch.int64, device=device)
         self.full_residual = unknown
         self.full_value = z
-        self.trace: list[Tensor] | None = [] if trace else None
-        self.leaf_trace: list[Tensor] = []
-        self.full_ritz: Tensor | None = None
-        self.full_choices: Tensor | None = None
+        self.observer = Observer(samples, trace)
 
     # --- judging ---------------------------------------------------------------------------------
 
@@ -119,12 +119,12 @@ class Monitor:
         if self.stepper.spent is not None:
             spent = torch.where(self.running, self.stepper.spent, 0)
             self.spent = spent if self.spent is None else self.spent + spent
-        scale = length([row.detach() for row in point.f])
+        scale = length([row.detach() for row in point.f] if self.tracked else point.f)
         if self.evals == 1:
             self._begin(size, scale)
-        found = self.measure(point, scale)
+        found = self.criterion.measure(point.residual, point.f, size, scale)
         self.now, self.now_relative, self.now_error = point.z, found.relative, found.error_ratio
-        if self.is_ordinary(self.evals) and self.trace is None:
+        if self.evals < self.next_look and self.spent is None:
             if self._is_uneventful(size, found.error_ratio):
                 self.best, self.size = point.z, size
                 self.error, self.relative = found.error_ratio, found.relative
@@ -150,12 +150,14 @@ class Monitor:
         """The measure of an iterate; `scale` is the length of f(z)."""
         return self.criterion.measure(point.residual, point.f, point.size, scale)
 
-    def is_ordinary(self, evals: int) -> bool:
-        """Is there nothing to be looked at, after so many evaluations, but the residual?"""
-        patience = self.solver.patience
-        marked = patience is not None and evals % patience == 1 % patience
-        within = 1 < evals < self.solver.max_evals
-        return within and self.spent is None and not (marked or self.tracked or self.any_held)
+    def _plan(self) -> None:
+        """Says which evaluation is to be gone through next, whatever its residual."""
+        most, patience = self.solver.max_evals, self.solver.patience
+        if self.tracked or self.any_held or self.observer.traces:
+            self.next_look = 0
+        else:
+            past = 0 if patience is None else -self.evals % patience
+            self.next_look = most if patience is None else min(most, self.evals + 1 + past)
 
     def pass_over(self, evals: int, point: Point, scale: Tensor) -> None:
         """Takes note of uneventful evaluations, the newest of which is `point`."""
@@ -229,8 +231,8 @@ class Monitor:
         relative = torch.where(finite, relative, math.inf)
         error = torch.where(finite, error, math.inf)
         self.now_relative, self.now_error = relative, error
-        if self.trace is not None:
-            self._record(point, relative)
+        if self.observer.traces:
+            self.observer.evaluated(point, relative, self.running, self.index)
         self._keep(point)
 
         count = self.evals if self.spent is None else self.evals + self.spent
@@ -260,6 +262,7 @@ class Monitor:
         if self.any_held:
             held = self.held & ((status == Status.MAX_EVALS) | (status == Status.STALLED))
             reason = torch.where(held, int(Reason.GROWTH), int(Reason.NONE)).to(torch.int8)
+        self._plan()
         ended = self.running & (status != RUNNING)
         if self.tracked:
             assert reason is not None
@@ -307,7 +310,8 @@ class Monitor:
         if self.last:  # a later evaluation of a finished sample might find it otherwise
             found = self.now_relative.index_select(0, here)
             self.full_residual = self.full_residual.index_copy(0, at, found)
-        self._look_back(here, at)
+        self.observer.ended(self.stepper, here, at)
+        self.stepper.end(here)
         self.left -= len(here)
         if not self.left:
             self._store()
@@ -320,6 +324,7 @@ class Monitor:
             here = torch.cat([index, here])
             rows = [torch.cat(pair) for pair in zip(before, rows, strict=True)]
         self.finished = (here, rows)
+        self.any_finished = True
         return False
 
     def _store(self) -> None:
@@ -352,10 +357,8 @@ class Monitor:
             z: the method's next iterate.
             f: what the function has returned. It may be somebody's, so it is never written to.
         """
-        if self.tracked and self.any_finished:
+        if self.finished is None:  # tracked
             return choose(self.running, z, self.now if self.last else self.best)
-        if self.finished is None:
-            return z
         index, rows = self.finished
         return [
             new.index_copy(0, index, at)
@@ -366,8 +369,7 @@ class Monitor:
 
     def around(self, point: Point) -> Point:
         """The point, with what methods that look around want to know."""
-        return replace(
-            point,
+        return point._replace(
             best=self.best,
             best_size=self.size,
             running=self.running,
@@ -398,7 +400,7 @@ class Monitor:
         if self.spent is not None:
             self.spent = self.spent.index_select(0, keep)
         self.best = select(self.best, keep)
-        self.finished = None
+        self.finished, self.any_finished = None, False
         return keep
 
     def among_all(self, z: Rows) -> Rows:
@@ -409,49 +411,6 @@ class Monitor:
         return [
             all_.index_copy(0, place, row) for all_, row in zip(self.full_value, z, strict=True)
         ]
-
-    # --- further results -------------------------------------------------------------------------
-
-    def _look_back(self, here: Tensor, at: Tensor) -> None:
-        """What the method knows of the samples that end here."""
-        if self.trace is not None:
-            self.full_ritz = self._noted(self.full_ritz, self.stepper.ritz(here), at)
-        choices = self.stepper.choices()
-        if choices is not None:
-            self.full_choices = self._noted(self.full_choices, choices.index_select(0, here), at)
-        self.stepper.end(here)
-
-    def _noted(self, table: Tensor | None, rows: Tensor | None, at: Tensor) -> Tensor | None:
-        """The table of all samples with these rows at `at`."""
-        if rows is None:
-            return table
-        nothing = torch.nan if rows.is_complex() else 0
-        width = rows.shape[1]
-        if table is None:
-            table = rows.new_full((self.full_status.numel(), width), nothing)
-        found = torch.nn.functional.pad(rows, (0, max(0, table.shape[1] - width)), value=nothing)
-        table = torch.nn.functional.pad(table, (0, found.shape[1] - table.shape[1]), value=nothing)
-        return table.index_copy(0, at, found)
-
-    def _record(self, point: Point, relative: Tensor) -> None:
-        assert self.trace is not None
-        each = relative_by_leaf(
-            [row.detach() for row in point.residual], [row.detach() for row in point.f]
-        )
-        relative = torch.where(self.running, relative, math.nan)
-        each = torch.where(self.running, each, math.nan)
-        if self.index is not None:
-            samples = self.full_status.numel()
-            relative = relative.new_full((samples,), math.nan).index_copy(0, self.index, relative)
-            empty = each.new_full((each.shape[0], samples), math.nan)
-            each = empty.index_copy(1, self.index, each)
-        self.trace.append(relative)
-        self.leaf_trace.append(each)
-
-    def traces(self) -> tuple[Tensor | None, Tensor | None]:
-        if self.trace is None:
-            return None, None
-        return torch.stack(self.trace), torch.stack(self.leaf_trace)
 
 
 def _with(rows: Rows, index: Tensor, others: Rows) -> Rows:
@@ -496,8 +455,8 @@ class Deferred:
         """See `Monitor.observe`."""
         monitor = self.monitor
         # The residual lies where the method needs the place: it is made anew if it is asked for.
-        self.pending.append((replace(point, residual=[]), length(point.f)))
-        ordinary = monitor.is_ordinary(monitor.evals + len(self.pending))
+        self.pending.append((point._replace(residual=[]), length(point.f)))
+        ordinary = monitor.evals + len(self.pending) < monitor.next_look and monitor.spent is None
         if ordinary and len(self.pending) < self.block:
             return False
         pending, self.pending = self.pending, []
@@ -522,12 +481,11 @@ class Deferred:
     def _undone(self, point: Point) -> Point:
         """The point with the samples that have ended at their answers; their residual is infinite,
         so that no judgement is built on it."""
-        point = replace(point, residual=subtract(point.f, point.z))
+        point = point._replace(residual=subtract(point.f, point.z))
         if self.monitor.finished is None:
             return point
         index, rows = self.monitor.finished
-        return replace(
-            point,
+        return point._replace(
             z=[row.index_copy(0, index, at) for row, at in zip(point.z, rows, strict=True)],
             size=point.size.index_fill(0, index, torch.inf),
         )

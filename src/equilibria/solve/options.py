@@ -1,9 +1,15 @@
-"""Solvers, linear solvers and adjoints are their options: what is checked when they are built."""
+"""Solvers, linear solvers and adjoints are their options, which are checked when they are built.
+
+A tolerance is a number for the whole state, or one for each of its leaves.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any, Self
+from functools import cache
+from typing import Any, Self, cast
 
 from equilibria.words import nearest
 
@@ -27,14 +33,16 @@ class Options:
     """A dataclass whose constructor says of an unknown option which one was meant."""
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
-        known: Any = cls
-        names = [each.name for each in fields(known) if each.init]
-        for name in options:
-            if name not in names:
-                meant = _ELSEWHERE.get(name, name)
-                meant = nearest(meant if meant in names else name, names)
-                raise TypeError(f"{cls.__name__} has no option {name!r}{meant}")
+        for name in options.keys() - _names(cls):
+            meant = _ELSEWHERE.get(name, name)
+            meant = nearest(meant if meant in _names(cls) else name, _names(cls))
+            raise TypeError(f"{cls.__name__} has no option {name!r}{meant}")
         return object.__new__(cls)
+
+
+@cache
+def _names(cls: Any) -> frozenset[str]:
+    return frozenset(each.name for each in fields(cls) if each.init)
 
 
 def name_of(owner: object, field: str) -> str:
@@ -73,3 +81,128 @@ def check_damping(owner: object) -> None:
             f"{name_of(owner, 'damping')}: expected a number between 0 and 2 (1 is undamped), "
             f"got {value!r}"
         )
+
+
+Tolerance = float | tuple[float, ...] | dict[str, float]
+"""A number, or a tree of numbers that follows the tuples, lists and dicts of the state; a number in
+place of a subtree holds for each leaf of it."""
+
+Flat = float | tuple[float, ...]
+"""The same for the leaves in order."""
+
+
+def check_tolerance(name: str, given: Any) -> Tolerance:
+    """Return a tolerance with tuples in place of lists.
+
+    Raises:
+        TypeError: what is given is neither a number nor a tree of numbers.
+        ValueError: a number is negative or not finite, or there is none.
+    """
+    if isinstance(given, Mapping):
+        several = {
+            str(k): check_tolerance(name, v) for k, v in cast("Mapping[Any, Any]", given).items()
+        }
+        return _some(name, several)
+    if isinstance(given, tuple | list):
+        return _some(name, tuple(check_tolerance(name, v) for v in cast("Sequence[Any]", given)))
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise TypeError(
+            f"{name}: expected a number, or one for each leaf of the state, {_got(given)}"
+        )
+    if not 0 <= given < math.inf:
+        raise ValueError(f"{name}: expected a finite number >= 0.0, {_got(given)}")
+    return given
+
+
+def flatten_tolerance(name: str, given: Tolerance, state: Any) -> Flat:
+    """Return a number as it is, and a tree as the numbers of the leaves of `state`, in order.
+
+    Raises:
+        ValueError: the tree is not that of the state.
+    """
+    if isinstance(given, int | float):
+        return given
+    found: list[float] = []
+    _spread(name, given, state, found)
+    return tuple(found)
+
+
+def finest(given: Tolerance) -> float:
+    """The smallest number of a tolerance that is not 0; 0 where all are.
+
+    In a tree, 0 stands for a leaf whose tolerance is not of this kind.
+    """
+    if isinstance(given, int | float):
+        return given
+    several = map(finest, given.values() if isinstance(given, dict) else given)
+    return min((each for each in several if each), default=0.0)
+
+
+def coarsen(given: Tolerance, floor: float) -> Tolerance:
+    """A relative tolerance with `floor` in place of smaller numbers but 0, which nothing meets."""
+    if isinstance(given, int | float):
+        return max(given, floor) if given else given
+    if isinstance(given, dict):
+        return {key: cast("float", coarsen(each, floor)) for key, each in given.items()}
+    return tuple(cast("float", coarsen(each, floor)) for each in given)
+
+
+def ordered(given: Tolerance) -> Flat:
+    """A tolerance that `flatten_tolerance` has put in order."""
+    assert not isinstance(given, dict)
+    return given
+
+
+def length_of(atol: Flat, entries: Sequence[int]) -> float:
+    """The Euclidean length of a state of so many entries a leaf whose RMS is `atol`, or is that of
+    its own number in each leaf."""
+    if isinstance(atol, tuple):
+        return math.sqrt(sum(a * a * n for a, n in zip(atol, entries, strict=True)))
+    return atol * math.sqrt(sum(entries))
+
+
+def of_leaf(given: Flat, leaf: int) -> float:
+    """The number that holds for a leaf."""
+    return given[leaf] if isinstance(given, tuple) else given
+
+
+def _spread(name: str, given: Tolerance, state: Any, found: list[float]) -> None:
+    if isinstance(state, dict):
+        parts = cast("dict[Any, Any]", state)
+        if isinstance(given, dict) and set(given) != set(parts):
+            raise ValueError(
+                f"{name} has numbers for {', '.join(sorted(given))}; the state has "
+                f"{', '.join(sorted(map(str, parts)))}"
+            )
+        if isinstance(given, tuple):
+            raise ValueError(f"{name} is a list, and the state, or a part of it, is a dict")
+        for key, part in parts.items():
+            _spread(name, given[key] if isinstance(given, dict) else given, part, found)
+    elif isinstance(state, tuple | list):
+        several = cast("Sequence[Any]", state)
+        if isinstance(given, dict):
+            kind = "a tuple" if isinstance(several, tuple) else "a list"
+            raise ValueError(f"{name} is a dict, and the state, or a part of it, is {kind}")
+        if isinstance(given, tuple) and len(given) != len(several):
+            raise ValueError(
+                f"{name} has {len(given)} numbers, {given}, and the state, or a part of it, has "
+                f"{len(several)} leaves"
+            )
+        for number, part in enumerate(several):
+            _spread(name, given[number] if isinstance(given, tuple) else given, part, found)
+    elif isinstance(given, int | float):
+        found.append(given)
+    else:
+        raise ValueError(
+            f"{name} is {given}, several numbers, where the state is a single tensor: give one"
+        )
+
+
+def _some(name: str, given: Any) -> Any:
+    if not given:
+        raise ValueError(f"{name}: expected a number for each leaf of the state, {_got(given)}")
+    return given
+
+
+def _got(given: Any) -> str:
+    return f"got {given!r}"

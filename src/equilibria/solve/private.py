@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from functools import cache
@@ -91,12 +91,6 @@ def _excuse_missing_frames() -> None:
         count(1)  # which would not change a count that has begun
 
 
-def compiled_for_one_backward(error: RuntimeError) -> bool:
-    """Does compiled code refuse to be differentiated again, or twice?"""
-    said = str(error)
-    return "donated buffers" in said or "does not currently support double backward" in said
-
-
 def for_many_backwards() -> AbstractContextManager[Any]:
     """What is compiled inside keeps its buffers, so that it can be differentiated many times.
 
@@ -122,6 +116,20 @@ def allow_more_backwards(outputs: Sequence[Tensor]) -> bool:
     It notes None for the buffers that they give up, and asks later whether that is an empty list.
     """
     corrected = False
+    for noted in _notes_of_compiled(outputs):
+        if getattr(noted, "bw_donated_idxs", ()) is None:
+            noted.bw_donated_idxs = []
+            corrected = True
+    return corrected
+
+
+def made_by_compiled_code(outputs: Sequence[Tensor]) -> bool:
+    """Is compiled code, which can be differentiated once, in the graph of these tensors?"""
+    return any(True for _ in _notes_of_compiled(outputs))
+
+
+def _notes_of_compiled(outputs: Sequence[Tensor]) -> Iterator[Any]:
+    """What torch notes of each piece of compiled code in the graph of these tensors."""
     pending: list[Any] = [x.grad_fn for x in outputs]
     seen: set[Any] = {None}
     while pending:
@@ -132,10 +140,8 @@ def allow_more_backwards(outputs: Sequence[Tensor]) -> bool:
         pending.extend(child for child, _ in node.next_functions)
         function: Any = getattr(node, "_forward_cls", None)
         noted: Any = getattr(function, "metadata", None)
-        if getattr(noted, "bw_donated_idxs", ()) is None:
-            noted.bw_donated_idxs = []
-            corrected = True
-    return corrected
+        if noted is not None:
+            yield noted
 
 
 def replays_buffers(compiler: Any) -> bool:
@@ -239,12 +245,13 @@ def free_to_read(tensor: Tensor) -> bool:
     """
     if torch.compiler.is_compiling():
         return False
-    return tensor.device.type == "cpu" and not is_wrapped(tensor)
+    wrapped = _functorch.is_functorch_wrapped_tensor(tensor)
+    return tensor.device.type == "cpu" and not wrapped
 
 
 def none(count: Tensor) -> bool:
     """Are all entries known to be zero? False on a device that would have to be waited for."""
-    return free_to_read(count) and torch.equal(count, torch.zeros_like(count))
+    return free_to_read(count) and not count.any()
 
 
 def bare(tensor: Tensor) -> Tensor:

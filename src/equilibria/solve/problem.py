@@ -29,13 +29,13 @@ from equilibria.solve.equation import (
     followable,
     raise_if_failed,
 )
-from equilibria.solve.grouping import Coupled, Groups
+from equilibria.solve.layout import Coupled, Groups, Layout
 from equilibria.solve.loop import Run, iterate
-from equilibria.solve.rows import Layout, Rows, subtract
+from equilibria.solve.options import ordered
+from equilibria.solve.rows import Rows, subtract
 from equilibria.solve.solution import Record
 from equilibria.solve.solvers import Jacobian, Solver
 from equilibria.solve.status import warn
-from equilibria.solve.tolerance import ordered
 from equilibria.solve.tree import Leaves, Operands, Tree, describe, flatten, unflatten
 from equilibria.solve.verdict import Criterion
 
@@ -94,6 +94,8 @@ class Problem(Equation):
 
     def evaluate_first(self, z: Leaves, p: Leaves) -> Leaves:
         """f where nothing is known of it yet: notes whether it computes in reduced precision."""
+        if not self.autocast.floor:
+            return self.evaluate(z, p)
         with self.noting_precision():
             return self.evaluate(z, p)
 
@@ -153,9 +155,10 @@ class Problem(Equation):
         whole = layout = Layout.of(first, self.coupled).in_units_of(z, first)
 
         def rows_of_f(rows: Rows) -> Rows:
-            # An image may have a graph though nobody asked: f may have worked under enable_grad.
-            image = self.evaluate(layout.leaves(rows), here)
-            return layout.rows([x.detach() if x.requires_grad else x for x in image])
+            image = self.evaluate(rows if layout.plain else layout.leaves(rows), here)
+            if any(map(_REQUIRES_GRAD, image)):  # f may have worked under enable_grad
+                image = [x.detach() for x in image]
+            return image if layout.plain else layout.rows(image)
 
         def leave(index: Tensor) -> None:
             nonlocal layout
@@ -426,6 +429,7 @@ def _add_remedy(error: RuntimeError) -> None:
 
 
 _AUTOGRAD = os.path.dirname(torch.autograd.__file__)
+_REQUIRES_GRAD = attrgetter("requires_grad")
 _VERSION = attrgetter("_version")
 
 

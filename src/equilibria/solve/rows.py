@@ -9,144 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from equilibria.solve import linalg, private
-from equilibria.solve.grouping import Coupled, Groups
+from equilibria.solve import private
 
 Rows = list[Tensor]
+_vector_norm: Any = torch.linalg.vector_norm
+_inner: Any = torch.linalg.vecdot
 
 FIRST_ROOM = 8
 """Vectors that a store makes room for at first, at most."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How leaves `(batch, ...)` become rows and back, keeping each leaf's memory format.
-
-    Attributes:
-        shapes: shape of each leaf without its batch axis.
-        orders: order of the axes in memory, the batch first; a channels-last image keeps its
-            channels last, so that its row is a view.
-        coupled: the whole batch is one sample: a single row; or the rows of each group are.
-        unit: `(samples, 1)`, powers of two that the rows are in units of; None: 1.
-    """
-
-    shapes: tuple[tuple[int, ...], ...]
-    orders: tuple[tuple[int, ...], ...]
-    coupled: Coupled = False
-    unit: Tensor | None = None
-
-    @classmethod
-    def of(cls, leaves: Sequence[Tensor], coupled: Coupled = False) -> Layout:
-        if coupled is True:
-            leaves = [leaf.unsqueeze(0) for leaf in leaves]
-        return cls(
-            tuple(tuple(leaf.shape[1:]) for leaf in leaves),
-            tuple(_memory_order(leaf) for leaf in leaves),
-            coupled,
-        )
-
-    def in_units_of(self, *states: Sequence[Tensor]) -> Layout:
-        """The layout with rows in units in which the squares of these states are numbers."""
-        each = [self._rows([x.detach() for x in leaves]) for leaves in states]
-        size = length(each[0])
-        for rows in each[1:]:
-            size = torch.maximum(size, length(rows))
-        # Most often all are well within the range, which their lengths tell.
-        if private.every(torch.clamp(size, 1 / LARGEST, LARGEST) == size):
-            return self
-        unit = unit_of([row for rows in each for row in rows])
-        return self if unit is None else replace(self, unit=unit)
-
-    def select(self, index: Tensor) -> Layout:
-        """The layout of the samples named by `index`."""
-        unit = self.unit
-        return self if unit is None else replace(self, unit=unit.index_select(0, index))
-
-    @cached_property
-    def flat(self) -> bool:
-        """Are the leaves rows as they are, but for units?"""
-        return self.coupled is False and all(len(shape) == 1 for shape in self.shapes)
-
-    def rows(self, leaves: Sequence[Tensor]) -> Rows:
-        if self.unit is not None:
-            return [row / self.unit for row in self._rows(leaves)]
-        return self._rows(leaves)
-
-    def leaves(self, rows: Rows) -> list[Tensor]:
-        return self._leaves(rows if self.unit is None else [row * self.unit for row in rows])
-
-    def _rows(self, leaves: Sequence[Tensor]) -> Rows:
-        if self.flat:
-            return list(leaves)
-        if isinstance(self.coupled, Groups):
-            return [self.coupled.row(leaf) for leaf in leaves]
-        if self.coupled:
-            leaves = [leaf.unsqueeze(0) for leaf in leaves]
-        return [
-            leaf.permute(order).reshape(leaf.shape[0], -1)
-            for leaf, order in zip(leaves, self.orders, strict=True)
-        ]
-
-    def _leaves(self, rows: Rows) -> list[Tensor]:
-        if self.flat:
-            return list(rows)
-        if isinstance(self.coupled, Groups):
-            pairs = zip(rows, self.shapes, strict=True)
-            return [self.coupled.leaf(row, shape) for row, shape in pairs]
-        out: list[Tensor] = []
-        for row, shape, order in zip(rows, self.shapes, self.orders, strict=True):
-            full = (row.shape[0], *shape)
-            inverse = sorted(range(len(order)), key=order.__getitem__)
-            leaf = row.reshape([full[axis] for axis in order]).permute(inverse)
-            out.append(leaf.squeeze(0) if self.coupled else leaf)
-        return out
-
-    def norm(self, rows: Rows) -> Tensor:
-        """RMS norm of each sample over its own entries, all leaves together: `(samples,)`."""
-        filled = self.filled
-        return norm(rows) if filled is None else norm(rows) / filled
-
-    @property
-    def filled(self) -> Tensor | None:
-        """The root of the share of its row that each sample fills `(samples,)`; None: it does."""
-        if not isinstance(self.coupled, Groups) or self.coupled.slots is None:
-            return None
-        return (self.coupled.sizes / self.coupled.longest).sqrt()
-
-    @property
-    def share(self) -> Tensor | None:
-        """What a length in the units of the state is multiplied by, `(samples,)`, to be one of the
-        rows, of which a sample may fill a share only; None: 1."""
-        filled = self.filled
-        if self.unit is None:
-            return filled
-        return self.unit.squeeze(1).reciprocal() * (1.0 if filled is None else filled)
-
-    @property
-    def unit_share(self) -> Tensor | None:
-        """The same for a part of a row that a sample fills."""
-        return None if self.unit is None else self.unit.squeeze(1).reciprocal()
-
-    def parts(self, rows: Rows) -> Rows | None:
-        """The rows of the state that make up each sample, `(samples, rows, entries)` a leaf; None
-        where a sample is one of them."""
-        if self.coupled is False:
-            return None
-        if isinstance(self.coupled, Groups):
-            return [row.reshape(row.shape[0], self.coupled.longest, -1) for row in rows]
-        return [leaf.reshape(1, leaf.shape[0], -1) for leaf in self._leaves(rows)]
-
-
-def _memory_order(leaf: Tensor) -> tuple[int, ...]:
-    strides = leaf.stride()
-    inner = sorted(range(1, leaf.dim()), key=lambda axis: -strides[axis])
-    return (0, *inner)
 
 
 def entries(rows: Rows) -> int:
@@ -156,9 +31,8 @@ def entries(rows: Rows) -> int:
 
 def length(rows: Rows) -> Tensor:
     """Euclidean length of each sample over all its entries, all leaves together: `(samples,)`."""
-    if len(rows) == 1:
-        return linalg.lengths(rows[0])
-    return linalg.lengths(torch.stack([linalg.lengths(row) for row in rows], dim=1))
+    each = [_vector_norm(row, dim=1) for row in rows] if len(rows) > 1 else None
+    return _vector_norm(rows[0] if each is None else torch.stack(each, dim=1), dim=1)
 
 
 def norm(rows: Rows) -> Tensor:
@@ -185,7 +59,7 @@ def unit_of(rows: Rows) -> Tensor | None:
 
 def largest_of(rows: Rows) -> Tensor:
     """The largest absolute entry of each sample, all leaves together: `(samples,)`."""
-    each = [linalg.largest(row) for row in rows]
+    each = [_vector_norm(row, ord=math.inf, dim=1) for row in rows]
     return each[0] if len(each) == 1 else torch.stack(each).amax(dim=0)
 
 
@@ -208,11 +82,11 @@ def relative_by_leaf(residual: Rows, f: Rows) -> Tensor:
 
 def dot(a: Rows, b: Rows) -> Tensor:
     """Inner product of each sample: `(samples,)`."""
-    return sum_of([linalg.inner(x, y) for x, y in zip(a, b, strict=True)])
+    return sum_of([_inner(x, y) for x, y in zip(a, b, strict=True)])
 
 
 def subtract(a: Rows, b: Rows) -> Rows:
-    return [x - y for x, y in zip(a, b, strict=True)]
+    return list(map(torch.sub, a, b))
 
 
 def add_scaled(a: Rows, scale: Tensor | float, b: Rows) -> Rows:
@@ -266,17 +140,16 @@ class Memory:
         self.capacity = capacity
         self.tracked = tracked
         self._buffers: Rows = []
-        self._kept: dict[int, Rows] = {}  # by slot; views of the buffers, unless tracked
+        self._slots: dict[int, Rows] = {}  # views of the buffers, unless tracked
 
     def put(self, slot: int, a: Rows, b: Rows | None = None, scale: float = -1.0) -> Rows:
         """Stores a + scale b, or a alone, and returns what is stored."""
         if self.tracked:
-            kept = a if b is None else add_scaled(a, scale, b)
-            self._kept[slot] = kept
-            return kept
-        if not self._buffers or slot >= self._buffers[0].shape[1]:
+            self._slots[slot] = a if b is None else add_scaled(a, scale, b)
+            return self._slots[slot]
+        if slot not in self._slots:
             self._grow(a, slot)
-        places = self.at(slot)
+        places = self._slots[slot]
         for i, place in enumerate(places):
             if b is None:
                 place.copy_(a[i])
@@ -290,10 +163,7 @@ class Memory:
 
     def at(self, slot: int) -> Rows:
         """The vector in a slot."""
-        kept = self._kept.get(slot)
-        if kept is None:
-            kept = self._kept[slot] = [buffer[:, slot] for buffer in self._buffers]
-        return kept
+        return self._slots[slot]
 
     def dots(self, left: Sequence[int], first: int, last: int) -> Tensor:
         """Products of the vectors `left` with those in slots `first` to `last`, exclusive.
@@ -303,17 +173,21 @@ class Memory:
         Returns:
             `(samples, len(left), last - first)`.
         """
-        total: list[Tensor] = []
-        for leaf in range(self._leaves):
+        total: Tensor | None = None
+        for leaf in range(len(self._slots[left[0]])):
             if self.tracked:
-                rows = torch.stack([self._kept[slot][leaf] for slot in left], dim=1)
-                stored = self._stacked(leaf, first, last)
+                rows, stored = self._stacked(leaf, left), self._stacked(leaf, range(first, last))
             else:
                 buffer = self._buffers[leaf]
-                rows = _rows_of(buffer, left)
                 stored = buffer[:, first:last]
-            total.append(torch.bmm(rows, stored.transpose(1, 2)))
-        return sum_of(total)
+                if len(left) == 2 and left[0] < left[1]:  # a strided view is no slower
+                    rows = buffer[:, left[0] : left[1] + 1 : left[1] - left[0]]
+                else:
+                    rows = self._stacked(leaf, left)
+            products = torch.bmm(rows, stored.transpose(1, 2))
+            total = products if total is None else total + products
+        assert total is not None
+        return total
 
     def combine(
         self, coefficients: Tensor, first: int, onto: Rows | None = None, scale: float = 1.0
@@ -326,9 +200,9 @@ class Memory:
         last = first + coefficients.shape[1]
         left = coefficients.unsqueeze(1)
         out: Rows = []
-        for leaf in range(self._leaves):
+        for leaf in range(len(self._slots[first])):
             if self.tracked:
-                stored = self._stacked(leaf, first, last)
+                stored = self._stacked(leaf, range(first, last))
             else:
                 stored = self._buffers[leaf][:, first:last]
             if onto is None:
@@ -345,20 +219,14 @@ class Memory:
     def select(self, index: Tensor) -> None:
         """Keeps the samples named by `index`."""
         if self.tracked:
-            self._kept = {slot: select(rows, index) for slot, rows in self._kept.items()}
-        else:
-            self._buffers = [buffer.index_select(0, index) for buffer in self._buffers]
-            self._kept = {}
+            self._slots = {slot: select(rows, index) for slot, rows in self._slots.items()}
+        elif self._buffers:
+            self._hold([buffer.index_select(0, index) for buffer in self._buffers])
 
-    @property
-    def _leaves(self) -> int:
-        return len(self._buffers) or len(next(iter(self._kept.values())))
-
-    def _stacked(self, leaf: int, first: int, last: int) -> Tensor:
-        return torch.stack([self._kept[slot][leaf] for slot in range(first, last)], dim=1)
+    def _stacked(self, leaf: int, slots: Sequence[int]) -> Tensor:
+        return torch.stack([self._slots[slot][leaf] for slot in slots], dim=1)
 
     def _grow(self, rows: Rows, slot: int) -> None:
-        self._kept = {}
         length = room(slot + 1, self.capacity)
         grown: Rows = []
         for leaf, row in enumerate(rows):
@@ -366,11 +234,9 @@ class Memory:
             if self._buffers:
                 new[:, :slot] = self._buffers[leaf][:, :slot]
             grown.append(new)
-        self._buffers = grown
+        self._hold(grown)
 
-
-def _rows_of(buffer: Tensor, slots: Sequence[int]) -> Tensor:
-    """`buffer[:, slots]`, a view where there are two: a strided row is no slower in a product."""
-    if len(slots) == 2 and slots[0] < slots[1]:
-        return buffer[:, slots[0] : slots[1] + 1 : slots[1] - slots[0]]
-    return torch.stack([buffer[:, slot] for slot in slots], dim=1)
+    def _hold(self, buffers: Rows) -> None:
+        self._buffers = buffers
+        slots = zip(*(buffer.unbind(1) for buffer in buffers), strict=True)
+        self._slots = {slot: list(rows) for slot, rows in enumerate(slots)}

@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 
 from torch import Tensor
 
+from equilibria.solve.layout import Layout
 from equilibria.solve.loop import Run
-from equilibria.solve.rows import Layout
 from equilibria.solve.solvers import Inverse
 from equilibria.solve.status import Stats
 from equilibria.solve.tree import Leaves, Tree, flatten, unflatten
@@ -44,15 +44,11 @@ class Record:
         self.latest: AdjointInfo | None = None
         self.residual: Tensor | None = None
         self.inverse: tuple[Layout, Inverse] | None = None
-        self.trace: Tensor | None = None
-        self.leaf_trace: Tensor | None = None
-        self.ritz: Tensor | None = None
-        self.choices: Tensor | None = None
+        self.beside: dict[str, Tensor] = {}  # further fields of `Stats`
 
     def note(self, run: Run, layout: Layout) -> None:
         """Keeps what a forward solve tells beside the solution."""
-        self.trace, self.leaf_trace = run.trace, run.leaf_trace
-        self.ritz, self.choices = run.ritz, run.choices
+        self.beside = run.beside
         self.residual = run.residual
         if run.size is not None:
             self.size = run.size if layout.unit is None else run.size * layout.unit.squeeze(1)

@@ -5,15 +5,25 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from equilibria.solve.options import Options, check_damping, check_whole, name_of
-from equilibria.solve.rows import Layout, Rows, add_scaled, select, subtract
-from equilibria.solve.tolerance import Tolerance, checked, coarsened, finest, flat
+from equilibria.solve.layout import Layout
+from equilibria.solve.options import (
+    Options,
+    Tolerance,
+    check_damping,
+    check_tolerance,
+    check_whole,
+    coarsen,
+    finest,
+    flatten_tolerance,
+    name_of,
+)
+from equilibria.solve.rows import Rows, add_scaled, select
 
 
 @dataclass(frozen=True)
@@ -124,7 +134,7 @@ class Limits(Options):
 
     def no_finer_than(self, floor: float) -> Self:
         """This method with relative tolerances that f, which rounds by `floor`, can meet."""
-        if not floor or (rtol := coarsened(self.rtol, floor)) == self.rtol:
+        if not floor or (rtol := coarsen(self.rtol, floor)) == self.rtol:
             return self
         return replace(self, rtol=rtol)
 
@@ -146,19 +156,17 @@ class Solver(Limits, abc.ABC):
             `fixed_point`), the tolerance is one for each of them, such as a node of a graph, and
             the residual of the sample is that of its worst row, 0 / 0 being 0. Over all rows
             together, a residual of 1e-3 is met before a signal that fades has travelled far.
-
-    Class attributes:
-        weighted: the solver takes weights from the layer that uses it.
     """
 
-    weighted: ClassVar[bool] = False
     patience: int | None = 20
     per_row: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for field in ("rtol", "atol"):
-            object.__setattr__(self, field, checked(name_of(self, field), getattr(self, field)))
+            object.__setattr__(
+                self, field, check_tolerance(name_of(self, field), getattr(self, field))
+            )
         given: Any = self.per_row
         if not isinstance(given, bool):
             raise TypeError(f"{name_of(self, 'per_row')}: expected a bool, got {given!r}")
@@ -186,10 +194,12 @@ class Solver(Limits, abc.ABC):
         Raises:
             ValueError: they are trees of another structure than the state.
         """
-        if not self.by_leaf:
-            return self
         return replace(
-            self, **{name: flat(name, getattr(self, name), state) for name in ("rtol", "atol")}
+            self,
+            **{
+                name: flatten_tolerance(name, getattr(self, name), state)
+                for name in ("rtol", "atol")
+            },
         )
 
     @property
@@ -216,8 +226,7 @@ class Solver(Limits, abc.ABC):
         """
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """An evaluated iterate: z, f(z), the residual f(z) - z and its length `(samples,)`.
 
     The residual may lie in the stepper's memory: it lasts until the next evaluation.
@@ -244,14 +253,10 @@ class Point:
     def select(self, index: Tensor) -> Point:
         """The samples named by `index`."""
         return Point(
-            select(self.z, index),
-            select(self.f, index),
-            select(self.residual, index),
-            self.size.index_select(0, index),
-            None if self.best is None else select(self.best, index),
-            None if self.best_size is None else self.best_size.index_select(0, index),
-            None if self.running is None else self.running.index_select(0, index),
-            None if self.error_ratio is None else self.error_ratio.index_select(0, index),
+            *(
+                x.index_select(0, index) if isinstance(x, Tensor) else x and select(x, index)
+                for x in self
+            )
         )
 
 
@@ -273,7 +278,7 @@ class Stepper(abc.ABC):
 
     def residual(self, f: Rows, z: Rows) -> Rows:
         """f - z, where the method wants it to lie."""
-        return subtract(f, z)
+        return list(map(torch.sub, f, z))
 
     @abc.abstractmethod
     def step(self, now: Point) -> Rows:

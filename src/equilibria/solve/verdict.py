@@ -28,9 +28,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equilibria.solve import private, tolerance
-from equilibria.solve.rows import Layout, Rows, length, scaled_ratio
-from equilibria.solve.tolerance import Flat
+from equilibria.solve import private
+from equilibria.solve.layout import Layout
+from equilibria.solve.options import Flat, length_of, of_leaf
+from equilibria.solve.rows import Rows, length, scaled_ratio
 
 GROWTH = 4.0
 SHARE, LARGEST_SHARE = 0.03, 0.3
@@ -164,7 +165,7 @@ class Criterion:
 
     def absolute(self, rows: Rows) -> float | Tensor:
         """The absolute tolerance as a length."""
-        whole = tolerance.length(self.atol, [row.shape[1] for row in rows])
+        whole = length_of(self.atol, [row.shape[1] for row in rows])
         if not whole or self.layout is None:
             return whole
         share = self.layout.share
@@ -254,11 +255,11 @@ class Criterion:
                 here = images[leaf : leaf + 1]
                 part, whole, unit = _lengths(gaps[leaf : leaf + 1], here)
             entries = sum(each.shape[2] for each in here)
-            absolute = tolerance.of_leaf(self.atol, leaf) * math.sqrt(entries) / unit
+            absolute = of_leaf(self.atol, leaf) * math.sqrt(entries) / unit
             if share is not None:
                 absolute = absolute * share[:, None]
             rtol = self.rtol
-            goal = rtol[:, None] if isinstance(rtol, Tensor) else tolerance.of_leaf(rtol, leaf)
+            goal = rtol[:, None] if isinstance(rtol, Tensor) else of_leaf(rtol, leaf)
             ratios.append(torch.where(part == 0, 0.0, part / (goal * whole + absolute)).amax(1))
         at_zero = torch.stack([(a == b).all(2) for a, b in zip(gaps, images, strict=True)]).all(0)
         there = torch.stack([each.any(2) for each in images]).any(0)
