@@ -158,11 +158,6 @@ class WithWeights(NeuralSolver):
     mixer: Mixer | None
     guessed: bool
 
-    @property
-    @override
-    def looks_around(self) -> bool:
-        return self.mixer is not None
-
     @override
     def start(self, tracked: bool, jacobian: object = None) -> Stepper:
         return NeuralStepper(self, tracked)
@@ -177,6 +172,7 @@ class NeuralStepper(AndersonStepper):
     def __init__(self, solver: WithWeights, tracked: bool) -> None:
         super().__init__(solver, tracked)
         self.neural = solver
+        self.looks_around = solver.mixer is not None
         self.pooled: list[Tensor] = []  # features of the residuals, newest first
         self.first = self.least = torch.empty(0)  # lengths of the first and the smallest residual
         self.stale = self.until = torch.empty(0)

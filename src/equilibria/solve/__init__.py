@@ -26,7 +26,6 @@ from equilibria.solve.auto import Auto
 from equilibria.solve.boundary import boundary, without_autocast
 from equilibria.solve.broyden import Broyden
 from equilibria.solve.closure import Closure, Function, warn_of_unsteady
-from equilibria.solve.equation import followable
 from equilibria.solve.fallback import Fallback
 from equilibria.solve.gmres import GMRES
 from equilibria.solve.layout import Layout
@@ -38,7 +37,7 @@ from equilibria.solve.rows import Rows, add_scaled, choose, length
 from equilibria.solve.solution import AdjointInfo, Solution
 from equilibria.solve.solvers import Jacobian, Picard, Point, Solver, Stepper
 from equilibria.solve.status import Reason, SolveError, SolveWarning, Stats, Status
-from equilibria.solve.tree import Shared, Tree, flatten, shared, unflatten
+from equilibria.solve.tree import Shared, Tree, flatten, followable, shared, unflatten
 from equilibria.solve.verdict import GROWTH, SHARE
 
 __all__ = [

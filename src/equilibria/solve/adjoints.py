@@ -12,24 +12,22 @@ from typing_extensions import override
 
 from equilibria.solve import private
 from equilibria.solve.broyden import Broyden
-from equilibria.solve.derivative import Linearisation, pullback, pushforward
-from equilibria.solve.equation import Affine, Derivative, Equation
+from equilibria.solve.derivative import Linearisation
+from equilibria.solve.equation import Affine, Equation, Product
 from equilibria.solve.fallback import Fallback
-from equilibria.solve.function import Found, implicit, solve_implicitly
+from equilibria.solve.function import implicit, solve_implicitly
 from equilibria.solve.linear import LinearSolver
+from equilibria.solve.loop import Run
 from equilibria.solve.options import Options, check_at_least, check_damping, check_whole, finest
 from equilibria.solve.problem import Problem
-from equilibria.solve.rows import Rows, add_scaled, choose, norm
+from equilibria.solve.rows import Rows, add_scaled, check_like, choose, norm
 from equilibria.solve.solution import Record
 from equilibria.solve.solvers import Solver
 from equilibria.solve.tree import Leaves
 
-Product = Callable[[Leaves], Leaves]
-"""v -> A v."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class Adjoint(Options, Derivative):
+class Adjoint(Options):
     """How the gradient of a fixed point is found. The base of all adjoints.
 
     A method of its own implements `solve`, which is used for derivatives of all orders, forward and
@@ -37,9 +35,13 @@ class Adjoint(Options, Derivative):
 
     Class attributes:
         follows_path: autograd follows steps of the solver, or after it; `solve` has no part.
+        fixed_steps: it takes a fixed number of steps, for states that may be short of a solution.
+        needs_inverse: it needs (I - J)^-1 as the forward solver has learned it, in the record.
     """
 
     follows_path: ClassVar[bool] = False
+    fixed_steps: ClassVar[bool] = False
+    needs_inverse: ClassVar[bool] = False
 
     def solve(self, product: Product, g: Leaves) -> Leaves:
         """Return u = (I - A)^-1 g, or what stands for it, from products A v alone.
@@ -66,38 +68,29 @@ class Adjoint(Options, Derivative):
         """All that it may become."""
         return (self,)
 
-    @property
-    def derivative(self) -> Derivative:
-        """How the implicit function differentiates the solution."""
-        return self if self.now is self else self.now.derivative
-
-    def find(self, equation: Problem, z: Leaves, p: Leaves) -> Found:
+    def find(self, problem: Problem, z: Leaves, p: Leaves) -> Run:
         """Solves from `z` at the operands `p`, and connects the solution to what f depends on."""
-        if self.now is not self:
-            return self.now.find(equation, z, p)
-        return implicit(equation, [leaf.detach() for leaf in z], p)
+        return implicit(problem, [leaf.detach() for leaf in z], p)
 
-    @override
-    def first_order(self, equation: Equation, jacobian: Linearisation, g: Leaves) -> Leaves:
-        return self._checked(jacobian.transposed, g)
+    def propagate(
+        self,
+        equation: Equation,
+        z: Leaves,
+        p: Leaves,
+        g: Leaves,
+        *,
+        transposed: bool = True,
+        graph: Linearisation | None = None,
+    ) -> Leaves:
+        """u = (I - J)^-T g, or (I - J)^-1 g, or what stands for it.
 
-    @override
-    def cotangent(self, equation: Equation, z: Leaves, p: Leaves, g: Leaves) -> Leaves:
-        at = at_parameters(equation, p)
-        return self._checked(lambda u: pullback(at, z, u), g)
-
-    @override
-    def tangent(self, equation: Equation, z: Leaves, p: Leaves, c: Leaves) -> Leaves:
-        at = at_parameters(equation, p)
-        return self._checked(lambda t: pushforward(at, z, t, like=z), c)
-
-    def _checked(self, product: Product, g: Leaves) -> Leaves:
+        Args:
+            graph: for products with J^T that need not be differentiated again; None: u is to be
+                differentiable in all that it depends on.
+        """
+        product = equation.product(z, p, transposed) if graph is None else graph.transposed
         u = self.solve(product, g)
-        found, wanted = ([(tuple(x.shape), x.dtype) for x in leaves] for leaves in (u, g))
-        if found != wanted:
-            raise ValueError(
-                f"{type(self).__name__}.solve returned {found}: expected {wanted}, as g"
-            )
+        check_like(f"{type(self).__name__}.solve", u, g, "as g")
         return u
 
 
@@ -165,20 +158,24 @@ class Implicit(Adjoint):
         return torch.clamp(reached, finest, max(finest, LOOSEST))
 
     @override
-    def first_order(self, equation: Equation, jacobian: Linearisation, g: Leaves) -> Leaves:
-        layout, run = self._affine(equation, len(g), True).solve_with(jacobian, g)
+    def propagate(
+        self,
+        equation: Equation,
+        z: Leaves,
+        p: Leaves,
+        g: Leaves,
+        *,
+        transposed: bool = True,
+        graph: Linearisation | None = None,
+    ) -> Leaves:
+        affine = self._affine(equation, len(g), transposed)
+        if graph is None:
+            return solve_implicitly(affine, g, [], [*z, *p, *g])[0]
+        layout, run = affine.solve_with(graph, g)
         return layout.leaves(run.value)
 
-    @override
-    def cotangent(self, equation: Equation, z: Leaves, p: Leaves, g: Leaves) -> Leaves:
-        return solve_implicitly(self._affine(equation, len(g), True), g, [], [*z, *p, *g])[0]
 
-    @override
-    def tangent(self, equation: Equation, z: Leaves, p: Leaves, c: Leaves) -> Leaves:
-        return solve_implicitly(self._affine(equation, len(c), False), c, [], [*z, *p, *c])[0]
-
-
-def truncated(multiply: Product, g: Leaves, steps: int, damping: float) -> Leaves:
+def truncated(product: Product, g: Leaves, steps: int, damping: float) -> Leaves:
     """damping (1 + B + ... + B^(steps-1)) g, with B v = damping A v + (1 - damping) v.
 
     By Horner's rule, u <- B u + damping g: steps - 1 products.
@@ -186,14 +183,13 @@ def truncated(multiply: Product, g: Leaves, steps: int, damping: float) -> Leave
     if damping == 1:  # fewer passes over a state that may be large beside f
         u = list(g)
         for _ in range(steps - 1):
-            u = [a + x for a, x in zip(multiply(u), g, strict=True)]
+            u = [a + x for a, x in zip(product(u), g, strict=True)]
         return u
     u = [damping * x for x in g]
     for _ in range(steps - 1):
-        product = multiply(u)
         u = [
             damping * a + (1 - damping) * b + damping * x
-            for a, b, x in zip(product, u, g, strict=True)
+            for a, b, x in zip(product(u), u, g, strict=True)
         ]
     return u
 
@@ -215,17 +211,13 @@ class NeumannPhantom(Adjoint):
         damping: their lambda, between 0 and 2, exclusive.
     """
 
+    fixed_steps: ClassVar[bool] = True
     steps: int = 5
     damping: float = 0.5
 
     def __post_init__(self) -> None:
         check_whole(self, "steps", 1)
         check_damping(self)
-
-    @property
-    @override
-    def fixed_steps(self) -> bool:
-        return True
 
     @override
     def solve(self, product: Product, g: Leaves) -> Leaves:
@@ -243,26 +235,11 @@ class JacobianFree(Adjoint):
     Source: Bai 2022 (thesis), eq. 5.16; Fung et al. 2021.
     """
 
-    @property
-    @override
-    def fixed_steps(self) -> bool:
-        return True
+    fixed_steps: ClassVar[bool] = True
 
     @override
     def solve(self, product: Product, g: Leaves) -> Leaves:
         return g
-
-
-def at_parameters(equation: Equation, p: Leaves) -> Callable[..., tuple[Tensor, ...]]:
-    """f as a function of z alone."""
-
-    def function(*z: Tensor) -> tuple[Tensor, ...]:
-        return tuple(equation.evaluate(list(z), p))
-
-    return function
-
-
-Multiply = Callable[[Leaves], Leaves]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,6 +274,7 @@ class Shine(Adjoint):
         RuntimeError: in differentiating under torch.vmap, where no matrix is kept.
     """
 
+    needs_inverse: ClassVar[bool] = True
     refine: int = 0
     fallback: float | None = 1.8
 
@@ -305,17 +283,12 @@ class Shine(Adjoint):
         if self.fallback is not None:
             check_at_least(self, "fallback", 0.0)
 
-    @property
     @override
-    def needs_inverse(self) -> bool:
-        return True
-
-    @override
-    def find(self, equation: Problem, z: Leaves, p: Leaves) -> Found:
+    def find(self, problem: Problem, z: Leaves, p: Leaves) -> Run:
         wanted = torch.is_grad_enabled() or private.transform_active()
         if not (wanted or private.dual_level_active()):  # nobody will ask for the matrix
-            return super().find(replace(equation, derivative=JacobianFree()), z, p)
-        solver = equation.solver
+            return super().find(replace(problem, adjoint=JacobianFree()), z, p)
+        solver = problem.solver
         if not isinstance(solver, Broyden):
             raise TypeError(
                 "Shine shares the matrix of a forward solve by Broyden, and the solver is "
@@ -326,26 +299,20 @@ class Shine(Adjoint):
                 f"Shine needs the whole matrix of the forward solve, and Broyden(memory="
                 f"{solver.memory}) forgets at every restart: use Broyden(memory=None)"
             )
-        return super().find(equation, z, p)
+        return super().find(problem, z, p)
 
     @override
-    def first_order(self, equation: Equation, jacobian: Linearisation, g: Leaves) -> Leaves:
-        return self._refined(equation, g, jacobian.transposed, transposed=True)
-
-    @override
-    def cotangent(self, equation: Equation, z: Leaves, p: Leaves, g: Leaves) -> Leaves:
-        at = at_parameters(equation, p)
-        return self._refined(equation, g, lambda u: pullback(at, z, u), transposed=True)
-
-    @override
-    def tangent(self, equation: Equation, z: Leaves, p: Leaves, c: Leaves) -> Leaves:
-        at = at_parameters(equation, p)
-        multiply: Multiply = lambda t: pushforward(at, z, t, like=z)  # noqa: E731
-        return self._refined(equation, c, multiply, transposed=False)
-
-    def _refined(
-        self, equation: Equation, g: Leaves, multiply: Multiply, *, transposed: bool
+    def propagate(
+        self,
+        equation: Equation,
+        z: Leaves,
+        p: Leaves,
+        g: Leaves,
+        *,
+        transposed: bool = True,
+        graph: Linearisation | None = None,
     ) -> Leaves:
+        product = equation.product(z, p, transposed) if graph is None else graph.transposed
         kept = None if equation.record is None else equation.record.inverse
         if kept is None:
             raise RuntimeError(
@@ -357,7 +324,7 @@ class Shine(Adjoint):
         constant = layout.rows(g)
         u = self._bounded(apply, constant)
         for _ in range(self.refine):
-            image = layout.rows(multiply(layout.leaves(u)))
+            image = layout.rows(product(layout.leaves(u)))
             residual = [a + b - c for a, b, c in zip(image, constant, u, strict=True)]
             u = add_scaled(u, 1.0, apply(residual))
         return layout.leaves(u)

@@ -11,20 +11,24 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from equilibria.solve import private
-from equilibria.solve.adjoints import Adjoint, Implicit
-from equilibria.solve.anderson import AlternatingAnderson
-from equilibria.solve.api import check_options, evaluator
-from equilibria.solve.boundary import AutocastRegion, boundary, without_autocast
-from equilibria.solve.closure import close_over
-from equilibria.solve.derivative import Linearisation
-from equilibria.solve.equation import followable, raise_if_failed
-from equilibria.solve.layout import Layout, coupling
+from equilibria.solve.adjoints import Adjoint
+from equilibria.solve.api import (
+    DEFAULT_ADJOINT,
+    DEFAULT_SOLVER,
+    check_options,
+    evaluator,
+    pose,
+)
+from equilibria.solve.boundary import boundary, without_autocast
+from equilibria.solve.derivative import Linearisation, filled
+from equilibria.solve.equation import raise_if_failed
+from equilibria.solve.layout import Layout
 from equilibria.solve.problem import Problem
 from equilibria.solve.rows import Rows, length, subtract
 from equilibria.solve.solution import Record, Solution
 from equilibria.solve.solvers import Solver
 from equilibria.solve.status import Stats, Status
-from equilibria.solve.tree import Leaves, Operands, Tree, flatten_state, unflatten
+from equilibria.solve.tree import Leaves, Tree, followable, unflatten
 from equilibria.solve.verdict import faintest
 
 
@@ -78,34 +82,20 @@ def advance(
 
     Source: Bai 2022 (thesis), eq. 8.9 (which means theta of step t + 1) and 8.10, whose T is k - 1.
     """
-    solver = AlternatingAnderson() if solver is None else solver
-    adjoint = Implicit() if adjoint is None else adjoint
+    solver = DEFAULT_SOLVER if solver is None else solver
+    adjoint = DEFAULT_ADJOINT if adjoint is None else adjoint
     check_options(f, solver, adjoint, None)
     if private.transform_active():
         raise RuntimeError(
             "advance takes no part in transforms of torch.func: its gradient is that of a solution "
             "that z stands for. Use fixed_point"
         )
-    leaves, spec = flatten_state(z, batched=coupled is not True)
-    batch = 1 if coupled is True else leaves[0].shape[0]
-    if not batch:
-        raise ValueError("the batch is empty: z has no sample along its first axis")
-    given, p = Operands.of(operands, None if coupled is True else batch)
     record = Record()
-    equation = Problem(
-        f=close_over(f),
-        solver=solver.like(z),
-        state_spec=spec,
-        operands=given,
-        autocast=AutocastRegion.current(leaves[0].device.type),
-        coupled=coupling(coupled, batch),
-        drop_finished=False,
-        throw=throw,
-        trace=False,
-        states=(),
-        derivative=_derivative(adjoint),
-        record=record,
+    equation, leaves, p = pose(
+        f, z, operands, solver, _single(adjoint), coupled, record, throw=throw
     )
+    if not leaves[0].numel():
+        raise ValueError("the batch is empty: z has no sample along its first axis")
     start = [followable(x.detach()) for x in leaves]
     tracked = torch.is_grad_enabled()
     if tracked:
@@ -124,7 +114,7 @@ def advance(
     if throw:
         raise_if_failed("advance", status, torch.zeros_like(status), stats.residual)
     return Solution(
-        value=unflatten(value, spec),
+        value=unflatten(value, equation.state_spec),
         status=status,
         stats=stats,
         _record=record,
@@ -182,11 +172,9 @@ class _Corrected(torch.autograd.Function):
                 "torch.autograd.functional.jacobian(vectorize=True): leave the option out"
             )
         image: Leaves = list(ctx.saved_tensors)
-        g = [
-            torch.zeros_like(x) if each is None else each
-            for x, each in zip(image, grads, strict=True)
-        ]
-        u = equation.derivative.first_order(equation, Linearisation(image, ctx.edges, []), g)
+        g = filled(grads, image)
+        graph = Linearisation(image, ctx.edges, [])
+        u = equation.adjoint.propagate(equation, [], [], g, graph=graph)
         return (None, None, *u)
 
 
@@ -196,7 +184,8 @@ def advances(adjoint: Adjoint | None) -> bool:
     return bool(levels) and all(not (each.follows_path or each.needs_inverse) for each in levels)
 
 
-def _derivative(adjoint: Adjoint) -> Adjoint:
+def _single(adjoint: Adjoint) -> Adjoint:
+    """The adjoint in use, if one evaluation is enough for it."""
     now = adjoint.now
     if now.follows_path:
         raise TypeError(

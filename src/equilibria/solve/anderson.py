@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from equilibria.solve import private
 from equilibria.solve.options import check_at_least, check_damping, check_whole
-from equilibria.solve.rows import Memory, Rows, add_scaled, length, select
+from equilibria.solve.rows import Memory, Rows, add_scaled, keep_samples, length
 from equilibria.solve.solvers import Point, Solver, Stepper
 
 _linalg: Any = torch.linalg  # whose stubs leave functions untyped
@@ -36,6 +36,10 @@ class Acceleration(Solver):
         if self.ridge is not None:
             check_at_least(self, "ridge", 0.0)
         check_whole(self, "period", 1)
+
+    @override
+    def start(self, tracked: bool, jacobian: object = None) -> Stepper:
+        return AndersonStepper(self, tracked)
 
 
 @final
@@ -68,10 +72,6 @@ class Anderson(Acceleration):
 
     period: int = 1
 
-    @override
-    def start(self, tracked: bool, jacobian: object = None) -> Stepper:
-        return AndersonStepper(self, tracked)
-
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -96,10 +96,6 @@ class AlternatingAnderson(Acceleration):
     """
 
     period: int = 3
-
-    @override
-    def start(self, tracked: bool, jacobian: object = None) -> Stepper:
-        return AndersonStepper(self, tracked)
 
 
 class AndersonStepper(Stepper):
@@ -201,10 +197,7 @@ class AndersonStepper(Stepper):
     def select(self, index: Tensor) -> None:
         self.residuals.select(index)
         self.moves.select(index)
-        if self.gram is not None:
-            self.gram = self.gram.index_select(0, index)
-        if self.base is not None:
-            self.base = select(self.base, index)
+        keep_samples(self, index, "gram", "base")
 
     @override
     def ritz(self, here: Tensor) -> Tensor | None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from equilibria.solve import private
-from equilibria.solve.adjoints import Adjoint, Implicit
+from equilibria.solve.adjoints import Adjoint, Implicit, JacobianFree
 from equilibria.solve.anderson import AlternatingAnderson
 from equilibria.solve.boundary import AutocastRegion, boundary
 from equilibria.solve.closure import Closure, close_over, warn_of_unsteady
-from equilibria.solve.equation import followable
 from equilibria.solve.layout import coupling
 from equilibria.solve.problem import Problem
 from equilibria.solve.solution import Record, Solution
@@ -26,6 +25,7 @@ from equilibria.solve.tree import (
     describe,
     flatten,
     flatten_state,
+    followable,
     unflatten,
 )
 
@@ -93,47 +93,38 @@ def fixed_point(
     adjoint = DEFAULT_ADJOINT if adjoint is None else adjoint
     states = () if states == () else _numbers(states)
     check_options(f, solver, adjoint, warm)
-    leaves, spec = flatten_state(z0, batched=coupled is not True)
-    batch = 1 if coupled is True else leaves[0].shape[0]
-    if coupled is True and solver.per_row and len({x.shape[:1] for x in leaves}) > 1:
-        raise ValueError(
-            "per_row needs leaves with one first axis, the rows; this state has several"
-        )
-    given, p = Operands.of(operands, None if coupled is True else batch)
+    adjoint = adjoint.now
     record = Record()
     if warm is not None:
-        leaves = _warm_start(warm, leaves, spec)
-        adjoint_of_warm = None if warm.adjoint is None else warm.adjoint.value
-        record = Record(adjoint_of_warm, warm.start_size)
-    mixed = coupling(coupled, batch) if batch and coupled is not False else False
-    if drop_finished and mixed is not False:
+        record = Record(None if warm.adjoint is None else warm.adjoint.value, warm.start_size)
+    equation, leaves, p = pose(
+        f,
+        z0,
+        operands,
+        solver,
+        JacobianFree() if adjoint.follows_path else adjoint,
+        coupled,
+        record,
+        throw=throw,
+        drop_finished=drop_finished,
+        trace=trace,
+        states=states,
+    )
+    if warm is not None:
+        leaves = _warm_start(warm, leaves, equation.state_spec)
+    if drop_finished and equation.coupled is not False:
         raise ValueError(
             "drop_finished and coupled exclude each other: rows of a coupled batch stay together"
         )
-    function = close_over(f)
+    function = equation.f
     if isinstance(function, Closure) and function.modules:
         warn_of_unsteady("f", (("", each) for each in function.modules))
-    equation = Problem(
-        f=function,
-        solver=solver.like(z0) if solver.by_leaf else solver,
-        state_spec=spec,
-        operands=given,
-        autocast=AutocastRegion.current(leaves[0].device.type),
-        coupled=mixed,
-        drop_finished=drop_finished,
-        throw=throw,
-        trace=trace,
-        states=states,
-        derivative=adjoint.derivative,
-        record=record,
-        expected=function.closes_over,
-    )
-    if not batch:
+    if not leaves[0].numel():
         return _empty(equation, leaves, p)
     found = adjoint.find(equation, [followable(x) for x in leaves], p)
     function.retire()
     return Solution(
-        value=unflatten(found.value, spec),
+        value=unflatten(found.value, equation.state_spec),
         status=found.status,
         stats=Stats(
             evals=found.evals,
@@ -141,10 +132,45 @@ def fixed_point(
             reason=found.reason,
             **record.beside,
         ),
-        states=tuple(unflatten(state, spec) for state in found.states),
+        states=tuple(unflatten(state, equation.state_spec) for state in found.states),
         _record=record,
         _evaluate=evaluator(equation, p) if _tracked() else None,
     )
+
+
+def pose(
+    f: Callable[..., Tree],
+    z0: Tree,
+    operands: Sequence[Tree],
+    solver: Solver,
+    adjoint: Adjoint,
+    coupled: bool | Tensor,
+    record: Record,
+    **how: Any,
+) -> tuple[Problem, Leaves, Leaves]:
+    """The problem that a caller's arguments, which are checked here, pose; its start; the tensors
+    among the operands."""
+    leaves, spec = flatten_state(z0, batched=coupled is not True)
+    batch = None if coupled is True else leaves[0].shape[0]
+    if coupled is True and solver.per_row and len({x.shape[:1] for x in leaves}) > 1:
+        raise ValueError(
+            "per_row needs leaves with one first axis, the rows; this state has several"
+        )
+    given, p = Operands.of(operands, batch)
+    function = close_over(f)
+    problem = Problem(
+        f=function,
+        solver=solver.like(z0) if solver.by_leaf else solver,
+        state_spec=spec,
+        operands=given,
+        autocast=AutocastRegion.current(leaves[0].device.type),
+        coupled=coupling(coupled, batch) if batch and coupled is not False else coupled is True,
+        adjoint=adjoint,
+        record=record,
+        expected=function.closes_over,
+        **how,
+    )
+    return problem, leaves, p
 
 
 def _empty(equation: Problem, z: Leaves, p: Leaves) -> Solution:

@@ -15,7 +15,7 @@ from equilibria.solve.anderson import Anderson, AndersonStepper
 from equilibria.solve.linear import LinearSolver
 from equilibria.solve.newton import NewtonKrylov, NewtonStepper, check_linear, krylov
 from equilibria.solve.options import check_whole
-from equilibria.solve.rows import Rows, choose
+from equilibria.solve.rows import Rows, choose, keep_samples
 from equilibria.solve.solvers import Jacobian, Point, Solver, Stepper
 
 PERIOD = 3  # evaluations between two looks at how it goes
@@ -59,11 +59,6 @@ class Auto(Solver):
         check_whole(self, "history", 1)
         check_linear(self)
 
-    @property
-    @override
-    def looks_around(self) -> bool:
-        return True
-
     @override
     def start(self, tracked: bool, jacobian: Jacobian | None) -> Stepper:
         return _Auto(self, tracked, jacobian)
@@ -75,6 +70,8 @@ class _Auto(Stepper):
     All samples look at the same evaluations, so what a look costs is paid once for all; most of the
     time it finds that nothing changes.
     """
+
+    looks_around = True
 
     def __init__(self, solver: Auto, tracked: bool, jacobian: Jacobian | None) -> None:
         self.solver = solver
@@ -94,13 +91,14 @@ class _Auto(Stepper):
         self.unstable: Tensor | None = None  # plain steps make the residual grow; None: nobody's
         self.wanted = False  # has the step before extrapolated, and whom; None: all
         self.where: Tensor | None = None
-        self.total: Tensor | None = None  # evaluations beside the loop's own
+        self.total = torch.zeros((), dtype=torch.int64)  # evaluations beside the loop's own
 
     @override
     def residual(self, f: Rows, z: Rows) -> Rows:
         if not self.evals:
             samples, device = z[0].shape[0], z[0].device
             self.accelerated = self.hard = torch.full((samples,), NEVER, device=device)
+            self.total = torch.zeros_like(self.hard)
         return self.anderson.residual(f, z)
 
     @override
@@ -144,9 +142,7 @@ class _Auto(Stepper):
         lost = error - self.best[-SHORT] > SHORT_FALL
         if len(self.best) == LOOKS:
             left = self.solver.max_evals - self.evals
-            ahead: Tensor | int = min(left, PATIENCE)
-            if self.total is not None:
-                ahead = (left - self.total).clamp(max=PATIENCE)
+            ahead = (left - self.total).clamp(max=PATIENCE)
             fall = error - self.best[0]
             lost = lost | (error + fall * (ahead / ((LOOKS - 1) * PERIOD)) > 0)
         if not private.some(lost):
@@ -175,10 +171,6 @@ class _Auto(Stepper):
         self.where = where
         self.wanted = where is None or private.some(where)
 
-    def _used(self) -> Tensor:
-        extra = torch.zeros_like(self.hard) if self.total is None else self.total
-        return self.evals + extra
-
     def _solved(self, now: Point, out: Rows, entering: Tensor | None) -> Rows:
         """Newton's steps, in the place of the others', for the samples of the third phase."""
         assert self.newton is not None and now.running is not None
@@ -186,10 +178,12 @@ class _Auto(Stepper):
         which = now.running & (self.hard <= self.evals)
         back = torch.zeros_like(which) if entering is None else entering
         back = back & (now.size > 2 * now.best_size)
-        step = self.newton.advance(now, which & ~back, self.solver.max_evals - self._used())
+        step = self.newton.advance(
+            now, which & ~back, self.solver.max_evals - self.evals - self.total
+        )
         self.spent = self.newton.spent
         assert self.spent is not None
-        self.total = self.spent if self.total is None else self.total + self.spent
+        self.total = self.total + self.spent
         return choose(which, choose(back, now.best, step), out)
 
     @override
@@ -198,10 +192,7 @@ class _Auto(Stepper):
         evals = torch.full_like(self.hard, self.evals + 1)
         third = (evals - self.hard).clamp(min=0)
         first = torch.minimum(torch.minimum(self.accelerated, self.hard), evals)
-        second = evals - first - third
-        if self.total is not None:
-            third = third + self.total
-        return torch.stack([first, second, third], dim=1)
+        return torch.stack([first, evals - first - third, third + self.total], dim=1)
 
     @override
     def ritz(self, here: Tensor) -> Tensor | None:
@@ -212,8 +203,6 @@ class _Auto(Stepper):
         self.anderson.select(index)
         if self.newton is not None:
             self.newton.select(index)
-        for name in ("previous", "accelerated", "hard", "unstable", "where", "total"):
-            value = getattr(self, name)
-            if value is not None and (self.evals or name != "previous"):
-                setattr(self, name, value.index_select(0, index))
+        names = "previous", "accelerated", "hard", "unstable", "where", "total"
+        keep_samples(self, index, *names)
         self.best = deque((row.index_select(0, index) for row in self.best), maxlen=LOOKS)

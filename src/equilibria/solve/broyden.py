@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from equilibria.solve import private
 from equilibria.solve.options import check_whole
-from equilibria.solve.rows import Memory, Rows, add_scaled, choose
+from equilibria.solve.rows import Memory, Rows, add_scaled, choose, keep_samples
 from equilibria.solve.solvers import Inverse, Point, Solver, Stepper
 
 # Beyond this the secant update divides by rounding: the sample starts its memory afresh.
@@ -50,11 +50,6 @@ class Broyden(Solver):
         if self.memory is not None:
             check_whole(self, "memory", 1)
 
-    @property
-    @override
-    def looks_around(self) -> bool:
-        return self.memory is not None
-
     @override
     def start(self, tracked: bool, jacobian: object = None) -> Stepper:
         return _Broyden(self.memory, self.max_evals, tracked)
@@ -73,6 +68,7 @@ class _Broyden(Stepper):
 
     def __init__(self, memory: int | None, max_evals: int, tracked: bool) -> None:
         self.memory = memory
+        self.looks_around = memory is not None
         self.tracked = tracked
         # The steps, and the newest residual in the slot where the next step will be.
         self.most = max_evals if memory is None else min(memory + 1, max_evals)
@@ -82,7 +78,7 @@ class _Broyden(Stepper):
         self.before: Tensor | None = None  # the best residual's size at the restart before
         self.theta: Tensor | None = None  # None: 1
         self.at_rest: Tensor | None = None  # samples that have ended `(samples, 1)`; None: none
-        self.found: list[tuple[Tensor, Tensor]] = []  # R of samples that have ended
+        self.lengths: Tensor | None = None
 
     @override
     def residual(self, f: Rows, z: Rows) -> Rows:
@@ -201,26 +197,19 @@ class _Broyden(Stepper):
             (samples, _), device = self.steps.at(0)[0].shape, here.device
             self.at_rest = torch.zeros(samples, 1, dtype=torch.bool, device=device)
         self.at_rest.index_fill_(0, here, True)
-        if self.keeps_inverse:  # later steps, of a sample that stands still, would spoil R
-            k = max(self.count - 1, 0)
-            known = torch.empty(1, 0, 0)
-            if k:
-                known = self.matrix.index_select(0, here)[:, 1 : k + 1, :k]
-            self.found.append((here, known))
+        if self.lengths is None:
+            self.lengths = torch.zeros(len(self.at_rest), dtype=torch.int64, device=here.device)
+        self.lengths.index_fill_(0, here, max(self.count - 1, 0))
 
     @override
     def learned(self) -> Inverse | None:
         if self.tracked or self.memory is not None:
             return None
-        return Inverse.of(self.steps.rows(), self.found)
+        assert self.lengths is not None
+        return Inverse.of(self.steps.rows(), self.matrix, self.lengths)
 
     @override
     def select(self, index: Tensor) -> None:
         self.steps.select(index)
-        self.at_rest = None
-        if self.before is not None:
-            self.before = self.before.index_select(0, index)
-        if self.theta is not None:
-            self.theta = self.theta.index_select(0, index)
-        if self.count > 1:
-            self.matrix = self.matrix.index_select(0, index)
+        self.at_rest = self.lengths = None
+        keep_samples(self, index, "before", "theta", "matrix")

@@ -39,7 +39,7 @@ class _InForce(threading.local):
 
     def __init__(self) -> None:
         self.tables: list[dict[int, Tensor]] = []
-        self.recorders: list[_Recorder] = []
+        self.recorders: list[Recorder] = []
 
 
 _in_force = _InForce()
@@ -87,13 +87,13 @@ def _stood_for(tensor: Tensor) -> Tensor:
     return tensor
 
 
-class _Recorder(TorchFunctionMode):
+class Recorder(TorchFunctionMode):
     """Notes the tensors that torch is given and that autograd follows, and what torch makes.
 
     What is made is noted without being kept alive.
     """
 
-    def __init__(self, known: Sequence[Tensor]) -> None:
+    def __init__(self, known: Sequence[Tensor] = ()) -> None:
         super().__init__()
         self.made: dict[int, ReferenceType[Tensor]] = {id(x): ref(x) for x in known}
         self.given: dict[int, Tensor] = {}
@@ -109,7 +109,7 @@ class _Recorder(TorchFunctionMode):
             # What was given stays given: an in-place operation returns its argument.
             if isinstance(leaf, Tensor) and id(leaf) not in self.given:
                 self.made[id(leaf)] = ref(leaf)
-                self.reduced |= is_reduced(leaf)
+                self.reduced |= leaf.dtype in (torch.bfloat16, torch.float16)
         return out
 
     def note(self, tensor: Tensor) -> None:
@@ -201,7 +201,7 @@ def capture(
     begin = _sequence_mark()
     out, recorder = _recorded(evaluate, known)
     found = list(recorder.given.values())
-    again: tuple[list[Tensor], _Recorder] | None = None
+    again: tuple[list[Tensor], Recorder] | None = None
     if any(_of_unknown_age(x, begin) for x in found):
         again = _unnoticed(lambda: _recorded(evaluate, known))
         found = [x for x in found if id(x) in again[1].given]
@@ -231,22 +231,6 @@ def capture(
     return out, Captured([*found, *unused], fixed, constants, recorder.reduced)
 
 
-def is_reduced(tensor: Tensor) -> bool:
-    return tensor.dtype in (torch.bfloat16, torch.float16)
-
-
-class Precision(TorchFunctionMode):
-    """Notes whether anything is computed in less than float32."""
-
-    reduced = False
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if not self.reduced:
-            self.reduced = any(isinstance(x, Tensor) and is_reduced(x) for x in _leaves((out,)))
-        return out
-
-
 def require_known(evaluate: Callable[[], list[Tensor]], known: Sequence[Tensor]) -> list[Tensor]:
     """Evaluates f, tracked, and makes sure that it depends on nothing but `known`.
 
@@ -274,8 +258,8 @@ def require_known(evaluate: Callable[[], list[Tensor]], known: Sequence[Tensor])
 
 def _recorded(
     evaluate: Callable[[], list[Tensor]], known: Sequence[Tensor]
-) -> tuple[list[Tensor], _Recorder]:
-    recorder = _Recorder(known)
+) -> tuple[list[Tensor], Recorder]:
+    recorder = Recorder(known)
     _in_force.recorders.append(recorder)
     try:
         with recorder, private.run_eagerly():

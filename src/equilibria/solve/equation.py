@@ -7,8 +7,10 @@ differentiates needs no more of them.
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,15 +18,21 @@ from typing_extensions import override
 
 from equilibria.solve import private
 from equilibria.solve.boundary import without_autocast
-from equilibria.solve.derivative import KnownProduct, Linearisation, pullback, pushforward
+from equilibria.solve.derivative import Linearisation, pullback, pushforward
 from equilibria.solve.layout import Coupled, Layout
-from equilibria.solve.linear import LinearSolver, affine
-from equilibria.solve.loop import Run, iterate
+from equilibria.solve.linear import LinearSolver, iterate_affine
+from equilibria.solve.loop import Run
 from equilibria.solve.rows import Rows, choose, largest_of, length, unit_of
 from equilibria.solve.solution import AdjointInfo, Record
 from equilibria.solve.solvers import Solver
 from equilibria.solve.status import Reason, SolveError, Stats, Status, describe_failure, warn
 from equilibria.solve.tree import Leaves
+
+if TYPE_CHECKING:
+    from equilibria.solve.adjoints import Adjoint
+
+Product = Callable[[Leaves], Leaves]
+"""v -> A v."""
 
 
 class Equation(abc.ABC):
@@ -33,13 +41,13 @@ class Equation(abc.ABC):
     Attributes:
         coupled: the batch is one sample, or its groups of rows are.
         throw: a solve that does not converge raises.
-        derivative: how its solution is differentiated.
+        adjoint: how its solution is differentiated.
         record: where solves report; None: nowhere.
     """
 
     coupled: Coupled
     throw: bool
-    derivative: Derivative
+    adjoint: Adjoint
     record: Record | None
 
     @abc.abstractmethod
@@ -100,50 +108,23 @@ class Equation(abc.ABC):
         """How many of the parameters, from the first, have a gradient even if f ignores them."""
         return len(p)
 
-    @property
-    def recorded(self) -> tuple[int, ...]:
-        """The evaluations after which a solve returns the iterate."""
-        return ()
-
     def linearise(self, z: Leaves, p: Leaves, needed: Sequence[bool]) -> Linearisation:
         """Evaluates once, tracked, and keeps the graph for products with the Jacobian."""
         return Linearisation.at(self.evaluate, z, self.leaves_for(p, needed))
 
-    def linearise_state(self, z: Leaves, p: Leaves) -> Linearisation:
-        """The same for products with df/dz alone, at parameters that are used as they are."""
-        return Linearisation.at(
-            self.evaluate, [followable(x) for x in z], [followable(x) for x in p]
-        )
+    def product(self, z: Leaves, p: Leaves, transposed: bool) -> Product:
+        """v -> J^T v, or J v, with J = df/dz; both can be differentiated."""
+
+        def of_state(*state: Tensor) -> tuple[Tensor, ...]:
+            return tuple(self.evaluate(list(state), p))
+
+        if transposed:
+            return lambda u: pullback(of_state, z, u)
+        return lambda t: pushforward(of_state, z, t, like=z)
 
     def leaves_for(self, p: Leaves, needed: Sequence[bool]) -> Leaves:
         """Leaves that stand for the parameters in a graph of its own."""
         return [x.detach().requires_grad_(need) for x, need in zip(p, needed, strict=True)]
-
-
-class Derivative(abc.ABC):
-    """How the solution of an equation depends on what f depends on: exactly, or inexactly."""
-
-    @property
-    def fixed_steps(self) -> bool:
-        """Is it a fixed number of steps, for states that may be short of a solution?"""
-        return False
-
-    @property
-    def needs_inverse(self) -> bool:
-        """Is (I - J)^-1 wanted, as the forward solver has learned it, in the record?"""
-        return False
-
-    @abc.abstractmethod
-    def first_order(self, equation: Equation, jacobian: Linearisation, g: Leaves) -> Leaves:
-        """u = (I - J)^-T g, or what stands for it, not to be differentiated again."""
-
-    @abc.abstractmethod
-    def cotangent(self, equation: Equation, z: Leaves, p: Leaves, g: Leaves) -> Leaves:
-        """The same, differentiable."""
-
-    @abc.abstractmethod
-    def tangent(self, equation: Equation, z: Leaves, p: Leaves, c: Leaves) -> Leaves:
-        """(I - J)^-1 c, or what stands for it, differentiable."""
 
 
 @dataclass(frozen=True)
@@ -153,11 +134,6 @@ class Axes:
     z: Sequence[int | None]
     first: Sequence[int | None]
     p: Sequence[int | None]
-
-
-def followable(x: Tensor) -> Tensor:
-    """x, as a tensor that autograd may follow where it was made in inference mode."""
-    return x.clone() if x.is_inference() else x
 
 
 def fold(x: Tensor, axis: int | None, size: int, coupled: Coupled) -> Tensor:
@@ -202,7 +178,7 @@ class Affine(Equation):
     parent: Equation
     solver: LinearSolver | Solver
     transposed: bool
-    derivative: Derivative
+    adjoint: Adjoint
     count: int
     report: Record | None = None
     rtol: Tensor | None = None
@@ -239,7 +215,9 @@ class Affine(Equation):
     @override
     def solve(self, z: Leaves, first: Leaves, p: Leaves) -> tuple[Layout, Run]:
         at, parameters, constant = self._split(p)
-        jacobian = self.parent.linearise(at, parameters, [False] * len(parameters))
+        # Compiled code can be differentiated once, and J t takes it twice.
+        with nullcontext() if self.transposed else private.run_eagerly():
+            jacobian = self.parent.linearise(at, parameters, [False] * len(parameters))
         self.parent.require_same(at, jacobian.value)
         with jacobian.held:
             return self.solve_with(jacobian, constant)
@@ -264,18 +242,10 @@ class Affine(Equation):
             g = [row / unit for row in g]
         with without_autocast(constant[0].device.type):
             begin = self._start(layout, g, unit)
-            if not isinstance(self.solver, LinearSolver):
-                run = iterate(
-                    self.solver,
-                    affine(product, g),
-                    g if begin is None else begin,
-                    jacobian=KnownProduct(product),
-                    rtol=self.rtol,
-                    origin=length(g),
-                    layout=layout,
-                )
-            else:
+            if isinstance(self.solver, LinearSolver):
                 run = self.solver.solve(product, g, begin, rtol=self.rtol)
+            else:
+                run = iterate_affine(self.solver, product, g, begin, self.rtol, layout)
         if unit is not None:
             run = replace(run, value=[row * unit for row in run.value])
         if broken is not None and private.some(broken):
@@ -333,7 +303,7 @@ class Affine(Equation):
         )
         constant = fold_all(constant, axes.p[-n:], size, self.coupled)
         start = fold_all(z, axes.z, size, self.coupled)
-        folded = Affine(parent, self.solver, self.transposed, self.derivative, n)
+        folded = Affine(parent, self.solver, self.transposed, self.adjoint, n)
         return folded, start, [], [*at, *parameters, *constant]
 
     @override

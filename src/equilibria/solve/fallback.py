@@ -11,11 +11,10 @@ from typing_extensions import override
 
 from equilibria.solve import private
 from equilibria.solve.anderson import AlternatingAnderson
-from equilibria.solve.derivative import KnownProduct
 from equilibria.solve.gmres import GMRES
-from equilibria.solve.linear import Goal, LinearSolver, Measured, Product, affine
-from equilibria.solve.loop import Run, iterate
-from equilibria.solve.rows import Rows, choose, length
+from equilibria.solve.linear import Goal, LinearSolver, Measured, Product, iterate_affine
+from equilibria.solve.loop import Run
+from equilibria.solve.rows import Rows, choose
 from equilibria.solve.solvers import Solver
 from equilibria.solve.status import Status
 
@@ -87,14 +86,8 @@ class Fallback(LinearSolver):
         if budget is not None or self.max_evals < 2:
             return super().solve(product, g, start, rtol=rtol, budget=budget, trust=trust)
         limits = {"rtol": self.rtol, "atol": self.atol}
-        run = iterate(
-            replace(self.first, **limits, max_evals=self.max_evals // 2),
-            affine(product, g),
-            g if start is None else start,
-            jacobian=KnownProduct(product),
-            rtol=rtol,
-            origin=length(g),
-        )
+        first = replace(self.first, **limits, max_evals=self.max_evals // 2)
+        run = iterate_affine(first, product, g, start, rtol)
         left = run.status != Status.CONVERGED
         if not private.some(left):
             return run

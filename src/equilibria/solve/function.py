@@ -12,7 +12,7 @@ Source: Bai et al. 2019, Theorem 1; Bai 2022 (thesis), eq. 2.14 and 2.16.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,8 +21,9 @@ from torch import Tensor
 from equilibria.solve import private
 from equilibria.solve.boundary import boundary
 from equilibria.solve.capture import capture
-from equilibria.solve.derivative import pushforward, sparse_pullback
+from equilibria.solve.derivative import filled, pushforward, sparse_pullback
 from equilibria.solve.equation import Axes, Equation
+from equilibria.solve.loop import Run
 from equilibria.solve.problem import Problem
 from equilibria.solve.tree import Leaves
 
@@ -63,6 +64,7 @@ class FixedPoint(torch.autograd.Function):
         p: Leaves = _split(counts, tensors)[2]
         ctx.equation = equation
         ctx.counts = counts
+        ctx.others = len(output) - n
         ctx.mark_non_differentiable(*output[n:])
         saved: list[Tensor] = [output[n], output[n + 1], output[n + 3], *output[:n], *p]
         ctx.save_for_backward(*saved)
@@ -87,17 +89,14 @@ class FixedPoint(torch.autograd.Function):
         status, reason, residual, *saved = [private.alive(x) for x in ctx.saved_tensors]
         z, p = saved[:n], saved[n:]
         equation.report_unsolved(status, reason, residual)
-        g = [
-            torch.zeros_like(x) if each is None else each
-            for x, each in zip(z, grads[:n], strict=True)
-        ]
+        g = filled(grads[:n], z)
         if torch.is_grad_enabled() or private.transform_active():
             found = _differentiable(equation, z, p, g, needed, residual)
         else:
             jacobian = equation.linearise(z, p, needed)
             equation.require_same(z, jacobian.value, residual)
             with jacobian.held:
-                u = equation.derivative.first_order(equation, jacobian, g)
+                u = equation.adjoint.propagate(equation, z, p, g, graph=jacobian)
                 found = jacobian.parameters(u)
         for i in range(equation.operand_count(p)):
             if needed[i] and found[i] is None:
@@ -127,9 +126,8 @@ class FixedPoint(torch.autograd.Function):
                     [t for i in moved if (t := given[i]) is not None],
                     like=z,
                 )
-                out = list(equation.derivative.tangent(equation, z, p, change))
-        others = OUTCOME + n * len(equation.recorded)
-        return (*out, *[None] * others)
+                out = list(equation.adjoint.propagate(equation, z, p, change, transposed=False))
+        return (*out, *[None] * ctx.others)
 
     @staticmethod
     def vmap(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -139,18 +137,11 @@ class FixedPoint(torch.autograd.Function):
         axes = Axes(*_split(counts, in_dims[2:]))
         folded, z_all, first_all, p_all = equation.batched(info.batch_size, z, first, p, axes)
         out = _apply(folded, (len(z_all), len(first_all)), *z_all, *first_all, *p_all)
-        size = info.batch_size
-        shapes = [
-            x.shape if a is None else x.select(a, 0).shape for x, a in zip(z, axes.z, strict=True)
+        n, whole = len(z), equation.coupled is True
+        result = [
+            x if whole and not n <= i < n + OUTCOME else x.unflatten(0, (info.batch_size, -1))
+            for i, x in enumerate(out)
         ]
-        n = len(z)
-        result: list[Tensor] = []
-        for i, x in enumerate(out):
-            if n <= i < n + OUTCOME:  # one entry a sample
-                result.append(x.reshape(size, -1))
-            else:
-                leaf = i if i < n else (i - n - OUTCOME) % n
-                result.append(x.reshape(size, *shapes[leaf]))
         return tuple(result), (0,) * len(result)
 
 
@@ -184,7 +175,7 @@ def _differentiable(
     residual: Tensor,
 ) -> list[Tensor | None]:
     equation.require_substitutable()
-    u = equation.derivative.cotangent(equation, z, p, g)
+    u = equation.adjoint.propagate(equation, z, p, g)
     wanted = [i for i, need in enumerate(needed) if need]
 
     def of_parameters(*given: Tensor) -> tuple[Tensor, ...]:
@@ -196,28 +187,18 @@ def _differentiable(
     return [next(found) if need else None for need in needed]
 
 
-@dataclass(frozen=True)
-class Found:
-    """A solution, leaf by leaf; see `Solution`."""
-
-    value: Leaves
-    status: Tensor
-    reason: Tensor
-    evals: Tensor
-    residual: Tensor
-    states: list[Leaves]
-
-
-def implicit(equation: Problem, z: Leaves, p: Leaves) -> Found:
+def implicit(equation: Problem, z: Leaves, p: Leaves) -> Run:
     """Solves, and connects the solution and the states to what f depends on."""
     found = solve(equation, z, p)
     if not (torch.is_grad_enabled() or private.transform_active()):
         return found
     everything = [*p, *equation.captured.values]
-    return replace(found, states=[one_step(equation, state, everything) for state in found.states])
+    return replace(
+        found, states=tuple(one_step(equation, state, everything) for state in found.states)
+    )
 
 
-def solve(equation: Problem, z: Leaves, p: Leaves) -> Found:
+def solve(equation: Problem, z: Leaves, p: Leaves) -> Run:
     """Solves, after a first evaluation that shows what f closes over."""
     first: Leaves = []
     transformed = private.transform_active()
@@ -234,16 +215,10 @@ def solve(equation: Problem, z: Leaves, p: Leaves) -> Found:
         del out  # its graph has served, and would be held for as long as the solve takes
         p = [*p, *equation.captured.values]
     value, (status, reason, evals, residual), states = solve_implicitly(equation, z, first, p)
-    return Found(value, status, reason, evals, residual, states)
+    return Run(value, status, reason, evals, residual, tuple(states))
 
 
 def one_step(equation: Problem, z: Leaves, p: Leaves) -> Leaves:
-    """z with the gradient of f at z."""
-    return with_gradient(z, equation.evaluate(z, p))
-
-
-def with_gradient(z: Leaves, of: Leaves) -> Leaves:
-    """z with the gradient of another state, where that is finite."""
-    return [
-        x + torch.where(torch.isfinite(y), y - y.detach(), 0.0) for x, y in zip(z, of, strict=True)
-    ]
+    """z with the gradient of f at z, where that is finite."""
+    pairs = zip(z, equation.evaluate(z, p), strict=True)
+    return [x + torch.where(torch.isfinite(y), y - y.detach(), 0.0) for x, y in pairs]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -14,11 +13,13 @@ from torch import Tensor
 from typing_extensions import override
 
 from equilibria.solve import private
-from equilibria.solve.loop import Run
+from equilibria.solve.derivative import KnownProduct
+from equilibria.solve.layout import Layout
+from equilibria.solve.loop import Run, iterate
 from equilibria.solve.monitor import RUNNING, STALL
 from equilibria.solve.options import check_at_least, check_whole
-from equilibria.solve.rows import Rows, add_scaled, choose, dot, length, subtract
-from equilibria.solve.solvers import Limits, Product
+from equilibria.solve.rows import Rows, add_scaled, check_like, choose, dot, length, subtract
+from equilibria.solve.solvers import Limits, Product, Solver
 from equilibria.solve.status import Reason, Status
 from equilibria.solve.verdict import Criterion, Reference
 
@@ -127,7 +128,13 @@ class LinearSolver(Limits, abc.ABC):
                 running = able
                 if not private.some(running):
                     break
-            proposal, used, size = self._proposed(product, now, goal, left, running)
+            proposal, used, size = self.cycle(product, now, goal, left, running)
+            check_like(
+                f"{type(self).__name__}.cycle",
+                (*proposal, used, size),
+                (*now.u, evals, now.size),
+                "a matrix for each leaf of u, then products and residual of each sample",
+            )
             if not every:
                 proposal = choose(running, proposal, now.u)
             evals = evals + used
@@ -165,20 +172,6 @@ class LinearSolver(Limits, abc.ABC):
         large = (stalled | (status == Status.MAX_EVALS)) & goal.met_by_growth(now)
         singular = (large | stalled) if self.direct else large
         return torch.where(singular, int(Reason.SINGULAR), int(Reason.NONE)).to(torch.int8)
-
-    def _proposed(
-        self, product: Product, start: Measured, goal: Goal, budget: Tensor, active: Tensor
-    ) -> tuple[Rows, Tensor, Tensor]:
-        """What the method returns from a cycle, if it has the right shapes."""
-        rows, used, size = self.cycle(product, start, goal, budget, active)
-        shapes = [tuple(x.shape) for x in (*rows, used, size)]
-        wanted = [tuple(x.shape) for x in (*start.u, budget, active)]
-        if shapes != wanted:
-            raise ValueError(
-                f"{type(self).__name__}.cycle returned the shapes {shapes}: expected {wanted}, a "
-                "matrix for each leaf of u, then products and residual of each sample"
-            )
-        return rows, used, size
 
 
 @dataclass(frozen=True)
@@ -346,13 +339,24 @@ class Neumann(LinearSolver):
         return u, used, size
 
 
-def affine(product: Product, g: Rows) -> Callable[[Rows], Rows]:
-    """u -> A u + g, for solvers that iterate a map."""
-
-    def apply(u: Rows) -> Rows:
-        return [a + b for a, b in zip(product(u), g, strict=True)]
-
-    return apply
+def iterate_affine(
+    solver: Solver,
+    product: Product,
+    g: Rows,
+    start: Rows | None,
+    rtol: Tensor | None,
+    layout: Layout | None = None,
+) -> Run:
+    """Solves u = A u + g by a forward solver; growth is measured from u = 0."""
+    return iterate(
+        solver,
+        lambda u: [a + b for a, b in zip(product(u), g, strict=True)],
+        g if start is None else start,
+        jacobian=KnownProduct(product),
+        rtol=rtol,
+        origin=length(g),
+        layout=layout,
+    )
 
 
 def _split(rows: Tensor, widths: list[int]) -> Rows:

@@ -14,7 +14,7 @@ from torch import Tensor
 from equilibria.solve import private
 from equilibria.solve.layout import Layout
 from equilibria.solve.monitor import Deferred, Monitor
-from equilibria.solve.rows import Rows, length
+from equilibria.solve.rows import Rows, check_like, length, select
 from equilibria.solve.solvers import Inverse, Jacobian, Point, Solver
 
 
@@ -34,17 +34,6 @@ class Run:
 
 
 OWN = __name__.partition(".")[0] + "."
-
-
-def _check_proposal(solver: Solver, proposal: Rows, z: Rows) -> None:
-    """Raises where the stepper of another package returns something that is no iterate."""
-    found = [(tuple(x.shape), x.dtype) for x in proposal]
-    wanted = [(tuple(x.shape), x.dtype) for x in z]
-    if found != wanted:
-        raise ValueError(
-            f"the step of {type(solver).__name__} returned {found}: expected {wanted}, one matrix "
-            "(samples, entries) for each leaf of the state"
-        )
 
 
 def iterate(
@@ -111,11 +100,10 @@ def iterate(
         or states
         or last
         or keeps_inverse
-        or solver.looks_around
+        or stepper.looks_around
         or monitor.by_part
     )
     observe = monitor.observe if at_once else Deferred(monitor).observe
-    looks_around = solver.looks_around
     foreign = not type(stepper).__module__.startswith(OWN)
     while True:
         image = evaluate(z) if f is None else f
@@ -125,20 +113,23 @@ def iterate(
         point = Point(z, image, residual, size)
         if observe(point):
             break
-        if looks_around:
+        if stepper.looks_around:
             point = monitor.around(point)
+        proposal = stepper.step(point)
+        if foreign:
+            what = f"the step of {type(solver).__name__}"
+            check_like(what, proposal, z, "a matrix (samples, entries) for each leaf of the state")
+        z = monitor.freeze(proposal, point.f) if monitor.any_finished else proposal
+        if monitor.evals in wanted:
+            recorded[monitor.evals] = monitor.among_all(z)
         if leave is not None and monitor.few_running():
             index = monitor.drop_finished()
             leave(index)
             stepper.select(index)
+            if stepper.spent is not None:
+                stepper.spent = stepper.spent.index_select(0, index)
             stepper.layout = monitor.criterion.layout
-            point = point.select(index)
-        proposal = stepper.step(point)
-        if foreign:
-            _check_proposal(solver, proposal, point.z)
-        z = monitor.freeze(proposal, point.f) if monitor.any_finished else proposal
-        if monitor.evals in wanted:
-            recorded[monitor.evals] = monitor.among_all(z)
+            z = select(z, index)
     value = monitor.full_value
     return Run(
         value,

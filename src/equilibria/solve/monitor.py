@@ -10,8 +10,7 @@ from torch import Tensor
 from equilibria.solve import private
 from equilibria.solve.layout import Layout
 from equilibria.solve.observer import Observer
-from equilibria.solve.options import ordered
-from equilibria.solve.rows import Rows, choose, length, select, subtract
+from equilibria.solve.rows import Rows, choose, keep_samples, length, select, subtract
 from equilibria.solve.solvers import Point, Solver, Stepper
 from equilibria.solve.status import Reason, Status
 from equilibria.solve.verdict import Criterion, Measure, Reference, faintest
@@ -64,12 +63,7 @@ class Monitor:
         self.tracked = tracked
         self.evals = 0
         self.spent: Tensor | None = None  # beyond these, where a method spends more
-        self.criterion = Criterion(
-            ordered(solver.rtol) if rtol is None else rtol,
-            ordered(solver.atol),
-            layout,
-            solver.per_row,
-        )
+        self.criterion = Criterion.of(solver, layout, rtol)
         self.by_part = self.criterion.by_part
         self.best_is_closest = self.criterion.plain  # by relative residual, until one is held
         self.goal = self.criterion.goal
@@ -188,7 +182,7 @@ class Monitor:
     def _keep(self, point: Point) -> None:
         """Keeps the best iterate, by reference where no sample fell back."""
         error, relative = self.now_error, self.now_relative
-        if self.last and not self.solver.looks_around:
+        if self.last and not self.stepper.looks_around:
             # Which iterate is best does not matter; how good it was tells of a stall.
             self.error = torch.minimum(error, self.error)
             return
@@ -207,7 +201,7 @@ class Monitor:
         self.best = _with(point.z, back, self.best)
         if not self.best_is_closest:
             self.relative = _with([relative], back, [self.relative])[0]
-        if self.solver.looks_around:
+        if self.stepper.looks_around:
             self.size = _with([point.size], back, [self.size])[0]
         self.error = torch.minimum(error, self.error)
         if self.best_is_closest:
@@ -390,16 +384,12 @@ class Monitor:
         self._store()
         keep = self.running.nonzero().flatten()
         self.index = keep if self.index is None else self.index.index_select(0, keep)
-        for name in (
-            *("floor", "top", "small", "low", "ceiling", "error", "relative", "size"),
-            *("mark", "size_mark", "scale_mark", "now_error", "held"),
-        ):
-            setattr(self, name, getattr(self, name).index_select(0, keep))
+        keep_samples(
+            *(self, keep, "floor", "top", "small", "low", "ceiling", "error", "relative", "size"),
+            *("mark", "size_mark", "scale_mark", "held", "spent", "best"),
+        )
         self.reference = self.reference.select(keep)
         self.criterion = self.criterion.select(keep)
-        if self.spent is not None:
-            self.spent = self.spent.index_select(0, keep)
-        self.best = select(self.best, keep)
         self.finished, self.any_finished = None, False
         return keep
 

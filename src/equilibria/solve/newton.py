@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from equilibria.solve.gmres import GMRES
 from equilibria.solve.linear import LinearSolver
-from equilibria.solve.rows import Rows, add_scaled, choose, entries, select
+from equilibria.solve.rows import Rows, add_scaled, choose, entries, keep_samples
 from equilibria.solve.solvers import Jacobian, Point, Solver, Stepper
 
 FIRST_FORCING = 0.5
@@ -62,11 +62,6 @@ class NewtonKrylov(Solver):
         super().__post_init__()
         check_linear(self)
 
-    @property
-    @override
-    def looks_around(self) -> bool:
-        return True
-
     @override
     def start(self, tracked: bool, jacobian: Jacobian | None) -> Stepper:
         if jacobian is None:
@@ -91,6 +86,8 @@ class NewtonStepper(Stepper):
 
     `spent` counts the products, and evaluations that linearising took.
     """
+
+    looks_around = True
 
     def __init__(self, solver: NewtonKrylov, jacobian: Jacobian) -> None:
         self.solver = solver
@@ -180,13 +177,5 @@ class NewtonStepper(Stepper):
 
     @override
     def select(self, index: Tensor) -> None:
-        if isinstance(self.evals, Tensor):
-            self.evals = self.evals.index_select(0, index)
-        if self.spent is not None:
-            self.spent = self.spent.index_select(0, index)
-        if not self.base:
-            return
-        for name in ("begun", "bold", "size", "forcing", "share"):
-            setattr(self, name, getattr(self, name).index_select(0, index))
-        self.base = select(self.base, index)
-        self.whole = select(self.whole, index)
+        names = "evals", "begun", "bold", "size", "forcing", "share", "base", "whole"
+        keep_samples(self, index, *names)

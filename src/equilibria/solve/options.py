@@ -11,6 +11,9 @@ from dataclasses import fields
 from functools import cache
 from typing import Any, Self, cast
 
+from torch.utils import _pytree as pytree
+
+from equilibria.solve.tree import describe
 from equilibria.words import nearest
 
 # What other libraries call an option of ours.
@@ -98,20 +101,23 @@ def check_tolerance(name: str, given: Any) -> Tolerance:
         TypeError: what is given is neither a number nor a tree of numbers.
         ValueError: a number is negative or not finite, or there is none.
     """
+    several: Any
     if isinstance(given, Mapping):
-        several = {
-            str(k): check_tolerance(name, v) for k, v in cast("Mapping[Any, Any]", given).items()
-        }
-        return _some(name, several)
-    if isinstance(given, tuple | list):
-        return _some(name, tuple(check_tolerance(name, v) for v in cast("Sequence[Any]", given)))
-    if isinstance(given, bool) or not isinstance(given, int | float):
+        pairs = cast("Mapping[Any, Any]", given).items()
+        several = {str(key): check_tolerance(name, each) for key, each in pairs}
+    elif isinstance(given, tuple | list):
+        several = tuple(check_tolerance(name, each) for each in cast("Sequence[Any]", given))
+    elif isinstance(given, bool) or not isinstance(given, int | float):
         raise TypeError(
-            f"{name}: expected a number, or one for each leaf of the state, {_got(given)}"
+            f"{name}: expected a number, or one for each leaf of the state, got {given!r}"
         )
-    if not 0 <= given < math.inf:
-        raise ValueError(f"{name}: expected a finite number >= 0.0, {_got(given)}")
-    return given
+    elif not 0 <= given < math.inf:
+        raise ValueError(f"{name}: expected a finite number >= 0.0, got {given!r}")
+    else:
+        return given
+    if not several:
+        raise ValueError(f"{name}: expected a number for each leaf of the state, got {given!r}")
+    return several
 
 
 def flatten_tolerance(name: str, given: Tolerance, state: Any) -> Flat:
@@ -120,11 +126,23 @@ def flatten_tolerance(name: str, given: Tolerance, state: Any) -> Flat:
     Raises:
         ValueError: the tree is not that of the state.
     """
+    return given if isinstance(given, int | float) else tuple(_spread(name, given, state))
+
+
+def _spread(name: str, given: Any, state: Any) -> list[float]:
     if isinstance(given, int | float):
-        return given
-    found: list[float] = []
-    _spread(name, given, state, found)
-    return tuple(found)
+        return [given] * len(pytree.tree_leaves(state))
+    keys: Any = ()
+    if isinstance(given, dict) and isinstance(state, dict):
+        keys = state if set(cast("Any", given)) == set(cast("Any", state)) else ()
+    elif isinstance(given, tuple) and isinstance(state, tuple | list):
+        keys = range(len(given)) if len(given) == len(state) else ()
+    if not keys:
+        raise ValueError(
+            f"{name} is {given!r}, which does not follow the state, or a part of it, "
+            f"{describe(state)}: give one number, or a tree of numbers like the state"
+        )
+    return [each for key in keys for each in _spread(name, given[key], state[key])]
 
 
 def finest(given: Tolerance) -> float:
@@ -132,25 +150,12 @@ def finest(given: Tolerance) -> float:
 
     In a tree, 0 stands for a leaf whose tolerance is not of this kind.
     """
-    if isinstance(given, int | float):
-        return given
-    several = map(finest, given.values() if isinstance(given, dict) else given)
-    return min((each for each in several if each), default=0.0)
+    return min((each for each in pytree.tree_leaves(given) if each), default=0.0)
 
 
 def coarsen(given: Tolerance, floor: float) -> Tolerance:
     """A relative tolerance with `floor` in place of smaller numbers but 0, which nothing meets."""
-    if isinstance(given, int | float):
-        return max(given, floor) if given else given
-    if isinstance(given, dict):
-        return {key: cast("float", coarsen(each, floor)) for key, each in given.items()}
-    return tuple(cast("float", coarsen(each, floor)) for each in given)
-
-
-def ordered(given: Tolerance) -> Flat:
-    """A tolerance that `flatten_tolerance` has put in order."""
-    assert not isinstance(given, dict)
-    return given
+    return pytree.tree_map(lambda each: max(each, floor) if each else each, given)
 
 
 def length_of(atol: Flat, entries: Sequence[int]) -> float:
@@ -164,45 +169,3 @@ def length_of(atol: Flat, entries: Sequence[int]) -> float:
 def of_leaf(given: Flat, leaf: int) -> float:
     """The number that holds for a leaf."""
     return given[leaf] if isinstance(given, tuple) else given
-
-
-def _spread(name: str, given: Tolerance, state: Any, found: list[float]) -> None:
-    if isinstance(state, dict):
-        parts = cast("dict[Any, Any]", state)
-        if isinstance(given, dict) and set(given) != set(parts):
-            raise ValueError(
-                f"{name} has numbers for {', '.join(sorted(given))}; the state has "
-                f"{', '.join(sorted(map(str, parts)))}"
-            )
-        if isinstance(given, tuple):
-            raise ValueError(f"{name} is a list, and the state, or a part of it, is a dict")
-        for key, part in parts.items():
-            _spread(name, given[key] if isinstance(given, dict) else given, part, found)
-    elif isinstance(state, tuple | list):
-        several = cast("Sequence[Any]", state)
-        if isinstance(given, dict):
-            kind = "a tuple" if isinstance(several, tuple) else "a list"
-            raise ValueError(f"{name} is a dict, and the state, or a part of it, is {kind}")
-        if isinstance(given, tuple) and len(given) != len(several):
-            raise ValueError(
-                f"{name} has {len(given)} numbers, {given}, and the state, or a part of it, has "
-                f"{len(several)} leaves"
-            )
-        for number, part in enumerate(several):
-            _spread(name, given[number] if isinstance(given, tuple) else given, part, found)
-    elif isinstance(given, int | float):
-        found.append(given)
-    else:
-        raise ValueError(
-            f"{name} is {given}, several numbers, where the state is a single tensor: give one"
-        )
-
-
-def _some(name: str, given: Any) -> Any:
-    if not given:
-        raise ValueError(f"{name}: expected a number for each leaf of the state, {_got(given)}")
-    return given
-
-
-def _got(given: Any) -> str:
-    return f"got {given!r}"

@@ -11,11 +11,12 @@ from torch.utils import checkpoint as _checkpoint
 from typing_extensions import override
 
 from equilibria.solve import private
-from equilibria.solve.adjoints import Adjoint, JacobianFree
+from equilibria.solve.adjoints import Adjoint
 from equilibria.solve.boundary import boundary
-from equilibria.solve.equation import Derivative, raise_if_failed
-from equilibria.solve.function import Found, solve
+from equilibria.solve.equation import raise_if_failed
+from equilibria.solve.function import solve
 from equilibria.solve.layout import Layout
+from equilibria.solve.loop import Run
 from equilibria.solve.options import check_damping, check_whole
 from equilibria.solve.problem import TRACE_UNDER_VMAP, Problem
 from equilibria.solve.rows import Rows, choose, relative_by_leaf, subtract
@@ -56,13 +57,8 @@ class Phantom(Adjoint):
         check_whole(self, "steps", 1)
         check_damping(self)
 
-    @property
     @override
-    def derivative(self) -> Derivative:
-        return JacobianFree()  # of a solution that is detached: nothing comes of it
-
-    @override
-    def find(self, equation: Problem, z: Leaves, p: Leaves) -> Found:
+    def find(self, equation: Problem, z: Leaves, p: Leaves) -> Run:
         at = [leaf.detach() for leaf in z]
         quiet = replace(equation, throw=False)
         if private.transform_active():
@@ -115,13 +111,13 @@ class Phantom(Adjoint):
         status = torch.where(finite, status, int(Status.NONFINITE)).to(torch.int8)
         # A sample whose steps left the finite numbers keeps the solution that they began at.
         rows = choose(finite, layout.rows(value), layout.rows(start))
-        run = Found(
+        run = Run(
             value=layout.leaves(rows),
             status=status,
             reason=torch.where(solved | reached, 0, found.reason).to(torch.int8),
             evals=evals,
             residual=torch.where(finite, end.relative, found.residual),
-            states=[self._along(quiet, layout, state, everything) for state in found.states],
+            states=tuple(self._along(quiet, layout, s, everything) for s in found.states),
         )
         record = quiet.record
         if record is not None and "trace" in record.beside:
@@ -164,13 +160,8 @@ class Unrolled(Adjoint):
         if not isinstance(given, bool):
             raise TypeError(f"Unrolled(checkpoint=...): expected a bool, got {given!r}")
 
-    @property
     @override
-    def derivative(self) -> Derivative:
-        return JacobianFree()  # never asked for: autograd follows the steps
-
-    @override
-    def find(self, equation: Problem, z: Leaves, p: Leaves) -> Found:
+    def find(self, equation: Problem, z: Leaves, p: Leaves) -> Run:
         transformed = private.transform_active()
         if equation.trace and any(private.is_mapped(x) for x in [*z, *p]):
             raise RuntimeError(TRACE_UNDER_VMAP)
@@ -196,17 +187,17 @@ class Unrolled(Adjoint):
         start = layout.rows(z)
         if layout.unit is not None:
             first = [row / layout.unit for row in first]
-        run = equation.search(rows_of_f, start, first, tracked=tracked, last=True, layout=layout)
+        run = equation.search(rows_of_f, start, first, layout, tracked=tracked, last=True)
         if equation.record is not None:
             equation.record.note(run, layout)
-        return Found(
+        return Run(
             # The caller may change it in place, and f may have returned a tensor of its own.
             value=[x.clone() for x in layout.leaves(run.value)],
             status=run.status,
             reason=run.reason,
             evals=run.evals,
             residual=run.residual.detach(),
-            states=[layout.leaves(rows) for rows in run.states],
+            states=tuple(layout.leaves(rows) for rows in run.states),
         )
 
 

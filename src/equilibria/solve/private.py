@@ -300,6 +300,7 @@ def run_backward(
     inputs: Sequence[Tensor | graph.GradientEdge],
     *,
     keep: bool,
+    create: bool = False,
 ) -> Sequence[Tensor | None]:
     """torch.autograd.grad without create_graph, and without the checks it makes each time.
 
@@ -310,7 +311,7 @@ def run_backward(
         keep: the graph will be used again.
     """
     return _graph._engine_run_backward(
-        tuple(outputs), tuple(cotangents), keep, False, tuple(inputs), True, accumulate_grad=False
+        tuple(outputs), tuple(cotangents), keep, create, tuple(inputs), True, accumulate_grad=False
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,28 +16,28 @@ from typing_extensions import override
 
 from equilibria.solve import private
 from equilibria.solve.boundary import AutocastRegion, entered, without_autocast
-from equilibria.solve.capture import Captured, Precision, require_known
+from equilibria.solve.capture import Captured, Recorder, require_known
 from equilibria.solve.closure import Function
 from equilibria.solve.derivative import GraphKeeper, Linearisation
 from equilibria.solve.equation import (
     Axes,
-    Derivative,
     Equation,
     describe_plainly,
     fold,
     fold_all,
-    followable,
     raise_if_failed,
 )
 from equilibria.solve.layout import Coupled, Groups, Layout
 from equilibria.solve.loop import Run, iterate
-from equilibria.solve.options import ordered
 from equilibria.solve.rows import Rows, subtract
 from equilibria.solve.solution import Record
-from equilibria.solve.solvers import Jacobian, Solver
+from equilibria.solve.solvers import Solver
 from equilibria.solve.status import warn
-from equilibria.solve.tree import Leaves, Operands, Tree, describe, flatten, unflatten
+from equilibria.solve.tree import Leaves, Operands, Tree, describe, flatten, followable, unflatten
 from equilibria.solve.verdict import Criterion
+
+if TYPE_CHECKING:
+    from equilibria.solve.adjoints import Adjoint
 
 TRACE_UNDER_VMAP = "trace=True has no meaning under torch.vmap: the mapped solves share one loop"
 
@@ -57,16 +57,16 @@ class Problem(Equation):
 
     f: Function
     solver: Solver
-    derivative: Derivative
+    adjoint: Adjoint
     state_spec: pytree.TreeSpec
     operands: Operands
     autocast: AutocastRegion
     coupled: Coupled
-    drop_finished: bool
-    throw: bool
-    trace: bool
-    states: tuple[int, ...]
     record: Record | None
+    throw: bool = False
+    drop_finished: bool = False
+    trace: bool = False
+    states: tuple[int, ...] = ()
     expected: Sequence[Tensor] = ()
     captured: Captured = field(default_factory=Captured)
 
@@ -105,9 +105,9 @@ class Problem(Equation):
         if not self.autocast.floor:
             yield
             return
-        with Precision() as precision:
+        with Recorder() as recorder:
             yield
-        self.captured.reduced |= precision.reduced
+        self.captured.reduced |= recorder.reduced
 
     @override
     def evaluate_known(self, z: Leaves, p: Leaves, others: Leaves) -> Leaves:
@@ -166,7 +166,7 @@ class Problem(Equation):
             for position, has_batch in enumerate(self.operands.per_batch):
                 if has_batch:
                     here[position] = here[position].index_select(0, index)
-            jacobian.select(index, layout)
+            jacobian.select(layout)
 
         jacobian = GraphKeeper(layout, rows_of_f, lambda at: self.linearise_state(at, list(here)))
         start = layout.rows(z), layout.rows(first)
@@ -174,27 +174,23 @@ class Problem(Equation):
             run = self.search(
                 jacobian.evaluate,
                 *start,
-                leave=leave if self.drop_finished and not self.derivative.needs_inverse else None,
+                layout,
+                leave=leave if self.drop_finished and not self.adjoint.needs_inverse else None,
                 jacobian=jacobian,
-                layout=layout,
             )
         if self.record is not None:
             self.record.note(run, whole)
         return whole, run
 
-    @override
     def search(
         self,
         evaluate: Callable[[Rows], Rows],
         z: Rows,
-        first: Rows | None,
-        *,
-        leave: Callable[[Tensor], None] | None = None,
-        tracked: bool = False,
-        last: bool = False,
-        jacobian: Jacobian | None = None,
-        layout: Layout | None = None,
+        first: Rows,
+        layout: Layout,
+        **how: Any,
     ) -> Run:
+        """Runs the solver on `evaluate`; `how` as `iterate` takes it."""
         with without_autocast(self.autocast.device):
             run = iterate(
                 self.solver.no_finer_than(self.floor),
@@ -203,34 +199,24 @@ class Problem(Equation):
                 first,
                 trace=self.trace,
                 states=self.states,
-                tracked=tracked,
-                last=last,
-                leave=leave,
-                jacobian=jacobian,
-                keeps_inverse=self.derivative.needs_inverse,
+                keeps_inverse=self.adjoint.needs_inverse,
                 before=self._size_before(layout),
                 layout=layout,
+                **how,
             )
         if self.throw:
             raise_if_failed("fixed_point", run.status, run.reason, run.residual)
         return run
 
-    def _size_before(self, layout: Layout | None) -> Tensor | None:
+    def _size_before(self, layout: Layout) -> Tensor | None:
         """What the record of a warm start says, in the units of the rows."""
         size = None if self.record is None else self.record.size
-        if size is None or layout is None or layout.unit is None:
-            return size
-        return size / layout.unit.squeeze(1)
+        return size if size is None or layout.unit is None else size / layout.unit.squeeze(1)
 
     @property
     @override
     def floor(self) -> float:
         return self.autocast.floor if self.captured.reduced else 0.0
-
-    @property
-    @override
-    def recorded(self) -> tuple[int, ...]:
-        return self.states
 
     @override
     def linearise(self, z: Leaves, p: Leaves, needed: Sequence[bool]) -> Linearisation:
@@ -246,16 +232,11 @@ class Problem(Equation):
             self.f.evaluating(),
         )
 
-    @override
     def linearise_state(self, z: Leaves, p: Leaves) -> Linearisation:
+        """The same for products with df/dz alone, at parameters that are used as they are."""
         p = [followable(x) for x in p]
         stand_ins = p[len(self.operands.slots) :]
-        return Linearisation.at(
-            self.evaluate,
-            [followable(x) for x in z],
-            p,
-            lambda: self.captured.substituted(stand_ins),
-        )
+        return Linearisation.at(self.evaluate, z, p, lambda: self.captured.substituted(stand_ins))
 
     @override
     def leaves_for(self, p: Leaves, needed: Sequence[bool]) -> Leaves:
@@ -308,8 +289,7 @@ class Problem(Equation):
 
     def criterion(self, layout: Layout) -> Criterion:
         """The solver's tolerance for a state that lies in rows like this."""
-        solver = self.solver.no_finer_than(self.floor)
-        return Criterion(ordered(solver.rtol), ordered(solver.atol), layout, solver.per_row)
+        return Criterion.of(self.solver.no_finer_than(self.floor), layout)
 
     def _rounding(self, like: Tensor) -> float:
         """Change of a relative residual that may be rounding alone: f's kernels may differ with the
@@ -340,14 +320,10 @@ class Problem(Equation):
         if self.trace:
             raise RuntimeError(TRACE_UNDER_VMAP)
         self.require_substitutable()
-        shapes = [
-            x.shape if axis is None else x.select(axis, 0).shape
-            for x, axis in zip(z, axes.z, strict=True)
-        ]
         groups = self.coupled
         mapped = replace(
             self,
-            f=_Mapped(self, size, shapes, axes.p),
+            f=_Mapped(self, size, axes.p),
             state_spec=flatten(z)[1],
             operands=Operands.of_tensors(len(p)),
             coupled=groups.repeated(size) if isinstance(groups, Groups) else False,
@@ -364,7 +340,7 @@ class Problem(Equation):
 
     @override
     def report_unsolved(self, status: Tensor, reason: Tensor, residual: Tensor) -> None:
-        if self.derivative.fixed_steps or not private.some(status):  # CONVERGED is 0
+        if self.adjoint.fixed_steps or not private.some(status):  # CONVERGED is 0
             return
         problem = describe_plainly("fixed_point", status, reason, residual)
         if problem is not None:
@@ -383,7 +359,6 @@ class _Mapped(Function):
     Args:
         problem: that of one element.
         size: length of the mapped axis.
-        shapes: of the state's leaves, for one element.
         axes: where the mapped axis is in the parameters.
     """
 
@@ -393,17 +368,16 @@ class _Mapped(Function):
         self,
         problem: Problem,
         size: int,
-        shapes: Sequence[torch.Size],
         axes: Sequence[int | None],
     ) -> None:
         self.problem = problem
         self.size = size
-        self.shapes = shapes
         self.axes = list(axes)
 
     def __call__(self, z: Leaves, *p: Tensor) -> Leaves:
         of_all = torch.vmap(self.problem.evaluate, in_dims=([0] * len(z), self.axes))
-        elements = [x.reshape(self.size, *shape) for x, shape in zip(z, self.shapes, strict=True)]
+        whole = self.problem.coupled is True
+        elements = [x if whole else x.unflatten(0, (self.size, -1)) for x in z]
         found = of_all(elements, list(p))
         return [fold(x, 0, self.size, self.problem.coupled) for x in found]
 

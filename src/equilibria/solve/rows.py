@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -105,6 +105,25 @@ def choose(mask: Tensor, a: Rows, b: Rows) -> Rows:
 
 def select(rows: Rows, index: Tensor) -> Rows:
     return [row.index_select(0, index) for row in rows]
+
+
+def keep_samples(owner: Any, index: Tensor, *names: str) -> None:
+    """Keeps the samples named by `index` in attributes: tensors `(samples, ...)` or rows; those
+    that are None or empty stay as they are."""
+    for name in names:
+        value = getattr(owner, name)
+        if isinstance(value, Tensor):
+            value = value.index_select(0, index) if value.numel() else value
+        elif isinstance(value, list):
+            value = select(cast(Rows, value), index)
+        setattr(owner, name, value)
+
+
+def check_like(what: str, found: Sequence[Tensor], wanted: Sequence[Tensor], layout: str) -> None:
+    """Raises ValueError where a plug-in has returned other shapes or dtypes than are wanted."""
+    shapes, expected = ([(tuple(x.shape), x.dtype) for x in each] for each in (found, wanted))
+    if shapes != expected:
+        raise ValueError(f"{what} returned {shapes}: expected {expected}, {layout}")
 
 
 def sum_of(tensors: Sequence[Tensor]) -> Tensor:

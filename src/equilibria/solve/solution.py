@@ -100,17 +100,14 @@ class Solution:
         `adjoint` stays as it is now, so that the result can be kept for `warm`. The Jacobian
         penalty and the fixed-point correction need the graph.
         """
-        record, latest = Record(size=self._record.size), self._record.latest
-        if latest is not None:
-            record.latest = replace(
-                latest, stats=_detached(latest.stats), value=[u.detach() for u in latest.value]
-            )
-        return Solution(
+        record = Record(size=self._record.size)
+        record.latest = self._record.latest
+        return replace(
+            self,
             value=_without_graph(self.value),
-            status=self.status,
-            stats=_detached(self.stats),
             states=tuple(map(_without_graph, self.states)),
             _record=record,
+            _evaluate=None,
         )
 
     def __copy__(self) -> Solution:
@@ -134,11 +131,6 @@ class Solution:
 def _without_graph(tree: Tree) -> Tree:
     leaves, spec = flatten(tree)
     return unflatten([leaf.detach() for leaf in leaves], spec)
-
-
-def _detached(stats: Stats) -> Stats:
-    tensors = {name: x for name, x in vars(stats).items() if isinstance(x, Tensor)}
-    return replace(stats, **{name: x.detach() for name, x in tensors.items()})
 
 
 def _public(cls: type) -> inspect.Signature:

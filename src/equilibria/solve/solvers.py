@@ -23,7 +23,7 @@ from equilibria.solve.options import (
     flatten_tolerance,
     name_of,
 )
-from equilibria.solve.rows import Rows, add_scaled, select
+from equilibria.solve.rows import Rows, add_scaled, sum_of
 
 
 @dataclass(frozen=True)
@@ -35,31 +35,24 @@ class Inverse:
     Attributes:
         steps: s_0, s_1, ..., `(samples, k + 1, entries)` a leaf; S has all but the last of them,
             S_+ all but the first.
-        matrix: R, `(samples, k, k)`, zero beyond the sample's own length.
-        lengths: `(samples,)`, that length.
+        matrix: R, `(samples, k, k)`, zero beyond the sample's own length, as the steps are.
     """
 
     steps: Rows
     matrix: Tensor
-    lengths: Tensor
 
     @classmethod
-    def of(cls, steps: Rows, found: list[tuple[Tensor, Tensor]]) -> Inverse:
-        """From R of the samples as they ended: `(which samples, R)` each time."""
-        samples, device = steps[0].shape[0], steps[0].device
-        longest = max(matrix.shape[1] for _, matrix in found)
-        whole = torch.zeros(samples, longest, longest, dtype=torch.float64, device=device)
-        lengths = torch.zeros(samples, dtype=torch.int64, device=device)
-        for place, matrix in found:
-            k = matrix.shape[1]
-            whole[place, :k, :k] = matrix.double()
-            lengths[place] = k
+    def of(cls, steps: Rows, matrix: Tensor, lengths: Tensor) -> Inverse:
+        """From all steps and R, one row lower, of which each sample has those up to its length."""
+        k = int(lengths.max())
+        own = torch.arange(k + 1, device=lengths.device) <= lengths.unsqueeze(1)
+        if k:
+            matrix = matrix[:, 1 : k + 1, :k].double()
+            matrix = torch.where(own[:, 1:, None] & own[:, None, 1:], matrix, 0.0)
+        else:
+            matrix = torch.zeros(len(lengths), 0, 0, dtype=torch.float64)
         # Later steps of a finished sample are no steps: they may be anything.
-        kept = [
-            torch.nan_to_num(leaf[:, : longest + 1], nan=0.0, posinf=0.0, neginf=0.0)
-            for leaf in steps
-        ]
-        return cls(kept, whole, lengths)
+        return cls([torch.where(own.unsqueeze(2), x[:, : k + 1], 0.0) for x in steps], matrix)
 
     def direct(self, c: Rows) -> Rows:
         """(I + S_+ R S^T) c."""
@@ -73,15 +66,12 @@ class Inverse:
         k = matrix.shape[1]
         if not k:
             return list(rows)
-        products = [
-            torch.bmm(leaf[:, right : right + k], row.unsqueeze(2))
-            for leaf, row in zip(self.steps, rows, strict=True)
-        ]
-        total = products[0]
-        for product in products[1:]:
-            total = total + product
-        own = torch.arange(k, device=matrix.device) < self.lengths.unsqueeze(1)
-        total = torch.where(own.unsqueeze(2), total.double(), 0.0)
+        total = sum_of(
+            [
+                torch.bmm(leaf[:, right : right + k], row.unsqueeze(2)).double()
+                for leaf, row in zip(self.steps, rows, strict=True)
+            ]
+        )
         weights = torch.bmm(matrix, total).to(rows[0].dtype).transpose(1, 2)
         return [
             torch.baddbmm(row.unsqueeze(1), weights, leaf[:, left : left + k]).squeeze(1)
@@ -202,11 +192,6 @@ class Solver(Limits, abc.ABC):
             },
         )
 
-    @property
-    def looks_around(self) -> bool:
-        """Does the method want to be told more than the newest evaluation; see `Point`?"""
-        return False
-
     def bound_to(self, cell: object) -> Solver:
         """This method for the cell of a layer, of which some need to know more than f's values.
 
@@ -250,15 +235,6 @@ class Point(NamedTuple):
     running: Tensor | None = None
     error_ratio: Tensor | None = None
 
-    def select(self, index: Tensor) -> Point:
-        """The samples named by `index`."""
-        return Point(
-            *(
-                x.index_select(0, index) if isinstance(x, Tensor) else x and select(x, index)
-                for x in self
-            )
-        )
-
 
 class Stepper(abc.ABC):
     """The running state of a method.
@@ -267,11 +243,13 @@ class Stepper(abc.ABC):
     method then keeps of it means nothing, and must harm nobody else.
 
     Attributes:
+        looks_around: it wants to be told more than the newest evaluation; see `Point`.
         spent: `(samples,)` evaluations that the latest step took beside the loop's own; None: none.
         keeps_inverse: somebody will ask what was `learned`.
         layout: how the state lies in the rows; None where each leaf is a row as it is.
     """
 
+    looks_around: bool = False
     spent: Tensor | None = None
     keeps_inverse: bool = False
     layout: Layout | None = None

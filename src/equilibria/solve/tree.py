@@ -46,6 +46,11 @@ def unflatten(leaves: Sequence[Any], spec: pytree.TreeSpec) -> Tree:
     return leaves[0] if spec.is_leaf() else pytree.tree_unflatten(list(leaves), spec)
 
 
+def followable(x: Tensor) -> Tensor:
+    """x, as a tensor that autograd may follow where it was made in inference mode."""
+    return x.clone() if x.is_inference() else x
+
+
 def describe(tree: Tree) -> str:
     """The structure of a tree in words: `tuple(Tensor, dict(a=Tensor))`."""
     if isinstance(tree, dict):

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ from equilibria.solve import private
 from equilibria.solve.layout import Layout
 from equilibria.solve.options import Flat, length_of, of_leaf
 from equilibria.solve.rows import Rows, length, scaled_ratio
+from equilibria.solve.solvers import Solver
 
 GROWTH = 4.0
 SHARE, LARGEST_SHARE = 0.03, 0.3
@@ -152,6 +153,12 @@ class Criterion:
         object.__setattr__(self, "plain", plain)
         object.__setattr__(self, "goal", self.rtol if plain else 1.0)
         object.__setattr__(self, "by_part", self.layout is not None and (several or by_leaf))
+
+    @classmethod
+    def of(cls, solver: Solver, layout: Layout | None, rtol: Tensor | None = None) -> Criterion:
+        """The tolerances of a solver, which are in the order of the leaves, or `rtol`."""
+        own: Any = solver
+        return cls(own.rtol if rtol is None else rtol, own.atol, layout, solver.per_row)
 
     def select(self, index: Tensor) -> Criterion:
         """The criterion of the samples named by `index`."""
