@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from equilibria.cli.main import main
-from equilibria.experiments import catalogue
+from equilibria.experiments import catalogue, pages
 
 MINE = """
 from functools import partial
@@ -52,6 +52,23 @@ def test_rows_of_another_definition_are_stale_and_said_to_be_from_before(reprodu
     assert " 15 " in shown and " 8 " in shown and "not run" not in shown
     _, shown, _ = reproduce("--stale")
     assert "x=3" not in shown and "x=4" in shown
+
+
+def test_rows_of_an_earlier_generation_of_the_core_are_counted_below_the_tables(
+    reproduce, tmp_path
+):
+    _, shown, _ = reproduce()
+    assert "generation" not in shown
+    table = tmp_path / "results" / "mine.csv"
+    rows = pd.read_csv(table)
+    rows.loc[0, "_generation"] = 1
+    rows.to_csv(table, index=False)
+    _, shown, _ = reproduce("--budget", "0")
+    assert "1 of 2 points measured by an earlier generation of the core" in shown
+    page = pages.markdown("mine.py", table.parent)
+    assert "1 of 2 points measured by an earlier generation" in page
+    _, shown, _ = reproduce("--stale")
+    assert "x=3" in shown and "x=4" not in shown
 
 
 def test_studies_of_one_name_in_two_folders_have_their_own_tables(reproduce, tmp_path):

@@ -1,5 +1,6 @@
 """A study's CSV file, and what its views read of it."""
 
+import dataclasses
 import math
 from typing import Any
 
@@ -203,6 +204,16 @@ def test_a_point_without_a_training_has_not_that_of_the_point_before(tmp_path):
 def test_an_identity_of_digits_stays_text(tmp_path, identity):
     put(tmp_path / "s.csv", ORDER[0], [{"x": 1}], identity=identity)
     assert data_of(tmp_path / "s.csv").points["_identity"][0] == identity
+
+
+def test_a_table_from_before_generations_were_counted_is_of_the_first(tmp_path):
+    path = tmp_path / "s.csv"
+    put(path, ORDER[0], [{"x": 1}, {"epoch": 1}])
+    lines = [line.rpartition(",")[0] for line in path.read_text().splitlines()]
+    assert lines[0].endswith("_trained")
+    path.write_text("\n".join(lines) + "\n")
+    put(path, ORDER[1], [{"x": 2}], origin=dataclasses.replace(ORIGIN, generation=2))
+    assert data_of(path).rows["_generation"].tolist() == [1, 1, 2]
 
 
 def test_a_row_of_zeros_was_run(tmp_path):

@@ -13,7 +13,7 @@ from filelock import FileLock
 from rich.console import Console
 
 import equilibria as eq
-from equilibria.experiments import identity, results, runner, stale
+from equilibria.experiments import identity, pages, results, runner, stale
 from equilibria.experiments.provenance import CHANGED, Origin
 from equilibria.experiments.study import Point, Study, StudyError
 from equilibria.experiments.training import Store, Training
@@ -91,6 +91,26 @@ def test_legacy_rows_are_shown_and_never_taken_for_a_result(run):
     assert points["y"].tolist()[0] == 7 and set(outcome.missing) == {"x=1", "x=2"}
     _, points = run(study())
     assert points["y"].tolist() == [1, 4]
+
+
+def test_rows_of_an_earlier_generation_of_the_core_are_kept_and_counted(run):
+    which = study()
+    first, second = which.points("cpu")
+    old = runner.identity_of(first, run.store, generation=1)
+    plain = {"factors": {"x": 1}, "measures": [square], "settings": {}, "runs": {}, "reads": []}
+    assert old == identity.digest(plain)  # as before generations were counted
+    origin = dataclasses.replace(Origin.now(), generation=1)
+    order = [first.factors, second.factors]
+    results.replace_point(
+        run.path, order, first.factors, [{"y": 7}], identity=old, origin=origin, seconds=0
+    )
+    outcome, points = run(which)
+    assert CALLS == [2] and not outcome.missing and points["y"].tolist() == [7, 4]
+    assert points["_generation"].tolist() == [1, identity.GENERATION]
+    assert pages.count_earlier(runner.collect(which, run.path)).startswith("1 of 2 points")
+    _, points = run(study(partial(square, power=3)))
+    assert points["y"].tolist() == [1, 8]
+    assert pages.count_earlier(runner.collect(which, run.path)) == ""
 
 
 def test_a_failure_keeps_its_traceback_and_stops_nobody(run):
@@ -226,6 +246,7 @@ def test_the_checksum_of_the_data_and_the_probe_count(run, monkeypatch):
     before = run.store.identity(training)
     probed = dataclasses.replace(training, probe=accuracy)
     assert run.store.identity(probed) != before
+    assert run.store.identity(training, generation=1) != before
     monkeypatch.setattr(run.store.task(training.recipe), "checksum", "of another copy")
     assert run.store.identity(training) != before
 
@@ -309,9 +330,11 @@ def test_rows_older_than_the_last_change_below_them_are_stale(
     import pandas as pd
 
     rows = pd.DataFrame({"_identity": [identity_], "_commit": [commit], "_trained": [trained]})
+    rows["_generation"] = identity.GENERATION
     source = stale.SOURCE / "experiments/studies/deq/growth.py"
     assert stale.verdicts(rows, source, [None]) == [verdict]
     assert stale.verdicts(rows, source, ["another"]) == ["stale"]
+    assert stale.verdicts(rows.assign(_generation=1), source, [None]) == ["stale"]
     stale._verdict.cache_clear()
 
 

@@ -93,7 +93,8 @@ def test_results_hold_one_table_a_study_and_pictures_and_nothing_else():
     for path in files:
         if path.suffix == ".csv":
             with path.open(encoding="utf-8") as file:
-                assert set(ORIGIN) <= set(next(csv.reader(file)))
+                # Tables that the first generation of the core wrote do not have its column.
+                assert {*ORIGIN} - {"_generation"} <= {*next(csv.reader(file))}
 
 
 def test_published_numbers_are_found_by_paper_and_item():

@@ -71,6 +71,9 @@ def identities() -> dict[str, list[str | None]]:
     catalogue = importlib.import_module("equilibria.experiments.catalogue")
     runner = importlib.import_module("equilibria.experiments.runner")
     training = importlib.import_module("equilibria.experiments.training")
+    # Older packages do not count the generations of the core; theirs is the first.
+    counted = "generation" in inspect.signature(runner.identity_of).parameters
+    first = {"generation": 1} if counted else {}
     found: dict[str, list[str | None]] = {}
     with tempfile.TemporaryDirectory() as folder:
         store = training.Store(Path(folder), Console(quiet=True))
@@ -78,7 +81,7 @@ def identities() -> dict[str, list[str | None]]:
             found[name] = []
             for point in runner.check(catalogue.find(name), "cpu"):
                 try:
-                    found[name].append(runner.identity_of(point, store))
+                    found[name].append(runner.identity_of(point, store, **first))
                 except Exception:  # data that are not here
                     found[name].append(None)
             print(f"{name}: {len(found[name])} points", flush=True)

@@ -32,6 +32,7 @@ from equilibria import files
 from equilibria.cli.flow_words import Totals, line, saved
 from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser, Stopped, UserError
+from equilibria.cli.solving import resolve
 from equilibria.cli.status import DONE, ERROR
 from equilibria.data.flow import write_flow
 from equilibria.predict.flow import frames as reader
@@ -136,7 +137,8 @@ def _parser() -> Parser:
     parser.add_argument(
         "--solver",
         type=str,
-        help=f"solve with this method under the same limits: {', '.join(SOLVERS)}",
+        help=f"solve with this method under the same limits: {', '.join(SOLVERS)}, or MODULE:CLASS "
+        "of one's own",
     )
     parser.add_argument("--rtol", type=float, help="relative tolerance of the solver")
     parser.add_argument(
@@ -187,13 +189,7 @@ def _check(arguments: Any) -> None:
     if arguments.data_dir is not None and not arguments.submit:
         raise UserError("--data-dir is for --submit: name the images themselves")
     if arguments.solver is not None:
-        known = {name.casefold(): name for name in SOLVERS}
-        name = known.get(arguments.solver.casefold())
-        if name is None:
-            raise UserError(
-                f"--solver must be one of {', '.join(SOLVERS)}; got '{arguments.solver}'"
-            )
-        arguments.solver = name
+        arguments.solver = resolve(arguments.solver)
     for name in ("scale", "deadline", "fps"):
         value = getattr(arguments, name)
         if value is not None and not 0 < value < math.inf:

@@ -60,8 +60,9 @@ commands:
 equilibria COMMAND --help describes a command. With every command
   --quiet        prints only errors, and the file or folder with the result
   --debug        shows where an error came from
-  --import FILE  runs a Python file first, which may register tasks, models and
-                 data sets of your own
+  --import FILE  runs a Python file or module first, which may register tasks,
+                 models and data sets of your own, or hold the solvers that a
+                 recipe or a run folder names
 In options, hyphens and underscores are alike: --batch-size, --batch_size.
 
 exit status:

@@ -163,7 +163,7 @@ class _Session:
         import torch
 
         from equilibria.experiments import catalogue
-        from equilibria.experiments.pages import picture, rendered
+        from equilibria.experiments.pages import count_earlier, picture, rendered
         from equilibria.experiments.results import ResultsError
         from equilibria.experiments.runner import collect, execute
 
@@ -192,7 +192,7 @@ class _Session:
             drawing = self.out / f"{catalogue.file_of(name)}.svg"
             if data.points["done"].any():
                 picture(page, drawing)
-            self._show(page, outcome.missing, [path, drawing])
+            self._show(page, count_earlier(data), outcome.missing, [path, drawing])
             failed += [f"{name} {label}" for label in outcome.failed]
             if outcome.stopped:
                 raise Stopped("interrupted; run the same command to continue")
@@ -208,15 +208,19 @@ class _Session:
         return "cuda" if self.scale == "gpu" else "cpu"
 
     def identity(self, point: Point, recorded: str) -> str | None:
-        """The identity of a point now; None where it was not recorded, or its data are missing."""
+        """The recorded identity of a point if it is still one of its own, else its identity now;
+        None where it was not recorded, or its data are missing."""
         from equilibria.data import DataError
         from equilibria.experiments.results import LEGACY
-        from equilibria.experiments.runner import identity_of
+        from equilibria.experiments.runner import identities_of
 
         try:
-            return None if recorded == LEGACY else identity_of(point, self.store, self.device)
+            if recorded == LEGACY:
+                return None
+            known = identities_of(point, self.store, self.device)
         except DataError:
             return None
+        return recorded if recorded in known else known[0]
 
     def _try_out(self) -> None:
         """Raise UserError where results could not be written, before anything is measured."""
@@ -246,12 +250,16 @@ class _Session:
                 raise UserError(f"--only: no point has '{pattern}'{nearest(pattern, known)}")
         return lambda point: all(fits(point, pattern) for pattern in self.only)
 
-    def _show(self, page: Page, missing: Mapping[str, Missing], paths: Sequence[Path]) -> None:
-        """Print the tables, why points are missing, and the files."""
+    def _show(
+        self, page: Page, older: str, missing: Mapping[str, Missing], paths: Sequence[Path]
+    ) -> None:
+        """Print the tables, which points are older, why others are missing, and the files."""
         from equilibria.experiments.runner import BEGUN, BUDGET, NOT_REQUESTED
 
         for grid in page.grids:
             print_grid(grid, self.console)
+        if older:
+            self._say(f"{older}: its results can differ beyond rounding from this one's.")
         for label, (reason, kept) in missing.items():
             if reason not in (BEGUN, BUDGET, NOT_REQUESTED):
                 self._say(f"{'earlier result shown' if kept else 'not run'}: {label}: {reason}")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from equilibria.cli.parser import Parser, UserError
 from equilibria.models import EquilibriumModel
 from equilibria.predict.solvers import SOLVERS, changed
-from equilibria.train import neural, run
+from equilibria.solve import Solver
+from equilibria.train import neural, plugins, run
+from equilibria.train.config import as_chosen
 
 LEARNED = "neural"
 
@@ -17,8 +21,32 @@ def add_solver(parser: Parser) -> None:
         type=str,
         metavar="NAME",
         help=f"solve by {LEARNED}, which `equilibria distil` has learned for the run, or by "
-        f"{', '.join(SOLVERS)} (default: the run's own)",
+        f"{', '.join(SOLVERS)}, or MODULE:CLASS of one's own (default: the run's own)",
     )
+
+
+def resolve(given: str, known: Sequence[str] = SOLVERS) -> str:
+    """Return a solver that the user has named as it is spelt; the module of his own is imported.
+
+    Args:
+        given: as he typed it.
+        known: the names to choose from.
+
+    Raises:
+        UserError: there is no such solver.
+        ConfigError: a solver of his own cannot be imported, or is none.
+    """
+    if plugins.is_path(given):
+        with as_chosen("--solver"):
+            plugins.import_module_of(given)
+            plugins.find(given, (Solver,))
+        return given
+    names = {each.casefold(): each for each in known}
+    if (found := names.get(given.casefold())) is None:
+        raise UserError(
+            f"--solver must be one of {', '.join(known)}, or MODULE:CLASS; got '{given}'"
+        )
+    return found
 
 
 def solve_by(name: str | None, loaded: run.Run) -> dict[str, str]:
@@ -37,9 +65,7 @@ def solve_by(name: str | None, loaded: run.Run) -> dict[str, str]:
     """
     if name is None:
         return {}
-    names = {each.casefold(): each for each in (LEARNED, *SOLVERS)}
-    if (found := names.get(name.casefold())) is None:
-        raise UserError(f"--solver must be one of {', '.join(names.values())}; got '{name}'")
+    found = resolve(name, (LEARNED, *SOLVERS))
     model = loaded.model
     if not isinstance(model, EquilibriumModel):
         raise UserError(

@@ -25,6 +25,7 @@ from equilibria.cli import keys, seeds
 from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser, UserError, check_seed, named_data
 from equilibria.cli.status import DONE
+from equilibria.train import config
 from equilibria.train import recipe as recipes
 from equilibria.train.loop import train
 from equilibria.train.recipe import Recipe
@@ -206,6 +207,7 @@ def _begun(folder: Folder, name: str | None, overrides: list[str]) -> Recipe:
     """
     if not folder.path.is_dir():
         raise RunError(f"there is no run folder {folder.path} to resume: name it with --out")
+    config.admit(overrides)  # solvers of one's own, which the folder then names too
     known = folder.read_recipe()
     with suppress(RunError, LookupError):  # not known: begun in Python, or run.json is damaged
         first = folder.read_info()["command"][0]

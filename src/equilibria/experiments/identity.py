@@ -7,21 +7,34 @@ import functools
 import hashlib
 import inspect
 import json
+import sys
 import types
 from collections.abc import Mapping
 from typing import Any
 
+from equilibria.train import plugins
 from equilibria.train import recipe as recipes
 from equilibria.train.recipe import Recipe
 
-__all__ = ["FILES", "decides", "digest"]
+__all__ = ["FILES", "GENERATION", "decides", "digest"]
+
+GENERATION = 2
+"""Of the core: raised when a change of it changes results beyond rounding. 1 is all that was
+measured before generations were counted."""
 
 FILES = f"{__package__}.files."
 """Prefix of the modules of a user's own files."""
 
 
-def digest(content: Any) -> str:
-    """Return a checksum of what JSON can hold, of 16 digits."""
+def digest(content: Any, generation: int = 1) -> str:
+    """Return a checksum of what JSON can hold, of 16 digits.
+
+    Args:
+        content: what is identified.
+        generation: of the core that measures it. The first is not part of the checksum, so that
+            rows from before generations were counted keep their identities.
+    """
+    content = content if generation == 1 else [generation, content]
     text = json.dumps(content, sort_keys=True, default=_plain, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -29,9 +42,21 @@ def digest(content: Any) -> str:
 def decides(recipe: Recipe) -> dict[str, Any]:
     """Return the keys of a recipe that determine its result, with every default filled in.
 
-    Changing a default changes the checksum; changing a description does not.
+    Changing a default changes the checksum; changing a description does not. Of solvers of a user's
+    own, the code of their modules counts.
     """
-    return _as_measured(recipes.decisive(recipe))
+    tree = _as_measured(recipes.decisive(recipe))
+    code = [inspect.getsource(sys.modules[name]) for name in sorted(_modules(tree))]
+    return {**tree, "code": code} if code else tree
+
+
+def _modules(tree: Any) -> set[str]:
+    """The modules of the classes of a user's own that a recipe names."""
+    if isinstance(tree, Mapping):
+        name = tree.get("name")
+        own = {str(name).partition(":")[0]} if plugins.is_path(name) else set[str]()
+        return own.union(*map(_modules, tree.values()))
+    return set()
 
 
 _GONE = {"Implicit": dict.fromkeys(recipes.GONE)}

@@ -10,6 +10,7 @@ from pathlib import Path
 from equilibria import files
 from equilibria.experiments import catalogue
 from equilibria.experiments.data import Data, Frame
+from equilibria.experiments.identity import GENERATION
 from equilibria.experiments.results import LEGACY
 from equilibria.experiments.runner import collect
 from equilibria.experiments.study import Scale, Study
@@ -17,9 +18,9 @@ from equilibria.experiments.views import Grid, text
 from equilibria.report import svg
 from equilibria.report.panel import Panel
 from equilibria.report.surfaces import SurfacePlot
-from equilibria.words import listed
+from equilibria.words import listed, plural
 
-__all__ = ["Page", "listing", "markdown", "picture", "rendered", "tables_only"]
+__all__ = ["Page", "count_earlier", "listing", "markdown", "picture", "rendered", "tables_only"]
 
 LONG = 60
 """Rows above which a table is folded."""
@@ -40,6 +41,14 @@ def rendered(study: Study, data: Data) -> Page:
         [each for each in shown if isinstance(each, Grid)],
         [each for each in shown if not isinstance(each, Grid)],
     )
+
+
+def count_earlier(data: Data) -> str:
+    """Say how many points an earlier generation of the core has measured; "" if none."""
+    done = data.points[data.points["done"]]
+    count = int((done["_generation"] < GENERATION).sum())
+    words = f"{count} of {plural(len(done), 'point')} measured by an earlier generation of the core"
+    return words if count else ""
 
 
 def picture(page: Page, path: Path) -> None:
@@ -68,7 +77,8 @@ def markdown(
     if done.empty:
         return f"{head}`equilibria reproduce {name}`: not run.\n"
     what = f"{study.paper}, {study.item}. " if study.paper else ""
-    parts = [head + _origins(name, done), f"{what}{study.description} {study.note}".strip()]
+    origins = _origins(name, done, count_earlier(data))
+    parts = [head + origins, f"{what}{study.description} {study.note}".strip()]
     page = rendered(study, data)
     if link and (folder / f"{file}.svg").exists():
         parts.append(f"![{study.title}]({link}/{file}.svg)")
@@ -95,7 +105,7 @@ def tables_only(name: str, folder: Path, titles: Sequence[str]) -> str:
         for title in titles
         for part in (f"**{title}**", folded(grids[title]), grids[title].note)
     ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return "\n\n".join(part for part in (*parts, count_earlier(data)) if part) + "\n"
 
 
 def listing() -> str:
@@ -119,8 +129,8 @@ def _rows(table: Grid) -> list[list[str]]:
     return [list(table.columns), rule, *([text(each) for each in row] for row in table.rows)]
 
 
-def _origins(name: str, done: Frame) -> str:
-    """Command, data, hardware, versions, commits and dates, and how many points are legacy."""
+def _origins(name: str, done: Frame, older: str) -> str:
+    """Command, data, hardware, versions, commits and dates, and how many points are older."""
 
     def all_of(column: str) -> list[str]:
         return [str(each) for each in done[column].dropna().unique()] if column in done else []
@@ -139,4 +149,4 @@ def _origins(name: str, done: Frame) -> str:
     legacy = int((done["_identity"] == LEGACY).sum())
     if legacy:
         words.append(f"{legacy} of {len(done)} points from before identities were recorded")
-    return " · ".join(word for word in words if word)
+    return " · ".join(word for word in (*words, older) if word)

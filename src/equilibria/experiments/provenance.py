@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from equilibria.experiments.identity import GENERATION
+
 __all__ = ["CHANGED", "Origin", "git", "hardware"]
 
 SOURCE = Path(__file__).resolve().parents[1]  # the package
@@ -35,6 +37,7 @@ class Origin:
         threads: of torch.
         date: of the start, YYYY-MM-DD.
         command: what was typed.
+        generation: of the core, see `identity.GENERATION`; older records have none.
     """
 
     commit: str
@@ -43,6 +46,7 @@ class Origin:
     threads: int
     date: str
     command: str = ""
+    generation: int = 1
 
     @classmethod
     def now(cls, command: str = "", peers: Sequence[str] = ()) -> Origin:
@@ -59,6 +63,7 @@ class Origin:
             threads=torch.get_num_threads(),
             date=datetime.date.today().isoformat(),
             command=command,
+            generation=GENERATION,
         )
 
     @property

@@ -22,9 +22,12 @@ LEGACY = "legacy"
 
 ORIGIN = (
     *("_identity", "_took", "_commit", "_versions", "_hardware", "_threads", "_date", "_command"),
-    "_trained",
+    *("_trained", "_generation"),
 )
 """Columns with the origin of a point's rows, filled in only in its first row on disk."""
+
+NUMBERS = ("_took", "_threads", "_generation")
+"""Those of them that are numbers."""
 
 
 class ResultsError(RuntimeError):
@@ -40,7 +43,7 @@ def read(path: Path, factors: Sequence[str]) -> Frame:
 
     Returns:
         A frame with the factors, the figures, and the columns of `ORIGIN`, which are filled in for
-        every row of a point. An absent figure is NaN.
+        every row of a point. An absent figure is NaN, an absent generation 1.
 
     Raises:
         ResultsError: the file is not a table of this study.
@@ -53,7 +56,7 @@ def read(path: Path, factors: Sequence[str]) -> Frame:
             path,
             keep_default_na=False,
             na_values=["", "nan"],
-            dtype={name: str for name in ORIGIN if name not in ("_took", "_threads")},
+            dtype={name: str for name in ORIGIN if name not in NUMBERS},
             low_memory=False,
         )
     except (ValueError, OSError, csv.Error) as error:
@@ -65,7 +68,7 @@ def read(path: Path, factors: Sequence[str]) -> Frame:
     frame = frame.reindex(columns=list(dict.fromkeys([*factors, *frame.columns, *ORIGIN])))
     # A point's rows are contiguous, and the first has the origin.
     origins = frame.groupby(frame["_identity"].notna().cumsum())[list(ORIGIN)]
-    return frame.assign(**origins.ffill())
+    return frame.assign(**origins.ffill().fillna({"_generation": 1}))
 
 
 def _check_rows(path: Path) -> None:

@@ -17,7 +17,7 @@ from rich.console import Console
 from equilibria.data import DataError
 from equilibria.experiments import results
 from equilibria.experiments.data import Data, key
-from equilibria.experiments.identity import decides, digest
+from equilibria.experiments.identity import GENERATION, decides, digest
 from equilibria.experiments.provenance import Origin
 from equilibria.experiments.study import Context, Point, Scale, Study, StudyError
 from equilibria.experiments.training import Store, Trained
@@ -33,6 +33,7 @@ __all__ = [
     "check",
     "collect",
     "execute",
+    "identities_of",
     "identity_of",
 ]
 
@@ -101,13 +102,16 @@ def _collected(points: Sequence[Point], path: Path) -> Data:
     return Data.of(results.read(path, names), factors)
 
 
-def identity_of(point: Point, store: Store, device: str = "cpu") -> str:
+def identity_of(
+    point: Point, store: Store, device: str = "cpu", generation: int = GENERATION
+) -> str:
     """Return the checksum of what decides a point's rows.
 
     Args:
         point: to measure.
         store: of the trainings.
         device: torch's name of the device to measure on.
+        generation: of the core.
 
     Raises:
         DataError: data that it needs are unavailable, so their checksum is unknown.
@@ -118,10 +122,21 @@ def identity_of(point: Point, store: Store, device: str = "cpu") -> str:
             "factors": point.factors,
             "measures": point.measures,
             "settings": point.settings,
-            "runs": {name: store.identity(each) for name, each in point.runs.items()},
+            "runs": {name: store.identity(each, generation) for name, each in point.runs.items()},
             "reads": [[decides(each), store.task(each).checksum] for each in point.reads],
-        }
+        },
+        generation,
     )
+
+
+def identities_of(point: Point, store: Store, device: str = "cpu") -> list[str]:
+    """Return the identities of a point under each generation of the core, the newest first.
+
+    Rows under any of them are a result of the point. Those of an earlier generation are kept, and
+    wherever they are shown they are counted: thousands of hours went into them, and not every
+    change of the core affects every row.
+    """
+    return [identity_of(point, store, device, each) for each in range(GENERATION, 0, -1)]
 
 
 def execute(
@@ -135,7 +150,7 @@ def execute(
     only: Callable[[Point], bool] = lambda point: True,
     device: str = "cpu",
 ) -> Outcome:
-    """Measure the points that have no rows of their identity yet, in order.
+    """Measure the points that have no rows of their `identities_of` yet, in order.
 
     A point that fails does not stop the others: its traceback is kept in the store's folder
     `errors`. A training is stopped at the deadline and resumed the next time; another measurement
@@ -167,8 +182,8 @@ def execute(
             missing[label] = Missing(reason, isinstance(there, str))
             continue
         try:
-            identity = identity_of(point, store, device)
-            if there == identity:
+            identity, *earlier = identities_of(point, store, device)
+            if there in (identity, *earlier):
                 continue
             if obstacle := _obstacle(point, store, deadline):
                 missing[label] = Missing(obstacle, isinstance(there, str))

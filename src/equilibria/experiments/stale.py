@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from equilibria.experiments.data import Frame
+from equilibria.experiments.identity import GENERATION
 from equilibria.experiments.provenance import CHANGED, SOURCE, git
 from equilibria.experiments.results import LEGACY
 
@@ -64,9 +65,9 @@ def verdicts(rows: Frame, source: Path, identities: Sequence[str | None]) -> lis
     """Return "stale", "current" or "unknown" for each row of a study's points.
 
     A row is stale if the commit at which it started, or that of a training it was measured on,
-    lacks the last change below the study, or if its identity was not recorded or is no longer the
-    point's. It is unknown if it was measured outside a checkout, with files changed, or at a commit
-    that is not in this clone.
+    lacks the last change below the study, if its identity was not recorded or is no longer the
+    point's, or if an earlier generation of the core measured it. It is unknown if it was measured
+    outside a checkout, with files changed, or at a commit that is not in this clone.
 
     Args:
         rows: with the columns of `results.ORIGIN`.
@@ -76,7 +77,8 @@ def verdicts(rows: Frame, source: Path, identities: Sequence[str | None]) -> lis
     latest = last_change(source)
     found: list[str] = []
     for row, identity in zip(rows.to_dict("records"), identities, strict=True):
-        if identity is not None and row["_identity"] != identity:
+        other = identity is not None and row["_identity"] != identity
+        if other or row["_generation"] < GENERATION:
             found.append("stale")
             continue
         trained = row["_trained"] if isinstance(row["_trained"], str) else ""

@@ -14,7 +14,7 @@ from filelock import FileLock
 from rich.console import Console
 
 from equilibria import files
-from equilibria.experiments.identity import decides, digest
+from equilibria.experiments.identity import GENERATION, decides, digest
 from equilibria.experiments.provenance import Origin
 from equilibria.models.vision.ode import ODEError
 from equilibria.tasks import Task
@@ -143,13 +143,13 @@ class Store:
             self._tasks[key] = recipe.task.load(self.data_dir)
         return self._tasks[key]
 
-    def identity(self, training: Training) -> str:
-        """Return the checksum of what decides a training: recipe, probe and data."""
+    def identity(self, training: Training, generation: int = GENERATION) -> str:
+        """Return the checksum of what decides a training: recipe, probe, data and the core."""
         data = self.task(training.recipe).checksum
         decisive = [decides(training.recipe), training.probe, data]
         if training.after is not None:
-            decisive.append(self.identity(training.after))
-        return digest(decisive)
+            decisive.append(self.identity(training.after, generation))
+        return digest(decisive, generation)
 
     def find(self, training: Training) -> Trained | None:
         """Return a finished training; None if it has yet to be run."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from equilibria import solve
 from equilibria.solve import Solver
+from equilibria.train import plugins
 
 __all__ = ["SOLVERS", "changed"]
 
@@ -23,11 +24,17 @@ def changed(
 
     Args:
         solver: to begin with.
-        name: one of `SOLVERS`; None for the same method.
+        name: one of `SOLVERS`, or `module:Class` of a module that is imported; None for the same
+            method.
         rtol: relative tolerance; None for no change.
         max_evals: evaluations, at most; None for no change.
+
+    Raises:
+        ValueError: there is no such class, or its module is not imported.
     """
-    if name is not None and name != type(solver).__name__:
-        solver = getattr(solve, name)(**solver.limits)
+    if name is not None:
+        own = plugins.is_path(name)
+        method = plugins.find(name, (Solver,)) if own else getattr(solve, name)
+        solver = solver if method is type(solver) else method(**solver.limits)
     given = {"rtol": rtol, "max_evals": max_evals}
     return replace(solver, **{key: value for key, value in given.items() if value is not None})

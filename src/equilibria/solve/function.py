@@ -138,11 +138,11 @@ class FixedPoint(torch.autograd.Function):
         folded, z_all, first_all, p_all = equation.batched(info.batch_size, z, first, p, axes)
         out = _apply(folded, (len(z_all), len(first_all)), *z_all, *first_all, *p_all)
         n, whole = len(z), equation.coupled is True
-        result = [
+        result: Any = (
             x if whole and not n <= i < n + OUTCOME else x.unflatten(0, (info.batch_size, -1))
             for i, x in enumerate(out)
-        ]
-        return tuple(result), (0,) * len(result)
+        )
+        return tuple(result), (0,) * len(out)
 
 
 def _apply(equation: Equation, counts: tuple[int, int], *tensors: Tensor) -> Outputs:

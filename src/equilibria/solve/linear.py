@@ -364,7 +364,7 @@ def _split(rows: Tensor, widths: list[int]) -> Rows:
     return list(anything.split(widths, dim=1))
 
 
-_solve: Any = torch.linalg.solve_ex  # what it returns is not finite where a matrix is singular
+_linalg: Any = torch.linalg
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -405,7 +405,7 @@ class DirectSolve(LinearSolver):
             columns.append(torch.cat(product(_split(unit, widths)), dim=1))
         matrix = torch.stack(columns, dim=2)
         system = torch.eye(entries, dtype=matrix.dtype, device=matrix.device) - matrix
-        change = _solve(system, torch.cat(g, dim=1).unsqueeze(2))[0].squeeze(2)
+        change = _linalg.solve_ex(system, torch.cat(g, dim=1).unsqueeze(2))[0].squeeze(2)
         usable = torch.isfinite(change).all(dim=1)
         change = _split(torch.where(usable.unsqueeze(1), change, 0.0), widths)
         u = [a + b for a, b in zip(start.u, change, strict=True)]

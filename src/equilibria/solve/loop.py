@@ -28,7 +28,7 @@ class Run:
     evals: Tensor
     residual: Tensor
     states: tuple[Rows, ...] = ()
-    beside: dict[str, Tensor] = field(default_factory=dict)
+    beside: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     inverse: Inverse | None = None
     size: Tensor | None = None
 

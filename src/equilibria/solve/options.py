@@ -132,17 +132,16 @@ def flatten_tolerance(name: str, given: Tolerance, state: Any) -> Flat:
 def _spread(name: str, given: Any, state: Any) -> list[float]:
     if isinstance(given, int | float):
         return [given] * len(pytree.tree_leaves(state))
-    keys: Any = ()
-    if isinstance(given, dict) and isinstance(state, dict):
-        keys = state if set(cast("Any", given)) == set(cast("Any", state)) else ()
-    elif isinstance(given, tuple) and isinstance(state, tuple | list):
-        keys = range(len(given)) if len(given) == len(state) else ()
-    if not keys:
+    mappings = isinstance(given, dict) and isinstance(state, dict)
+    sequences = isinstance(given, tuple) and isinstance(state, tuple | list)
+    numbers, parts = cast("tuple[Any, Any]", (given, state))
+    keys: Any = parts if mappings else range(len(parts)) if sequences else ()
+    if not keys or set(keys) != set(numbers if mappings else range(len(numbers))):
         raise ValueError(
             f"{name} is {given!r}, which does not follow the state, or a part of it, "
             f"{describe(state)}: give one number, or a tree of numbers like the state"
         )
-    return [each for key in keys for each in _spread(name, given[key], state[key])]
+    return [each for key in keys for each in _spread(name, numbers[key], parts[key])]
 
 
 def finest(given: Tolerance) -> float:
@@ -155,7 +154,11 @@ def finest(given: Tolerance) -> float:
 
 def coarsen(given: Tolerance, floor: float) -> Tolerance:
     """A relative tolerance with `floor` in place of smaller numbers but 0, which nothing meets."""
-    return pytree.tree_map(lambda each: max(each, floor) if each else each, given)
+
+    def raise_to_floor(each: float) -> float:
+        return max(each, floor) if each else each
+
+    return pytree.tree_map(raise_to_floor, given)
 
 
 def length_of(atol: Flat, entries: Sequence[int]) -> float:

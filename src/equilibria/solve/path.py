@@ -58,9 +58,9 @@ class Phantom(Adjoint):
         check_damping(self)
 
     @override
-    def find(self, equation: Problem, z: Leaves, p: Leaves) -> Run:
+    def find(self, problem: Problem, z: Leaves, p: Leaves) -> Run:
         at = [leaf.detach() for leaf in z]
-        quiet = replace(equation, throw=False)
+        quiet = replace(problem, throw=False)
         if private.transform_active():
             found = solve(quiet, at, p)
         else:
@@ -123,7 +123,7 @@ class Phantom(Adjoint):
         if record is not None and "trace" in record.beside:
             for name, rows in trace.items():
                 record.beside[name] = torch.cat([record.beside[name], torch.stack(rows)])
-        if equation.throw:
+        if problem.throw:
             raise_if_failed("fixed_point", run.status, run.reason, run.residual)
         return run
 
@@ -161,35 +161,35 @@ class Unrolled(Adjoint):
             raise TypeError(f"Unrolled(checkpoint=...): expected a bool, got {given!r}")
 
     @override
-    def find(self, equation: Problem, z: Leaves, p: Leaves) -> Run:
+    def find(self, problem: Problem, z: Leaves, p: Leaves) -> Run:
         transformed = private.transform_active()
-        if equation.trace and any(private.is_mapped(x) for x in [*z, *p]):
+        if problem.trace and any(private.is_mapped(x) for x in [*z, *p]):
             raise RuntimeError(TRACE_UNDER_VMAP)
         if self.checkpoint and transformed:
             raise RuntimeError(
                 "Unrolled(checkpoint=True) can't be used under torch.func: torch's checkpointing "
                 "is not made for its transforms. Use Unrolled()"
             )
-        layout = Layout.of(z, equation.coupled)
+        layout = Layout.of(z, problem.coupled)
         module: Any = _checkpoint
 
         def rows_of_f(rows: Rows) -> Rows:
             state = layout.leaves(rows)
             if self.checkpoint:
-                once = _Checkpointed(equation, p)
+                once = _Checkpointed(problem, p)
                 return layout.rows(list(module.checkpoint(once, *state, use_reentrant=False)))
-            return layout.rows(equation.evaluate(state, p))
+            return layout.rows(problem.evaluate(state, p))
 
         tracked = torch.is_grad_enabled() or transformed or private.dual_level_active()
-        with equation.noting_precision():
+        with problem.noting_precision():
             first = rows_of_f(layout.rows(z))
         layout = layout.in_units_of(z, layout.leaves(first))
         start = layout.rows(z)
         if layout.unit is not None:
             first = [row / layout.unit for row in first]
-        run = equation.search(rows_of_f, start, first, layout, tracked=tracked, last=True)
-        if equation.record is not None:
-            equation.record.note(run, layout)
+        run = problem.search(rows_of_f, start, first, layout, tracked=tracked, last=True)
+        if problem.record is not None:
+            problem.record.note(run, layout)
         return Run(
             # The caller may change it in place, and f may have returned a tensor of its own.
             value=[x.clone() for x in layout.leaves(run.value)],

@@ -377,7 +377,8 @@ class _Mapped(Function):
     def __call__(self, z: Leaves, *p: Tensor) -> Leaves:
         of_all = torch.vmap(self.problem.evaluate, in_dims=([0] * len(z), self.axes))
         whole = self.problem.coupled is True
-        elements = [x if whole else x.unflatten(0, (self.size, -1)) for x in z]
+        size = self.size, -1
+        elements: Leaves = [x if whole else x.unflatten(0, size) for x in z]  # pyright: ignore
         found = of_all(elements, list(p))
         return [fold(x, 0, self.size, self.problem.coupled) for x in found]
 

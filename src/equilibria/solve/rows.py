@@ -17,8 +17,8 @@ from torch import Tensor
 from equilibria.solve import private
 
 Rows = list[Tensor]
-_vector_norm: Any = torch.linalg.vector_norm
-_inner: Any = torch.linalg.vecdot
+_linalg: Any = torch.linalg
+_vector_norm: Any = _linalg.vector_norm
 
 FIRST_ROOM = 8
 """Vectors that a store makes room for at first, at most."""
@@ -82,7 +82,7 @@ def relative_by_leaf(residual: Rows, f: Rows) -> Tensor:
 
 def dot(a: Rows, b: Rows) -> Tensor:
     """Inner product of each sample: `(samples,)`."""
-    return sum_of([_inner(x, y) for x, y in zip(a, b, strict=True)])
+    return sum_of([_linalg.vecdot(x, y) for x, y in zip(a, b, strict=True)])
 
 
 def subtract(a: Rows, b: Rows) -> Rows:

@@ -1,9 +1,9 @@
 """Dataclasses from YAML and from the command line, and back.
 
 A *choice* is a field whose type is a dataclass with named descendants: `solver: Solver` takes
-`{name: Anderson, history: 5}`. A *leaf* is any other field. Each leaf has a dotted key, such as
-`solver.history`, that is also its option on the command line; jsonargparse checks its value, and
-reads its help from the class.
+`{name: Anderson, history: 5}`, or `{name: "module:Class"}` of a user's own, see `plugins`. A *leaf*
+is any other field. Each leaf has a dotted key, such as `solver.history`, that is also its option on
+the command line; jsonargparse checks its value, and reads its help from the class.
 """
 
 import dataclasses
@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
+from equilibria.train import plugins
 from equilibria.words import nearest
 
 _Class = TypeVar("_Class")
@@ -63,8 +64,9 @@ def build(
     Raises:
         ConfigError: an unknown key, a value of a wrong type, or one that the class rejects.
     """
-    options = dict(pairs(argv))
+    options = admit(argv)
     tree = _resolve(cls, tree, choices, options)
+    choices = {**choices, **plugins.LOADED}
     hints = _hints(cls, tree, choices)
     values = dict(_flatten(tree, hints))
     for key in values.keys() - hints:
@@ -84,6 +86,22 @@ def build(
         if isinstance(value, float) and math.isnan(value):
             raise ConfigError(f"{key}: expected a number, got nan")
     return _construct(cls, _nested(values), choices)
+
+
+def admit(argv: Sequence[str]) -> dict[str, str]:
+    """Return options by their keys; the modules of classes that they name are imported.
+
+    What the user names there, files that are read from then on may name too.
+
+    Raises:
+        ConfigError: a word is not an option, or a module cannot be imported.
+    """
+    options = dict(pairs(argv))
+    for key, value in options.items():
+        if key.endswith(".name") and plugins.is_path(value):
+            with as_chosen(key):
+                plugins.import_module_of(value)
+    return options
 
 
 def _checked(values: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, Any]:
@@ -205,6 +223,9 @@ def dump(value: Any, choices: Choices) -> Any:
     names = {cls: {"name": name} for name, cls in choices.items()}
     fields = dataclasses.fields(value)
     leaves = {_key(field): dump(getattr(value, field.name), choices) for field in fields}
+    if type(value) not in names and isinstance(value, plugins.BASES):
+        with as_chosen():
+            return {"name": plugins.path_of(type(value)), **leaves}
     return names.get(type(value), {}) | leaves
 
 
@@ -270,13 +291,18 @@ def branches_of(cls: type, choices: Choices) -> dict[str, dict[str, type]]:
 def _branches_of(cls: type, choices: tuple[tuple[str, type], ...]) -> dict[str, dict[str, type]]:
     found: dict[str, dict[str, type]] = {}
     for field, hint in fields_of(cls).items():
-        union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-        members = typing.get_args(hint) if union else (hint,)
-        bases = tuple(m for m in members if isinstance(m, type) and m is not type(None))
+        bases = _bases(hint)
         allowed = {name: c for name, c in choices if bases and issubclass(c, bases)}
         if allowed:
             found[field] = allowed
     return found
+
+
+def _bases(hint: Any) -> tuple[type, ...]:
+    """The classes of which a field may hold an instance."""
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    members = typing.get_args(hint) if union else (hint,)
+    return tuple(m for m in members if isinstance(m, type) and m is not type(None))
 
 
 def defaults_of(cls: type, choices: Choices) -> dict[str, Any]:
@@ -318,20 +344,47 @@ def _resolve(
         chosen = asked or before
         if chosen is None:
             raise ConfigError(f"{key}: needs a name, one of {', '.join(allowed)}")
+        switched = chosen != before
+        if plugins.is_path(chosen):
+            chosen, allowed = _find_own(key, chosen, fields_of(cls)[name], allowed)
         if chosen not in allowed:
             optional = type(None) in typing.get_args(fields_of(cls)[name])
-            known = [*allowed, *(["null"] if optional else [])]
-            raise ConfigError(f"{key}: no '{chosen}'" + nearest(str(chosen), known))
-        if before in allowed and before != chosen:
-            branch = _in_common(branch, allowed[before], allowed[chosen], choices)
+            other = nearest(str(chosen), [*allowed, *(["null"] if optional else [])])
+            module, dot, last = str(chosen).rpartition(".")
+            if dot and plugins.bases_of(_bases(fields_of(cls)[name])):
+                other = f"; a class of your own is named {module}:{last}"
+            raise ConfigError(f"{key}: no '{chosen}'{other}")
+        if switched and (before in allowed or plugins.is_path(before)):
+            branch = _in_common(branch, allowed.get(str(before)), allowed[chosen], choices)
         branch = _merged(default or {"name": chosen}, {**branch, "name": chosen})
         result[name] = _resolve(allowed[chosen], branch, choices, options, f"{key}.")
     return result
 
 
-def _in_common(branch: Mapping[str, Any], old: type, new: type, choices: Choices) -> dict[str, Any]:
-    """The values of `branch` that a switch of class keeps; see `build`."""
-    before, now = defaults_of(old, choices), defaults_of(new, choices)
+def _find_own(
+    key: str, path: str, hint: Any, allowed: dict[str, type]
+) -> tuple[str, dict[str, type]]:
+    """The name of the class at an import path, and what the field may hold with it."""
+    if not (bases := plugins.bases_of(_bases(hint))):
+        return path, allowed
+    with as_chosen(key):
+        found = plugins.find(path, bases)
+        for name, cls in allowed.items():
+            if cls is found:
+                return name, allowed
+        name = plugins.path_of(found)
+    plugins.LOADED[name] = found
+    return name, {**allowed, name: found}
+
+
+def _in_common(
+    branch: Mapping[str, Any], old: type | None, new: type, choices: Choices
+) -> dict[str, Any]:
+    """The values of `branch` that a switch of class keeps; see `build`.
+
+    Without the old class, which has not been imported, its defaults are not known.
+    """
+    before, now = defaults_of(old, choices) if old else {}, defaults_of(new, choices)
     kept = {key: value for key, value in branch.items() if key in fields_of(new)}
     for key, value in branch.items():
         # A shape is that of the data, whatever the class.

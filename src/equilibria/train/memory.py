@@ -400,7 +400,7 @@ def history_vectors(solver: object, evals: int) -> int:
             return min(restart, evals) + 1
         case BiCGSTAB():
             return 5
-        case Fallback(first=first, last=last):
-            return max(history_vectors(first, evals), history_vectors(last, evals))
+        case Fallback(first=first, then=then):
+            return max(history_vectors(first, evals), history_vectors(then, evals))
         case _:
             return 0

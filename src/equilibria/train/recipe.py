@@ -21,7 +21,7 @@ from equilibria.models.registry import CONFIGS, LAYER
 from equilibria.solve import Adjoint, AlternatingAnderson, Implicit, Solver, advances
 from equilibria.stability import AdaptiveAdjoint, FixedPointCorrection
 from equilibria.tasks import TASKS, Task, TaskConfig
-from equilibria.train import config, yaml_text
+from equilibria.train import config, plugins, yaml_text
 from equilibria.train.alternating import Alternating
 from equilibria.train.checkpointing import Checkpointing
 from equilibria.train.config import ConfigError
@@ -61,8 +61,11 @@ METHODS: dict[str, type] = {
 
 
 def choices() -> dict[str, type]:
-    """Return every class that a recipe may name, by its name there."""
-    return {**CONFIGS, **TASKS, **METHODS}
+    """Return every class that a recipe may name, by its name there.
+
+    Of a user's own solvers, linear solvers and adjoints, those that have been named are known.
+    """
+    return {**CONFIGS, **TASKS, **METHODS, **plugins.LOADED}
 
 
 IMPLICIT = (*LAYER, "initialisation", "regulariser", "correction", "pretrain", "neural")
@@ -84,10 +87,11 @@ class Recipe:
         description: what the recipe is for, in one sentence.
         task: data, loss and metric.
         model: architecture.
-        solver: solver of the fixed point; null for an explicit network, as are `adjoint`,
-            `initialisation`, `regulariser`, `correction`, `pretrain` and `neural`.
+        solver: solver of the fixed point, or MODULE:CLASS of one's own; null for an explicit
+            network, as are `adjoint`, `initialisation`, `regulariser`, `correction`, `pretrain` and
+            `neural`.
         eval_solver: solver in evaluation; null for the same one.
-        adjoint: how the fixed point is differentiated.
+        adjoint: how the fixed point is differentiated, or MODULE:CLASS of one's own.
         drop_finished: let samples that have converged leave the batch.
         reuse: begin each step at the states that its samples had a step before, and take one
             evaluation. For tasks whose inputs stay the same, and one process.
@@ -443,6 +447,8 @@ def _as_before(tree: Any) -> Any:
 def modernise(tree: Any) -> Any:
     """Return the recipe of a saved run, or a part of it, with today's names."""
     if isinstance(tree, Mapping):
+        if plugins.is_path(tree.get("name")):  # whose options are its own
+            return {key: modernise(value) for key, value in tree.items()}
         today = {old: (new, options) for new, (old, options) in FORMER_NAMES.items()}
         name, options = today.get(str(tree.get("name")), (tree.get("name"), {}))
         options = {"per_sample": "drop_finished", **{old: new for new, old in options.items()}}
