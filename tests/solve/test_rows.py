@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from equilibria.solve.layout import Layout
-from equilibria.solve.rows import FIRST_ROOM, Memory, norm, room
+from equilibria.solve.rows import FIRST_ROOM, Memory, length, room
 
 
 @pytest.mark.parametrize("coupled", [False, True])
@@ -28,10 +28,9 @@ def test_channels_last_rows_are_views_and_come_back_channels_last() -> None:
     assert back.is_contiguous(memory_format=torch.channels_last) and torch.equal(back, 2 * image)
 
 
-def test_norm_is_the_rms_over_all_leaves() -> None:
+def test_length_is_over_all_leaves() -> None:
     rows = [torch.randn(3, 4), torch.randn(3, 6)]
-    wanted = torch.cat(rows, 1).square().mean(1).sqrt()
-    torch.testing.assert_close(norm(rows), wanted)
+    torch.testing.assert_close(length(rows), torch.cat(rows, 1).square().sum(1).sqrt())
 
 
 @pytest.mark.parametrize("capacity", [1, 2, 8, 9, 21, 35, 100])

@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 
+import equilibria as eq
 from equilibria import models
 from equilibria.cli.main import main
 from equilibria.models.vision.mdeq import MDEQConfig
@@ -119,6 +120,13 @@ def test_a_history_that_grows_to_the_end_is_measured_at_the_end(solver, wanted):
     if wanted[-1] == 90:
         point, *_ = measure(model, task, batch, depths=(12,))
         assert point.history_bytes == 13 * 32 * 64 * 4 < point.bytes
+
+
+def test_a_solver_made_of_others_has_their_history():
+    for evals in (5, 30):
+        parts = (eq.AlternatingAnderson(), eq.GMRES())
+        most = max(memory.history_vectors(part, evals) for part in parts)
+        assert memory.history_vectors(eq.Fallback(), evals) == most > 0
 
 
 def test_point_by_point_is_the_same_and_goes_on_where_it_stopped(whole, monkeypatch):

@@ -20,7 +20,7 @@ from equilibria.solve.linear import LinearSolver
 from equilibria.solve.loop import Run
 from equilibria.solve.options import Options, check_at_least, check_damping, check_whole, finest
 from equilibria.solve.problem import Problem
-from equilibria.solve.rows import Rows, add_scaled, check_like, choose, norm
+from equilibria.solve.rows import Rows, add_scaled, check_like, choose, length
 from equilibria.solve.solution import Record
 from equilibria.solve.solvers import Solver
 from equilibria.solve.tree import Leaves
@@ -334,4 +334,4 @@ class Shine(Adjoint):
         found = apply(g)
         if self.fallback is None:
             return found
-        return choose(norm(found) <= self.fallback * norm(g), found, g)
+        return choose(length(found) <= self.fallback * length(g), found, g)

@@ -187,15 +187,11 @@ def advances(adjoint: Adjoint | None) -> bool:
 def _single(adjoint: Adjoint) -> Adjoint:
     """The adjoint in use, if one evaluation is enough for it."""
     now = adjoint.now
-    if now.follows_path:
+    if now.follows_path or now.needs_inverse:
+        what = "differentiates a path" if now.follows_path else "needs what a solver has learned"
         raise TypeError(
-            f"advance cannot use {now!r}, which differentiates a path: one evaluation has none. "
-            "Use eq.NeumannPhantom(steps=2, damping=1.0), eq.JacobianFree() or eq.Implicit()"
-        )
-    if now.needs_inverse:
-        raise TypeError(
-            f"advance cannot use {now!r}, which needs what a solver has learned: there is no "
-            "solve. Use eq.NeumannPhantom(steps=2, damping=1.0), eq.JacobianFree() or eq.Implicit()"
+            f"advance cannot use {now!r}, which {what}: there is one evaluation and no solve. Use "
+            "eq.NeumannPhantom(steps=2, damping=1.0), eq.JacobianFree() or eq.Implicit()"
         )
     return now
 

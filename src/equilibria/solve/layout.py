@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from equilibria.solve import private
-from equilibria.solve.rows import Rows, norm, unit_of
+from equilibria.solve.rows import Rows, unit_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,11 +200,6 @@ class Layout:
             leaf = row.reshape([full[axis] for axis in order]).permute(inverse)
             out.append(leaf.squeeze(0) if self.coupled else leaf)
         return out
-
-    def norm(self, rows: Rows) -> Tensor:
-        """RMS norm of each sample over its own entries, all leaves together: `(samples,)`."""
-        filled = self.filled
-        return norm(rows) if filled is None else norm(rows) / filled
 
     @property
     def filled(self) -> Tensor | None:

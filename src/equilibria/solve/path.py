@@ -19,7 +19,7 @@ from equilibria.solve.layout import Layout
 from equilibria.solve.loop import Run
 from equilibria.solve.options import check_damping, check_whole
 from equilibria.solve.problem import TRACE_UNDER_VMAP, Problem
-from equilibria.solve.rows import Rows, choose, relative_by_leaf, subtract
+from equilibria.solve.rows import Rows, choose, length, relative_by_leaf, subtract
 from equilibria.solve.status import Status
 from equilibria.solve.tree import Leaves
 from equilibria.solve.verdict import Measure, Reference
@@ -132,8 +132,9 @@ class Phantom(Adjoint):
         start = value = [leaf.detach() for leaf in state]
         for _ in range(self.steps):
             value = self._step(value, equation.evaluate(value, p))
-        finite = torch.isfinite(layout.norm(layout.rows([leaf.detach() for leaf in value])))
-        return layout.leaves(choose(finite, layout.rows(value), layout.rows(start)))
+        rows = layout.rows(value)
+        finite = torch.isfinite(length([row.detach() for row in rows]))
+        return layout.leaves(choose(finite, rows, layout.rows(start)))
 
     def _step(self, z: Leaves, image: Leaves) -> Leaves:
         pairs = zip(z, image, strict=True)

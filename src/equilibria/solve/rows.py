@@ -35,11 +35,6 @@ def length(rows: Rows) -> Tensor:
     return _vector_norm(rows[0] if each is None else torch.stack(each, dim=1), dim=1)
 
 
-def norm(rows: Rows) -> Tensor:
-    """RMS norm of each sample over all its entries, all leaves together: `(samples,)`."""
-    return length(rows) / math.sqrt(entries(rows))
-
-
 LARGEST = 2.0**30
 
 
@@ -76,7 +71,7 @@ def relative_by_leaf(residual: Rows, f: Rows) -> Tensor:
     """||f - z|| / ||f|| of each leaf by itself: `(leaves, samples)`."""
     tiny = torch.finfo(f[0].dtype).tiny
     return torch.stack(
-        [norm([g]) / (norm([image]) + tiny) for g, image in zip(residual, f, strict=True)]
+        [length([g]) / (length([image]) + tiny) for g, image in zip(residual, f, strict=True)]
     )
 
 
