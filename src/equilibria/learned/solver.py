@@ -249,22 +249,22 @@ class NeuralStepper(AndersonStepper):
         )
         gamma, beta = mixer.mix(seen)
         apart, far = self._trusted(gamma - own, seen)
-        sound = torch.isfinite(apart).all(1)
+        usable = torch.isfinite(apart).all(1)
         if beta is not None:
             if self.neural.trust is not None:
                 beta = beta.clamp(1 - self.neural.trust, 1 + self.neural.trust)
-            sound = sound & torch.isfinite(beta)
+            usable = usable & torch.isfinite(beta)
         if now.best is not None:
-            sound = sound & (self.until > self.evals)
+            usable = usable & (self.until > self.evals)
         if self.tracked:
             self.mixed = (seen.left.square() + far.square()).sqrt()
-        gamma = torch.where(sound.unsqueeze(1), own + apart, own)
+        gamma = torch.where(usable.unsqueeze(1), own + apart, own)
         gamma = gamma[:, torch.argsort(order)].to(self.dtype)
         out = self.moves.combine(gamma, 0, onto=plain, scale=-1.0)
         if beta is None:
             return out
         # With damping d, `out` is z + d g, both mixed, but z + beta d g is needed.
-        beta = torch.where(sound, beta, 1.0).to(self.dtype)
+        beta = torch.where(usable, beta, 1.0).to(self.dtype)
         mixed = self.residuals.combine(gamma, ROOM, onto=now.residual, scale=-1.0)
         return add_scaled(out, self.neural.damping * (beta - 1), mixed)
 

@@ -29,7 +29,7 @@ from equilibria.solve.solution import Record, Solution
 from equilibria.solve.solvers import Solver
 from equilibria.solve.status import Stats, Status
 from equilibria.solve.tree import Leaves, Tree, followable, unflatten
-from equilibria.solve.verdict import faintest
+from equilibria.solve.verdict import underflow_length
 
 
 @boundary
@@ -110,7 +110,7 @@ def advance(
         value = list(correct.apply(equation, [get_gradient_edge(x) for x in at], *image))
     else:
         value = image = equation.evaluate_first(start, p)
-    status, stats = _judged(equation, start, [x.detach() for x in image])
+    status, stats = _measure_status(equation, start, [x.detach() for x in image])
     if throw:
         raise_if_failed("advance", status, torch.zeros_like(status), stats.residual)
     return Solution(
@@ -197,7 +197,7 @@ def _single(adjoint: Adjoint) -> Adjoint:
 
 
 @torch.no_grad()
-def _judged(equation: Problem, z: Leaves, image: Leaves) -> tuple[Tensor, Stats]:
+def _measure_status(equation: Problem, z: Leaves, image: Leaves) -> tuple[Tensor, Stats]:
     """Status, evaluations and residuals of z, by the solver's tolerances."""
     criterion = equation.criterion(Layout.of(z, equation.coupled))
     layout = criterion.layout
@@ -207,7 +207,7 @@ def _judged(equation: Problem, z: Leaves, image: Leaves) -> tuple[Tensor, Stats]
         size, scale = _lengths(there, at), length(there)
         gap = subtract(there, at) if criterion.by_part else []
         found = criterion.measure(gap, there, size, scale)
-        short = size < faintest(there)
+        short = size < underflow_length(there)
         if private.some(short) and not criterion.by_part:
             found = criterion.corrected(found, subtract(there, at), there, short)
         reached = criterion.reached(found, None, there)

@@ -234,10 +234,10 @@ def ritz_values(step: Tensor, image: Tensor) -> Tensor:
     Directions that hardly differ from others are left out; NaN stands in their place.
     """
     lengths = length([step.flatten(0, 1)]).view(step.shape[:2])
-    sound = torch.isfinite(length([image.flatten(1)])) & torch.isfinite(lengths).all(dim=1)
-    step = torch.where(sound[:, None, None], step, 0.0)
-    image = torch.where(sound[:, None, None], image, 0.0)
-    lengths = torch.where(sound.unsqueeze(1), lengths, 0.0)
+    finite = torch.isfinite(length([image.flatten(1)])) & torch.isfinite(lengths).all(dim=1)
+    step = torch.where(finite[:, None, None], step, 0.0)
+    image = torch.where(finite[:, None, None], image, 0.0)
+    lengths = torch.where(finite.unsqueeze(1), lengths, 0.0)
     scale = torch.where(lengths > 0, lengths.reciprocal(), 0.0).unsqueeze(2)
     step, image = step * scale, image * scale
     left, values, right = _linalg.svd(step.transpose(1, 2), full_matrices=False)

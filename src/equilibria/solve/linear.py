@@ -285,13 +285,13 @@ class BiCGSTAB(LinearSolver):
             used = used + 2 * active
             proposal = add_scaled(add_scaled(u, alpha, direction), omega, half)
             remainder = add_scaled(half, -omega, stabiliser)
-            sound = torch.isfinite(alpha) & torch.isfinite(omega)
-            u = choose(active & sound, proposal, u)
-            r = choose(active & sound, remainder, r)
+            finite = torch.isfinite(alpha) & torch.isfinite(omega)
+            u = choose(active & finite, proposal, u)
+            r = choose(active & finite, remainder, r)
             # A u + g = u + r, so both sides of the tolerance are at hand.
             reached = length(r) <= 0.9 * goal.limit(length(add_scaled(u, 1.0, r)), r)
             previous, rho = rho, dot(shadow, r)
-            broken = ~sound | (rho == 0) | (omega == 0) | ~torch.isfinite(rho)
+            broken = ~finite | (rho == 0) | (omega == 0) | ~torch.isfinite(rho)
             active = active & ~reached & ~broken & (used + 2 <= budget)
             beta = rho * inverse(previous) * alpha * inverse(omega)
             direction = add_scaled(r, beta, add_scaled(direction, -omega, image))

@@ -13,7 +13,7 @@ from equilibria.solve.observer import Observer
 from equilibria.solve.rows import Rows, choose, keep_samples, length, select, subtract
 from equilibria.solve.solvers import Point, Solver, Stepper
 from equilibria.solve.status import Reason, Status
-from equilibria.solve.verdict import Criterion, Measure, Reference, faintest
+from equilibria.solve.verdict import Criterion, Measure, Reference, underflow_length
 
 RUNNING = -1
 # Growth of the residual, over the larger of its first value and of f(z) there, that ends a sample.
@@ -73,8 +73,8 @@ class Monitor:
         # A sample runs while its error ratio is not below `floor`; -inf for one that has finished.
         self.floor = torch.nextafter(goal, goal + 1).clamp_min_(torch.finfo(dtype).tiny)
         self.top = goal  # a residual above it has diverged
-        self.small = torch.full_like(goal, faintest(z))  # one below it is looked at more closely,
-        self.low = self.small  # unless its sample has finished
+        # One below it is looked at more closely, unless its sample has finished.
+        self.low = self.small = torch.full_like(goal, underflow_length(z))
         unknown = torch.full_like(goal, math.inf)
         self.reference = Reference(unknown, unknown)
         self.origin = origin

@@ -60,16 +60,16 @@ class Phantom(Adjoint):
     @override
     def find(self, problem: Problem, z: Leaves, p: Leaves) -> Run:
         at = [leaf.detach() for leaf in z]
-        quiet = replace(problem, throw=False)
+        throw, problem = problem.throw, replace(problem, throw=False)  # the steps may arrive
         if private.transform_active():
-            found = solve(quiet, at, p)
+            found = solve(problem, at, p)
         else:
             with torch.no_grad():
-                found = solve(quiet, at, p)
-        everything = [*p, *quiet.captured.values]
+                found = solve(problem, at, p)
+        everything = [*p, *problem.captured.values]
         start = [leaf.detach() for leaf in found.value]
-        layout = Layout.of(start, quiet.coupled).in_units_of(start, at)
-        criterion = quiet.criterion(layout)
+        layout = Layout.of(start, problem.coupled).in_units_of(start, at)
+        criterion = problem.criterion(layout)
         measured: list[Measure] = []
         by_leaf: list[Tensor] = []
 
@@ -81,11 +81,11 @@ class Phantom(Adjoint):
 
         value = start
         for _ in range(self.steps):
-            image = quiet.evaluate(value, everything)
+            image = problem.evaluate(value, everything)
             measured.append(measure(value, image))
             value = self._step(value, image)
         with torch.no_grad():
-            image = quiet.evaluate(value, everything)
+            image = problem.evaluate(value, everything)
             measured.append(measure(value, image))
         trace = {"trace": [m.relative for m in measured], "leaf_trace": list(by_leaf)}
 
@@ -98,7 +98,7 @@ class Phantom(Adjoint):
         begun = Reference.at(measured[0].size, measured[0].scale)
         if private.some(reached & ~solved):
             with torch.no_grad():
-                first = measure(at, quiet.evaluate(at, everything))
+                first = measure(at, problem.evaluate(at, everything))
             origin = Reference.at(first.size, first.scale)
             begun = Reference(
                 torch.where(solved, begun.size, origin.size),
@@ -117,13 +117,13 @@ class Phantom(Adjoint):
             reason=torch.where(solved | reached, 0, found.reason).to(torch.int8),
             evals=evals,
             residual=torch.where(finite, end.relative, found.residual),
-            states=tuple(self._along(quiet, layout, s, everything) for s in found.states),
+            states=tuple(self._along(problem, layout, s, everything) for s in found.states),
         )
-        record = quiet.record
+        record = problem.record
         if record is not None and "trace" in record.beside:
             for name, rows in trace.items():
                 record.beside[name] = torch.cat([record.beside[name], torch.stack(rows)])
-        if problem.throw:
+        if throw:
             raise_if_failed("fixed_point", run.status, run.reason, run.residual)
         return run
 

@@ -193,7 +193,7 @@ class Criterion:
         """The same, where squares may have been rounded to nothing and 0 / 0 is 0."""
         residual, f = ([row.detach() for row in rows] for rows in (residual, f))
         found = self.measure(residual, f, length(residual), length(f))
-        short = found.size < faintest(f)
+        short = found.size < underflow_length(f)
         if self.by_part or not private.some(short):
             return found
         return self.corrected(found, residual, f, short)
@@ -279,7 +279,7 @@ def rounding(scale: Tensor) -> Tensor:
     return torch.finfo(scale.dtype).eps * scale
 
 
-def faintest(rows: Rows) -> float:
+def underflow_length(rows: Rows) -> float:
     """The squares of a shorter length may be rounded to nothing."""
     info = torch.finfo(rows[0].dtype)
     return math.sqrt(info.tiny / info.eps)
