@@ -2,6 +2,7 @@
 
     python tests/mutants.py cover MAP                     # which tests run which lines
     python tests/mutants.py draw MUTANTS --count 200      # a seeded draw over all packages
+    python tests/mutants.py draw MUTANTS --under src/equilibria/solve/loop.py    # or over these
     python tests/mutants.py run MAP MUTANTS RESULTS       # killed, survived or timed out
     python tests/mutants.py compare BEFORE AFTER          # what was killed before and is not now
 
@@ -10,7 +11,7 @@ mutant names its file, the text of its line and the replacement, so that a draw 
 be run at a later one; one whose line has gone since is reported as such. The tests of a mutant are
 those that run its line, and all tests of a file in which a shared fixture runs it; where only child
 processes run it, those that run any line of its file. Several minutes for each step; `run`
-continues where it was interrupted.
+continues where it was interrupted. `cover MAP tests/solve` runs only the tests there.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ OPERATORS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast
 # --- which tests run which lines ------------------------------------------------------------------
 
 
-def cover(target: Path, marker: str) -> None:
-    """Run the tests once under coverage; write {"tests": {id: seconds}, "lines": {file: ...}}."""
+def cover(target: Path, marker: str, tests: list[str]) -> None:
+    """Run tests once under coverage; write {"seconds": {id: ...}, "lines": {file: ...}, ...}."""
     from coverage import CoverageData
 
     with tempfile.TemporaryDirectory() as name:
@@ -66,7 +67,7 @@ def cover(target: Path, marker: str) -> None:
         }
         command = [sys.executable, "-m", "pytest", "-q", "--numprocesses", "logical"]
         command += ["--cov=equilibria", "--cov-context=test", "--cov-report="]
-        command += [f"--junitxml={folder / 'junit.xml'}", "-m", marker]
+        command += [f"--junitxml={folder / 'junit.xml'}", "-m", marker, *tests]
         subprocess.run(command, cwd=ROOT, env=environment, check=False)
         data = CoverageData(str(folder / "data"))
         data.read()
@@ -171,10 +172,12 @@ def sites(tree: ast.Module) -> Iterator[tuple[ast.AST, ast.stmt, str, ast.AST]]:
                     yield from walk(child, None)
 
 
-def draw(count: int, seed: int) -> list[dict]:
-    """Draw mutants, from each package as many as its share of what can be changed."""
+def draw(count: int, seed: int, under: list[Path]) -> list[dict]:
+    """Draw mutants, from each package as many as its share of what can be changed under paths."""
     rooms: dict[str, list[dict]] = {}
     for path in sorted((ROOT / PACKAGE).rglob("*.py")):
+        if not any(path.is_relative_to(each) for each in under):
+            continue
         file = str(path.relative_to(ROOT))
         text = path.read_bytes()
         rows = text.splitlines(keepends=True)
@@ -337,14 +340,23 @@ def main() -> int:
         for path in paths:
             command.add_argument(path, type=lambda word: Path(word).absolute())
     commands.choices["cover"].add_argument("-m", default="not data", help="pytest's -m")
+    commands.choices["cover"].add_argument("tests", nargs="*", help="all, if none is named")
     commands.choices["draw"].add_argument("--count", type=int, default=200)
     commands.choices["draw"].add_argument("--seed", type=int, default=0)
+    commands.choices["draw"].add_argument(
+        "--under",
+        nargs="+",
+        type=lambda word: ROOT / word,
+        default=[ROOT],
+        metavar="PATH",
+        help="files and folders of the checkout to draw from",
+    )
     commands.choices["run"].add_argument("--workers", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
     if given.command == "cover":
-        cover(given.map, given.m)
+        cover(given.map, given.m, given.tests)
     elif given.command == "draw":
-        mutants = draw(given.count, given.seed)
+        mutants = draw(given.count, given.seed, given.under)
         given.mutants.write_text(json.dumps(mutants, indent=1))
         print(f"{len(mutants)} mutants: {given.mutants}")
     elif given.command == "run":

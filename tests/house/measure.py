@@ -6,7 +6,7 @@
 
 | measure | what it counts |
 |---|---|
-| lines | code lines by room, without blank lines, comments and docstrings; the share of these two |
+| lines | code lines, files and classes by room, without blank lines, comments and docstrings |
 | walk | files of the package that a solve and its backward pass through |
 | calls | Python calls of the package before the first f, and between two evaluations |
 | imports | imports, from another room, of a module below a room's front (`equilibria.ROOM`) |
@@ -95,12 +95,17 @@ def lines() -> dict[str, Any]:
     code: Counter[str] = Counter()
     prose: Counter[str] = Counter()
     number: Counter[str] = Counter()
+    classes: Counter[str] = Counter()
     for path in files():
         counted = count(path)
+        classes[room(path)] += path.read_text().count("\nclass ")
         code[room(path)] += counted[0]
         prose[room(path)] += counted[1]
         number[room(path)] += 1
-    rows = {name: f"{code[name]:,} in {number[name]} files" for name, _ in code.most_common()}
+    rows = {
+        name: f"{code[name]:,} in {number[name]} files, {classes[name]} classes"
+        for name, _ in code.most_common()
+    }
     core = sum(code[name] for name in CORE)
     total = sum(code.values())
     tests = [count(path)[0] for path in files(ROOT / "tests")]
@@ -116,8 +121,13 @@ def lines() -> dict[str, Any]:
 # --- a solve --------------------------------------------------------------------------------------
 
 
-def solve(watch: Any) -> None:
-    """The default solve of a layer and its backward, under sys.setprofile(watch)."""
+def solve(watch: Any, solver: str | None = None) -> None:
+    """A solve of a layer and its backward, under sys.setprofile(watch).
+
+    Args:
+        watch: the profiler.
+        solver: class of it, for a solve without gradients; None: the default, and its backward.
+    """
     import torch
 
     import equilibria as eq
@@ -129,10 +139,17 @@ def solve(watch: Any) -> None:
     def f(z: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         return torch.tanh(z @ w) + x
 
-    eq.fixed_point(f, torch.zeros_like(x), x).value.sum().backward()  # imports happen here
+    def run() -> None:
+        if solver is None:
+            eq.fixed_point(f, torch.zeros_like(x), x).value.sum().backward()
+        else:
+            with torch.no_grad():
+                eq.fixed_point(f, torch.zeros_like(x), x, solver=getattr(eq, solver)())
+
+    run()  # imports happen here
     sys.setprofile(watch)
     try:
-        eq.fixed_point(f, torch.zeros_like(x), x).value.sum().backward()
+        run()
     finally:
         sys.setprofile(None)
 
@@ -155,6 +172,18 @@ def walk() -> dict[str, Any]:
 
 def calls() -> dict[str, Any]:
     """Calls of the package's own functions before the first f, and between two evaluations."""
+    found: dict[str, Any] = {}
+    for solver in (None, "Picard", "Anderson"):
+        name = solver or "default, with its backward"
+        before, *between, after = calls_of(solver)
+        found[f"{name}: before the first f"] = before
+        found[f"{name}: between two evaluations, median"] = sorted(between)[len(between) // 2]
+        found[f"{name}: after the last"] = after
+    return found
+
+
+def calls_of(solver: str | None) -> list[int]:
+    """Own calls before each evaluation, and after the last."""
     numbers = [0]
 
     def watch(frame: Any, event: str, _: Any) -> None:
@@ -165,14 +194,8 @@ def calls() -> dict[str, Any]:
         elif own(frame):
             numbers[-1] += 1
 
-    solve(watch)
-    between = sorted(numbers[1:-1])
-    return {
-        "before the first f": numbers[0],
-        "between two evaluations, median": between[len(between) // 2],
-        "between two evaluations, most": between[-1],
-        "after the last": numbers[-1],
-    }
+    solve(watch, solver)
+    return numbers
 
 
 # --- names and imports ----------------------------------------------------------------------------

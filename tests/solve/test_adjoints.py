@@ -68,6 +68,25 @@ def test_implicit_reports_its_backward_solve() -> None:
     assert (sol.adjoint.stats.residual <= 1e-7).all()
 
 
+class Cut(torch.autograd.Function):
+    """The identity, through which no gradient passes."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        return None
+
+
+def test_where_no_gradient_comes_in_nothing_is_solved() -> None:
+    z0, x, _ = setting()
+    sol = eq.fixed_point(f, z0, x)
+    Cut.apply(sol.value).sum().backward()
+    assert sol.adjoint is None and x.grad is None
+
+
 def test_f_is_evaluated_once_more_in_backward() -> None:
     z0, x, g = setting()
     counted = Counted(f)
@@ -104,6 +123,31 @@ def test_neumann_phantom(steps: int, damping: float) -> None:
     total = sum((torch.linalg.matrix_power(factor, i) for i in range(steps)), 0 * eye)
     u = (damping * total.T @ g.reshape(-1)).reshape(B, D)
     torch.testing.assert_close(grad, operand_product(z, x, u), rtol=1e-11, atol=1e-12)
+
+
+class Once(eq.Adjoint):
+    """u = g + A g."""
+
+    def solve(self, product, g):
+        return [a + x for a, x in zip(product(g), g, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "adjoint",
+    [eq.NeumannPhantom(), eq.NeumannPhantom(steps=3, damping=1.0), eq.JacobianFree(), Once()],
+    ids=repr,
+)
+def test_forward_mode_is_the_transpose_of_backward(adjoint) -> None:
+    """Of an adjoint that is not exact too, to the last digits."""
+    z0, x, g = setting()
+    t = normal(B, D, seed=4)
+
+    def value(x):
+        return eq.fixed_point(f, z0, x, adjoint=adjoint).value
+
+    _, forward = torch.func.jvp(value, (x.detach(),), (t,))
+    (backward,) = torch.autograd.grad(value(x), x, g)
+    torch.testing.assert_close((g * forward).sum(), (backward * t).sum(), rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 5])

@@ -110,6 +110,18 @@ def test_residuals_of_a_state_that_is_measured_in_pieces():
     torch.testing.assert_close(sol.stats.residual, expected)
 
 
+@pytest.mark.parametrize("power", [-100, -66, -60, -55, -40, 40, 66, 100])
+def test_residuals_have_no_unit(power):
+    """Down to where the squares of what is left to go are no numbers in float32."""
+    x = torch.linspace(0.5, 1.5, 24).reshape(4, 6)
+    z = x * (1 + 2.0**-12 * torch.linspace(-1, 1, 6))
+    wanted, found = (
+        advance(lambda z, x: x + 0 * z, unit * z, unit * x).stats for unit in (1.0, 2.0**power)
+    )
+    torch.testing.assert_close(found.residual, wanted.residual, rtol=1e-5, atol=0)
+    torch.testing.assert_close(found.overall, wanted.overall, rtol=1e-5, atol=0)
+
+
 def test_a_tree_and_a_tolerance_for_each_leaf(problem):
     f, wanted, z, x, g = problem
     tree = lambda s, x: {"a": f(s["a"], x), "b": s["b"] + s["a"].sum(1)}  # noqa: E731

@@ -105,6 +105,21 @@ def test_defaults_stop_at_what_can_be_reached(gain: float, dtype: torch.dtype) -
         assert float(stats.evals.float().mean()) < 16
 
 
+@pytest.mark.parametrize("linear", [eq.Anderson(), eq.GMRES(), eq.Fallback()], ids=repr)
+def test_second_derivatives_stop_at_what_can_be_reached(linear) -> None:
+    torch.manual_seed(0)
+    cell = nn.Linear(64, 64)
+    cell.weight.data.mul_(0.9)
+    x = normal(32, 64, seed=4).float().requires_grad_()
+    with autocast(), warnings.catch_warnings():
+        warnings.simplefilter("error", eq.SolveWarning)
+        f = lambda z, x: torch.tanh(cell(z) + x)  # noqa: E731
+        sol = eq.fixed_point(f, torch.zeros_like(x), x, adjoint=eq.Implicit(linear=linear))
+        (first,) = torch.autograd.grad(sol.value.square().sum(), x, create_graph=True)
+        first.square().sum().backward()
+    assert x.grad is not None and x.grad.isfinite().all()
+
+
 @pytest.mark.parametrize("track", [False, True])
 def test_a_map_that_computes_in_float32_keeps_its_tolerance(track: bool) -> None:
     def f(z, x):

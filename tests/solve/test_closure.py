@@ -45,6 +45,16 @@ class Holder:
         return self.cell(z, x)
 
 
+class Owner:
+    """Of a method, and cannot be called itself."""
+
+    def __init__(self, cell: Cell) -> None:
+        self.cell = cell
+
+    def evaluate(self, z: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return self.cell(z, x)
+
+
 def through_default(z: Any, x: Any, cell: Any = None) -> Any:
     return cell(z, x)
 
@@ -67,6 +77,7 @@ FORMS: dict[str, Any] = {
     "function": lambda cell: lambda z, x: cell(z, x),
     "callable": Holder,
     "method of an object": lambda cell: Holder(cell).evaluate,
+    "method of an uncallable": lambda cell: Owner(cell).evaluate,
     "list": lambda cell: (lambda cells: lambda z, x: cells[0](z, x))([cell]),
     "dict": lambda cell: (lambda cells: lambda z, x: cells["a"](z, x))({"a": cell}),
     "partial": lambda cell: partial(through_default, cell=cell),

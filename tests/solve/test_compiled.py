@@ -59,6 +59,32 @@ def test_a_compiled_cell_is_solved() -> None:
     torch.compiler.reset()
 
 
+class Later(nn.Module):
+    """A cell that uses its parameter away from zero only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.tensor(0.3))
+
+    def forward(self, z, x):
+        return self.gain * torch.sin(z) + x if bool(z.any()) else x.clone()
+
+
+def test_what_was_frozen_in_the_forward_is_a_constant_of_compiled_code_too() -> None:
+    """Thawed before the backward; the first evaluation has not shown it."""
+    found = []
+    for compiled in (False, True):
+        cell, x = Later().requires_grad_(False), X.clone().requires_grad_()
+        g = torch.compile(cell, backend="eager") if compiled else cell
+        value = eq.fixed_point(g, torch.zeros_like(X), x, solver=eq.Anderson(rtol=1e-6)).value
+        cell.requires_grad_(True)
+        value.sum().backward()
+        assert cell.gain.grad is None
+        found.append(x.grad)
+    torch.testing.assert_close(*found)
+    torch.compiler.reset()
+
+
 class Inside(nn.Module):
     """A cell with a compiled module and a compiled function inside."""
 

@@ -63,6 +63,20 @@ def test_blocks_change_nothing(solver, drop_finished: bool, monkeypatch) -> None
     assert found.value.isfinite().all()
 
 
+@pytest.mark.parametrize("solver", [eq.Picard(), eq.Anderson(), eq.Broyden()], ids=repr)
+def test_a_map_that_arrives_at_once_is_evaluated_no_more(solver, monkeypatch) -> None:
+    monkeypatch.setattr(private, "free_to_read", lambda tensor: False)
+    calls = []
+
+    def constant(z, x):
+        calls.append(None)
+        return 0 * z + x
+
+    x = normal(3, 6, seed=7)
+    sol = eq.fixed_point(constant, torch.zeros_like(x), x, solver=solver)
+    assert sol.stats.evals.tolist() == [2, 2, 2] and len(calls) == 2
+
+
 @pytest.mark.parametrize("most", [5, 6, 7, 8, 9])
 def test_no_block_exceeds_the_budget(most: int, monkeypatch) -> None:
     monkeypatch.setattr(private, "free_to_read", lambda tensor: False)
@@ -121,3 +135,19 @@ def test_the_device_is_asked_every_few_evaluations(monkeypatch) -> None:
     assert (sol.status == eq.Status.CONVERGED).all()
     assert monitor.BLOCK in asked.blocks
     assert len(asked.blocks) < 0.8 * int(sol.stats.evals.max())
+
+
+def test_a_sample_that_has_finished_is_no_event(monkeypatch) -> None:
+    """The device is asked as seldom as if the sample were not there."""
+    monkeypatch.setattr(private, "free_to_read", lambda tensor: False)
+    rate, x = torch.tensor([[0.0], [0.95]]), normal(2, 6, seed=4).float()
+    g = lambda z, rate, x: rate * torch.sin(0.5 * z) + x  # noqa: E731
+    counts = []
+    for here in (slice(0, 2), slice(1, 2)):
+        asked = Asked(monkeypatch)
+        solver = eq.Picard(rtol=1e-6, patience=None)
+        start = torch.zeros_like(x[here])
+        sol = eq.fixed_point(g, start, rate[here], x[here], solver=solver)
+        assert (sol.status == eq.Status.CONVERGED).all()
+        counts.append(len(asked.blocks))
+    assert counts[0] <= counts[1] + 2

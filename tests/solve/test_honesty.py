@@ -1,7 +1,9 @@
 """What would be a wrong answer in silence: each is right, or an error that says so."""
 
+import gc
 import threading
 import weakref
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -300,10 +302,24 @@ def test_values_share_no_memory() -> None:
     assert not z.any()
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_f_closes_over_is_freed_with_the_solution(fails: bool) -> None:
+    weight = A.clone().requires_grad_()
+    alive = weakref.ref(weight)
+
+    def f(z, x, weight=weight):
+        out = torch.tanh(z @ weight + x)
+        return out[:, :1] if fails else out
+
+    with pytest.raises(ValueError) if fails else nullcontext():
+        eq.fixed_point(f, start(), X, adjoint=eq.Implicit()).value.sum().backward()
+    del f, weight
+    gc.collect()
+    assert alive() is None
+
+
 def test_the_first_evaluation_keeps_no_intermediate_alive() -> None:
     """Counted by weak references at the end of f: the recorder must hold identities only."""
-    import gc
-
     alive: list[int] = []
 
     def f(z, x):

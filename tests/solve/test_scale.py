@@ -108,6 +108,16 @@ def test_an_equilibrium_of_zero_is_found(name: str, dtype: torch.dtype) -> None:
         assert sol.stats.residual.tolist() == [0, 0, 0]
 
 
+@pytest.mark.parametrize("patience", [1, 2, 5, 20])
+def test_a_state_that_still_shrinks_towards_zero_has_not_stalled(patience: int) -> None:
+    """Its relative residual is the same all the way, of its length 40 % are left at each look."""
+    rate = 0.4 ** (1 / patience)
+    solver = eq.Picard(patience=patience, max_evals=1000)
+    sol = eq.fixed_point(lambda z: rate * z, torch.ones(3, 2), solver=solver)
+    assert (sol.status == CONVERGED).all() and sol.stats.residual.tolist() == [0, 0, 0]
+    assert (sol.value <= 1e-10).all()
+
+
 @pytest.mark.parametrize("name", SOLVERS)
 def test_a_padded_row_that_starts_warm_converges(name: str) -> None:
     x = X.clone()

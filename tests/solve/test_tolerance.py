@@ -75,6 +75,25 @@ def test_an_absolute_tolerance_of_a_leaf_is_its_rms():
     assert (before.status == eq.Status.MAX_EVALS).all() and rms(before.value).min() > 1e-5
 
 
+@pytest.mark.parametrize("rtol", [(1e-3, 1e-1), (1e-7, 1e-2), (0.0, 1e-3)])
+@pytest.mark.parametrize("atol", [(1e-9, 0.0), (1e-2, 1e-5)])
+def test_it_ends_as_soon_as_every_leaf_meets_its_own(rtol, atol):
+    f, z, operands = problem(5)
+    solver = eq.Picard(rtol=rtol, atol=atol, max_evals=500)
+    found = eq.fixed_point(f, z, *operands, solver=solver)
+    evals, met = torch.zeros(5, dtype=torch.int64), torch.zeros(5, dtype=torch.bool)
+    while not met.all():
+        image = f(z, *operands)
+        evals += ~met
+        each = [
+            (y - x).norm(dim=1) <= r * y.norm(dim=1) + a * math.sqrt(y.shape[1])
+            for x, y, r, a in zip(z, image, rtol, atol, strict=True)
+        ]
+        met |= torch.stack(each).all(0)
+        z = image
+    assert found.stats.evals.tolist() == evals.tolist()
+
+
 def test_batch_mates_change_nothing():
     f, z0, operands = problem()
     solver = eq.Anderson(rtol=(1e-3, 1e-6), max_evals=500)

@@ -24,7 +24,7 @@ from equilibria.solve.derivative import Linearisation, filled
 from equilibria.solve.equation import raise_if_failed
 from equilibria.solve.layout import Layout
 from equilibria.solve.problem import Problem
-from equilibria.solve.rows import Rows, length, subtract
+from equilibria.solve.rows import LARGEST, Rows, length, subtract
 from equilibria.solve.solution import Record, Solution
 from equilibria.solve.solvers import Solver
 from equilibria.solve.status import Stats, Status
@@ -199,12 +199,15 @@ def _single(adjoint: Adjoint) -> Adjoint:
 @torch.no_grad()
 def _measure_status(equation: Problem, z: Leaves, image: Leaves) -> tuple[Tensor, Stats]:
     """Status, evaluations and residuals of z, by the solver's tolerances."""
-    criterion = equation.criterion(Layout.of(z, equation.coupled))
-    layout = criterion.layout
-    assert layout is not None
+    layout = Layout.of(z, equation.coupled)
     with without_autocast(z[0].device.type):
         at, there = layout.rows(z), layout.rows(image)
         size, scale = _lengths(there, at), length(there)
+        if not private.every(torch.clamp(scale, 1 / LARGEST, LARGEST) == scale):
+            layout = layout.in_units_of(z, image)
+            at, there = layout.rows(z), layout.rows(image)
+            size, scale = _lengths(there, at), length(there)
+        criterion = equation.criterion(layout)
         gap = subtract(there, at) if criterion.by_part else []
         found = criterion.measure(gap, there, size, scale)
         short = size < underflow_length(there)
@@ -212,7 +215,10 @@ def _measure_status(equation: Problem, z: Leaves, image: Leaves) -> tuple[Tensor
             found = criterion.corrected(found, subtract(there, at), there, short)
         reached = criterion.reached(found, None, there)
         finite = torch.isfinite(size + scale)
-        overall = length([size.unsqueeze(0)]) / length([scale.unsqueeze(0)])
+        whole = torch.stack([size, scale]).double()
+        if layout.unit is not None:
+            whole = whole * layout.unit.squeeze(1)
+        overall = torch.div(*length([whole])).to(size.dtype)
         status = torch.where(reached, int(Status.CONVERGED), int(Status.MAX_EVALS))
         status = torch.where(finite, status, int(Status.NONFINITE)).to(torch.int8)
         relative = torch.where(finite, found.relative, math.inf)
@@ -220,7 +226,7 @@ def _measure_status(equation: Problem, z: Leaves, image: Leaves) -> tuple[Tensor
         evals=torch.ones_like(status, dtype=torch.int64),
         residual=relative,
         reason=torch.zeros_like(status),
-        overall=overall.squeeze(0),
+        overall=overall,
     )
     return status, stats
 
