@@ -355,3 +355,16 @@ def test_phantom_says_of_the_smallest_what_it_says_of_others() -> None:
     assert (found[0].status == eq.Status.MAX_EVALS).all()
     assert torch.equal(found[0].status, found[1].status)
     torch.testing.assert_close(found[0].stats.residual, found[1].stats.residual)
+
+
+def test_a_change_is_noticed_in_the_backward_of_a_mapped_solve() -> None:
+    w = torch.nn.Parameter(torch.tensor(0.4))
+
+    def solve(x):
+        return eq.fixed_point(lambda z, x: torch.tanh(z * w) + x, torch.zeros_like(x), x).value
+
+    value = torch.vmap(solve)(torch.stack([X, 2 * X]))
+    with torch.no_grad():
+        w *= 2
+    with pytest.raises(RuntimeError, match="another function"):
+        value.sum().backward()
