@@ -321,6 +321,56 @@ def test_a_linear_solver_of_others_is_measured() -> None:
         backward(Flat())
 
 
+def returns(kind: Any, method: str, what: Any) -> Any:
+    """A method of a user's own, of which one function returns `what`, of its arguments."""
+    return type("Mine", (kind,), {method: lambda self, *given: what(*given)})()
+
+
+FAULTS = {
+    "no stepper": (returns(Halfway, "start", lambda *_: 3), "Mine.start returned 3"),
+    "no pair": (
+        returns(Richardson, "cycle", lambda p, start, *_: (start.u, start.size)),
+        r"Mine.cycle returned tuple\(list\(Tensor\), Tensor\): expected u like the start",
+    ),
+    "no tensor": (
+        returns(Richardson, "cycle", lambda p, start, *_: (start.u, 1, start.size)),
+        r"Mine.cycle returned tuple\(int, Tensor\): expected",
+    ),
+    "too many": (
+        returns(Richardson, "cycle", lambda p, start, goal, b, a: (start.u, b + 1, start.size)),
+        "Mine.cycle took 100 products, more than its budget",
+    ),
+    "no leaves": (
+        returns(eq.Adjoint, "solve", lambda product, g: None),
+        "Mine.solve returned NoneType: expected as g",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_is_no_answer_names_the_method(name: str) -> None:
+    method, said = FAULTS[name]
+    how: dict[str, Any] = {"solver": method} if isinstance(method, eq.Solver) else {}
+    if isinstance(method, eq.LinearSolver):
+        how = {"adjoint": eq.Implicit(linear=method)}
+    elif isinstance(method, eq.Adjoint):
+        how = {"adjoint": method}
+    with pytest.raises((TypeError, ValueError), match=said):
+        sol = eq.fixed_point(tanh, torch.zeros_like(X), X.clone().requires_grad_(), **how)
+        sol.value.sum().backward()
+
+
+def test_an_option_without_a_dataclass_is_explained() -> None:
+    class Heavy(eq.Solver):
+        momentum: float = 0.5
+
+        def start(self, tracked: bool, jacobian: Any) -> Stepper:
+            return _Halfway()
+
+    with pytest.raises(TypeError, match="Heavy has 'momentum', but not as an option: decorate"):
+        Heavy(momentum=0.9)  # type: ignore[call-arg]  # pyright: ignore
+
+
 # --- cells ---------------------------------------------------------------------------------------
 
 

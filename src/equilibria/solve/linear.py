@@ -6,7 +6,7 @@ import abc
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -17,10 +17,11 @@ from equilibria.solve.derivative import KnownProduct
 from equilibria.solve.layout import Layout
 from equilibria.solve.loop import Run, iterate
 from equilibria.solve.monitor import RUNNING, STALL
-from equilibria.solve.options import check_at_least, check_whole
+from equilibria.solve.options import check_at_least, check_whole, is_foreign
 from equilibria.solve.rows import Rows, add_scaled, check_like, choose, dot, length, subtract
 from equilibria.solve.solvers import Limits, Product, Solver
 from equilibria.solve.status import Reason, Status
+from equilibria.solve.tree import describe
 from equilibria.solve.verdict import Criterion, Reference
 
 
@@ -99,6 +100,7 @@ class LinearSolver(Limits, abc.ABC):
             trust: the method's own estimate of the residual will do, where measuring it would take
                 a product more. Status and residual are then estimates too.
         """
+        foreign = is_foreign(self)
         least = self.min_products(sum(row.shape[1] for row in g))
         goal = Goal.of(self.rtol if rtol is None else rtol, self.atol, g)
         size = goal.reference.size
@@ -128,13 +130,10 @@ class LinearSolver(Limits, abc.ABC):
                 running = able
                 if not private.some(running):
                     break
-            proposal, used, size = self.cycle(product, now, goal, left, running)
-            check_like(
-                f"{type(self).__name__}.cycle",
-                (*proposal, used, size),
-                (*now.u, evals, now.size),
-                "a matrix for each leaf of u, then products and residual of each sample",
-            )
+            proposed: Any = self.cycle(product, now, goal, left, running)
+            if foreign:
+                self._check(proposed, now, left, running)
+            proposal, used, size = proposed
             if not every:
                 proposal = choose(running, proposal, now.u)
             evals = evals + used
@@ -165,6 +164,18 @@ class LinearSolver(Limits, abc.ABC):
             running = status == RUNNING
             every = private.every(running)
         return Run(now.u, status, self._reason(goal, now, status), evals, now.relative())
+
+    def _check(self, proposed: Any, start: Measured, budget: Tensor, active: Tensor) -> None:
+        """Raises where a method of a user's own has not returned what a cycle returns."""
+        what = f"{type(self).__name__}.cycle"
+        layout = "u like the start, the products of each sample, int64, and the residual's length"
+        if not isinstance(proposed, tuple) or len(cast("tuple[Any, ...]", proposed)) != 3:
+            raise TypeError(f"{what} returned {describe(proposed)}: expected {layout}")
+        rows, used, size = cast("tuple[Any, Any, Any]", proposed)
+        check_like(what, rows, start.u, layout)
+        check_like(what, (used, size), (budget, start.size), layout)
+        if private.some(active & (used > budget)):
+            raise ValueError(f"{what} took {int(used.max())} products, more than its budget allows")
 
     def _reason(self, goal: Goal, now: Measured, status: Tensor) -> Tensor:
         """A singular system shows in that u grows without end, or that a direct solve fails."""

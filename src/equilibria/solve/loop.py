@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 from torch import Tensor
 
 from equilibria.solve import private
 from equilibria.solve.layout import Layout
 from equilibria.solve.monitor import Deferred, Monitor
+from equilibria.solve.options import is_foreign
 from equilibria.solve.rows import Rows, check_like, length, select
-from equilibria.solve.solvers import Inverse, Jacobian, Point, Solver
+from equilibria.solve.solvers import Inverse, Jacobian, Point, Solver, Stepper
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,6 @@ class Run:
     beside: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     inverse: Inverse | None = None
     size: Tensor | None = None
-
-
-OWN = __name__.partition(".")[0] + "."
 
 
 def iterate(
@@ -77,6 +76,9 @@ def iterate(
     wanted = {k for k in states if k > 0}
     recorded = {0: z}
     stepper = solver.start(tracked, jacobian)
+    foreign = is_foreign(stepper)
+    if not isinstance(cast(Any, stepper), Stepper):
+        raise TypeError(f"{type(solver).__name__}.start returned {stepper!r}: expected a Stepper")
     stepper.keeps_inverse = keeps_inverse
     stepper.layout = layout
     monitor = Monitor(
@@ -104,7 +106,6 @@ def iterate(
         or monitor.by_part
     )
     observe = monitor.observe if at_once else Deferred(monitor).observe
-    foreign = not type(stepper).__module__.startswith(OWN)
     while True:
         image = evaluate(z) if f is None else f
         f = None

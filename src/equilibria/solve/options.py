@@ -32,11 +32,24 @@ _ELSEWHERE = {
 }
 
 
+_OWN = __name__.partition(".")[0] + "."
+
+
+def is_foreign(method: object) -> bool:
+    """Is it a method of a user's own, so that what it returns is to be checked?"""
+    return not type(method).__module__.startswith(_OWN)
+
+
 class Options:
     """A dataclass whose constructor says of an unknown option which one was meant."""
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         for name in options.keys() - _names(cls):
+            if name in getattr(cls, "__annotations__", ()):
+                raise TypeError(
+                    f"{cls.__name__} has {name!r}, but not as an option: decorate the class with "
+                    "@dataclass(frozen=True, kw_only=True)"
+                )
             meant = _ELSEWHERE.get(name, name)
             meant = nearest(meant if meant in _names(cls) else name, _names(cls))
             raise TypeError(f"{cls.__name__} has no option {name!r}{meant}")

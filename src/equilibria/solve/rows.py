@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from equilibria.solve import private
+from equilibria.solve.tree import describe
 
 Rows = list[Tensor]
 _linalg: Any = torch.linalg
@@ -114,9 +115,12 @@ def keep_samples(owner: Any, index: Tensor, *names: str) -> None:
         setattr(owner, name, value)
 
 
-def check_like(what: str, found: Sequence[Tensor], wanted: Sequence[Tensor], layout: str) -> None:
-    """Raises ValueError where a plug-in has returned other shapes or dtypes than are wanted."""
-    shapes, expected = ([(tuple(x.shape), x.dtype) for x in each] for each in (found, wanted))
+def check_like(what: str, found: Any, wanted: Sequence[Tensor], layout: str) -> None:
+    """Raises where a plug-in has returned anything else than tensors like those that are wanted."""
+    tensors = cast("Sequence[Any]", found) if isinstance(found, list | tuple) else (found,)
+    if not all(isinstance(each, Tensor) for each in tensors):
+        raise TypeError(f"{what} returned {describe(found)}: expected {layout}")
+    shapes, expected = ([(tuple(x.shape), x.dtype) for x in each] for each in (tensors, wanted))
     if shapes != expected:
         raise ValueError(f"{what} returned {shapes}: expected {expected}, {layout}")
 

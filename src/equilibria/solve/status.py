@@ -68,8 +68,7 @@ _ADVICE: dict[tuple[Status, Reason], str] = {
     (Status.MAX_EVALS, Reason.NONE): "raise max_evals, or loosen rtol",
     (Status.MAX_EVALS, Reason.GROWTH): "raise max_evals; there may be no fixed point",
     (Status.STALLED, Reason.NONE): (
-        "loosen rtol if this is the precision that f computes in; try another solver; or set "
-        "patience=None if a signal is still on its way"
+        "loosen rtol if this is the precision that f computes in, or try another solver"
     ),
     (Status.STALLED, Reason.GROWTH): "there may be no fixed point; else set patience=None",
     (Status.STALLED, Reason.SINGULAR): "df/dz has an eigenvalue 1: the gradient does not exist",
@@ -156,4 +155,6 @@ def describe_failure(what: str, status: Tensor, reason: Tensor, residual: Tensor
         lines.append(f"  {code.name} ({_REASONS[why] or code.message}): samples {named}{more}")
         if advice := _ADVICE.get((code, why)):
             lines.append(f"    {advice[0].upper()}{advice[1:]}.")
+        if code == Status.STALLED and what == "fixed_point" and not why:
+            lines.append("    Set patience=None if a signal is still on its way through the state.")
     return "\n".join(lines)
