@@ -265,10 +265,13 @@ class Remembers(Halfway):
 class _Remembers(_Halfway):
     def step(self, now: Any) -> Any:
         self.kept = now.z
+        self.spent = torch.ones_like(now.size, dtype=torch.int64)
         return super().step(now)
 
     def select(self, index: Any) -> None:
         self.kept = [row[index] for row in self.kept]
+        assert self.spent is not None
+        self.spent = self.spent[index]
 
 
 def test_samples_leave_only_after_a_step() -> None:
@@ -279,6 +282,8 @@ def test_samples_leave_only_after_a_step() -> None:
     )
     assert (sol.status == CONVERGED).all()
     torch.testing.assert_close(sol.value, 2 * x, rtol=1e-3, atol=0)
+    assert sol.stats.evals.tolist() == [1, 1, *[int(sol.stats.evals[2])] * 3]
+    assert int(sol.stats.evals[2]) % 2  # each step spends one more
 
 
 class Zeros(eq.LinearSolver):

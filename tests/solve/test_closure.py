@@ -296,3 +296,26 @@ def test_batch_norm_in_a_function_is_warned_of(form: str, build: Any) -> None:
         f = build(FORMS[form](Normed().eval()))
         if not isinstance(f, eq.DEQ):
             eq.fixed_point(f, torch.zeros_like(x), x)
+
+
+def test_a_parameter_that_is_frozen_during_a_backward_has_its_gradient() -> None:
+    """As by another thread, between the linear solve and the product with df/dp."""
+    cell = Cell()
+    x = normal(3, 5, seed=4)
+
+    def freeze(_: Any) -> None:
+        cell.lin.bias.requires_grad_(False)
+
+    def gradients(freezes: bool) -> Any:
+        def f(z: Any, x: Any) -> Any:
+            out = torch.tanh(cell.lin(z) + x)
+            if freezes and out.requires_grad:
+                out.register_hook(freeze)
+            return out
+
+        value = eq.fixed_point(f, torch.zeros_like(x), x, **EXACT).value
+        return torch.autograd.grad(value.sum(), [cell.lin.weight, cell.lin.bias])
+
+    for a, b in zip(gradients(False), gradients(True), strict=True):
+        torch.testing.assert_close(a, b)
+    assert not cell.lin.bias.requires_grad

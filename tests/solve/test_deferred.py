@@ -151,3 +151,11 @@ def test_a_sample_that_has_finished_is_no_event(monkeypatch) -> None:
         assert (sol.status == eq.Status.CONVERGED).all()
         counts.append(len(asked.blocks))
     assert counts[0] <= counts[1] + 2
+
+
+def test_a_finished_sample_at_zero_has_the_residual_zero(monkeypatch) -> None:
+    x = torch.tensor([[0.0, 0.0], [1.0, 2.0]], dtype=torch.float64)
+    monkeypatch.setattr(private, "free_to_read", lambda tensor: False)
+    solver = eq.Picard(rtol=1e-6, atol=1e-5)
+    sol = eq.fixed_point(lambda z: 0.95 * torch.sin(z) + x, torch.zeros_like(x), solver=solver)
+    assert (sol.status == eq.Status.CONVERGED).all() and sol.stats.residual[0] == 0

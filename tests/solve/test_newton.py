@@ -313,6 +313,31 @@ def test_what_can_be_differentiated_once_only(dtype: torch.dtype, drop_finished:
         assert (residual[done] <= 1.01 * rtol + 8 * torch.finfo(dtype).eps).all()
 
 
+class Fault(torch.autograd.Function):
+    """The identity, whose derivative has a fault."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        raise RuntimeError("a fault of f's own")
+
+
+def test_a_fault_in_a_derivative_is_no_lack_of_one() -> None:
+    with pytest.raises(RuntimeError, match="a fault of f's own"):
+        eq.fixed_point(lambda z: net(Fault.apply(z), X), 0 * X, solver=eq.NewtonKrylov())
+
+    def outer(z, x):  # whose inner solve fails in backward, and says so
+        short = eq.Implicit(linear=eq.GMRES(rtol=1e-14, max_evals=2))
+        inner = eq.fixed_point(lambda y, z: 0.3 * net(y, z), 0 * z, z, throw=True, adjoint=short)
+        return torch.tanh(inner.value + x)
+
+    with pytest.raises(eq.SolveError):
+        eq.fixed_point(outer, 0 * X, X, solver=eq.NewtonKrylov())
+
+
 def test_fused_attention() -> None:
     """Has no second derivative on any device."""
     q = normal(3, 2, 5, 8, seed=20).float()

@@ -1,5 +1,6 @@
 """Powers of two change nothing, and zero is a fixed point like any other."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -157,3 +158,31 @@ def test_the_trace_ends_at_the_residual() -> None:
         )
         assert sol.stats.trace is not None
         assert sol.stats.trace[-1].tolist() == sol.stats.residual.tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", SOLVERS)
+def test_an_equilibrium_that_is_zero_has_a_gradient(name: str, dtype: torch.dtype) -> None:
+    """Though its relative residual is 0 by definition, and not by measurement."""
+    a = (MATRIX.to(dtype) / 2).requires_grad_()
+    sol = eq.fixed_point(
+        lambda z: z @ a, torch.ones(3, 6, dtype=dtype), solver=SOLVERS[name], adjoint=eq.Implicit()
+    )
+    assert (sol.status == CONVERGED).all()
+    sol.value.sum().backward()
+    assert a.grad is not None and bool((a.grad.abs() < 1e-3).all())
+
+
+def test_squares_that_overflow_are_a_divergence() -> None:
+    """f is finite: what leaves the range is the length of its residual."""
+    evals = itertools.count(1)
+
+    def jumps(z):
+        return torch.full_like(z, 1e30) if next(evals) == 3 else 0.9 * torch.cos(z)
+
+    def begins_small(z):
+        return torch.where(z == 0, 1e-35, 0.5 * z + 1)
+
+    for f, start in ((jumps, 1.0), (begins_small, 0.0)):
+        sol = eq.fixed_point(f, torch.full((1, 3), start), solver=eq.Picard())
+        assert (sol.status == DIVERGED).all() and bool(torch.isfinite(sol.value).all())

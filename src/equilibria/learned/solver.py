@@ -294,5 +294,5 @@ class NeuralStepper(AndersonStepper):
         self.pooled = [each.index_select(0, index) for each in self.pooled]
         for name in ("first", "least", "stale", "until", "restart"):
             value = getattr(self, name)
-            if value is not None and self.evals:
+            if value is not None:
                 setattr(self, name, value.index_select(0, index))

@@ -91,7 +91,7 @@ def fixed_point(
     """
     solver = DEFAULT_SOLVER if solver is None else solver
     adjoint = DEFAULT_ADJOINT if adjoint is None else adjoint
-    states = () if states == () else _numbers(states)
+    states = _numbers(states)
     check_options(f, solver, adjoint, warm)
     adjoint = adjoint.now
     record = Record()
@@ -130,7 +130,7 @@ def fixed_point(
             evals=found.evals,
             residual=found.residual,
             reason=found.reason,
-            **record.beside,
+            **record.extras,
         ),
         states=tuple(unflatten(state, equation.state_spec) for state in found.states),
         _record=record,

@@ -274,8 +274,9 @@ def _unnoticed(call: Callable[[], T]) -> T:
     try:
         with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x):
             return call()
-    except RuntimeError:  # in a transform of torch.func, or f uses one, which allows no hooks:
-        return call()  # there is no checkpoint around
+    except RuntimeError:
+        pass  # in a transform of torch.func, or f uses one: it allows no hooks, nor a checkpoint
+    return call()  # and an error of f's own is raised again
 
 
 def _sequence_mark() -> int:

@@ -14,13 +14,13 @@ from typing import cast
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from equilibria.solve import private
 from equilibria.solve.layout import Layout
 from equilibria.solve.rows import Rows, add_scaled, length, subtract
 from equilibria.solve.solvers import Jacobian, Product
-from equilibria.solve.status import warn
+from equilibria.solve.status import SolveError, warn
 from equilibria.solve.tree import Leaves, followable
 
 Function = Callable[..., tuple[Tensor, ...]]
@@ -124,7 +124,9 @@ class Linearisation:
         value: f(z, p), which depends on `z` and `p` by autograd's graph.
         z: the state that products with df/dz are of, or the edges of the graph where it entered,
             which do not keep it.
-        p: the parameters; those that require a gradient are leaves.
+        p: the parameters.
+        edges: of the graph where parameters entered whose gradients are wanted, for by now another
+            thread may have frozen them; None for the others.
         around: entered for every product; f may be evaluated again there, by a checkpoint in it.
         held: to be entered once by who takes products, for the same reason: what f closes over
             stands there as this evaluation found it.
@@ -134,6 +136,7 @@ class Linearisation:
     value: Leaves
     z: Sequence[Followed]
     p: Leaves
+    edges: Sequence[GradientEdge | None] = ()
     around: Callable[[], AbstractContextManager[None]] = nullcontext
     held: AbstractContextManager[None] = field(default_factory=nullcontext)
     evaluate: Callable[[Leaves, Leaves], Leaves] | None = None
@@ -145,14 +148,17 @@ class Linearisation:
         evaluate: Callable[[Leaves, Leaves], Leaves],
         z: Leaves,
         p: Leaves,
+        needed: Sequence[bool] = (),
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
         held: AbstractContextManager[None] | None = None,
     ) -> Linearisation:
-        """Evaluates f at (z, p); z is detached here."""
+        """Evaluates f at (z, p); z is detached here. `needed` says which parameters, leaves that
+        require gradients, will be asked for theirs."""
         with torch.enable_grad(), private.for_many_backwards():
             own = [followable(x).detach().requires_grad_() for x in z]
             value = evaluate(own, p)
-        return cls(value, own, p, around, held or nullcontext(), evaluate)
+            edges = [get_gradient_edge(x) if n else None for x, n in zip(p, needed, strict=False)]
+        return cls(value, own, p, edges, around, held or nullcontext(), evaluate)
 
     def transposed(self, u: Leaves) -> Leaves:
         """(df/dz)^T u."""
@@ -164,23 +170,24 @@ class Linearisation:
                 raise
         if private.allow_more_backwards(self.value):
             return self.transposed(u)
+        evaluate, self.evaluate = self.evaluate, None
+        with torch.enable_grad(), private.run_eagerly():
+            self.value = evaluate(cast(Leaves, self.z), self.p)
+        found = self.transposed(u)
         warn(
             "f was compiled for a single backward pass, which reuses its buffers: the many "
             "products with its Jacobian run uncompiled. For compiled ones pass dynamic=False to "
             "torch.compile, and let the layer be the first to differentiate f"
         )
-        evaluate, self.evaluate = self.evaluate, None
-        with torch.enable_grad(), private.run_eagerly():
-            self.value = evaluate(cast(Leaves, self.z), self.p)
-        return self.transposed(u)
+        return found
 
     def parameters(self, u: Leaves) -> list[Tensor | None]:
         """(df/dp)^T u for the parameters that require it, None for one that f does not use; ends
         the graph's life."""
-        wanted = [x for x in self.p if x.requires_grad]
+        wanted = [edge for edge in self.edges if edge is not None]
         with self.around():
             found = iter(_sparse_grad(self.value, wanted, u, keep=False))
-        return [next(found) if x.requires_grad else None for x in self.p]
+        return [None if edge is None else next(found) for edge in self.edges]
 
     def direct(self, t: Leaves) -> Leaves:
         """(df/dz) t, by reverse mode twice; f has been evaluated uncompiled."""
@@ -255,9 +262,10 @@ class GraphKeeper(Jacobian):
             if not self._differences:
                 try:
                     return by_graph(v)
-                except torch.OutOfMemoryError:
+                except (torch.OutOfMemoryError, SolveError):
                     raise
-                except RuntimeError as error:  # of kernels and functions without a derivative
+                except RuntimeError as error:
+                    latest.transposed(layout.leaves(v))  # raises where the fault is f's own
                     self._differences = True
                     warn(
                         "f can't be differentiated twice "

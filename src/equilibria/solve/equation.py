@@ -110,7 +110,7 @@ class Equation(abc.ABC):
 
     def linearise(self, z: Leaves, p: Leaves, needed: Sequence[bool]) -> Linearisation:
         """Evaluates once, tracked, and keeps the graph for products with the Jacobian."""
-        return Linearisation.at(self.evaluate, z, self.leaves_for(p, needed))
+        return Linearisation.at(self.evaluate, z, self.leaves_for(p, needed), needed)
 
     def product(self, z: Leaves, p: Leaves, transposed: bool) -> Product:
         """v -> J^T v, or J v, with J = df/dz; both can be differentiated."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from equilibria.solve import private
-from equilibria.solve.rows import Rows, unit_of
+from equilibria.solve.rows import LARGEST, Rows, length, unit_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,6 +153,12 @@ class Layout:
     def in_units_of(self, *states: Sequence[Tensor]) -> Layout:
         """The layout with rows in units in which the squares of these states are numbers."""
         each = [self.rows([x.detach() for x in leaves]) for leaves in states]
+        size = length(each[0])
+        for rows in each[1:]:
+            size = torch.maximum(size, length(rows))
+        # Most often all are well within the range, which their lengths tell.
+        if private.every(torch.clamp(size, 1 / LARGEST, LARGEST) == size):
+            return self
         unit = unit_of([row for rows in each for row in rows])
         return self if unit is None else replace(self, unit=unit)
 

@@ -22,7 +22,7 @@ from equilibria.solve.solvers import Inverse, Jacobian, Point, Solver, Stepper
 
 @dataclass(frozen=True)
 class Run:
-    """The outcome of a solve, one entry a sample; `beside` has further fields of `Stats`."""
+    """The outcome of a solve, one entry a sample; `extras` has further fields of `Stats`."""
 
     value: Rows
     status: Tensor
@@ -30,7 +30,7 @@ class Run:
     evals: Tensor
     residual: Tensor
     states: tuple[Rows, ...] = ()
-    beside: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    extras: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     inverse: Inverse | None = None
     size: Tensor | None = None
 
@@ -126,9 +126,10 @@ def iterate(
         if leave is not None and monitor.few_running():
             index = monitor.drop_finished()
             leave(index)
+            spent = stepper.spent
             stepper.select(index)
-            if stepper.spent is not None:
-                stepper.spent = stepper.spent.index_select(0, index)
+            if spent is not None:
+                stepper.spent = spent.index_select(0, index)
             stepper.layout = monitor.criterion.layout
             z = select(z, index)
     value = monitor.full_value

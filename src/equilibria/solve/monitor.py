@@ -10,7 +10,7 @@ from torch import Tensor
 from equilibria.solve import private
 from equilibria.solve.layout import Layout
 from equilibria.solve.observer import Observer
-from equilibria.solve.rows import Rows, choose, keep_samples, length, select, subtract
+from equilibria.solve.rows import Rows, choose, keep_samples, largest_of, length, select, subtract
 from equilibria.solve.solvers import Point, Solver, Stepper
 from equilibria.solve.status import Reason, Status
 from equilibria.solve.verdict import Criterion, Measure, Reference, underflow_length
@@ -104,7 +104,7 @@ class Monitor:
         self.full_value = z
         self.observer = Observer(samples, trace)
 
-    # --- judging ---------------------------------------------------------------------------------
+    # --- checking ---------------------------------------------------------------------------------
 
     def observe(self, point: Point) -> bool:
         """Judges an evaluated iterate; True when no sample runs any more."""
@@ -128,7 +128,7 @@ class Monitor:
                 if not self._any_grown(scale, here):
                     self._keep(point)
                     return self._end(here, None, None)
-        return self._judge_all(point, found)
+        return self._check_all(point, found)
 
     def _begin(self, size: Tensor, scale: Tensor) -> None:
         self.reference = Reference.at(size, scale, self.before)
@@ -207,7 +207,7 @@ class Monitor:
         if self.best_is_closest:
             self.relative = self.error
 
-    def _judge_all(self, point: Point, found: Measure) -> bool:
+    def _check_all(self, point: Point, found: Measure) -> bool:
         """Goes through all that can end a sample; of several, the last one named here counts."""
         solver, size, scale = self.solver, found.size, found.scale
         finite = torch.isfinite(size + scale)
@@ -249,7 +249,11 @@ class Monitor:
             self.mark = self.error
             self.size_mark = torch.fmin(size, self.size_mark)
             self.scale_mark = torch.fmin(scale, self.scale_mark)
-        status = torch.where(size > self.top, int(Status.DIVERGED), status)
+        far = size > self.top
+        if not private.every(finite):  # squares may have overflown
+            beyond = ~finite & torch.isfinite(largest_of([*point.z, *point.f]))
+            far, finite = far | beyond, finite | beyond
+        status = torch.where(far, int(Status.DIVERGED), status)
         status = torch.where(error <= self.goal, int(Status.CONVERGED), status)
         status = torch.where(finite, status, int(Status.NONFINITE)).to(torch.int8)
         reason = self.full_reason.new_zeros(()) if self.tracked else None
@@ -301,9 +305,10 @@ class Monitor:
             self.full_status.index_copy_(0, at, status.index_select(0, here))
         if reason is not None:
             self.full_reason.index_copy_(0, at, reason.index_select(0, here))
-        if self.last:  # a later evaluation of a finished sample might find it otherwise
-            found = self.now_relative.index_select(0, here)
-            self.full_residual = self.full_residual.index_copy(0, at, found)
+        # A later evaluation of a finished sample might find it otherwise.
+        relative = self.now_relative if self.last else self.relative
+        relative = relative.index_select(0, here)
+        self.full_residual = self.full_residual.index_copy(0, at, relative)
         self.observer.ended(self.stepper, here, at)
         self.stepper.end(here)
         self.left -= len(here)
@@ -324,12 +329,6 @@ class Monitor:
     def _store(self) -> None:
         """Writes what the batch holds among all: of a finished sample, its answer."""
         self.full_value = self.among_all(self.now if self.last else self.best)
-        if self.last:
-            return
-        if self.index is None:
-            self.full_residual = self.relative
-        else:
-            self.full_residual = self.full_residual.index_copy(0, self.index, self.relative)
 
     def _end_tracked(self, ended: Tensor, status: Tensor, reason: Tensor) -> bool:
         """The same by masks: nothing is written in place, and entries may be hidden by vmap."""

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from equilibria.solve.gmres import GMRES
 from equilibria.solve.linear import LinearSolver
-from equilibria.solve.rows import Rows, add_scaled, choose, entries, keep_samples
+from equilibria.solve.rows import Rows, add_scaled, choose, entries, keep_samples, length
 from equilibria.solve.solvers import Jacobian, Point, Solver, Stepper
 
 FIRST_FORCING = 0.5
@@ -155,7 +155,8 @@ class NewtonStepper(Stepper):
         linear = replace(self.solver.linear, rtol=0.0, atol=1.0)
         run = linear.solve(product, g, budget=torch.where(able, left, 0), trust=True)
         self.spent = torch.where(able, run.evals + taken, 0)
-        # The budget's last evaluations are plain ones.
+        # The budget's last evaluations are plain ones, and so are those where I - J is singular.
+        able = able & torch.isfinite(length(run.value))
         step = [
             torch.where(able.unsqueeze(1), row * unit.unsqueeze(1), plain)
             for row, plain in zip(run.value, now.residual, strict=True)

@@ -1,4 +1,4 @@
-"""What a solve tells beside its answer."""
+"""What is recorded of a solve besides its solution."""
 
 from __future__ import annotations
 
@@ -63,14 +63,13 @@ class Observer:
         trace, by_leaf = torch.stack(self._relative), torch.stack(self._by_leaf)
         return {**self._tables, "trace": trace, "leaf_trace": by_leaf}
 
-    def _note(self, name: str, rows: Tensor, at: Tensor, nothing: float) -> None:
-        """Writes the rows into a table, of which the shorter rows end with `nothing`."""
+    def _note(self, name: str, rows: Tensor, at: Tensor, fill: float) -> None:
+        """Writes the rows into a table, of which the shorter rows end with `fill`."""
         table = self._tables.get(name)
         if table is None:
-            table = rows.new_full((self.samples, rows.shape[1]), nothing)
+            table = rows.new_full((self.samples, rows.shape[1]), fill)
         width = max(table.shape[1], rows.shape[1])
         table, rows = (
-            torch.nn.functional.pad(x, (0, width - x.shape[1]), value=nothing)
-            for x in (table, rows)
+            torch.nn.functional.pad(x, (0, width - x.shape[1]), value=fill) for x in (table, rows)
         )
         self._tables[name] = table.index_copy(0, at, rows)

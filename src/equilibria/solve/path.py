@@ -120,9 +120,9 @@ class Phantom(Adjoint):
             states=tuple(self._along(problem, layout, s, everything) for s in found.states),
         )
         record = problem.record
-        if record is not None and "trace" in record.beside:
+        if record is not None and "trace" in record.extras:
             for name, rows in trace.items():
-                record.beside[name] = torch.cat([record.beside[name], torch.stack(rows)])
+                record.extras[name] = torch.cat([record.extras[name], torch.stack(rows)])
         if throw:
             raise_if_failed("fixed_point", run.status, run.reason, run.residual)
         return run

@@ -302,13 +302,14 @@ def run_backward(
     keep: bool,
     create: bool = False,
 ) -> Sequence[Tensor | None]:
-    """torch.autograd.grad without create_graph, and without the checks it makes each time.
+    """torch.autograd.grad without the checks that it makes each time.
 
     They take as long as a small function's products.
 
     Args:
         cotangents: in the shapes and dtypes of the outputs.
         keep: the graph will be used again.
+        create: the result can be differentiated.
     """
     return _graph._engine_run_backward(
         tuple(outputs), tuple(cotangents), keep, create, tuple(inputs), True, accumulate_grad=False

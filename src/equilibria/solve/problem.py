@@ -34,7 +34,7 @@ from equilibria.solve.solution import Record
 from equilibria.solve.solvers import Solver
 from equilibria.solve.status import warn
 from equilibria.solve.tree import Leaves, Operands, Tree, describe, flatten, followable, unflatten
-from equilibria.solve.verdict import Criterion
+from equilibria.solve.verdict import Criterion, Reference
 
 if TYPE_CHECKING:
     from equilibria.solve.adjoints import Adjoint
@@ -228,6 +228,7 @@ class Problem(Equation):
             lambda z, p: self.evaluate_known(z, p, others),
             z,
             own,
+            needed,
             lambda: captured.substituted(stand_ins),
             self.f.evaluating(),
         )
@@ -236,7 +237,9 @@ class Problem(Equation):
         """The same for products with df/dz alone, at parameters that are used as they are."""
         p = [followable(x) for x in p]
         stand_ins = p[len(self.operands.slots) :]
-        return Linearisation.at(self.evaluate, z, p, lambda: self.captured.substituted(stand_ins))
+        return Linearisation.at(
+            self.evaluate, z, p, around=lambda: self.captured.substituted(stand_ins)
+        )
 
     @override
     def leaves_for(self, p: Leaves, needed: Sequence[bool]) -> Leaves:
@@ -285,7 +288,11 @@ class Problem(Equation):
         """The relative residual of each sample, as the tolerance measures it; `value` is f(z)."""
         layout = Layout.of(z, self.coupled)
         at, image = (layout.rows([x.detach() for x in leaves]) for leaves in (z, value))
-        return self.criterion(layout).measure_exactly(subtract(image, at), image).relative
+        found = self.criterion(layout).measure_exactly(subtract(image, at), image)
+        if self.record is None or self.record.size is None:
+            return found.relative
+        start = Reference(self.record.size, self.record.size)
+        return torch.where(start.is_zero(found.size, found.scale), 0.0, found.relative)
 
     def criterion(self, layout: Layout) -> Criterion:
         """The solver's tolerance for a state that lies in rows like this."""

@@ -115,14 +115,14 @@ def keep_samples(owner: Any, index: Tensor, *names: str) -> None:
         setattr(owner, name, value)
 
 
-def check_like(what: str, found: Any, wanted: Sequence[Tensor], layout: str) -> None:
+def check_like(what: str, found: Any, wanted: Sequence[Tensor], expectation: str) -> None:
     """Raises where a plug-in has returned anything else than tensors like those that are wanted."""
     tensors = cast("Sequence[Any]", found) if isinstance(found, list | tuple) else (found,)
     if not all(isinstance(each, Tensor) for each in tensors):
-        raise TypeError(f"{what} returned {describe(found)}: expected {layout}")
+        raise TypeError(f"{what} returned {describe(found)}: expected {expectation}")
     shapes, expected = ([(tuple(x.shape), x.dtype) for x in each] for each in (tensors, wanted))
     if shapes != expected:
-        raise ValueError(f"{what} returned {shapes}: expected {expected}, {layout}")
+        raise ValueError(f"{what} returned {shapes}: expected {expected}, {expectation}")
 
 
 def sum_of(tensors: Sequence[Tensor]) -> Tensor:

@@ -44,11 +44,11 @@ class Record:
         self.latest: AdjointInfo | None = None
         self.residual: Tensor | None = None
         self.inverse: tuple[Layout, Inverse] | None = None
-        self.beside: dict[str, Tensor] = {}  # further fields of `Stats`
+        self.extras: dict[str, Tensor] = {}  # further fields of `Stats`
 
     def note(self, run: Run, layout: Layout) -> None:
         """Keeps what a forward solve tells beside the solution."""
-        self.beside = run.beside
+        self.extras = run.extras
         self.residual = run.residual
         if run.size is not None:
             self.size = run.size if layout.unit is None else run.size * layout.unit.squeeze(1)

@@ -187,6 +187,7 @@ class Criterion:
             return Measure(size, scale, relative, relative)
         assert not isinstance(self.rtol, tuple)
         limit = torch.add(scale * self.rtol, self.absolute(f))
+        relative = torch.where(size == 0, size, relative)  # 0 / 0 where f(z) is zero too
         return Measure(size, scale, relative, size / limit)
 
     def measure_exactly(self, residual: Rows, f: Rows) -> Measure:
