@@ -5,6 +5,7 @@ import math
 import multiprocessing
 import os
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,9 +16,16 @@ import pytest
 from equilibria.bench import methods
 from equilibria.bench.contestants import MissingPeer, contestants
 from equilibria.cli.main import main
-from equilibria.experiments import catalogue, pages
+from equilibria.experiments import catalogue, pages, runner
 from equilibria.experiments.data import Data
-from equilibria.experiments.studies.bench import _processes, _rows, scaling, solvers, training
+from equilibria.experiments.studies.bench import (
+    _processes,
+    _rows,
+    adjoints,
+    scaling,
+    solvers,
+    training,
+)
 from equilibria.experiments.studies.digits import training as digits
 from equilibria.experiments.study import Point
 from equilibria.experiments.training import Training
@@ -169,7 +177,7 @@ def tables_of(measured):
 
 def test_solvers_are_measured(tables_of, monkeypatch):
     some = [each for each in contestants() if each.name in ("Picard", "torchdeq anderson")]
-    monkeypatch.setattr(solvers, "contestants", lambda device: some)
+    monkeypatch.setattr(solvers, "contestants", lambda device, own: some)
     monkeypatch.setattr(solvers, "require_peers", lambda *names: None)
     once = [partial(solvers.solve, rounds=1)]
     factors = {"problem": "linear-symmetric-0.5", "mode": "eager", "precision": "bfloat16"}
@@ -303,3 +311,109 @@ def test_bench_is_short_for_reproduce(tmp_path, capsys):
     assert (tmp_path / "o" / "bench-rules.csv").exists()
     assert main(["bench", "rulez"]) == 1
     assert "did you mean 'bench/rules'?" in capsys.readouterr().err
+
+
+OWN = """
+from dataclasses import dataclass
+import equilibria as eq
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(eq.Picard):
+    pass
+
+@dataclass(frozen=True, kw_only=True)
+class Exact(eq.GMRES):
+    pass
+
+@dataclass(frozen=True, kw_only=True)
+class Rough(eq.Adjoint):
+    def solve(self, product, g):
+        return list(g)
+
+@dataclass(frozen=True, kw_only=True)
+class Needy(Mine):
+    order: int
+"""
+
+
+def one_way():
+    return [each for each in methods.adjoints() if each.name == "Implicit(Fallback)"]
+
+
+@pytest.fixture
+def bench_own(tmp_path, capsys, monkeypatch):
+    """Run a small benchmark with a class of `its_own`; its exit status and output."""
+    (tmp_path / "its_own.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        solvers,
+        "contestants",
+        lambda *given: [c for c in contestants(*given) if c.name == "default" or c.family == "own"],
+    )
+    once = [partial(solvers.solve, rounds=1)]
+    case = {"width": 5, "batch": 2, "radius": 0.5}
+    grids = {
+        solvers: [Point(factors={"problem": "linear-symmetric-0.5"}, measures=once)],
+        adjoints: _rows.points({"tiny": case}, one_way, rtol=1e-4, rounds=1),
+    }
+    for module, points in grids.items():
+        small = replace(module.STUDY, points=lambda scale, points=points: points)
+        monkeypatch.setattr(module, "STUDY", small)
+
+    def run(*words):
+        status = main(["bench", *words])
+        said = capsys.readouterr()
+        return status, said.out + said.err
+
+    yield run
+    sys.modules.pop("its_own", None)
+
+
+@pytest.mark.parametrize(
+    ("study", "name", "default"),
+    [
+        ("solvers", "Mine", "default"),
+        ("adjoints", "Exact", "Implicit(Fallback)"),
+        ("adjoints", "Rough", "Implicit(Fallback)"),
+        ("adjoints", "Mine", "Implicit(Fallback)"),
+    ],
+)
+def test_a_class_of_ones_own_takes_part(study, name, default, bench_own):
+    status, said = bench_own(study, "--own", f"its_own:{name}")
+    assert status == 0 and f"its_own:{name} beside {default}" in said
+    assert not Path("results").exists()
+    join = catalogue.find(f"bench/{study}").own
+    assert join is not None
+    its_study = join(f"its_own:{name}")
+    data = runner.collect(its_study, Path(f"runs/own/its_own.{name}/bench-{study}.csv"))
+    assert data.rows["family"].tolist() == ["equilibria", "own"]
+    *_, table = pages.rendered(its_study, data).grids
+    speed, faults = table.rows[0][-2:]
+    assert float(speed) > 0 and faults == "" and None not in table.rows[0]
+
+
+def test_a_class_of_ones_own_is_measured_again_when_its_module_changes(bench_own, tmp_path):
+    words = "solvers", "--own", "its_own:Mine", "--out", "results"
+    assert "[1/1]" in bench_own(*words)[1] and "[1/1]" not in bench_own(*words)[1]
+    (tmp_path / "its_own.py").write_text(f"{OWN}\nCHANGED = True\n")
+    sys.modules.pop("its_own")
+    assert "[1/1]" in bench_own(*words)[1]
+    assert not list(Path("results").glob("*.csv"))  # they lie in a folder of the class
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("solvers --own its_own:Min", "has no class 'Min'; did you mean 'Mine'?"),
+        ("solvers --own its_own:Exact", "its_own:Exact is not a subclass of eq.Solver"),
+        ("solvers --own its_own:Needy", "the option 'order' has no default"),
+        ("solvers --own nowhere:Mine", "add the folder that holds it to PYTHONPATH"),
+        ("solvers --own its_own", "--own expects MODULE:CLASS"),
+        ("rules --own its_own:Mine", "no class of yours can take part in bench/rules"),
+        ("--own its_own:Mine", "--own expects the name of a benchmark"),
+    ],
+)
+def test_a_class_that_cannot_take_part_is_explained(words, message, bench_own):
+    status, said = bench_own(*words.split())
+    assert status == 1 and message in said

@@ -16,6 +16,8 @@ from torch import Tensor
 import equilibria as eq
 from equilibria.bench.count import Spent
 from equilibria.bench.problems import Problem
+from equilibria.solve import Solver
+from equilibria.train import plugins
 
 __all__ = ["Answer", "Contestant", "MissingPeer", "contestants", "require_peers", "torchdeq"]
 
@@ -54,7 +56,7 @@ class Contestant:
 
     Attributes:
         name: as tables call it.
-        family: equilibria, torchdeq or scipy.
+        family: equilibria, torchdeq or scipy; own, of a class that the user names.
         method: the method that two families have in common: Picard, Anderson, Broyden,
             NewtonKrylov; default and Auto are equilibria's own.
         solve: see `Solve`.
@@ -87,9 +89,12 @@ OURS: Mapping[str, Any] = {
 }
 
 
-def _ours(name: str, problem: Problem, f: Callable[..., Tensor], rtol: float, evals: int) -> Answer:
+def _ours(
+    which: str | Solver, problem: Problem, f: Callable[..., Tensor], rtol: float, evals: int
+) -> Answer:
+    solver = OURS[which] if isinstance(which, str) else which
     # No peer gives up on a sample that progresses slowly.
-    solver = dataclasses.replace(OURS[name], rtol=rtol, max_evals=evals, patience=None)
+    solver = dataclasses.replace(solver, rtol=rtol, max_evals=evals, patience=None)
     sol = eq.fixed_point(
         f, problem.z0, *problem.operands, solver=solver, drop_finished=problem.drop_finished
     )
@@ -172,9 +177,14 @@ FAMILIES: Mapping[str, tuple[Mapping[str, str], Callable[..., Answer]]] = {
 }
 
 
-def contestants(device: str = "cpu") -> list[Contestant]:
-    """Return all that can take part here: SciPy on a CPU alone, peers where they are installed."""
-    return [
+def contestants(device: str = "cpu", own: str | None = None) -> list[Contestant]:
+    """Return all that can take part here: SciPy on a CPU alone, peers where they are installed.
+
+    Args:
+        device: to solve on.
+        own: a solver of the user's own that joins them, as `plugins.built` takes it.
+    """
+    found = [
         Contestant(
             name=name if family == "equilibria" else f"{family} {name}",
             family=family,
@@ -188,6 +198,10 @@ def contestants(device: str = "cpu") -> list[Contestant]:
         if importlib.util.find_spec(family) and (family != "scipy" or device == "cpu")
         for method, name in methods.items()
     ]
+    if own is not None:
+        solve = functools.partial(_ours, plugins.built(own, (Solver,)))
+        found.append(Contestant(name=own, family="own", method=own, solve=solve))
+    return found
 
 
 def require_peers(*names: str) -> None:

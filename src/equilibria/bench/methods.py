@@ -17,8 +17,9 @@ from equilibria.bench.cells import Case
 from equilibria.bench.contestants import torchdeq
 from equilibria.bench.solvers import SLACK
 from equilibria.solve import Adjoint, Solver
+from equilibria.train import plugins
 
-__all__ = ["Backward", "Method", "adjoints", "exact"]
+__all__ = ["Backward", "Method", "adjoints", "exact", "of_own"]
 
 MAX_EVALS = 400  # evaluations forward, and products backward
 
@@ -44,7 +45,7 @@ class Method(NamedTuple):
 
     Attributes:
         name: as tables call it.
-        family: equilibria or torchdeq.
+        family: equilibria or torchdeq; own, of a class that the user names.
         exact: the gradient is that of the fixed point, up to tolerances.
         forward: see `Forward`.
     """
@@ -174,6 +175,16 @@ def exact() -> list[Method]:
             solvers: dict[str, Any] = {"f_solver": f, "b_solver": b, mode: True}
             found.append(_its(f"{mode} {short}, {shorter}", **solvers))
     return found
+
+
+def of_own(path: str) -> Method:
+    """Return the way to a gradient by a class of a user's own: an adjoint, or under `eq.Implicit` a
+    linear solver or a solver. Only `eq.Implicit` is held to be exact.
+    """
+    own = plugins.built(path, plugins.BASES)
+    adjoint = own if isinstance(own, Adjoint) else eq.Implicit(linear=own)
+    found = _method(path, eq.Picard(), adjoint, exact=isinstance(adjoint, eq.Implicit))
+    return found._replace(family="own")
 
 
 def _implicit(linear: str) -> Adjoint:

@@ -25,10 +25,10 @@ from equilibria.words import nearest, plural
 if TYPE_CHECKING:
     from equilibria.experiments.pages import Page
     from equilibria.experiments.runner import Missing
-    from equilibria.experiments.study import Point, Scale
+    from equilibria.experiments.study import Point, Scale, Study
     from equilibria.experiments.views import Grid
 
-OUT, RUNS = "results", "runs/studies"
+OUT, RUNS, OWN = "results", "runs/studies", "runs/own"
 
 WIDTH = 100
 """Columns of the tables where the output is no terminal."""
@@ -60,6 +60,8 @@ def run(command: str, description: str | None, argv: Sequence[str], folder: str 
     console = Output(quiet=arguments.quiet and not arguments.stale, width=WIDTH)
     known = [name for name in catalogue.names() if name.startswith(folder)]
     names = _named(arguments.names, known, folder)
+    if arguments.own and (arguments.stale or not names):
+        raise UserError("--own expects the name of a benchmark: bench solvers --own my:Aitken")
     if arguments.quiet and not (names or arguments.stale):
         print("\n".join(known))
         return
@@ -98,6 +100,13 @@ def _parser(command: str, description: str | None) -> Parser:
         metavar="FACTOR=VALUE",
         help="only the points with these factors, or patterns: seed=0 'cell=trans*'",
     )
+    parser.add_argument(
+        "--own",
+        type=str,
+        metavar="MODULE:CLASS",
+        help="a solver of yours joins bench/solvers, an adjoint or linear solver bench/adjoints, "
+        f"with its defaults; written to a folder of its own, {OWN}/MODULE.CLASS",
+    )
     parser.add_argument("--out", type=str, help=f"folder for tables and figures (default: {OUT})")
     parser.add_argument(
         "--runs", type=str, default=RUNS, help="folder for the trainings that studies share"
@@ -120,8 +129,10 @@ def _parser(command: str, description: str | None) -> Parser:
 
 
 def _out(arguments: Any) -> Path:
-    """The folder for tables and pictures."""
-    return Path(arguments.out or (f"{OUT}/gpu" if arguments.scale == "gpu" else OUT))
+    """The folder for tables and pictures. Rows of a user's own class are no result of ours."""
+    usual = OWN if arguments.own else OUT
+    folder = Path(arguments.out or (f"{usual}/gpu" if arguments.scale == "gpu" else usual))
+    return folder / arguments.own.replace(":", ".") if arguments.own else folder
 
 
 @dataclass(frozen=True)
@@ -134,6 +145,7 @@ class _Session:
     scale: Scale
     deadline: float | None
     only: Sequence[str]
+    own: str | None
 
     @classmethod
     def start(cls, arguments: Any, command: str, console: Output) -> _Session:
@@ -156,6 +168,7 @@ class _Session:
             scale=arguments.scale,
             deadline=None if budget is None else time.monotonic() + 60 * budget,
             only=arguments.only,
+            own=arguments.own,
         )
 
     def reproduce(self, names: Sequence[str]) -> None:
@@ -169,11 +182,12 @@ class _Session:
 
         if self.scale == "gpu" and not torch.cuda.is_available():
             raise UserError("--scale gpu needs a CUDA device, and torch finds none here")
+        studies = [self._study(name) for name in names]
         chosen = self._chosen(names)
         self._try_out()
         failed: list[str] = []
-        for name in names:
-            study, path = catalogue.find(name), self.out / f"{catalogue.rows_of(name)}.csv"
+        for name, study in zip(names, studies, strict=True):
+            path = self.out / f"{catalogue.rows_of(name)}.csv"
             try:
                 outcome = execute(
                     study,
@@ -201,6 +215,23 @@ class _Session:
                 f"failed: {'; '.join(failed)}; the tracebacks are in "
                 f"{self.store.folder / 'errors'}, and the same command retries them"
             )
+
+    def _study(self, name: str) -> Study:
+        """A study, with the user's own class among its contestants."""
+        from equilibria.experiments import catalogue
+        from equilibria.train import plugins
+        from equilibria.train.config import as_chosen
+
+        study = catalogue.find(name)
+        if self.own is None:
+            return study
+        if not plugins.is_path(self.own):
+            raise UserError(f"--own expects MODULE:CLASS, such as my:Aitken; got '{self.own}'")
+        if study.own is None:
+            raise UserError(f"--own: no class of yours can take part in {name}")
+        with as_chosen("--own"):
+            plugins.import_module_of(self.own)
+            return study.own(self.own)
 
     @property
     def device(self) -> str:

@@ -100,6 +100,8 @@ class Study:
         note: what a reader must know about all of them.
         peers: other packages whose version is recorded with the figures.
         rows_of: name of the study whose rows it shows, if it has no CSV file of its own.
+        own: returns the study with a class of a user's own among its contestants, `module:Class` of
+            a module that has been imported; ValueError where it cannot take part.
     """
 
     paper: str = ""
@@ -111,6 +113,7 @@ class Study:
     note: str = ""
     peers: Sequence[str] = ()
     rows_of: str = ""
+    own: Callable[[str], Study] | None = None
 
 
 class StudyError(RuntimeError):

@@ -179,7 +179,11 @@ class Layout:
 
     def rows(self, leaves: Sequence[Tensor]) -> Rows:
         rows = list(leaves) if self.flat else self._rows(leaves)
-        return rows if self.unit is None else [row / self.unit for row in rows]
+        if self.unit is None:
+            return rows
+        # What is a number in the units of the state stays one.
+        most = torch.finfo(rows[0].dtype).max
+        return [torch.where(x.isinf(), x, (x / self.unit).clamp(-most, most)) for x in rows]
 
     def leaves(self, rows: Rows) -> list[Tensor]:
         rows = rows if self.unit is None else [row * self.unit for row in rows]

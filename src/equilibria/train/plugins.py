@@ -18,7 +18,7 @@ from typing import Any
 from equilibria.solve import Adjoint, LinearSolver, Solver
 from equilibria.words import nearest
 
-__all__ = ["BASES", "LOADED", "bases_of", "find", "import_module_of", "is_path", "path_of"]
+__all__ = ["BASES", "LOADED", "bases_of", "built", "find", "import_module_of", "is_path", "path_of"]
 
 BASES = (Solver, LinearSolver, Adjoint)
 """What can be of a user's own."""
@@ -97,6 +97,22 @@ def find(path: str, bases: tuple[type, ...]) -> type:
         raise ValueError(f"{path} is not a subclass of {kinds}: derive the class from it")
     _check(cls, path)
     return cls
+
+
+def built(path: str, bases: tuple[type, ...]) -> Any:
+    """Return what a class of a user's own makes with its defaults.
+
+    Args:
+        path, bases: as `find` takes them.
+
+    Raises:
+        ValueError: there is no such class, or an option of it has no default.
+    """
+    cls: Any = find(path, bases)
+    for each in dataclasses.fields(cls):
+        if each.init and each.default is each.default_factory is dataclasses.MISSING:
+            raise ValueError(f"{path}: the option '{each.name}' has no default: give it one")
+    return cls()
 
 
 def _derives(value: Any, bases: tuple[type, ...]) -> bool:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import inspect
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,12 +16,13 @@ import torch
 
 from equilibria.bench import cells, gradients
 from equilibria.bench.contestants import require_peers
-from equilibria.bench.methods import Method
+from equilibria.bench.methods import Method, of_own
 from equilibria.bench.solvers import Row
 from equilibria.experiments.data import Data, Frame
-from equilibria.experiments.study import Context, Point
-from equilibria.experiments.views import Cell, Chart, Lines
+from equilibria.experiments.study import Context, Point, Scale, Study
+from equilibria.experiments.views import Cell, Chart, Derived, Lines, Pivot, of, ratio
 from equilibria.experiments.views.columns import Column
+from equilibria.train import plugins
 
 PEERS = ("torchdeq", "scipy")
 
@@ -107,6 +112,63 @@ def scientific(column: str) -> Column:
     )
 
 
+# --- a class of a user's own ----------------------------------------------------------------------
+
+
+def with_own(
+    study: Study,
+    path: str,
+    bases: tuple[type, ...],
+    default: Mapping[str, str],
+    rows: Callable[[Data], Frame],
+    figures: Mapping[str, Callable[..., Column]],
+) -> Study:
+    """Return a study with a class of a user's own among its contestants, and a table of it beside
+    our default.
+
+    Args:
+        study: whose measures take the class as `own`; then peers that are not installed are absent.
+        path, bases: of the class, as `plugins.built` takes them.
+        default: the column with the names of contestants, and our default's.
+        rows: derives the rows of the table.
+        figures: of the table, heading -> column of a contestant, the last one that of its time.
+    """
+    cls = type(plugins.built(path, bases))
+    joins: dict[str, Any] = {"own": path}
+    settings = {
+        "code": inspect.getsource(sys.modules[cls.__module__]),
+        "peers": [name for name in PEERS if importlib.util.find_spec(name)],
+    }
+
+    def points(scale: Scale) -> list[Point]:
+        return [
+            replace(
+                point,
+                measures=[partial(each, **joins) for each in point.measures],
+                settings={**point.settings, **settings},
+            )
+            for point in study.points(scale)
+        ]
+
+    own: dict[str, Any] = dict.fromkeys(default, path)
+    (name,) = default.values()
+    *_, time = figures.values()
+    beside = Pivot(
+        title=f"{path} beside {name}",
+        index={"problem": "problem"},
+        each=next(iter(default)),
+        values={
+            **{head: figure(**own) for head, figure in figures.items()},
+            **{f"{name}: {head}": figure(**default) for head, figure in figures.items()},
+            "times as fast": ratio(time(**default, said=""), time(**own, said="")),
+            "": of("said", **own),
+        },
+        note="Times as fast: where both are right, or do not promise to be.",
+    )
+    views = [*study.views, Derived(rows, beside)]
+    return replace(study, points=points, peers=settings["peers"], views=views)
+
+
 # --- forward solvers ------------------------------------------------------------------------------
 
 SAME = ("Picard", "Anderson", "Broyden")
@@ -151,7 +213,8 @@ def solves(data: Data) -> Frame:
     anderson = rows[rows["solver"] == "torchdeq anderson"].set_index("problem")["overhead"]
     rows["beside"] = rows["overhead"] / problem.map(anderson)
     rows["waste"] = rows["f_samples"] / (rows["evals"] * rows["samples"])
-    rows["share"] = rows["reached"] / problem.map(rows[~ours].groupby("problem")["reached"].max())
+    peers = rows[rows["family"].isin(PEERS)]
+    rows["share"] = rows["reached"] / problem.map(peers.groupby("problem")["reached"].max())
     rows["solved"] = rows["error"].isna() & (rows["reached"] == rows["samples"])
     rows["reads_each"] = rows["reads"] / rows["evals_max"]
     return rows
@@ -204,13 +267,16 @@ def _step(
     context: Context,
     case: Mapping[str, Any],
     methods: Callable[[], Sequence[Method]],
+    own: str | None = None,
     **options: Any,
 ) -> list[Row]:
     """A row for each method; see `bench.gradients.measure`."""
-    require_peers("torchdeq")
+    if own is None:
+        require_peers("torchdeq")
     name = str(context.factors["problem"])
     made = cells.build(name, device=context.device, dtype=torch.float32, **case)
-    return gradients.measure(made, methods(), **options)
+    found = [*methods(), *([] if own is None else [of_own(own)])]
+    return gradients.measure(made, found, **options)
 
 
 def steps(data: Data, rtol: float) -> Frame:

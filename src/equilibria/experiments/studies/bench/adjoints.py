@@ -6,9 +6,17 @@ import functools
 
 from equilibria.bench import methods
 from equilibria.experiments.data import Data, Frame
-from equilibria.experiments.studies.bench._rows import PEERS, dots, points, scientific, steps
+from equilibria.experiments.studies.bench._rows import (
+    PEERS,
+    dots,
+    points,
+    scientific,
+    steps,
+    with_own,
+)
 from equilibria.experiments.study import Study
-from equilibria.experiments.views import Derived, Pivot
+from equilibria.experiments.views import Derived, Pivot, of
+from equilibria.train import plugins
 
 RTOL = 1e-4
 CASES = {f"radius-{r}": {"radius": r, "width": 128, "batch": 32} for r in (0.5, 0.8, 0.9, 0.95)}
@@ -77,4 +85,11 @@ STUDY = Study(
     points=lambda scale: points(CASES, methods.adjoints, rtol=RTOL, rounds=7),
     peers=PEERS,
     views=[Derived(gradients, view) for view in VIEWS],
+    own=lambda path: with_own(
+        *(STUDY, path, plugins.BASES, {"method": "Implicit(Fallback)"}, gradients),
+        figures={
+            "error": functools.partial(of, "error", spec="{:.1e}"),
+            "backward, ms": functools.partial(of, "backward_ms"),
+        },
+    ),
 )

@@ -14,6 +14,7 @@ from equilibria.bench.solvers import Row, measure
 from equilibria.experiments.studies.bench import _rows as bench
 from equilibria.experiments.study import Context, Point, Scale, Study, grid
 from equilibria.experiments.views import Derived, Pivot, Table, median, of
+from equilibria.solve import Solver
 
 RTOL = {"float32": 1e-4, "bfloat16": 1e-2}  # bfloat16 leaves a floor near 2.5e-3
 COLOURS = {"Picard": 0, "Anderson": 2, "Broyden": 3, "NewtonKrylov": 4, "Auto": 5, "default": 1}
@@ -23,14 +24,15 @@ MARKS: tuple[dict[str, Any], ...] = (
 )
 
 
-def solve(context: Context, rounds: int) -> list[Row]:
-    """A row for each solver; see `bench.solvers.measure`."""
-    require_peers(*bench.PEERS)
+def solve(context: Context, rounds: int, own: str | None = None) -> list[Row]:
+    """A row for each solver, and for one of the user's own; see `bench.solvers.measure`."""
+    if own is None:
+        require_peers(*bench.PEERS)
     precision = str(context.factors.get("precision", "float32"))
     inside = None if precision == "float32" else getattr(torch, precision)
     problem = build(str(context.factors["problem"]), device=context.device, dtype=torch.float32)
     problem = in_mode(problem, str(context.factors.get("mode", "eager")), inside)
-    return measure(problem, contestants(context.device), rtol=RTOL[precision], rounds=rounds)
+    return measure(problem, contestants(context.device, own), rtol=RTOL[precision], rounds=rounds)
 
 
 def points(scale: Scale) -> list[Point]:
@@ -133,4 +135,8 @@ STUDY = Study(
     points=points,
     peers=bench.PEERS,
     views=[Derived(bench.solves, view) for view in VIEWS],
+    own=lambda path: bench.with_own(
+        *(STUDY, path, (Solver,), {"solver": "default"}, bench.solves),
+        figures={name: functools.partial(of, name) for name in ("reached", "evals", "ms")},
+    ),
 )
