@@ -157,7 +157,8 @@ class Layout:
         for rows in each[1:]:
             size = torch.maximum(size, length(rows))
         # Most often all are well within the range, which their lengths tell.
-        if private.every(torch.clamp(size, 1 / LARGEST, LARGEST) == size):
+        size = private.bare(size)
+        if torch.equal(torch.clamp(size, 1 / LARGEST, LARGEST), size):
             return self
         unit = unit_of([row for rows in each for row in rows])
         return self if unit is None else replace(self, unit=unit)

@@ -247,8 +247,9 @@ class Monitor:
                 far = size > STALLED_DIVERGENCE / DIVERGENCE * self.top
                 status = torch.where(stalled & far, int(Status.DIVERGED), status)
             self.mark = self.error
-            self.size_mark = torch.fmin(size, self.size_mark)
-            self.scale_mark = torch.fmin(scale, self.scale_mark)
+            first = self.evals == 1
+            self.size_mark = size if first else torch.fmin(size, self.size_mark)
+            self.scale_mark = scale if first else torch.fmin(scale, self.scale_mark)
         far = size > self.top
         if not private.every(finite):  # squares may have overflown
             beyond = ~finite & torch.isfinite(largest_of([*point.z, *point.f]))
@@ -298,17 +299,21 @@ class Monitor:
         if not len(here):
             return False
         at = here if self.index is None else self.index.index_select(0, here)
-        self.full_evals.index_fill_(0, at, self.evals)
+        relative = self.now_relative if self.last else self.relative
+        if len(here) == self.full_evals.numel() and status is not None:  # all at once
+            self.full_evals.fill_(self.evals)
+            self.full_status, self.full_residual = status, relative
+        else:
+            self.full_evals.index_fill_(0, at, self.evals)
+            if status is not None:
+                self.full_status.index_copy_(0, at, status.index_select(0, here))
+            # A later evaluation of a finished sample might find it otherwise.
+            relative = relative.index_select(0, here)
+            self.full_residual = self.full_residual.index_copy(0, at, relative)
         if self.spent is not None:
             self.full_evals.index_add_(0, at, self.spent.index_select(0, here))
-        if status is not None:
-            self.full_status.index_copy_(0, at, status.index_select(0, here))
         if reason is not None:
             self.full_reason.index_copy_(0, at, reason.index_select(0, here))
-        # A later evaluation of a finished sample might find it otherwise.
-        relative = self.now_relative if self.last else self.relative
-        relative = relative.index_select(0, here)
-        self.full_residual = self.full_residual.index_copy(0, at, relative)
         self.observer.ended(self.stepper, here, at)
         self.stepper.end(here)
         self.left -= len(here)

@@ -34,7 +34,7 @@ from equilibria.solve.solution import Record
 from equilibria.solve.solvers import Solver
 from equilibria.solve.status import warn
 from equilibria.solve.tree import Leaves, Operands, Tree, describe, flatten, followable, unflatten
-from equilibria.solve.verdict import Criterion, Reference
+from equilibria.solve.verdict import Criterion, Measure, Reference
 
 if TYPE_CHECKING:
     from equilibria.solve.adjoints import Adjoint
@@ -271,9 +271,16 @@ class Problem(Equation):
             residual = self.record.residual
         if residual is None:
             return
-        now = self.relative_residual(z, value)
+        found = self._measure(z, value)
+        now = found.relative
         changed = (now - residual).abs() > self._rounding(z[0])
-        if private.some(changed & torch.isfinite(residual)):
+        if not private.some(changed):  # as it mostly goes
+            return
+        changed = changed & torch.isfinite(residual)
+        if self.record is not None and self.record.size is not None:
+            zero = Reference(self.record.size, now).is_zero(found.size, found.scale)
+            changed = changed & ~(zero & (residual == 0))
+        if private.some(changed):
             now, residual, changed = (private.bare(x).flatten() for x in (now, residual, changed))
             worst = int(torch.where(changed, (now - residual).abs(), 0).argmax())
             raise RuntimeError(
@@ -286,13 +293,12 @@ class Problem(Equation):
 
     def relative_residual(self, z: Leaves, value: Leaves) -> Tensor:
         """The relative residual of each sample, as the tolerance measures it; `value` is f(z)."""
+        return self._measure(z, value).relative
+
+    def _measure(self, z: Leaves, value: Leaves) -> Measure:
         layout = Layout.of(z, self.coupled)
         at, image = (layout.rows([x.detach() for x in leaves]) for leaves in (z, value))
-        found = self.criterion(layout).measure_exactly(subtract(image, at), image)
-        if self.record is None or self.record.size is None:
-            return found.relative
-        start = Reference(self.record.size, self.record.size)
-        return torch.where(start.is_zero(found.size, found.scale), 0.0, found.relative)
+        return self.criterion(layout).measure_exactly(subtract(image, at), image)
 
     def criterion(self, layout: Layout) -> Criterion:
         """The solver's tolerance for a state that lies in rows like this."""

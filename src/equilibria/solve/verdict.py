@@ -82,7 +82,7 @@ class Reference:
     def zero(self) -> Tensor:
         """The length below which a state is zero to rounding."""
         share = torch.finfo(self.size.dtype).eps ** 1.5
-        return torch.where(torch.isfinite(self.largest), share * self.largest, 0.0)
+        return torch.nan_to_num(share * self.largest, nan=0.0, posinf=0.0)
 
     def is_zero(self, residual: Tensor, f: Tensor) -> Tensor:
         """Are f(z) and z zero to rounding?"""
