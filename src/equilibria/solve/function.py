@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -138,10 +138,10 @@ class FixedPoint(torch.autograd.Function):
         folded, z_all, first_all, p_all = equation.batched(info.batch_size, z, first, p, axes)
         out = _apply(folded, (len(z_all), len(first_all)), *z_all, *first_all, *p_all)
         n, whole = len(z), equation.coupled is True
-        result: Any = (
-            x if whole and not n <= i < n + OUTCOME else x.unflatten(0, (info.batch_size, -1))
-            for i, x in enumerate(out)
-        )
+        result = list(out)
+        for i, each in enumerate(cast("tuple[Any, ...]", out)):
+            if n <= i < n + OUTCOME or not whole:
+                result[i] = each.unflatten(0, (info.batch_size, -1))
         return tuple(result), (0,) * len(out)
 
 
