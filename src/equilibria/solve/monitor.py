@@ -213,7 +213,9 @@ class Monitor:
         finite = torch.isfinite(size + scale)
         relative, error = found.relative, found.error_ratio
         short, large = size < self.small, scale > self.ceiling
-        if self.any_held or private.some(short | (large & (error < self.floor))):
+        beyond: Tensor | None = None  # f is finite, and the square of its length is not
+        if self.any_held or private.some(short | ~finite | (large & (error < self.floor))):
+            beyond = ~finite & torch.isfinite(largest_of([*point.z, *point.f]))
             if not self.by_part:  # where every part has been measured in a unit of its own
                 found = self.criterion.corrected(found, point.residual, point.f, short)
             zero = self.reference.is_zero(size, scale)
@@ -251,8 +253,7 @@ class Monitor:
             self.size_mark = size if first else torch.fmin(size, self.size_mark)
             self.scale_mark = scale if first else torch.fmin(scale, self.scale_mark)
         far = size > self.top
-        if not private.every(finite):  # squares may have overflown
-            beyond = ~finite & torch.isfinite(largest_of([*point.z, *point.f]))
+        if beyond is not None:
             far, finite = far | beyond, finite | beyond
         status = torch.where(far, int(Status.DIVERGED), status)
         status = torch.where(error <= self.goal, int(Status.CONVERGED), status)

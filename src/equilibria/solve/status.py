@@ -21,7 +21,7 @@ class Status(enum.IntEnum):
     STALLED: the residual stopped falling: see `Solver.patience`; or the method has nothing left to
     try, as a direct solve of a singular system.
     DIVERGED: ||f(z) - z|| is over 1e10 times the larger of its first value and ||f|| at the start;
-    or over 1e8 times, and no longer falling.
+    or over 1e8 times, and no longer falling; or f is finite and the square of its length is not.
     NONFINITE: f returned NaN or inf.
     """
 
