@@ -373,7 +373,7 @@ def test_an_option_without_a_dataclass_is_explained() -> None:
             return _Halfway()
 
     with pytest.raises(TypeError, match="Heavy has 'momentum', but not as an option: decorate"):
-        Heavy(momentum=0.9)  # type: ignore[call-arg]  # pyright: ignore
+        Heavy(momentum=0.9)  # pyright: ignore
 
 
 # --- cells ---------------------------------------------------------------------------------------

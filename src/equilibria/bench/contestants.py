@@ -182,7 +182,7 @@ def contestants(device: str = "cpu", own: str | None = None) -> list[Contestant]
 
     Args:
         device: to solve on.
-        own: a solver of the user's own that joins them, as `plugins.built` takes it.
+        own: a solver of the user's own that joins them, as `plugins.build` takes it.
     """
     found = [
         Contestant(
@@ -199,7 +199,7 @@ def contestants(device: str = "cpu", own: str | None = None) -> list[Contestant]
         for method, name in methods.items()
     ]
     if own is not None:
-        solve = functools.partial(_ours, plugins.built(own, (Solver,)))
+        solve = functools.partial(_ours, plugins.build(own, (Solver,)))
         found.append(Contestant(name=own, family="own", method=own, solve=solve))
     return found
 

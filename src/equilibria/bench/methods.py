@@ -181,7 +181,7 @@ def of_own(path: str) -> Method:
     """Return the way to a gradient by a class of a user's own: an adjoint, or under `eq.Implicit` a
     linear solver or a solver. Only `eq.Implicit` is held to be exact.
     """
-    own = plugins.built(path, plugins.BASES)
+    own = plugins.build(path, plugins.BASES)
     adjoint = own if isinstance(own, Adjoint) else eq.Implicit(linear=own)
     found = _method(path, eq.Picard(), adjoint, exact=isinstance(adjoint, eq.Implicit))
     return found._replace(family="own")

@@ -20,7 +20,7 @@ from equilibria.solve.api import (
     pose,
 )
 from equilibria.solve.boundary import boundary, without_autocast
-from equilibria.solve.derivative import Linearisation, filled
+from equilibria.solve.derivative import Linearisation, fill_missing
 from equilibria.solve.equation import raise_if_failed
 from equilibria.solve.layout import Layout
 from equilibria.solve.problem import Problem
@@ -172,7 +172,7 @@ class _Corrected(torch.autograd.Function):
                 "torch.autograd.functional.jacobian(vectorize=True): leave the option out"
             )
         image: Leaves = list(ctx.saved_tensors)
-        g = filled(grads, image)
+        g = fill_missing(grads, image)
         graph = Linearisation(image, ctx.edges, [])
         u = equation.adjoint.propagate(equation, [], [], g, graph=graph)
         return (None, None, *u)

@@ -105,7 +105,8 @@ class Closure(Function):
         changed = self._retired and self._replicable
         for store, name, tensor in self._held:
             changed = changed or store.get(name) is not tensor
-        # A constant of the forward is one of the backward.
+        # A constant of the forward is one of the backward. Reading `requires_grad` also shows the
+        # tensor to a recorder, which sees nothing of what compiled code does with it.
         if not (changed or any(map(_REQUIRES_GRAD, self._constants))):
             return self._evaluate(*arguments)
         with private.run_eagerly():  # compiled code belongs to the modules themselves

@@ -29,7 +29,7 @@ Followed = Tensor | GradientEdge
 """What a product is asked of."""
 
 
-def filled(found: Sequence[Tensor | None], like: Sequence[Tensor]) -> Leaves:
+def fill_missing(found: Sequence[Tensor | None], like: Sequence[Tensor]) -> Leaves:
     """What was found, with zeros in place of None."""
     return [
         torch.zeros_like(x) if each is None else each for x, each in zip(like, found, strict=True)
@@ -39,7 +39,7 @@ def filled(found: Sequence[Tensor | None], like: Sequence[Tensor]) -> Leaves:
 def pullback(function: Function, primals: Leaves, cotangents: Leaves) -> Leaves:
     """J^T c at `primals`, differentiable in everything that it depends on, with zeros for a primal
     that the function does not use."""
-    return filled(sparse_pullback(function, primals, cotangents), primals)
+    return fill_missing(sparse_pullback(function, primals, cotangents), primals)
 
 
 def sparse_pullback(function: Function, primals: Leaves, cotangents: Leaves) -> list[Tensor | None]:
@@ -96,7 +96,9 @@ def _grad(
 ) -> Leaves:
     """torch.autograd.grad of a map into its own space, with zeros where no output depends on an
     input."""
-    return filled(_sparse_grad(outputs, inputs, cotangents, keep=keep, create=create), cotangents)
+    return fill_missing(
+        _sparse_grad(outputs, inputs, cotangents, keep=keep, create=create), cotangents
+    )
 
 
 def _sparse_grad(

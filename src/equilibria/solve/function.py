@@ -21,7 +21,7 @@ from torch import Tensor
 from equilibria.solve import private
 from equilibria.solve.boundary import boundary
 from equilibria.solve.capture import capture
-from equilibria.solve.derivative import filled, pushforward, sparse_pullback
+from equilibria.solve.derivative import fill_missing, pushforward, sparse_pullback
 from equilibria.solve.equation import Axes, Equation
 from equilibria.solve.loop import Run
 from equilibria.solve.problem import Problem
@@ -89,7 +89,7 @@ class FixedPoint(torch.autograd.Function):
         status, reason, residual, *saved = [private.alive(x) for x in ctx.saved_tensors]
         z, p = saved[:n], saved[n:]
         equation.report_unsolved(status, reason, residual)
-        g = filled(grads[:n], z)
+        g = fill_missing(grads[:n], z)
         if torch.is_grad_enabled() or private.transform_active():
             found = _differentiable(equation, z, p, g, needed, residual)
         else:

@@ -228,7 +228,7 @@ class Monitor:
         error = torch.where(finite, error, math.inf)
         self.now_relative, self.now_error = relative, error
         if self.observer.traces:
-            self.observer.evaluated(point, relative, self.running, self.index)
+            self.observer.note_evaluation(point, relative, self.running, self.index)
         self._keep(point)
 
         count = self.evals if self.spent is None else self.evals + self.spent
@@ -315,7 +315,7 @@ class Monitor:
             self.full_evals.index_add_(0, at, self.spent.index_select(0, here))
         if reason is not None:
             self.full_reason.index_copy_(0, at, reason.index_select(0, here))
-        self.observer.ended(self.stepper, here, at)
+        self.observer.note_end(self.stepper, here, at)
         self.stepper.end(here)
         self.left -= len(here)
         if not self.left:

@@ -26,7 +26,7 @@ class Observer:
         self._by_leaf: list[Tensor] = []
         self._tables: dict[str, Tensor] = {}
 
-    def evaluated(
+    def note_evaluation(
         self, point: Point, relative: Tensor, running: Tensor, index: Tensor | None
     ) -> None:
         """Notes an evaluation.
@@ -48,7 +48,7 @@ class Observer:
         self._relative.append(relative)
         self._by_leaf.append(each)
 
-    def ended(self, stepper: Stepper, here: Tensor, at: Tensor) -> None:
+    def note_end(self, stepper: Stepper, here: Tensor, at: Tensor) -> None:
         """Notes what the method knows of the samples that end, which are `here` in the batch and
         `at` among all."""
         if self.traces and (ritz := stepper.ritz(here)) is not None:

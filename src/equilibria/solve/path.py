@@ -34,13 +34,12 @@ class Phantom(Adjoint):
     The value returned is the iterate after these steps, in training and evaluation alike; they are
     counted, and so is the evaluation that measures its residual. Where the steps arrive though the
     solve had not, f(z_0) is taken once more, and counted: CONVERGED asks for the size of f there
-    (see `Limits`). The gradient is that of the
-    truncated path: with r < 1 the norm of damping J + (1 - damping) I, its relative error is at
-    most r^steps, and what z* lacks in accuracy the steps make up in part. So it is with states
-    along the solver's path (`states`): each is the iterate after as many steps from there, as in
-    the source's code. A loss of z with the gradient of f(z) would reward a step that overshoots,
-    as long as z itself falls short. Memory: `steps` evaluations of f, and as many for each such
-    state.
+    (see `Limits`). The gradient is that of the truncated path: with r < 1 the norm of
+    damping J + (1 - damping) I, its relative error is at most r^steps, and the steps make up in
+    part for what z* lacks in accuracy. A state along the solver's path (`states`) is the iterate
+    after as many steps from there, as in the source's code. A loss of z with the gradient of f(z)
+    would reward a step that overshoots, as long as z itself falls short. Memory: `steps`
+    evaluations of f, and as many for each such state.
 
     Source: Bai 2022 (thesis), eq. 5.11 and Alg. 1; Geng et al. 2021.
 

@@ -18,7 +18,7 @@ from typing import Any
 from equilibria.solve import Adjoint, LinearSolver, Solver
 from equilibria.words import nearest
 
-__all__ = ["BASES", "LOADED", "bases_of", "built", "find", "import_module_of", "is_path", "path_of"]
+__all__ = ["BASES", "LOADED", "bases_of", "build", "find", "import_module_of", "is_path", "path_of"]
 
 BASES = (Solver, LinearSolver, Adjoint)
 """What can be of a user's own."""
@@ -99,7 +99,7 @@ def find(path: str, bases: tuple[type, ...]) -> type:
     return cls
 
 
-def built(path: str, bases: tuple[type, ...]) -> Any:
+def build(path: str, bases: tuple[type, ...]) -> Any:
     """Return what a class of a user's own makes with its defaults.
 
     Args:

@@ -128,12 +128,12 @@ def with_own(
 
     Args:
         study: whose measures take the class as `own`; then peers that are not installed are absent.
-        path, bases: of the class, as `plugins.built` takes them.
+        path, bases: of the class, as `plugins.build` takes them.
         default: the column with the names of contestants, and our default's.
         rows: derives the rows of the table.
         figures: of the table, heading -> column of a contestant, the last one that of its time.
     """
-    cls = type(plugins.built(path, bases))
+    cls = type(plugins.build(path, bases))
     joins: dict[str, Any] = {"own": path}
     settings = {
         "code": inspect.getsource(sys.modules[cls.__module__]),
