@@ -50,6 +50,9 @@ def program(what, words):
         Path(f"message-{rank}").write_text(text)
         return text
 
+    # A process that torchrun starts begins without handlers; a forked one has torchrun's own.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
     torch.set_num_threads(1)
     Trainer.train_step, errors.explain = changed, noted
     status = main(words)
