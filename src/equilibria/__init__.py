@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from equilibria.solve import (
         GMRES,
         Adjoint,
-        AlternatingAnderson,
         Anderson,
         Auto,
         BiCGSTAB,
@@ -55,7 +54,6 @@ __all__ = [
     "GMRES",
     "AdaptiveAdjoint",
     "Adjoint",
-    "AlternatingAnderson",
     "Anderson",
     "Auto",
     "BiCGSTAB",

@@ -81,7 +81,7 @@ def test_any_solver_by_name(trained, capsys):
     assert main(["doctor", str(trained), "--solver", "neural", "--samples", "8"]) in (0, 3)
     assert "NeuralSolver" in capsys.readouterr().out
     assert main(["evaluate", str(trained), "--solver", "newton"]) != 0
-    assert "--solver must be one of neural, AlternatingAnderson" in capsys.readouterr().err
+    assert "--solver must be one of neural, Auto" in capsys.readouterr().err
 
 
 def test_it_is_not_replaced_unasked_and_can_be_tuned(copied, capsys):

@@ -28,7 +28,7 @@ TEXT = {
     "description": "four steps on a small text",
     "task": {"name": "language_modelling", "unit": "words", "length": 8},
     "model": {"name": "deq-transformer", "width": 8, "heads": 2, "inner": 8, "memory": 4},
-    "solver": {"name": "AlternatingAnderson", "rtol": 1e-2, "max_evals": 8},
+    "solver": {"name": "Anderson", "period": 3, "rtol": 1e-2, "max_evals": 8},
     "epochs": 1,
     "epoch_steps": 2,
     "batch_size": 2,

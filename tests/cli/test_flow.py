@@ -554,7 +554,7 @@ def test_what_is_no_pair_is_refused(run, frames, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--solver", "newton"], "--solver must be one of AlternatingAnderson"),
+        (["--solver", "newton"], "--solver must be one of Auto"),
         (["--deadline", "0"], "--deadline must be a positive number"),
         (["--scale", "-1"], "--scale must be a positive number"),
         (["--rtol", "-1"], "--rtol must be 0 or more"),

@@ -36,7 +36,7 @@ def train(folder, model, unit):
     }
     recipe["task"]["file"] = str(folder / "text.txt")
     if model == "deq":
-        recipe["solver"] = {"name": "AlternatingAnderson", "rtol": 1e-2, "max_evals": 20}
+        recipe["solver"] = {"name": "Anderson", "period": 3, "rtol": 1e-2, "max_evals": 20}
     (folder / "text.txt").write_text(TEXT)
     (folder / f"{model}.yaml").write_text(yaml.safe_dump(recipe))
     run = folder / model

@@ -23,7 +23,7 @@ RECIPE = {
         "memory": 8,
         "scale": 0.1,
     },
-    "solver": {"name": "AlternatingAnderson", "rtol": 1e-2, "max_evals": 12},
+    "solver": {"name": "Anderson", "period": 3, "rtol": 1e-2, "max_evals": 12},
     "epochs": 2,
     "epoch_steps": 4,
     "batch_size": 4,

@@ -117,7 +117,7 @@ def test_the_help_of_a_recipe_shows_what_could_be_chosen_in_place_of_null(capsys
 
 def test_the_help_of_a_recipe_names_the_keys_of_every_class(capsys):
     out = printed(capsys, "train", "digits", "--help")
-    chosen = {"image_classification", "dense", "AlternatingAnderson", "Implicit", "GMRES"}
+    chosen = {"image_classification", "dense", "Anderson", "Implicit", "GMRES"}
     more = out[out.index("other classes") :]
     found = {}
     for name, keys in re.findall(r"^    ([\w-]+): ((?:.|\n {8})*)", more, re.MULTILINE):

@@ -24,7 +24,7 @@ from equilibria.train import recipe as recipes
 DIGITS: dict[str, Any] = {
     "task": {"name": "image_classification", "data": "digits"},
     "model": {"name": "dense", "shape": [1, 8, 8], "classes": 10, "width": 24},
-    "solver": {"name": "AlternatingAnderson", "rtol": 1e-2, "max_evals": 18},
+    "solver": {"name": "Anderson", "period": 3, "rtol": 1e-2, "max_evals": 18},
     "batch_size": 64,
     "epochs": 2,
     "epoch_steps": 12,
@@ -33,7 +33,7 @@ DIGITS: dict[str, Any] = {
 TEXT: dict[str, Any] = {
     "task": {"name": "language_modelling", "unit": "characters", "length": 12, "test_share": 0.3},
     "model": {"name": "deq-transformer", "width": 16, "heads": 2, "inner": 24, "memory": 8},
-    "solver": {"name": "AlternatingAnderson", "rtol": 1e-2, "max_evals": 12},
+    "solver": {"name": "Anderson", "period": 3, "rtol": 1e-2, "max_evals": 12},
     "batch_size": 4,
     "eval_batch_size": 5,
     "epochs": 1,
@@ -96,7 +96,7 @@ def test_learned_solvers_stand_beside_classical_ones(run, monkeypatch) -> None:
     of_mnist = rows[rows["subject"] == _subjects.MNIST]
     ends = of_mnist[of_mnist["solver"] == _measures.FULL]["quality"]
     assert len(ends) == 1 and 0 < ends.iloc[0] <= 1
-    for solver in ("Picard", "Anderson", "AlternatingAnderson", "Broyden", "start"):
+    for solver in ("Picard", "Anderson", "Anderson(period=3)", "Broyden", "start"):
         own = of_mnist[of_mnist["solver"] == solver]
         full = own[own["limit"] == 18]
         assert abs(full["lost"].iloc[0]) <= 1.0  # points: converged to the same equilibrium

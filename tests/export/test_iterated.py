@@ -41,7 +41,7 @@ def residual(method, evals, x):
 def test_evaluations_lead_to_what_the_solver_evaluates_next(x):
     solvers = {
         "picard": eq.Picard(rtol=0.0, max_evals=9),
-        "anderson": eq.AlternatingAnderson(rtol=0.0, max_evals=9, history=5),
+        "anderson": eq.Anderson(period=3, rtol=0.0, max_evals=9, history=5),
     }
     for method, solver in solvers.items():
         layer = eq.DEQ(Affine(), solver=solver)

@@ -52,7 +52,7 @@ class Convolution(nn.Module):
 
 def layer_of(scale=0.8, **options):
     torch.manual_seed(0)
-    return eq.DEQ(Cell(scale), solver=eq.AlternatingAnderson(rtol=1e-2), **options).eval()
+    return eq.DEQ(Cell(scale), solver=eq.Anderson(period=3, rtol=1e-2), **options).eval()
 
 
 def batches(count=8, size=32, seed=0):

@@ -16,7 +16,7 @@ EXPLICIT = {
     "gabor": ("mfn", {"filter": "gabor"}),
     "sine": ("siren-injected", {}),
 }
-TIGHT = {"solver": eq.AlternatingAnderson(rtol=1e-12, max_evals=400)}
+TIGHT = {"solver": eq.Anderson(period=3, rtol=1e-12, max_evals=400)}
 EXACT = {**TIGHT, "adjoint": eq.Implicit(linear=eq.GMRES(rtol=1e-12))}
 
 

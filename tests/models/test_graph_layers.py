@@ -143,7 +143,7 @@ def test_several_scales_are_several_equilibria() -> None:
 def test_batch_mates_change_neither_answers_nor_solves_nor_gradients(name, hidden):
     torch.manual_seed(0)
     # A tolerance far above rounding, so that graphs end at different counts.
-    solver = eq.AlternatingAnderson(rtol=1e-3, per_row=True)
+    solver = eq.Anderson(period=3, rtol=1e-3, per_row=True)
     adjoint = eq.Implicit(linear=eq.GMRES(rtol=1e-12))
     fields = {"shape": (5,), "classes": 2, "level": "graph", "float64": True, "hidden": hidden}
     model = models.create(name, **fields, solver=solver, adjoint=adjoint).eval()

@@ -12,7 +12,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from equilibria.nn import DEQ, VariationalDropout, spectral_norm, weight_norm
 from equilibria.solve import (
     GMRES,
-    AlternatingAnderson,
+    Auto,
     Implicit,
     JacobianFree,
     Phantom,
@@ -436,7 +436,7 @@ def test_solvers_of_the_two_modes():
     assert evals(layer.eval()(data())) == 9
     layer.eval_solver = None
     assert evals(layer(data())) == 3
-    assert DEQ(Cell()).solver == AlternatingAnderson() and isinstance(DEQ(Cell()).adjoint, Implicit)
+    assert DEQ(Cell()).solver == Auto() and isinstance(DEQ(Cell()).adjoint, Implicit)
 
 
 def test_options_of_a_call():

@@ -26,7 +26,7 @@ from witness import History, Report, Witness, check, flat, rms, zero
 
 import equilibria as eq
 
-FORWARD = ("Picard", "Anderson", "AlternatingAnderson", "Broyden")  # judged in blocks
+FORWARD = ("Picard", "Anderson", "Auto", "Broyden")  # judged in blocks
 LINEAR = ("Fallback", "GMRES", "BiCGSTAB", "DirectSolve", "Neumann", "Anderson", "Broyden")
 FOR_NOTHING = "solves in which a block went beyond the end"
 

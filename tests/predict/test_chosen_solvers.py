@@ -6,10 +6,10 @@ from equilibria.predict.solvers import SOLVERS, changed
 
 def test_another_method_has_the_same_limits():
     limits = {"rtol": 1e-2, "atol": 1e-5, "max_evals": 7, "patience": None, "per_row": True}
-    own = eq.AlternatingAnderson(history=4, **limits)
+    own = eq.Anderson(period=3, history=4, **limits)
     assert own.limits == limits
     for name in SOLVERS:
         other = changed(own, name)
         assert type(other).__name__ == name and other.limits == limits
     assert changed(own, "Picard", rtol=1e-3) == eq.Picard(**{**limits, "rtol": 1e-3})
-    assert changed(own) == own == changed(own, "AlternatingAnderson")
+    assert changed(own) == own == changed(own, "Anderson")

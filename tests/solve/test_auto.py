@@ -9,10 +9,16 @@ import equilibria as eq
 
 CONVERGED, MAX_EVALS, STALLED, DIVERGED, NONFINITE = eq.Status
 PLAIN, ACCELERATED, NEWTON = range(3)
+KRYLOV = eq.GMRES(rtol=1e-6, restart=100)
 
 
-def solve(f, x, *operands, **options):
-    solver = eq.Auto(**options)
+def auto(**options):
+    """With all its phases."""
+    return eq.Auto(newton=KRYLOV, **options)
+
+
+def solve(f, x, *operands, kind=auto, **options):
+    solver = kind(**options)
     return eq.fixed_point(f, torch.zeros_like(x), x, *operands, solver=solver)
 
 
@@ -30,7 +36,7 @@ def check_convergence(problem) -> None:
         return eq.fixed_point(problem.f, z0, *everything, solver=solver).status == CONVERGED
 
     options = {"rtol": 1e-6, "max_evals": 100}
-    found = status(eq.Auto(rtol=1e-6, max_evals=300))
+    found = status(auto(rtol=1e-6, max_evals=300))
     for kind in (eq.Picard, eq.Anderson, eq.Broyden):
         if not found.all():  # else there is nothing to miss
             assert (found | ~status(kind(**options))).all(), problem.name
@@ -53,9 +59,9 @@ def test_accelerates_where_plain_iteration_is_slow() -> None:
     sol = solve(f, x, rtol=1e-6)
     assert (sol.status == CONVERGED).all()
     assert (sol.stats.choices[:, NEWTON] == 0).all()
-    assert (sol.stats.choices[:, ACCELERATED] > sol.stats.choices[:, PLAIN]).all()
+    assert (sol.stats.choices[:, ACCELERATED] > 0).all()
     plain = eq.fixed_point(f, torch.zeros_like(x), x, solver=eq.Picard(rtol=1e-6, max_evals=400))
-    assert (4 * sol.stats.evals < plain.stats.evals).all()
+    assert (3 * sol.stats.evals < plain.stats.evals).all()
 
 
 def test_extrapolates_at_once_where_plain_steps_lead_away() -> None:
@@ -86,7 +92,7 @@ def test_falls_back_to_newton() -> None:
 def test_phases_add_up_whoever_is_in_the_batch() -> None:
     """One batch, all three phases; the table is each sample's own, and sums to its evaluations."""
     a = with_spectrum(spread(-2.0, 2.0, 30), seed=6)
-    scale = column(0.01, 0.45, 1.0, 0.0, 0.3)
+    scale = column(0.01, 0.49, 1.0, 0.0, 0.3)
     x = normal(5, 30, seed=7)
 
     def f(z, x, scale):
@@ -98,7 +104,7 @@ def test_phases_add_up_whoever_is_in_the_batch() -> None:
             torch.zeros_like(x),
             x,
             scale,
-            solver=eq.Auto(max_evals=300),
+            solver=auto(max_evals=300),
             drop_finished=drop_finished,
         )
         assert (sol.status == CONVERGED).all()
@@ -109,7 +115,7 @@ def test_phases_add_up_whoever_is_in_the_batch() -> None:
         for i in range(5):
             one = slice(i, i + 1)
             alone = eq.fixed_point(
-                f, torch.zeros_like(x[one]), x[one], scale[one], solver=eq.Auto(max_evals=300)
+                f, torch.zeros_like(x[one]), x[one], scale[one], solver=auto(max_evals=300)
             )
             assert (alone.status == CONVERGED).all()
             if i == 2:  # no contraction: its mates' rounding may lead it another way
@@ -176,7 +182,97 @@ def test_traces_have_ritz_values() -> None:
     )
 
 
-@pytest.mark.parametrize("options", [{"history": 0}, {"history": 2.5}, {"rtol": -1.0}])
+def dense(width, radius, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    w = torch.randn(width, width, generator=generator) * (radius / width**0.5)
+    x = 0.3 * torch.randn(4, width, generator=generator)
+    return lambda z, x: torch.tanh(z @ w + x), x
+
+
+def test_a_small_sample_stays_plain_where_a_large_one_is_accelerated() -> None:
+    for width, accelerated in ((64, False), (1024, True)):
+        f, x = dense(width, 0.8)
+        choices = solve(f, x, kind=eq.Auto).stats.choices
+        assert ((choices[:, ACCELERATED] > 0) == accelerated).all()
+        assert not accelerated or (choices[:, PLAIN] == 2).all()
+
+
+def test_a_large_sample_takes_the_evaluations_of_anderson() -> None:
+    f, x = dense(1024, 0.95)
+    for rtol in (1e-2, 1e-3, 1e-4):
+        others = [
+            eq.fixed_point(f, torch.zeros_like(x), x, solver=kind(rtol=rtol)).stats.evals
+            for kind in (eq.Picard, eq.Anderson, eq.Broyden)
+        ]
+        best = torch.stack(others).amin(0)
+        found = solve(f, x, kind=eq.Auto, rtol=rtol)
+        assert (found.status == CONVERGED).all() and (found.stats.evals <= best + 1).all()
+
+
+def test_the_adjoint_chooses_alike() -> None:
+    """As many products as GMRES, which measures its answer by one more."""
+    f, x = dense(1024, 0.95)
+    layer, products = torch.zeros_like(x), {}
+    for linear in (eq.GMRES(), eq.Fallback()):
+        operand = x.clone().requires_grad_()
+        sol = eq.fixed_point(f, layer, operand, adjoint=eq.Implicit(linear=linear))
+        sol.value.sin().sum().backward()
+        products[type(linear)] = sol.adjoint.stats.evals
+    assert (products[eq.Fallback] <= products[eq.GMRES]).all()
+
+
+def shift(n, gain=1.0):
+    """z_i = gain z_{i-1} u_i: n evaluations carry a signal from one end to the other."""
+    u = torch.sign(normal(3, n, seed=16))
+    return lambda z, u: torch.cat([u[:, :1], gain * z[:, :-1] * u[:, 1:]], 1), u
+
+
+@pytest.mark.parametrize("n", [80, 2000])
+def test_a_front_that_travels_is_let_go(n: int) -> None:
+    """Within the default budget, or one of any length; no sample is accelerated."""
+    f, u = shift(n)
+    sol = solve(f, u, kind=eq.Auto, max_evals=max(100, n + 20))
+    assert (sol.status == CONVERGED).all() and (sol.stats.evals == n + 1).all()
+    torch.testing.assert_close(sol.value, u.cumprod(1))
+
+
+def test_a_front_in_the_adjoint_is_let_go() -> None:
+    f, u = shift(80)
+    u.requires_grad_()
+    sol = eq.fixed_point(f, torch.zeros_like(u), u)
+    (found,) = torch.autograd.grad(sol.value[:, -1].sum(), u)
+    torch.testing.assert_close(found, (u.prod(1, keepdim=True) / u).detach())
+    assert (sol.adjoint.status == CONVERGED).all()
+
+
+def test_a_front_is_not_stalled() -> None:
+    f, u = shift(600)
+    for solver in (eq.Picard(max_evals=700), eq.Auto(max_evals=700)):
+        sol = eq.fixed_point(f, torch.zeros_like(u), u, solver=solver)
+        assert (sol.status == CONVERGED).all()
+    still = lambda z: torch.where(z > 0, 5 - z, z)  # noqa: E731
+    sol = eq.fixed_point(still, normal(2, 50, seed=17), solver=eq.Picard())
+    assert (sol.status == STALLED).all()  # what rests, rested from the beginning
+
+
+def test_a_front_that_begins_late_is_let_go() -> None:
+    """Before it, nothing comes to rest."""
+    n = 150
+    f, u = shift(n)
+
+    def late(z, u):
+        slow, rest = z[:, :1], z[:, 1:]
+        ready = (slow > 0.9).to(z.dtype)
+        return torch.cat([0.7 * slow + 0.3, ready * f(rest, u[:, 1:])], 1)
+
+    u = torch.cat([u[:, :1], u], 1)
+    sol = solve(late, u, kind=eq.Auto, max_evals=400)
+    assert (sol.status == CONVERGED).all() and (sol.stats.evals <= 1.2 * n + 60).all()
+
+
+@pytest.mark.parametrize(
+    "options", [{"newton": eq.Picard()}, {"history": 0}, {"history": 2.5}, {"rtol": -1.0}]
+)
 def test_options_are_checked(options) -> None:
     with pytest.raises((TypeError, ValueError)):
         eq.Auto(**options)

@@ -18,7 +18,7 @@ TOLERANCE = {"rtol": 1e-5}
 PAIRS = [
     (eq.Picard(**TOLERANCE), eq.Implicit(), "aot_eager"),
     (eq.Anderson(**TOLERANCE), eq.Phantom(), "aot_eager"),
-    (eq.AlternatingAnderson(**TOLERANCE), eq.NeumannPhantom(), "eager"),
+    (eq.Anderson(period=3, **TOLERANCE), eq.NeumannPhantom(), "eager"),
     (eq.Broyden(**TOLERANCE), eq.Shine(), "aot_eager"),
     (eq.NewtonKrylov(**TOLERANCE), eq.JacobianFree(), "aot_eager"),
     (eq.Auto(**TOLERANCE), eq.Unrolled(), "eager"),

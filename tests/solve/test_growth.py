@@ -22,7 +22,7 @@ SOLVERS: dict[str, dict] = {
     "Picard damped": {"solver": eq.Picard(rtol=1e-2, damping=0.7, max_evals=600, patience=None)},
     "Anderson": {"solver": eq.Anderson(rtol=1e-3, max_evals=300)},
     "Anderson period 3": {"solver": eq.Anderson(rtol=1e-3, period=3, max_evals=300)},
-    "AlternatingAnderson": {"solver": eq.AlternatingAnderson(max_evals=300)},
+    "Anderson(period=3)": {"solver": eq.Anderson(period=3, max_evals=300)},
     "Broyden": {"solver": eq.Broyden(rtol=1e-3)},
     "Broyden 5": {"solver": eq.Broyden(memory=5)},
     "NewtonKrylov": {"solver": eq.NewtonKrylov(rtol=1e-3, max_evals=100)},

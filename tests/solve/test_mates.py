@@ -17,7 +17,7 @@ SOLVERS = [
     eq.Picard(**TIGHT, damping=0.8),
     eq.Anderson(**TIGHT),
     eq.Anderson(**TIGHT, history=3, damping=0.8),
-    eq.AlternatingAnderson(**TIGHT),
+    eq.Anderson(period=3, **TIGHT),
     eq.Broyden(**TIGHT),
     eq.Broyden(**TIGHT, memory=6),
     eq.NewtonKrylov(**TIGHT),

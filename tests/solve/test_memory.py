@@ -83,7 +83,7 @@ ADJOINTS = [
 @pytest.mark.filterwarnings("ignore::equilibria.solve.SolveWarning")
 @pytest.mark.parametrize(
     ("solver", "adjoint"),
-    list(zip([eq.Picard, eq.Anderson, eq.AlternatingAnderson, eq.Picard], ADJOINTS, strict=True)),
+    list(zip([eq.Picard, eq.Anderson, eq.Auto, eq.Picard], ADJOINTS, strict=True)),
     ids=lambda x: getattr(x, "__name__", type(x).__name__),
 )
 def test_saved_bytes_do_not_grow(solver, adjoint) -> None:

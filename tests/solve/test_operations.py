@@ -21,7 +21,7 @@ SOLVERS = {
     "Picard": eq.Picard(**LIMITS),
     "Picard, damped": eq.Picard(**LIMITS, damping=0.7),
     "Anderson": eq.Anderson(**LIMITS),
-    "AlternatingAnderson": eq.AlternatingAnderson(**LIMITS),
+    "Anderson(period=3)": eq.Anderson(period=3, **LIMITS),
     "Anderson, damped": eq.Anderson(**LIMITS, damping=0.7),
     "Broyden": eq.Broyden(**LIMITS),
     "Broyden, memory 5": eq.Broyden(**LIMITS, memory=5),
@@ -33,7 +33,7 @@ MOST = {
     "Picard": 10,
     "Picard, damped": 10,
     "Anderson": 24,
-    "AlternatingAnderson": 24,
+    "Anderson(period=3)": 24,
     "Anderson, damped": 24,
     "Broyden": 26,
     "Broyden, memory 5": 26,
@@ -216,7 +216,7 @@ def test_an_image_costs_no_operation_more_than_a_vector(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["Picard", "Anderson", "AlternatingAnderson", "Broyden", "NewtonKrylov", "Auto"]
+    "name", ["Picard", "Anderson", "Anderson(period=3)", "Broyden", "NewtonKrylov", "Auto"]
 )
 def test_a_cell_compiled_as_one_graph(name: str) -> None:
     """Operands keep their gradients; values are those of the uncompiled cell."""

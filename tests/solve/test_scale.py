@@ -14,7 +14,7 @@ SOLVERS: dict[str, eq.Solver] = {
     "Picard": eq.Picard(rtol=1e-5, max_evals=200),
     "damped": eq.Picard(rtol=1e-5, damping=0.7, max_evals=200),
     "Anderson": eq.Anderson(rtol=1e-5),
-    "AlternatingAnderson": eq.AlternatingAnderson(rtol=1e-5),
+    "Anderson(period=3)": eq.Anderson(period=3, rtol=1e-5),
     "Broyden": eq.Broyden(rtol=1e-5),
     "Broyden 5": eq.Broyden(rtol=1e-5, memory=5),
     "NewtonKrylov": eq.NewtonKrylov(rtol=1e-5),

@@ -1,5 +1,6 @@
 """What each forward solver promises beyond the answer: its counts, and what its options do."""
 
+import functools
 from itertools import pairwise
 
 import pytest
@@ -10,7 +11,7 @@ from references import iterate
 import equilibria as eq
 
 CONVERGED = eq.Status.CONVERGED
-SOLVERS = [eq.Picard(), eq.Anderson(), eq.AlternatingAnderson(), eq.Broyden()]
+SOLVERS = [eq.Picard(), eq.Anderson(), eq.Anderson(period=3), eq.Broyden()]
 
 
 def linear(values: torch.Tensor, batch: int = 3):
@@ -104,7 +105,7 @@ def test_anderson_beats_picard_on_an_easy_problem() -> None:
                 *map(eq.shared, problem.weights),
                 solver=solver(rtol=rtol),
             ).stats.evals
-            for solver in (eq.Picard, eq.Anderson, eq.AlternatingAnderson)
+            for solver in (eq.Picard, eq.Anderson, eq.Auto)
         ]
         assert (counts[1] <= counts[0]).all() and (counts[2] <= counts[0]).all()
 
@@ -125,8 +126,8 @@ def test_the_alternating_method_is_anderson_with_a_period(damping: float) -> Non
     f, z0, x = linear(spread(-0.9, 0.9, 20))
     limits = {"rtol": 1e-8, "max_evals": 500, "damping": damping}
     for alternating, anderson in (
-        (eq.AlternatingAnderson(**limits), eq.Anderson(**limits, period=3)),
-        (eq.AlternatingAnderson(**limits, period=1), eq.Anderson(**limits)),
+        (eq.Anderson(period=3, **limits), eq.Anderson(**limits, period=3)),
+        (eq.Anderson(**limits, period=1), eq.Anderson(**limits)),
     ):
         first, second = (
             eq.fixed_point(f, z0, x, solver=solver, trace=True)
@@ -162,7 +163,7 @@ def test_period_is_plain_iteration_in_between() -> None:
     """With a period longer than the solve it is Picard."""
     f, z0, x = linear(spread(-0.5, 0.5, 20))
     picard = eq.fixed_point(f, z0, x, solver=eq.Picard())
-    rare = eq.fixed_point(f, z0, x, solver=eq.AlternatingAnderson(period=100))
+    rare = eq.fixed_point(f, z0, x, solver=eq.Anderson(period=100))
     assert torch.equal(rare.value, picard.value)
     assert torch.equal(rare.stats.evals, picard.stats.evals)
 
@@ -199,7 +200,7 @@ def test_solvers_are_plain_values() -> None:
         eq.Anderson(3)  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("method", [eq.Anderson, eq.AlternatingAnderson, eq.Auto])
+@pytest.mark.parametrize("method", [eq.Anderson, functools.partial(eq.Anderson, period=3), eq.Auto])
 def test_a_history_longer_than_the_solve_takes_no_more_memory(method) -> None:
     f, z0, x = linear(spread(-0.9, 0.9, 10))
     whole, long = (

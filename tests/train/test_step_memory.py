@@ -1,5 +1,6 @@
 """Memory of a training step: what is measured, and that a DEQ's does not grow with depth."""
 
+import functools
 import itertools
 import json
 
@@ -10,7 +11,7 @@ import equilibria as eq
 from equilibria import models
 from equilibria.cli.main import main
 from equilibria.models.vision.mdeq import MDEQConfig
-from equilibria.solve import GMRES, AlternatingAnderson, Anderson, Broyden, Implicit
+from equilibria.solve import GMRES, Anderson, Broyden, Implicit
 from equilibria.tasks import Batch, ImageClassification
 from equilibria.train import memory
 from equilibria.train import recipe as recipes
@@ -50,7 +51,7 @@ def keys(points):
     return [(point.kind, point.evals) for point in points]
 
 
-@pytest.mark.parametrize("solver", [Anderson, AlternatingAnderson])
+@pytest.mark.parametrize("solver", [Anderson, functools.partial(Anderson, period=3)])
 def test_a_deq_does_not_grow_and_the_unrolled_cell_does(solver, whole):
     model, task, batch = dense(solver(history=5 if solver is Anderson else 3))
     points = whole if solver is Anderson else measure(model, task, batch, depths=(5, 10, 20))
@@ -90,7 +91,7 @@ def test_of_a_language_model_the_body_is_measured(language):
             inner=24,
             memory=kept,
             subsequence=7,
-            solver=AlternatingAnderson(history=3),
+            solver=Anderson(period=3, history=3),
             adjoint=Implicit(linear=GMRES(rtol=0.0, max_evals=4, restart=4)),
         )
         points = measure(model, task, batch, depths=depths)
@@ -107,7 +108,7 @@ def test_of_a_language_model_the_body_is_measured(language):
     ("solver", "wanted"),
     [
         (Anderson(history=3, max_evals=50), DEPTHS),
-        (AlternatingAnderson(history=None, max_evals=50), (5, 10, 20, 40, 50, 80)),
+        (Anderson(period=3, history=None, max_evals=50), (5, 10, 20, 40, 50, 80)),
         (Broyden(memory=None, max_evals=90), (*DEPTHS, 90)),
         (Broyden(memory=8, max_evals=90), DEPTHS),
     ],
@@ -124,7 +125,7 @@ def test_a_history_that_grows_to_the_end_is_measured_at_the_end(solver, wanted):
 
 def test_a_solver_made_of_others_has_their_history():
     for evals in (5, 30):
-        parts = (eq.AlternatingAnderson(), eq.GMRES())
+        parts = (eq.Anderson(period=3), eq.GMRES())
         most = max(memory.history_vectors(part, evals) for part in parts)
         assert memory.history_vectors(eq.Fallback(), evals) == most > 0
 

@@ -17,7 +17,7 @@ LANGUAGE = {
         "embedding_dropout": 0.1,
         "output_dropout": 0.1,
     },
-    "solver": {"name": "AlternatingAnderson", "rtol": 1e-2, "max_evals": 12},
+    "solver": {"name": "Anderson", "period": 3, "rtol": 1e-2, "max_evals": 12},
     "adjoint": {"name": "Implicit", "linear": {"name": "GMRES", "rtol": 1e-2, "max_evals": 12}},
     "regulariser": {"name": "JacobianPenalty", "gamma": 0.1, "probability": 0.5},
     "pretrain": {"name": "ShallowStart", "layers": 2, "steps": 3},

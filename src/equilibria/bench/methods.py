@@ -127,7 +127,7 @@ def _its(name: str, *, exact: bool = True, **options: Any) -> Method:
 
 LINEAR = (
     *("Fallback", "GMRES", "BiCGSTAB", "Neumann", "DirectSolve"),
-    *("Picard", "Anderson", "AlternatingAnderson", "Broyden"),
+    *("Picard", "Anderson", "Auto", "Broyden"),
 )
 """Methods for the linear system of `eq.Implicit`."""
 

@@ -107,7 +107,7 @@ def iterate(
         z: the start.
         evals: evaluations of f.
         method: plain iteration, or Anderson acceleration at every third evaluation, in
-            difference form; see `eq.AlternatingAnderson`.
+            difference form; see `eq.Anderson`.
         seen: takes the relative residuals of the states that f was evaluated at.
     """
     moves: list[Tensor] = []

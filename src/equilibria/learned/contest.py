@@ -15,7 +15,7 @@ from equilibria.learned.solver import NeuralSolver
 from equilibria.learned.weights import Learned
 from equilibria.nn.deq import DEQ
 from equilibria.nn.using import using
-from equilibria.solve import AlternatingAnderson, Anderson, Broyden, Picard, Solver, Status
+from equilibria.solve import Anderson, Broyden, Picard, Solver, Status
 from equilibria.words import percent
 
 __all__ = ["Contestant", "Outcome", "classical", "contest"]
@@ -129,7 +129,7 @@ def classical(like: Solver) -> dict[str, Solver]:
         "the layer's own": like,
         "Picard": Picard(**like.limits),
         "Anderson": Anderson(history=5, **like.limits),
-        "AlternatingAnderson": AlternatingAnderson(history=6, **like.limits),
+        "Anderson(period=3)": Anderson(period=3, history=6, **like.limits),
         "Broyden": Broyden(**like.limits),
     }
 

@@ -17,7 +17,7 @@ from equilibria.learned.training import Progress, train, untrained
 from equilibria.learned.weights import Learned
 from equilibria.nn.deq import DEQ
 from equilibria.nn.modes import in_eval_mode
-from equilibria.solve import AlternatingAnderson, Solver, flatten
+from equilibria.solve import Auto, Solver, flatten
 
 __all__ = ["distil"]
 
@@ -109,5 +109,5 @@ def distil(
 
 def _classical(layer: DEQ, learned: NeuralSolver) -> Solver:
     """The layer's own solver, with the tolerances and limits of the learned one it replaces."""
-    own = AlternatingAnderson() if isinstance(layer.solver, NeuralSolver) else layer.solver
+    own = Auto() if isinstance(layer.solver, NeuralSolver) else layer.solver
     return cast(Solver, replace(cast(Any, own), **learned.limits))

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from equilibria.solve import (
     ROOM,
-    Acceleration,
+    Anderson,
     AndersonStepper,
     Layout,
     Point,
@@ -35,7 +35,7 @@ ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class NeuralSolver(Acceleration):
+class NeuralSolver(Anderson):
     """Anderson acceleration with a learned initial guess and learned mixing weights.
 
     The weights belong to a `DEQ`: `eq.distil` stores them in its `neural`. Layers that have them

@@ -15,7 +15,7 @@ from equilibria.nn.frozen import Evaluation, Frozen, module_of
 from equilibria.nn.remedies import raise_with_remedy
 from equilibria.solve import (
     Adjoint,
-    AlternatingAnderson,
+    Auto,
     Closure,
     Implicit,
     Shared,
@@ -73,7 +73,7 @@ class DEQ(nn.Module):
 
     Args:
         cell: module or callable, cell(z, *inputs) -> z.
-        solver: solver of the forward, `AlternatingAnderson()` by default.
+        solver: solver of the forward, `Auto()` by default.
         adjoint: how gradients are found, `Implicit()` by default.
         eval_solver: solver of the forward in eval mode; None for the same one.
         init: the start z0: None for zeros like the first input, or a callable of the inputs, such
@@ -136,7 +136,7 @@ class DEQ(nn.Module):
             )
         check_methods(cell, Methods(solver, eval_solver, adjoint))
         self.cell = cell
-        self.solver = AlternatingAnderson() if solver is None else solver
+        self.solver = Auto() if solver is None else solver
         self.adjoint = Implicit() if adjoint is None else adjoint
         self.eval_solver = eval_solver
         self.init = init

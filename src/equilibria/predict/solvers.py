@@ -10,7 +10,7 @@ from equilibria.train import plugins
 
 __all__ = ["SOLVERS", "changed"]
 
-SOLVERS = ("AlternatingAnderson", "Anderson", "Broyden", "Picard", "NewtonKrylov", "Auto")
+SOLVERS = ("Auto", "Anderson", "Broyden", "Picard", "NewtonKrylov")
 """Solvers by name."""
 
 

@@ -15,8 +15,6 @@ from equilibria.solve.adjoints import (
 from equilibria.solve.advance import advance, advances
 from equilibria.solve.anderson import (
     ROOM,
-    Acceleration,
-    AlternatingAnderson,
     Anderson,
     AndersonStepper,
     minimiser,
@@ -46,10 +44,8 @@ __all__ = [
     "LOOSEST",
     "ROOM",
     "SHARE",
-    "Acceleration",
     "Adjoint",
     "AdjointInfo",
-    "AlternatingAnderson",
     "Anderson",
     "AndersonStepper",
     "Auto",

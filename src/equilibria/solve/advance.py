@@ -62,7 +62,7 @@ def advance(
             again in backward would see the weights of then.
         z: where f is evaluated; it gets no gradient.
         operands: as of `fixed_point`.
-        solver: whose rtol, atol and per_row decide the status; default `AlternatingAnderson()`.
+        solver: whose rtol, atol and per_row decide the status; default `Auto()`.
         adjoint: `NeumannPhantom`, `JacobianFree`, `Implicit`, or `AdaptiveAdjoint` at one of them;
             default `Implicit()`.
         coupled: as of `fixed_point`.

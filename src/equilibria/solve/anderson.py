@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,13 +19,41 @@ ROOM = 2  # the slots in front of the differences: the newest residual and the o
 
 
 @dataclass(frozen=True, kw_only=True)
-class Acceleration(Solver):
-    """What the two methods have in common: the mixing, and how often. Abstract."""
+class Anderson(Solver):
+    """Anderson acceleration (type II), in difference form; with a period, alternating with plain
+    steps.
+
+    With g_k = f(z_k) - z_k and the differences dz_j, dg_j of successive iterates and residuals,
+
+        gamma = argmin || g_k - sum_j gamma_j dg_j ||^2
+        z_{k+1} = z_k + beta g_k - sum_j gamma_j (dz_j + beta dg_j),
+
+    which is the constrained form of Bai 2022 (thesis), Alg. 2 and eq. 6.1, without its bordered
+    system. Only the newest row of the Gram matrix of the dg_j is computed; the small systems are
+    solved in float64.
+
+    With a period of 3 it takes about as many evaluations, and a third of the work beside them.
+    Where plain steps lead astray, as on stiff maps, it then converges less often.
+
+    History: 2 x `history` + 2 vectors of the size of z, and where the period is not 1, as it
+    extrapolates, up to `history` + 1 more.
+
+    Attributes:
+        history: differences kept, the m of the papers, best a multiple of `period`; None keeps all.
+        damping: beta, of the plain steps too, between 0 and 2, exclusive; 1 is undamped.
+        ridge: Tikhonov term, each difference's relative to its own squared length, so that scaling
+            a problem changes nothing. None: 8 times the rounding of the state's dtype.
+        period: extrapolate at every `period`-th evaluation, from 2 x `period` on, with plain steps
+            between; 1 is the method of the papers.
+
+    Source: Anderson 1965; Walker and Ni 2011; the period: Pratapa, Suryanarayana and Pask 2016
+        (alternating Anderson-Jacobi), Banerjee, Suryanarayana and Pask 2016 (periodic Pulay).
+    """
 
     history: int | None = 6
     damping: float = 1.0
     ridge: float | None = None
-    period: int
+    period: int = 1
 
     @override
     def __post_init__(self) -> None:
@@ -42,66 +70,10 @@ class Acceleration(Solver):
         return AndersonStepper(self, tracked)
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Anderson(Acceleration):
-    """Anderson acceleration (type II), in difference form.
-
-    With g_k = f(z_k) - z_k and the differences dz_j, dg_j of successive iterates and residuals,
-
-        gamma = argmin || g_k - sum_j gamma_j dg_j ||^2
-        z_{k+1} = z_k + beta g_k - sum_j gamma_j (dz_j + beta dg_j),
-
-    which is the constrained form of Bai 2022 (thesis), Alg. 2 and eq. 6.1, without its bordered
-    system. Only the newest row of the Gram matrix of the dg_j is computed; the small systems are
-    solved in float64.
-
-    History: 2 x `history` + 2 vectors of the size of z, and where the period is not 1, as it
-    extrapolates, up to `history` + 1 more.
-
-    Attributes:
-        history: differences kept, the m of the papers; None keeps all.
-        damping: beta, between 0 and 2, exclusive; 1 is undamped.
-        ridge: Tikhonov term, each difference's relative to its own squared length, so that scaling
-            a problem changes nothing. None: 8 times the rounding of the state's dtype.
-        period: extrapolate at every `period`-th evaluation. 1 is the method of the papers; a longer
-            period makes it `AlternatingAnderson`.
-
-    Source: Anderson 1965; Walker and Ni 2011.
-    """
-
-    period: int = 1
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class AlternatingAnderson(Acceleration):
-    """Alternating Anderson-Picard iteration: plain steps, and an extrapolation of `Anderson` at
-    every `period`-th evaluation, from 2 x `period` on. The default of `fixed_point` and `DEQ`.
-
-    It takes about as many evaluations as `Anderson` and, with a period of 3, a third of the work
-    beside them. Where plain steps lead astray, as on stiff maps, it converges less often.
-
-    History: 2 x `history` + 2 vectors of the size of z, and as it extrapolates up to `history` + 1
-    more.
-
-    Attributes:
-        history: differences kept, best a multiple of `period`; None keeps all.
-        damping: beta, of the plain steps too, between 0 and 2, exclusive; 1 is undamped.
-        ridge: as in `Anderson`.
-        period: evaluations from one extrapolation to the next, >= 1.
-
-    Source: Pratapa, Suryanarayana and Pask 2016 (alternating Anderson-Jacobi); Banerjee,
-        Suryanarayana and Pask 2016 (periodic Pulay).
-    """
-
-    period: int = 3
-
-
 class AndersonStepper(Stepper):
     """The differences, and the step that they give. `Auto` drives its two halves by itself."""
 
-    def __init__(self, solver: Acceleration, tracked: bool) -> None:
+    def __init__(self, solver: Anderson, tracked: bool) -> None:
         self.solver = solver
         self.tracked = tracked
         differences = solver.history or solver.max_evals

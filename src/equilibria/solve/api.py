@@ -10,7 +10,7 @@ from torch import Tensor
 
 from equilibria.solve import private
 from equilibria.solve.adjoints import Adjoint, Implicit, JacobianFree
-from equilibria.solve.anderson import AlternatingAnderson
+from equilibria.solve.auto import Auto
 from equilibria.solve.boundary import AutocastRegion, boundary
 from equilibria.solve.closure import Closure, close_over, warn_of_unsteady
 from equilibria.solve.layout import coupling
@@ -29,7 +29,7 @@ from equilibria.solve.tree import (
     unflatten,
 )
 
-DEFAULT_SOLVER = AlternatingAnderson()
+DEFAULT_SOLVER = Auto()
 DEFAULT_ADJOINT = Implicit()
 
 
@@ -61,7 +61,7 @@ def fixed_point(
             float32 or float64. It gets a gradient only under `Unrolled`.
         operands: tensors `(batch, ...)` or trees of them; `eq.shared(x)` for one that has no batch
             axis.
-        solver: default `AlternatingAnderson()`.
+        solver: default `Auto()`.
         adjoint: default `Implicit()`.
         throw: raise where a sample does not converge, forward or backward.
         drop_finished: f closes over nothing that has a batch axis, so finished samples may leave

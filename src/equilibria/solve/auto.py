@@ -1,10 +1,11 @@
-"""A solver that chooses."""
+"""The default solver, which begins as plain iteration and accelerates where that pays."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -12,52 +13,67 @@ from typing_extensions import override
 
 from equilibria.solve import private
 from equilibria.solve.anderson import Anderson, AndersonStepper
+from equilibria.solve.layout import Groups
 from equilibria.solve.linear import LinearSolver
-from equilibria.solve.newton import NewtonKrylov, NewtonStepper, check_linear, krylov
+from equilibria.solve.newton import NewtonKrylov, NewtonStepper, check_linear
 from equilibria.solve.options import check_whole
-from equilibria.solve.rows import Rows, choose, keep_samples
+from equilibria.solve.rows import Rows, at_rest, choose, count_entries, entries, keep_samples
 from equilibria.solve.solvers import Jacobian, Point, Solver, Stepper
 
-PERIOD = 3  # evaluations between two looks at how it goes
-NEAR = 3.0  # plain evaluations from the goal at which no other step gains anything
-KEEN = 0.3  # what an extrapolation leaves of the residual, at most, to be followed by another
-LOOKS = 6  # looks over which the progress is measured, both ends included
-SHORT, SHORT_FALL = 4, math.log(0.95)  # a fall by less over so many looks is no progress
-PATIENCE = 100  # evaluations that the progress may still need
-NEVER = 2**62
+PERIOD = 3  # evaluations from one extrapolation to the next, of a small sample
+FIRST_LOOK = 6  # at how it goes by plain steps; each other one after twice as many
+# Entries of a sample from which f is taken to cost more than an extrapolation does.
+LARGE = 1024
+SLOW, SLOW_LARGE = 80.0, 1.0  # plain evaluations still needed, above which acceleration pays
+POOR = 20.0  # plain evaluations still needed, above which a front is looked for
+DOUBLES, GROWS = math.log(2.0), math.log(1.05)  # in one plain step; in each of several
+JUDGED = 6  # evaluations between two judgements of the acceleration
+LONG = 4  # judgements over which the progress is measured, both ends included
+SHORT, SHORT_FALL = 3, math.log(0.95)  # a fall by less over so many is no progress
+PATIENCE = 100  # evaluations that the progress may still need, where Newton steps are allowed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Auto(Solver):
-    """Plain iteration, Anderson acceleration or Newton-Krylov: each sample by how it goes.
+    """Plain iteration, accelerated from where that pays: each sample by how it goes. The default of
+    `fixed_point` and `DEQ`.
 
-    1. Plain iteration, for a sample that it brings to its goal within 3 evaluations more.
-    2. Else as `AlternatingAnderson`, an extrapolation at every third evaluation, which converges
-       about as often as one at every evaluation and costs a third; at every evaluation for a sample
-       whose residual grows by plain steps, and again at once after one that left less than a third
-       of it.
-    3. `NewtonKrylov`, for a sample whose residual has fallen by less than 5 % in 9 evaluations, or
-       by its fall over the last 15 would not reach its goal within the budget, or within 100
-       evaluations. It starts at the best iterate, and stays.
+    1. Plain iteration z <- f(z). After 6, 12, 24, ... evaluations a sample looks at the contraction
+       that it has seen since half as many, and goes on for as long as that would bring it to its
+       goal within 80 evaluations more, and within the budget. A sample of 1024 entries or more, for
+       which f is taken to be dearer than what comes with it, leaves after its second evaluation.
+    2. `Anderson` acceleration, from the iterates that have been kept: at every evaluation for such
+       a large sample, and for one whose residual grows fast by plain steps; at every third one for
+       others, which takes about as many evaluations at a third of the cost beside them.
+    3. With `newton`, `NewtonKrylov` for a sample whose residual has fallen by less than 5 % in 12
+       evaluations, or by its fall over the last 18 would not reach its goal within the budget, or
+       within 100 evaluations. It starts at the best iterate, and stays. Without it a sample of the
+       first kind goes back to plain iteration, once, and looks again after three evaluations.
 
-    What was spent in each phase is in `stats.choices`. Under `Unrolled` there is no third phase.
+    A signal that travels through a nearly nilpotent Jacobian leaves entries behind that have come
+    to rest, each evaluation some more. A sample in which it would arrive within the budget stays
+    plain: extrapolation mixes what lies before and behind the front, and takes three times as long.
 
-    History: 2 x `history` + 2 vectors of the size of z; in the third phase that of `NewtonKrylov`
-    beside it.
+    What is chosen depends on counts, residuals and the sizes of samples, never on a clock. What was
+    spent in each phase is in `stats.choices`. Under `Unrolled` there is no third phase.
+
+    History: `history` + 2 vectors of the size of z, and 2 x `history` + 2 once a sample is
+    accelerated; in the third phase that of `NewtonKrylov` beside it.
 
     Attributes:
-        history: differences kept by the acceleration, >= 1.
-        linear: solves for Newton's steps; see `NewtonKrylov`.
+        history: differences kept for the acceleration, >= 1.
+        newton: solves for Newton's steps, as `linear` of `NewtonKrylov`; None: none are taken.
     """
 
-    history: int = 5
-    linear: LinearSolver = field(default_factory=krylov)
+    history: int = 20
+    newton: LinearSolver | None = None
 
     @override
     def __post_init__(self) -> None:
         super().__post_init__()
         check_whole(self, "history", 1)
-        check_linear(self)
+        if self.newton is not None:
+            check_linear(self, "newton")
 
     @override
     def start(self, tracked: bool, jacobian: Jacobian | None) -> Stepper:
@@ -65,117 +81,222 @@ class Auto(Solver):
 
 
 class _Auto(Stepper):
-    """The differences are stored from the first evaluation on, so that the second phase has them.
-
-    All samples look at the same evaluations, so what a look costs is paid once for all; most of the
-    time it finds that nothing changes.
+    """All samples look at the same evaluations, so what a look costs is paid once for all; most of
+    the time it finds that nothing changes.
     """
-
-    looks_around = True
 
     def __init__(self, solver: Auto, tracked: bool, jacobian: Jacobian | None) -> None:
         self.solver = solver
-        self.anderson = AndersonStepper(
-            Anderson(history=solver.history, max_evals=solver.max_evals), tracked
-        )
+        self.tracked = tracked
         self.newton: NewtonStepper | None = None
-        if jacobian is not None:
-            method = NewtonKrylov(max_evals=solver.max_evals, linear=solver.linear)
+        if jacobian is not None and solver.newton is not None:
+            method = NewtonKrylov(max_evals=solver.max_evals, linear=solver.newton)
             self.newton = NewtonStepper(method, jacobian)
+            self.looks_around = True
         self.evals = 0
+        self.any_large = self.all_large = False
+        self.large = torch.empty(0)  # which samples are
+        self.iterates: list[Rows] = []  # the last ones, while no sample is accelerated
+        self.anderson: AndersonStepper | None = None
+        self.mark: Tensor | None = None  # log of ||f - z|| at the latest look, and when that was
+        self.marked = 0
+        self.fast = self.hard = torch.empty(0)  # who is accelerated, and who in the third phase
+        self.any_plain, self.any_fast, self.any_hard = True, False, False
+        self.returned = torch.empty(0)  # who has gone back to plain iteration
+        self.counts = torch.empty(0)  # evaluations by phase, less those when the present one began
+        self.phase = torch.empty(0)  # 1 for the present one, else 0
+        self.ended = torch.empty(0)
+        self.best: deque[Tensor] = deque(maxlen=LONG)  # log of the least error ratio at each
+        self.next_look = FIRST_LOOK
         self.previous = torch.empty(0)  # length of the residual before
-        self.best: deque[Tensor] = deque(maxlen=LOOKS)  # log of the least error ratio, at each look
-        # The evaluations after which a sample left the first phase and came into the third.
-        self.accelerated = self.hard = torch.empty(0)
-        self.any_fast, self.any_hard = True, False
         self.unstable: Tensor | None = None  # plain steps make the residual grow; None: nobody's
-        self.wanted = False  # has the step before extrapolated, and whom; None: all
-        self.where: Tensor | None = None
+        self.extrapolated = False  # has the step before
         self.total = torch.zeros((), dtype=torch.int64)  # evaluations beside the loop's own
+
+    def _begin(self, z: Rows) -> None:
+        samples, device = z[0].shape[0], z[0].device
+        self.fast = torch.zeros(samples, dtype=torch.bool, device=device)
+        self.hard = self.returned = self.ended = self.fast
+        self.counts = torch.zeros(samples, 3, dtype=torch.int64, device=device)
+        self.phase = torch.eye(3, dtype=torch.int64, device=device)[:1].expand(samples, 3)
+        self.total = self.counts[:, 0]
+        size = entries(z)
+        groups = None if self.layout is None else self.layout.coupled
+        if isinstance(groups, Groups):
+            self.large = size // groups.longest * groups.sizes >= LARGE
+            self.any_large = private.some(self.large)
+            self.all_large = private.every(self.large)
+        else:
+            self.any_large = self.all_large = size >= LARGE
+            self.large = torch.full_like(self.fast, self.any_large)
 
     @override
     def residual(self, f: Rows, z: Rows) -> Rows:
         if not self.evals:
-            samples, device = z[0].shape[0], z[0].device
-            self.accelerated = self.hard = torch.full((samples,), NEVER, device=device)
-            self.total = torch.zeros_like(self.hard)
+            self._begin(z)
+        if self.anderson is None:
+            return super().residual(f, z)
         return self.anderson.residual(f, z)
 
     @override
     def step(self, now: Point) -> Rows:
         self.evals += 1
-        plain = self.anderson.store(now)
-        looks = self.evals % PERIOD == 0
-        if looks or self.evals == 2:
-            self._watch_growth(now)
-        entering = self._look(now) if looks else None
-        self._choose(now, looks)
+        plain, entering = now.f, None
+        if self.anderson is not None:
+            plain = self.anderson.store(now)
+            if self.evals % PERIOD == 0 and not (self.all_large or self.extrapolated):
+                self._watch_growth(now)
+            if self.evals % JUDGED == 0 and self.any_fast:
+                entering = self._judge(now)
+        if self.evals in (1, FIRST_LOOK // 2):
+            self.mark, self.marked = _log(now.size), self.evals
+        elif self.any_plain and (self.evals == 2 or self.evals >= self.next_look):
+            self._look(now)
+        if self.any_plain:
+            self.iterates.append(now.z)
+            del self.iterates[: -self.solver.history - 1 if self.anderson is None else -2]
+        elif self.iterates:
+            self.iterates = []
+        if self.anderson is None:
+            return plain
+        where = self._choose()
         self.previous = now.size
-        out = self.anderson.extrapolate(plain, self.where) if self.wanted else plain
+        self.extrapolated = where is not None
+        out = plain if where is None else self.anderson.extrapolate(plain, where)
         return self._solved(now, out, entering) if self.any_hard else out
 
+    # --- plain iteration --------------------------------------------------------------------------
+
+    def _look(self, now: Point) -> None:
+        """Who is to be accelerated from here on."""
+        assert self.mark is not None
+        size, first = _log(now.size), self.evals == 2
+        slope = (size - self.mark) / (self.evals - self.marked)
+        plain = ~(self.fast | self.ended | self.hard)
+        wants, left = slope > DOUBLES, torch.full_like(slope, math.inf)
+        if not first or self.any_large:
+            left = torch.where(slope < 0, self.error_ratio(now).log() / -slope, math.inf)
+            slow = min(SLOW, self.solver.max_evals - self.evals)
+            if self.evals == FIRST_LOOK:  # at which the contraction is not yet known well
+                slow = 2 * slow
+            wants = left > torch.where(self.large, SLOW_LARGE, math.inf if first else slow)
+        wants = wants & plain & torch.isfinite(size)
+        any_wants = private.some(wants)
+        if any_wants and private.some(poor := wants & (left > POOR)):
+            wants = wants & ~(poor & self._carries_front(now))
+            any_wants = private.some(wants)
+        if any_wants:
+            self._accelerate(now, wants, slope)
+        if not first:
+            self.mark, self.marked, self.next_look = size, self.evals, 2 * self.evals
+            self.any_plain = private.some(plain & ~wants)
+
+    def _carries_front(self, now: Point) -> Tensor:
+        """Do entries come to rest, so many at each evaluation that all will within the budget?
+
+        Those that are zero do not count: an activation that dies is no signal.
+        """
+        last = at_rest(now.z, now.f)
+        if not any(private.some(x & (row != 0)) for x, row in zip(last, now.f, strict=True)):
+            return torch.zeros_like(self.fast)
+        chain = [*self.iterates[-2:], now.z]
+        rest = [*(at_rest(z, f) for z, f in pairwise(chain)), last]
+        fresh = [
+            count_entries(
+                [x & ~y & (row != 0) for x, y, row in zip(later, before, now.z, strict=True)]
+            )
+            for before, later in pairwise(rest)
+        ]
+        rate = sum(fresh[1:], fresh[0])
+        if len(fresh) == 2 and self.evals == 3:  # rows without a neighbour rest at once
+            rate = torch.where(fresh[0] * fresh[1] > 0, rate, 0)
+        moving = entries(now.z) - count_entries(rest[-1])
+        return (rate > 0) & (moving <= rate * (self.solver.max_evals - self.evals))
+
+    def _accelerate(self, now: Point, which: Tensor, slope: Tensor) -> None:
+        if self.anderson is None:
+            self._replay(now)
+        self.fast, self.any_fast = self.fast | which, True
+        self._enter(which, 1)
+        grows = which & (slope > (DOUBLES if self.evals == 2 else GROWS))
+        if self.unstable is not None or private.some(grows):
+            self.unstable = grows if self.unstable is None else self.unstable | grows
+
+    def _replay(self, now: Point) -> None:
+        """Hands the kept iterates to the acceleration, as if it had seen them."""
+        method = Anderson(history=self.solver.history, max_evals=self.solver.max_evals)
+        self.anderson = AndersonStepper(method, self.tracked)
+        for z, f in pairwise([*self.iterates, now.z, now.f]):
+            residual = self.anderson.residual(f, z)
+            self.anderson.store(Point(z, f, residual, now.size))
+        self.previous = now.size
+
+    def _enter(self, which: Tensor, phase: int) -> None:
+        """Notes that these samples spend what follows this evaluation in another phase."""
+        phases = torch.arange(3, device=which.device)
+        new = torch.where(which.unsqueeze(1), (phases == phase).long(), self.phase)
+        self.counts = self.counts + self.evals * (self.phase - new)
+        self.phase = new
+
+    # --- acceleration -----------------------------------------------------------------------------
+
     def _watch_growth(self, now: Point) -> None:
-        grows = now.size > self.previous
-        if not private.some(grows):
-            return
-        if self.wanted:  # only a plain step tells of plain iteration
-            grows = torch.zeros_like(grows) if self.where is None else grows & ~self.where
-        self.unstable = grows if self.unstable is None else self.unstable | grows
-        self._leave_first(self.unstable)
+        grows = (now.size > math.exp(DOUBLES) * self.previous) & self.fast
+        if private.some(grows):
+            self.unstable = grows if self.unstable is None else self.unstable | grows
 
-    def _leave_first(self, which: Tensor) -> None:
-        leaves = which & (self.accelerated > self.evals)
-        self.accelerated = torch.where(leaves, self.evals, self.accelerated)
-        self.any_fast = private.some(self.accelerated > self.evals)
-
-    def _look(self, now: Point) -> Tensor | None:
-        """Who needs another phase; returns who comes into the third."""
-        assert now.error_ratio is not None and now.running is not None
-        error = now.error_ratio.log()
-        if self.any_fast:
-            self._leave_first(~(error <= NEAR * (self.previous / now.size).log()))
+    def _judge(self, now: Point) -> Tensor | None:
+        """Who gets nowhere; returns who comes into the third phase."""
+        error = self.error_ratio(now).log()
         if self.best:
             error = torch.minimum(error, self.best[-1])
         self.best.append(error)
-        if len(self.best) < SHORT or self.newton is None:
+        if len(self.best) < SHORT:
             return None
         lost = error - self.best[-SHORT] > SHORT_FALL
-        if len(self.best) == LOOKS:
+        if self.newton is None:
+            back = lost & self.fast & ~(self.returned | self.ended)
+            if private.some(back):
+                self._go_back(back, now)
+            return None
+        if len(self.best) == LONG:
             left = self.solver.max_evals - self.evals
             ahead = (left - self.total).clamp(max=PATIENCE)
             fall = error - self.best[0]
-            lost = lost | (error + fall * (ahead / ((LOOKS - 1) * PERIOD)) > 0)
-        if not private.some(lost):
+            lost = lost | (error + fall * (ahead / ((LONG - 1) * JUDGED)) > 0)
+        assert now.running is not None
+        entering = lost & now.running & self.fast & ~self.hard
+        if not private.some(entering):
             return None
-        entering = lost & now.running & (self.hard > self.evals)
-        self.hard = torch.where(entering, self.evals, self.hard)
-        self.any_hard = private.some(self.hard <= self.evals)
+        self._enter(entering, 2)
+        self.hard, self.any_hard = self.hard | entering, True
+        self.fast = self.fast & ~entering
+        self.any_fast = private.some(self.fast)
         return entering
 
-    def _choose(self, now: Point, looks: bool) -> None:
-        """Who is extrapolated: at a look, all in the second phase; out of turn, who needs it."""
-        where = self.unstable
-        if looks:
-            where = self.accelerated <= self.evals if self.any_fast else None
-        elif self.wanted:
-            keen = now.size < KEEN * self.previous
-            if self.where is not None:
-                keen = keen & self.where
-            where = keen if where is None else where | keen
-        elif where is None:
-            self.wanted = False
-            return
-        if self.any_hard:
-            able = self.hard > self.evals
-            where = able if where is None else where & able
-        self.where = where
-        self.wanted = where is None or private.some(where)
+    def _go_back(self, which: Tensor, now: Point) -> None:
+        self._enter(which, 0)
+        self.fast, self.returned = self.fast & ~which, self.returned | which
+        self.any_plain, self.any_fast = True, private.some(self.fast)
+        self.mark, self.marked, self.next_look = _log(now.size), self.evals, self.evals + PERIOD
+
+    def _choose(self) -> Tensor | None:
+        """Who is extrapolated: out of turn, who is large or needs it; None: nobody."""
+        if self.evals % PERIOD == 0 or self.all_large:
+            return self.fast if self.any_fast else None
+        where = self.large if self.any_large else None
+        if self.unstable is not None:
+            where = self.unstable if where is None else where | self.unstable
+        if where is None:
+            return None
+        where = where & self.fast
+        return where if private.some(where) else None
 
     def _solved(self, now: Point, out: Rows, entering: Tensor | None) -> Rows:
         """Newton's steps, in the place of the others', for the samples of the third phase."""
         assert self.newton is not None and now.running is not None
         assert now.best is not None and now.best_size is not None
-        which = now.running & (self.hard <= self.evals)
+        which = now.running & self.hard
         back = torch.zeros_like(which) if entering is None else entering
         back = back & (now.size > 2 * now.best_size)
         step = self.newton.advance(
@@ -186,23 +307,40 @@ class _Auto(Stepper):
         self.total = self.total + self.spent
         return choose(which, choose(back, now.best, step), out)
 
+    # --- what the loop asks for -------------------------------------------------------------------
+
+    @override
+    def end(self, here: Tensor) -> None:
+        self.ended = self.ended.index_fill(0, here, True)
+        if self.any_fast:
+            self.fast = self.fast.index_fill(0, here, False)
+            self.any_fast = private.some(self.fast)
+            if not (self.any_fast or self.any_hard):
+                self.anderson = None
+
     @override
     def choices(self) -> Tensor | None:
         """Evaluations in each phase, at the end of an evaluation that no step has followed."""
-        evals = torch.full_like(self.hard, self.evals + 1)
-        third = (evals - self.hard).clamp(min=0)
-        first = torch.minimum(torch.minimum(self.accelerated, self.hard), evals)
-        return torch.stack([first, evals - first - third, third + self.total], dim=1)
+        found = self.counts + (self.evals + 1) * self.phase
+        if not self.any_hard:
+            return found
+        return torch.cat([found[:, :2], found[:, 2:] + self.total.unsqueeze(1)], dim=1)
 
     @override
     def ritz(self, here: Tensor) -> Tensor | None:
-        return self.anderson.ritz(here)
+        return None if self.anderson is None else self.anderson.ritz(here)
 
     @override
     def select(self, index: Tensor) -> None:
-        self.anderson.select(index)
+        if self.anderson is not None:
+            self.anderson.select(index)
         if self.newton is not None:
             self.newton.select(index)
-        names = "previous", "accelerated", "hard", "unstable", "where", "total"
-        keep_samples(self, index, *names)
-        self.best = deque((row.index_select(0, index) for row in self.best), maxlen=LOOKS)
+        self.iterates = [[row.index_select(0, index) for row in z] for z in self.iterates]
+        names = "large", "mark", "fast", "hard", "returned", "counts", "phase", "ended"
+        keep_samples(self, index, *names, "previous", "unstable", "total")
+        self.best = deque((row.index_select(0, index) for row in self.best), maxlen=LONG)
+
+
+def _log(size: Tensor) -> Tensor:
+    return size.detach().log()

@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from equilibria.solve import private
-from equilibria.solve.anderson import AlternatingAnderson
+from equilibria.solve.auto import Auto
 from equilibria.solve.gmres import GMRES
 from equilibria.solve.linear import Goal, LinearSolver, Measured, Product, iterate_affine
 from equilibria.solve.loop import Run
@@ -20,16 +20,19 @@ from equilibria.solve.status import Status
 
 
 def _first() -> Solver:
-    return AlternatingAnderson(patience=10)
+    return Auto(patience=10)
+
+
+def _then() -> LinearSolver:
+    return GMRES(restart=50)  # what is left of the usual budget, without a restart
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fallback(LinearSolver):
     """`first` on the map u -> A u + g; then `then`, from where a sample stands that did not arrive.
 
-    Anderson acceleration takes about as many products as GMRES where the spectral radius of A is
-    below 1, costs less beside them when it extrapolates at every third, and has measured the
-    residual of what it returns. GMRES also solves what it cannot.
+    `Auto` takes about as many products as GMRES where the spectral radius of A is below 1, or one
+    fewer, since it has measured the residual of what it returns. GMRES also solves what it cannot.
 
     History: that of `first`, then that of `then`.
 
@@ -41,7 +44,7 @@ class Fallback(LinearSolver):
     """
 
     first: Solver = field(default_factory=_first)
-    then: LinearSolver = field(default_factory=GMRES)
+    then: LinearSolver = field(default_factory=_then)
 
     @override
     def __post_init__(self) -> None:
@@ -50,8 +53,7 @@ class Fallback(LinearSolver):
         then: Any = self.then
         if not isinstance(first, Solver):
             raise TypeError(
-                "Fallback(first=...): expected a forward solver, such as eq.AlternatingAnderson(), "
-                f"got {first!r}"
+                f"Fallback(first=...): expected a forward solver, such as eq.Auto(), got {first!r}"
             )
         if not isinstance(then, LinearSolver):
             raise TypeError(

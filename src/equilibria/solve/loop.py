@@ -93,6 +93,7 @@ def iterate(
         before=before,
         layout=layout,
     )
+    stepper.error_ratio = monitor.error_ratio
     # Who asks for every evaluation, or for the last iterate, is told at once; and an inverse is to
     # learn nothing from steps after a sample's last.
     at_once = (

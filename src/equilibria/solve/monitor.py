@@ -10,7 +10,18 @@ from torch import Tensor
 from equilibria.solve import private
 from equilibria.solve.layout import Layout
 from equilibria.solve.observer import Observer
-from equilibria.solve.rows import Rows, choose, keep_samples, largest_of, length, select, subtract
+from equilibria.solve.rows import (
+    Rows,
+    at_rest,
+    choose,
+    count_entries,
+    entries,
+    keep_samples,
+    largest_of,
+    length,
+    select,
+    subtract,
+)
 from equilibria.solve.solvers import Point, Solver, Stepper
 from equilibria.solve.status import Reason, Status
 from equilibria.solve.verdict import Criterion, Measure, Reference, underflow_length
@@ -23,6 +34,7 @@ RUNNING = -1
 DIVERGENCE = 1e10
 STALLED_DIVERGENCE = 1e8  # the same for a sample that would be called stalled
 STALL = 0.99  # what must be left of the best residual, at most, after `patience` evaluations
+SETTLED = 1e-3  # share of all entries, and of their size, that tells a front from rounding
 SHRINKING = 0.9  # what is left of ||f(z)||, at most, of a state on its way to zero
 COMPACT_BELOW = 0.85  # share of running samples under which the finished ones leave the batch
 
@@ -87,6 +99,7 @@ class Monitor:
         self.mark = unknown  # the best error ratio when last looked for a stall,
         self.size_mark = unknown  # and the least ||f - z||
         self.scale_mark = unknown  # and ||f|| at such a look
+        self.rows_mark: Rows = z  # and z
         # Whose relative residual was small enough, and nothing else: see `_hold`.
         self.held = torch.zeros(samples, dtype=torch.bool, device=device)
         self.any_held = False
@@ -143,6 +156,12 @@ class Monitor:
     def measure(self, point: Point, scale: Tensor) -> Measure:
         """The measure of an iterate; `scale` is the length of f(z)."""
         return self.criterion.measure(point.residual, point.f, point.size, scale)
+
+    def error_ratio(self, point: Point) -> Tensor:
+        """The residual of a point over what is tolerated, `(samples,)`."""
+        rows = [row.detach() for row in point.f]
+        size, residual = point.size, [row.detach() for row in point.residual]
+        return self.criterion.measure(residual, rows, size, length(rows)).error_ratio / self.unit
 
     def _plan(self) -> None:
         """Says which evaluation is to be gone through next, whatever its residual."""
@@ -244,11 +263,12 @@ class Monitor:
                     moving = torch.zeros_like(moving)
                 if found.arriving is not None:
                     moving = moving | found.arriving
+                moving = moving | self._carries_front(point, scale)
                 stalled = (self.error > STALL * self.mark) & ~moving
                 status = torch.where(stalled, int(Status.STALLED), status)
                 far = size > STALLED_DIVERGENCE / DIVERGENCE * self.top
                 status = torch.where(stalled & far, int(Status.DIVERGED), status)
-            self.mark = self.error
+            self.mark, self.rows_mark = self.error, [row.detach() for row in point.z]
             first = self.evals == 1
             self.size_mark = size if first else torch.fmin(size, self.size_mark)
             self.scale_mark = scale if first else torch.fmin(scale, self.scale_mark)
@@ -268,6 +288,20 @@ class Monitor:
             assert reason is not None
             return self._end_tracked(ended, status, reason)
         return self._end(ended.nonzero().flatten(), status, reason)
+
+    def _carries_front(self, point: Point, scale: Tensor) -> Tensor:
+        """Have entries, one in a thousand, changed since the latest look and come to rest?"""
+        size = entries(point.f)
+        least = (SETTLED * size**-0.5 * scale).unsqueeze(1)
+        settled = count_entries(
+            [
+                rest & ((image - before).abs() > least)
+                for rest, image, before in zip(
+                    at_rest(point.z, point.f), point.f, self.rows_mark, strict=True
+                )
+            ]
+        )
+        return settled > SETTLED * size
 
     def _hold(self, error: Tensor, found: Measure, rows: Rows) -> Tensor:
         """The error ratio of samples whose relative residual is small, but of a state that has
@@ -391,7 +425,7 @@ class Monitor:
         self.index = keep if self.index is None else self.index.index_select(0, keep)
         keep_samples(
             *(self, keep, "floor", "top", "small", "low", "ceiling", "error", "relative", "size"),
-            *("mark", "size_mark", "scale_mark", "held", "spent", "best"),
+            *("mark", "size_mark", "scale_mark", "rows_mark", "held", "spent", "best"),
         )
         self.reference = self.reference.select(keep)
         self.criterion = self.criterion.select(keep)

@@ -72,12 +72,12 @@ class NewtonKrylov(Solver):
         return NewtonStepper(self, jacobian)
 
 
-def check_linear(owner: Any) -> None:
-    given: Any = owner.linear
+def check_linear(owner: Any, field: str = "linear") -> None:
+    given: Any = getattr(owner, field)
     if not isinstance(given, LinearSolver):
         raise TypeError(
-            f"{type(owner).__name__}(linear=...): expected a linear solver such as eq.GMRES(), got "
-            f"{given!r}"
+            f"{type(owner).__name__}({field}=...): expected a linear solver such as eq.GMRES(), "
+            f"got {given!r}"
         )
 
 

@@ -247,12 +247,14 @@ class Stepper(abc.ABC):
         spent: `(samples,)` evaluations that the latest step took beside the loop's own; None: none.
         keeps_inverse: somebody will ask what was `learned`.
         layout: how the state lies in the rows; None where each leaf is a row as it is.
+        error_ratio: the residual of a point over what is tolerated `(samples,)`, at 1 converged.
     """
 
     looks_around: bool = False
     spent: Tensor | None = None
     keeps_inverse: bool = False
     layout: Layout | None = None
+    error_ratio: Callable[[Point], Tensor]
 
     def residual(self, f: Rows, z: Rows) -> Rows:
         """f - z, where the method wants it to lie."""

@@ -93,7 +93,7 @@ class Stats:
         ritz: `(batch, k)` complex, Ritz values of df/dz from the differences that the solver had
             stored when the sample ended, the largest first, NaN where there are fewer: estimates of
             the outermost eigenvalues, at no evaluation. None unless a trace was asked for and the
-            solver is one that tells (`Anderson`, `AlternatingAnderson`, `Auto`).
+            solver is one that tells (`Anderson`, and `Auto` once it accelerates).
         choices: `(batch, phases)` int64, evaluations spent in each phase of a solver that has
             several (`Auto`, and a `NeuralSolver` with mixing weights); None for others.
         reason: `(batch,)` int8, a `Reason` code for each sample.

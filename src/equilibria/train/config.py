@@ -50,9 +50,8 @@ def build(
 
     An option `--solver.name Broyden` switches the class. Fields that the old and the new class
     share keep their values: a switch from Anderson to Broyden keeps the tolerance. A default of the
-    old class is replaced by that of the new one: a switch from AlternatingAnderson to Anderson does
-    not keep the period. `null` removes an optional class. Where there is only one class, any of its
-    options chooses it: `--regulariser.gamma .1` needs no name.
+    old class is replaced by that of the new one. `null` removes an optional class. Where there is
+    only one class, any of its options chooses it: `--regulariser.gamma .1` needs no name.
 
     Args:
         cls: a dataclass; its fields' defaults stand for what `tree` and `argv` leave out.

@@ -23,7 +23,6 @@ from equilibria.nn import using
 from equilibria.solve import (
     GMRES,
     Adjoint,
-    AlternatingAnderson,
     Anderson,
     Auto,
     BiCGSTAB,
@@ -383,17 +382,15 @@ def history_vectors(solver: object, evals: int) -> int:
     """Return the size of a solver's history after `evals`, in units of the state, as the solver's
     docstring states it."""
     match solver:
-        case (
-            Anderson(history=history, period=period)
-            | AlternatingAnderson(history=history, period=period)
-        ):
+        case Anderson(history=history, period=period):
             kept = min(history or evals, evals)
             return 2 * kept + 2 + (0 if period == 1 else kept + 1)
         case Broyden(memory=memory):
             return min(memory or evals, evals) + 1
-        case Auto(history=history, linear=linear):
+        case Auto(history=history, newton=newton):
             kept = min(history, evals)
-            return 3 * kept + 6 + history_vectors(linear, evals)
+            third = 0 if newton is None else 3 + history_vectors(newton, evals)
+            return 3 * kept + 4 + third
         case NewtonKrylov(linear=linear):
             return 3 + history_vectors(linear, evals)
         case GMRES(restart=restart):

@@ -18,7 +18,7 @@ from equilibria.checks import check_fields
 from equilibria.models import ForwardBackward, ModelConfig, PeacemanRachford
 from equilibria.models.recurrent import CELLS
 from equilibria.models.registry import CONFIGS, LAYER
-from equilibria.solve import Adjoint, AlternatingAnderson, Implicit, Solver, advances
+from equilibria.solve import Adjoint, Auto, Implicit, Solver, advances
 from equilibria.stability import AdaptiveAdjoint, FixedPointCorrection
 from equilibria.tasks import TASKS, Task, TaskConfig
 from equilibria.train import config, plugins, yaml_text
@@ -49,7 +49,7 @@ METHODS: dict[str, type] = {
     **{
         name: getattr(solve, name)
         for name in (
-            *("Picard", "Anderson", "AlternatingAnderson", "Broyden", "NewtonKrylov", "Auto"),
+            *("Picard", "Anderson", "Broyden", "NewtonKrylov", "Auto"),
             *("GMRES", "BiCGSTAB", "Neumann", "DirectSolve", "Fallback"),
             *("Implicit", "Phantom", "NeumannPhantom", "JacobianFree", "Shine", "Unrolled"),
         )
@@ -130,7 +130,7 @@ class Recipe:
     description: str = ""
     task: TaskConfig
     model: ModelConfig
-    solver: Solver | None = field(default_factory=AlternatingAnderson)
+    solver: Solver | None = field(default_factory=Auto)
     eval_solver: Solver | None = None
     adjoint: Adjoint | None = field(default_factory=Implicit)
     drop_finished: bool = False
@@ -243,7 +243,7 @@ class Recipe:
             )
 
     def _check_explicit(self) -> None:
-        for name, default in (("solver", AlternatingAnderson()), ("adjoint", Implicit())):
+        for name, default in (("solver", Auto()), ("adjoint", Implicit())):
             if getattr(self, name) == default:  # nobody has asked for it
                 object.__setattr__(self, name, None)
         given = [name for name in IMPLICIT if getattr(self, name)]
@@ -415,6 +415,8 @@ def decisive(recipe: Recipe) -> dict[str, Any]:
     return _as_before(tree)
 
 
+ALTERNATING = "AlternatingAnderson"  # the former name of Anderson with a period above 1
+
 FORMER_NAMES: dict[str, tuple[str, dict[str, str]]] = {
     "Fallback": ("Relay", {"then": "last"}),
     "DirectSolve": ("Dense", {}),
@@ -438,6 +440,8 @@ def _as_before(tree: Any) -> Any:
     if isinstance(tree, Mapping):
         kept = {key: value for key, value in tree.items() if (key, value) not in _FORMER}
         name, options = FORMER_NAMES.get(kept.get("name", ""), (kept.get("name"), {}))
+        if name == "Anderson" and kept.get("period", 1) != 1:
+            name = ALTERNATING
         options = {"drop_finished": "per_sample", **options}
         found = {options.get(key, key): _as_before(value) for key, value in kept.items()}
         return found if name is None else {**found, "name": name}
@@ -453,6 +457,10 @@ def modernise(tree: Any) -> Any:
         name, options = today.get(str(tree.get("name")), (tree.get("name"), {}))
         options = {"per_sample": "drop_finished", **{old: new for new, old in options.items()}}
         found = {options.get(key, key): modernise(value) for key, value in tree.items()}
+        if name == ALTERNATING:
+            name, found = "Anderson", {"period": 3, **found}
+        if name == "Auto":  # its third phase was not an option
+            found["newton"] = found.pop("linear", None)
         return found if name is None else {**found, "name": name}
     return [modernise(each) for each in tree] if isinstance(tree, list | tuple) else tree
 
@@ -463,23 +471,10 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     A further segment is no difference: what was trained before is the same.
     """
     ends = [(*tree.get("restarts", ()), tree["epochs"]) for tree in (one, other)]
-    trees = [_as_before(renamed(tree)) for tree in (one, other)]
+    trees = [_as_before(tree) for tree in (one, other)]
     if ends[0] == ends[1][: len(ends[0])]:
         trees = [{k: v for k, v in t.items() if k not in ("epochs", "restarts")} for t in trees]
     return config.differences(*trees)
-
-
-def renamed(tree: Any) -> Any:
-    """Return a resolved recipe, or any part of one, with one name per method, for comparison.
-
-    `Anderson` with a period above 1 is `AlternatingAnderson`, a name missing from older records.
-    """
-    if isinstance(tree, Mapping):
-        found = {key: renamed(value) for key, value in tree.items()}
-        if found.get("name") == "Anderson" and found.get("period", 1) != 1:
-            found["name"] = "AlternatingAnderson"
-        return found
-    return [renamed(each) for each in tree] if isinstance(tree, list | tuple) else tree
 
 
 def to_yaml(recipe: Recipe) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from equilibria.solve import AlternatingAnderson, Broyden, NewtonKrylov, Picard, Solver
+from equilibria.solve import Anderson, Broyden, NewtonKrylov, Picard, Solver
 
 __all__ = ["WORDS", "methods"]
 
@@ -18,7 +19,8 @@ WORDS: Mapping[str, str] = {
 
 def methods(rtol: float, max_evals: int) -> Mapping[str, Solver]:
     """Return the solvers of `WORDS` at one tolerance and one limit of evaluations."""
-    kinds = (Picard, AlternatingAnderson, Broyden, NewtonKrylov)
+    kinds = (Picard(), Anderson(period=3), Broyden(), NewtonKrylov())
     return {
-        name: kind(rtol=rtol, max_evals=max_evals) for name, kind in zip(WORDS, kinds, strict=True)
+        name: replace(kind, rtol=rtol, max_evals=max_evals)
+        for name, kind in zip(WORDS, kinds, strict=True)
     }

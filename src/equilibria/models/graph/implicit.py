@@ -12,7 +12,7 @@ from typing_extensions import override
 from equilibria.checks import check_within
 from equilibria.models.graph.edges import Edges, Flow, Normalise, checked
 from equilibria.nn import DEQ
-from equilibria.solve import AlternatingAnderson, Solution, shared
+from equilibria.solve import Anderson, Solution, shared
 
 __all__ = ["GraphLayer", "ImplicitGraphLayer", "check_width", "identity_", "linear"]
 
@@ -132,7 +132,7 @@ class ImplicitGraphLayer(GraphLayer):
     @staticmethod
     def equilibrium(cell: nn.Module, layer: dict[str, Any]) -> DEQ:
         """Return the layer of a cell, with a solver that looks at each node unless one is given."""
-        return DEQ(cell, coupled=True, **{"solver": AlternatingAnderson(per_row=True), **layer})
+        return DEQ(cell, coupled=True, **{"solver": Anderson(period=3, per_row=True), **layer})
 
     @abc.abstractmethod
     def inject(self, x: Tensor, edges: Edges, weight: Tensor | None) -> Tensor:

@@ -20,13 +20,13 @@ from equilibria.models.flow.network import DEQFlow, UnrolledFlow
 from equilibria.models.flow.weights import as_equilibrium, load_checkpoint
 from equilibria.nn import using
 from equilibria.predict.solvers import changed
-from equilibria.solve import AlternatingAnderson, JacobianFree, Phantom, Solver, Status
+from equilibria.solve import Anderson, JacobianFree, Phantom, Solver, Status
 from equilibria.train import run
 from equilibria.train.weights import checksum
 
 __all__ = ["Estimate", "FlowNetwork", "NetworkError", "Wanted", "load"]
 
-RELEASED = AlternatingAnderson(rtol=1e-3, atol=(0.0, 0.00125), max_evals=64)
+RELEASED = Anderson(period=3, rtol=1e-3, atol=(0.0, 0.00125), max_evals=64)
 """For released weights, which come with none: a thousandth of the hidden state, and a thousandth of
 the flow plus a hundredth of a pixel at full size, so that a static scene converges too."""
 

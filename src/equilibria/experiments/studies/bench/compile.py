@@ -18,7 +18,7 @@ from equilibria.experiments.studies.bench._model import Model
 from equilibria.experiments.study import Context, Point, Study, grid
 from equilibria.experiments.views import Pivot
 
-SOLVERS = ("Picard", "Anderson", "AlternatingAnderson", "Broyden", "NewtonKrylov", "Auto")
+SOLVERS = ("Picard", "Anderson", "Broyden", "NewtonKrylov", "Auto")
 ADJOINTS = ("Implicit", "Phantom", "NeumannPhantom", "JacobianFree", "Shine", "Unrolled")
 NO_PAIR = {("Unrolled", "NewtonKrylov"), *(("Shine", s) for s in SOLVERS if s != "Broyden")}
 SIZES = {32: 64, 128: 512}  # batch: width

@@ -9,13 +9,13 @@ from equilibria.experiments.published import BAI_2019
 from equilibria.experiments.studies.deq._trainings import CELLS, LAYERS, language
 from equilibria.experiments.study import Point, Study, grid
 from equilibria.experiments.views import Chart, Lines, Pivot, of, smallest
-from equilibria.solve import AlternatingAnderson, Picard
+from equilibria.solve import Anderson, Picard
 
 LENGTHS = (100, 200, 400, 800)
 DEPTHS = (12, 30, 60, 120)
 SOLVERS = {
     "plain": Picard(rtol=0.0, max_evals=DEPTHS[-1], patience=None),
-    "anderson": AlternatingAnderson(rtol=0.0, max_evals=40, patience=None),
+    "anderson": Anderson(period=3, rtol=0.0, max_evals=40, patience=None),
 }
 SEGMENTS = 4
 lines = partial(Lines, x="evals", y="median", by=["length"])

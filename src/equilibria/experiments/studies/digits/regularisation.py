@@ -19,7 +19,7 @@ from equilibria.experiments.views import Chart, Derived, Lines, Pivot, first
 from equilibria.train import recipe as recipes
 
 OPTIONS = (
-    *("--optimiser.lr", "5e-3", "--eval_solver.name", "AlternatingAnderson"),
+    *("--optimiser.lr", "5e-3", "--eval_solver.name", "Anderson", "--eval_solver.period", "3"),
     *("--eval_solver.rtol", "1e-3", "--eval_solver.max_evals", "400"),
 )
 VARIANTS = {"without": ("--regulariser.name", "null"), "with": ()}

@@ -13,7 +13,7 @@ from equilibria.experiments.studies.initialisation import _learning as learning
 from equilibria.experiments.studies.initialisation._ensembles import PAPER, lines
 from equilibria.experiments.study import Point, Scale, Study, grid
 from equilibria.experiments.views import Chart, Derived, Pivot, first, largest, mean, median
-from equilibria.solve import AlternatingAnderson, Broyden, Implicit, Neumann, Picard
+from equilibria.solve import Anderson, Broyden, Implicit, Neumann, Picard
 from equilibria.train.initialisation import Initialisation
 
 RECIPE = "mnist-dense"
@@ -24,7 +24,7 @@ SOLVERS: dict[str, dict[str, Any]] = {
     name: {"solver": solver(**LIMITS), "adjoint": Implicit(linear=linear(**LIMITS))}
     for name, solver, linear in (
         ("plain", Picard, Neumann),
-        ("anderson", AlternatingAnderson, AlternatingAnderson),
+        ("anderson", partial(Anderson, period=3), partial(Anderson, period=3)),
         ("broyden", Broyden, Broyden),
     )
 }

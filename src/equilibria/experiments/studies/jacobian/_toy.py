@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -64,7 +65,7 @@ def samples(generators: Sequence[torch.Generator], count: int) -> tuple[Tensor, 
     return x, target(x) + NOISE * torch.stack([torch.randn(count, generator=g) for g in generators])
 
 
-EXACT = solve.AlternatingAnderson(rtol=1e-6, max_evals=200)
+EXACT = solve.Anderson(period=3, rtol=1e-6, max_evals=200)
 
 
 class ToyCell(nn.Module):
@@ -125,7 +126,7 @@ def train(setting: Setting, gamma: float, seeds: Sequence[int]) -> tuple[ToyCell
     drawn = [[torch.randn(setting.width, generator=g) for g in generators] for _ in scales]
     cell = ToyCell(scales * torch.stack([torch.stack(each) for each in drawn]))
     linear = solve.GMRES(rtol=setting.adjoint_rtol, max_evals=setting.limit)
-    solver = solve.AlternatingAnderson(rtol=setting.rtol, max_evals=setting.limit)
+    solver = solve.Anderson(period=3, rtol=setting.rtol, max_evals=setting.limit)
     layer = DEQ(cell, solver=solver, adjoint=solve.Implicit(linear=linear))
     optimiser = torch.optim.Adam(cell.parameters(), lr=setting.rate)
     penalty = JacobianPenalty(gamma=gamma, probability=setting.probability)
@@ -162,13 +163,16 @@ def figures(cell: ToyCell, x: Tensor, y: Tensor, setting: Setting) -> list[dict[
     and the share of samples that converged, `plain_converged` and `anderson_converged`.
     """
     inputs, exact = x.flatten(), cell.solved(x.flatten()).value
-    usual = solve.AlternatingAnderson(rtol=setting.rtol, max_evals=setting.limit)
+    usual = solve.Anderson(period=3, rtol=setting.rtol, max_evals=setting.limit)
     found = {
         "mse": (cell.solved(inputs, usual).value.view_as(y) - y).square(),
         "mse_solved": (exact.view_as(y) - y).square(),
         "slope": cell.slope(exact, inputs).abs(),
     }
-    for name, kind in (("plain", solve.Picard), ("anderson", solve.AlternatingAnderson)):
+    for name, kind in (
+        ("plain", solve.Picard),
+        ("anderson", functools.partial(solve.Anderson, period=3)),
+    ):
         solution = cell.solved(inputs, kind(rtol=setting.rtol, max_evals=500))
         found[name] = solution.stats.evals
         found[f"{name}_converged"] = solution.status == solve.Status.CONVERGED

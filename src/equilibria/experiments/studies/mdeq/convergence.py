@@ -11,12 +11,12 @@ from equilibria.experiments.studies.mdeq._residuals import LEVELS, larger, resol
 from equilibria.experiments.study import Point, Study, grid
 from equilibria.experiments.views import Cell, Chart, Lines, Pivot, of
 from equilibria.experiments.views.columns import Column
-from equilibria.solve import AlternatingAnderson, Broyden, Picard
+from equilibria.solve import Anderson, Broyden, Picard
 
 EVALS, SAMPLES, BATCHES, BATCH = 60, 32, 5, 4
 SOLVERS = {  # that take all evaluations
     "picard": Picard(rtol=0.0, max_evals=EVALS, patience=None),
-    "anderson": AlternatingAnderson(rtol=0.0, max_evals=EVALS, patience=None),
+    "anderson": Anderson(period=3, rtol=0.0, max_evals=EVALS, patience=None),
     "broyden": Broyden(memory=8, rtol=0.0, max_evals=EVALS, patience=None),
 }
 METHODS = {

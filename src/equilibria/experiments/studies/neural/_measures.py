@@ -127,7 +127,7 @@ def _speeds(found: Distilled, size: int, enough: Mapping[str, int]) -> Iterator[
 
 def contestants(found: Distilled) -> dict[str, Contestant]:
     """Return the solvers of a contest by name, without the layer's own, which for every subject is
-    an `AlternatingAnderson` as well, with a shorter history."""
+    an `Anderson(period=3)` as well, with a shorter history."""
     return {n: each for n, each in found.outcome.all.items() if n != "the layer's own"}
 
 

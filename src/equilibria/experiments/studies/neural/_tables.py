@@ -12,8 +12,8 @@ from equilibria.experiments.studies.neural._measures import FULL, HORIZON
 from equilibria.experiments.studies.neural._subjects import SUBJECTS
 from equilibria.experiments.views import NOT_RUN
 
-CLASSICAL = ("Picard", "Anderson", "AlternatingAnderson", "Broyden")
-WORDS = {"AlternatingAnderson": "Anderson, period 3", "start": "start + Anderson"}
+CLASSICAL = ("Picard", "Anderson", "Anderson(period=3)", "Broyden")
+WORDS = {"Anderson(period=3)": "Anderson, period 3", "start": "start + Anderson"}
 WORDS |= {"start, period 3": "start + Anderson, period 3", "start and mixer": "start + mixer"}
 
 
