@@ -44,7 +44,7 @@ def iterate(
     trace: bool = False,
     states: tuple[int, ...] = (),
     tracked: bool = False,
-    last: bool = False,
+    returns: str = "best",
     leave: Callable[[Tensor], None] | None = None,
     jacobian: Jacobian | None = None,
     keeps_inverse: bool = False,
@@ -62,7 +62,8 @@ def iterate(
         trace: record the residual after each evaluation, and at the end the Ritz values.
         states: evaluations after which the iterate is recorded.
         tracked: autograd follows the iteration.
-        last: the value is the last iterate, not the best.
+        returns: "best": the value of a sample is its best iterate; "last": the last one, or the
+            best where f is not finite at that.
         leave: called with the samples to keep when finished ones leave the batch, so that
             `evaluate` can drop them too; None: they stay, frozen.
         jacobian: df/dz by its products, for the methods that ask for them.
@@ -86,21 +87,20 @@ def iterate(
         stepper,
         z,
         trace=trace,
-        last=last,
+        returns=returns,
         tracked=tracked,
         rtol=rtol,
         origin=origin,
         before=before,
         layout=layout,
     )
-    # Who asks for every evaluation, or for the last iterate, is told at once; and an inverse is to
-    # learn nothing from steps after a sample's last.
+    # Who asks for every evaluation is told at once; and an inverse is to learn nothing from steps
+    # after a sample's last.
     at_once = (
         private.free_to_read(z[0])
         or tracked
         or trace
         or states
-        or last
         or keeps_inverse
         or stepper.looks_around
         or monitor.by_part

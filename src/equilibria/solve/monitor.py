@@ -49,7 +49,7 @@ class Monitor:
         z: Rows,
         *,
         trace: bool,
-        last: bool,
+        returns: str,
         tracked: bool,
         rtol: Tensor | None = None,
         origin: Tensor | None = None,
@@ -59,7 +59,7 @@ class Monitor:
         samples, device, dtype = z[0].shape[0], z[0].device, z[0].dtype
         self.solver = solver
         self.stepper = stepper
-        self.last = last
+        self.returns = returns
         self.tracked = tracked
         self.evals = 0
         self.spent: Tensor | None = None  # beyond these, where a method spends more
@@ -182,7 +182,7 @@ class Monitor:
     def _keep(self, point: Point) -> None:
         """Keeps the best iterate, by reference where no sample fell back."""
         error, relative = self.now_error, self.now_relative
-        if self.last and not self.stepper.looks_around:
+        if self.tracked and not self.stepper.looks_around:
             # Which iterate is best does not matter; how good it was tells of a stall.
             self.error = torch.minimum(error, self.error)
             return
@@ -264,6 +264,10 @@ class Monitor:
             reason = torch.where(held, int(Reason.GROWTH), int(Reason.NONE)).to(torch.int8)
         self._plan()
         ended = self.running & (status != RUNNING)
+        if self.returns == "last":  # but where f is not finite, whose gradient would not be either
+            lost = ended & ~finite
+            self.now = choose(lost, self.best, self.now)
+            self.now_relative = torch.where(lost, self.relative, self.now_relative)
         if self.tracked:
             assert reason is not None
             return self._end_tracked(ended, status, reason)
@@ -300,7 +304,7 @@ class Monitor:
         if not len(here):
             return False
         at = here if self.index is None else self.index.index_select(0, here)
-        relative = self.now_relative if self.last else self.relative
+        value, relative = self.answer
         if len(here) == self.full_evals.numel() and status is not None:  # all at once
             self.full_evals.fill_(self.evals)
             self.full_status, self.full_residual = status, relative
@@ -323,7 +327,7 @@ class Monitor:
             return True
         self.floor.index_fill_(0, here, -math.inf)
         self.low = self.low.index_fill(0, here, -math.inf)
-        rows = select(self.now if self.last else self.best, here)
+        rows = select(value, here)
         if self.finished is not None:
             index, before = self.finished
             here = torch.cat([index, here])
@@ -334,19 +338,19 @@ class Monitor:
 
     def _store(self) -> None:
         """Writes what the batch holds among all: of a finished sample, its answer."""
-        self.full_value = self.among_all(self.now if self.last else self.best)
+        self.full_value = self.among_all(self.answer[0])
 
     def _end_tracked(self, ended: Tensor, status: Tensor, reason: Tensor) -> bool:
         """The same by masks: nothing is written in place, and entries may be hidden by vmap."""
         count = self.evals if self.spent is None else self.evals + self.spent
-        relative = self.now_relative if self.last else self.relative
+        value, relative = self.answer
         self.any_finished = self.any_finished or private.some(ended)
         self.full_status = torch.where(ended, status, self.full_status)
         self.full_reason = torch.where(ended, reason, self.full_reason)
         self.full_evals = torch.where(ended, count, self.full_evals)
         self.full_residual = torch.where(ended, relative, self.full_residual)
         self.floor = torch.where(ended, -math.inf, self.floor)
-        self.full_value = self.now if self.last else self.best
+        self.full_value = value
         return not private.some(self.running)
 
     def freeze(self, z: Rows, f: Rows) -> Rows:
@@ -357,7 +361,7 @@ class Monitor:
             f: what the function has returned. It may be somebody's, so it is never written to.
         """
         if self.finished is None:  # tracked
-            return choose(self.running, z, self.now if self.last else self.best)
+            return choose(self.running, z, self.answer[0])
         index, rows = self.finished
         return [
             new.index_copy(0, index, at)
@@ -374,6 +378,13 @@ class Monitor:
             running=self.running,
             error_ratio=self.now_error / self.unit,
         )
+
+    @property
+    def answer(self) -> tuple[Rows, Tensor]:
+        """What each sample returns if it ends now, and its relative residual."""
+        if self.returns == "best":
+            return self.best, self.relative
+        return self.now, self.now_relative
 
     @property
     def running(self) -> Tensor:

@@ -170,6 +170,7 @@ class Unrolled(Adjoint):
                 "Unrolled(checkpoint=True) can't be used under torch.func: torch's checkpointing "
                 "is not made for its transforms. Use Unrolled()"
             )
+        problem = replace(problem, returns="last")
         layout = Layout.of(z, problem.coupled)
         module: Any = _checkpoint
 
@@ -187,7 +188,7 @@ class Unrolled(Adjoint):
         start = layout.rows(z)
         if layout.unit is not None:
             first = [row / layout.unit for row in first]
-        run = problem.search(rows_of_f, start, first, layout, tracked=tracked, last=True)
+        run = problem.search(rows_of_f, start, first, layout, tracked=tracked)
         if problem.record is not None:
             problem.record.note(run, layout)
         return Run(

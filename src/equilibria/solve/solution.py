@@ -64,7 +64,8 @@ class Solution:
 
     Attributes:
         value: z*, the same tree as z0, connected to autograd: the best iterate that was evaluated
-            (under `Phantom` the iterate after its steps, under `Unrolled` the last one).
+            (under `Phantom` the iterate after its steps, under `Unrolled` the last one; see also
+            `returns` of `fixed_point`).
         status: `(batch,)` int8, a `Status` code for each sample.
         stats: evaluations and residuals of each sample.
         states: for every number in `states`, the iterate after that many evaluations (the final
