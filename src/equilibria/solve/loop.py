@@ -16,7 +16,7 @@ from equilibria.solve import private
 from equilibria.solve.layout import Layout
 from equilibria.solve.monitor import Deferred, Monitor
 from equilibria.solve.options import is_foreign
-from equilibria.solve.rows import Rows, check_like, length, select
+from equilibria.solve.rows import Rows, check_like, choose, length, select
 from equilibria.solve.solvers import Inverse, Jacobian, Point, Solver, Stepper
 
 
@@ -60,7 +60,8 @@ def iterate(
         z: the start.
         f: f(z), where the caller knows it; it counts as the first evaluation.
         trace: record the residual after each evaluation, and at the end the Ritz values.
-        states: evaluations after which the iterate is recorded.
+        states: evaluations after which the iterate is recorded; of a sample that has finished, its
+            value, but for one that the budget ends there.
         tracked: autograd follows the iteration.
         returns: "best": the value of a sample is its best iterate; "last": the last one, or the
             best where f is not finite at that.
@@ -112,7 +113,8 @@ def iterate(
         residual = stepper.residual(image, z)
         size = length([row.detach() for row in residual] if tracked else residual)
         point = Point(z, image, residual, size)
-        if observe(point):
+        done, noted = observe(point), monitor.evals in wanted
+        if done and not noted:
             break
         if stepper.looks_around:
             point = monitor.around(point)
@@ -120,9 +122,12 @@ def iterate(
         if foreign:
             what = f"the step of {type(solver).__name__}"
             check_like(what, proposal, z, "a matrix (samples, entries) for each leaf of the state")
+        if noted:  # at the end of the budget too
+            after = choose(monitor.moves, proposal, monitor.answer[0])
+            recorded[monitor.evals] = monitor.among_all(after)
+        if done:
+            break
         z = monitor.freeze(proposal, point.f) if monitor.any_finished else proposal
-        if monitor.evals in wanted:
-            recorded[monitor.evals] = monitor.among_all(z)
         if leave is not None and monitor.few_running():
             index = monitor.drop_finished()
             leave(index)

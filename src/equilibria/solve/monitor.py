@@ -95,6 +95,8 @@ class Monitor:
         self.left = samples  # how many run; not known where tracked
         self.next_look = 0  # the next evaluation that is gone through, whatever its residual
         self.any_finished = False
+        # Who has ended with the newest evaluation, and has a step to take from it.
+        self.stepping = torch.zeros_like(self.held)
         self.finished: tuple[Tensor, Rows] | None = None  # who, and where they stay
         self.index: Tensor | None = None  # of the samples in the batch, among all; None: all
         self.full_status = torch.zeros(samples, dtype=torch.int8, device=device)  # CONVERGED
@@ -264,6 +266,7 @@ class Monitor:
             reason = torch.where(held, int(Reason.GROWTH), int(Reason.NONE)).to(torch.int8)
         self._plan()
         ended = self.running & (status != RUNNING)
+        self.stepping = ended & (status == Status.MAX_EVALS)
         if self.returns == "last":  # but where f is not finite, whose gradient would not be either
             lost = ended & ~finite
             self.now = choose(lost, self.best, self.now)
@@ -322,10 +325,10 @@ class Monitor:
         self.observer.note_end(self.stepper, here, at)
         self.stepper.end(here)
         self.left -= len(here)
+        self.floor.index_fill_(0, here, -math.inf)
         if not self.left:
             self._store()
             return True
-        self.floor.index_fill_(0, here, -math.inf)
         self.low = self.low.index_fill(0, here, -math.inf)
         rows = select(value, here)
         if self.finished is not None:
@@ -375,7 +378,7 @@ class Monitor:
         return point._replace(
             best=self.best,
             best_size=self.size,
-            running=self.running,
+            running=self.moves,
             error_ratio=self.now_error / self.unit,
         )
 
@@ -391,6 +394,11 @@ class Monitor:
         """Which samples of the batch have not finished."""
         return self.floor > 0
 
+    @property
+    def moves(self) -> Tensor:
+        """Which samples the step from the newest evaluation is for."""
+        return self.running | self.stepping
+
     def few_running(self) -> bool:
         """Does it pay to drop the samples that have finished?"""
         return self.finished is not None and self.left <= COMPACT_BELOW * self.floor.numel()
@@ -402,7 +410,7 @@ class Monitor:
         self.index = keep if self.index is None else self.index.index_select(0, keep)
         keep_samples(
             *(self, keep, "floor", "top", "small", "low", "ceiling", "error", "relative", "size"),
-            *("mark", "size_mark", "scale_mark", "held", "spent", "best"),
+            *("mark", "size_mark", "scale_mark", "held", "stepping", "spent", "best"),
         )
         self.reference = self.reference.select(keep)
         self.criterion = self.criterion.select(keep)
