@@ -146,12 +146,10 @@ def test_states_after_the_end_are_the_value() -> None:
 
 
 def test_under_vmap() -> None:
-    solver = eq.Picard(max_evals=9)
-    one = lambda x: (
-        eq.fixed_point(  # noqa: E731
-            lambda z, x: x - 1.3 * torch.sin(z), 0 * x, x, solver=solver, returns="last"
-        ).value
-    )
+    def one(x):
+        turn = lambda z, x: x - 1.3 * torch.sin(z)  # noqa: E731
+        return eq.fixed_point(turn, 0 * x, x, solver=eq.Picard(max_evals=9), returns="last").value
+
     x = normal(3, 2, 4, seed=1)
     torch.testing.assert_close(torch.vmap(one)(x), torch.stack([one(each) for each in x]))
 
