@@ -79,8 +79,8 @@ def fixed_point(
         returns: which iterate a sample that did not converge returns, with the residual there:
             "best", the one with the smallest residual, as the tolerance measures it; or "last", the
             last one evaluated, which is further along where a signal travels through the state (a
-            NONFINITE sample returns its best). `Phantom` takes its steps from there; `Unrolled`
-            always returns the last.
+            NONFINITE sample returns its best). `Phantom` takes its steps from there; it has
+            no effect under `Unrolled`, which returns the step after the last evaluation.
 
     Returns:
         A `Solution`. One that ended badly holds its best finite iterate, or with returns="last" its

@@ -45,6 +45,7 @@ def iterate(
     states: tuple[int, ...] = (),
     tracked: bool = False,
     returns: str = "best",
+    exactly: bool = False,
     leave: Callable[[Tensor], None] | None = None,
     jacobian: Jacobian | None = None,
     keeps_inverse: bool = False,
@@ -64,7 +65,9 @@ def iterate(
             value, but for one that the budget ends there.
         tracked: autograd follows the iteration.
         returns: "best": the value of a sample is its best iterate; "last": the last one, or the
-            best where f is not finite at that.
+            best where f is not finite at that; "next": the step after the last one, where f is
+            finite, with the last one's residual; not with `leave`.
+        exactly: tolerances end no sample before `max_evals`, they say how it stands there.
         leave: called with the samples to keep when finished ones leave the batch, so that
             `evaluate` can drop them too; None: they stay, frozen.
         jacobian: df/dz by its products, for the methods that ask for them.
@@ -75,6 +78,7 @@ def iterate(
         before: `(samples,)`, the size of the start of the solve that z comes from; see `Reference`.
         layout: how the state lies in the rows; None where each is a sample as it is.
     """
+    steps_on = returns == "next"
     wanted = {k for k in states if k > 0}
     recorded = {0: z}
     stepper = solver.start(tracked, jacobian)
@@ -89,6 +93,7 @@ def iterate(
         z,
         trace=trace,
         returns=returns,
+        exactly=exactly,
         tracked=tracked,
         rtol=rtol,
         origin=origin,
@@ -99,7 +104,7 @@ def iterate(
     # after a sample's last.
     at_once = (
         private.free_to_read(z[0])
-        or tracked
+        or steps_on
         or trace
         or states
         or keeps_inverse
@@ -114,7 +119,7 @@ def iterate(
         size = length([row.detach() for row in residual] if tracked else residual)
         point = Point(z, image, residual, size)
         done, noted = observe(point), monitor.evals in wanted
-        if done and not noted:
+        if done and not (noted or steps_on):
             break
         if stepper.looks_around:
             point = monitor.around(point)
@@ -122,12 +127,15 @@ def iterate(
         if foreign:
             what = f"the step of {type(solver).__name__}"
             check_like(what, proposal, z, "a matrix (samples, entries) for each leaf of the state")
-        if noted:  # at the end of the budget too
+        after = proposal
+        if (noted or steps_on) and (done or monitor.any_finished):
             after = choose(monitor.moves, proposal, monitor.answer[0])
+        if noted:
             recorded[monitor.evals] = monitor.among_all(after)
+        frozen = monitor.any_finished and not steps_on
+        z = monitor.freeze(proposal, point.f) if frozen else after
         if done:
             break
-        z = monitor.freeze(proposal, point.f) if monitor.any_finished else proposal
         if leave is not None and monitor.few_running():
             index = monitor.drop_finished()
             leave(index)
@@ -137,7 +145,7 @@ def iterate(
                 stepper.spent = spent.index_select(0, index)
             stepper.layout = monitor.criterion.layout
             z = select(z, index)
-    value = monitor.full_value
+    value = z if steps_on else monitor.full_value
     return Run(
         value,
         monitor.full_status,

@@ -50,6 +50,7 @@ class Monitor:
         *,
         trace: bool,
         returns: str,
+        exactly: bool,
         tracked: bool,
         rtol: Tensor | None = None,
         origin: Tensor | None = None,
@@ -60,6 +61,7 @@ class Monitor:
         self.solver = solver
         self.stepper = stepper
         self.returns = returns
+        self.exactly = exactly
         self.tracked = tracked
         self.evals = 0
         self.spent: Tensor | None = None  # beyond these, where a method spends more
@@ -149,7 +151,7 @@ class Monitor:
     def _plan(self) -> None:
         """Says which evaluation is to be gone through next, whatever its residual."""
         most, patience = self.solver.max_evals, self.solver.patience
-        if self.tracked or self.any_held or self.observer.traces:
+        if self.returns == "next" or self.any_held or self.observer.traces:
             self.next_look = 0
         else:
             past = 0 if patience is None else -self.evals % patience
@@ -184,7 +186,7 @@ class Monitor:
     def _keep(self, point: Point) -> None:
         """Keeps the best iterate, by reference where no sample fell back."""
         error, relative = self.now_error, self.now_relative
-        if self.tracked and not self.stepper.looks_around:
+        if self.returns == "next" and not self.stepper.looks_around:
             # Which iterate is best does not matter; how good it was tells of a stall.
             self.error = torch.minimum(error, self.error)
             return
@@ -260,13 +262,16 @@ class Monitor:
         status = torch.where(far, int(Status.DIVERGED), status)
         status = torch.where(error <= self.goal, int(Status.CONVERGED), status)
         status = torch.where(finite, status, int(Status.NONFINITE)).to(torch.int8)
+        if self.exactly:
+            status = torch.where(over | ~finite, status, RUNNING)
         reason = self.full_reason.new_zeros(()) if self.tracked else None
         if self.any_held:
             held = self.held & ((status == Status.MAX_EVALS) | (status == Status.STALLED))
             reason = torch.where(held, int(Reason.GROWTH), int(Reason.NONE)).to(torch.int8)
         self._plan()
         ended = self.running & (status != RUNNING)
-        self.stepping = ended & (status == Status.MAX_EVALS)
+        nxt = self.returns == "next"
+        self.stepping = ended & (finite if nxt else status == Status.MAX_EVALS)
         if self.returns == "last":  # but where f is not finite, whose gradient would not be either
             lost = ended & ~finite
             self.now = choose(lost, self.best, self.now)
@@ -346,14 +351,12 @@ class Monitor:
     def _end_tracked(self, ended: Tensor, status: Tensor, reason: Tensor) -> bool:
         """The same by masks: nothing is written in place, and entries may be hidden by vmap."""
         count = self.evals if self.spent is None else self.evals + self.spent
-        value, relative = self.answer
         self.any_finished = self.any_finished or private.some(ended)
         self.full_status = torch.where(ended, status, self.full_status)
         self.full_reason = torch.where(ended, reason, self.full_reason)
         self.full_evals = torch.where(ended, count, self.full_evals)
-        self.full_residual = torch.where(ended, relative, self.full_residual)
+        self.full_residual = torch.where(ended, self.now_relative, self.full_residual)
         self.floor = torch.where(ended, -math.inf, self.floor)
-        self.full_value = value
         return not private.some(self.running)
 
     def freeze(self, z: Rows, f: Rows) -> Rows:
@@ -363,8 +366,7 @@ class Monitor:
             z: the method's next iterate.
             f: what the function has returned. It may be somebody's, so it is never written to.
         """
-        if self.finished is None:  # tracked
-            return choose(self.running, z, self.answer[0])
+        assert self.finished is not None
         index, rows = self.finished
         return [
             new.index_copy(0, index, at)

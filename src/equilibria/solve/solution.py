@@ -64,8 +64,8 @@ class Solution:
 
     Attributes:
         value: z*, the same tree as z0, connected to autograd: the best iterate that was evaluated
-            (under `Phantom` the iterate after its steps, under `Unrolled` the last one; see also
-            `returns` of `fixed_point`).
+            (under `Phantom` the iterate after its steps, under `Unrolled` the step after the last
+            evaluation; see also `returns` of `fixed_point`).
         status: `(batch,)` int8, a `Status` code for each sample.
         stats: evaluations and residuals of each sample.
         states: for every number k in `states` the iterate z_k, which k evaluations have led to, for
