@@ -270,8 +270,8 @@ class Monitor:
             reason = torch.where(held, int(Reason.GROWTH), int(Reason.NONE)).to(torch.int8)
         self._plan()
         ended = self.running & (status != RUNNING)
-        nxt = self.returns == "next"
-        self.stepping = ended & (finite if nxt else status == Status.MAX_EVALS)
+        goes_on = finite if self.returns == "next" else status == Status.MAX_EVALS
+        self.stepping = ended & goes_on
         if self.returns == "last":  # but where f is not finite, whose gradient would not be either
             lost = ended & ~finite
             self.now = choose(lost, self.best, self.now)
