@@ -260,8 +260,8 @@ def test_gradient_is_that_of_finite_differences() -> None:
 @pytest.mark.parametrize("checkpoint", [False, True])
 def test_unrolled_network_is_so_many_plain_steps(checkpoint: bool) -> None:
     layers = 4
-    solver = eq.Picard(rtol=0.0, max_evals=layers + 1, patience=None)
-    model = small(solver=solver, adjoint=eq.Unrolled(), dropout=0.3)
+    options = {"solver": eq.Picard(), "adjoint": eq.Unrolled(max_evals=layers)}
+    model = small(**options, dropout=0.3)
     unrolled = create("mdeq-unrolled", **SMALL, dropout=0.3, layers=layers, checkpoint=checkpoint)
     unrolled.load_state_dict(
         {key.replace("deq.cell", "cell"): value for key, value in model.state_dict().items()}

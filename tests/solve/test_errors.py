@@ -248,6 +248,7 @@ def test_option_of_another_type(kind, options) -> None:
         {"tol": 1e-3},
         {"states": (-1,)},
         {"states": (1.5,)},
+        {"returns": "final"},
         {"warm": Z0},
         {"drop_finished": True, "coupled": True},
     ],

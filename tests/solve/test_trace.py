@@ -1,9 +1,11 @@
 """What can be seen of the path: residual traces, and iterates after named evaluations."""
 
+from functools import partial
+
 import pytest
 import torch
 from problems import BY_NAME, flat, normal, relative_residual
-from references import iterate
+from references import Counted, iterate
 
 import equilibria as eq
 
@@ -112,3 +114,66 @@ def test_losses_along_the_path_and_at_the_end_add_up() -> None:
     both = torch.autograd.grad(sol.value.sum() + sol.states[0].sum(), x)[0]
     end = torch.autograd.grad(eq.fixed_point(f, Z0, x, **options).value.sum(), x)[0]
     torch.testing.assert_close(both, end + 1, rtol=1e-6, atol=1e-6)
+
+
+SOLVERS = [
+    eq.Picard,
+    partial(eq.Picard, damping=0.6),
+    eq.Anderson,
+    partial(eq.Anderson, history=None),
+    eq.AlternatingAnderson,
+    eq.Broyden,
+    partial(eq.Broyden, memory=2),
+    eq.Auto,
+]
+MIXED = torch.tensor([0.01, -2.0, 0.5, 0.97, 50.0, 0.1, 0.9, 0.2], dtype=torch.float64)
+
+
+def mixed(z, r):
+    """Samples that converge, at different times, and samples that do not."""
+    return r[:, None] * torch.sin(2 * z.roll(1, dims=1)) + torch.linspace(0.1, 1, 5).double()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("returns", "drop_finished"), [("best", False), ("last", True)])
+@pytest.mark.parametrize("solver", SOLVERS, ids=str)
+def test_a_state_at_the_end_of_the_budget(solver, returns: str, drop_finished: bool) -> None:
+    """z_k is what k evaluations have led to, whether there is a budget for more or not."""
+    z0 = torch.full((8, 5), 0.3, dtype=torch.float64)
+    options = {"returns": returns, "drop_finished": drop_finished}
+    finished = set()
+    for k in (1, 2, 3, 5, 6, 9):
+        f = Counted(mixed)
+        short = eq.fixed_point(
+            f, z0, MIXED, solver=solver(rtol=1e-2, max_evals=k), states=(k, k + 5), **options
+        )
+        long = eq.fixed_point(
+            mixed, z0, MIXED, solver=solver(rtol=1e-2, max_evals=90), states=(k,), **options
+        )
+        assert f.calls == k == short.stats.evals.max()
+        torch.testing.assert_close(short.states[0], long.states[0], rtol=1e-9, atol=1e-9)
+        done = short.status == eq.Status.CONVERGED
+        assert torch.equal(short.states[0][done], short.value[done])
+        assert torch.equal(short.states[1], short.value)
+        moved = (short.states[0] != short.value).any(1)
+        assert moved[~done].any() and not moved[done].any()
+        finished.add(int(done.sum()))
+    assert 0 in finished and max(finished) > 2
+
+
+def test_a_newton_state_at_the_end_of_the_budget_is_a_plain_step() -> None:
+    z0 = torch.full((8, 5), 0.3, dtype=torch.float64)
+    solver = eq.NewtonKrylov(max_evals=1)
+    sol = eq.fixed_point(mixed, z0, MIXED, solver=solver, states=(1,))
+    assert sol.stats.evals.tolist() == [1] * 8
+    torch.testing.assert_close(sol.states[0], mixed(z0, MIXED), rtol=1e-12, atol=0)
+
+
+def test_a_mapped_state_at_the_end_of_the_budget() -> None:
+    def second(z0):
+        return eq.fixed_point(mixed, z0, MIXED, solver=eq.Picard(max_evals=2), states=(2,)).states
+
+    z0 = normal(3, 8, 5, seed=4)
+    (found,) = torch.vmap(second)(z0)
+    for each, start in zip(found, z0, strict=True):
+        torch.testing.assert_close(each, mixed(mixed(start, MIXED), MIXED))

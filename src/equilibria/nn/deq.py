@@ -24,6 +24,7 @@ from equilibria.solve import (
     Unrolled,
     advance,
     boundary,
+    check_returns,
     fixed_point,
     flatten,
     unflatten,
@@ -85,6 +86,8 @@ class DEQ(nn.Module):
             say which rows are which sample's. See `fixed_point`.
         throw: raise where a sample does not converge, forward or backward, unless a call says
             otherwise.
+        returns: which iterate a sample that did not converge returns, "best" or "last"; see
+            `fixed_point`.
 
     Attributes:
         neural: the weights of a `NeuralSolver`; None until `eq.distil` has trained some.
@@ -92,7 +95,7 @@ class DEQ(nn.Module):
     Raises:
         TypeError: cell or init cannot be called; solver or adjoint is none, or a solver is made
             for other cells.
-        ValueError: both `drop_finished` and `coupled`.
+        ValueError: both `drop_finished` and `coupled`, or another `returns`.
 
     Warns:
         UserWarning: a sub-module of the cell makes each evaluation another function (plain dropout,
@@ -120,6 +123,7 @@ class DEQ(nn.Module):
         drop_finished: bool = False,
         coupled: bool = False,
         throw: bool = False,
+        returns: str = "best",
     ) -> None:
         super().__init__()
         if not callable(cell):
@@ -135,6 +139,7 @@ class DEQ(nn.Module):
                 "or are solved as one"
             )
         check_methods(cell, Methods(solver, eval_solver, adjoint))
+        check_returns(returns)
         self.cell = cell
         self.solver = Auto() if solver is None else solver
         self.adjoint = Implicit() if adjoint is None else adjoint
@@ -143,6 +148,7 @@ class DEQ(nn.Module):
         self.drop_finished = drop_finished
         self.coupled = coupled
         self.throw = throw
+        self.returns = returns
         self.neural: Weights | None = None
         owner = module_of(cell)
         parts = Closure(cell).modules if owner is None else ()
@@ -217,6 +223,7 @@ class DEQ(nn.Module):
                 trace=trace,
                 states=states,
                 warm=warm,
+                returns=self.returns,
             )
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
             raise_with_remedy(error, self.cell, z0, inputs, guessed=guessed)
@@ -287,6 +294,7 @@ class DEQ(nn.Module):
 
     def extra_repr(self) -> str:
         shown = ["solver", "adjoint", "eval_solver", "drop_finished", "coupled", "throw"]
+        shown += ["returns"] * (self.returns != "best")
         return "\n".join(f"{k}={getattr(self, k)!r}" for k in shown if getattr(self, k))
 
     def _methods(self) -> tuple[Solver, Adjoint, Weights | None]:

@@ -19,7 +19,7 @@ from equilibria.solve.anderson import (
     AndersonStepper,
     minimiser,
 )
-from equilibria.solve.api import fixed_point
+from equilibria.solve.api import check_returns, fixed_point
 from equilibria.solve.auto import Auto
 from equilibria.solve.boundary import boundary, without_autocast
 from equilibria.solve.broyden import Broyden
@@ -86,6 +86,7 @@ __all__ = [
     "boundary",
     "check_at_least",
     "check_damping",
+    "check_returns",
     "check_whole",
     "choose",
     "fixed_point",

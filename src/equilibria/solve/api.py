@@ -46,6 +46,7 @@ def fixed_point(
     trace: bool = False,
     states: Iterable[int] = (),
     warm: Solution | None = None,
+    returns: str = "best",
 ) -> Solution:
     """Solves z* = f(z*, *operands) and connects z* to everything that f depends on.
 
@@ -75,9 +76,15 @@ def fixed_point(
         states: numbers of evaluations after which to return the iterate, in `Solution.states`.
         warm: an earlier solution of a like problem: its value starts the solve in place of z0, its
             adjoint the backward solve.
+        returns: which iterate a sample that did not converge returns, with the residual there:
+            "best", the one with the smallest residual, as the tolerance measures it; or "last", the
+            last one evaluated, which is further along where a signal travels through the state (a
+            NONFINITE sample returns its best). `Phantom` takes its steps from there; it has
+            no effect under `Unrolled`, which returns the step after the last evaluation.
 
     Returns:
-        A `Solution`. One that ended badly holds its best finite iterate and says so in `status`.
+        A `Solution`. One that ended badly holds its best finite iterate, or with returns="last" its
+        last, and says so in `status`.
 
     Raises:
         TypeError: a state that is no float32 or float64 tensor; f returning another structure or
@@ -93,6 +100,7 @@ def fixed_point(
     adjoint = DEFAULT_ADJOINT if adjoint is None else adjoint
     states = _numbers(states)
     check_options(f, solver, adjoint, warm)
+    check_returns(returns)
     adjoint = adjoint.now
     record = Record()
     if warm is not None:
@@ -109,6 +117,7 @@ def fixed_point(
         drop_finished=drop_finished,
         trace=trace,
         states=states,
+        returns=returns,
     )
     if warm is not None:
         leaves = _warm_start(warm, leaves, equation.state_spec)
@@ -224,6 +233,12 @@ def check_options(
         raise TypeError(f"adjoint: expected an adjoint such as eq.Implicit(), got {adjoint!r}")
     if warm is not None and not isinstance(warm, Solution):
         raise TypeError(f"warm: expected an earlier Solution, got {type(warm).__name__}")
+
+
+def check_returns(given: Any) -> None:
+    """Raise ValueError unless it names an iterate to return."""
+    if given not in ("best", "last"):
+        raise ValueError(f'returns: expected "best" or "last", got {given!r}')
 
 
 def _numbers(states: Any) -> tuple[int, ...]:

@@ -77,11 +77,15 @@ class _Broyden(Stepper):
         self.matrix = torch.empty(0)  # R, one row lower
         self.before: Tensor | None = None  # the best residual's size at the restart before
         self.theta: Tensor | None = None  # None: 1
-        self.at_rest: Tensor | None = None  # samples that have ended `(samples, 1)`; None: none
+        # Samples that have ended `(samples, 1)`, and those of them that had before the newest
+        # evaluation; None: none.
+        self.ended: Tensor | None = None
+        self.at_rest: Tensor | None = None
         self.lengths: Tensor | None = None
 
     @override
     def residual(self, f: Rows, z: Rows) -> Rows:
+        self.at_rest = self.ended
         return self.steps.put(self.count, f, z)
 
     @override
@@ -193,12 +197,11 @@ class _Broyden(Stepper):
 
     @override
     def end(self, here: Tensor) -> None:
-        if self.at_rest is None:
-            (samples, _), device = self.steps.at(0)[0].shape, here.device
-            self.at_rest = torch.zeros(samples, 1, dtype=torch.bool, device=device)
-        self.at_rest.index_fill_(0, here, True)
-        if self.lengths is None:
-            self.lengths = torch.zeros(len(self.at_rest), dtype=torch.int64, device=here.device)
+        (samples, _), device = self.steps.at(0)[0].shape, here.device
+        if self.ended is None or self.lengths is None:
+            self.ended = torch.zeros(samples, 1, dtype=torch.bool, device=device)
+            self.lengths = torch.zeros(samples, dtype=torch.int64, device=device)
+        self.ended = self.ended.index_fill(0, here, True)
         self.lengths.index_fill_(0, here, max(self.count - 1, 0))
 
     @override
@@ -211,5 +214,5 @@ class _Broyden(Stepper):
     @override
     def select(self, index: Tensor) -> None:
         self.steps.select(index)
-        self.at_rest = self.lengths = None
+        self.ended = self.at_rest = self.lengths = None
         keep_samples(self, index, "before", "theta", "matrix")

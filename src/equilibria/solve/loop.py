@@ -16,7 +16,7 @@ from equilibria.solve import private
 from equilibria.solve.layout import Layout
 from equilibria.solve.monitor import Deferred, Monitor
 from equilibria.solve.options import is_foreign
-from equilibria.solve.rows import Rows, check_like, length, select
+from equilibria.solve.rows import Rows, check_like, choose, length, select
 from equilibria.solve.solvers import Inverse, Jacobian, Point, Solver, Stepper
 
 
@@ -44,7 +44,8 @@ def iterate(
     trace: bool = False,
     states: tuple[int, ...] = (),
     tracked: bool = False,
-    last: bool = False,
+    returns: str = "best",
+    exactly: bool = False,
     leave: Callable[[Tensor], None] | None = None,
     jacobian: Jacobian | None = None,
     keeps_inverse: bool = False,
@@ -60,9 +61,13 @@ def iterate(
         z: the start.
         f: f(z), where the caller knows it; it counts as the first evaluation.
         trace: record the residual after each evaluation, and at the end the Ritz values.
-        states: evaluations after which the iterate is recorded.
+        states: evaluations after which the iterate is recorded; of a sample that has finished, its
+            value, but for one that the budget ends there.
         tracked: autograd follows the iteration.
-        last: the value is the last iterate, not the best.
+        returns: "best": the value of a sample is its best iterate; "last": the last one, or the
+            best where f is not finite at that; "next": the step after the last one, where f is
+            finite, with the last one's residual; not with `leave`.
+        exactly: tolerances end no sample before `max_evals`, they say how it stands there.
         leave: called with the samples to keep when finished ones leave the batch, so that
             `evaluate` can drop them too; None: they stay, frozen.
         jacobian: df/dz by its products, for the methods that ask for them.
@@ -73,6 +78,7 @@ def iterate(
         before: `(samples,)`, the size of the start of the solve that z comes from; see `Reference`.
         layout: how the state lies in the rows; None where each is a sample as it is.
     """
+    steps_on = returns == "next"
     wanted = {k for k in states if k > 0}
     recorded = {0: z}
     stepper = solver.start(tracked, jacobian)
@@ -86,7 +92,8 @@ def iterate(
         stepper,
         z,
         trace=trace,
-        last=last,
+        returns=returns,
+        exactly=exactly,
         tracked=tracked,
         rtol=rtol,
         origin=origin,
@@ -94,14 +101,13 @@ def iterate(
         layout=layout,
     )
     stepper.error_ratio = monitor.error_ratio
-    # Who asks for every evaluation, or for the last iterate, is told at once; and an inverse is to
-    # learn nothing from steps after a sample's last.
+    # Who asks for every evaluation is told at once; and an inverse is to learn nothing from steps
+    # after a sample's last.
     at_once = (
         private.free_to_read(z[0])
-        or tracked
+        or steps_on
         or trace
         or states
-        or last
         or keeps_inverse
         or stepper.looks_around
         or monitor.by_part
@@ -113,7 +119,8 @@ def iterate(
         residual = stepper.residual(image, z)
         size = length([row.detach() for row in residual] if tracked else residual)
         point = Point(z, image, residual, size)
-        if observe(point):
+        done, noted = observe(point), monitor.evals in wanted
+        if done and not (noted or steps_on):
             break
         if stepper.looks_around:
             point = monitor.around(point)
@@ -121,9 +128,15 @@ def iterate(
         if foreign:
             what = f"the step of {type(solver).__name__}"
             check_like(what, proposal, z, "a matrix (samples, entries) for each leaf of the state")
-        z = monitor.freeze(proposal, point.f) if monitor.any_finished else proposal
-        if monitor.evals in wanted:
-            recorded[monitor.evals] = monitor.among_all(z)
+        after = proposal
+        if (noted or steps_on) and (done or monitor.any_finished):
+            after = choose(monitor.moves, proposal, monitor.answer[0])
+        if noted:
+            recorded[monitor.evals] = monitor.among_all(after)
+        frozen = monitor.any_finished and not steps_on
+        z = monitor.freeze(proposal, point.f) if frozen else after
+        if done:
+            break
         if leave is not None and monitor.few_running():
             index = monitor.drop_finished()
             leave(index)
@@ -133,7 +146,7 @@ def iterate(
                 stepper.spent = spent.index_select(0, index)
             stepper.layout = monitor.criterion.layout
             z = select(z, index)
-    value = monitor.full_value
+    value = z if steps_on else monitor.full_value
     return Run(
         value,
         monitor.full_status,

@@ -61,7 +61,8 @@ class Monitor:
         z: Rows,
         *,
         trace: bool,
-        last: bool,
+        returns: str,
+        exactly: bool,
         tracked: bool,
         rtol: Tensor | None = None,
         origin: Tensor | None = None,
@@ -71,7 +72,8 @@ class Monitor:
         samples, device, dtype = z[0].shape[0], z[0].device, z[0].dtype
         self.solver = solver
         self.stepper = stepper
-        self.last = last
+        self.returns = returns
+        self.exactly = exactly
         self.tracked = tracked
         self.evals = 0
         self.spent: Tensor | None = None  # beyond these, where a method spends more
@@ -108,6 +110,8 @@ class Monitor:
         self.left = samples  # how many run; not known where tracked
         self.next_look = 0  # the next evaluation that is gone through, whatever its residual
         self.any_finished = False
+        # Who has ended with the newest evaluation, and has a step to take from it.
+        self.stepping = torch.zeros_like(self.held)
         self.finished: tuple[Tensor, Rows] | None = None  # who, and where they stay
         self.index: Tensor | None = None  # of the samples in the batch, among all; None: all
         self.full_status = torch.zeros(samples, dtype=torch.int8, device=device)  # CONVERGED
@@ -166,7 +170,7 @@ class Monitor:
     def _plan(self) -> None:
         """Says which evaluation is to be gone through next, whatever its residual."""
         most, patience = self.solver.max_evals, self.solver.patience
-        if self.tracked or self.any_held or self.observer.traces:
+        if self.returns == "next" or self.any_held or self.observer.traces:
             self.next_look = 0
         else:
             past = 0 if patience is None else -self.evals % patience
@@ -201,7 +205,7 @@ class Monitor:
     def _keep(self, point: Point) -> None:
         """Keeps the best iterate, by reference where no sample fell back."""
         error, relative = self.now_error, self.now_relative
-        if self.last and not self.stepper.looks_around:
+        if self.returns == "next" and not self.stepper.looks_around:
             # Which iterate is best does not matter; how good it was tells of a stall.
             self.error = torch.minimum(error, self.error)
             return
@@ -278,12 +282,20 @@ class Monitor:
         status = torch.where(far, int(Status.DIVERGED), status)
         status = torch.where(error <= self.goal, int(Status.CONVERGED), status)
         status = torch.where(finite, status, int(Status.NONFINITE)).to(torch.int8)
+        if self.exactly:
+            status = torch.where(over | ~finite, status, RUNNING)
         reason = self.full_reason.new_zeros(()) if self.tracked else None
         if self.any_held:
             held = self.held & ((status == Status.MAX_EVALS) | (status == Status.STALLED))
             reason = torch.where(held, int(Reason.GROWTH), int(Reason.NONE)).to(torch.int8)
         self._plan()
         ended = self.running & (status != RUNNING)
+        goes_on = finite if self.returns == "next" else status == Status.MAX_EVALS
+        self.stepping = ended & goes_on
+        if self.returns == "last":  # but where f is not finite, whose gradient would not be either
+            lost = ended & ~finite
+            self.now = choose(lost, self.best, self.now)
+            self.now_relative = torch.where(lost, self.relative, self.now_relative)
         if self.tracked:
             assert reason is not None
             return self._end_tracked(ended, status, reason)
@@ -334,7 +346,7 @@ class Monitor:
         if not len(here):
             return False
         at = here if self.index is None else self.index.index_select(0, here)
-        relative = self.now_relative if self.last else self.relative
+        value, relative = self.answer
         if len(here) == self.full_evals.numel() and status is not None:  # all at once
             self.full_evals.fill_(self.evals)
             self.full_status, self.full_residual = status, relative
@@ -352,12 +364,12 @@ class Monitor:
         self.observer.note_end(self.stepper, here, at)
         self.stepper.end(here)
         self.left -= len(here)
+        self.floor.index_fill_(0, here, -math.inf)
         if not self.left:
             self._store()
             return True
-        self.floor.index_fill_(0, here, -math.inf)
         self.low = self.low.index_fill(0, here, -math.inf)
-        rows = select(self.now if self.last else self.best, here)
+        rows = select(value, here)
         if self.finished is not None:
             index, before = self.finished
             here = torch.cat([index, here])
@@ -368,19 +380,17 @@ class Monitor:
 
     def _store(self) -> None:
         """Writes what the batch holds among all: of a finished sample, its answer."""
-        self.full_value = self.among_all(self.now if self.last else self.best)
+        self.full_value = self.among_all(self.answer[0])
 
     def _end_tracked(self, ended: Tensor, status: Tensor, reason: Tensor) -> bool:
         """The same by masks: nothing is written in place, and entries may be hidden by vmap."""
         count = self.evals if self.spent is None else self.evals + self.spent
-        relative = self.now_relative if self.last else self.relative
         self.any_finished = self.any_finished or private.some(ended)
         self.full_status = torch.where(ended, status, self.full_status)
         self.full_reason = torch.where(ended, reason, self.full_reason)
         self.full_evals = torch.where(ended, count, self.full_evals)
-        self.full_residual = torch.where(ended, relative, self.full_residual)
+        self.full_residual = torch.where(ended, self.now_relative, self.full_residual)
         self.floor = torch.where(ended, -math.inf, self.floor)
-        self.full_value = self.now if self.last else self.best
         return not private.some(self.running)
 
     def freeze(self, z: Rows, f: Rows) -> Rows:
@@ -390,8 +400,7 @@ class Monitor:
             z: the method's next iterate.
             f: what the function has returned. It may be somebody's, so it is never written to.
         """
-        if self.finished is None:  # tracked
-            return choose(self.running, z, self.now if self.last else self.best)
+        assert self.finished is not None
         index, rows = self.finished
         return [
             new.index_copy(0, index, at)
@@ -405,14 +414,26 @@ class Monitor:
         return point._replace(
             best=self.best,
             best_size=self.size,
-            running=self.running,
+            running=self.moves,
             error_ratio=self.now_error / self.unit,
         )
+
+    @property
+    def answer(self) -> tuple[Rows, Tensor]:
+        """What each sample returns if it ends now, and its relative residual."""
+        if self.returns == "best":
+            return self.best, self.relative
+        return self.now, self.now_relative
 
     @property
     def running(self) -> Tensor:
         """Which samples of the batch have not finished."""
         return self.floor > 0
+
+    @property
+    def moves(self) -> Tensor:
+        """Which samples the step from the newest evaluation is for."""
+        return self.running | self.stepping
 
     def few_running(self) -> bool:
         """Does it pay to drop the samples that have finished?"""
@@ -425,7 +446,7 @@ class Monitor:
         self.index = keep if self.index is None else self.index.index_select(0, keep)
         keep_samples(
             *(self, keep, "floor", "top", "small", "low", "ceiling", "error", "relative", "size"),
-            *("mark", "size_mark", "scale_mark", "rows_mark", "held", "spent", "best"),
+            *("mark", "size_mark", "scale_mark", "rows_mark", "held", "stepping", "spent", "best"),
         )
         self.reference = self.reference.select(keep)
         self.criterion = self.criterion.select(keep)

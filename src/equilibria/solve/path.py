@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -144,18 +145,26 @@ class Phantom(Adjoint):
 class Unrolled(Adjoint):
     """Differentiates the solver's own iterations (backpropagation through time).
 
-    The gradient is exact for the iterate that is returned, the last one, and the start z0 gets its
-    gradient too. Memory grows with every evaluation; with `checkpoint`, by the iterates alone, and
-    f is evaluated twice.
+    The value is z_k, to which all k evaluations have led, by plain iteration f(z_{k-1}); f is not
+    evaluated there, so that `status` and `stats.residual` are those of z_{k-1}. (Where f is not
+    finite there, z_{k-1} is the value too.) The gradient is exact for that value, to any order, and
+    the start z0 gets its gradient too. Memory grows with every evaluation; with `checkpoint`, by
+    the iterates alone, and f is evaluated twice.
 
     Attributes:
+        max_evals: the k of every sample where f is finite, whatever the tolerances say, >= 0, in
+            place of the solver's `max_evals`; 0 gives z0. None: a path ends as the solver's limits
+            say, sample by sample.
         checkpoint: keep the iterates only and evaluate f again in backward.
     """
 
     follows_path: ClassVar[bool] = True
+    max_evals: int | None = None
     checkpoint: bool = False
 
     def __post_init__(self) -> None:
+        if self.max_evals is not None:
+            check_whole(self, "max_evals", 0)
         given: Any = self.checkpoint
         if not isinstance(given, bool):
             raise TypeError(f"Unrolled(checkpoint=...): expected a bool, got {given!r}")
@@ -170,7 +179,13 @@ class Unrolled(Adjoint):
                 "Unrolled(checkpoint=True) can't be used under torch.func: torch's checkpointing "
                 "is not made for its transforms. Use Unrolled()"
             )
-        layout = Layout.of(z, problem.coupled)
+        layout, solver = Layout.of(z, problem.coupled), problem.solver
+        if self.max_evals == 0:
+            return self._start(problem, layout, z)
+        exactly = self.max_evals is not None
+        if exactly:
+            solver = replace(solver, max_evals=self.max_evals, patience=None)
+        problem = replace(problem, solver=solver, returns="next")
         module: Any = _checkpoint
 
         def rows_of_f(rows: Rows) -> Rows:
@@ -187,7 +202,7 @@ class Unrolled(Adjoint):
         start = layout.rows(z)
         if layout.unit is not None:
             first = [row / layout.unit for row in first]
-        run = problem.search(rows_of_f, start, first, layout, tracked=tracked, last=True)
+        run = problem.search(rows_of_f, start, first, layout, tracked=tracked, exactly=exactly)
         if problem.record is not None:
             problem.record.note(run, layout)
         return Run(
@@ -199,6 +214,16 @@ class Unrolled(Adjoint):
             residual=run.residual.detach(),
             states=tuple(layout.leaves(rows) for rows in run.states),
         )
+
+    def _start(self, problem: Problem, layout: Layout, z: Leaves) -> Run:
+        """z0, of which nothing is known."""
+        residual = torch.full_like(length(layout.rows([x.detach() for x in z])), math.inf)
+        status = torch.full_like(residual, int(Status.MAX_EVALS), dtype=torch.int8)
+        nothing, value = torch.zeros_like(status), [x.clone() for x in z]
+        if problem.throw:
+            raise_if_failed("fixed_point", status, nothing, residual)
+        evals = nothing.to(torch.int64)
+        return Run(value, status, nothing, evals, residual, tuple(z for _ in problem.states))
 
 
 class _Checkpointed:

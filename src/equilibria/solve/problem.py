@@ -67,6 +67,7 @@ class Problem(Equation):
     drop_finished: bool = False
     trace: bool = False
     states: tuple[int, ...] = ()
+    returns: str = "best"
     expected: Sequence[Tensor] = ()
     captured: Captured = field(default_factory=Captured)
 
@@ -199,6 +200,7 @@ class Problem(Equation):
                 first,
                 trace=self.trace,
                 states=self.states,
+                returns=self.returns,
                 keeps_inverse=self.adjoint.needs_inverse,
                 before=self._size_before(layout),
                 layout=layout,

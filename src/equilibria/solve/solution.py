@@ -64,12 +64,15 @@ class Solution:
 
     Attributes:
         value: z*, the same tree as z0, connected to autograd: the best iterate that was evaluated
-            (under `Phantom` the iterate after its steps, under `Unrolled` the last one).
+            (under `Phantom` the iterate after its steps, under `Unrolled` the step after the last
+            evaluation; see also `returns` of `fixed_point`).
         status: `(batch,)` int8, a `Status` code for each sample.
         stats: evaluations and residuals of each sample.
-        states: for every number in `states`, the iterate after that many evaluations (the final
-            value once a sample has finished), for losses along the path. It carries the gradient
-            of one step of f; under `Phantom` it is the iterate after its steps from there.
+        states: for every number k in `states` the iterate z_k, which k evaluations have led to, for
+            losses along the path: with a budget of k it is the step that would be evaluated next.
+            Once a sample has finished otherwise it is the final value. It carries the gradient of
+            one step of f, under `Unrolled` that of its path; under `Phantom` it is the iterate
+            after its steps from there.
     """
 
     value: Tree

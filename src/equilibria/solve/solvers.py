@@ -221,7 +221,8 @@ class Point(NamedTuple):
     Attributes:
         best: each sample's iterate with the smallest residual, as the tolerance measures it.
         best_size: length of the residual there.
-        running: `(samples,)`, which samples have not finished.
+        running: `(samples,)`, which samples the step is for: those that have not finished, and
+            those that have with this evaluation where the step from it is asked for.
         error_ratio: `(samples,)` the newest residual over what is tolerated; at 1 a sample has
             converged.
     """
@@ -276,7 +277,8 @@ class Stepper(abc.ABC):
         return None
 
     def end(self, here: Tensor) -> None:
-        """The samples at these places have ended with the newest evaluation."""
+        """The samples at these places have ended with the newest evaluation, from which a step may
+        still be asked for."""
         del here
 
     def learned(self) -> Inverse | None:

@@ -49,6 +49,4 @@ class ShallowStart:
 
     def applied(self, model: Model) -> AbstractContextManager[None]:
         """Make `model` the shallow network within a `with` block."""
-        # The iterate that was evaluated last is the answer: `layers` steps take one more.
-        solver = Picard(rtol=0.0, atol=0.0, max_evals=self.layers + 1, patience=None)
-        return using(model, solver, Unrolled())
+        return using(model, Picard(), Unrolled(max_evals=self.layers))
