@@ -42,8 +42,10 @@ if TYPE_CHECKING:
         Stats,
         Status,
         Unrolled,
+        attach,
         fixed_point,
         profiles,
+        root_find,
         shared,
     )
     from equilibria.stability import AdaptiveAdjoint
@@ -80,6 +82,7 @@ __all__ = [
     "Stats",
     "Status",
     "Unrolled",
+    "attach",
     "data",
     "distil",
     "fixed_point",
@@ -87,6 +90,7 @@ __all__ = [
     "models",
     "nn",
     "profiles",
+    "root_find",
     "shared",
     "stability",
     "theory",

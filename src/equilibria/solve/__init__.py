@@ -26,6 +26,7 @@ from equilibria.solve.auto import Auto
 from equilibria.solve.boundary import boundary, without_autocast
 from equilibria.solve.broyden import Broyden
 from equilibria.solve.closure import Closure, Function, warn_of_unsteady
+from equilibria.solve.entries import attach, root_find
 from equilibria.solve.fallback import Fallback
 from equilibria.solve.gmres import GMRES
 from equilibria.solve.layout import Layout
@@ -87,6 +88,7 @@ __all__ = [
     "add_scaled",
     "advance",
     "advances",
+    "attach",
     "boundary",
     "check_at_least",
     "check_damping",
@@ -98,6 +100,7 @@ __all__ = [
     "length",
     "minimiser",
     "profiles",
+    "root_find",
     "shared",
     "unflatten",
     "warn_of_unsteady",

@@ -46,6 +46,7 @@ def fixed_point(
     trace: bool = False,
     states: Iterable[int] = (),
     warm: Solution | None = None,
+    has_aux: bool = False,
 ) -> Solution:
     """Solves z* = f(z*, *operands) and connects z* to everything that f depends on.
 
@@ -75,6 +76,9 @@ def fixed_point(
         states: numbers of evaluations after which to return the iterate, in `Solution.states`.
         warm: an earlier solution of a like problem: its value starts the solve in place of z0, its
             adjoint the backward solve.
+        has_aux: f returns a pair, (z, aux); aux may be any tree. `Solution.aux` is that at z*, with
+            its gradient, through z* too. It takes one evaluation more, which `stats.evals` leaves
+            out.
 
     Returns:
         A `Solution`. One that ended badly holds its best finite iterate and says so in `status`.
@@ -109,6 +113,7 @@ def fixed_point(
         drop_finished=drop_finished,
         trace=trace,
         states=states,
+        has_aux=has_aux,
     )
     if warm is not None:
         leaves = _warm_start(warm, leaves, equation.state_spec)
@@ -122,6 +127,9 @@ def fixed_point(
     if not leaves[0].numel():
         return _empty(equation, leaves, p)
     found = adjoint.find(equation, [followable(x) for x in leaves], p)
+    aux = None
+    if has_aux:
+        aux = equation.evaluate_both(found.value, [*p, *equation.captured.values])[1]
     function.retire()
     return Solution(
         value=unflatten(found.value, equation.state_spec),
@@ -133,6 +141,7 @@ def fixed_point(
             **record.extras,
         ),
         states=tuple(unflatten(state, equation.state_spec) for state in found.states),
+        aux=aux,
         _record=record,
         _evaluate=evaluator(equation, p) if _tracked() else None,
     )
@@ -175,7 +184,7 @@ def pose(
 
 def _empty(equation: Problem, z: Leaves, p: Leaves) -> Solution:
     """The solution of no samples: one evaluation, which links it to what f depends on."""
-    value = equation.evaluate(z, p)
+    value, aux = equation.evaluate_both(z, p)
     status = torch.zeros(0, dtype=torch.int8, device=z[0].device)
     evals, residual = status.to(torch.int64), status.to(z[0].dtype)
     return Solution(
@@ -183,6 +192,7 @@ def _empty(equation: Problem, z: Leaves, p: Leaves) -> Solution:
         status=status,
         stats=Stats(evals=evals, residual=residual, reason=status),
         states=tuple(unflatten(value, equation.state_spec) for _ in equation.states),
+        aux=aux,
     )
 
 
@@ -224,6 +234,15 @@ def check_options(
         raise TypeError(f"adjoint: expected an adjoint such as eq.Implicit(), got {adjoint!r}")
     if warm is not None and not isinstance(warm, Solution):
         raise TypeError(f"warm: expected an earlier Solution, got {type(warm).__name__}")
+
+
+def refuse(caller: str, adjoint: Adjoint) -> str:
+    """What is said of an adjoint that one evaluation is not enough for."""
+    what = "differentiates a path" if adjoint.follows_path else "needs what a solver has learned"
+    return (
+        f"{caller} cannot use {adjoint!r}, which {what}: there is one evaluation and no solve. Use "
+        "eq.Implicit(), eq.JacobianFree() or eq.NeumannPhantom(steps=2, damping=1.0)"
+    )
 
 
 def _numbers(states: Any) -> tuple[int, ...]:

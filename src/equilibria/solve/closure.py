@@ -37,9 +37,13 @@ class Function(abc.ABC):
 
     Attributes:
         closes_over: the parameters and buffers of its modules, of which an evaluation may use some.
+        caller: the function that it was given to, for messages.
+        is_root: it is g of g(z) = 0, and z - g(z) is iterated.
     """
 
     closes_over: Sequence[Tensor]
+    caller: str = "fixed_point"
+    is_root: bool = False
     __call__: Callable[..., Any]
 
     def evaluating(self) -> AbstractContextManager[None]:
