@@ -165,8 +165,8 @@ def pose(
         raise ValueError(
             "per_row needs leaves with one first axis, the rows; this state has several"
         )
-    given, p = Operands.of(operands, batch)
     function = close_over(f)
+    given, p = Operands.of(operands, batch, function.keywords)
     problem = Problem(
         f=function,
         solver=solver.like(z0) if solver.by_leaf else solver,
