@@ -51,11 +51,11 @@ def raise_with_remedy(
         ValueError: the start was guessed, and its shapes or its structure are not the cell's.
     """
     message = str(error)
-    # An error of a kind of its own is the cell's affair; those that name `operand`, `init=` or
-    # `has_aux=` have said what to do, in this layer or in one within it.
+    # An error of a kind of its own is the cell's affair; those that name `operand` or `init=` have
+    # said what to do, in this layer or in one within it.
     if type(error) not in (IndexError, RuntimeError, TypeError, ValueError):
         return
-    if message.startswith("operand ") or "init=" in message or "has_aux=" in message:
+    if message.startswith("operand ") or "init=" in message:
         return
     if _is_raised_by_user(error):
         return
