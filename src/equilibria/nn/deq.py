@@ -232,7 +232,7 @@ class DEQ(nn.Module):
                 has_aux=self.has_aux,
             )
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
-            raise_with_remedy(error, self.cell, z0, inputs, keywords, self.options, guessed=guessed)
+            raise_with_remedy(error, self, z0, inputs, keywords, guessed=guessed)
             raise
 
     options: ClassVar[tuple[str, ...]] = tuple(inspect.signature(forward).parameters)[2:-1]
@@ -300,7 +300,7 @@ class DEQ(nn.Module):
                 has_aux=self.has_aux,
             )
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
-            raise_with_remedy(error, self.cell, z, inputs, keywords, self.options, guessed=False)
+            raise_with_remedy(error, self, z, inputs, keywords, guessed=False)
             raise
 
     def extra_repr(self) -> str:

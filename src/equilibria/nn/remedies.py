@@ -27,11 +27,10 @@ OF_SHAPES = re.compile(
 
 def raise_with_remedy(
     error: Exception,
-    cell: Callable[..., Any],
+    layer: Any,
     z0: Any,
     inputs: tuple[Any, ...],
     keywords: dict[str, Any],
-    options: Sequence[str],
     *,
     guessed: bool,
 ) -> None:
@@ -39,10 +38,9 @@ def raise_with_remedy(
 
     Args:
         error: of the solve.
-        cell: the layer's.
+        layer: a `DEQ`.
         z0: the start that the solve was given.
         inputs, keywords: of the cell.
-        options: the keywords of a call that are the layer's own.
         guessed: nobody has named a start: it is zeros like the first input.
 
     Raises:
@@ -59,7 +57,8 @@ def raise_with_remedy(
         return
     if _is_raised_by_user(error):
         return
-    if isinstance(error, TypeError) and (wrong := _wrong_call(cell, z0, inputs, keywords, options)):
+    cell: Callable[..., Any] = layer.cell
+    if isinstance(error, TypeError) and (wrong := _wrong_call(layer, z0, inputs, keywords)):
         raise TypeError(wrong) from error
     leaves = [leaf for leaf in flatten(z0)[0] if isinstance(leaf, Tensor)]
     owner = module_of(cell)
@@ -97,14 +96,9 @@ def _is_raised_by_user(error: Exception) -> bool:
 _LIBRARIES = ("torch", "equilibria")
 
 
-def _wrong_call(
-    cell: Callable[..., Any],
-    z0: Any,
-    inputs: tuple[Any, ...],
-    keywords: dict[str, Any],
-    options: Sequence[str],
-) -> str:
-    """What is wrong with how a cell is called, if something is."""
+def _wrong_call(layer: Any, z0: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> str:
+    """What is wrong with how a layer's cell is called, if something is."""
+    cell = layer.cell
     if (signature := _signature(cell)) is None:
         return ""
     try:
@@ -117,7 +111,7 @@ def _wrong_call(
         name = getattr(f, "__qualname__", type(cell).__name__)
         remedy = f" Wrap it in a module with forward({names})"
         if strange := [key for key in keywords if key not in signature.parameters]:
-            known = [*options, *list(signature.parameters)[1:]]
+            known = [*layer.options, *list(signature.parameters)[1:]]
             remedy = f" '{strange[0]}' is unknown{nearest(strange[0], known)}"
         return (
             f"the cell is called as cell(z, *inputs, **keywords), here with {count}; "
