@@ -127,6 +127,27 @@ def test_the_tolerances_of_the_solver_decide():
     torch.testing.assert_close(sol.value, z.detach(), equal_nan=True, rtol=0, atol=0)
 
 
+def test_a_tolerance_for_each_leaf_and_for_each_row():
+    state = (torch.ones(2, 3), torch.tensor([[1.0], [1.05]]))
+    ones = lambda z: tuple(torch.ones_like(x) for x in z)  # noqa: E731
+    for rtol, status in (((1e-4, 1e-1), [0, 0]), ((1e-1, 1e-4), [0, 1])):
+        assert eq.attach(ones, state, solver=eq.Picard(rtol=rtol)).status.tolist() == status
+    for per_row, status in ((False, [0]), (True, [1])):
+        solver = eq.Picard(rtol=0.04, per_row=per_row)
+        together = eq.attach(torch.ones_like, state[1], coupled=True, solver=solver)
+        assert together.status.tolist() == status
+
+
+@pytest.mark.parametrize("power", [-120, 0, 120])
+def test_the_value_has_no_unit(power):
+    z = 2.0**power * normal(2, 3, 4, 5, seed=7).float().contiguous(
+        memory_format=torch.channels_last
+    )
+    sol = eq.attach(lambda z: z * (1 + 2.0**-16), z)
+    assert torch.equal(sol.value, z) and sol.status.tolist() == [CONVERGED] * 2
+    torch.testing.assert_close(sol.stats.residual, torch.full((2,), 2.0**-16), rtol=1e-2, atol=0)
+
+
 def test_a_state_that_is_no_solution_is_named():
     z, x = found(X) + 0.1, X.clone().requires_grad_()
     with pytest.raises(eq.SolveError, match=r"attach: 2 of 2 .*\n.*the residual exceeds"):

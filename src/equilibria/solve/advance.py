@@ -68,7 +68,8 @@ def advance(
             default `Implicit()`.
         coupled: as of `fixed_point`.
         throw: raise where z is not within tolerance, and where a backward solve fails.
-        has_aux: f returns a pair, (y, aux), and `Solution.aux` is that of this evaluation.
+        has_aux: f returns a pair, (y, aux). `Solution.aux` is that of this evaluation, and its
+            gradient takes z for a constant.
 
     Returns:
         A `Solution`: `value` is y; `stats.residual` and `status` are those of z, which has been

@@ -70,7 +70,8 @@ class Solution:
         states: for every number in `states`, the iterate after that many evaluations (the final
             value once a sample has finished), for losses along the path. It carries the gradient
             of one step of f; under `Phantom` it is the iterate after its steps from there.
-        aux: what f returned beside z at `value`, connected to autograd, under `has_aux`; else None.
+        aux: what f returned beside z at `value`, connected to autograd (of `DEQ.advance`: at the
+            state given); None without `has_aux`.
     """
 
     value: Tree
