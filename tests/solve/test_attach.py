@@ -118,6 +118,7 @@ def test_the_tolerances_of_the_solver_decide():
     constant = lambda z: torch.ones_like(z) + 0 * z  # noqa: E731
     tolerances = [({"rtol": 1e-4}, [0, 1, 1, 4]), ({"rtol": 1e-2}, [0, 0, 1, 4])]
     tolerances += [({"rtol": 0.0, "atol": 0.2}, [0, 0, 0, 4])]
+    sol = eq.attach(constant, z)
     for given, status in tolerances:
         sol = eq.attach(constant, z, solver=eq.Anderson(**given, max_evals=50))
         assert sol.status.tolist() == status
