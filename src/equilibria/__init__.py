@@ -41,8 +41,10 @@ if TYPE_CHECKING:
         Stats,
         Status,
         Unrolled,
+        attach,
         fixed_point,
         profiles,
+        root_find,
         shared,
     )
     from equilibria.stability import AdaptiveAdjoint
@@ -78,6 +80,7 @@ __all__ = [
     "Stats",
     "Status",
     "Unrolled",
+    "attach",
     "data",
     "distil",
     "fixed_point",
@@ -85,6 +88,7 @@ __all__ = [
     "models",
     "nn",
     "profiles",
+    "root_find",
     "shared",
     "stability",
     "theory",

@@ -20,7 +20,7 @@ from equilibria.learned import (
     initialiser_for,
 )
 from equilibria.learned.teacher import solve
-from equilibria.learned.training import train, untrained
+from equilibria.learned.training import _loss, train, untrained
 
 
 class Cell(nn.Module):
@@ -507,3 +507,23 @@ def test_a_start_of_ones_own_is_kept(distilled):
 def test_the_sizes_of_both_mixers():
     assert sum(p.numel() for p in GramMixer().parameters()) == 27 * 16 + 16 + 16 * 5 + 5
     assert sum(p.numel() for p in PooledMixer(8).parameters()) == 8 * 16 * 3 + 16 + 16 * 2 * 3 + 2
+
+
+def test_a_cell_that_returns_something_beside_its_state():
+    plain = layer_of()
+
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell = copy.deepcopy(plain.cell)
+
+        def forward(self, z, u):
+            out = self.cell(z, u)
+            return out, out.sum()
+
+    pair = eq.DEQ(Pair(), solver=plain.solver, has_aux=True).eval()
+    losses = []
+    for layer in (plain, pair):
+        (batch,), how = solve(layer, batches(1), None), Distillation(budget=2000)
+        losses.append(_loss(untrained(layer, batch, how), layer, batch, how, 0.0))
+    torch.testing.assert_close(*losses)

@@ -95,7 +95,8 @@ def test_the_penalty_says_that_it_needs_the_graph() -> None:
 
 
 def test_what_is_shown_is_public() -> None:
-    assert list(inspect.signature(eq.Solution).parameters) == ["value", "status", "stats", "states"]
+    public = ["value", "status", "stats", "states", "aux"]
+    assert list(inspect.signature(eq.Solution).parameters) == public
     assert "_record" not in repr(solved())
 
 

@@ -58,6 +58,7 @@ class Iterated(nn.Module):
     def __init__(self, layer: DEQ, evals: int, method: Method) -> None:
         super().__init__()
         self.cell, self.init, self.start = layer.cell, layer.init, layer.start
+        self.has_aux = layer.has_aux
         self.evals = evals
         self.method: Method = method
         self.residuals: list[Tensor] | None = None
@@ -65,11 +66,13 @@ class Iterated(nn.Module):
     def forward(self, *inputs: Any, z0: Any = None, warm: Any = None, **options: Any) -> Value:
         """Return the state after `evals` evaluations from z0, `warm` or the layer's own start.
 
-        The other options of a layer's call change what is said of a solution, and not its value.
+        The other options of a layer's call change what is said of a solution, and not its value;
+        other keywords are the cell's.
         """
         if z0 is None:
             z0 = self.start(*inputs) if warm is None else warm.value
-        operands = [x.value if isinstance(x, Shared) else x for x in inputs]
+        operands = [_bare(x) for x in inputs]
+        keywords = {key: _bare(x) for key, x in options.items() if key not in DEQ.options}
         leaves, spec = flatten(z0)
         shapes = [leaf.shape[1:] for leaf in leaves]
         sizes = [shape.numel() for shape in shapes]
@@ -83,7 +86,8 @@ class Iterated(nn.Module):
             )
 
         def f(rows: Tensor) -> Tensor:
-            return _rows(flatten(self.cell(tree(rows), *operands))[0])
+            out = self.cell(tree(rows), *operands, **keywords)
+            return _rows(flatten(out[0] if self.has_aux else out)[0])
 
         seen: list[Tensor] | None = None if self.residuals is None else []
         rows = iterate(f, _rows(leaves), self.evals, self.method, seen)
@@ -135,6 +139,10 @@ def relative(image: Tensor, z: Tensor) -> Tensor:
     """Return ||f(z) - z|| / ||f(z)|| of each sample, (samples,); 0 where f(z) = z = 0."""
     size, residual = image.norm(dim=1), (image - z).norm(dim=1)
     return torch.where(residual == 0, residual, residual / size)
+
+
+def _bare(operand: Any) -> Any:
+    return operand.value if isinstance(operand, Shared) else operand
 
 
 def _rows(leaves: list[Tensor]) -> Tensor:

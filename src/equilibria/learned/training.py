@@ -188,7 +188,8 @@ def _loss(learned: Learned, layer: DEQ, batch: Solved, how: Distillation, share:
             if k == how.horizon:
                 break  # f(z_K) is not needed
         at = unflatten(layout.leaves(z), spec)
-        image = layout.rows(flatten(f(at, *operands))[0])
+        out = f(at, *operands)
+        image = layout.rows(flatten(out[0] if layer.has_aux else out)[0])
         residual = stepper.residual(image, z)
         size = length(residual)
         if how.loss == "residual":

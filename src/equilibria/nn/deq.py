@@ -1,10 +1,11 @@
 """The deep equilibrium layer."""
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from equilibria.nn.checks import refuse_cast, refuse_sharded
 from equilibria.nn.dropout import VariationalDropout
 from equilibria.nn.frozen import Evaluation, Frozen, module_of
-from equilibria.nn.remedies import raise_with_remedy
+from equilibria.nn.remedies import raise_with_remedy, refuse_names
 from equilibria.solve import (
     Adjoint,
     Auto,
@@ -63,7 +64,7 @@ chosen: ContextVar[Mapping[nn.Module, Methods]] = ContextVar(
 
 
 class DEQ(nn.Module):
-    """A layer whose output is the fixed point of its cell, z* = cell(z*, *inputs).
+    """A layer whose output is the fixed point of its cell, z* = cell(z*, *inputs, **keywords).
 
     Within one forward, and whenever its backward evaluates the cell again, the cell is one
     function: parameters and buffers are those of the forward, weights under `weight_norm`,
@@ -73,14 +74,15 @@ class DEQ(nn.Module):
     the cell a module if an optimiser is to find it there.
 
     Args:
-        cell: module or callable, cell(z, *inputs) -> z.
+        cell: module or callable, cell(z, *inputs, **keywords) -> z.
         solver: solver of the forward, `Auto()` by default.
         adjoint: how gradients are found, `Implicit()` by default.
         eval_solver: solver of the forward in eval mode; None for the same one.
-        init: the start z0: None for zeros like the first input, or a callable of the inputs, such
-            as a module. The gradient of a fixed point does not reach its start (only that of
-            `Unrolled` does): a learned initial guess is trained on its distance from the solution,
-            for example by `(layer.init(*inputs) - sol.value.detach()).square().mean()`.
+        init: the start z0: None for zeros like the first input, or a callable of the inputs (those
+            given by position), such as a module. The gradient of a fixed point does not reach its
+            start (only that of `Unrolled` does): a learned initial guess is trained on its distance
+            from the solution, for example by
+            `(layer.init(*inputs) - sol.value.detach()).square().mean()`.
         drop_finished: samples that have finished leave the batch; see `fixed_point`.
         coupled: the cell mixes the rows of the batch, which are solved as one sample; a call may
             say which rows are which sample's. See `fixed_point`.
@@ -88,14 +90,17 @@ class DEQ(nn.Module):
             otherwise.
         returns: which iterate a sample that did not converge returns, "best" or "last"; see
             `fixed_point`.
+        has_aux: the cell returns a pair, (z, aux); see `fixed_point`.
 
     Attributes:
+        options: the keywords of a call that are the layer's own.
         neural: the weights of a `NeuralSolver`; None until `eq.distil` has trained some.
 
     Raises:
         TypeError: cell or init cannot be called; solver or adjoint is none, or a solver is made
             for other cells.
-        ValueError: both `drop_finished` and `coupled`, or another `returns`.
+        ValueError: both `drop_finished` and `coupled`, another `returns`; or a parameter of the cell that is given by
+            name has the name of an option of the layer's call.
 
     Warns:
         UserWarning: a sub-module of the cell makes each evaluation another function (plain dropout,
@@ -124,6 +129,7 @@ class DEQ(nn.Module):
         coupled: bool = False,
         throw: bool = False,
         returns: str = "best",
+        has_aux: bool = False,
     ) -> None:
         super().__init__()
         if not callable(cell):
@@ -140,6 +146,7 @@ class DEQ(nn.Module):
             )
         check_methods(cell, Methods(solver, eval_solver, adjoint))
         check_returns(returns)
+        refuse_names(cell, self.options)
         self.cell = cell
         self.solver = Auto() if solver is None else solver
         self.adjoint = Implicit() if adjoint is None else adjoint
@@ -149,6 +156,7 @@ class DEQ(nn.Module):
         self.coupled = coupled
         self.throw = throw
         self.returns = returns
+        self.has_aux = has_aux
         self.neural: Weights | None = None
         owner = module_of(cell)
         parts = Closure(cell).modules if owner is None else ()
@@ -165,12 +173,15 @@ class DEQ(nn.Module):
         trace: bool = False,
         throw: bool | None = None,
         coupled: bool | Tensor | None = None,
+        **keywords: Any,
     ) -> Solution:
         """Solve for the fixed point.
 
         Args:
             inputs: operands of the cell, tensors or trees with first axis the batch; what all
-                samples share is wrapped in `shared`.
+                samples share is wrapped in `shared`. Numbers, flags and None are passed on.
+            keywords: further operands, which the cell takes by name. The names below are options of
+                the layer.
             z0: start of this solve; without it `warm` gives the start, and without that `init`.
             warm: an earlier solution, whose adjoint also starts the backward.
             states: numbers of evaluations after which iterates are kept.
@@ -190,7 +201,7 @@ class DEQ(nn.Module):
         """
         solver, adjoint, neural = self._methods()
         if warm is not None:
-            _check_warm(warm, inputs)
+            _check_warm(warm, (*inputs, *keywords.values()))
         guessed = z0 is None and warm is None and self.init is None
         own = z0 is None and warm is None
         if z0 is None:
@@ -211,10 +222,11 @@ class DEQ(nn.Module):
         rows = self._rows(z0) if coupled is False else None
         try:
             return fixed_point(
-                Evaluation(self.cell, rows),
+                Evaluation(self.cell, rows, tuple(keywords)),
                 z0,
                 *inputs,
                 *(() if rows is None else (rows,)),
+                *keywords.values(),
                 solver=solver.bound_to(self.cell),
                 adjoint=adjoint,
                 throw=self.throw if throw is None else throw,
@@ -224,10 +236,13 @@ class DEQ(nn.Module):
                 states=states,
                 warm=warm,
                 returns=self.returns,
+                has_aux=self.has_aux,
             )
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
-            raise_with_remedy(error, self.cell, z0, inputs, guessed=guessed)
+            raise_with_remedy(error, self, z0, inputs, keywords, guessed=guessed)
             raise
+
+    options: ClassVar[tuple[str, ...]] = tuple(inspect.signature(forward).parameters)[2:-1]
 
     @boundary
     def advance(
@@ -236,8 +251,9 @@ class DEQ(nn.Module):
         *inputs: Any,
         throw: bool | None = None,
         coupled: bool | Tensor | None = None,
+        **keywords: Any,
     ) -> Solution:
-        """Evaluate the cell once at a state near the fixed point: y = cell(z, *inputs).
+        """Evaluate the cell once near the fixed point: y = cell(z, *inputs, **keywords).
 
         y is the next iterate, what a loss is taken of, and what its gradient goes through, which
         the layer's adjoint finds at z: a training step for the price of one evaluation, where `z`
@@ -245,7 +261,7 @@ class DEQ(nn.Module):
 
         Args:
             z: the state, detached here.
-            inputs: operands of the cell, as of a call.
+            inputs, keywords: operands of the cell, as of a call.
             throw: raise where z is not within the solver's tolerance; None: as the layer was told.
             coupled: as of a call.
 
@@ -279,22 +295,25 @@ class DEQ(nn.Module):
         rows = self._rows(z) if coupled is False else None
         try:
             return advance(
-                Evaluation(self.cell, rows),
+                Evaluation(self.cell, rows, tuple(keywords)),
                 z,
                 *inputs,
                 *(() if rows is None else (rows,)),
+                *keywords.values(),
                 solver=solver.bound_to(self.cell),
                 adjoint=adjoint,
                 coupled=coupled,
                 throw=self.throw if throw is None else throw,
+                has_aux=self.has_aux,
             )
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
-            raise_with_remedy(error, self.cell, z, inputs, guessed=False)
+            raise_with_remedy(error, self, z, inputs, keywords, guessed=False)
             raise
 
     def extra_repr(self) -> str:
         shown = ["solver", "adjoint", "eval_solver", "drop_finished", "coupled", "throw"]
         shown += ["returns"] * (self.returns != "best")
+        shown = ["solver", "adjoint", "eval_solver", "drop_finished", "coupled", "throw", "has_aux"]
         return "\n".join(f"{k}={getattr(self, k)!r}" for k in shown if getattr(self, k))
 
     def _methods(self) -> tuple[Solver, Adjoint, Weights | None]:
@@ -310,7 +329,7 @@ class DEQ(nn.Module):
         """Return the state that a solve begins at: of `init`, or zeros like the first input.
 
         Args:
-            inputs: operands of the cell, as of a call.
+            inputs: operands of the cell, as of a call, that are given by position.
 
         Raises:
             ValueError: there is no `init`, and the first input is no tensor or tree of
@@ -323,8 +342,9 @@ class DEQ(nn.Module):
         leaves, spec = flatten(inputs[0] if inputs else ())
         if not leaves or not all(isinstance(x, Tensor) and x.is_floating_point() for x in leaves):
             raise ValueError(
-                "without init= the state starts as zeros like the first input, which must then be "
-                "a floating-point tensor or a tree of such: give the layer init= or the call z0="
+                "without init= the state starts as zeros like the first input by position, which "
+                "must then be a floating-point tensor or a tree of such: give the layer init= or "
+                "the call z0="
             )
         return unflatten([torch.zeros_like(_widened(x.detach())) for x in leaves], spec)
 

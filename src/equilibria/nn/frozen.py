@@ -10,7 +10,7 @@ belongs to it. Which one is entered is known to the running thread alone.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -113,7 +113,7 @@ class Frozen:
         finally:
             _active.reset(token)
 
-    def run(self, rows: Tensor | None, *arguments: Any) -> Any:
+    def run(self, rows: Tensor | None, /, *arguments: Any, **keywords: Any) -> Any:
         """Evaluate the cell with everything as it was in the forward.
 
         Args:
@@ -123,7 +123,7 @@ class Frozen:
         self._latest.rows = rows
         token = _active.set(self)
         try:
-            return self.cell(*arguments)
+            return self.cell(*arguments, **keywords)
         finally:
             _active.reset(token)
 
@@ -147,12 +147,16 @@ class Evaluation(Function):
     """A cell as the function that one forward solves: `Frozen` is entered whenever it is called.
 
     Args:
-        cell: cell(z, *inputs) -> z.
-        rows: number the samples (batch,), where masks must follow them. The last operand is then
-            the rows of the samples that take part.
+        cell: cell(z, *inputs, **keywords) -> z.
+        rows: number the samples (batch,), where masks must follow them. The operand after the
+            inputs is then the rows of the samples that take part.
+        keywords: names of the operands after these.
     """
 
-    def __init__(self, cell: Callable[..., Any], rows: Tensor | None) -> None:
+    def __init__(
+        self, cell: Callable[..., Any], rows: Tensor | None, keywords: Sequence[str] = ()
+    ) -> None:
+        self.keywords = keywords
         self.follows_rows = rows is not None
         self.frozen = Frozen(cell, batch=None if rows is None else rows.shape[0])
         self.closes_over = self.frozen.parameters
@@ -167,10 +171,12 @@ class Evaluation(Function):
         return self._evaluate(z, *operands)
 
     def _evaluate(self, z: Any, *operands: Any) -> Any:
-        if not self.follows_rows:
-            return self.frozen.run(None, z, *operands)
-        *inputs, rows = operands
-        return self.frozen.run(rows, z, *inputs)
+        split = len(operands) - len(self.keywords)
+        inputs, named = operands[:split], dict(zip(self.keywords, operands[split:], strict=True))
+        rows = None
+        if self.follows_rows:
+            *inputs, rows = inputs
+        return self.frozen.run(rows, z, *inputs, **named)
 
     def retire(self) -> None:
         self.frozen.cell.retire()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dis
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from equilibria.nn.frozen import module_of
 from equilibria.solve import flatten, unflatten
-from equilibria.words import plural
+from equilibria.words import nearest, plural
 
-__all__ = ["raise_with_remedy"]
+__all__ = ["raise_with_remedy", "refuse_names"]
 
 # How torch and Python word it. A text that is not matched costs the remedy alone: the error itself
 # is raised in any case.
@@ -26,15 +26,21 @@ OF_SHAPES = re.compile(
 
 
 def raise_with_remedy(
-    error: Exception, cell: Callable[..., Any], z0: Any, inputs: tuple[Any, ...], *, guessed: bool
+    error: Exception,
+    layer: Any,
+    z0: Any,
+    inputs: tuple[Any, ...],
+    keywords: dict[str, Any],
+    *,
+    guessed: bool,
 ) -> None:
     """Raise what a solve has raised with its remedy, where one is known; else return.
 
     Args:
         error: of the solve.
-        cell: the layer's.
+        layer: a `DEQ`.
         z0: the start that the solve was given.
-        inputs: of the cell.
+        inputs, keywords: of the cell.
         guessed: nobody has named a start: it is zeros like the first input.
 
     Raises:
@@ -51,7 +57,8 @@ def raise_with_remedy(
         return
     if _is_raised_by_user(error):
         return
-    if isinstance(error, TypeError) and (wrong := _wrong_call(cell, z0, inputs)):
+    cell: Callable[..., Any] = layer.cell
+    if isinstance(error, TypeError) and (wrong := _wrong_call(layer, z0, inputs, keywords)):
         raise TypeError(wrong) from error
     leaves = [leaf for leaf in flatten(z0)[0] if isinstance(leaf, Tensor)]
     owner = module_of(cell)
@@ -89,25 +96,53 @@ def _is_raised_by_user(error: Exception) -> bool:
 _LIBRARIES = ("torch", "equilibria")
 
 
-def _wrong_call(cell: Callable[..., Any], z0: Any, inputs: tuple[Any, ...]) -> str:
-    """What is wrong with how a cell is called, if something is."""
-    f = cell.forward if isinstance(cell, nn.Module) else cell
-    try:
-        signature = inspect.signature(f)
-    except (TypeError, ValueError):  # of a function that is not Python's
+def _wrong_call(layer: Any, z0: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> str:
+    """What is wrong with how a layer's cell is called, if something is."""
+    cell = layer.cell
+    if (signature := _signature(cell)) is None:
         return ""
     try:
-        signature.bind(z0, *inputs)
+        signature.bind(z0, *inputs, **keywords)
     except TypeError:
         count = plural(len(inputs), "input")
-        names = ", ".join(f"x{i}" for i in range(1, len(inputs) + 1))
+        count += "".join(f", {key}=" for key in keywords)
+        names = ", ".join(["self, z", *(f"x{i}" for i in range(1, len(inputs) + 1)), *keywords])
+        f = cell.forward if isinstance(cell, nn.Module) else cell
         name = getattr(f, "__qualname__", type(cell).__name__)
+        remedy = f" Wrap it in a module with forward({names})"
+        if strange := [key for key in keywords if key not in signature.parameters]:
+            known = [*layer.options, *list(signature.parameters)[1:]]
+            remedy = f" '{strange[0]}' is unknown{nearest(strange[0], known)}"
         return (
-            f"the cell is called as cell(z, *inputs), here with {count}; {name}{signature} does "
-            f"not accept that. Wrap it in a module with forward(self, z{', ' if names else ''}"
-            f"{names})"
+            f"the cell is called as cell(z, *inputs, **keywords), here with {count}; "
+            f"{name}{signature} does not accept that.{remedy}"
         )
     return ""
+
+
+def refuse_names(cell: Callable[..., Any], options: Sequence[str]) -> None:
+    """Refuse a cell with a parameter to be given by name that the layer would take for its own.
+
+    Raises:
+        ValueError: one that is keyword-only or has a default has the name of one of `options`.
+    """
+    signature = _signature(cell)
+    parameters = [] if signature is None else list(signature.parameters.values())[1:]
+    for each in parameters:
+        by_name = each.kind is each.KEYWORD_ONLY or each.default is not each.empty
+        if by_name and each.name in options:
+            raise ValueError(
+                f"the cell has a parameter '{each.name}', and so has the call of the layer, which "
+                "would not pass it on: give the cell's another name"
+            )
+
+
+def _signature(cell: Callable[..., Any]) -> inspect.Signature | None:
+    """None of a function that is not Python's."""
+    try:
+        return inspect.signature(cell.forward if isinstance(cell, nn.Module) else cell)
+    except (TypeError, ValueError):
+        return None
 
 
 def _is_low(parameter: Tensor) -> bool:

@@ -24,6 +24,7 @@ from equilibria.solve.auto import Auto
 from equilibria.solve.boundary import boundary, without_autocast
 from equilibria.solve.broyden import Broyden
 from equilibria.solve.closure import Closure, Function, warn_of_unsteady
+from equilibria.solve.entries import attach, root_find
 from equilibria.solve.fallback import Fallback
 from equilibria.solve.gmres import GMRES
 from equilibria.solve.layout import Layout
@@ -83,6 +84,7 @@ __all__ = [
     "add_scaled",
     "advance",
     "advances",
+    "attach",
     "boundary",
     "check_at_least",
     "check_damping",
@@ -95,6 +97,7 @@ __all__ = [
     "length",
     "minimiser",
     "profiles",
+    "root_find",
     "shared",
     "unflatten",
     "warn_of_unsteady",

@@ -18,18 +18,18 @@ from equilibria.solve.api import (
     check_options,
     evaluator,
     pose,
+    refuse,
 )
 from equilibria.solve.boundary import boundary, without_autocast
 from equilibria.solve.derivative import Linearisation, fill_missing
 from equilibria.solve.equation import raise_if_failed
 from equilibria.solve.layout import Layout
 from equilibria.solve.problem import Problem
-from equilibria.solve.rows import LARGEST, Rows, length, subtract
+from equilibria.solve.rows import LARGEST, length
 from equilibria.solve.solution import Record, Solution
 from equilibria.solve.solvers import Solver
 from equilibria.solve.status import Stats, Status
 from equilibria.solve.tree import Leaves, Tree, followable, unflatten
-from equilibria.solve.verdict import underflow_length
 
 
 @boundary
@@ -41,6 +41,7 @@ def advance(
     adjoint: Adjoint | None = None,
     coupled: bool | Tensor = False,
     throw: bool = False,
+    has_aux: bool = False,
 ) -> Solution:
     """Evaluates y = f(z, *operands) once, as a step towards z* that can be learned from.
 
@@ -67,6 +68,8 @@ def advance(
             default `Implicit()`.
         coupled: as of `fixed_point`.
         throw: raise where z is not within tolerance, and where a backward solve fails.
+        has_aux: f returns a pair, (y, aux). `Solution.aux` is that of this evaluation, and its
+            gradient takes z for a constant.
 
     Returns:
         A `Solution`: `value` is y; `stats.residual` and `status` are those of z, which has been
@@ -91,9 +94,8 @@ def advance(
             "that z stands for. Use fixed_point"
         )
     record = Record()
-    equation, leaves, p = pose(
-        f, z, operands, solver, _single(adjoint), coupled, record, throw=throw
-    )
+    how = {"throw": throw, "has_aux": has_aux}
+    equation, leaves, p = pose(f, z, operands, solver, _single(adjoint), coupled, record, **how)
     if not leaves[0].numel():
         raise ValueError("the batch is empty: z has no sample along its first axis")
     start = [followable(x.detach()) for x in leaves]
@@ -106,10 +108,11 @@ def advance(
         leaf = start[0].new_empty(0).requires_grad_()
         at: Leaves = list(begin.apply(leaf, *(x.detach() for x in start)))
         with private.for_many_backwards():
-            image = equation.evaluate_first(at, p)
+            image, aux = equation.evaluate_first(at, p)
         value = list(correct.apply(equation, [get_gradient_edge(x) for x in at], *image))
     else:
-        value = image = equation.evaluate_first(start, p)
+        image, aux = equation.evaluate_first(start, p)
+        value = image
     status, stats = _measure_status(equation, start, [x.detach() for x in image])
     if throw:
         raise_if_failed("advance", status, torch.zeros_like(status), stats.residual)
@@ -117,6 +120,7 @@ def advance(
         value=unflatten(value, equation.state_spec),
         status=status,
         stats=stats,
+        aux=aux,
         _record=record,
         _evaluate=evaluator(equation, p) if tracked else None,
     )
@@ -188,11 +192,7 @@ def _single(adjoint: Adjoint) -> Adjoint:
     """The adjoint in use, if one evaluation is enough for it."""
     now = adjoint.now
     if now.follows_path or now.needs_inverse:
-        what = "differentiates a path" if now.follows_path else "needs what a solver has learned"
-        raise TypeError(
-            f"advance cannot use {now!r}, which {what}: there is one evaluation and no solve. Use "
-            "eq.NeumannPhantom(steps=2, damping=1.0), eq.JacobianFree() or eq.Implicit()"
-        )
+        raise TypeError(refuse("advance", now))
     return now
 
 
@@ -201,46 +201,22 @@ def _measure_status(equation: Problem, z: Leaves, image: Leaves) -> tuple[Tensor
     """Status, evaluations and residuals of z, by the solver's tolerances."""
     layout = Layout.of(z, equation.coupled)
     with without_autocast(z[0].device.type):
-        at, there = layout.rows(z), layout.rows(image)
-        size, scale = _lengths(there, at), length(there)
-        if not private.every(torch.clamp(scale, 1 / LARGEST, LARGEST) == scale):
+        found = equation.measure(z, image, layout)
+        if not private.every(torch.clamp(found.scale, 1 / LARGEST, LARGEST) == found.scale):
             layout = layout.in_units_of(z, image)
-            at, there = layout.rows(z), layout.rows(image)
-            size, scale = _lengths(there, at), length(there)
-        criterion = equation.criterion(layout)
-        gap = subtract(there, at) if criterion.by_part else []
-        found = criterion.measure(gap, there, size, scale)
-        short = size < underflow_length(there)
-        if private.some(short) and not criterion.by_part:
-            found = criterion.corrected(found, subtract(there, at), there, short)
-        reached = criterion.reached(found, None, there)
-        finite = torch.isfinite(size + scale)
-        whole = torch.stack([size, scale]).double()
+            found = equation.measure(z, image, layout)
+        reached = equation.criterion(layout).reached(found, None, [])
+        finite = torch.isfinite(found.size + found.scale)
+        whole = torch.stack([found.size, found.scale]).double()
         if layout.unit is not None:
             whole = whole * layout.unit.squeeze(1)
-        overall = torch.div(*length([whole])).to(size.dtype)
+        overall = torch.div(*length([whole])).to(found.size.dtype)
         status = torch.where(reached, int(Status.CONVERGED), int(Status.MAX_EVALS))
         status = torch.where(finite, status, int(Status.NONFINITE)).to(torch.int8)
-        relative = torch.where(finite, found.relative, math.inf)
     stats = Stats(
         evals=torch.ones_like(status, dtype=torch.int64),
-        residual=relative,
+        residual=torch.where(finite, found.relative, math.inf),
         reason=torch.zeros_like(status),
         overall=overall,
     )
     return status, stats
-
-
-PIECE = 2**18  # entries, which a processor's cache holds
-
-
-def _lengths(a: Rows, b: Rows) -> Tensor:
-    """||a - b|| of each sample: on a CPU piece by piece, for a difference as large as the state
-    would be written to memory and read again."""
-    rows, width = a[0].shape
-    if len(a) > 1 or rows * width <= PIECE or not private.free_to_read(a[0]):
-        return length(subtract(a, b))
-    piece = max(1, PIECE // width)
-    room = a[0].new_empty(piece, width)
-    pairs = zip(a[0].split(piece), b[0].split(piece), strict=True)  # pyright: ignore
-    return torch.cat([length([torch.sub(x, y, out=room[: len(x)])]) for x, y in pairs])

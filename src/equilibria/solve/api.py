@@ -47,6 +47,7 @@ def fixed_point(
     states: Iterable[int] = (),
     warm: Solution | None = None,
     returns: str = "best",
+    has_aux: bool = False,
 ) -> Solution:
     """Solves z* = f(z*, *operands) and connects z* to everything that f depends on.
 
@@ -81,6 +82,9 @@ def fixed_point(
             last one evaluated, which is further along where a signal travels through the state (a
             NONFINITE sample returns its best). `Phantom` takes its steps from there; it has
             no effect under `Unrolled`, which returns the step after the last evaluation.
+        has_aux: f returns a pair, (z, aux); aux may be any tree. `Solution.aux` is that at z*, with
+            its gradient, through z* too. It takes one evaluation more, which `stats.evals` leaves
+            out.
 
     Returns:
         A `Solution`. One that ended badly holds its best finite iterate, or with returns="last" its
@@ -118,6 +122,7 @@ def fixed_point(
         trace=trace,
         states=states,
         returns=returns,
+        has_aux=has_aux,
     )
     if warm is not None:
         leaves = _warm_start(warm, leaves, equation.state_spec)
@@ -131,6 +136,9 @@ def fixed_point(
     if not leaves[0].numel():
         return _empty(equation, leaves, p)
     found = adjoint.find(equation, [followable(x) for x in leaves], p)
+    aux = None
+    if has_aux:
+        aux = equation.evaluate_both(found.value, [*p, *equation.captured.values])[1]
     function.retire()
     return Solution(
         value=unflatten(found.value, equation.state_spec),
@@ -142,6 +150,7 @@ def fixed_point(
             **record.extras,
         ),
         states=tuple(unflatten(state, equation.state_spec) for state in found.states),
+        aux=aux,
         _record=record,
         _evaluate=evaluator(equation, p) if _tracked() else None,
     )
@@ -165,8 +174,8 @@ def pose(
         raise ValueError(
             "per_row needs leaves with one first axis, the rows; this state has several"
         )
-    given, p = Operands.of(operands, batch)
     function = close_over(f)
+    given, p = Operands.of(operands, batch, function.keywords)
     problem = Problem(
         f=function,
         solver=solver.like(z0) if solver.by_leaf else solver,
@@ -184,7 +193,7 @@ def pose(
 
 def _empty(equation: Problem, z: Leaves, p: Leaves) -> Solution:
     """The solution of no samples: one evaluation, which links it to what f depends on."""
-    value = equation.evaluate(z, p)
+    value, aux = equation.evaluate_both(z, p)
     status = torch.zeros(0, dtype=torch.int8, device=z[0].device)
     evals, residual = status.to(torch.int64), status.to(z[0].dtype)
     return Solution(
@@ -192,6 +201,7 @@ def _empty(equation: Problem, z: Leaves, p: Leaves) -> Solution:
         status=status,
         stats=Stats(evals=evals, residual=residual, reason=status),
         states=tuple(unflatten(value, equation.state_spec) for _ in equation.states),
+        aux=aux,
     )
 
 
@@ -239,6 +249,15 @@ def check_returns(given: Any) -> None:
     """Raise ValueError unless it names an iterate to return."""
     if given not in ("best", "last"):
         raise ValueError(f'returns: expected "best" or "last", got {given!r}')
+
+
+def refuse(caller: str, adjoint: Adjoint) -> str:
+    """What is said of an adjoint that one evaluation is not enough for."""
+    what = "differentiates a path" if adjoint.follows_path else "needs what a solver has learned"
+    return (
+        f"{caller} cannot use {adjoint!r}, which {what}: there is one evaluation and no solve. Use "
+        "eq.Implicit(), eq.JacobianFree() or eq.NeumannPhantom(steps=2, damping=1.0)"
+    )
 
 
 def _numbers(states: Any) -> tuple[int, ...]:

@@ -80,10 +80,10 @@ def as_around(f: Callable[..., Any]) -> Callable[..., Any]:
     if not callback or private.replays_buffers(callback):
         return f
 
-    def compiled(*arguments: Any) -> Any:
+    def compiled(*arguments: Any, **keywords: Any) -> Any:
         before = private.compile_frames_by(None if private.running_eagerly() else callback)
         try:
-            return f(*arguments)
+            return f(*arguments, **keywords)
         finally:
             private.compile_frames_by(before)
 

@@ -37,9 +37,15 @@ class Function(abc.ABC):
 
     Attributes:
         closes_over: the parameters and buffers of its modules, of which an evaluation may use some.
+        caller: the function that it was given to, for messages.
+        is_root: it is g of g(z) = 0, and z - g(z) is iterated.
+        keywords: names of the last operands, which f takes by them.
     """
 
     closes_over: Sequence[Tensor]
+    caller: str = "fixed_point"
+    is_root: bool = False
+    keywords: Sequence[str] = ()
     __call__: Callable[..., Any]
 
     def evaluating(self) -> AbstractContextManager[None]:
@@ -93,7 +99,7 @@ class Closure(Function):
             x for x in self.closes_over if not (x.requires_grad or private.is_wrapped(x))
         ]
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, /, *arguments: Any, **keywords: Any) -> Any:
         for name, cell, content in self._variables:
             if cell.cell_contents is not content:
                 raise RuntimeError(
@@ -108,9 +114,9 @@ class Closure(Function):
         # A constant of the forward is one of the backward. Reading `requires_grad` also shows the
         # tensor to a recorder, which sees nothing of what compiled code does with it.
         if not (changed or any(map(_REQUIRES_GRAD, self._constants))):
-            return self._evaluate(*arguments)
+            return self._evaluate(*arguments, **keywords)
         with private.run_eagerly():  # compiled code belongs to the modules themselves
-            return self._as_given()(*arguments)
+            return self._as_given()(*arguments, **keywords)
 
     @override
     def retire(self) -> None:

@@ -124,7 +124,7 @@ class Phantom(Adjoint):
             for name, rows in trace.items():
                 record.extras[name] = torch.cat([record.extras[name], torch.stack(rows)])
         if throw:
-            raise_if_failed("fixed_point", run.status, run.reason, run.residual)
+            raise_if_failed(problem.f.caller, run.status, run.reason, run.residual)
         return run
 
     def _along(self, equation: Problem, layout: Layout, state: Leaves, p: Leaves) -> Leaves:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -52,6 +52,7 @@ class Problem(Equation):
         f: as given, of a state and operands as trees.
         state_spec: the structure of the state.
         autocast: the region that f was called in; every later evaluation enters it.
+        has_aux: f returns something beside the state.
         expected: tensors that f closes over, whether its first evaluation uses them or not.
     """
 
@@ -68,11 +69,16 @@ class Problem(Equation):
     trace: bool = False
     states: tuple[int, ...] = ()
     returns: str = "best"
+    has_aux: bool = False
     expected: Sequence[Tensor] = ()
     captured: Captured = field(default_factory=Captured)
 
     @override
     def evaluate(self, z: Leaves, p: Leaves) -> Leaves:
+        return self.evaluate_both(z, p)[0]
+
+    def evaluate_both(self, z: Leaves, p: Leaves) -> tuple[Leaves, Tree]:
+        """f, and what it returns beside the state: None without `has_aux`."""
         split = len(self.operands.slots)
         operands = p[:split]
         given = operands if self.operands.spec is None else self.operands.tree(operands)
@@ -88,17 +94,30 @@ class Problem(Equation):
             number = next(i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b)
             what = "its state" if number < len(z) else f"operand tensor {number - len(z)}"
             raise RuntimeError(
-                f"f changed {what} in place: later evaluations still need it. Return a new tensor, "
-                "by x + y in place of x.add_(y)"
+                f"{self.letter} changed {what} in place: later evaluations still need it. Return "
+                "a new tensor, by x + y in place of x.add_(y)"
             )
-        return self._checked(out, z)
+        aux = None
+        if self.has_aux:
+            if not (isinstance(out, tuple) and len(cast("tuple[Any, ...]", out)) == 2):
+                raise TypeError(
+                    f"{self.letter} returned {describe(out)}: with has_aux=True it returns a pair, "
+                    "the state and something beside it"
+                )
+            out, aux = cast("tuple[Any, Any]", out)
+        image = self._checked(out, z)
+        return [x - y for x, y in zip(z, image, strict=True)] if self.f.is_root else image, aux
 
-    def evaluate_first(self, z: Leaves, p: Leaves) -> Leaves:
-        """f where nothing is known of it yet: notes whether it computes in reduced precision."""
-        if not self.autocast.floor:
-            return self.evaluate(z, p)
+    @property
+    def letter(self) -> str:
+        """What messages call f."""
+        return "g" if self.f.is_root else "f"
+
+    def evaluate_first(self, z: Leaves, p: Leaves) -> tuple[Leaves, Tree]:
+        """The same where nothing is known of f yet: notes whether it computes in reduced
+        precision."""
         with self.noting_precision():
-            return self.evaluate(z, p)
+            return self.evaluate_both(z, p)
 
     @contextmanager
     def noting_precision(self) -> Generator[None]:
@@ -127,22 +146,24 @@ class Problem(Equation):
             return [out]
         leaves, spec = flatten(out)
         if spec != self.state_spec or not all(isinstance(leaf, Tensor) for leaf in leaves):
+            f, pair = self.letter, isinstance(out, tuple) and len(cast("tuple[Any, ...]", out)) == 2
+            beside = pair and not self.has_aux and flatten(out[0])[1] == self.state_spec
             raise TypeError(
-                f"f returned {describe(out)} where the state is "
-                f"{describe(unflatten(z, self.state_spec))}: f must return a state like the one it "
-                "is given"
+                f"{f} returned {describe(out)} where the state is "
+                f"{describe(unflatten(z, self.state_spec))}: {f} must return a state like the one "
+                f"it is given{', or, with has_aux=True, it and something beside it' * beside}"
             )
         for position, (leaf, like) in enumerate(zip(leaves, z, strict=True)):
             if leaf.shape != like.shape:
                 raise ValueError(
-                    f"f returned the shape {tuple(leaf.shape)} where the state "
+                    f"{self.letter} returned the shape {tuple(leaf.shape)} where the state "
                     f"(leaf {position}) has {tuple(like.shape)}"
                 )
             if leaf.dtype != like.dtype:
                 if not (self.autocast.enabled and leaf.dtype.is_floating_point):
                     raise TypeError(
-                        f"f returned {leaf.dtype} where the state (leaf {position}) is "
-                        f"{like.dtype}: give f operands and parameters of the state's dtype, or "
+                        f"{self.letter} returned {leaf.dtype} where the state (leaf {position}) is "
+                        f"{like.dtype}: give it operands and parameters of the state's dtype, or "
                         "run it under torch.autocast"
                     )
                 leaves[position] = leaf.to(like.dtype)
@@ -152,7 +173,7 @@ class Problem(Equation):
     @override
     def solve(self, z: Leaves, first: Leaves, p: Leaves) -> tuple[Layout, Run]:
         here = list(p)
-        first = first or [x.detach() for x in self.evaluate_first(z, p)]
+        first = first or [x.detach() for x in self.evaluate_first(z, p)[0]]
         whole = layout = Layout.of(first, self.coupled).in_units_of(z, first)
 
         def rows_of_f(rows: Rows) -> Rows:
@@ -207,7 +228,7 @@ class Problem(Equation):
                 **how,
             )
         if self.throw:
-            raise_if_failed("fixed_point", run.status, run.reason, run.residual)
+            raise_if_failed(self.f.caller, run.status, run.reason, run.residual)
         return run
 
     def _size_before(self, layout: Layout) -> Tensor | None:
@@ -273,7 +294,7 @@ class Problem(Equation):
             residual = self.record.residual
         if residual is None:
             return
-        found = self._measure(z, value)
+        found = self.measure(z, value)
         now = found.relative
         changed = (now - residual).abs() > self._rounding(z[0])
         if not private.some(changed):  # as it mostly goes
@@ -295,10 +316,11 @@ class Problem(Equation):
 
     def relative_residual(self, z: Leaves, value: Leaves) -> Tensor:
         """The relative residual of each sample, as the tolerance measures it; `value` is f(z)."""
-        return self._measure(z, value).relative
+        return self.measure(z, value).relative
 
-    def _measure(self, z: Leaves, value: Leaves) -> Measure:
-        layout = Layout.of(z, self.coupled)
+    def measure(self, z: Leaves, value: Leaves, layout: Layout | None = None) -> Measure:
+        """The residuals of z, of which `value` is the image; None: as it lies."""
+        layout = Layout.of(z, self.coupled) if layout is None else layout
         at, image = (layout.rows([x.detach() for x in leaves]) for leaves in (z, value))
         return self.criterion(layout).measure_exactly(subtract(image, at), image)
 
@@ -343,6 +365,7 @@ class Problem(Equation):
             operands=Operands.of_tensors(len(p)),
             coupled=groups.repeated(size) if isinstance(groups, Groups) else False,
             drop_finished=False,
+            has_aux=False,
             record=None,
             expected=(),
             captured=Captured(reduced=self.captured.reduced),
@@ -357,7 +380,7 @@ class Problem(Equation):
     def report_unsolved(self, status: Tensor, reason: Tensor, residual: Tensor) -> None:
         if self.adjoint.fixed_steps or not private.some(status):  # CONVERGED is 0
             return
-        problem = describe_plainly("fixed_point", status, reason, residual)
+        problem = describe_plainly(self.f.caller, status, reason, residual)
         if problem is not None:
             warn(
                 f"{problem}\nGradients of these samples are unreliable: their states are not fixed "
@@ -386,6 +409,7 @@ class _Mapped(Function):
         axes: Sequence[int | None],
     ) -> None:
         self.problem = problem
+        self.caller = problem.f.caller
         self.size = size
         self.axes = list(axes)
 

@@ -73,12 +73,15 @@ class Solution:
             Once a sample has finished otherwise it is the final value. It carries the gradient of
             one step of f, under `Unrolled` that of its path; under `Phantom` it is the iterate
             after its steps from there.
+        aux: what f returned beside z at `value`, connected to autograd (of `DEQ.advance`: at the
+            state given); None without `has_aux`.
     """
 
     value: Tree
     status: Tensor
     stats: Stats
     states: tuple[Tree, ...] = ()
+    aux: Tree = None
     _record: Record = field(default_factory=Record, repr=False)
     # f at a state, leaf by leaf, with the operands and closed-over tensors of this solve; None
     # where it was solved without gradients.
@@ -109,6 +112,7 @@ class Solution:
             self,
             value=_without_graph(self.value),
             states=tuple(map(_without_graph, self.states)),
+            aux=_without_graph(self.aux),
             _record=record,
             _evaluate=None,
         )
@@ -133,7 +137,7 @@ class Solution:
 
 def _without_graph(tree: Tree) -> Tree:
     leaves, spec = flatten(tree)
-    return unflatten([leaf.detach() for leaf in leaves], spec)
+    return unflatten([x.detach() if isinstance(x, Tensor) else x for x in leaves], spec)
 
 
 def _public(cls: type) -> inspect.Signature:

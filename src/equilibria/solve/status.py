@@ -152,9 +152,11 @@ def describe_failure(what: str, status: Tensor, reason: Tensor, residual: Tensor
     for (code, why), members in sorted(groups.items()):
         named = ", ".join(f"{i} [{float(residual[i]):.2e}]" for i in members[:8])
         more = f" and {len(members) - 8} more" if len(members) > 8 else ""
-        lines.append(f"  {code.name} ({_REASONS[why] or code.message}): samples {named}{more}")
-        if advice := _ADVICE.get((code, why)):
+        once = code == Status.MAX_EVALS and what in ("attach", "advance")
+        said = "the residual exceeds the tolerance" if once else _REASONS[why] or code.message
+        lines.append(f"  {code.name} ({said}): samples {named}{more}")
+        if advice := "solve further first, or loosen rtol" if once else _ADVICE.get((code, why)):
             lines.append(f"    {advice[0].upper()}{advice[1:]}.")
-        if code == Status.STALLED and what == "fixed_point" and not why:
+        if code == Status.STALLED and what in ("fixed_point", "root_find") and not why:
             lines.append("    Set patience=None if a signal is still on its way through the state.")
     return "\n".join(lines)

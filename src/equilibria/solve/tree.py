@@ -140,9 +140,14 @@ class Operands:
     per_batch: list[bool]
 
     @classmethod
-    def of(cls, operands: Sequence[Tree], batch: int | None) -> tuple[Operands, Leaves]:
-        """Flattens operands, unwraps what is shared and checks the batch axis of the rest; None:
-        there is no batch.
+    def of(
+        cls, operands: Sequence[Tree], batch: int | None, keywords: Sequence[str] = ()
+    ) -> tuple[Operands, Leaves]:
+        """Flattens operands, unwraps what is shared and checks the batch axis of the rest.
+
+        Args:
+            batch: None: there is no batch.
+            keywords: names of the last operands.
 
         Returns:
             What is known of them without their tensors, and the tensors.
@@ -156,11 +161,12 @@ class Operands:
         per_batch: list[bool] = []
         leaves: list[Any] = []
         tensors: Leaves = []
-        for number, (operand, tree) in enumerate(zip(operands, plain, strict=True)):
+        names = [*range(len(plain) - len(keywords)), *map(repr, keywords)]
+        for name, operand, tree in zip(names, operands, plain, strict=True):
             for leaf in flatten(tree)[0]:
                 if isinstance(leaf, Shared):
                     raise TypeError(
-                        f"operand {number} has eq.shared(...) inside a tree: wrap the whole "
+                        f"operand {name} has eq.shared(...) inside a tree: wrap the whole "
                         "operand, or pass its shared part as an operand of its own"
                     )
                 if not isinstance(leaf, Tensor):
@@ -169,7 +175,7 @@ class Operands:
                 has_batch = batch is not None and not isinstance(operand, Shared)
                 if has_batch and (leaf.dim() == 0 or leaf.shape[0] != batch):
                     raise ValueError(
-                        f"operand {number} has the shape {tuple(leaf.shape)}: its first axis "
+                        f"operand {name} has the shape {tuple(leaf.shape)}: its first axis "
                         f"must be the batch, {batch} as in the start z0. Wrap what all samples "
                         "share in eq.shared(...)"
                     )

@@ -61,6 +61,11 @@ class Patient:
         module = copy.deepcopy(module).eval()
         layer = module.get_submodule(path)
         assert isinstance(layer, DEQ)
+        if layer.has_aux:
+            raise ValueError(
+                "the layer has has_aux=True, and what is measured takes its cell for the map "
+                "itself: pass a layer whose cell returns the state alone"
+            )
         return cls(module, layer, path, inputs, merged)
 
     def double(self) -> Patient:
@@ -89,6 +94,11 @@ class Patient:
             if leaves:
                 args = map_floats(lambda x: x.detach().requires_grad_(), args)
             operands.append(args)
+            if named := given.keys() - {*DEQ.options}:
+                raise ValueError(
+                    f"the layer is given {', '.join(sorted(named))} by name, and what is measured "
+                    "calls its cell by position: pass all inputs of the layer by position"
+                )
             given = given | keywords
             if self.merged and isinstance(given.get("coupled"), Tensor):
                 # The layer is a copy, and what is measured of it reads there how its rows hang
