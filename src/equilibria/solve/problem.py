@@ -373,7 +373,7 @@ class Problem(Equation):
         # zero: neither changes with z here.
         nearby = [x + NEARBY * x * _waves(x) for x in z]
         change = self.relative_residual(self.evaluate(z, p), self.evaluate(nearby, p))
-        if private.some(change > NEARBY / 100):
+        if private.some(change > NEARBY / 1000):
             warn(
                 "f depends on its state, and autograd finds no dependence: without df/dz the "
                 "gradient of the solution is wrong. f leaves autograd inside, by detach(), item(), "

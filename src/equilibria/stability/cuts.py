@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from equilibria.nn.frozen import module_of
@@ -24,7 +25,7 @@ DIRECTIONS, COVECTORS = 2, 4
 
 STEPS = (1e-7, 1e-5, 1e-3, 1e-1)
 """Steps of the differences, relative to the size of what is changed: the smallest for kinks, the
-larger ones for a cell that computes in less than float64."""
+larger ones for a cell that computes in less than float64, where smaller ones change nothing."""
 
 AWAY = 1e-3
 """How far from the solution f is differentiated: there it may have kinks, as a ReLU at zero has."""
@@ -99,7 +100,9 @@ def find_cuts(exact: Exact, seed: int) -> tuple[Cut, ...]:
             if whole is None:
                 continue
             each = [cut for i in group if (cut := probe.compare([i], WRONG)) is not None]
-            found += each or ([whole] if whole.error > max(WRONG, NOISE * whole.uncertainty) else [])
+            found += each or (
+                [whole] if whole.error > max(WRONG, NOISE * whole.uncertainty) else []
+            )
     return tuple(sorted(found, key=lambda cut: -cut.error))
 
 
@@ -170,11 +173,10 @@ class _Probe:
     def begin(self) -> bool:
         """Differentiates f near the solution; is all finite there?"""
         solution = self.base
-        units = [_unit(x) for x in solution]
-        state = max((units[i] for i in self.groups[0]), default=0.0) or 1.0
+        units = self._units()
         for by_entry in (False, True):  # a change of each entry by a share of it keeps its sign
             self.scales = [
-                x.abs() if by_entry else torch.full_like(x, unit or state)
+                x.abs() if by_entry else torch.full_like(x, unit)
                 for x, unit in zip(solution, units, strict=True)
             ]
             away = self._direction(range(len(solution)))
@@ -183,13 +185,23 @@ class _Probe:
                 return True
         return False
 
+    def _units(self) -> list[float]:
+        """The size of each input; of one that is zero, the smallest of its kind."""
+        found = [_unit(x) for x in self.base]
+        for group in self.groups:
+            least = min((found[i] for i in group if found[i] > 0), default=1.0)
+            for i in group:
+                found[i] = found[i] or least
+        return found
+
     def _linearise(self) -> bool:
         """w^T df for some w, with respect to all inputs."""
         self._write(self.base[self.first :])
         leaves = [x.detach().requires_grad_() for x in self.base[: self.first]]
         inputs = [*leaves, *(p.requires_grad_() for p in self.parameters)]
-        with torch.enable_grad():
+        with torch.enable_grad(), _Precision() as seen:
             out = self.f(inputs)
+        self.steps = [h for h in STEPS if h >= math.sqrt(seen.eps)]
         self.sizes = [_unit(x) or 1.0 for x in out]
         width = sum(x.numel() for x in out)
         like = out[0].detach().double()
@@ -202,15 +214,22 @@ class _Probe:
                 (piece / size).view_as(x).to(x)
                 for piece, size, x in zip(pieces, self.sizes, out, strict=True)
             ]
-            grads = [None] * len(inputs) if not tracked else torch.autograd.grad(
-                [out[i] for i in tracked],
-                inputs,
-                [given[i] for i in tracked],
-                retain_graph=True,
-                allow_unused=True,
+            grads = (
+                [None] * len(inputs)
+                if not tracked
+                else torch.autograd.grad(
+                    [out[i] for i in tracked],
+                    inputs,
+                    [given[i] for i in tracked],
+                    retain_graph=True,
+                    allow_unused=True,
+                )
             )
             self.pulled.append(
-                [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, grads, strict=True)]
+                [
+                    torch.zeros_like(x) if g is None else g
+                    for x, g in zip(inputs, grads, strict=True)
+                ]
             )
         tensors = [*out, *(g for grads in self.pulled for g in grads)]
         return all(bool(x.isfinite().all()) for x in tensors)
@@ -244,7 +263,7 @@ class _Probe:
         """(df) v by differences, each leaf of f in units of its size; and how uncertain that is."""
         best, least = torch.zeros_like(self.covectors[0]), math.inf
         still = True  # has nothing changed at any step?
-        for h in STEPS:
+        for h in self.steps:
             near, far = self._difference(v, h), self._difference(v, 2 * h)
             size = float(torch.maximum(near.norm(), far.norm()))
             if size == 0:  # or the step is below the precision of f
@@ -284,6 +303,21 @@ class _Probe:
     def _write(self, values: Sequence[Tensor]) -> None:
         for parameter, value in zip(self.parameters, values, strict=True):
             parameter.copy_(value)
+
+
+class _Precision(TorchFunctionMode):
+    """Notes `eps` of the coarsest dtype that a derivative goes through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.eps = torch.finfo(torch.float64).eps
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for x in pytree.tree_leaves(out):
+            if isinstance(x, Tensor) and x.is_floating_point() and x.requires_grad:
+                self.eps = max(self.eps, torch.finfo(x.dtype).eps)
+        return out
 
 
 def _unit(x: Tensor) -> float:
