@@ -156,7 +156,8 @@ def examined(number: int, seed: int, cut: str | None) -> tuple[str, tuple[Cut, .
     unit = 10 ** rng.uniform(-8, 8) if rng.random() < 0.5 else 1.0
     inside = INSIDE[rng.integers(len(INSIDE) - (cut is not None))]  # bfloat16 hides parts
     cell = Cell(rng, kind, cut, unit, inside).to(dtype)
-    rows = 6 if kind == "graph" else int(rng.choice([1, 4, 16]))
+    # Of one row a ReLU may pass nothing, and then nothing is cut.
+    rows = 6 if kind == "graph" else int(rng.choice([4, 16] if cut else [1, 4, 16]))
     shape = (rows, 5, cell.width) if kind == "attention" else (rows, cell.width)
     x = torch.as_tensor(rng.standard_normal(shape)).to(dtype)
     if rng.random() < 0.2 and rows > 1:
