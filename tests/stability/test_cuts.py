@@ -97,6 +97,17 @@ def test_f_that_is_not_finite_around_is_asked_for_shares_of_its_entries() -> Non
     assert cuts_of(lambda z, x: f(z.detach(), x), x) == pytest.approx({"the state": 1.0})
 
 
+def test_f_that_refuses_other_inputs_is_not_asked() -> None:
+    x = torch.randn(4, 3)
+
+    def f(z: Tensor, x: Tensor, whole: Tensor) -> Tensor:
+        if bool((whole != whole.round()).any()):
+            raise ValueError("expected whole numbers")
+        return 0.5 * torch.tanh(z) + x
+
+    assert not cuts_of(f, x, torch.ones(4, 1))
+
+
 def test_the_parameters_are_left_as_they_are() -> None:
     patient = Patient.admit(eq.DEQ(Cell("bias")), (torch.randn(3, 8),))
     with torch.no_grad():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,22 +89,13 @@ def find_cuts(exact: Exact, seed: int) -> tuple[Cut, ...]:
         seed: of the directions.
 
     Returns:
-        What is wrong, the worst first; nothing where f is not finite near its solution.
+        What is wrong, the worst first; nothing where f raises near its solution, as for an index
+        out of range, or is not finite there.
     """
     probe = _Probe.of(exact, torch.Generator().manual_seed(seed))
-    found: list[Cut] = []
-    with probe.unchanged():
-        if not probe.begin():
-            return ()
-        for group in probe.groups:
-            whole = probe.compare(group, SUSPECT)
-            if whole is None:
-                continue
-            each = [cut for i in group if (cut := probe.compare([i], WRONG)) is not None]
-            found += each or (
-                [whole] if whole.error > max(WRONG, NOISE * whole.uncertainty) else []
-            )
-    return tuple(sorted(found, key=lambda cut: -cut.error))
+    with suppress(AssertionError, IndexError, RuntimeError, ValueError), probe.unchanged():
+        return tuple(sorted(probe.find(), key=lambda cut: -cut.error))
+    return ()
 
 
 @dataclass
@@ -171,13 +162,22 @@ class _Probe:
         finally:
             self._write(before)
 
+    def find(self) -> Iterator[Cut]:
+        """The cuts of each kind of inputs: by itself, where that is enough to be wrong."""
+        for group in self.groups if self.begin() else ():
+            whole = self.compare(group, SUSPECT)
+            if whole is None:
+                continue
+            each = [cut for i in group if (cut := self.compare([i], WRONG)) is not None]
+            yield from each or ([whole] if whole.error > WRONG else [])
+
     def begin(self) -> bool:
         """Differentiates f near the solution; is all finite there?"""
         solution = self.base
         units = self._units()
         for by_entry in (False, True):  # a change of each entry by a share of it keeps its sign
             self.scales = [
-                x.abs() if by_entry else torch.full_like(x, unit)
+                x.abs() if by_entry else x.new_tensor(unit).expand_as(x)
                 for x, unit in zip(solution, units, strict=True)
             ]
             away = self._direction(range(len(solution)))
