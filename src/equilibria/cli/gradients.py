@@ -2,9 +2,10 @@
 the exact gradient, of the layer's parameters and, sample by sample, of its inputs; the ratio of
 lengths, time and memory. Recommends the cheapest whose cosine reaches the floor and whose length is
 within a factor of two, as a line for the recipe. Where the gradient of the loss has vanished, as on
-samples that the network is sure of, a random projection of its output is differentiated. The
-figures are written to gradients.json in the run folder, with a plot in gradients.svg; `equilibria
-report` shows them.
+samples that the network is sure of, a random projection of its output is differentiated. Where
+finite differences show that autograd has a derivative of the cell wrong, it is named, and nothing
+is recommended. The figures are written to gradients.json in the run folder, with a plot in
+gradients.svg; `equilibria report` shows them.
 """
 
 from __future__ import annotations

@@ -99,8 +99,8 @@ class DEQ(nn.Module):
     Raises:
         TypeError: cell or init cannot be called; solver or adjoint is none, or a solver is made
             for other cells.
-        ValueError: both `drop_finished` and `coupled`, another `returns`; or a parameter of the cell that is given by
-            name has the name of an option of the layer's call.
+        ValueError: both `drop_finished` and `coupled`, or another `returns`; or a parameter of the
+            cell that is given by name has the name of an option of the layer's call.
 
     Warns:
         UserWarning: a sub-module of the cell makes each evaluation another function (plain dropout,

@@ -133,6 +133,7 @@ class Linearisation:
         held: to be entered once by who takes products, for the same reason: what f closes over
             stands there as this evaluation found it.
         evaluate: f, where it may be evaluated again for a product that compiled code refuses.
+        constant: a product has shown that autograd finds no dependence of f on z.
     """
 
     value: Leaves
@@ -142,6 +143,7 @@ class Linearisation:
     around: Callable[[], AbstractContextManager[None]] = nullcontext
     held: AbstractContextManager[None] = field(default_factory=nullcontext)
     evaluate: Callable[[Leaves, Leaves], Leaves] | None = None
+    constant: bool = False
     _doubled: tuple[Leaves, Leaves] | None = None
 
     @classmethod
@@ -166,7 +168,9 @@ class Linearisation:
         """(df/dz)^T u."""
         try:
             with self.around():
-                return _grad(self.value, self.z, u, keep=True)
+                found = _sparse_grad(self.value, self.z, u, keep=True)
+            self.constant = all(x is None for x in found)
+            return fill_missing(found, u)
         except RuntimeError:
             if self.evaluate is None or not private.made_by_compiled_code(self.value):
                 raise

@@ -99,6 +99,16 @@ class Equation(abc.ABC):
     ) -> None:
         """Warns with `SolveWarning` where the solution that is differentiated is none."""
 
+    def report_cut(  # noqa: B027  (an affine one is differentiated as f is)
+        self, z: Leaves, p: Leaves, evals: Tensor
+    ) -> None:
+        """Warns with `SolveWarning` where f depends on z, and autograd has found that it does not.
+
+        Args:
+            evals: evaluations of each sample in the forward. A constant f takes two at most, by a
+                solver that does not damp.
+        """
+
     @property
     def floor(self) -> float:
         """The relative residual that the rounding of f leaves, where it exceeds the state's."""

@@ -66,7 +66,7 @@ class FixedPoint(torch.autograd.Function):
         ctx.counts = counts
         ctx.others = len(output) - n
         ctx.mark_non_differentiable(*output[n:])
-        saved: list[Tensor] = [output[n], output[n + 1], output[n + 3], *output[:n], *p]
+        saved: list[Tensor] = [*output[n : n + OUTCOME], *output[:n], *p]
         ctx.save_for_backward(*saved)
         ctx.save_for_forward(*saved)
         ctx.set_materialize_grads(False)
@@ -86,7 +86,7 @@ class FixedPoint(torch.autograd.Function):
                 "torch.autograd.functional.jacobian(vectorize=True): use torch.func.jacrev or "
                 "torch.func.vmap, or leave the option out"
             )
-        status, reason, residual, *saved = [private.alive(x) for x in ctx.saved_tensors]
+        status, reason, evals, residual, *saved = [private.alive(x) for x in ctx.saved_tensors]
         z, p = saved[:n], saved[n:]
         equation.report_unsolved(status, reason, residual)
         g = fill_missing(grads[:n], z)
@@ -97,6 +97,8 @@ class FixedPoint(torch.autograd.Function):
             equation.require_same(z, jacobian.value, residual)
             with jacobian.held:
                 u = equation.adjoint.propagate(equation, z, p, g, graph=jacobian)
+                if jacobian.constant:
+                    equation.report_cut(z, p, evals)
                 found = jacobian.parameters(u)
         for i in range(equation.operand_count(p)):
             if needed[i] and found[i] is None:
@@ -109,7 +111,7 @@ class FixedPoint(torch.autograd.Function):
         equation: Equation = ctx.equation
         n, m = ctx.counts
         # The saved tensors carry the tangents of the level that is being differentiated.
-        status, reason, residual, *saved = [private.primal(x) for x in ctx.saved_tensors]
+        status, reason, _, residual, *saved = [private.primal(x) for x in ctx.saved_tensors]
         z, p = saved[:n], saved[n:]
         given = tangents[2 + n + m :]
         moved = [i for i, t in enumerate(given) if t is not None]

@@ -39,6 +39,9 @@ from equilibria.solve.verdict import Criterion, Measure, Reference
 if TYPE_CHECKING:
     from equilibria.solve.adjoints import Adjoint
 
+NEARBY = 1e-3
+"""Relative change of the state that f is asked to show."""
+
 TRACE_UNDER_VMAP = "trace=True has no meaning under torch.vmap: the mapped solves share one loop"
 
 
@@ -387,6 +390,24 @@ class Problem(Equation):
                 "points. Pass throw=True for an error in place of this warning"
             )
 
+    @override
+    def report_cut(self, z: Leaves, p: Leaves, evals: Tensor) -> None:
+        if not private.some(evals > 2):
+            return
+        # A damped solve of a constant takes more, and so does a step function, whose derivative is
+        # zero: neither changes with z here.
+        nearby = [x + NEARBY * x * _waves(x) for x in z]
+        change = self.relative_residual(self.evaluate(z, p), self.evaluate(nearby, p))
+        if private.some(change > NEARBY / 1000):
+            warn(
+                "f depends on its state, and autograd finds no dependence: without df/dz the "
+                "gradient of the solution is wrong. f leaves autograd inside, by detach(), item(), "
+                "float(), numpy, torch.no_grad() or a torch.autograd.grad without "
+                "create_graph=True: compute with tensors there, and differentiate by "
+                "torch.func.grad. eq.stability.compare_adjoints(layer, ...) says which derivatives "
+                "are wrong"
+            )
+
 
 class _Mapped(Function):
     """f for all elements of an axis that torch.vmap maps, which joins the batch.
@@ -435,11 +456,15 @@ def _add_remedy(error: RuntimeError) -> None:
         note = (
             "f is evaluated without gradients in a solve, at a state that requires none: "
             "differentiate in it by torch.func.grad, or under torch.enable_grad() with respect to "
-            "z.detach().requires_grad_() and, if gradients of the solution are wanted, with "
-            "create_graph=True"
+            "(z if z.requires_grad else z.detach().requires_grad_()) and with create_graph=True"
         )
         if note not in getattr(error, "__notes__", ()):
             error.add_note(note)
+
+
+def _waves(like: Tensor) -> Tensor:
+    """Numbers between -1 and 1 that no two entries share: no layer is invariant along them."""
+    return torch.arange(like.numel(), device=like.device).to(like).cos().view_as(like)
 
 
 _AUTOGRAD = os.path.dirname(torch.autograd.__file__)

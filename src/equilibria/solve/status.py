@@ -116,8 +116,8 @@ class SolveError(RuntimeError):
 
 
 class SolveWarning(UserWarning):
-    """A solve, forward or backward, that did not converge: the gradient of the samples named is
-    inexact."""
+    """A solve, forward or backward, that did not converge, or a derivative that autograd misses:
+    the gradient is inexact."""
 
 
 _OWN = (os.path.dirname(os.path.dirname(__file__)), os.path.dirname(torch.__file__))

@@ -5,6 +5,7 @@ from equilibria.stability.applied import Mapped
 from equilibria.stability.audit import AdjointAudit, Audit
 from equilibria.stability.comparison import Compared, Comparison, compare_adjoints
 from equilibria.stability.correction import FixedPointCorrection
+from equilibria.stability.cuts import Cut
 from equilibria.stability.draws import Spread, over_draws
 from equilibria.stability.estimate import Estimate
 from equilibria.stability.examination import Examination, Finding, Training
@@ -20,6 +21,7 @@ __all__ = [
     "Audit",
     "Compared",
     "Comparison",
+    "Cut",
     "Estimate",
     "Examination",
     "Finding",

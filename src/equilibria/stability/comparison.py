@@ -26,6 +26,7 @@ from equilibria.solve import (
     Unrolled,
 )
 from equilibria.stability.advice import describe_vanished
+from equilibria.stability.cuts import ADVICE, Cut, describe_cuts, find_cuts
 from equilibria.stability.gradients import (
     Answer,
     Gradients,
@@ -116,6 +117,8 @@ class Comparison:
         rows: the adjoints, the one in use first, then by kind.
         vanished: norm of dL/dz* where the gradient of the loss has vanished, so that a random
             projection of the output was differentiated instead; None where it has not.
+        cuts: derivatives of the cell that autograd gets wrong, by finite differences: where there
+            are any, no gradient is exact, and nothing is recommended.
     """
 
     layer: str
@@ -125,11 +128,12 @@ class Comparison:
     floor: float
     rows: Sequence[Compared]
     vanished: float | None = None
+    cuts: Sequence[Cut] = ()
 
     @property
     def compared(self) -> bool:
         """Was there an exact gradient to compare with?"""
-        return self.reference <= BELIEVED
+        return self.reference <= BELIEVED and not self.cuts
 
     @property
     def recommended(self) -> Compared | None:
@@ -153,6 +157,8 @@ class Comparison:
         return said if self.vanished is None else f"{describe_vanished(self.vanished)} {said}"
 
     def _said(self) -> str:
+        if self.cuts:
+            return f"{describe_cuts(self.cuts)}. {ADVICE.removesuffix('.')}"
         if not self.compared:
             return (
                 f"There is no exact gradient to compare with: in float64 a relative residual of "
@@ -173,8 +179,8 @@ class Comparison:
         """Return everything as numbers and text."""
         found = self.recommended
         return {
-            **{each.name: getattr(self, each.name) for each in fields(self) if each.name != "rows"},
-            "rows": [asdict(row) for row in self.rows],
+            **{each.name: getattr(self, each.name) for each in fields(self)},
+            **{name: [asdict(x) for x in getattr(self, name)] for name in ("rows", "cuts")},
             "recommended": None if found is None else found.adjoint,
             "recipe_line": self.recipe_line,
             "sentence": self.sentence,
@@ -222,6 +228,10 @@ def compare_adjoints(
     residual 1e-10. All others are in the layer's own precision, by the solver that trains it, in
     evaluation mode (no dropout). The module is copied and left as it is.
 
+    All of them take the derivatives of the cell from autograd. Finite differences say whether these
+    are right, with respect to the state, the operands and the parameters: a cell that calls
+    `detach`, numpy or `float` inside may be cut from autograd without an error. See `cuts`.
+
     Args:
         module: a `DEQ`, or a module that holds one and calls it once.
         inputs: of the module: one batch.
@@ -261,6 +271,7 @@ def compare_adjoints(
         exact = Exact.of(patient, found)
         z0 = map_floats(lambda x: x.detach().double(), exact.solution.value)
         loss, vanished = unless_vanished(loss, answer, patient, exact, found, seed)
+        cuts = find_cuts(exact, seed)
         reference, solved = differentiate(exact.patient, loss, seed, z0=z0)
         assert solved.adjoint is not None
         left = max(float(solved.stats.residual.max()), float(solved.adjoint.stats.residual.max()))
@@ -275,6 +286,7 @@ def compare_adjoints(
         samples=len(found.status),
         loss="random projection" if loss is None or vanished is not None else "loss",
         vanished=vanished,
+        cuts=cuts,
         reference=left,
         floor=floor,
         rows=rows,

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from equilibria.metric import ACCURACY
+from equilibria.stability.cuts import Cut
 
 __all__ = [
     "Backward",
@@ -187,6 +188,7 @@ class Gradient:
         vanished: norm of dL/dz* where the gradient of the loss has vanished, so that a random
             projection of the output was differentiated instead; None where it has not.
         of: what `cosine` and `norm_ratio` are the gradients of, "parameters" or "inputs".
+        cuts: derivatives of the cell that autograd gets wrong, by finite differences.
     """
 
     loss: str
@@ -198,6 +200,7 @@ class Gradient:
     bound: Bound | None = None
     vanished: float | None = None
     of: str = "parameters"
+    cuts: Sequence[Cut] = ()
 
     @property
     def compared(self) -> bool:

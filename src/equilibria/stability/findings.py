@@ -8,7 +8,7 @@ samples that converged, and of no others.
 from __future__ import annotations
 
 from equilibria.stability.examination import Examination, Finding, Severity
-from equilibria.stability.findings_backward import backward, error, gradient
+from equilibria.stability.findings_backward import backward, derivatives, error, gradient
 from equilibria.stability.findings_depth import depth
 from equilibria.stability.findings_forward import convergence, cost, precision, uniqueness, weights
 from equilibria.stability.findings_jacobian import contraction, sensitivity
@@ -31,6 +31,7 @@ def findings(examination: Examination) -> tuple[Finding, ...]:
         contraction(examination),
         sensitivity(examination),
         uniqueness(examination),
+        derivatives(examination),
         gradient(examination),
         backward(examination),
         error(examination),

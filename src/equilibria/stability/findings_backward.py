@@ -13,10 +13,11 @@ from equilibria.stability.advice import (
     tame,
     unsolved,
 )
+from equilibria.stability.cuts import ADVICE, describe_cuts
 from equilibria.stability.examination import Examination, Finding
 from equilibria.words import percent
 
-__all__ = ["backward", "error", "gradient"]
+__all__ = ["backward", "derivatives", "error", "gradient"]
 
 AFTER = "the adjoint's rtol"
 LINEAR = "max_evals of the adjoint's linear solver"
@@ -25,6 +26,17 @@ COMPARE = (
     "`equilibria gradients`, or stability.compare_adjoints, compares all adjoints on a batch and "
     "says which will do."
 )
+
+
+def derivatives(examination: Examination) -> Finding | None:
+    """Are the cell's derivatives those that autograd gives?
+
+    Unhealthy: one is not. Nothing to say where all are, as they nearly always are.
+    """
+    cuts = examination.gradient.cuts
+    if not cuts:
+        return None
+    return Finding("Derivatives", "unhealthy", f"{describe_cuts(cuts)}.", ADVICE)
 
 
 def gradient(examination: Examination) -> Finding:

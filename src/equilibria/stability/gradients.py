@@ -14,6 +14,7 @@ from equilibria.nn import using
 from equilibria.nn.frozen import module_of
 from equilibria.solve import Solution
 from equilibria.stability.bound import bound_error
+from equilibria.stability.cuts import find_cuts
 from equilibria.stability.examination import Backward, Gradient, Summary
 from equilibria.stability.patient import Exact, Patient
 from equilibria.stability.trees import cosine, map_floats, operand_leaves, shares
@@ -53,6 +54,7 @@ def examine_gradient(
         loss="random projection" if loss is None or vanished is not None else "loss",
         vanished=vanished,
         of="parameters" if parameters else "inputs",
+        cuts=find_cuts(exact, seed),
         cosine=float(cosine(ours, theirs)),
         norm_ratio=ratio_of(ours, theirs),
         sample_cosine=used.worst(right),

@@ -162,6 +162,8 @@ class JacobianOperator:
                 u = torch.zeros_like(rows).requires_grad_()
                 self._doubled = u, self._pull(u, create_graph=True)
         u, product = self._doubled
+        if not product.requires_grad:  # autograd finds no dependence of f on z
+            return torch.zeros_like(rows)
         with torch.inference_mode(False):
             return torch.autograd.grad(product, u, rows, retain_graph=True)[0]
 
