@@ -40,7 +40,7 @@ class Value(nn.Module):
 
         Args:
             inputs: of the layer.
-            options: of the call, such as `z0` and `warm` of a `DEQ`.
+            options: of the call, such as `z0` and `warm` of a `DEQ`, and inputs by name.
         """
         solution = self.layer(*inputs, **options)
         if not isinstance(solution, Solution):
