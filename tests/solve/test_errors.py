@@ -379,7 +379,7 @@ def test_nonfinite_incoming_gradient_is_reported(bad: float) -> None:
     with pytest.warns(UserWarning, match="NONFINITE"):
         (weight * sol.value).sum().backward()
     assert sol.adjoint.status.tolist() == [eq.Status.NONFINITE, eq.Status.CONVERGED]
-    assert x.grad[1].item() == pytest.approx(2.0, rel=1e-4)
+    assert x.grad[1].item() == pytest.approx(2.0, rel=2e-4)
 
 
 def test_failed_sample_does_not_spoil_the_gradient_of_others() -> None:

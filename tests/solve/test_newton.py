@@ -118,7 +118,11 @@ def test_company_changes_nothing(drop_finished: bool) -> None:
     assert set(sol.status.tolist()) >= {CONVERGED, NONFINITE}
 
 
-@pytest.mark.parametrize("solver", [eq.NewtonKrylov(rtol=1e-8), eq.Auto(rtol=1e-8)], ids=repr)
+@pytest.mark.parametrize(
+    "solver",
+    [eq.NewtonKrylov(rtol=1e-8), eq.Auto(rtol=1e-8, newton=eq.GMRES(rtol=1e-6, restart=100))],
+    ids=repr,
+)
 def test_bad_values_stay_alone(solver) -> None:
     """NaN from one call of f in one sample, linearising included: the others never know."""
 
@@ -261,10 +265,10 @@ def test_unrolled_refuses(grads: bool) -> None:
         eq.fixed_point(net, torch.zeros_like(X), X, solver=eq.NewtonKrylov(), adjoint=eq.Unrolled())
 
 
-@pytest.mark.parametrize("solver", [eq.NewtonKrylov, eq.Auto])
-def test_linear_is_a_linear_solver(solver) -> None:
-    with pytest.raises(TypeError, match=r"eq\.GMRES\(\)"):
-        solver(linear=eq.Anderson())
+@pytest.mark.parametrize(("solver", "field"), [(eq.NewtonKrylov, "linear"), (eq.Auto, "newton")])
+def test_linear_is_a_linear_solver(solver, field) -> None:
+    with pytest.raises(TypeError, match=rf"{field}=.*eq\.GMRES\(\)"):
+        solver(**{field: eq.Anderson()})
 
 
 def test_a_map_that_is_flat_to_autograd() -> None:
@@ -299,7 +303,10 @@ def test_what_can_be_differentiated_once_only(dtype: torch.dtype, drop_finished:
     x = torch.cat([0 * x[:1], x, 0 * x[:1]])  # two samples leave at once
     w = W.to(dtype)
     rtol = 1e-5 if dtype == torch.float32 else 1e-10
-    for solver in (eq.NewtonKrylov(rtol=rtol), eq.Auto(rtol=rtol)):
+    for solver in (
+        eq.NewtonKrylov(rtol=rtol),
+        eq.Auto(rtol=rtol, newton=eq.GMRES(rtol=1e-6, restart=100)),
+    ):
         sol = eq.fixed_point(
             lambda z, x: Once.apply(3 * z @ w.T + x),
             torch.zeros_like(x),

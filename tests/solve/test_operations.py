@@ -241,6 +241,8 @@ def test_a_chaotic_cell_compiled_brings_auto_to_newton() -> None:
     w = 2.5 / 40**0.5 * normal(40, 40, seed=6).float()
     x = normal(4, 40, seed=7).float()
     f = torch.compile(lambda z, x: torch.tanh(z @ w + x), fullgraph=True, backend="aot_eager")
-    sol = eq.fixed_point(f, torch.zeros_like(x), x, solver=eq.Auto(max_evals=300))
+    sol = eq.fixed_point(
+        f, torch.zeros_like(x), x, solver=eq.Auto(max_evals=300, newton=eq.GMRES(restart=100))
+    )
     assert sol.stats.choices[:, 2].sum() > 0
     assert sol.value.isfinite().all()

@@ -21,7 +21,7 @@ SOLVERS = {
     "Broyden": eq.Broyden,
     "Broyden(10)": lambda **options: eq.Broyden(memory=10, **options),
     "NewtonKrylov": eq.NewtonKrylov,
-    "Auto": eq.Auto,
+    "Auto": functools.partial(eq.Auto, newton=eq.GMRES(rtol=1e-6, restart=100)),
 }
 
 WITH_PRODUCTS = ("NewtonKrylov", "Auto")

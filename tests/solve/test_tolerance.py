@@ -36,7 +36,7 @@ def relative(f, z, operands):
     return [((y - x).norm(dim=1) / y.norm(dim=1)) for x, y in zip(z, f(z, *operands), strict=True)]
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.__name__)
+@pytest.mark.parametrize("method", METHODS, ids=repr)
 def test_each_leaf_meets_its_own(method):
     f, z0, operands = problem()
     loose = eq.fixed_point(f, z0, *operands, solver=method(rtol=1e-3, max_evals=500))

@@ -110,7 +110,7 @@ class _Auto(Stepper):
         self.next_look = FIRST_LOOK
         self.previous = torch.empty(0)  # length of the residual before
         self.unstable: Tensor | None = None  # plain steps make the residual grow; None: nobody's
-        self.extrapolated = False  # has the step before
+        self.where: Tensor | None = None  # whom the step before has extrapolated; None: nobody
         self.total = torch.zeros((), dtype=torch.int64)  # evaluations beside the loop's own
 
     def _begin(self, z: Rows) -> None:
@@ -144,7 +144,7 @@ class _Auto(Stepper):
         plain, entering = now.f, None
         if self.anderson is not None:
             plain = self.anderson.store(now)
-            if self.evals % PERIOD == 0 and not (self.all_large or self.extrapolated):
+            if self.evals % PERIOD == 0 and self.any_fast and not self.all_large:
                 self._watch_growth(now)
             if self.evals % JUDGED == 0 and self.any_fast:
                 entering = self._judge(now)
@@ -159,10 +159,10 @@ class _Auto(Stepper):
             self.iterates = []
         if self.anderson is None:
             return plain
-        where = self._choose()
-        self.previous = now.size
-        self.extrapolated = where is not None
-        out = plain if where is None else self.anderson.extrapolate(plain, where)
+        self.where, self.previous = self._choose(), now.size
+        out = plain
+        if self.where is not None:
+            out = self.anderson.extrapolate(plain, self.where)
         return self._solved(now, out, entering) if self.any_hard else out
 
     # --- plain iteration --------------------------------------------------------------------------
@@ -242,6 +242,8 @@ class _Auto(Stepper):
 
     def _watch_growth(self, now: Point) -> None:
         grows = (now.size > math.exp(DOUBLES) * self.previous) & self.fast
+        if self.where is not None:  # only a plain step tells of plain iteration
+            grows = grows & ~self.where
         if private.some(grows):
             self.unstable = grows if self.unstable is None else self.unstable | grows
 
@@ -315,8 +317,6 @@ class _Auto(Stepper):
         if self.any_fast:
             self.fast = self.fast.index_fill(0, here, False)
             self.any_fast = private.some(self.fast)
-            if not (self.any_fast or self.any_hard):
-                self.anderson = None
 
     @override
     def choices(self) -> Tensor | None:
@@ -338,7 +338,7 @@ class _Auto(Stepper):
             self.newton.select(index)
         self.iterates = [[row.index_select(0, index) for row in z] for z in self.iterates]
         names = "large", "mark", "fast", "hard", "returned", "counts", "phase", "ended"
-        keep_samples(self, index, *names, "previous", "unstable", "total")
+        keep_samples(self, index, *names, "previous", "unstable", "where", "total")
         self.best = deque((row.index_select(0, index) for row in self.best), maxlen=LONG)
 
 

@@ -44,7 +44,7 @@ def attach(
         z_star: the solution: a tensor `(batch, ...)` or a tree of such tensors, in float32 or
             float64. It gets no gradient.
         operands: as of `fixed_point`.
-        solver: whose rtol, atol and per_row decide the status; default `AlternatingAnderson()`.
+        solver: whose rtol, atol and per_row decide the status; default `Auto()`.
         adjoint: default `Implicit()`. `Phantom` takes its steps from z_star, and returns where they
             end.
         coupled, has_aux: as of `fixed_point`.

@@ -267,8 +267,9 @@ class Monitor:
                     moving = torch.zeros_like(moving)
                 if found.arriving is not None:
                     moving = moving | found.arriving
-                moving = moving | self._carries_front(point, scale)
                 stalled = (self.error > STALL * self.mark) & ~moving
+                if private.some(stalled & self.running):
+                    stalled = stalled & ~self._carries_front(point, scale)
                 status = torch.where(stalled, int(Status.STALLED), status)
                 far = size > STALLED_DIVERGENCE / DIVERGENCE * self.top
                 status = torch.where(stalled & far, int(Status.DIVERGED), status)
