@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import equilibria as eq
 
 CONVERGED, MAX_EVALS, STALLED, DIVERGED, NONFINITE = eq.Status
+KRYLOV = eq.GMRES(rtol=1e-6, restart=100)
 W = with_norm(1.6, 12, seed=1)
 X = normal(4, 12, seed=2)
 
@@ -120,7 +121,7 @@ def test_company_changes_nothing(drop_finished: bool) -> None:
 
 @pytest.mark.parametrize(
     "solver",
-    [eq.NewtonKrylov(rtol=1e-8), eq.Auto(rtol=1e-8, newton=eq.GMRES(rtol=1e-6, restart=100))],
+    [eq.NewtonKrylov(rtol=1e-8), eq.Auto(rtol=1e-8, newton=KRYLOV)],
     ids=repr,
 )
 def test_bad_values_stay_alone(solver) -> None:
@@ -305,7 +306,7 @@ def test_what_can_be_differentiated_once_only(dtype: torch.dtype, drop_finished:
     rtol = 1e-5 if dtype == torch.float32 else 1e-10
     for solver in (
         eq.NewtonKrylov(rtol=rtol),
-        eq.Auto(rtol=rtol, newton=eq.GMRES(rtol=1e-6, restart=100)),
+        eq.Auto(rtol=rtol, newton=KRYLOV),
     ):
         sol = eq.fixed_point(
             lambda z, x: Once.apply(3 * z @ w.T + x),

@@ -58,7 +58,7 @@ class Contestant:
         name: as tables call it.
         family: equilibria, torchdeq or scipy; own, of a class that the user names.
         method: the method that two families have in common: Picard, Anderson, Broyden,
-            NewtonKrylov; default and Auto are equilibria's own.
+            NewtonKrylov; default, and Auto with Newton steps, are equilibria's own.
         solve: see `Solve`.
         pays_for_budget: its time grows with the evaluations that it is given, needed or not.
         allocates: vectors of the size of the state, for each evaluation it is given, that it
@@ -84,7 +84,7 @@ OURS: Mapping[str, Any] = {
     "Anderson": eq.Anderson(history=5),
     "Broyden": eq.Broyden(),
     "NewtonKrylov": eq.NewtonKrylov(),
-    "Auto": eq.Auto(),
+    "Auto": eq.Auto(newton=eq.GMRES(rtol=1e-6, restart=100)),
     "default": eq.DEQ(torch.nn.Identity()).solver,
 }
 

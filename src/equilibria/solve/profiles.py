@@ -13,6 +13,7 @@ from typing import TypedDict
 from equilibria.solve.adjoints import Adjoint, Implicit
 from equilibria.solve.auto import Auto
 from equilibria.solve.gmres import GMRES
+from equilibria.solve.newton import krylov
 from equilibria.solve.solvers import Solver
 
 
@@ -26,7 +27,7 @@ class Profile(TypedDict):
 def learning(rtol: float = 1e-3) -> Profile:
     """For training: as accurate as noisy gradients are worth.
 
-    `Auto` to `rtol` in at most 60 evaluations, or 100 where rtol is below 1e-3, and the exact
+    `Auto`, with Newton steps, to `rtol` in at most 60 evaluations, or 100 where rtol is below 1e-3, and the exact
     adjoint to the same tolerance or, for a sample whose forward solve fell short of it, to what
     that reached: the two terms of the gradient's error (see `Implicit`) are then of one size.
 
@@ -37,7 +38,7 @@ def learning(rtol: float = 1e-3) -> Profile:
     most = 60 if rtol >= 1e-3 else 100
     linear = GMRES(rtol=rtol, max_evals=most)
     return {
-        "solver": Auto(rtol=rtol, max_evals=most),
+        "solver": Auto(rtol=rtol, max_evals=most, newton=krylov()),
         "adjoint": Implicit(linear=linear, follow=1.0),
     }
 
@@ -45,7 +46,7 @@ def learning(rtol: float = 1e-3) -> Profile:
 def science(rtol: float = 1e-8) -> Profile:
     """For derivatives that are themselves used: forces, Hessians, sensitivities.
 
-    `Auto` to `rtol` in at most 1000 evaluations, and the exact adjoint to the same tolerance,
+    `Auto`, with Newton steps, to `rtol` in at most 1000 evaluations, and the exact adjoint to the same tolerance,
     whatever the forward solve reached. Use a float64 state: in float32 the residual has a floor
     near 3e-7, and tighter solves end as STALLED.
 
@@ -54,7 +55,8 @@ def science(rtol: float = 1e-8) -> Profile:
     """
     _check("science", rtol, 1e-14, 1e-4, "eq.profiles.learning")
     linear = GMRES(rtol=rtol, restart=60, max_evals=1000)
-    return {"solver": Auto(rtol=rtol, max_evals=1000), "adjoint": Implicit(linear=linear)}
+    solver = Auto(rtol=rtol, max_evals=1000, newton=krylov())
+    return {"solver": solver, "adjoint": Implicit(linear=linear)}
 
 
 def _check(name: str, rtol: float, low: float, high: float, other: str) -> None:
