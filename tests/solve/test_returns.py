@@ -13,7 +13,7 @@ SOLVERS = [
     eq.Picard(rtol=1e-6, max_evals=30),
     eq.Picard(rtol=1e-6, damping=0.7, patience=7),
     eq.Anderson(rtol=1e-6, max_evals=20),
-    eq.AlternatingAnderson(rtol=1e-6, max_evals=20),
+    eq.Anderson(period=3, rtol=1e-6, max_evals=20),
     eq.Broyden(rtol=1e-6, max_evals=15),
     eq.Broyden(rtol=1e-6, max_evals=15, memory=3),
     eq.Auto(rtol=1e-6, max_evals=20),

@@ -1,5 +1,6 @@
 """What can be seen of the path: residual traces, and iterates after named evaluations."""
 
+import functools
 from functools import partial
 
 import pytest
@@ -121,7 +122,7 @@ SOLVERS = [
     partial(eq.Picard, damping=0.6),
     eq.Anderson,
     partial(eq.Anderson, history=None),
-    eq.AlternatingAnderson,
+    functools.partial(eq.Anderson, period=3),
     eq.Broyden,
     partial(eq.Broyden, memory=2),
     eq.Auto,

@@ -34,8 +34,9 @@ def test_the_resolved_form_spells_out_every_default(tree):
         "rtol": 1e-4,
         "atol": 0.0,
         "max_evals": 100,
-        "restart": 20,
+        "restart": 50,
     }
+    assert linear["first"]["name"] == "Auto" and linear["first"]["newton"] is None
     assert resolved["eval_solver"] is None
     assert resolved["seed"] == 0
 
@@ -56,12 +57,12 @@ def test_a_switch_of_class_keeps_what_both_have(tree):
 def test_a_switch_of_class_does_not_keep_a_default_of_the_old_one(tree):
     del tree["solver"]
     resolved = recipes.dump(recipes.parse(tree))
-    assert resolved["solver"]["period"] == 3
+    assert resolved["solver"]["history"] == 20
     recipe = recipes.parse(resolved, ["--solver.name", "Anderson"])
     assert recipe.solver == Anderson()
-    resolved["solver"] |= {"period": 4, "history": 8}
+    resolved["solver"] |= {"history": 8}
     recipe = recipes.parse(resolved, ["--solver.name", "Anderson"])
-    assert recipe.solver == Anderson(period=4, history=8)
+    assert recipe.solver == Anderson(history=8)
 
 
 def test_a_switch_of_model_keeps_the_shape_of_the_data(tree):
@@ -70,12 +71,14 @@ def test_a_switch_of_model_keeps_the_shape_of_the_data(tree):
     assert recipes.parse(tree, ["--model.name", "conv"]).model.shape == (1, 8, 8)
 
 
-def test_recipes_are_compared_by_method():
-    """Before the default had a name of its own, records called it Anderson with its period."""
-    old = {"name": "Anderson", "history": 6, "period": 3}
-    new = {**old, "name": "Anderson", "period": 3}
-    assert recipes.renamed({"solver": old, "all": [old]}) == {"solver": new, "all": [new]}
-    assert recipes.renamed({"solver": {**old, "period": 1}})["solver"]["name"] == "Anderson"
+def test_solvers_are_identified_by_the_names_of_published_rows(tree):
+    """Anderson with a period was called AlternatingAnderson, with or without its period."""
+    tree["solver"] = {"name": "Anderson", "period": 3}
+    assert recipes.decisive(recipes.parse(tree))["solver"]["name"] == "AlternatingAnderson"
+    tree["solver"] = {"name": "Anderson"}
+    assert recipes.decisive(recipes.parse(tree))["solver"]["name"] == "Anderson"
+    old = {"solver": {"name": "AlternatingAnderson", "history": 4}}
+    assert recipes.modernise(old) == {"solver": {"name": "Anderson", "history": 4, "period": 3}}
 
 
 def test_a_forward_solver_may_stand_in_for_the_linear_one(tree):

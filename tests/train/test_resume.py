@@ -162,17 +162,16 @@ def test_another_recipe_cannot_resume(make, whole):
         folder.check_same(other.recipe)
 
 
-def test_a_run_from_before_the_default_had_a_name_of_its_own_goes_on(tree, tmp_path):
-    """Its recipe calls the method Anderson, with a period of 3."""
-    del tree["solver"]
+def test_a_run_under_the_former_name_of_its_solver_goes_on(tree, tmp_path):
+    tree["solver"] = {"name": "Anderson", "period": 3}
     recipe = recipes.parse(tree)
     folder = Folder(tmp_path)
-    folder.recipe.write_text(recipes.to_yaml(recipe).replace("AlternatingAnderson", "Anderson"))
-    solver = folder.read_recipe().solver
-    assert isinstance(solver, Anderson) and solver.period == 3
+    text = recipes.to_yaml(recipe).replace("name: Anderson", "name: AlternatingAnderson")
+    folder.recipe.write_text(text)
+    assert folder.read_recipe().solver == Anderson(period=3)
     folder.check_same(recipe)
-    with pytest.raises(RunError, match=r"solver\.name: AlternatingAnderson there, Anderson here"):
-        folder.check_same(recipes.parse(tree, ["--solver.name", "Anderson"]))
+    with pytest.raises(RunError, match=r"solver\.period: 3 there, 1 here"):
+        folder.check_same(recipes.parse(tree, ["--solver.period", "1"]))
 
 
 def test_other_data_are_refused(make, quiet, whole):

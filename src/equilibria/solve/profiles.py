@@ -27,9 +27,10 @@ class Profile(TypedDict):
 def learning(rtol: float = 1e-3) -> Profile:
     """For training: as accurate as noisy gradients are worth.
 
-    `Auto`, with Newton steps, to `rtol` in at most 60 evaluations, or 100 where rtol is below 1e-3, and the exact
-    adjoint to the same tolerance or, for a sample whose forward solve fell short of it, to what
-    that reached: the two terms of the gradient's error (see `Implicit`) are then of one size.
+    `Auto`, with Newton steps, to `rtol` in at most 60 evaluations, or 100 where rtol is below 1e-3,
+    and the exact adjoint to the same tolerance or, for a sample whose forward solve fell short of
+    it, to what that reached: the two terms of the gradient's error (see `Implicit`) are then of one
+    size.
 
     Args:
         rtol: of both solves, from 1e-4 to 1e-1. Under bfloat16 autocast it is at least 3.9e-3.
@@ -46,9 +47,9 @@ def learning(rtol: float = 1e-3) -> Profile:
 def science(rtol: float = 1e-8) -> Profile:
     """For derivatives that are themselves used: forces, Hessians, sensitivities.
 
-    `Auto`, with Newton steps, to `rtol` in at most 1000 evaluations, and the exact adjoint to the same tolerance,
-    whatever the forward solve reached. Use a float64 state: in float32 the residual has a floor
-    near 3e-7, and tighter solves end as STALLED.
+    `Auto`, with Newton steps, to `rtol` in at most 1000 evaluations, and the exact adjoint to the
+    same tolerance, whatever the forward solve reached. Use a float64 state: in float32 the residual
+    has a floor near 3e-7, and tighter solves end as STALLED.
 
     Args:
         rtol: of both solves, from 1e-14 to 1e-4.
