@@ -66,7 +66,9 @@ ALL = [*SOLVERS, eq.Auto(), eq.Broyden(memory=2)]
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])
-@pytest.mark.parametrize(("solver", "written_out"), METHODS, ids=repr)
+@pytest.mark.parametrize(
+    ("solver", "written_out"), METHODS, ids=lambda each: getattr(each, "__name__", None)
+)
 def test_k_evaluations_are_k_steps(solver, written_out, checkpoint: bool) -> None:
     """Value, first and second derivatives are those of the method written out."""
     adjoint = eq.Unrolled(max_evals=3, checkpoint=checkpoint)

@@ -98,8 +98,9 @@ class _Auto(Stepper):
         self.large = torch.empty(0)  # which samples are
         self.iterates: list[Rows] = []  # the last ones, while no sample is accelerated
         self.anderson: AndersonStepper | None = None
-        self.mark: Tensor | None = None  # log of ||f - z|| at the latest look, and when that was
-        self.marked = 0
+        self.mark = torch.empty(0)  # log of ||f - z|| at the latest look, and when that was
+        self.marked = self.due = torch.empty(0)  # and when the next one is due
+        self.looks = {2, FIRST_LOOK}  # the evaluations at which one is due for some sample
         self.fast = self.hard = torch.empty(0)  # who is accelerated, and who in the third phase
         self.any_plain, self.any_fast, self.any_hard = True, False, False
         self.returned = torch.empty(0)  # who has gone back to plain iteration
@@ -107,7 +108,6 @@ class _Auto(Stepper):
         self.phase = torch.empty(0)  # 1 for the present one, else 0
         self.ended = torch.empty(0)
         self.best: deque[Tensor] = deque(maxlen=LONG)  # log of the least error ratio at each
-        self.next_look = FIRST_LOOK
         self.previous = torch.empty(0)  # length of the residual before
         self.unstable: Tensor | None = None  # plain steps make the residual grow; None: nobody's
         self.where: Tensor | None = None  # whom the step before has extrapolated; None: nobody
@@ -120,6 +120,8 @@ class _Auto(Stepper):
         self.counts = torch.zeros(samples, 3, dtype=torch.int64, device=device)
         self.phase = torch.eye(3, dtype=torch.int64, device=device)[:1].expand(samples, 3)
         self.total = self.counts[:, 0]
+        self.marked = torch.ones_like(self.total)
+        self.due = torch.full_like(self.total, FIRST_LOOK)
         size = entries(z)
         groups = None if self.layout is None else self.layout.coupled
         if isinstance(groups, Groups):
@@ -149,8 +151,8 @@ class _Auto(Stepper):
             if self.evals % JUDGED == 0 and self.any_fast:
                 entering = self._judge(now)
         if self.evals in (1, FIRST_LOOK // 2):
-            self.mark, self.marked = _log(now.size), self.evals
-        elif self.any_plain and (self.evals == 2 or self.evals >= self.next_look):
+            self.mark, self.marked = _log(now.size), torch.full_like(self.marked, self.evals)
+        elif self.any_plain and self.evals in self.looks:
             self._look(now)
         if self.any_plain:
             self.iterates.append(now.z)
@@ -169,18 +171,19 @@ class _Auto(Stepper):
 
     def _look(self, now: Point) -> None:
         """Who is to be accelerated from here on."""
-        assert self.mark is not None
         size, first = _log(now.size), self.evals == 2
         slope = (size - self.mark) / (self.evals - self.marked)
         plain = ~(self.fast | self.ended | self.hard)
+        looks = plain if first else plain & (self.due == self.evals)
         wants, left = slope > DOUBLES, torch.full_like(slope, math.inf)
         if not first or self.any_large:
             left = torch.where(slope < 0, self.error_ratio(now).log() / -slope, math.inf)
             slow = min(SLOW, self.solver.max_evals - self.evals)
             if self.evals == FIRST_LOOK:  # at which the contraction is not yet known well
-                slow = 2 * slow
-            wants = left > torch.where(self.large, SLOW_LARGE, math.inf if first else slow)
-        wants = wants & plain & torch.isfinite(size)
+                slow = 4 * slow
+            slow = math.inf if first else slow
+            wants = wants | (left > torch.where(self.large, SLOW_LARGE, slow))
+        wants = wants & looks & torch.isfinite(size)
         any_wants = private.some(wants)
         if any_wants and private.some(poor := wants & (left > POOR)):
             wants = wants & ~(poor & self._carries_front(now))
@@ -188,8 +191,15 @@ class _Auto(Stepper):
         if any_wants:
             self._accelerate(now, wants, slope)
         if not first:
-            self.mark, self.marked, self.next_look = size, self.evals, 2 * self.evals
+            self._mark(looks & ~wants, size, self.evals)
             self.any_plain = private.some(plain & ~wants)
+
+    def _mark(self, which: Tensor, size: Tensor, wait: int) -> None:
+        """These samples look at the contraction from here on, after so many evaluations."""
+        self.mark = torch.where(which, size, self.mark)
+        self.marked = torch.where(which, self.evals, self.marked)
+        self.due = torch.where(which, self.evals + wait, self.due)
+        self.looks.add(self.evals + wait)
 
     def _carries_front(self, now: Point) -> Tensor:
         """Do entries come to rest, so many at each evaluation that all will within the budget?
@@ -218,6 +228,8 @@ class _Auto(Stepper):
             self._replay(now)
         self.fast, self.any_fast = self.fast | which, True
         self._enter(which, 1)
+        before = (torch.where(which, math.inf, error) for error in self.best)
+        self.best = deque(before, maxlen=LONG)
         grows = which & (slope > (DOUBLES if self.evals == 2 else GROWS))
         if self.unstable is not None or private.some(grows):
             self.unstable = grows if self.unstable is None else self.unstable | grows
@@ -280,7 +292,7 @@ class _Auto(Stepper):
         self._enter(which, 0)
         self.fast, self.returned = self.fast & ~which, self.returned | which
         self.any_plain, self.any_fast = True, private.some(self.fast)
-        self.mark, self.marked, self.next_look = _log(now.size), self.evals, self.evals + PERIOD
+        self._mark(which, _log(now.size), PERIOD)
 
     def _choose(self) -> Tensor | None:
         """Who is extrapolated: out of turn, who is large or needs it; None: nobody."""
@@ -337,7 +349,18 @@ class _Auto(Stepper):
         if self.newton is not None:
             self.newton.select(index)
         self.iterates = [[row.index_select(0, index) for row in z] for z in self.iterates]
-        names = "large", "mark", "fast", "hard", "returned", "counts", "phase", "ended"
+        names = (
+            "large",
+            "mark",
+            "marked",
+            "due",
+            "fast",
+            "hard",
+            "returned",
+            "counts",
+            "phase",
+            "ended",
+        )
         keep_samples(self, index, *names, "previous", "unstable", "where", "total")
         self.best = deque((row.index_select(0, index) for row in self.best), maxlen=LONG)
 
