@@ -173,7 +173,7 @@ def test_memory_at_equilibrium_does_not_grow_as_unrolled(run):
     grown = {
         how: taken["MDEQ", how, 4] / taken["MDEQ", how, 2] for how in ("at equilibrium", "unrolled")
     }
-    assert grown["unrolled"] > 1.5
+    assert grown["unrolled"] > 1.4
     assert grown["at equilibrium"] < grown["unrolled"]
     assert taken["ResNet", "as it is", None] > 0
 

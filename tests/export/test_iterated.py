@@ -46,7 +46,7 @@ def test_evaluations_lead_to_what_the_solver_evaluates_next(x):
     for method, solver in solvers.items():
         layer = eq.DEQ(Affine(), solver=solver)
         with torch.no_grad():
-            (state,) = layer(x, states=(9,)).states  # the ninth evaluation is of it
+            (state,) = layer(x, states=(8,)).states  # the ninth evaluation is of it
             found = Iterated(layer, 8, method)(x).value
         assert float((found - state).norm() / state.norm()) < 1e-3, method
 

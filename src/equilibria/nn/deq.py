@@ -311,9 +311,8 @@ class DEQ(nn.Module):
             raise
 
     def extra_repr(self) -> str:
-        shown = ["solver", "adjoint", "eval_solver", "drop_finished", "coupled", "throw"]
-        shown += ["returns"] * (self.returns != "best")
         shown = ["solver", "adjoint", "eval_solver", "drop_finished", "coupled", "throw", "has_aux"]
+        shown += ["returns"] * (self.returns != "best")
         return "\n".join(f"{k}={getattr(self, k)!r}" for k in shown if getattr(self, k))
 
     def _methods(self) -> tuple[Solver, Adjoint, Weights | None]:

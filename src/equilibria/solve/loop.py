@@ -100,7 +100,7 @@ def iterate(
         before=before,
         layout=layout,
     )
-    stepper.error_ratio = monitor.error_ratio
+    stepper.error_ratio = monitor.criterion.error_ratio
     # Who asks for every evaluation is told at once; and an inverse is to learn nothing from steps
     # after a sample's last.
     at_once = (
@@ -145,6 +145,7 @@ def iterate(
             if spent is not None:
                 stepper.spent = spent.index_select(0, index)
             stepper.layout = monitor.criterion.layout
+            stepper.error_ratio = monitor.criterion.error_ratio
             z = select(z, index)
     value = z if steps_on else monitor.full_value
     return Run(

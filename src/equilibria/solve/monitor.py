@@ -83,7 +83,7 @@ class Monitor:
         self.goal = self.criterion.goal
         goal = torch.full((samples,), self.goal, dtype=dtype, device=device)
         # Even where the goal is 0.
-        self.unit = max(self.goal, torch.finfo(dtype).tiny)
+        self.unit = self.criterion.unit(dtype)
         # A sample runs while its error ratio is not below `floor`; -inf for one that has finished.
         self.floor = torch.nextafter(goal, goal + 1).clamp_min_(torch.finfo(dtype).tiny)
         self.top = goal  # a residual above it has diverged
@@ -160,12 +160,6 @@ class Monitor:
     def measure(self, point: Point, scale: Tensor) -> Measure:
         """The measure of an iterate; `scale` is the length of f(z)."""
         return self.criterion.measure(point.residual, point.f, point.size, scale)
-
-    def error_ratio(self, point: Point) -> Tensor:
-        """The residual of a point over what is tolerated, `(samples,)`."""
-        rows = [row.detach() for row in point.f]
-        size, residual = point.size, [row.detach() for row in point.residual]
-        return self.criterion.measure(residual, rows, size, length(rows)).error_ratio / self.unit
 
     def _plan(self) -> None:
         """Says which evaluation is to be gone through next, whatever its residual."""

@@ -32,7 +32,7 @@ from equilibria.solve import private
 from equilibria.solve.layout import Layout
 from equilibria.solve.options import Flat, length_of, of_leaf
 from equilibria.solve.rows import Rows, length, scaled_ratio
-from equilibria.solve.solvers import Solver
+from equilibria.solve.solvers import Point, Solver
 
 GROWTH = 4.0
 SHARE, LARGEST_SHARE = 0.03, 0.3
@@ -189,6 +189,16 @@ class Criterion:
         limit = torch.add(scale * self.rtol, self.absolute(f))
         relative = torch.where(size == 0, size, relative)  # 0 / 0 where f(z) is zero too
         return Measure(size, scale, relative, size / limit)
+
+    def unit(self, dtype: torch.dtype) -> float:
+        """`goal`, or the smallest normal number in place of 0."""
+        return max(self.goal, torch.finfo(dtype).tiny)
+
+    def error_ratio(self, point: Point) -> Tensor:
+        """The residual of a point over what is tolerated, `(samples,)`."""
+        residual, f = ([row.detach() for row in rows] for rows in (point.residual, point.f))
+        found = self.measure(residual, f, point.size, length(f))
+        return found.error_ratio / self.unit(point.size.dtype)
 
     def measure_exactly(self, residual: Rows, f: Rows) -> Measure:
         """The same, where squares may have been rounded to nothing and 0 / 0 is 0."""

@@ -471,7 +471,7 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     A further segment is no difference: what was trained before is the same.
     """
     ends = [(*tree.get("restarts", ()), tree["epochs"]) for tree in (one, other)]
-    trees = [_as_before(tree) for tree in (one, other)]
+    trees = [modernise(_as_before(tree)) for tree in (one, other)]
     if ends[0] == ends[1][: len(ends[0])]:
         trees = [{k: v for k, v in t.items() if k not in ("epochs", "restarts")} for t in trees]
     return config.differences(*trees)
