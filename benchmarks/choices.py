@@ -246,10 +246,11 @@ def compare_evaluations(steps: int) -> None:
 
 
 def summary(ratios: Sequence[float]) -> str:
-    """Geometric mean and worst."""
-    worst = min(ratios)
-    mean = math.exp(sum(map(math.log, ratios)) / len(ratios)) if worst else 0.0
-    return f"geometric mean {mean:.3f}, worst {worst:.3f}"
+    """Geometric mean and worst; a ratio of 0 is a solve that failed."""
+    solved = [each for each in ratios if each]
+    mean = math.exp(sum(map(math.log, solved)) / len(solved))
+    failed = f", {len(ratios) - len(solved)} failed" if len(solved) < len(ratios) else ""
+    return f"geometric mean {mean:.3f}, worst {min(solved):.3f}{failed}"
 
 
 # --- small layers ---------------------------------------------------------------------------------
