@@ -77,6 +77,9 @@ def test_solvers_are_identified_by_the_names_of_published_rows(tree):
     assert recipes.decisive(recipes.parse(tree))["solver"]["name"] == "AlternatingAnderson"
     tree["solver"] = {"name": "Anderson"}
     assert recipes.decisive(recipes.parse(tree))["solver"]["name"] == "Anderson"
+    newton = {"name": "Auto", "newton": {"name": "GMRES", "restart": 30}}
+    assert recipes.modernise(newton) == newton
+    assert recipes.modernise({"name": "Auto", "linear": newton["newton"]}) == newton
     old = {"solver": {"name": "AlternatingAnderson", "history": 4}}
     assert recipes.modernise(old) == {"solver": {"name": "Anderson", "history": 4, "period": 3}}
 

@@ -18,7 +18,7 @@ from equilibria.solve.api import (
     check_options,
     evaluator,
     pose,
-    refuse,
+    refuse_adjoint,
 )
 from equilibria.solve.boundary import boundary, without_autocast
 from equilibria.solve.derivative import Linearisation, fill_missing
@@ -192,7 +192,7 @@ def _single(adjoint: Adjoint) -> Adjoint:
     """The adjoint in use, if one evaluation is enough for it."""
     now = adjoint.now
     if now.follows_path or now.needs_inverse:
-        raise TypeError(refuse("advance", now))
+        refuse_adjoint("advance", now)
     return now
 
 

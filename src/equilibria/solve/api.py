@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import torch
 from torch import Tensor
@@ -138,7 +138,7 @@ def fixed_point(
     found = adjoint.find(equation, [followable(x) for x in leaves], p)
     aux = None
     if has_aux:
-        aux = equation.evaluate_both(found.value, [*p, *equation.captured.values])[1]
+        aux = equation.evaluate_with_aux(found.value, [*p, *equation.captured.values])[1]
     function.retire()
     return Solution(
         value=unflatten(found.value, equation.state_spec),
@@ -193,7 +193,7 @@ def pose(
 
 def _empty(equation: Problem, z: Leaves, p: Leaves) -> Solution:
     """The solution of no samples: one evaluation, which links it to what f depends on."""
-    value, aux = equation.evaluate_both(z, p)
+    value, aux = equation.evaluate_with_aux(z, p)
     status = torch.zeros(0, dtype=torch.int8, device=z[0].device)
     evals, residual = status.to(torch.int64), status.to(z[0].dtype)
     return Solution(
@@ -251,10 +251,10 @@ def check_returns(given: Any) -> None:
         raise ValueError(f'returns: expected "best" or "last", got {given!r}')
 
 
-def refuse(caller: str, adjoint: Adjoint) -> str:
-    """What is said of an adjoint that one evaluation is not enough for."""
+def refuse_adjoint(caller: str, adjoint: Adjoint) -> NoReturn:
+    """Raise TypeError for an adjoint that one evaluation is not enough for."""
     what = "differentiates a path" if adjoint.follows_path else "needs what a solver has learned"
-    return (
+    raise TypeError(
         f"{caller} cannot use {adjoint!r}, which {what}: there is one evaluation and no solve. Use "
         "eq.Implicit(), eq.JacobianFree() or eq.NeumannPhantom(steps=2, damping=1.0)"
     )

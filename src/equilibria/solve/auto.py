@@ -57,8 +57,9 @@ class Auto(Solver):
     What is chosen depends on counts, residuals and the sizes of samples, never on a clock. What was
     spent in each phase is in `stats.choices`. Under `Unrolled` there is no third phase.
 
-    History: `history` + 2 vectors of the size of z, and 2 x `history` + 2 once a sample is
-    accelerated; in the third phase that of `NewtonKrylov` beside it.
+    History: `history` + 1 vectors of the size of z; once a sample is accelerated 2 x `history` + 2,
+    up to `history` + 1 more as it extrapolates at every third evaluation, and 2 while another is
+    plain; in the third phase that of `NewtonKrylov` beside it.
 
     Attributes:
         history: differences kept for the acceleration, >= 1.
@@ -165,7 +166,7 @@ class _Auto(Stepper):
         out = plain
         if self.where is not None:
             out = self.anderson.extrapolate(plain, self.where)
-        return self._solved(now, out, entering) if self.any_hard else out
+        return self._take_newton_steps(now, out, entering) if self.any_hard else out
 
     # --- plain iteration --------------------------------------------------------------------------
 
@@ -186,7 +187,7 @@ class _Auto(Stepper):
         wants = wants & looks & torch.isfinite(size)
         any_wants = private.some(wants)
         if any_wants and private.some(poor := wants & (left > POOR)):
-            wants = wants & ~(poor & self._carries_front(now))
+            wants = wants & ~(poor & self._front_arrives(now))
             any_wants = private.some(wants)
         if any_wants:
             self._accelerate(now, wants, slope)
@@ -201,8 +202,8 @@ class _Auto(Stepper):
         self.due = torch.where(which, self.evals + wait, self.due)
         self.looks.add(self.evals + wait)
 
-    def _carries_front(self, now: Point) -> Tensor:
-        """Do entries come to rest, so many at each evaluation that all will within the budget?
+    def _front_arrives(self, now: Point) -> Tensor:
+        """Do so many entries come to rest at each evaluation that all will within the budget?
 
         Those that are zero do not count: an activation that dies is no signal.
         """
@@ -306,7 +307,7 @@ class _Auto(Stepper):
         where = where & self.fast
         return where if private.some(where) else None
 
-    def _solved(self, now: Point, out: Rows, entering: Tensor | None) -> Rows:
+    def _take_newton_steps(self, now: Point, out: Rows, entering: Tensor | None) -> Rows:
         """Newton's steps, in the place of the others', for the samples of the third phase."""
         assert self.newton is not None and now.running is not None
         assert now.best is not None and now.best_size is not None

@@ -9,7 +9,13 @@ from typing import Any
 from torch import Tensor
 
 from equilibria.solve.adjoints import Adjoint
-from equilibria.solve.api import DEFAULT_ADJOINT, DEFAULT_SOLVER, check_options, fixed_point, refuse
+from equilibria.solve.api import (
+    DEFAULT_ADJOINT,
+    DEFAULT_SOLVER,
+    check_options,
+    fixed_point,
+    refuse_adjoint,
+)
 from equilibria.solve.boundary import boundary
 from equilibria.solve.closure import Function, close_over
 from equilibria.solve.newton import NewtonKrylov
@@ -68,9 +74,9 @@ def attach(
     adjoint = DEFAULT_ADJOINT if adjoint is None else adjoint
     check_options(f, solver, adjoint, None)
     if isinstance(adjoint.now, Unrolled) or adjoint.now.needs_inverse:
-        raise TypeError(refuse("attach", adjoint.now))
+        refuse_adjoint("attach", adjoint.now)
     return fixed_point(
-        _told(f, "attach"),
+        _name_caller(f, "attach"),
         z_star,
         *operands,
         solver=replace(Picard(**solver.limits), max_evals=1),
@@ -125,13 +131,13 @@ def root_find(
     """
     if not callable(g):
         raise TypeError(f"g: expected a function of (z, *operands), got {g!r}")
-    function = _told(g, "root_find")
+    function = _name_caller(g, "root_find")
     function.is_root = True
     solver = DEFAULT_ROOT_SOLVER if solver is None else solver
     return fixed_point(function, z0, *operands, solver=solver, adjoint=adjoint, **options)
 
 
-def _told(f: Callable[..., Tree], caller: str) -> Function:
+def _name_caller(f: Callable[..., Tree], caller: str) -> Function:
     function = close_over(f)
     function.caller = caller
     return function

@@ -221,7 +221,7 @@ class Unrolled(Adjoint):
         status = torch.full_like(residual, int(Status.MAX_EVALS), dtype=torch.int8)
         nothing, value = torch.zeros_like(status), [x.clone() for x in z]
         if problem.throw:
-            raise_if_failed("fixed_point", status, nothing, residual)
+            raise_if_failed(problem.f.caller, status, nothing, residual)
         evals = nothing.to(torch.int64)
         return Run(value, status, nothing, evals, residual, tuple(z for _ in problem.states))
 

@@ -78,9 +78,9 @@ class Problem(Equation):
 
     @override
     def evaluate(self, z: Leaves, p: Leaves) -> Leaves:
-        return self.evaluate_both(z, p)[0]
+        return self.evaluate_with_aux(z, p)[0]
 
-    def evaluate_both(self, z: Leaves, p: Leaves) -> tuple[Leaves, Tree]:
+    def evaluate_with_aux(self, z: Leaves, p: Leaves) -> tuple[Leaves, Tree]:
         """f, and what it returns beside the state: None without `has_aux`."""
         split = len(self.operands.slots)
         operands = p[:split]
@@ -120,7 +120,7 @@ class Problem(Equation):
         """The same where nothing is known of f yet: notes whether it computes in reduced
         precision."""
         with self.noting_precision():
-            return self.evaluate_both(z, p)
+            return self.evaluate_with_aux(z, p)
 
     @contextmanager
     def noting_precision(self) -> Generator[None]:

@@ -248,7 +248,7 @@ class Stepper(abc.ABC):
         spent: `(samples,)` evaluations that the latest step took beside the loop's own; None: none.
         keeps_inverse: somebody will ask what was `learned`.
         layout: how the state lies in the rows; None where each leaf is a row as it is.
-        error_ratio: the residual of a point over what is tolerated `(samples,)`, at 1 converged.
+        error_ratio: computes `Point.error_ratio`, for a method that seldom wants it.
     """
 
     looks_around: bool = False

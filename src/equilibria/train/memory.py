@@ -390,7 +390,7 @@ def history_vectors(solver: object, evals: int) -> int:
         case Auto(history=history, newton=newton):
             kept = min(history, evals)
             third = 0 if newton is None else 3 + history_vectors(newton, evals)
-            return 3 * kept + 4 + third
+            return 3 * kept + 5 + third
         case NewtonKrylov(linear=linear):
             return 3 + history_vectors(linear, evals)
         case GMRES(restart=restart):

@@ -459,8 +459,8 @@ def modernise(tree: Any) -> Any:
         found = {options.get(key, key): modernise(value) for key, value in tree.items()}
         if name == ALTERNATING:
             name, found = "Anderson", {"period": 3, **found}
-        if name == "Auto":  # its third phase was not an option
-            found["newton"] = found.pop("linear", None)
+        if name == "Auto" and "linear" in found:  # whose third phase was not an option
+            found["newton"] = found.pop("linear")
         return found if name is None else {**found, "name": name}
     return [modernise(each) for each in tree] if isinstance(tree, list | tuple) else tree
 

@@ -20,14 +20,8 @@ RANDOM = "DEQ-RAFT, random starts"
 
 _NONE = ("--correction.name", "null")
 _EXACT = (
-    *(
-        "--adjoint.name",
-        "Implicit",
-        "--adjoint.linear.name",
-        "Anderson",
-        "--adjoint.linear.period",
-        "3",
-    ),
+    *("--adjoint.name", "Implicit", "--adjoint.linear.name", "Anderson"),
+    *("--adjoint.linear.period", "3"),
     *("--adjoint.linear.rtol", "1e-2", "--adjoint.linear.max_evals", "18"),
 )
 NETWORKS: Mapping[str, tuple[Sequence[str], float]] = {
