@@ -9,6 +9,7 @@ import pytest
 import torch
 from problems import normal
 from torch import nn
+from torch.autograd.graph import get_gradient_edge
 from torch.func import functional_call
 
 import equilibria as eq
@@ -319,3 +320,54 @@ def test_a_parameter_that_is_frozen_during_a_backward_has_its_gradient() -> None
     for a, b in zip(gradients(False), gradients(True), strict=True):
         torch.testing.assert_close(a, b)
     assert not cell.lin.bias.requires_grad
+
+
+class Elsewhere:
+    """Another thread, that freezes and thaws a parameter."""
+
+    def __init__(self, parameter: nn.Parameter) -> None:
+        self.parameter, self.now = parameter, False
+
+    def set_requires_grad(self, value: bool) -> None:
+        if self.now:
+            thread = threading.Thread(target=self.parameter.requires_grad_, args=(value,))
+            thread.start()
+            thread.join()
+
+
+@pytest.mark.parametrize("thaws", [True, False])
+def test_a_parameter_that_is_frozen_as_backward_evaluates_has_its_gradient(thaws: bool) -> None:
+    cell = Cell()
+    x = normal(3, 5, seed=4)
+    elsewhere = Elsewhere(cell.lin.bias)
+
+    def f(z: Any, x: Any) -> Any:
+        elsewhere.set_requires_grad(False)
+        out = torch.tanh(cell.lin(z) + x)
+        elsewhere.set_requires_grad(thaws)
+        return out
+
+    value = eq.fixed_point(f, torch.zeros_like(x), x, **EXACT).value
+    parameters = cell.lin.weight, cell.lin.bias
+    wanted = torch.autograd.grad(value.sum(), parameters, retain_graph=True)
+    elsewhere.now = True
+    found = torch.autograd.grad(value.sum(), [get_gradient_edge(p) for p in parameters])
+    for a, b in zip(wanted, found, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_parameter_that_is_thawed_as_backward_evaluates_stays_a_constant() -> None:
+    cell = Cell()
+    x = normal(3, 5, seed=4)
+    cell.lin.bias.requires_grad_(False)
+    elsewhere = Elsewhere(cell.lin.bias)
+
+    def f(z: Any, x: Any) -> Any:
+        elsewhere.set_requires_grad(True)
+        return torch.tanh(cell.lin(z) + x)
+
+    value = eq.fixed_point(f, torch.zeros_like(x), x, **EXACT).value
+    wanted = torch.autograd.grad(value.sum(), cell.lin.weight, retain_graph=True)
+    elsewhere.now = True
+    found = torch.autograd.grad(value.sum(), cell.lin.weight)
+    torch.testing.assert_close(wanted, found)

@@ -25,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from equilibria.solve import private
+from equilibria.solve.derivative import FrozenParameter
 
 T = TypeVar("T")
 _REQUIRES_GRAD = attrgetter("requires_grad")
@@ -156,6 +157,7 @@ class Captured:
         fixed: leaves used by code that Python cannot see into (scripted, compiled), by position: no
             stand-in can take their place.
         constants: tensors that f used and that nobody differentiated then.
+        used: those of the originals that its first evaluation used.
         reduced: f computed something in less than float32.
     """
 
@@ -165,8 +167,10 @@ class Captured:
         fixed: Sequence[Tensor] = (),
         constants: Sequence[Tensor] = (),
         reduced: bool = False,
+        used: Sequence[Tensor] = (),
     ) -> None:
         self.originals = [*originals, *fixed]
+        self.used = used
         self.values = [*(_stood_for(tensor) for tensor in originals), *fixed]
         self.fixed = set(range(len(originals), len(self.originals)))
         self.constants = constants
@@ -228,18 +232,23 @@ def capture(
         for x in unused:
             outer.note(x)
     constants = list(recorder.constants.values())
-    return out, Captured([*found, *unused], fixed, constants, recorder.reduced)
+    return out, Captured([*found, *unused], fixed, constants, recorder.reduced, found)
 
 
-def require_known(evaluate: Callable[[], list[Tensor]], known: Sequence[Tensor]) -> list[Tensor]:
+def require_known(
+    evaluate: Callable[[], list[Tensor]], known: Sequence[Tensor], used: Sequence[Tensor] = ()
+) -> list[Tensor]:
     """Evaluates f, tracked, and makes sure that it depends on nothing but `known`.
 
     Raises:
         RuntimeError: f uses a tensor that it did not use at its first evaluation; its gradient
             would be lost.
+        FrozenParameter: f does not depend on one of the leaves `used`.
     """
     out = evaluate()
     walk = _Walk(out, known)
+    if not all(id(x) in walk.met for x in used):
+        raise FrozenParameter
     if walk.leaves:
         strangers = [x for x in walk.leaves.values() if isinstance(x, nn.Parameter)]
         if not strangers:  # f may make leaves of its own, which are others each time
@@ -303,6 +312,7 @@ class _Walk:
 
     Attributes:
         leaves: those that the walk ends at and that are not in `seen`, by identity.
+        met: the leaves in `seen` that it ends at.
     """
 
     def __init__(
@@ -314,6 +324,7 @@ class _Walk:
         known = {id(tensor) for tensor in seen if tensor.grad_fn is None}
         edges = {(x.grad_fn, x.output_nr) for x in seen if x.grad_fn is not None}
         self.leaves: dict[int, Tensor] = {}
+        self.met: set[int] = set()
         self._nodes: dict[Any, None] = {}  # that are no leaves, from the outputs down
         stack: list[tuple[Any, int]] = [(x.grad_fn, x.output_nr) for x in out]
         while stack:
@@ -322,7 +333,9 @@ class _Walk:
             if node is None or edge in edges or node in self._nodes:
                 continue
             if hasattr(node, "variable"):
-                if id(node.variable) not in known and not made(node.variable):
+                if id(node.variable) in known:
+                    self.met.add(id(node.variable))
+                elif not made(node.variable):
                     self.leaves[id(node.variable)] = node.variable
             else:
                 self._nodes[node] = None

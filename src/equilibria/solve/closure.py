@@ -132,10 +132,11 @@ class Closure(Function):
         """f on replicas of its modules, which hold the tensors of then."""
         replica: Any = self._replica
         if replica is None:
-            thawed = {id(x): x.detach() for x in self._constants if x.requires_grad}
+            # Those still frozen as well: another thread may thaw them at any time.
+            constants = {id(x): x.detach() for x in self._constants}
             tensors: dict[int, dict[str, Tensor]] = {}
             for store, name, tensor in self._held:
-                tensors.setdefault(id(store), {})[name] = thawed.get(id(tensor), tensor)
+                tensors.setdefault(id(store), {})[name] = constants.get(id(tensor), tensor)
             replicas = _Replicas(tensors)
             replica = replicas.of(self.f)
             self.replaced.update(replicas.modules)

@@ -118,6 +118,10 @@ def _sparse_grad(
     )
 
 
+class FrozenParameter(Exception):
+    """Another thread has frozen a parameter that backward was about to use as it is."""
+
+
 @dataclass
 class Linearisation:
     """f evaluated once, with its graph, for products with its derivatives.
@@ -157,11 +161,20 @@ class Linearisation:
         held: AbstractContextManager[None] | None = None,
     ) -> Linearisation:
         """Evaluates f at (z, p); z is detached here. `needed` says which parameters, leaves that
-        require gradients, will be asked for theirs."""
+        require gradients, will be asked for theirs.
+
+        Raises:
+            FrozenParameter: one of these no longer requires a gradient.
+        """
         with torch.enable_grad(), private.for_many_backwards():
             own = [followable(x).detach().requires_grad_() for x in z]
+            try:
+                edges = [
+                    get_gradient_edge(x) if n else None for x, n in zip(p, needed, strict=False)
+                ]
+            except RuntimeError as error:
+                raise FrozenParameter from error
             value = evaluate(own, p)
-            edges = [get_gradient_edge(x) if n else None for x, n in zip(p, needed, strict=False)]
         return cls(value, own, p, edges, around, held or nullcontext(), evaluate)
 
     def transposed(self, u: Leaves) -> Leaves:

@@ -54,14 +54,17 @@ class Equation(abc.ABC):
     def evaluate(self, z: Leaves, p: Leaves) -> Leaves:
         """f, as a function of its inputs alone."""
 
-    def evaluate_known(self, z: Leaves, p: Leaves, others: Leaves) -> Leaves:
+    def evaluate_known(
+        self, z: Leaves, p: Leaves, others: Leaves, used: Sequence[Tensor] = ()
+    ) -> Leaves:
         """The same, tracked, where f shows again all that it depends on: z, p and what no
         derivative is wanted of, `others`.
 
         Raises:
             RuntimeError: f depends on a tensor that it did not use at its first evaluation.
+            FrozenParameter: it does not depend on one of the leaves `used`.
         """
-        del others
+        del others, used
         return self.evaluate(z, p)
 
     @abc.abstractmethod

@@ -18,7 +18,7 @@ from equilibria.solve import private
 from equilibria.solve.boundary import AutocastRegion, entered, without_autocast
 from equilibria.solve.capture import Captured, Recorder, require_known
 from equilibria.solve.closure import Function
-from equilibria.solve.derivative import GraphKeeper, Linearisation
+from equilibria.solve.derivative import FrozenParameter, GraphKeeper, Linearisation
 from equilibria.solve.equation import (
     Axes,
     Equation,
@@ -133,10 +133,12 @@ class Problem(Equation):
         self.captured.reduced |= recorder.reduced
 
     @override
-    def evaluate_known(self, z: Leaves, p: Leaves, others: Leaves) -> Leaves:
+    def evaluate_known(
+        self, z: Leaves, p: Leaves, others: Leaves, used: Sequence[Tensor] = ()
+    ) -> Leaves:
         if private.transform_active():  # whose wrappers hide the graph
             return self.evaluate(z, p)
-        return require_known(lambda: self.evaluate(z, p), [*z, *p, *others])
+        return require_known(lambda: self.evaluate(z, p), [*z, *p, *others], used)
 
     def _checked(self, out: Tree, z: Leaves) -> Leaves:
         if (
@@ -247,17 +249,29 @@ class Problem(Equation):
     @override
     def linearise(self, z: Leaves, p: Leaves, needed: Sequence[bool]) -> Linearisation:
         own, split = self.leaves_for(p, needed), len(self.operands.slots)
-        captured, stand_ins = self.captured, own[split:]
+        captured = self.captured
         pairs = zip(captured.originals, captured.values, needed[split:], strict=True)
         others = [x for original, value, need in pairs if not need for x in (original, value)]
-        return Linearisation.at(
-            lambda z, p: self.evaluate_known(z, p, others),
-            z,
-            own,
-            needed,
-            lambda: captured.substituted(stand_ins),
-            self.f.evaluating(),
-        )
+        as_they_are = {id(x) for x in own[split:]}
+        used = [x for x in captured.used if id(x) in as_they_are]
+
+        def linearised(own: Leaves, used: Sequence[Tensor]) -> Linearisation:
+            return Linearisation.at(
+                lambda z, p: self.evaluate_known(z, p, others, used),
+                z,
+                own,
+                needed,
+                lambda: captured.substituted(own[split:]),
+                self.f.evaluating(),
+            )
+
+        try:
+            return linearised(own, used)
+        except FrozenParameter:
+            stand_ins = super().leaves_for(p, needed)
+            for i in captured.fixed:
+                stand_ins[split + i] = captured.originals[i]
+            return linearised(stand_ins, ())
 
     def linearise_state(self, z: Leaves, p: Leaves) -> Linearisation:
         """The same for products with df/dz alone, at parameters that are used as they are."""
