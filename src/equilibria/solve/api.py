@@ -147,6 +147,7 @@ def fixed_point(
             evals=found.evals,
             residual=found.residual,
             reason=found.reason,
+            _course=found.course,
             **record.extras,
         ),
         states=tuple(unflatten(state, equation.state_spec) for state in found.states),

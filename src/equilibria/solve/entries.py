@@ -50,7 +50,8 @@ def attach(
         z_star: the solution: a tensor `(batch, ...)` or a tree of such tensors, in float32 or
             float64. It gets no gradient.
         operands: as of `fixed_point`.
-        solver: whose rtol, atol and per_row decide the status; default `Auto()`.
+        solver: whose rtol, atol and per_row decide the status; default `Auto()`. It has no limit
+            on the error, of which one evaluation tells nothing.
         adjoint: default `Implicit()`. `Phantom` takes its steps from z_star, and returns where they
             end.
         coupled, has_aux: as of `fixed_point`.
@@ -61,8 +62,8 @@ def attach(
         CONVERGED, MAX_EVALS (not within tolerance) or NONFINITE; `stats.evals` is 1.
 
     Raises:
-        TypeError, ValueError: as `fixed_point`; or an adjoint that needs the iterations of a solve
-            (`Unrolled`, `Shine`).
+        TypeError, ValueError: as `fixed_point`; a solver with `error`; or an adjoint that needs the
+            iterations of a solve (`Unrolled`, `Shine`).
         SolveError: under `throw`.
 
     Example:
@@ -75,6 +76,11 @@ def attach(
     check_options(f, solver, adjoint, None)
     if isinstance(adjoint.now, Unrolled) or adjoint.now.needs_inverse:
         refuse_adjoint("attach", adjoint.now)
+    if solver.error is not None:
+        raise ValueError(
+            f"attach: error={solver.error:g} can't be judged from one evaluation: leave it out, or "
+            "let fixed_point go on from there"
+        )
     return fixed_point(
         _name_caller(f, "attach"),
         z_star,

@@ -264,7 +264,9 @@ class Affine(Equation):
         if broken is not None and private.some(broken):
             run = self._passed_on(run, broken, layout.rows(constant))
         if self.report is not None:
-            stats = Stats(evals=run.evals, residual=run.residual, reason=run.reason)
+            stats = Stats(
+                evals=run.evals, residual=run.residual, reason=run.reason, _course=run.course
+            )
             self.report.latest = AdjointInfo(run.status, stats, layout.leaves(run.value))
         what = "the adjoint's backward solve" if self.transposed else "the tangent's solve"
         failed = (run.status != Status.CONVERGED) & (run.reason != Reason.GRADIENT)

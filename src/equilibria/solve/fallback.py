@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from equilibria.solve import private
 from equilibria.solve.auto import Auto
+from equilibria.solve.estimate import estimate_error
 from equilibria.solve.gmres import GMRES
 from equilibria.solve.linear import Goal, LinearSolver, Measured, Product, iterate_affine
 from equilibria.solve.loop import Run
@@ -21,6 +22,11 @@ from equilibria.solve.status import Status
 
 def _first() -> Solver:
     return Auto(patience=10)
+
+
+def _error(run: Run) -> Tensor:
+    assert run.course is not None
+    return estimate_error(run.course, run.residual)
 
 
 def _then() -> LinearSolver:
@@ -66,7 +72,7 @@ class Fallback(LinearSolver):
             )
         for name, nested in (("first", first), ("then", then)):
             usual = {each.name: each.default for each in fields(nested)}
-            for limit in ("rtol", "atol", "max_evals"):
+            for limit in ("rtol", "atol", "error", "max_evals"):
                 given = getattr(nested, limit)
                 if given != usual[limit]:
                     raise ValueError(
@@ -87,7 +93,7 @@ class Fallback(LinearSolver):
     ) -> Run:
         if budget is not None or self.max_evals < 2:
             return super().solve(product, g, start, rtol=rtol, budget=budget, trust=trust)
-        limits = {"rtol": self.rtol, "atol": self.atol}
+        limits = {"rtol": self.rtol, "atol": self.atol, "error": self.error}
         first = replace(self.first, **limits, max_evals=self.max_evals // 2)
         run = iterate_affine(first, product, g, start, rtol)
         left = run.status != Status.CONVERGED
@@ -102,6 +108,7 @@ class Fallback(LinearSolver):
             reason=torch.where(left, more.reason, run.reason),
             evals=run.evals + torch.where(left, more.evals, 0),
             residual=torch.where(left, more.residual, run.residual),
+            course=torch.where(left, *(_error(x) for x in (more, run))),
         )
 
     @override

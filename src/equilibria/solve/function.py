@@ -29,14 +29,15 @@ from equilibria.solve.tree import Leaves
 
 Outputs = tuple[Tensor, ...]
 
-OUTCOME = 4
-"""Tensors between the value and the states: status, reason, evals, residual."""
+OUTCOME = 5
+"""Tensors between the value and the states: status, reason, evals, residual, course."""
 
 
 def solve_implicitly(
     equation: Equation, z: Leaves, first: Leaves, p: Leaves
 ) -> tuple[Leaves, Outputs, list[Leaves]]:
-    """The solution, connected to `p`; (status, reason, evals, residual); the states asked for."""
+    """The solution, connected to `p`; (status, reason, evals, residual, course); the states asked
+    for."""
     n = len(z)
     out = _apply(equation, (n, len(first)), *z, *first, *p)
     states = [list(out[i : i + n]) for i in range(n + OUTCOME, len(out), n)]
@@ -44,7 +45,8 @@ def solve_implicitly(
 
 
 class FixedPoint(torch.autograd.Function):
-    """(equation, counts, *z0, *f(z0), *p) -> (*z, status, reason, evals, residual, *states)."""
+    """(equation, counts, *z0, *f(z0), *p) -> (*z, status, reason, evals, residual, course,
+    *states)."""
 
     @staticmethod
     def forward(equation: Equation, counts: tuple[int, int], *tensors: Tensor) -> Outputs:
@@ -54,8 +56,9 @@ class FixedPoint(torch.autograd.Function):
         states = [leaf for rows in run.states for leaf in layout.leaves(rows)]
         # The caller may change them in place, and f may have returned a tensor of its own.
         fresh = [x.clone() for x in (*value, *states)]
-        n = len(value)
-        return (*fresh[:n], run.status, run.reason, run.evals, run.residual, *fresh[n:])
+        n, residual = len(value), run.residual
+        course = torch.full_like(residual, torch.nan) if run.course is None else run.course
+        return (*fresh[:n], run.status, run.reason, run.evals, residual, course, *fresh[n:])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
@@ -86,7 +89,7 @@ class FixedPoint(torch.autograd.Function):
                 "torch.autograd.functional.jacobian(vectorize=True): use torch.func.jacrev or "
                 "torch.func.vmap, or leave the option out"
             )
-        status, reason, evals, residual, *saved = [private.alive(x) for x in ctx.saved_tensors]
+        status, reason, evals, residual, _, *saved = [private.alive(x) for x in ctx.saved_tensors]
         z, p = saved[:n], saved[n:]
         equation.report_unsolved(status, reason, residual)
         g = fill_missing(grads[:n], z)
@@ -111,7 +114,7 @@ class FixedPoint(torch.autograd.Function):
         equation: Equation = ctx.equation
         n, m = ctx.counts
         # The saved tensors carry the tangents of the level that is being differentiated.
-        status, reason, _, residual, *saved = [private.primal(x) for x in ctx.saved_tensors]
+        status, reason, _, residual, _, *saved = [private.primal(x) for x in ctx.saved_tensors]
         z, p = saved[:n], saved[n:]
         given = tangents[2 + n + m :]
         moved = [i for i, t in enumerate(given) if t is not None]
@@ -216,8 +219,10 @@ def solve(equation: Problem, z: Leaves, p: Leaves) -> Run:
         first = [leaf.detach() for leaf in out]
         del out  # its graph has served, and would be held for as long as the solve takes
         p = [*p, *equation.captured.values]
-    value, (status, reason, evals, residual), states = solve_implicitly(equation, z, first, p)
-    return Run(value, status, reason, evals, residual, tuple(states))
+    value, (status, reason, evals, residual, course), states = solve_implicitly(
+        equation, z, first, p
+    )
+    return Run(value, status, reason, evals, residual, tuple(states), course=course)
 
 
 def one_step(equation: Problem, z: Leaves, p: Leaves) -> Leaves:

@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from equilibria.solve import private
 from equilibria.solve.derivative import KnownProduct
+from equilibria.solve.estimate import SAFETY
 from equilibria.solve.layout import Layout
 from equilibria.solve.loop import Run, iterate
 from equilibria.solve.monitor import RUNNING, STALL
@@ -102,7 +103,7 @@ class LinearSolver(Limits, abc.ABC):
         """
         foreign = is_foreign(self)
         least = self.min_products(sum(row.shape[1] for row in g))
-        goal = Goal.of(self.rtol if rtol is None else rtol, self.atol, g)
+        goal = Goal.of(self.rtol if rtol is None else rtol, self.atol, g, self.error)
         size = goal.reference.size
         if start is None:  # A 0 = 0 needs no product
             now = Measured([torch.zeros_like(row) for row in g], g, size, size, zero=True)
@@ -154,7 +155,7 @@ class LinearSolver(Limits, abc.ABC):
             done = goal.reached(new)
             if every and private.every(done):  # as it mostly goes
                 status = done.to(torch.int8) - 1
-                return Run(new.u, status, torch.zeros_like(status), evals, new.relative())
+                return goal.run(new, status, torch.zeros_like(status), evals)
             better = running & new.finite & (new.size < now.size)
             stalled = running & ~(new.size < STALL * now.size)
             now = now.replaced(better, new)
@@ -163,7 +164,7 @@ class LinearSolver(Limits, abc.ABC):
             status = torch.where(better & goal.reached(now), int(Status.CONVERGED), status)
             running = status == RUNNING
             every = private.every(running)
-        return Run(now.u, status, self._reason(goal, now, status), evals, now.relative())
+        return goal.run(now, status, self._reason(goal, now, status), evals)
 
     def _check(self, proposed: Any, start: Measured, budget: Tensor, active: Tensor) -> None:
         """Raises where a method of a user's own has not returned what a cycle returns."""
@@ -193,21 +194,32 @@ class Goal:
         criterion: the tolerance.
         reference: lengths of g, the residual of u = 0.
         absolute: the absolute tolerance as a length.
+        error: the largest relative error; None: any. See `Stats` for how it is estimated.
     """
 
     criterion: Criterion
     reference: Reference
     absolute: float
+    error: float | None = None
 
     @classmethod
-    def of(cls, rtol: float | Tensor, atol: float, g: Rows) -> Goal:
+    def of(cls, rtol: float | Tensor, atol: float, g: Rows, error: float | None = None) -> Goal:
         size = length(g)
         absolute = atol * math.sqrt(sum(row.shape[1] for row in g))
-        return cls(Criterion(rtol, atol), Reference(size, torch.zeros_like(size)), absolute)
+        reference = Reference(size, torch.zeros_like(size))
+        return cls(Criterion(rtol, atol), reference, absolute, error)
 
     def limit(self, scale: Tensor, like: Rows) -> Tensor:
         """The largest ||r|| that is tolerated where ||A u + g|| is `scale`."""
-        return self.criterion.limit(scale, self.reference, like)
+        limit = self.criterion.limit(scale, self.reference, like)
+        if self.error is None:
+            return limit
+        return torch.minimum(limit, SAFETY * self.error * self.reference.size)
+
+    def run(self, now: Measured, status: Tensor, reason: Tensor, evals: Tensor) -> Run:
+        """The outcome at u."""
+        error = torch.where(now.finite, now.size / self.reference.size, math.nan)
+        return Run(now.u, status, reason, evals, now.relative(), course=error)
 
     def reached(self, now: Measured) -> Tensor:
         return now.finite & (now.size <= self.limit(now.scale, now.u))

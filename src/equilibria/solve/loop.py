@@ -22,7 +22,8 @@ from equilibria.solve.solvers import Inverse, Jacobian, Point, Solver, Stepper
 
 @dataclass(frozen=True)
 class Run:
-    """The outcome of a solve, one entry a sample; `extras` has further fields of `Stats`."""
+    """The outcome of a solve, one entry a sample; `extras` has further fields of `Stats`, and
+    `course` is what `Stats.error` is computed from."""
 
     value: Rows
     status: Tensor
@@ -33,6 +34,7 @@ class Run:
     extras: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     inverse: Inverse | None = None
     size: Tensor | None = None
+    course: Tensor | None = None
 
 
 def iterate(
@@ -100,7 +102,7 @@ def iterate(
         before=before,
         layout=layout,
     )
-    stepper.error_ratio = monitor.criterion.error_ratio
+    stepper.error_ratio = monitor.error_ratio()
     # Who asks for every evaluation is told at once; and an inverse is to learn nothing from steps
     # after a sample's last.
     at_once = (
@@ -145,7 +147,7 @@ def iterate(
             if spent is not None:
                 stepper.spent = spent.index_select(0, index)
             stepper.layout = monitor.criterion.layout
-            stepper.error_ratio = monitor.criterion.error_ratio
+            stepper.error_ratio = monitor.error_ratio()
             z = select(z, index)
     value = z if steps_on else monitor.full_value
     return Run(
@@ -158,4 +160,5 @@ def iterate(
         monitor.observer.results(),
         stepper.learned() if keeps_inverse else None,
         monitor.full_size,
+        None if tracked else monitor.course.results(monitor.full_residual),
     )

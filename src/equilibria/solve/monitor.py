@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from equilibria.solve import private
+from equilibria.solve.estimate import Course
 from equilibria.solve.layout import Layout
 from equilibria.solve.observer import Observer
 from equilibria.solve.rows import (
@@ -79,7 +82,9 @@ class Monitor:
         self.spent: Tensor | None = None  # beyond these, where a method spends more
         self.criterion = Criterion.of(solver, layout, rtol)
         self.by_part = self.criterion.by_part
-        self.best_is_closest = self.criterion.plain  # by relative residual, until one is held
+        # By relative residual, until one is held.
+        self.best_is_closest = self.criterion.plain and solver.error is None
+        self.course = Course(solver.error)
         self.goal = self.criterion.goal
         goal = torch.full((samples,), self.goal, dtype=dtype, device=device)
         # Even where the goal is 0.
@@ -133,6 +138,7 @@ class Monitor:
         scale = length([row.detach() for row in point.f] if self.tracked else point.f)
         if self.evals == 1:
             self._begin(size, scale)
+        self.course.add(point.z, point.f)
         found = self.criterion.measure(point.residual, point.f, size, scale)
         self.now, self.now_relative, self.now_error = point.z, found.relative, found.error_ratio
         if self.evals < self.next_look and self.spent is None:
@@ -164,16 +170,20 @@ class Monitor:
     def _plan(self) -> None:
         """Says which evaluation is to be gone through next, whatever its residual."""
         most, patience = self.solver.max_evals, self.solver.patience
-        if self.returns == "next" or self.any_held or self.observer.traces:
+        closely = self.any_held or self.observer.traces or self.course.limit is not None
+        if self.returns == "next" or closely:
             self.next_look = 0
         else:
             past = 0 if patience is None else -self.evals % patience
             self.next_look = most if patience is None else min(most, self.evals + 1 + past)
 
-    def pass_over(self, evals: int, point: Point, scale: Tensor) -> None:
-        """Takes note of uneventful evaluations, the newest of which is `point`."""
+    def pass_over(self, points: list[Point], scale: Tensor) -> None:
+        """Takes note of uneventful evaluations; `scale` is the length of the newest f(z)."""
+        point = points[-1]
         found = self.measure(point, scale)
-        self.evals += evals
+        self.evals += len(points)
+        for each in points:
+            self.course.add(each.z, each.f)
         self.best, self.size = point.z, point.size
         self.error, self.relative = found.error_ratio, found.relative
 
@@ -243,6 +253,11 @@ class Monitor:
         # What is not finite has no ratio.
         relative = torch.where(finite, relative, math.inf)
         error = torch.where(finite, error, math.inf)
+        by_residual = error
+        if self.course.limit is not None:
+            self.course.compare(relative, self.course.limit)
+            excess = self.unit * cast(Tensor, self.course.excess)
+            error = torch.where(error == 0, error, torch.maximum(error, excess))
         self.now_relative, self.now_error = relative, error
         if self.observer.traces:
             self.observer.note_evaluation(point, relative, self.running, self.index)
@@ -280,9 +295,11 @@ class Monitor:
         if self.exactly:
             status = torch.where(over | ~finite, status, RUNNING)
         reason = self.full_reason.new_zeros(()) if self.tracked else None
-        if self.any_held:
-            held = self.held & ((status == Status.MAX_EVALS) | (status == Status.STALLED))
-            reason = torch.where(held, int(Reason.GROWTH), int(Reason.NONE)).to(torch.int8)
+        if self.any_held or self.course.limit is not None:
+            failed = (status == Status.MAX_EVALS) | (status == Status.STALLED)
+            wrong = failed & (by_residual <= self.goal)
+            reason = torch.where(wrong, int(Reason.ERROR), int(Reason.NONE))
+            reason = torch.where(failed & self.held, int(Reason.GROWTH), reason).to(torch.int8)
         self._plan()
         ended = self.running & (status != RUNNING)
         goes_on = finite if self.returns == "next" else status == Status.MAX_EVALS
@@ -356,6 +373,9 @@ class Monitor:
             self.full_evals.index_add_(0, at, self.spent.index_select(0, here))
         if reason is not None:
             self.full_reason.index_copy_(0, at, reason.index_select(0, here))
+        # Of an earlier iterate nothing is known.
+        older = status is not None and self.returns == "best"
+        self.course.end(here, at, self.now_error <= self.error if older else None)
         self.observer.note_end(self.stepper, here, at)
         self.stepper.end(here)
         self.left -= len(here)
@@ -404,6 +424,16 @@ class Monitor:
             for new, image, at in zip(z, f, rows, strict=True)
         ]
 
+    def error_ratio(self) -> Callable[[Point], Tensor]:
+        """What computes `Point.error_ratio`, without a reference to this monitor."""
+        criterion, course = self.criterion, self.course
+
+        def compute(point: Point) -> Tensor:
+            ratio = criterion.error_ratio(point)
+            return ratio if course.excess is None else torch.maximum(ratio, course.excess)
+
+        return compute
+
     def around(self, point: Point) -> Point:
         """The point, with what methods that look around want to know."""
         return point._replace(
@@ -443,6 +473,7 @@ class Monitor:
             *(self, keep, "floor", "top", "small", "low", "ceiling", "error", "relative", "size"),
             *("mark", "size_mark", "scale_mark", "rows_mark", "held", "stepping", "spent", "best"),
         )
+        self.course.select(keep)
         self.reference = self.reference.select(keep)
         self.criterion = self.criterion.select(keep)
         self.finished, self.any_finished = None, False
@@ -506,7 +537,7 @@ class Deferred:
             return False
         pending, self.pending = self.pending, []
         if ordinary and self._is_uneventful(pending):
-            monitor.pass_over(len(pending), *pending[-1])
+            monitor.pass_over([point for point, _ in pending], pending[-1][1])
             return False
         self.block = 1
         return any(monitor.observe(self._undone(each)) for each, _ in pending)

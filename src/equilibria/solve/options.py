@@ -87,6 +87,15 @@ def check_whole(owner: object, field: str, minimum: int) -> None:
         )
 
 
+def check_error(owner: object) -> None:
+    """Raise unless the option `error` is None or a positive finite number."""
+    value = getattr(owner, "error")  # noqa: B009
+    if value is not None:
+        check_at_least(owner, "error", 0.0)
+        if not value:
+            raise ValueError(f"{name_of(owner, 'error')}: expected a number > 0, or None for none")
+
+
 def check_damping(owner: object) -> None:
     """Raise unless the option `damping` is a number between 0 and 2, exclusive."""
     value = getattr(owner, "damping")  # noqa: B009

@@ -27,17 +27,21 @@ from equilibria.solve.equation import (
     fold_all,
     raise_if_failed,
 )
+from equilibria.solve.estimate import estimate_error, may_be_wrong
 from equilibria.solve.layout import Coupled, Groups, Layout
 from equilibria.solve.loop import Run, iterate
-from equilibria.solve.rows import Rows, subtract
+from equilibria.solve.rows import Rows, length, subtract
 from equilibria.solve.solution import Record
 from equilibria.solve.solvers import Solver
-from equilibria.solve.status import warn
+from equilibria.solve.status import Status, warn
 from equilibria.solve.tree import Leaves, Operands, Tree, describe, flatten, followable, unflatten
 from equilibria.solve.verdict import Criterion, Measure, Reference
 
 if TYPE_CHECKING:
     from equilibria.solve.adjoints import Adjoint
+
+WRONG = 15.0
+"""Estimated error over the tolerance, above which a sample that converged is warned of."""
 
 NEARBY = 1e-3
 """Relative change of the state that f is asked to show."""
@@ -234,7 +238,30 @@ class Problem(Equation):
             )
         if self.throw:
             raise_if_failed(self.f.caller, run.status, run.reason, run.residual)
+        if run.course is not None and self.solver.error is None:
+            self._report_error(run, run.course, layout)
         return run
+
+    def _report_error(self, run: Run, course: Tensor, layout: Layout) -> None:
+        """Warns with `SolveWarning` where a sample has converged by its residual alone."""
+        if not may_be_wrong(course):
+            return
+        error, criterion = estimate_error(course, run.residual), self.criterion(layout)
+        tolerance = torch.as_tensor(criterion.loosest, device=error.device)
+        if self.solver.atol:
+            tolerance = tolerance + criterion.absolute(run.value) / length(run.value)
+        tolerance = torch.clamp(tolerance, min=torch.finfo(run.residual.dtype).eps)
+        wrong = (run.status == Status.CONVERGED) & (error > WRONG * tolerance)
+        if private.some(wrong):
+            worst = int(torch.where(wrong, error, 0.0).argmax())
+            warn(
+                f"{self.f.caller}: {int(wrong.sum())} of {len(wrong)} samples CONVERGED, for their "
+                f"residual is within tolerance, but their error is far above it: sample {worst} "
+                f"has a residual of {float(run.residual[worst]):.1e} and an estimated error of "
+                f"{float(error[worst]):.1e} (stats.error). If f is a small or damped step, take "
+                "the longest one that is stable, and damp in the solver, not in f; or ask for the "
+                "error that you need, as in eq.Auto(error=1e-2), or tighten rtol"
+            )
 
     def _size_before(self, layout: Layout) -> Tensor | None:
         """What the record of a warm start says, in the units of the rows."""

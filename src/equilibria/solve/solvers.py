@@ -16,6 +16,7 @@ from equilibria.solve.options import (
     Options,
     Tolerance,
     check_damping,
+    check_error,
     check_tolerance,
     check_whole,
     coarsen,
@@ -104,7 +105,8 @@ class Limits(Options):
     times S = max(||f(z_0)||, ||f(z_0) - z_0||), the residual must also have fallen below
     atol + .03 S, or atol + 10 rtol ||f(z_0) - z_0|| where rtol is loose, what f(z) is rounded by
     included. A start within tolerance counts, an equilibrium that is zero to rounding beside S
-    does, and scaling by a power of two changes nothing. No rule on residuals bounds the error.
+    does, and scaling by a power of two changes nothing. No rule on residuals bounds the error:
+    for that there is `error`.
 
     Where f runs in reduced precision under autocast, a relative tolerance above 0 is at least half
     of the machine epsilon there, 3.9e-3 in bfloat16: no residual falls much below what f rounds by.
@@ -112,15 +114,20 @@ class Limits(Options):
     Attributes:
         rtol: relative tolerance, >= 0.
         atol: absolute tolerance, >= 0, in the units of z.
+        error: the largest relative error ||z - z*|| / ||z*||, > 0: a sample has converged when the
+            estimate of it, `stats.error`, is below half of this too. None: only the residual
+            counts. See `Stats` for what the estimate assumes.
         max_evals: evaluations of f (vector-Jacobian products, in a backward solve), >= 1.
     """
 
     rtol: Tolerance = 1e-4
     atol: Tolerance = 0.0
+    error: float | None = None
     max_evals: int = 100
 
     def __post_init__(self) -> None:
         check_whole(self, "max_evals", 1)
+        check_error(self)
 
     def no_finer_than(self, floor: float) -> Self:
         """This method with relative tolerances that f, which rounds by `floor`, can meet."""

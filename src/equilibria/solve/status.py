@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import enum
 import inspect
+import math
 import os
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from equilibria.solve.estimate import estimate_error
 
 
 class Status(enum.IntEnum):
@@ -43,12 +47,14 @@ class Reason(enum.IntEnum):
     GROWTH: the relative residual is small only because f(z) has grown: see `Limits`.
     SINGULAR: the linear system has no solution, or rounding hides it.
     GRADIENT: the incoming gradient is not finite.
+    ERROR: the residual reached the tolerance, the estimated error did not: see `error`.
     """
 
     NONE = 0
     GROWTH = 1
     SINGULAR = 2
     GRADIENT = 3
+    ERROR = 4
 
 
 _MESSAGES = {
@@ -63,9 +69,12 @@ _REASONS = {
     Reason.GROWTH: "f(z) has grown, and the residual is small only beside it",
     Reason.SINGULAR: "the linear system is singular",
     Reason.GRADIENT: "the incoming gradient is not finite",
+    Reason.ERROR: "the residual reached rtol, and the estimated error exceeds `error`",
 }
 _ADVICE: dict[tuple[Status, Reason], str] = {
     (Status.MAX_EVALS, Reason.NONE): "raise max_evals, or loosen rtol",
+    (Status.MAX_EVALS, Reason.ERROR): "raise max_evals, or loosen error",
+    (Status.STALLED, Reason.ERROR): "loosen error, or compute in float64",
     (Status.MAX_EVALS, Reason.GROWTH): "raise max_evals; there may be no fixed point",
     (Status.STALLED, Reason.NONE): (
         "loosen rtol if this is the precision that f computes in, or try another solver"
@@ -87,6 +96,13 @@ class Stats:
             that the sample took part in.
         residual: `(batch,)` relative residual ||f(z) - z|| / ||f(z)|| of the value returned, in
             the RMS norm over all entries of the sample.
+        error: `(batch,)` estimate of the relative error ||z - z*|| / ||z*|| of the value returned,
+            from the last steps of the solve, at no evaluation; computed when it is read. NaN where
+            the solve ended after one evaluation or returns an earlier iterate than its last, and
+            under `Unrolled` and `Phantom`. It takes f to be nearly linear between these steps, and
+            the error to lie in directions that they still move in: an error that contracts so
+            slowly that it hardly shows in them is underestimated. Of a linear solver's solution u
+            it is ||r|| / ||g||, which takes the rest r of (I - A) u = g to be amplified as g is.
         trace: `(evals, batch)` relative residual after each evaluation, NaN once a sample has
             finished; None unless asked for.
         leaf_trace: `(evals, leaves, batch)` the same for each leaf of the state.
@@ -109,6 +125,13 @@ class Stats:
     choices: Tensor | None = None
     reason: Tensor | None = None
     overall: Tensor | None = None
+    _course: Tensor | None = field(default=None, repr=False)
+
+    @cached_property
+    def error(self) -> Tensor:
+        if self._course is None:
+            return torch.full_like(self.residual, math.nan)
+        return estimate_error(self._course, self.residual)
 
 
 class SolveError(RuntimeError):

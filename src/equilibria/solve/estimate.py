@@ -1,0 +1,197 @@
+"""How wrong a solution is, estimated from the last steps of the iteration that led to it.
+
+With the last differences of iterates dz_j and of residuals dr_j, and r = f(z) - z: to first order
+dr_j = (J - I) dz_j, and z is wrong by (I - J)^-1 r. So with c = argmin ||r - sum_j c_j dr_j|| it is
+wrong by sum_j c_j dz_j, and by what the rest of r contributes, which is taken to be amplified as
+the differences are at most:
+
+    ||z - z*|| = ||sum_j c_j dz_j|| + ||r - sum_j c_j dr_j|| max_j ||dz_j|| / ||dr_j||.
+
+It takes no evaluation. It assumes that f is nearly linear between these iterates, and that the
+directions in which z is wrong are among those that the iteration still moves in: an error that
+contracts so slowly that it hardly shows in the last differences is not seen. Two differences are
+used; more of them gain nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import torch
+from torch import Tensor
+
+from equilibria.solve import private
+from equilibria.solve.rows import Rows, entries, keep_samples, select
+
+POINTS = 3
+SAFETY = 0.5  # share of a limit on the error that the estimate must be below
+BLOCK = 1 << 14  # entries that are copied and multiplied at once
+RIDGE = 1e-6  # of differences of length 1
+AMPLIFIED = 7.0  # the least that is looked at: the error over the residual
+
+
+class Course:
+    """The last three iterates of a solve, and their images, held by reference.
+
+    Memory: four vectors of the size of z in plain iteration, where an image is the next iterate,
+    else up to six, of which the method may hold some anyway.
+
+    Attributes:
+        limit: the largest error that is allowed; None: any.
+        excess: `(samples,)` the estimated error of the newest iterate over what is allowed,
+            infinite where nothing is known; None without a limit.
+    """
+
+    def __init__(self, limit: float | None = None) -> None:
+        self.limit = limit
+        self.excess: Tensor | None = None
+        self.points: deque[tuple[Rows, Rows]] = deque(maxlen=POINTS)
+        self._vectors_kept: list[tuple[Tensor, Rows]] = []
+        self._products_kept: list[tuple[Tensor, Tensor]] = []
+
+    def add(self, z: Rows, f: Rows) -> None:
+        """Notes the newest iterate and its image."""
+        self.points.append((z, f))
+
+    def select(self, index: Tensor) -> None:
+        """Keeps the samples named by `index`."""
+        points = [(select(z, index), select(f, index)) for z, f in self.points]
+        self.points = deque(points, maxlen=POINTS)
+        keep_samples(self, index, "excess")
+
+    def compare(self, relative: Tensor, limit: float) -> None:
+        """Compares the newest iterate, of this relative residual, with the limit."""
+        excess = estimate_error(self.products(), relative) / (limit * SAFETY)
+        self.excess = excess.nan_to_num(nan=torch.inf, posinf=torch.inf)
+
+    def end(self, here: Tensor, at: Tensor, known: Tensor | None) -> None:
+        """Keeps what is needed of samples that end with the newest iterate.
+
+        Args:
+            here: their places in the batch.
+            at: their places among all.
+            known: `(samples,)`, those in the batch of which the newest iterate is the answer; None:
+                all.
+        """
+        if len(self.points) == 1:
+            return
+        if known is not None and not private.every(known := known.index_select(0, here)):
+            here, at = here[known], at[known]
+        if not len(here):
+            return
+        if self._is_small(here):  # all that end are multiplied at once
+            self._vectors_kept.append((at, self._vectors(here)))
+        else:
+            self._products_kept.append((at, self._products_of(here)))
+
+    def results(self, like: Tensor) -> Tensor:
+        """The products of all samples that have ended, NaN for one of which nothing is known."""
+        kept = self._products_kept
+        if several := self._vectors_kept:
+            leaves = [torch.cat(leaf) for leaf in zip(*(x for _, x in several), strict=True)]
+            kept = [*kept, (torch.cat([at for at, _ in several]), _multiply(leaves))]
+        shape = like.shape[0], 5, 5
+        out = like.new_full(shape, torch.nan, dtype=torch.float64)
+        for at, products in kept:
+            out.index_copy_(0, at, products)
+        return out
+
+    def products(self) -> Tensor:
+        """Products of the differences, see `_multiply`; NaN after a single evaluation."""
+        found = self._products_of(None)
+        return found if len(self.points) > 1 else torch.full_like(found, torch.nan)
+
+    def _is_small(self, here: Tensor) -> bool:
+        rows = self.points[0][0]
+        return max(rows[0].shape[0], 4 * len(here)) * entries(rows) <= BLOCK
+
+    def _vectors(self, here: Tensor) -> Rows:
+        """z_0, z_1, z_2, f_0, f_1, f_2 of samples, `(samples, 6, entries)` a leaf."""
+        return [torch.stack(rows, 1).index_select(0, here) for rows in self._rows()]
+
+    def _products_of(self, here: Tensor | None) -> Tensor:
+        """The same multiplied, a block of entries after the other."""
+        total: Tensor | None = None
+        for rows in self._rows():
+            samples, whole = rows[0].shape
+            width = max(1, BLOCK // (samples if here is None else len(here)))
+            for start in range(0, whole, width):
+                block = [row[:, start : start + width] for row in rows]
+                if here is not None and len(here) < samples:
+                    block = [row.index_select(0, here) for row in block]
+                found = _multiply([torch.stack(block, 1)])
+                total = found if total is None else total + found
+        assert total is not None
+        return total
+
+    def _rows(self) -> list[Rows]:
+        points = [self.points[0]] * (POINTS - len(self.points)) + list(self.points)
+        return [
+            [x[leaf].detach() for several in zip(*points, strict=True) for x in several]
+            for leaf in range(len(points[0][0]))
+        ]
+
+
+def _multiply(leaves: Rows) -> Tensor:
+    """Products of dz_0, dz_1, dr_0, dr_1 and r with each other `(samples, 5, 5)`, in float64.
+
+    Args:
+        leaves: z_0, z_1, z_2, f_0, f_1, f_2, `(samples, 6, entries)`.
+    """
+    total: Tensor | None = None
+    for vectors in leaves:
+        z, f = vectors[:, :POINTS], vectors[:, POINTS:]
+        r = f - z
+        x = torch.cat([z[:, 1:] - z[:, :-1], r[:, 1:] - r[:, :-1], r[:, -1:]], 1)
+        if x.device.type != "cpu":  # whose products may be those of TF32
+            x = x.double()
+        found = (x @ x.mT).double()
+        total = found if total is None else total + found
+    assert total is not None
+    return total
+
+
+# dz_i dz_j, dr_i dr_j, dr_j r and r r, among the products.
+_USED = (0, 0), (0, 1), (1, 1), (2, 2), (2, 3), (3, 3), (2, 4), (3, 4), (4, 4)
+
+
+def estimate_error(products: Tensor, relative: Tensor) -> Tensor:
+    """The relative error of each sample `(samples,)`, NaN where there was no difference.
+
+    Args:
+        products: as `Course.products` returns them; or errors `(samples,)`, returned as they are.
+        relative: the relative residual, `(samples,)`, in whose measure the error is.
+    """
+    if products.dim() == 1:
+        return products
+    entry = products.flatten(1).unbind(1)
+    z00, z01, z11, r00, r01, r11, b0, b1, rest = (entry[5 * i + j] for i, j in _USED)
+    n0, n1 = _root(r00), _root(r11)
+    # The normal equations of differences of length 1.
+    cosine = torch.where((n0 > 0) & (n1 > 0), r01 / (n0 * n1), 0.0)
+    b0, b1 = (torch.where(n > 0, b / n, 0.0) for b, n in ((b0, n0), (b1, n1)))
+    determinant = (1 + RIDGE) ** 2 - cosine.square()
+    c0 = ((1 + RIDGE) * b0 - cosine * b1) / determinant
+    c1 = ((1 + RIDGE) * b1 - cosine * b0) / determinant
+    left = _root(rest - c0 * b0 - c1 * b1)
+    c0, c1 = (torch.where(n > 0, c / n, 0.0) for c, n in ((c0, n0), (c1, n1)))
+    known = _root(c0.square() * z00 + 2 * c0 * c1 * z01 + c1.square() * z11)
+    ratio = torch.maximum(
+        *(torch.where(n > 0, _root(z) / n, 0.0) for z, n in ((z00, n0), (z11, n1)))
+    )
+    amplified = (known + left * ratio) / _root(rest)
+    amplified = torch.where(torch.maximum(n0, n1) > 0, amplified, torch.nan)
+    return torch.where(relative == 0, 0.0, amplified * relative).to(relative.dtype)
+
+
+def _root(x: Tensor) -> Tensor:
+    return x.clamp_min(0.0).sqrt()
+
+
+def may_be_wrong(products: Tensor) -> bool:
+    """Has any sample moved by much more than its residual changed? A quick look, which spares most
+    solves the estimate."""
+    if products.dim() == 1:
+        return True
+    squares = products.diagonal(dim1=1, dim2=2)
+    return private.some(squares[:, :2] > AMPLIFIED**2 * squares[:, 2:4])
