@@ -302,4 +302,8 @@ def _solves(forward: Mapping[str, Any]) -> list[tuple[str, str]]:
         if status[each.name] or each is Status.CONVERGED
     ]
     cost = f"{evals['mean']:.1f}, {evals['p50']}, {evals['p90']}, {evals['p99']}, {evals['max']}"
-    return [*rows, ("evaluations: mean, median, 90 %, 99 %, max", cost)]
+    rows.append(("evaluations: mean, median, 90 %, 99 %, max", cost))
+    if error := forward.get("error"):
+        found = ", ".join(f"{error[name]:.1e}" for name in ("p50", "p90", "p99"))
+        rows.append(("estimated error of converged states: median, 90 %, 99 %", found))
+    return rows

@@ -103,6 +103,12 @@ def _solving(run: Run) -> list[Tile]:
             f"at most {most} for 99 % of them",
         ),
         Tile(
+            "Error of the state",
+            percent(number(forward, "error", "p50")),
+            f"estimated ‖z − z*‖ / ‖z*‖ of the median {on} sample that converged; at most "
+            f"{percent(number(forward, 'error', 'p90'))} for 90 % of them",
+        ),
+        Tile(
             "Backward solve",
             decimal(number(adjoint, "evals", "mean")),
             "vector–Jacobian products per sample in training"

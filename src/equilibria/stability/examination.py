@@ -79,13 +79,15 @@ class Trace:
 
 @dataclass(frozen=True, kw_only=True)
 class Forward:
-    """The forward solve, as in evaluation mode. `status` holds the share of each by its name."""
+    """The forward solve, as in evaluation mode. `status` holds the share of each by its name;
+    `error` is that of the samples that converged, as `Stats` estimates it."""
 
     rtol: float
     max_evals: int
     status: Mapping[str, float]
     evals: Summary
     residual: Summary
+    error: Summary
     trace: Trace
 
 

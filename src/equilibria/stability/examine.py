@@ -184,6 +184,7 @@ def _forward(solver: Solver, solution: Solution) -> Forward:
         status=shares(solution.status),
         evals=Summary.of(stats.evals),
         residual=Summary.of(stats.residual),
+        error=Summary.of(stats.error[solution.status == Status.CONVERGED]),
         trace=Trace(list(range(1, len(trace) + 1)), p10, p50, p90, largest),
     )
 

@@ -10,7 +10,14 @@ from __future__ import annotations
 from equilibria.stability.examination import Examination, Finding, Severity
 from equilibria.stability.findings_backward import backward, derivatives, error, gradient
 from equilibria.stability.findings_depth import depth
-from equilibria.stability.findings_forward import convergence, cost, precision, uniqueness, weights
+from equilibria.stability.findings_forward import (
+    accuracy,
+    convergence,
+    cost,
+    precision,
+    uniqueness,
+    weights,
+)
 from equilibria.stability.findings_jacobian import contraction, sensitivity
 
 __all__ = ["findings"]
@@ -26,6 +33,7 @@ def findings(examination: Examination) -> tuple[Finding, ...]:
         return (convergence(examination),)  # nothing else could be measured
     found = (
         convergence(examination),
+        accuracy(examination),
         precision(examination),
         cost(examination),
         contraction(examination),

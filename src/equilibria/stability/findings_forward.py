@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 from equilibria.precision import too_fine
 from equilibria.stability.advice import converged, left, number, setting, tame
 from equilibria.stability.examination import Examination, Finding
 from equilibria.words import listed, percent, plural
 
-__all__ = ["convergence", "cost", "precision", "uniqueness", "weights"]
+__all__ = ["accuracy", "convergence", "cost", "precision", "uniqueness", "weights"]
+
+WRONG = 15.0
+"""Estimated error over the tolerance from which a solve warns."""
 
 _NAMED = 3
 """Broken tensors that are named; the rest are counted."""
@@ -47,6 +52,34 @@ def convergence(examination: Examination) -> Finding:
     said += "; nothing else was examined." if nothing else left(forward.residual.max)
     worst = max(failed, key=lambda name: (name in broken, failed[name]))
     return Finding("Convergence", severity, said, _remedy(examination, worst))
+
+
+def accuracy(examination: Examination) -> Finding | None:
+    """How wrong are the states that converged?
+
+    Healthy: the estimated error is at most 15 times the tolerance in nine of ten samples. Watch:
+    more. Nothing to say where nothing is known.
+    """
+    forward = examination.forward
+    error = forward.error
+    if not math.isfinite(error.p90):
+        return None
+    said = (
+        "The estimated error of the states that converged, relative to their length, is "
+        f"{percent(error.p50)} (median) and {percent(error.p90)} (90th percentile)"
+    )
+    if error.p90 <= WRONG * forward.rtol:
+        return Finding("Accuracy", "healthy", f"{said}.")
+    return Finding(
+        "Accuracy",
+        "watch",
+        f"{said}: {error.p90 / forward.rtol:.0f} times the tolerance of {forward.rtol:g}, which is "
+        "one of the residual.",
+        "If the cell takes a small or damped step, take the longest one that is stable, and damp "
+        f"in the solver. Else limit the error, by {setting(examination, 'solver.error', 'error')}, "
+        f"or lower {setting(examination, 'solver.rtol', 'rtol')}; a spectral radius nearer to 1 "
+        "asks for more evaluations.",
+    )
 
 
 def precision(examination: Examination) -> Finding | None:

@@ -14,17 +14,23 @@ from equilibria.solve import Solution, Status
 from equilibria.tasks import Task
 
 PERCENTILES = (50, 90, 99)
+BINS = 20  # of estimated errors, in a factor of ten
 
 
 @dataclass
 class SolveTally:
-    """How many samples took how many evaluations, and how their solves ended."""
+    """How many samples took how many evaluations, how their solves ended, and how wrong those that
+    converged are, by `Stats.error`, as BINS log10 of it, rounded up."""
 
     evals: Counter[int] = field(default_factory=Counter)
     status: Counter[str] = field(default_factory=Counter)
+    error: Counter[int] = field(default_factory=Counter)
 
-    def add(self, evals: Tensor, status: Tensor) -> int:
-        """Count a batch: `evals` and `status` are (batch,). Return the most evaluations in it."""
+    def add(self, evals: Tensor, status: Tensor, error: Tensor | None = None) -> int:
+        """Count a batch of tensors (batch,). Return the most evaluations in it."""
+        if error is not None:
+            known = error[(status == Status.CONVERGED) & (error > 0)].double()
+            self.error.update((BINS * known.log10()).ceil().long().tolist())
         most = 0
         for most, samples in _counted(evals):  # in order
             self.evals[most] += samples
@@ -38,21 +44,26 @@ class SolveTally:
         if total == 0:
             return {"evals": None, "status": None}
         evals = {"mean": sum(k * n for k, n in self.evals.items()) / total}
-        evals |= {f"p{p}": self._percentile(p) for p in PERCENTILES}
+        evals |= {f"p{p}": _percentile(self.evals, p) for p in PERCENTILES}
         evals["max"] = max(self.evals)
-        return {
+        found: dict[str, Any] = {
             "evals": evals,
             "status": {status.name: self.status[status.name] / total for status in Status},
         }
+        if self.error:
+            bins = {f"p{p}": _percentile(self.error, p) for p in PERCENTILES}
+            found["error"] = {name: 10 ** (each / BINS) for name, each in bins.items()}
+        return found
 
-    def _percentile(self, percent: int) -> int:
-        """Return the minimum number of evaluations that `percent` of the samples did not exceed."""
-        left = self.evals.total() * percent / 100
-        for evals, samples in sorted(self.evals.items()):
-            left -= samples
-            if left <= 0:
-                return evals
-        raise AssertionError("the shares of all samples add up to all samples")
+
+def _percentile(counts: Counter[int], percent: int) -> int:
+    """Return the least number that `percent` of the samples did not exceed."""
+    left = counts.total() * percent / 100
+    for number, samples in sorted(counts.items()):
+        left -= samples
+        if left <= 0:
+            return number
+    raise AssertionError("the shares of all samples add up to all samples")
 
 
 def _counted(numbers: Tensor) -> Iterator[tuple[int, int]]:
@@ -88,17 +99,27 @@ class Tally:
             value = value.detach().to("cpu", wide, copy=True)  # a task may go on with its own
             self.sums[name] = self.sums[name] + value if name in self.sums else value
 
-    def add_solves(self, solutions: Iterable[Solution], rows: Tensor | None = None) -> None:
+    def add_solves(
+        self,
+        solutions: Iterable[Solution],
+        rows: Tensor | None = None,
+        *,
+        with_error: bool = False,
+    ) -> None:
         """Count the solves behind a batch, forward and, once they were made, backward.
 
         Args:
             solutions: one per solve.
             rows: (batch,) bool, which samples count; None for all.
+            with_error: count the estimated errors of forward solves too, which takes as long as a
+                few small operations.
         """
         work = 0
         for solution in solutions:
             chosen = slice(None) if rows is None else rows
-            work += self.forward.add(solution.stats.evals[chosen], solution.status[chosen])
+            stats = solution.stats
+            error = stats.error[chosen] if with_error else None
+            work += self.forward.add(stats.evals[chosen], solution.status[chosen], error)
             if (adjoint := solution.adjoint) is not None:
                 work += self.adjoint.add(adjoint.stats.evals[chosen], adjoint.status[chosen])
         if work:
@@ -120,7 +141,11 @@ class Tally:
     def state(self) -> dict[str, Any]:
         """Return all as tensors, plain numbers and dictionaries; `restore` takes them back."""
         solves = {
-            name: {"evals": dict(solve.evals), "status": dict(solve.status)}
+            name: {
+                "evals": dict(solve.evals),
+                "status": dict(solve.status),
+                "error": dict(solve.error),
+            }
             for name, solve in (("forward", self.forward), ("adjoint", self.adjoint))
         }
         return {"sums": dict(self.sums), **solves, "work": list(self.work)}
@@ -129,10 +154,14 @@ class Tally:
     def restore(cls, state: Mapping[str, Any]) -> Self:
         """Return the tally whose `state` this is."""
         solves = {
-            name: SolveTally(Counter(state[name]["evals"]), Counter(state[name]["status"]))
+            name: SolveTally(
+                Counter(state[name]["evals"]),
+                Counter(state[name]["status"]),
+                Counter(state[name].get("error", ())),
+            )
             for name in ("forward", "adjoint")
         }
-        # Checkpoints of before it was counted have none.
+        # Checkpoints of before they were counted have no errors and no work.
         return cls(dict(state["sums"]), **solves, work=list(state.get("work", ())))
 
     @classmethod
@@ -144,4 +173,5 @@ class Tally:
             for mine, other in ((total.forward, tally.forward), (total.adjoint, tally.adjoint)):
                 mine.evals.update(other.evals)
                 mine.status.update(other.status)
+                mine.error.update(other.error)
         return total
