@@ -26,6 +26,7 @@ SHORT = {
         "Gradients: cosine with the exact one",
         "Gradients: milliseconds of a backward",
     ),
+    "bench/choices": ("What the default chooses",),
     "bench/rules": ("Where each rule stops",),
     "bench/compile": (
         "Graph breaks of a training step",
