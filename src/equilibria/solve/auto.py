@@ -86,6 +86,8 @@ class _Auto(Stepper):
     the time it finds that nothing changes.
     """
 
+    phases = 3
+
     def __init__(self, solver: Auto, tracked: bool, jacobian: Jacobian | None) -> None:
         self.solver = solver
         self.tracked = tracked
@@ -333,7 +335,10 @@ class _Auto(Stepper):
 
     @override
     def choices(self) -> Tensor | None:
-        """Evaluations in each phase, at the end of an evaluation that no step has followed."""
+        """Evaluations in each phase, at the end of an evaluation that no step has followed; None
+        while all have been in the first one."""
+        if self.anderson is None:
+            return None
         found = self.counts + (self.evals + 1) * self.phase
         if not self.any_hard:
             return found

@@ -157,7 +157,7 @@ def iterate(
         monitor.full_evals,
         monitor.full_residual,
         tuple(recorded.get(k, value) for k in states),
-        monitor.observer.results(),
+        monitor.observer.results(monitor.full_evals, 0 if tracked else stepper.phases),
         stepper.learned() if keeps_inverse else None,
         monitor.full_size,
         None if tracked else monitor.course.results(monitor.full_residual),

@@ -56,8 +56,17 @@ class Observer:
         if (choices := stepper.choices()) is not None:
             self._note("choices", choices.index_select(0, here), at, 0)
 
-    def results(self) -> dict[str, Tensor]:
-        """Fields of `Stats`."""
+    def results(self, evals: Tensor, phases: int) -> dict[str, Tensor]:
+        """Fields of `Stats`.
+
+        Args:
+            evals: of each sample, all phases together.
+            phases: that the method has.
+        """
+        if phases:
+            later = self._tables.get("choices", evals.new_zeros(self.samples, phases))[:, 1:]
+            first = (evals - later.sum(1)).unsqueeze(1)
+            self._tables["choices"] = torch.cat([first, later], 1)
         if not self._relative:
             return self._tables
         trace, by_leaf = torch.stack(self._relative), torch.stack(self._by_leaf)

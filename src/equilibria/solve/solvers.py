@@ -253,6 +253,7 @@ class Stepper(abc.ABC):
     Attributes:
         looks_around: it wants to be told more than the newest evaluation; see `Point`.
         spent: `(samples,)` evaluations that the latest step took beside the loop's own; None: none.
+        phases: of a method whose evaluations are told apart by phase, at the least.
         keeps_inverse: somebody will ask what was `learned`.
         layout: how the state lies in the rows; None where each leaf is a row as it is.
         error_ratio: computes `Point.error_ratio`, for a method that seldom wants it.
@@ -260,6 +261,7 @@ class Stepper(abc.ABC):
 
     looks_around: bool = False
     spent: Tensor | None = None
+    phases: int = 0
     keeps_inverse: bool = False
     layout: Layout | None = None
     error_ratio: Callable[[Point], Tensor]
@@ -295,7 +297,7 @@ class Stepper(abc.ABC):
 
     def choices(self) -> Tensor | None:
         """Evaluations that each sample spent in each phase `(samples, phases)`, for a method that
-        has several."""
+        has several; None: all in the first one, or there are none."""
         return None
 
 
