@@ -105,14 +105,14 @@ def test_saved_bytes_do_not_grow(solver, adjoint) -> None:
 def test_peak_bytes_do_not_grow(solver) -> None:
     """Measured as in DESIGN, section 3. The history is full at 5 evaluations.
 
-    Up to four |z| more are held where the newest iterate is not every sample's best, and where the
+    Up to five |z| more are held where the newest iterate is not every sample's best, and where the
     last three with their images, from which the error is estimated, are not among the history.
     """
     adjoint = eq.Implicit(linear=eq.Neumann(max_evals=10))
     for n in EVALS:
         assert step(solver(n), adjoint) == n
     peaks = [peak_bytes(solver(n), adjoint) for n in EVALS]
-    assert max(peaks) - min(peaks) <= 4.1 * B * D * 4
+    assert max(peaks) - min(peaks) <= 5.1 * B * D * 4
     assert min(peaks) >= 2 * B * D * 4
 
 

@@ -16,17 +16,18 @@ used; more of them gain nothing.
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from equilibria.solve import private
-from equilibria.solve.rows import Rows, entries, keep_samples, select
+from equilibria.solve.rows import Rows, entries, keep_samples, select, sum_of
 
 POINTS = 3
 SAFETY = 0.5  # share of a limit on the error that the estimate must be below
-BLOCK = 1 << 14  # entries that are copied and multiplied at once
-RIDGE = 1e-6  # of differences of length 1
+BLOCK = 1 << 13  # entries that are copied and multiplied at once
+RIDGE = 1e-10  # of differences of length 1
 AMPLIFIED = 7.0  # the least that is looked at: the error over the residual
 
 
@@ -86,12 +87,16 @@ class Course:
 
     def results(self, like: Tensor) -> Tensor:
         """The products of all samples that have ended, NaN for one of which nothing is known."""
-        kept = self._products_kept
-        if several := self._vectors_kept:
-            leaves = [torch.cat(leaf) for leaf in zip(*(x for _, x in several), strict=True)]
-            kept = [*kept, (torch.cat([at for at, _ in several]), _multiply(leaves))]
-        shape = like.shape[0], 5, 5
-        out = like.new_full(shape, torch.nan, dtype=torch.float64)
+        kept, several = list(self._products_kept), self._vectors_kept
+        events = len(kept) + len(several)
+        if several:
+            at = torch.cat([places for places, _ in several])
+            leaves = zip(*(vectors for _, vectors in several), strict=True)
+            kept.append((at, sum_of([_multiply(torch.cat(leaf)) for leaf in leaves])))
+        samples = like.shape[0]
+        if events == 1 and len(kept[0][0]) == samples:  # all at once, in order
+            return kept[0][1]
+        out = like.new_full((samples, 2 * POINTS, 2 * POINTS), torch.nan, dtype=torch.float64)
         for at, products in kept:
             out.index_copy_(0, at, products)
         return out
@@ -106,12 +111,13 @@ class Course:
         return max(rows[0].shape[0], 4 * len(here)) * entries(rows) <= BLOCK
 
     def _vectors(self, here: Tensor) -> Rows:
-        """z_0, z_1, z_2, f_0, f_1, f_2 of samples, `(samples, 6, entries)` a leaf."""
-        return [torch.stack(rows, 1).index_select(0, here) for rows in self._rows()]
+        """z_0, f_0, z_1, f_1, z_2, f_2 of samples, `(samples, 6, entries)` a leaf."""
+        leaves = [torch.stack(rows, 1) for rows in self._rows()]
+        return leaves if len(here) == leaves[0].shape[0] else select(leaves, here)
 
     def _products_of(self, here: Tensor | None) -> Tensor:
         """The same multiplied, a block of entries after the other."""
-        total: Tensor | None = None
+        found: list[Tensor] = []
         for rows in self._rows():
             samples, whole = rows[0].shape
             width = max(1, BLOCK // (samples if here is None else len(here)))
@@ -119,40 +125,37 @@ class Course:
                 block = [row[:, start : start + width] for row in rows]
                 if here is not None and len(here) < samples:
                     block = [row.index_select(0, here) for row in block]
-                found = _multiply([torch.stack(block, 1)])
-                total = found if total is None else total + found
-        assert total is not None
-        return total
+                found.append(_multiply(torch.stack(block, 1)))
+        return sum_of(found)
 
     def _rows(self) -> list[Rows]:
         points = [self.points[0]] * (POINTS - len(self.points)) + list(self.points)
-        return [
-            [x[leaf].detach() for several in zip(*points, strict=True) for x in several]
-            for leaf in range(len(points[0][0]))
-        ]
+        leaves = range(len(points[0][0]))
+        return [[x[leaf].detach() for point in points for x in point] for leaf in leaves]
 
 
-def _multiply(leaves: Rows) -> Tensor:
-    """Products of dz_0, dz_1, dr_0, dr_1 and r with each other `(samples, 5, 5)`, in float64.
-
-    Args:
-        leaves: z_0, z_1, z_2, f_0, f_1, f_2, `(samples, 6, entries)`.
-    """
-    total: Tensor | None = None
-    for vectors in leaves:
-        z, f = vectors[:, :POINTS], vectors[:, POINTS:]
-        r = f - z
-        x = torch.cat([z[:, 1:] - z[:, :-1], r[:, 1:] - r[:, :-1], r[:, -1:]], 1)
-        if x.device.type != "cpu":  # whose products may be those of TF32
-            x = x.double()
-        found = (x @ x.mT).double()
-        total = found if total is None else total + found
-    assert total is not None
-    return total
+def _multiply(vectors: Tensor) -> Tensor:
+    """Products of z_0, f_0, z_1, f_1, z_2, f_2, less z_2, with each other: `(samples, 6, entries)`
+    -> `(samples, 6, 6)`, in float64."""
+    vectors = vectors.double()
+    vectors = vectors - vectors[:, -2:-1]
+    return vectors @ vectors.mT
 
 
-# dz_i dz_j, dr_i dr_j, dr_j r and r r, among the products.
-_USED = (0, 0), (0, 1), (1, 1), (2, 2), (2, 3), (3, 3), (2, 4), (3, 4), (4, 4)
+def _quadratic_forms() -> Tensor:
+    """The matrix `(36, 9)` that makes, of these products, those of dz_0 and dz_1, those of dr_0 and
+    dr_1, theirs with r, and that of r with itself."""
+    basis: Any = torch.eye(2 * POINTS, dtype=torch.float64)
+    z, f = basis[::2], basis[1::2]
+    moves, changes, r = z.diff(dim=0), (f - z).diff(dim=0), (f - z)[-1]
+    pairs = [(x[i], x[j]) for x in (moves, changes) for i, j in ((0, 0), (0, 1), (1, 1))]
+    pairs += [(changes[0], r), (changes[1], r), (r, r)]
+    forms: list[Tensor] = [torch.outer(a, b).flatten() for a, b in pairs]
+    return torch.stack(forms, 1)
+
+
+_FORMS = _quadratic_forms()
+_SCREEN = _FORMS[:, (0, 2)] - AMPLIFIED**2 * _FORMS[:, (3, 5)]  # ||dz_j||^2 and ||dr_j||^2
 
 
 def estimate_error(products: Tensor, relative: Tensor) -> Tensor:
@@ -164,8 +167,8 @@ def estimate_error(products: Tensor, relative: Tensor) -> Tensor:
     """
     if products.dim() == 1:
         return products
-    entry = products.flatten(1).unbind(1)
-    z00, z01, z11, r00, r01, r11, b0, b1, rest = (entry[5 * i + j] for i, j in _USED)
+    forms = products.flatten(1) @ _FORMS.to(products.device)
+    z00, z01, z11, r00, r01, r11, b0, b1, rest = forms.unbind(1)
     n0, n1 = _root(r00), _root(r11)
     # The normal equations of differences of length 1.
     cosine = torch.where((n0 > 0) & (n1 > 0), r01 / (n0 * n1), 0.0)
@@ -193,5 +196,4 @@ def may_be_wrong(products: Tensor) -> bool:
     solves the estimate."""
     if products.dim() == 1:
         return True
-    squares = products.diagonal(dim1=1, dim2=2)
-    return private.some(squares[:, :2] > AMPLIFIED**2 * squares[:, 2:4])
+    return private.some(products.flatten(1) @ _SCREEN.to(products.device) > 0)
