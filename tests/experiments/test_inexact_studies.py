@@ -25,7 +25,7 @@ from equilibria.experiments.studies.jacobian import _images
 from equilibria.experiments.study import Context
 from equilibria.experiments.training import Store
 from equilibria.models import EquilibriumModel
-from equilibria.solve import Implicit, NeumannPhantom, Phantom
+from equilibria.solve import Implicit, NeumannPhantom, Phantom, estimate
 from equilibria.train import evaluation
 from equilibria.train import recipe as recipes
 from equilibria.train.trainer import Trainer
@@ -211,6 +211,7 @@ def test_upg_takes_memory_for_every_step_and_npg_for_one(tmp_path, monkeypatch):
     for name, value in {"STEPS": (1, 3, 6), "EVALS": (4, 8), "USUAL": 4}.items():
         monkeypatch.setattr(_cost, name, value)
     monkeypatch.setattr(timing, "ROUNDS", 1)
+    monkeypatch.setattr(estimate, "BLOCK", 64)  # large only beside a model as small as this
     subject = context({}, reads=[load(tmp_path, IMAGES)])
     taken = list(_cost.bytes_of_steps(subject))
     of = {name: [row["bytes"] for row in taken if row["gradient"] == name] for name in _cost.ORDERS}

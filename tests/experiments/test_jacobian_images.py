@@ -14,7 +14,7 @@ from equilibria.experiments.studies.jacobian._views import WORDS
 from equilibria.experiments.studies.mdeq import _networks
 from equilibria.experiments.training import Store
 from equilibria.experiments.views import DIVERGED, NOT_RUN
-from equilibria.solve import Anderson
+from equilibria.solve import Anderson, estimate
 from equilibria.train import recipe as recipes
 
 BEST, GAMMAS, LIMIT, SEEDS, THIRD = (
@@ -101,7 +101,8 @@ def test_the_studies_run_to_their_end(run, tmp_path):
     assert memory["saving"].tolist()[:2] == [1, 1]
 
 
-def test_a_solver_that_keeps_more_steps_needs_more_memory(run):
+def test_a_solver_that_keeps_more_steps_needs_more_memory(run, monkeypatch):
+    monkeypatch.setattr(estimate, "BLOCK", 64)  # large only beside a model as small as this
     recipe = _images.recipe_of("plain", "cpu")
     task = recipe.task.load()
     torch.manual_seed(0)
@@ -114,7 +115,8 @@ def test_a_solver_that_keeps_more_steps_needs_more_memory(run):
     # A state an evaluation, in a buffer that doubles: 16 against 8.
     assert many["broyden"][0] - few["broyden"][0] >= 8 * state
     assert abs(many["own"][1] - few["own"][1]) < state  # no history
-    assert abs(many["own"][0] - few["own"][0]) < 2 * state  # two of them are kept
+    # Two of them are kept; and, to estimate the error, the last three iterates and images.
+    assert abs(many["own"][0] - few["own"][0]) <= 8 * state
     assert (model.deq.solver, model.deq.eval_solver) == before and model.training
 
 

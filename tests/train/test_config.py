@@ -33,6 +33,7 @@ def test_the_resolved_form_spells_out_every_default(tree):
         "name": "GMRES",
         "rtol": 1e-4,
         "atol": 0.0,
+        "error": None,
         "max_evals": 100,
         "restart": 50,
     }

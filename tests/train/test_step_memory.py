@@ -11,7 +11,7 @@ import equilibria as eq
 from equilibria import models
 from equilibria.cli.main import main
 from equilibria.models.vision.mdeq import MDEQConfig
-from equilibria.solve import GMRES, Anderson, Broyden, Implicit
+from equilibria.solve import GMRES, Anderson, Broyden, Implicit, estimate
 from equilibria.tasks import Batch, ImageClassification
 from equilibria.train import memory
 from equilibria.train import recipe as recipes
@@ -41,6 +41,15 @@ def dense(solver):
     return model, task, task.feed(32, 0).batch(0)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def small_blocks():
+    """What the estimate of an error takes is constant, and large only beside models as small as
+    these."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(estimate, "BLOCK", 64)
+        yield
+
+
 @pytest.fixture(scope="module")
 def whole():
     """All that is measured of a model, at three depths."""
@@ -56,7 +65,8 @@ def test_a_deq_does_not_grow_and_the_unrolled_cell_does(solver, whole):
     model, task, batch = dense(solver(history=5 if solver is Anderson else 3))
     points = whole if solver is Anderson else measure(model, task, batch, depths=(5, 10, 20))
     size = {(point.kind, point.evals): point.bytes for point in points}
-    assert size["deq", 20] == pytest.approx(size["deq", 5], rel=0.02)
+    # But for the last iterates, of which the history may hold some or none.
+    assert abs(size["deq", 20] - size["deq", 5]) <= 4 * 32 * 64 * 4
     growth = size["unrolled", 20] - size["unrolled", 10]
     assert growth == pytest.approx(2 * (size["unrolled", 10] - size["unrolled", 5]), rel=0.1)
     assert growth >= 10 * 32 * 64 * 4  # at least the state of each evaluation

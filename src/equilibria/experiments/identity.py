@@ -10,7 +10,7 @@ import json
 import sys
 import types
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from equilibria.train import plugins
 from equilibria.train import recipe as recipes
@@ -63,16 +63,29 @@ _GONE = {"Implicit": dict.fromkeys(recipes.GONE)}
 """Fields that a method had when rows were measured: they stay in the checksums of these."""
 
 
+_LATER = ("error",)
+"""Fields that methods have got since: as None they are left out of the checksums."""
+
+
 def _as_measured(tree: dict[str, Any]) -> dict[str, Any]:
+    tree = _without_later(tree)
     adjoint = tree.get("adjoint") or {}
     gone = _GONE.get(adjoint.get("name", ""), {})
     return {**tree, "adjoint": {**adjoint, **gone}} if gone else tree
+
+
+def _without_later(tree: Any) -> Any:
+    if not isinstance(tree, Mapping):
+        return tree
+    kept = cast("Mapping[str, Any]", tree).items()
+    return {k: _without_later(x) for k, x in kept if not (k in _LATER and x is None)}
 
 
 def _plain(value: Any) -> Any:
     """Solvers, adjoints and probes by name and fields, other objects by where they are defined."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+        fields = {k: x for k, x in fields.items() if not (k in _LATER and x is None)}
         name = type(value).__qualname__
         return {"": name + _code(type(value)), **fields, **_GONE.get(name, {})}
     if isinstance(value, Mapping):

@@ -40,8 +40,9 @@ class Auto(Solver):
 
     1. Plain iteration z <- f(z). After 6, 12, 24, ... evaluations a sample looks at the contraction
        that it has seen since half as many, and goes on for as long as that would bring it to its
-       goal within 80 evaluations more, and within the budget. A sample of 1024 entries or more, for
-       which f is taken to be dearer than what comes with it, leaves after its second evaluation.
+       goal within 80 evaluations more, and within half of the budget that is left. A sample of 1024
+       entries or more, for which f is taken to be dearer than what comes with it, leaves after its
+       second evaluation.
     2. `Anderson` acceleration, from the iterates that have been kept: at every evaluation for such
        a large sample, and for one whose residual grows fast by plain steps; at every third one for
        others, which takes about as many evaluations at a third of the cost beside them.
@@ -181,10 +182,9 @@ class _Auto(Stepper):
         wants, left = slope > DOUBLES, torch.full_like(slope, math.inf)
         if not first or self.any_large:
             left = torch.where(slope < 0, self.error_ratio(now).log() / -slope, math.inf)
-            slow = min(SLOW, self.solver.max_evals - self.evals)
-            if self.evals == FIRST_LOOK:  # at which the contraction is not yet known well
-                slow = 4 * slow
-            slow = math.inf if first else slow
+            # At the first look the contraction is not yet known well.
+            slow = 4 * SLOW if self.evals == FIRST_LOOK else SLOW
+            slow = math.inf if first else min(slow, (self.solver.max_evals - self.evals) / 2)
             wants = wants | (left > torch.where(self.large, SLOW_LARGE, slow))
         wants = wants & looks & torch.isfinite(size)
         any_wants = private.some(wants)

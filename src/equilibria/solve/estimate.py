@@ -26,7 +26,7 @@ from equilibria.solve.rows import Rows, entries, keep_samples, select, sum_of
 
 POINTS = 3
 SAFETY = 0.5  # share of a limit on the error that the estimate must be below
-BLOCK = 1 << 13  # entries that are copied and multiplied at once
+BLOCK = 1 << 12  # entries that are copied and multiplied at once
 RIDGE = 1e-10  # of differences of length 1
 AMPLIFIED = 7.0  # the least that is looked at: the error over the residual
 
@@ -117,7 +117,7 @@ class Course:
 
     def _products_of(self, here: Tensor | None) -> Tensor:
         """The same multiplied, a block of entries after the other."""
-        found: list[Tensor] = []
+        total = torch.zeros(())
         for rows in self._rows():
             samples, whole = rows[0].shape
             width = max(1, BLOCK // (samples if here is None else len(here)))
@@ -125,8 +125,8 @@ class Course:
                 block = [row[:, start : start + width] for row in rows]
                 if here is not None and len(here) < samples:
                     block = [row.index_select(0, here) for row in block]
-                found.append(_multiply(torch.stack(block, 1)))
-        return sum_of(found)
+                total = total + _multiply(torch.stack(block, 1))
+        return total
 
     def _rows(self) -> list[Rows]:
         points = [self.points[0]] * (POINTS - len(self.points)) + list(self.points)
@@ -137,8 +137,8 @@ class Course:
 def _multiply(vectors: Tensor) -> Tensor:
     """Products of z_0, f_0, z_1, f_1, z_2, f_2, less z_2, with each other: `(samples, 6, entries)`
     -> `(samples, 6, 6)`, in float64."""
-    vectors = vectors.double()
-    vectors = vectors - vectors[:, -2:-1]
+    vectors = vectors.to(torch.float64, copy=True)
+    vectors -= vectors[:, -2:-1].clone()
     return vectors @ vectors.mT
 
 

@@ -69,9 +69,9 @@ def accuracy(examination: Examination) -> Finding | None:
         f"{percent(error.p50)} (median) and {percent(error.p90)} (90th percentile)"
     )
     if error.p90 <= WRONG * forward.rtol:
-        return Finding("Accuracy", "healthy", f"{said}.")
+        return Finding("Error of the state", "healthy", f"{said}.")
     return Finding(
-        "Accuracy",
+        "Error of the state",
         "watch",
         f"{said}: {error.p90 / forward.rtol:.0f} times the tolerance of {forward.rtol:g}, which is "
         "one of the residual.",
