@@ -116,7 +116,7 @@ def test_a_solver_that_keeps_more_steps_needs_more_memory(run, monkeypatch):
     assert many["broyden"][0] - few["broyden"][0] >= 8 * state
     assert abs(many["own"][1] - few["own"][1]) < state  # no history
     # Two of them are kept; and, to estimate the error, the last three iterates and images.
-    assert abs(many["own"][0] - few["own"][0]) <= 8 * state
+    assert abs(many["own"][0] - few["own"][0]) < 9 * state
     assert (model.deq.solver, model.deq.eval_solver) == before and model.training
 
 
