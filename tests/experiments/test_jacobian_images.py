@@ -114,9 +114,9 @@ def test_a_solver_that_keeps_more_steps_needs_more_memory(run, monkeypatch):
     state = sum(leaf.numel() * 4 for leaf in model(inputs).solution.value)
     # A state an evaluation, in a buffer that doubles: 16 against 8.
     assert many["broyden"][0] - few["broyden"][0] >= 8 * state
-    assert abs(many["own"][1] - few["own"][1]) < state  # no history
-    # Two of them are kept; and, to estimate the error, the last three iterates and images.
-    assert abs(many["own"][0] - few["own"][0]) < 9 * state
+    # No history but the last three iterates and images, which the error is estimated from.
+    assert abs(many["own"][1] - few["own"][1]) <= 4 * state
+    assert abs(many["own"][0] - few["own"][0]) <= 4 * state  # two of them are kept
     assert (model.deq.solver, model.deq.eval_solver) == before and model.training
 
 
