@@ -116,7 +116,7 @@ def test_a_solver_that_keeps_more_steps_needs_more_memory(run, monkeypatch):
     assert many["broyden"][0] - few["broyden"][0] >= 8 * state
     # No history but the last three iterates and images, which the error is estimated from.
     assert abs(many["own"][1] - few["own"][1]) <= 4 * state
-    assert abs(many["own"][0] - few["own"][0]) <= 4 * state  # two of them are kept
+    assert abs(many["own"][0] - few["own"][0]) <= 5 * state  # two of them are kept
     assert (model.deq.solver, model.deq.eval_solver) == before and model.training
 
 
