@@ -10,23 +10,26 @@ the differences are at most:
 It takes no evaluation. It assumes that f is nearly linear between these iterates, and that the
 directions in which z is wrong are among those that the iteration still moves in: an error that
 contracts so slowly that it hardly shows in the last differences is not seen. Two differences are
-used; more of them gain nothing.
+used; more of them gain nothing. Of n entries of a leaf the products are taken of 8 sqrt(n), drawn
+once, or of all up to 64: of the others the cost would be that of an evaluation.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from equilibria.solve import private
-from equilibria.solve.rows import Rows, entries, keep_samples, select, sum_of
+from equilibria.solve.rows import Rows, keep_samples, select, sum_of
 
 POINTS = 3
 SAFETY = 0.5  # share of a limit on the error that the estimate must be below
-BLOCK = 1 << 12  # entries that are copied and multiplied at once
+BLOCK = 1 << 14  # entries that are multiplied at once
 RIDGE = 1e-10  # of differences of length 1
 AMPLIFIED = 7.0  # the least that is looked at: the error over the residual
 
@@ -80,10 +83,14 @@ class Course:
             here, at = here[known], at[known]
         if not len(here):
             return
-        if self._is_small(here):  # all that end are multiplied at once
-            self._vectors_kept.append((at, self._vectors(here)))
-        else:
-            self._products_kept.append((at, self._products_of(here)))
+        most = self._most()
+        for start in range(0, len(here), most):
+            places, part = (x[start : start + most] for x in (at, here))
+            vectors = self._vectors(part)
+            if sum(leaf.numel() for leaf in vectors) <= BLOCK:  # multiplied all at once
+                self._vectors_kept.append((places, vectors))
+            else:
+                self._products_kept.append((places, _multiply_leaves(vectors)))
 
     def results(self, like: Tensor) -> Tensor:
         """The products of all samples that have ended, NaN for one of which nothing is known."""
@@ -92,7 +99,7 @@ class Course:
         if several:
             at = torch.cat([places for places, _ in several])
             leaves = zip(*(vectors for _, vectors in several), strict=True)
-            kept.append((at, sum_of([_multiply(torch.cat(leaf)) for leaf in leaves])))
+            kept.append((at, _multiply_leaves([torch.cat(leaf) for leaf in leaves])))
         samples = like.shape[0]
         if events == 1 and len(kept[0][0]) == samples:  # all at once, in order
             return kept[0][1]
@@ -103,35 +110,57 @@ class Course:
 
     def products(self) -> Tensor:
         """Products of the differences, see `_multiply`; NaN after a single evaluation."""
-        found = self._products_of(None)
+        row = self.points[0][0][0]
+        here = torch.arange(row.shape[0], device=row.device)
+        most, samples = self._most(), row.shape[0]
+        blocks = (here[start : start + most] for start in range(0, samples, most))
+        parts = [_multiply_leaves(self._vectors(block)) for block in blocks]
+        found = torch.cat(parts)
         return found if len(self.points) > 1 else torch.full_like(found, torch.nan)
 
-    def _is_small(self, here: Tensor) -> bool:
-        rows = self.points[0][0]
-        return max(rows[0].shape[0], 4 * len(here)) * entries(rows) <= BLOCK
+    def _most(self) -> int:
+        """Samples that are multiplied at once."""
+        used = sum(_count_used(row.shape[1]) for row in self.points[0][0])
+        return max(1, BLOCK // used)
 
     def _vectors(self, here: Tensor) -> Rows:
         """z_0, f_0, z_1, f_1, z_2, f_2 of samples, `(samples, 6, entries)` a leaf."""
-        leaves = [torch.stack(rows, 1) for rows in self._rows()]
-        return leaves if len(here) == leaves[0].shape[0] else select(leaves, here)
-
-    def _products_of(self, here: Tensor | None) -> Tensor:
-        """The same multiplied, a block of entries after the other."""
-        total = torch.zeros(())
+        leaves: Rows = []
         for rows in self._rows():
             samples, whole = rows[0].shape
-            width = max(1, BLOCK // (samples if here is None else len(here)))
-            for start in range(0, whole, width):
-                block = [row[:, start : start + width] for row in rows]
-                if here is not None and len(here) < samples:
-                    block = [row.index_select(0, here) for row in block]
-                total = total + _multiply(torch.stack(block, 1))
-        return total
+            used = _count_used(whole)
+            if used < whole:
+                which = _draw(whole, used).to(here.device)
+                at, weight = here.unsqueeze(1), math.sqrt(whole / used)
+                leaves.append(torch.stack([row[at, which] for row in rows], 1) * weight)
+            elif len(here) == samples:
+                leaves.append(torch.stack(rows, 1))
+            elif samples * whole <= BLOCK:
+                leaves.append(torch.stack(rows, 1).index_select(0, here))
+            else:
+                leaves.append(torch.stack(select(rows, here), 1))
+        return leaves
 
     def _rows(self) -> list[Rows]:
         points = [self.points[0]] * (POINTS - len(self.points)) + list(self.points)
         leaves = range(len(points[0][0]))
         return [[x[leaf].detach() for point in points for x in point] for leaf in leaves]
+
+
+def _count_used(entries: int) -> int:
+    """Of so many entries of a leaf, how many the products are taken of: 8 times the root."""
+    return min(entries, round(8 * math.sqrt(entries)))
+
+
+@cache
+def _draw(entries: int, used: int) -> Tensor:
+    """Places of the entries that are used, at random, the same at each call."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randperm(entries, generator=generator)[:used].sort().values
+
+
+def _multiply_leaves(leaves: Rows) -> Tensor:
+    return sum_of([_multiply(vectors) for vectors in leaves])
 
 
 def _multiply(vectors: Tensor) -> Tensor:
