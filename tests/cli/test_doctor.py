@@ -17,6 +17,7 @@ TOPICS = {
     "Uniqueness",
     "Gradient",
     "Backward solve",
+    "Error of the state",
     "Gradient's bound",
     "Depth",
 }

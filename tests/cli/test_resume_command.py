@@ -59,7 +59,7 @@ def test_a_finished_run_is_extended(folder, capsys):
     ("words", "message"),
     [
         (["--resume", "--optimiser.lr", "0.5"], "--optimiser.lr 0.005 there, 0.5 here"),
-        (["--resume", "--solver.name", "Broyden"], "--solver.name Anderson there"),
+        (["--resume", "--solver.name", "Broyden"], "--solver.name Auto there"),
         (["--resume", "--epochs", "5"], "To train on, use --extend 3"),
         (["--resume", "--out", "elsewhere"], "leave --out out"),
         (["--extend", "0"], "--extend must be 1 or more epochs; got 0"),

@@ -310,7 +310,7 @@ def test_another_cell_is_refused(solver):
 @pytest.mark.parametrize("cls", [ForwardBackward, PeacemanRachford])
 def test_all_limits_hold_where_the_cell_is_known(cls):
     others: dict[str, Any] = {
-        field.name: True if field.default is False else cast(Any, field.default) + 1
+        field.name: True if field.default is False else (cast(Any, field.default) or 0) + 1
         for field in fields(Solver)
     }
     bound = cls(**others).bound_to(create("dense").deq.cell)

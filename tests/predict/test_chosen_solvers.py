@@ -5,7 +5,14 @@ from equilibria.predict.solvers import SOLVERS, changed
 
 
 def test_another_method_has_the_same_limits():
-    limits = {"rtol": 1e-2, "atol": 1e-5, "max_evals": 7, "patience": None, "per_row": True}
+    limits = {
+        "rtol": 1e-2,
+        "atol": 1e-5,
+        "error": 0.1,
+        "max_evals": 7,
+        "patience": None,
+        "per_row": True,
+    }
     own = eq.Anderson(period=3, history=4, **limits)
     assert own.limits == limits
     for name in SOLVERS:

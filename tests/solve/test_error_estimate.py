@@ -126,7 +126,7 @@ def test_scaling_by_a_power_of_two_changes_nothing() -> None:
 
 def test_a_small_step_that_converged_is_warned_of() -> None:
     f, x, _ = affine(0.01)
-    with pytest.warns(eq.SolveWarning, match=r"4 of 4 samples CONVERGED.*longest one.*error="):
+    with pytest.warns(eq.SolveWarning, match=r"some samples CONVERGED.*longest one.*error="):
         eq.fixed_point(f, torch.zeros_like(x), x, solver=eq.Picard(max_evals=3000))
 
 
@@ -200,7 +200,7 @@ def test_a_limit_that_rounding_hides_is_said_to_be_the_cause() -> None:
     sol = quietly(f, torch.ones_like(x), x, solver=eq.Anderson(error=1e-5, max_evals=300))
     assert (sol.status != eq.Status.CONVERGED).all()
     assert (sol.stats.reason == 4).any()
-    with pytest.raises(eq.SolveError, match=r"estimated error exceeds `error`"):
+    with pytest.raises(eq.SolveError, match=r"estimated error exceeds half of `error`"):
         eq.fixed_point(
             f, torch.ones_like(x), x, solver=eq.Anderson(error=1e-5, max_evals=300), throw=True
         )

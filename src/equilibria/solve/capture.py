@@ -157,7 +157,7 @@ class Captured:
         fixed: leaves used by code that Python cannot see into (scripted, compiled), by position: no
             stand-in can take their place.
         constants: tensors that f used and that nobody differentiated then.
-        used: those of the originals that its first evaluation used.
+        used: those of the originals that the first value of f depends on.
         reduced: f computed something in less than float32.
     """
 
@@ -210,10 +210,12 @@ def capture(
         again = _unnoticed(lambda: _recorded(evaluate, known))
         found = [x for x in found if id(x) in again[1].given]
     fixed: list[Tensor] = []
+    used: list[Tensor] = []
     if torch.is_grad_enabled():
         # What f was recorded to use may have been a stand-in for what it closes over.
         seen = [*known, *found, *(_stood_for(x) for x in found)]
         walk = _Walk(out, seen, recorder.has_made)
+        used = [x for x in found if id(x) in walk.met]
         fixed = walk.leaves_among(expected)
         if len(fixed) < len(walk.leaves):
             other = again or _unnoticed(lambda: _recorded(evaluate, known))
@@ -232,7 +234,7 @@ def capture(
         for x in unused:
             outer.note(x)
     constants = list(recorder.constants.values())
-    return out, Captured([*found, *unused], fixed, constants, recorder.reduced, found)
+    return out, Captured([*found, *unused], fixed, constants, recorder.reduced, used)
 
 
 def require_known(

@@ -10,26 +10,24 @@ the differences are at most:
 It takes no evaluation. It assumes that f is nearly linear between these iterates, and that the
 directions in which z is wrong are among those that the iteration still moves in: an error that
 contracts so slowly that it hardly shows in the last differences is not seen. Two differences are
-used; more of them gain nothing. Of n entries of a leaf the products are taken of 8 sqrt(n), drawn
-once, or of all up to 64: of the others the cost would be that of an evaluation.
+used; more of them gain nothing.
 """
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from equilibria.solve import private
-from equilibria.solve.rows import Rows, keep_samples, select, sum_of
+from equilibria.solve.rows import Rows, entries, keep_samples, select, sum_of
 
 POINTS = 3
 SAFETY = 0.5  # share of a limit on the error that the estimate must be below
-BLOCK = 1 << 14  # entries that are multiplied at once
+BLOCK = 1 << 13  # entries that are multiplied at once
+FEW = 8  # entries up to which many small matrix products are slower than their sums
 RIDGE = 1e-10  # of differences of length 1
 AMPLIFIED = 7.0  # the least that is looked at: the error over the residual
 
@@ -83,14 +81,13 @@ class Course:
             here, at = here[known], at[known]
         if not len(here):
             return
-        most = self._most()
-        for start in range(0, len(here), most):
-            places, part = (x[start : start + most] for x in (at, here))
-            vectors = self._vectors(part)
-            if sum(leaf.numel() for leaf in vectors) <= BLOCK:  # multiplied all at once
-                self._vectors_kept.append((places, vectors))
-            else:
-                self._products_kept.append((places, _multiply_leaves(vectors)))
+        rows = self.points[0][0]
+        if max(rows[0].shape[0], 4 * len(here)) * entries(rows) <= BLOCK:  # multiplied all at once
+            leaves = [torch.stack(each, 1) for each in self._rows()]
+            everybody = len(here) == rows[0].shape[0]
+            self._vectors_kept.append((at, leaves if everybody else select(leaves, here)))
+        else:
+            self._products_kept.append((at, self._multiply_in_blocks(here)))
 
     def results(self, like: Tensor) -> Tensor:
         """The products of all samples that have ended, NaN for one of which nothing is known."""
@@ -99,47 +96,34 @@ class Course:
         if several:
             at = torch.cat([places for places, _ in several])
             leaves = zip(*(vectors for _, vectors in several), strict=True)
-            kept.append((at, _multiply_leaves([torch.cat(leaf) for leaf in leaves])))
+            kept.append((at, _multiply([torch.cat(leaf) for leaf in leaves])))
         samples = like.shape[0]
         if events == 1 and len(kept[0][0]) == samples:  # all at once, in order
             return kept[0][1]
-        out = like.new_full((samples, 2 * POINTS, 2 * POINTS), torch.nan, dtype=torch.float64)
+        out = like.new_full((samples, FORMS), torch.nan, dtype=torch.float64)
         for at, products in kept:
             out.index_copy_(0, at, products)
         return out
 
     def products(self) -> Tensor:
-        """Products of the differences, see `_multiply`; NaN after a single evaluation."""
+        """The products of the samples in the batch; NaN after a single evaluation."""
         row = self.points[0][0][0]
-        here = torch.arange(row.shape[0], device=row.device)
-        most, samples = self._most(), row.shape[0]
-        blocks = (here[start : start + most] for start in range(0, samples, most))
-        parts = [_multiply_leaves(self._vectors(block)) for block in blocks]
-        found = torch.cat(parts)
+        found = self._multiply_in_blocks(torch.arange(row.shape[0], device=row.device))
         return found if len(self.points) > 1 else torch.full_like(found, torch.nan)
 
-    def _most(self) -> int:
-        """Samples that are multiplied at once."""
-        used = sum(_count_used(row.shape[1]) for row in self.points[0][0])
-        return max(1, BLOCK // used)
-
-    def _vectors(self, here: Tensor) -> Rows:
-        """z_0, f_0, z_1, f_1, z_2, f_2 of samples, `(samples, 6, entries)` a leaf."""
-        leaves: Rows = []
-        for rows in self._rows():
-            samples, whole = rows[0].shape
-            used = _count_used(whole)
-            if used < whole:
-                which = _draw(whole, used).to(here.device)
-                at, weight = here.unsqueeze(1), math.sqrt(whole / used)
-                leaves.append(torch.stack([row[at, which] for row in rows], 1) * weight)
-            elif len(here) == samples:
-                leaves.append(torch.stack(rows, 1))
-            elif samples * whole <= BLOCK:
-                leaves.append(torch.stack(rows, 1).index_select(0, here))
-            else:
-                leaves.append(torch.stack(select(rows, here), 1))
-        return leaves
+    def _multiply_in_blocks(self, here: Tensor) -> Tensor:
+        leaves = self._rows()
+        most = max(1, BLOCK // entries(self.points[0][0]))
+        found: list[Tensor] = []
+        for first in range(0, len(here), most):
+            part = here[first : first + most]
+            total = torch.zeros(())
+            for rows in leaves:
+                for start in range(0, rows[0].shape[1], BLOCK):
+                    block = [row[:, start : start + BLOCK].index_select(0, part) for row in rows]
+                    total = total + _multiply([torch.stack(block, 1)])
+            found.append(total)
+        return torch.cat(found)
 
     def _rows(self) -> list[Rows]:
         points = [self.points[0]] * (POINTS - len(self.points)) + list(self.points)
@@ -147,33 +131,10 @@ class Course:
         return [[x[leaf].detach() for point in points for x in point] for leaf in leaves]
 
 
-def _count_used(entries: int) -> int:
-    """Of so many entries of a leaf, how many the products are taken of: 8 times the root."""
-    return min(entries, round(8 * math.sqrt(entries)))
-
-
-@cache
-def _draw(entries: int, used: int) -> Tensor:
-    """Places of the entries that are used, at random, the same at each call."""
-    generator = torch.Generator().manual_seed(0)
-    return torch.randperm(entries, generator=generator)[:used].sort().values
-
-
-def _multiply_leaves(leaves: Rows) -> Tensor:
-    return sum_of([_multiply(vectors) for vectors in leaves])
-
-
-def _multiply(vectors: Tensor) -> Tensor:
-    """Products of z_0, f_0, z_1, f_1, z_2, f_2, less z_2, with each other: `(samples, 6, entries)`
-    -> `(samples, 6, 6)`, in float64."""
-    vectors = vectors.to(torch.float64, copy=True)
-    vectors -= vectors[:, -2:-1].clone()
-    return vectors @ vectors.mT
-
-
 def _quadratic_forms() -> Tensor:
-    """The matrix `(36, 9)` that makes, of these products, those of dz_0 and dz_1, those of dr_0 and
-    dr_1, theirs with r, and that of r with itself."""
+    """The matrix `(36, 9)` that makes of the products of z_0 - z_2, f_0 - z_2, ..., f_2 - z_2 with
+    each other those of dz_0 and dz_1, those of dr_0 and dr_1, theirs with r, and that of r with
+    itself."""
     basis: Any = torch.eye(2 * POINTS, dtype=torch.float64)
     z, f = basis[::2], basis[1::2]
     moves, changes, r = z.diff(dim=0), (f - z).diff(dim=0), (f - z)[-1]
@@ -184,20 +145,37 @@ def _quadratic_forms() -> Tensor:
 
 
 _FORMS = _quadratic_forms()
-_SCREEN = _FORMS[:, (0, 2)] - AMPLIFIED**2 * _FORMS[:, (3, 5)]  # ||dz_j||^2 and ||dr_j||^2
+FORMS = _FORMS.shape[1]
+
+
+def _multiply(leaves: Rows) -> Tensor:
+    """dz_0^2, dz_0 dz_1, dz_1^2, dr_0^2, dr_0 dr_1, dr_1^2, dr_0 r, dr_1 r, r^2 of samples
+    `(samples, 9)`, in float64.
+
+    Args:
+        leaves: z_0, f_0, z_1, f_1, z_2, f_2, `(samples, 6, entries)`.
+    """
+    products: list[Tensor] = []
+    for vectors in leaves:
+        vectors = vectors.to(torch.float64, copy=True)
+        vectors -= vectors[:, -2:-1].clone()
+        if vectors.shape[2] <= FEW:
+            products.append((vectors.unsqueeze(1) * vectors.unsqueeze(2)).sum(3))
+        else:
+            products.append(vectors @ vectors.mT)
+    return sum_of(products).flatten(1) @ _FORMS.to(products[0].device)
 
 
 def estimate_error(products: Tensor, relative: Tensor) -> Tensor:
     """The relative error of each sample `(samples,)`, NaN where there was no difference.
 
     Args:
-        products: as `Course.products` returns them; or errors `(samples,)`, returned as they are.
+        products: `(samples, 9)`, see `_multiply`; or errors `(samples,)`, returned as they are.
         relative: the relative residual, `(samples,)`, in whose measure the error is.
     """
     if products.dim() == 1:
         return products
-    forms = products.flatten(1) @ _FORMS.to(products.device)
-    z00, z01, z11, r00, r01, r11, b0, b1, rest = forms.unbind(1)
+    z00, z01, z11, r00, r01, r11, b0, b1, rest = products.unbind(1)
     n0, n1 = _root(r00), _root(r11)
     # The normal equations of differences of length 1.
     cosine = torch.where((n0 > 0) & (n1 > 0), r01 / (n0 * n1), 0.0)
@@ -225,4 +203,4 @@ def may_be_wrong(products: Tensor) -> bool:
     solves the estimate."""
     if products.dim() == 1:
         return True
-    return private.some(products.flatten(1) @ _SCREEN.to(products.device) > 0)
+    return private.some(products[:, 0:3:2] > AMPLIFIED**2 * products[:, 3:6:2])

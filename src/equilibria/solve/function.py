@@ -69,7 +69,7 @@ class FixedPoint(torch.autograd.Function):
         ctx.counts = counts
         ctx.others = len(output) - n
         ctx.mark_non_differentiable(*output[n:])
-        saved: list[Tensor] = [*output[n : n + OUTCOME], *output[:n], *p]
+        saved: list[Tensor] = [*output[n : n + OUTCOME - 1], *output[:n], *p]
         ctx.save_for_backward(*saved)
         ctx.save_for_forward(*saved)
         ctx.set_materialize_grads(False)
@@ -89,7 +89,7 @@ class FixedPoint(torch.autograd.Function):
                 "torch.autograd.functional.jacobian(vectorize=True): use torch.func.jacrev or "
                 "torch.func.vmap, or leave the option out"
             )
-        status, reason, evals, residual, _, *saved = [private.alive(x) for x in ctx.saved_tensors]
+        status, reason, evals, residual, *saved = [private.alive(x) for x in ctx.saved_tensors]
         z, p = saved[:n], saved[n:]
         equation.report_unsolved(status, reason, residual)
         g = fill_missing(grads[:n], z)
@@ -114,7 +114,7 @@ class FixedPoint(torch.autograd.Function):
         equation: Equation = ctx.equation
         n, m = ctx.counts
         # The saved tensors carry the tangents of the level that is being differentiated.
-        status, reason, _, residual, _, *saved = [private.primal(x) for x in ctx.saved_tensors]
+        status, reason, _, residual, *saved = [private.primal(x) for x in ctx.saved_tensors]
         z, p = saved[:n], saved[n:]
         given = tangents[2 + n + m :]
         moved = [i for i, t in enumerate(given) if t is not None]

@@ -219,6 +219,7 @@ class Goal:
     def run(self, now: Measured, status: Tensor, reason: Tensor, evals: Tensor) -> Run:
         """The outcome at u."""
         error = torch.where(now.finite, now.size / self.reference.size, math.nan)
+        error = torch.where(now.size == 0, 0.0, error)
         return Run(now.u, status, reason, evals, now.relative(), course=error)
 
     def reached(self, now: Measured) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
@@ -253,14 +253,11 @@ class Problem(Equation):
         tolerance = torch.clamp(tolerance, min=torch.finfo(run.residual.dtype).eps)
         wrong = (run.status == Status.CONVERGED) & (error > WRONG * tolerance)
         if private.some(wrong):
-            worst = int(torch.where(wrong, error, 0.0).argmax())
-            warn(
-                f"{self.f.caller}: {int(wrong.sum())} of {len(wrong)} samples CONVERGED, for their "
-                f"residual is within tolerance, but their error is far above it: sample {worst} "
-                f"has a residual of {float(run.residual[worst]):.1e} and an estimated error of "
-                f"{float(error[worst]):.1e} (stats.error). If f is a small or damped step, take "
-                "the longest one that is stable, and damp in the solver, not in f; or ask for the "
-                "error that you need, as in eq.Auto(error=1e-2), or tighten rtol"
+            warn(  # the same words each time, which Python then shows once
+                f"{self.f.caller}: some samples CONVERGED whose estimated error (stats.error) is "
+                f"more than {WRONG:g} times the tolerance, which is one of the residual. If f is a "
+                "small or damped step, take the longest one that is stable, and damp in the "
+                "solver, not in f. Or limit the error, as in eq.Auto(error=1e-2), or tighten rtol"
             )
 
     def _size_before(self, layout: Layout) -> Tensor | None:
@@ -292,13 +289,12 @@ class Problem(Equation):
                 self.f.evaluating(),
             )
 
-        try:
+        with suppress(FrozenParameter):
             return linearised(own, used)
-        except FrozenParameter:
-            stand_ins = super().leaves_for(p, needed)
-            for i in captured.fixed:
-                stand_ins[split + i] = captured.originals[i]
-            return linearised(stand_ins, ())
+        own = super().leaves_for(p, needed)
+        for i in captured.fixed:
+            own[split + i] = captured.originals[i]
+        return linearised(own, ())
 
     def linearise_state(self, z: Leaves, p: Leaves) -> Linearisation:
         """The same for products with df/dz alone, at parameters that are used as they are."""

@@ -140,6 +140,10 @@ class Limits(Options):
 class Solver(Limits, abc.ABC):
     """A fixed-point method z_0, z_1, ... with one evaluation of f a step.
 
+    Beside its own history each holds the last three iterates and their images, from which
+    `stats.error` is estimated: four vectors of the size of z in plain iteration, six in others, of
+    which its history may hold some.
+
     Attributes:
         rtol, atol: a number; or one for each leaf of the state, as a tree like it: `rtol=(1e-2,
             1e-3)` of a pair. Then each leaf has to meet its own, ||f(z) - z|| <= atol + rtol

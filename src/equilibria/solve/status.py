@@ -69,7 +69,7 @@ _REASONS = {
     Reason.GROWTH: "f(z) has grown, and the residual is small only beside it",
     Reason.SINGULAR: "the linear system is singular",
     Reason.GRADIENT: "the incoming gradient is not finite",
-    Reason.ERROR: "the residual reached rtol, and the estimated error exceeds `error`",
+    Reason.ERROR: "the residual reached rtol, and the estimated error exceeds half of `error`",
 }
 _ADVICE: dict[tuple[Status, Reason], str] = {
     (Status.MAX_EVALS, Reason.NONE): "raise max_evals, or loosen rtol",
@@ -139,8 +139,8 @@ class SolveError(RuntimeError):
 
 
 class SolveWarning(UserWarning):
-    """A solve, forward or backward, that did not converge, or a derivative that autograd misses:
-    the gradient is inexact."""
+    """A solve, forward or backward, that did not converge, or one that did and whose estimated
+    error is far above the tolerance; or a derivative that autograd misses."""
 
 
 _OWN = (os.path.dirname(os.path.dirname(__file__)), os.path.dirname(torch.__file__))

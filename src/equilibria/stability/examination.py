@@ -80,7 +80,8 @@ class Trace:
 @dataclass(frozen=True, kw_only=True)
 class Forward:
     """The forward solve, as in evaluation mode. `status` holds the share of each by its name;
-    `error` is that of the samples that converged, as `Stats` estimates it."""
+    `error` is that of the samples that converged, as `Stats` estimates it, and `limit` the solver's
+    own on it."""
 
     rtol: float
     max_evals: int
@@ -89,6 +90,7 @@ class Forward:
     residual: Summary
     error: Summary
     trace: Trace
+    limit: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -186,6 +186,7 @@ def _forward(solver: Solver, solution: Solution) -> Forward:
         residual=Summary.of(stats.residual),
         error=Summary.of(stats.error[solution.status == Status.CONVERGED]),
         trace=Trace(list(range(1, len(trace) + 1)), p10, p50, p90, largest),
+        limit=solver.error,
     )
 
 

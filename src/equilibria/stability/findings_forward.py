@@ -57,8 +57,8 @@ def convergence(examination: Examination) -> Finding:
 def accuracy(examination: Examination) -> Finding | None:
     """How wrong are the states that converged?
 
-    Healthy: the estimated error is at most 15 times the tolerance in nine of ten samples. Watch:
-    more. Nothing to say where nothing is known.
+    Healthy: the estimated error is at most 15 times the tolerance in nine of ten samples, or the
+    solver limits it. Watch: more. Nothing to say where nothing is known.
     """
     forward = examination.forward
     error = forward.error
@@ -68,7 +68,7 @@ def accuracy(examination: Examination) -> Finding | None:
         "The estimated error of the states that converged, relative to their length, is "
         f"{percent(error.p50)} (median) and {percent(error.p90)} (90th percentile)"
     )
-    if error.p90 <= WRONG * forward.rtol:
+    if forward.limit is not None or not forward.rtol or error.p90 <= WRONG * forward.rtol:
         return Finding("Error of the state", "healthy", f"{said}.")
     return Finding(
         "Error of the state",

@@ -14,7 +14,16 @@ from torch.utils import _pytree as pytree
 from equilibria.nn import DEQ
 from equilibria.nn.frozen import module_of
 from equilibria.nn.using import layers, using
-from equilibria.solve import GMRES, Broyden, Implicit, Picard, Solution, Solver, Status
+from equilibria.solve import (
+    GMRES,
+    Broyden,
+    Implicit,
+    NewtonKrylov,
+    Picard,
+    Solution,
+    Solver,
+    Status,
+)
 from equilibria.stability.trees import map_floats
 
 EXACT = 1e-10
@@ -151,14 +160,18 @@ class Exact:
 
     @classmethod
     def of(cls, patient: Patient, found: Solution) -> Exact:
-        """Solves on from `found`, with the solver in use and, should it fail, with Broyden's."""
+        """Solves on from `found`, with the solver in use and, should it fail, with others."""
         twin = patient.double()
         twin.layer.adjoint = Implicit(linear=GMRES(rtol=EXACT, max_evals=2000, restart=50))
         z0 = map_floats(lambda x: x.detach().double(), found.value)
         used = patient.layer.eval_solver or patient.layer.solver
         budget = max(400, used.max_evals)
-        tight = replace(used, rtol=EXACT, atol=0.0, max_evals=budget)
-        candidates = [tight, Broyden(rtol=EXACT, max_evals=budget, memory=50)]
+        limits: dict[str, Any] = {"rtol": EXACT, "max_evals": budget}
+        candidates = [
+            replace(used, **limits, atol=0.0, error=None),
+            Broyden(**limits, memory=50),
+            NewtonKrylov(rtol=EXACT, max_evals=4 * budget),
+        ]
         best: Exact | None = None
         for solver in candidates:
             twin.layer.eval_solver = solver

@@ -15,6 +15,7 @@ from equilibria.tasks import Task
 
 PERCENTILES = (50, 90, 99)
 BINS = 20  # of estimated errors, in a factor of ten
+NONE = 1e-20  # an error below which is none
 
 
 @dataclass
@@ -29,8 +30,8 @@ class SolveTally:
     def add(self, evals: Tensor, status: Tensor, error: Tensor | None = None) -> int:
         """Count a batch of tensors (batch,). Return the most evaluations in it."""
         if error is not None:
-            known = error[(status == Status.CONVERGED) & (error > 0)].double()
-            self.error.update((BINS * known.log10()).ceil().long().tolist())
+            known = error[(status == Status.CONVERGED) & error.isfinite()].double()
+            self.error.update((BINS * known.clamp_min(NONE).log10()).ceil().long().tolist())
         most = 0
         for most, samples in _counted(evals):  # in order
             self.evals[most] += samples
