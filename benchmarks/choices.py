@@ -130,7 +130,8 @@ def compare_times(rounds: int) -> None:
     theirs: Any = {name: get_deq(f_solver=name, b_solver=name, **limits, **modes) for name in names}
     ratios: dict[str, list[float]] = {"solve": [], "step": []}
     for layer_name, case in small().items():
-        cell, x = case.cell, case.x
+        cell: Any = case.cell
+        x = case.x
         solver, linear = eq.Auto(rtol=rtol, max_evals=MOST), eq.Fallback(rtol=rtol)
         layer = eq.DEQ(cell, solver=solver, adjoint=eq.Implicit(linear=linear))
         calls: dict[str, Callable[[], Tensor]] = {"ours": lambda x=x, f=layer: f(x).value}
