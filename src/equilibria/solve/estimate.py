@@ -112,17 +112,18 @@ class Course:
         return found if len(self.points) > 1 else torch.full_like(found, torch.nan)
 
     def _multiply_in_blocks(self, here: Tensor) -> Tensor:
+        """The products of these samples, some samples and entries after the others."""
         leaves = self._rows()
         most = max(1, BLOCK // entries(self.points[0][0]))
         found: list[Tensor] = []
         for first in range(0, len(here), most):
             part = here[first : first + most]
-            total = torch.zeros(())
+            blocks: list[Tensor] = []
             for rows in leaves:
                 for start in range(0, rows[0].shape[1], BLOCK):
                     block = [row[:, start : start + BLOCK].index_select(0, part) for row in rows]
-                    total = total + _multiply([torch.stack(block, 1)])
-            found.append(total)
+                    blocks.append(_multiply([torch.stack(block, 1)]))
+            found.append(sum_of(blocks))
         return torch.cat(found)
 
     def _rows(self) -> list[Rows]:
@@ -135,7 +136,7 @@ def _quadratic_forms() -> Tensor:
     """The matrix `(36, 9)` that makes of the products of z_0 - z_2, f_0 - z_2, ..., f_2 - z_2 with
     each other those of dz_0 and dz_1, those of dr_0 and dr_1, theirs with r, and that of r with
     itself."""
-    basis: Any = torch.eye(2 * POINTS, dtype=torch.float64)
+    basis: Any = torch.eye(2 * POINTS, dtype=torch.float64, device="cpu")
     z, f = basis[::2], basis[1::2]
     moves, changes, r = z.diff(dim=0), (f - z).diff(dim=0), (f - z)[-1]
     pairs = [(x[i], x[j]) for x in (moves, changes) for i, j in ((0, 0), (0, 1), (1, 1))]
