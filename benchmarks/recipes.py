@@ -52,6 +52,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--text", help="text file that lm-text is trained on")
     given = parser.parse_args()
+    if "lm-text" in given.recipes and given.text is None:
+        parser.error("lm-text is trained on a text: give --text FILE, or leave it out of --recipes")
     print("| recipe | solver | metric | test | evaluations | products | seconds |")
     print("|---|---|---|---|---|---|---|")
     for recipe in given.recipes:

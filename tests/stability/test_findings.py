@@ -62,6 +62,31 @@ def bound(adjoint: float, lipschitz: float, forward: float, sigma: float) -> Bou
 CASES: list[tuple[str, str, dict[str, Any], str, str, str]] = [
     # topic; part of the examination and what is changed in it; adjoint; severity; advice
     ("Convergence", "forward", {"status": statuses(CONVERGED=1.0)}, "", "healthy", ""),
+    ("Error of the state", "forward", {"rtol": 1e-3, "error": flat(0.014)}, "", "healthy", ""),
+    (
+        "Error of the state",
+        "forward",
+        {"rtol": 1e-3, "error": flat(0.016)},
+        "",
+        "watch",
+        "longest one that is stable",
+    ),
+    (
+        "Error of the state",
+        "forward",
+        {"rtol": 1e-3, "error": flat(0.016), "limit": 0.1},
+        "",
+        "healthy",
+        "",
+    ),
+    (
+        "Error of the state",
+        "forward",
+        {"rtol": 0.0, "error": flat(0.016)},
+        "",
+        "healthy",
+        "",
+    ),
     (
         "Convergence",
         "forward",

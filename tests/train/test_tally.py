@@ -80,3 +80,19 @@ def test_an_adjoint_that_solves_nothing_has_no_figures():
     tally.add(batch(1.0, 1, []))
     tally.add_solves([solution([2], [0])])
     assert tally.summary(TASK)["adjoint"] == {"evals": None, "status": None}
+
+
+def test_estimated_errors_are_those_of_known_converged_samples():
+    error = torch.tensor([1e-3, 2e-3, 0.0, float("nan"), float("inf"), 5.0])
+    status = torch.tensor([0, 0, 0, 0, 0, int(Status.STALLED)], dtype=torch.int8)
+    tally = Tally()
+    stats = SimpleNamespace(evals=torch.ones(6, dtype=torch.int64), error=error)
+    found = SimpleNamespace(stats=stats, status=status, adjoint=None)
+    tally.add_solves([found])
+    assert "error" not in tally.forward.summary()
+    tally.add_solves([found], with_error=True)
+    parts = Tally.total([tally.state(), tally.state()])
+    for each in (tally, Tally.restore(tally.state()), parts):
+        summary = each.forward.summary()["error"]
+        assert summary["p50"] == pytest.approx(1e-3, rel=0.13)
+        assert summary["p90"] == summary["p99"] == pytest.approx(2e-3, rel=0.13)

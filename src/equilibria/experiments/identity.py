@@ -85,7 +85,7 @@ def _plain(value: Any) -> Any:
     """Solvers, adjoints and probes by name and fields, other objects by where they are defined."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
-        fields = {k: x for k, x in fields.items() if not (k in _LATER and x is None)}
+        fields = _without_later(fields)
         name = type(value).__qualname__
         return {"": name + _code(type(value)), **fields, **_GONE.get(name, {})}
     if isinstance(value, Mapping):

@@ -25,6 +25,7 @@ from equilibria.solve.boundary import boundary, without_autocast
 from equilibria.solve.broyden import Broyden
 from equilibria.solve.closure import Closure, Function, warn_of_unsteady
 from equilibria.solve.entries import attach, root_find
+from equilibria.solve.estimate import WARNED_ERROR
 from equilibria.solve.fallback import Fallback
 from equilibria.solve.gmres import GMRES
 from equilibria.solve.layout import Layout
@@ -45,6 +46,7 @@ __all__ = [
     "LOOSEST",
     "ROOM",
     "SHARE",
+    "WARNED_ERROR",
     "Adjoint",
     "AdjointInfo",
     "Anderson",

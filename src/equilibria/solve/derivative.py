@@ -121,6 +121,11 @@ def _sparse_grad(
 class FrozenParameter(Exception):
     """Another thread has frozen a parameter that backward was about to use as it is."""
 
+    def __init__(self) -> None:
+        super().__init__(
+            "a parameter has been frozen, in another thread perhaps, during a backward"
+        )
+
 
 @dataclass
 class Linearisation:

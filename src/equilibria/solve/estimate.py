@@ -25,6 +25,7 @@ from equilibria.solve import private
 from equilibria.solve.rows import Rows, entries, keep_samples, select, sum_of
 
 POINTS = 3
+WARNED_ERROR = 15.0  # times the tolerance, from which a sample that converged is warned of
 SAFETY = 0.5  # share of a limit on the error that the estimate must be below
 BLOCK = 1 << 13  # entries that are multiplied at once
 FEW = 8  # entries up to which many small matrix products are slower than their sums

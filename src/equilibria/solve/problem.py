@@ -27,7 +27,7 @@ from equilibria.solve.equation import (
     fold_all,
     raise_if_failed,
 )
-from equilibria.solve.estimate import estimate_error, may_be_wrong
+from equilibria.solve.estimate import WARNED_ERROR, estimate_error, may_be_wrong
 from equilibria.solve.layout import Coupled, Groups, Layout
 from equilibria.solve.loop import Run, iterate
 from equilibria.solve.rows import Rows, length, subtract
@@ -39,9 +39,6 @@ from equilibria.solve.verdict import Criterion, Measure, Reference
 
 if TYPE_CHECKING:
     from equilibria.solve.adjoints import Adjoint
-
-WRONG = 15.0
-"""Estimated error over the tolerance, above which a sample that converged is warned of."""
 
 NEARBY = 1e-3
 """Relative change of the state that f is asked to show."""
@@ -251,12 +248,12 @@ class Problem(Equation):
         if self.solver.atol:
             tolerance = tolerance + criterion.absolute(run.value) / length(run.value)
         tolerance = torch.clamp(tolerance, min=torch.finfo(run.residual.dtype).eps)
-        wrong = (run.status == Status.CONVERGED) & (error > WRONG * tolerance)
+        wrong = (run.status == Status.CONVERGED) & (error > WARNED_ERROR * tolerance)
         if private.some(wrong):
             warn(  # the same words each time, which Python then shows once
                 f"{self.f.caller}: some samples CONVERGED whose estimated error (stats.error) is "
-                f"more than {WRONG:g} times the tolerance, which is one of the residual. If f is a "
-                "small or damped step, take the longest one that is stable, and damp in the "
+                f"more than {WARNED_ERROR:g} times the tolerance, which is one of the residual. If f "
+                "is a small or damped step, take the longest one that is stable, and damp in the "
                 "solver, not in f. Or limit the error, as in eq.Auto(error=1e-2), or tighten rtol"
             )
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 
 from equilibria.precision import too_fine
+from equilibria.solve import WARNED_ERROR
 from equilibria.stability.advice import converged, left, number, setting, tame
 from equilibria.stability.examination import Examination, Finding
 from equilibria.words import listed, percent, plural
 
 __all__ = ["accuracy", "convergence", "cost", "precision", "uniqueness", "weights"]
-
-WRONG = 15.0
-"""Estimated error over the tolerance from which a solve warns."""
 
 _NAMED = 3
 """Broken tensors that are named; the rest are counted."""
@@ -68,7 +66,7 @@ def accuracy(examination: Examination) -> Finding | None:
         "The estimated error of the states that converged, relative to their length, is "
         f"{percent(error.p50)} (median) and {percent(error.p90)} (90th percentile)"
     )
-    if forward.limit is not None or not forward.rtol or error.p90 <= WRONG * forward.rtol:
+    if forward.limit is not None or not forward.rtol or error.p90 <= WARNED_ERROR * forward.rtol:
         return Finding("Error of the state", "healthy", f"{said}.")
     return Finding(
         "Error of the state",
