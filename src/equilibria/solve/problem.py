@@ -252,8 +252,8 @@ class Problem(Equation):
         if private.some(wrong):
             warn(  # the same words each time, which Python then shows once
                 f"{self.f.caller}: some samples CONVERGED whose estimated error (stats.error) is "
-                f"more than {WARNED_ERROR:g} times the tolerance, which is one of the residual. If f "
-                "is a small or damped step, take the longest one that is stable, and damp in the "
+                f"more than {WARNED_ERROR:g} times the tolerance, which is one of the residual. If "
+                "f is a small or damped step, take the longest one that is stable, and damp in the "
                 "solver, not in f. Or limit the error, as in eq.Auto(error=1e-2), or tighten rtol"
             )
 
