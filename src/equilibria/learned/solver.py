@@ -19,12 +19,12 @@ from equilibria.solve import (
     Solver,
     Stepper,
     add_scaled,
-    check_at_least,
-    check_whole,
     choose,
     length,
     minimiser,
+    nonnegative_field,
     private,
+    whole_field,
 )
 
 SMALLEST = 1e-30
@@ -69,21 +69,16 @@ class NeuralSolver(Anderson):
         Bai 2022 (thesis), ch. 6 (Algorithm 3); Bai, Koltun and Kolter 2022. The fallback is ours.
     """
 
-    history: int | None = 5
-    period: int = 1
-    horizon: int = 10
-    fallback: int = 3
-    trust: float | None = 0.5
+    history: int | None = whole_field(5, 1)
+    horizon: int = whole_field(10, 1)
+    fallback: int = whole_field(3, 1)
+    trust: float | None = nonnegative_field(0.5)
 
     @override
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.history is None:
             raise ValueError("NeuralSolver(history=...): expected a whole number >= 1, got None")
-        check_whole(self, "horizon", 1)
-        check_whole(self, "fallback", 1)
-        if self.trust is not None:
-            check_at_least(self, "trust", 0.0)
 
     @override
     def start(self, tracked: bool, jacobian: object = None) -> Stepper:

@@ -19,19 +19,24 @@ from equilibria.solve.anderson import (
     AndersonStepper,
     minimiser,
 )
-from equilibria.solve.api import check_returns, fixed_point
+from equilibria.solve.api import attach, check_returns, fixed_point, root_find
 from equilibria.solve.auto import Auto
 from equilibria.solve.boundary import boundary, without_autocast
 from equilibria.solve.broyden import Broyden
 from equilibria.solve.closure import Closure, Function, warn_of_unsteady
-from equilibria.solve.entries import attach, root_find
 from equilibria.solve.estimate import WARNED_ERROR
 from equilibria.solve.fallback import Fallback
 from equilibria.solve.gmres import GMRES
 from equilibria.solve.layout import Layout
 from equilibria.solve.linear import BiCGSTAB, DirectSolve, LinearSolver, Neumann
 from equilibria.solve.newton import NewtonKrylov
-from equilibria.solve.options import Tolerance, check_at_least, check_damping, check_whole
+from equilibria.solve.options import (
+    Tolerance,
+    damping_field,
+    nonnegative_field,
+    number_field,
+    whole_field,
+)
 from equilibria.solve.path import Phantom, Unrolled
 from equilibria.solve.rows import Rows, add_scaled, choose, length
 from equilibria.solve.solution import AdjointInfo, Solution
@@ -88,20 +93,21 @@ __all__ = [
     "advances",
     "attach",
     "boundary",
-    "check_at_least",
-    "check_damping",
     "check_returns",
-    "check_whole",
     "choose",
+    "damping_field",
     "fixed_point",
     "flatten",
     "followable",
     "length",
     "minimiser",
+    "nonnegative_field",
+    "number_field",
     "profiles",
     "root_find",
     "shared",
     "unflatten",
     "warn_of_unsteady",
+    "whole_field",
     "without_autocast",
 ]

@@ -20,11 +20,11 @@ from equilibria.solve.linear import LinearSolver
 from equilibria.solve.loop import Run
 from equilibria.solve.options import (
     Options,
-    check_at_least,
-    check_damping,
-    check_whole,
+    damping_field,
     finest,
     is_foreign,
+    nonnegative_field,
+    whole_field,
 )
 from equilibria.solve.problem import Problem
 from equilibria.solve.rows import Rows, add_scaled, check_like, choose, length
@@ -129,9 +129,11 @@ class Implicit(Adjoint):
     """
 
     linear: LinearSolver | Solver = field(default_factory=Fallback)
-    follow: float | None = None
+    follow: float | None = nonnegative_field(None)
 
+    @override
     def __post_init__(self) -> None:
+        super().__post_init__()
         given: Any = self.linear
         if not isinstance(given, LinearSolver | Solver):
             raise TypeError(
@@ -143,8 +145,6 @@ class Implicit(Adjoint):
                 f"Implicit(linear=...): expected one rtol and one atol, got rtol={given.rtol}, "
                 f"atol={given.atol}: the backward solve measures the leaves of the state together"
             )
-        if self.follow is not None:
-            check_at_least(self, "follow", 0.0)
 
     @property
     def finest(self) -> float:
@@ -220,12 +220,8 @@ class NeumannPhantom(Adjoint):
     """
 
     fixed_steps: ClassVar[bool] = True
-    steps: int = 5
-    damping: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_whole(self, "steps", 1)
-        check_damping(self)
+    steps: int = whole_field(5, 1)
+    damping: float = damping_field(0.5)
 
     @override
     def solve(self, product: Product, g: Leaves) -> Leaves:
@@ -283,13 +279,8 @@ class Shine(Adjoint):
     """
 
     needs_inverse: ClassVar[bool] = True
-    refine: int = 0
-    fallback: float | None = 1.8
-
-    def __post_init__(self) -> None:
-        check_whole(self, "refine", 0)
-        if self.fallback is not None:
-            check_at_least(self, "fallback", 0.0)
+    refine: int = whole_field(0, 0)
+    fallback: float | None = nonnegative_field(1.8)
 
     @override
     def find(self, problem: Problem, z: Leaves, p: Leaves) -> Run:

@@ -22,13 +22,12 @@ from equilibria.solve.api import (
 )
 from equilibria.solve.boundary import boundary, without_autocast
 from equilibria.solve.derivative import Linearisation, fill_missing
-from equilibria.solve.equation import raise_if_failed
 from equilibria.solve.layout import Layout
 from equilibria.solve.problem import Problem
 from equilibria.solve.rows import LARGEST, length
 from equilibria.solve.solution import Record, Solution
 from equilibria.solve.solvers import Solver
-from equilibria.solve.status import Stats, Status
+from equilibria.solve.status import Stats, Status, raise_if_failed
 from equilibria.solve.tree import Leaves, Tree, followable, unflatten
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from equilibria.solve import private
-from equilibria.solve.options import check_at_least, check_damping, check_whole
+from equilibria.solve.options import damping_field, nonnegative_field, whole_field
 from equilibria.solve.rows import Memory, Rows, add_scaled, keep_samples, length
 from equilibria.solve.solvers import Point, Solver, Stepper
 
@@ -50,20 +50,10 @@ class Anderson(Solver):
         (alternating Anderson-Jacobi), Banerjee, Suryanarayana and Pask 2016 (periodic Pulay).
     """
 
-    history: int | None = 6
-    damping: float = 1.0
-    ridge: float | None = None
-    period: int = 1
-
-    @override
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.history is not None:
-            check_whole(self, "history", 1)
-        check_damping(self)
-        if self.ridge is not None:
-            check_at_least(self, "ridge", 0.0)
-        check_whole(self, "period", 1)
+    history: int | None = whole_field(6, 1)
+    damping: float = damping_field(1.0)
+    ridge: float | None = nonnegative_field(None)
+    period: int = whole_field(1, 1)
 
     @override
     def start(self, tracked: bool, jacobian: object = None) -> Stepper:

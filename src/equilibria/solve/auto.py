@@ -16,7 +16,7 @@ from equilibria.solve.anderson import Anderson, AndersonStepper
 from equilibria.solve.layout import Groups
 from equilibria.solve.linear import LinearSolver
 from equilibria.solve.newton import NewtonKrylov, NewtonStepper, check_linear
-from equilibria.solve.options import check_whole
+from equilibria.solve.options import whole_field
 from equilibria.solve.rows import Rows, at_rest, choose, count_entries, entries, keep_samples
 from equilibria.solve.solvers import Jacobian, Point, Solver, Stepper
 
@@ -67,13 +67,12 @@ class Auto(Solver):
         newton: solves for Newton's steps, as `linear` of `NewtonKrylov`; None: none are taken.
     """
 
-    history: int = 20
+    history: int = whole_field(20, 1)
     newton: LinearSolver | None = None
 
     @override
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole(self, "history", 1)
         if self.newton is not None:
             check_linear(self, "newton")
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from equilibria.solve import private
-from equilibria.solve.options import check_whole
+from equilibria.solve.options import whole_field
 from equilibria.solve.rows import Memory, Rows, add_scaled, choose, keep_samples
 from equilibria.solve.solvers import Inverse, Point, Solver, Stepper
 
@@ -42,13 +42,7 @@ class Broyden(Solver):
         memory: steps kept before a restart; None keeps all and never restarts.
     """
 
-    memory: int | None = None
-
-    @override
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.memory is not None:
-            check_whole(self, "memory", 1)
+    memory: int | None = whole_field(None, 1)
 
     @override
     def start(self, tracked: bool, jacobian: object = None) -> Stepper:

@@ -25,7 +25,7 @@ from equilibria.solve.loop import Run
 from equilibria.solve.rows import Rows, choose, largest_of, length, unit_of
 from equilibria.solve.solution import AdjointInfo, Record
 from equilibria.solve.solvers import Solver
-from equilibria.solve.status import Reason, SolveError, Stats, Status, describe_failure, warn
+from equilibria.solve.status import Reason, Stats, Status, describe_failure, raise_if_failed, warn
 from equilibria.solve.tree import Leaves
 
 if TYPE_CHECKING:
@@ -160,18 +160,6 @@ def fold(x: Tensor, axis: int | None, size: int, coupled: Coupled) -> Tensor:
 
 def fold_all(tensors: Leaves, axes: Sequence[int | None], size: int, coupled: Coupled) -> Leaves:
     return [fold(x, axis, size, coupled) for x, axis in zip(tensors, axes, strict=True)]
-
-
-def raise_if_failed(what: str, status: Tensor, reason: Tensor, residual: Tensor) -> None:
-    """Raises `SolveError`, with all that there is to say of samples that have not converged."""
-    if (problem := describe_plainly(what, status, reason, residual)) is not None:
-        raise SolveError(problem)
-
-
-def describe_plainly(what: str, *outcome: Tensor) -> str | None:
-    """`describe_failure` of what transforms of torch.func may have wrapped."""
-    with private.outside_transforms():
-        return describe_failure(what, *map(private.bare, outcome))
 
 
 @dataclass

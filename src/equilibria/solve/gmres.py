@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from equilibria.solve.linear import Goal, LinearSolver, Measured, Product
-from equilibria.solve.options import check_whole
+from equilibria.solve.options import whole_field
 from equilibria.solve.rows import Rows, length, room, sum_of
 
 # A vector that was more than so many times as long before its projection on the others was taken
@@ -201,12 +201,7 @@ class GMRES(LinearSolver):
         restart: products in a cycle, >= 1.
     """
 
-    restart: int = 20
-
-    @override
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole(self, "restart", 1)
+    restart: int = whole_field(20, 1)
 
     @override
     def cycle(

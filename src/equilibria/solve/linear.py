@@ -18,7 +18,7 @@ from equilibria.solve.estimate import SAFETY
 from equilibria.solve.layout import Layout
 from equilibria.solve.loop import Run, iterate
 from equilibria.solve.monitor import RUNNING, STALL
-from equilibria.solve.options import check_at_least, check_whole, is_foreign
+from equilibria.solve.options import is_foreign, nonnegative_field, whole_field
 from equilibria.solve.rows import Rows, add_scaled, check_like, choose, dot, length, subtract
 from equilibria.solve.solvers import Limits, Product, Solver
 from equilibria.solve.status import Reason, Status
@@ -45,14 +45,9 @@ class LinearSolver(Limits, abc.ABC):
         direct: a sample that stalls has a singular system.
     """
 
-    rtol: float = 1e-4
-    atol: float = 0.0
+    rtol: float = nonnegative_field(1e-4)
+    atol: float = nonnegative_field(0.0)
     direct: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least(self, "rtol", 0.0)
-        check_at_least(self, "atol", 0.0)
 
     @abc.abstractmethod
     def cycle(
@@ -334,13 +329,7 @@ class Neumann(LinearSolver):
             products; None never gives up.
     """
 
-    patience: int | None = 20
-
-    @override
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.patience is not None:
-            check_whole(self, "patience", 1)
+    patience: int | None = whole_field(20, 1)
 
     @override
     def cycle(
@@ -403,7 +392,7 @@ class DirectSolve(LinearSolver):
         ValueError: on solving, when a sample has more entries than `max_evals` allows products.
     """
 
-    max_evals: int = 4096
+    max_evals: int = whole_field(4096, 1)
     direct: ClassVar[bool] = True
 
     @override

@@ -6,8 +6,8 @@ A tolerance is a number for the whole state, or one for each of its leaves.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, fields
 from functools import cache
 from typing import Any, Self, cast
 
@@ -40,8 +40,12 @@ def is_foreign(method: object) -> bool:
     return not type(method).__module__.startswith(_OWN)
 
 
+CHECK = "check"
+
+
 class Options:
-    """A dataclass whose constructor says of an unknown option which one was meant."""
+    """A dataclass whose constructor says of an unknown option which one was meant, and checks those
+    that are declared by `whole_field` and the like; None passes where the annotation has it."""
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         for name in options.keys() - _names(cls):
@@ -55,57 +59,54 @@ class Options:
             raise TypeError(f"{cls.__name__} has no option {name!r}{meant}")
         return object.__new__(cls)
 
+    def __post_init__(self) -> None:
+        for each in fields(cast(Any, self)):
+            value = getattr(self, each.name)
+            if CHECK in each.metadata and not (value is None and "None" in str(each.type)):
+                each.metadata[CHECK](name_of(self, each.name), value)
+
 
 @cache
 def _names(cls: Any) -> frozenset[str]:
     return frozenset(each.name for each in fields(cls) if each.init)
 
 
-def name_of(owner: object, field: str) -> str:
-    return f"{type(owner).__name__}({field}=...)"
+def name_of(owner: object, option: str) -> str:
+    return f"{type(owner).__name__}({option}=...)"
 
 
-def check_at_least(owner: object, field: str, minimum: float) -> None:
-    """Raise unless an option is a finite number not below `minimum`."""
-    value = getattr(owner, field)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name_of(owner, field)}: expected a number, got {value!r}")
-    if not (value >= minimum and value != float("inf")):
-        raise ValueError(
-            f"{name_of(owner, field)}: expected a finite number >= {minimum}, got {value!r}"
-        )
+def whole_field(default: Any, minimum: int) -> Any:
+    """An option that is a whole number not below `minimum`."""
+
+    def check(name: str, value: Any) -> None:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name}: expected a whole number, got {value!r}")
+        if value < minimum:
+            raise ValueError(f"{name}: expected a whole number >= {minimum}, got {value}")
+
+    return field(default=default, metadata={CHECK: check})
 
 
-def check_whole(owner: object, field: str, minimum: int) -> None:
-    """Raise unless an option is a whole number not below `minimum`."""
-    value = getattr(owner, field)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name_of(owner, field)}: expected a whole number, got {value!r}")
-    if value < minimum:
-        raise ValueError(
-            f"{name_of(owner, field)}: expected a whole number >= {minimum}, got {value}"
-        )
+def number_field(default: Any, accepts: Callable[[float], bool], expected: str) -> Any:
+    """An option that is a number which `accepts` takes; `expected` says which these are."""
+
+    def check(name: str, value: Any) -> None:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise TypeError(f"{name}: expected a number, got {value!r}")
+        if not accepts(value):
+            raise ValueError(f"{name}: expected {expected}, got {value!r}")
+
+    return field(default=default, metadata={CHECK: check})
 
 
-def check_error(owner: object) -> None:
-    """Raise unless the option `error` is None or a positive finite number."""
-    value = getattr(owner, "error")  # noqa: B009
-    if value is not None:
-        check_at_least(owner, "error", 0.0)
-        if not value:
-            raise ValueError(f"{name_of(owner, 'error')}: expected a number > 0, or None for none")
+def nonnegative_field(default: Any) -> Any:
+    """An option that is a finite number >= 0."""
+    return number_field(default, lambda x: 0 <= x < math.inf, "a finite number >= 0.0")
 
 
-def check_damping(owner: object) -> None:
-    """Raise unless the option `damping` is a number between 0 and 2, exclusive."""
-    value = getattr(owner, "damping")  # noqa: B009
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name_of(owner, 'damping')}: expected a number, got {value!r}")
-    if not 0 < value < 2:
-        raise ValueError(
-            f"{name_of(owner, 'damping')}: expected a number between 0 and 2 (1 is undamped), "
-            f"got {value!r}"
-        )
+def damping_field(default: float) -> Any:
+    """An option that is a number between 0 and 2, exclusive."""
+    return number_field(default, lambda x: 0 < x < 2, "a number between 0 and 2 (1 is undamped)")
 
 
 Tolerance = float | tuple[float, ...] | dict[str, float]

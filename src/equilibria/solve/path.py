@@ -14,14 +14,13 @@ from typing_extensions import override
 from equilibria.solve import private
 from equilibria.solve.adjoints import Adjoint
 from equilibria.solve.boundary import boundary
-from equilibria.solve.equation import raise_if_failed
 from equilibria.solve.function import solve
 from equilibria.solve.layout import Layout
 from equilibria.solve.loop import Run
-from equilibria.solve.options import check_damping, check_whole
+from equilibria.solve.options import damping_field, whole_field
 from equilibria.solve.problem import TRACE_UNDER_VMAP, Problem
 from equilibria.solve.rows import Rows, choose, length, relative_by_leaf, subtract
-from equilibria.solve.status import Status
+from equilibria.solve.status import Status, raise_if_failed
 from equilibria.solve.tree import Leaves
 from equilibria.solve.verdict import Measure, Reference
 
@@ -50,12 +49,8 @@ class Phantom(Adjoint):
     """
 
     follows_path: ClassVar[bool] = True
-    steps: int = 5
-    damping: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_whole(self, "steps", 1)
-        check_damping(self)
+    steps: int = whole_field(5, 1)
+    damping: float = damping_field(0.5)
 
     @override
     def find(self, problem: Problem, z: Leaves, p: Leaves) -> Run:
@@ -159,12 +154,12 @@ class Unrolled(Adjoint):
     """
 
     follows_path: ClassVar[bool] = True
-    max_evals: int | None = None
+    max_evals: int | None = whole_field(None, 0)
     checkpoint: bool = False
 
+    @override
     def __post_init__(self) -> None:
-        if self.max_evals is not None:
-            check_whole(self, "max_evals", 0)
+        super().__post_init__()
         given: Any = self.checkpoint
         if not isinstance(given, bool):
             raise TypeError(f"Unrolled(checkpoint=...): expected a bool, got {given!r}")

@@ -19,21 +19,14 @@ from equilibria.solve.boundary import AutocastRegion, entered, without_autocast
 from equilibria.solve.capture import Captured, Recorder, require_known
 from equilibria.solve.closure import Function
 from equilibria.solve.derivative import FrozenParameter, GraphKeeper, Linearisation
-from equilibria.solve.equation import (
-    Axes,
-    Equation,
-    describe_plainly,
-    fold,
-    fold_all,
-    raise_if_failed,
-)
+from equilibria.solve.equation import Axes, Equation, fold, fold_all
 from equilibria.solve.estimate import WARNED_ERROR, estimate_error, may_be_wrong
 from equilibria.solve.layout import Coupled, Groups, Layout
 from equilibria.solve.loop import Run, iterate
 from equilibria.solve.rows import Rows, length, subtract
 from equilibria.solve.solution import Record
 from equilibria.solve.solvers import Solver
-from equilibria.solve.status import Status, warn
+from equilibria.solve.status import Status, describe_failure, raise_if_failed, warn
 from equilibria.solve.tree import Leaves, Operands, Tree, describe, flatten, followable, unflatten
 from equilibria.solve.verdict import Criterion, Measure, Reference
 
@@ -417,7 +410,7 @@ class Problem(Equation):
     def report_unsolved(self, status: Tensor, reason: Tensor, residual: Tensor) -> None:
         if self.adjoint.fixed_steps or not private.some(status):  # CONVERGED is 0
             return
-        problem = describe_plainly(self.f.caller, status, reason, residual)
+        problem = describe_failure(self.f.caller, status, reason, residual)
         if problem is not None:
             warn(
                 f"{problem}\nGradients of these samples are unreliable: their states are not fixed "

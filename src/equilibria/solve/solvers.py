@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, Protocol, Self
@@ -15,14 +16,14 @@ from equilibria.solve.layout import Layout
 from equilibria.solve.options import (
     Options,
     Tolerance,
-    check_damping,
-    check_error,
     check_tolerance,
-    check_whole,
     coarsen,
+    damping_field,
     finest,
     flatten_tolerance,
     name_of,
+    number_field,
+    whole_field,
 )
 from equilibria.solve.rows import Rows, add_scaled, sum_of
 
@@ -122,12 +123,8 @@ class Limits(Options):
 
     rtol: Tolerance = 1e-4
     atol: Tolerance = 0.0
-    error: float | None = None
-    max_evals: int = 100
-
-    def __post_init__(self) -> None:
-        check_whole(self, "max_evals", 1)
-        check_error(self)
+    error: float | None = number_field(None, lambda x: 0 < x < math.inf, "a number > 0, or None")
+    max_evals: int = whole_field(100, 1)
 
     def no_finer_than(self, floor: float) -> Self:
         """This method with relative tolerances that f, which rounds by `floor`, can meet."""
@@ -159,7 +156,7 @@ class Solver(Limits, abc.ABC):
             together, a residual of 1e-3 is met before a signal that fades has travelled far.
     """
 
-    patience: int | None = 20
+    patience: int | None = whole_field(20, 1)
     per_row: bool = False
 
     def __post_init__(self) -> None:
@@ -171,8 +168,6 @@ class Solver(Limits, abc.ABC):
         given: Any = self.per_row
         if not isinstance(given, bool):
             raise TypeError(f"{name_of(self, 'per_row')}: expected a bool, got {given!r}")
-        if self.patience is not None:
-            check_whole(self, "patience", 1)
 
     @property
     def by_leaf(self) -> bool:
@@ -318,12 +313,7 @@ class Picard(Solver):
         damping: between 0 and 2, exclusive; 1 is undamped.
     """
 
-    damping: float = 1.0
-
-    @override
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_damping(self)
+    damping: float = damping_field(1.0)
 
     @override
     def start(self, tracked: bool, jacobian: object = None) -> Stepper:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from equilibria.solve import private
 from equilibria.solve.estimate import estimate_error
 
 
@@ -160,20 +161,21 @@ def warn(text: str, category: type[Warning] = SolveWarning) -> None:
 def describe_failure(what: str, status: Tensor, reason: Tensor, residual: Tensor) -> str | None:
     """Name the samples that did not converge, how each ended, its residual, and what to do; None if
     all converged."""
-    status, reason, residual = status.flatten(), reason.flatten(), residual.flatten()
-    codes: Any = status
-    failed: list[int] = (codes != Status.CONVERGED).nonzero().flatten().tolist()
-    if not failed:
-        return None
-    groups: dict[tuple[Status, Reason], list[int]] = {}
-    for i in failed:
-        groups.setdefault((Status(int(status[i])), Reason(int(reason[i]))), []).append(i)
+    with private.outside_transforms():
+        outcome: list[Any] = [private.bare(x).flatten() for x in (status, reason, residual)]
+        failed: Any = outcome[0].nonzero().flatten()  # CONVERGED is 0
+        if not len(failed):
+            return None
+        rows = zip(failed.tolist(), *(x[failed].tolist() for x in outcome), strict=True)
+    groups: dict[tuple[Status, Reason], list[str]] = {}
+    for number, code, why, size in rows:
+        groups.setdefault((Status(code), Reason(why)), []).append(f"{number} [{size:.2e}]")
     lines = [
-        f"{what}: {len(failed)} of {status.numel()} samples did not converge "
+        f"{what}: {len(failed)} of {outcome[0].numel()} samples did not converge "
         "(relative residual in brackets):"
     ]
     for (code, why), members in sorted(groups.items()):
-        named = ", ".join(f"{i} [{float(residual[i]):.2e}]" for i in members[:8])
+        named = ", ".join(members[:8])
         more = f" and {len(members) - 8} more" if len(members) > 8 else ""
         once = code == Status.MAX_EVALS and what in ("attach", "advance")
         said = "the residual exceeds the tolerance" if once else _REASONS[why] or code.message
@@ -183,3 +185,9 @@ def describe_failure(what: str, status: Tensor, reason: Tensor, residual: Tensor
         if code == Status.STALLED and what in ("fixed_point", "root_find") and not why:
             lines.append("    Set patience=None if a signal is still on its way through the state.")
     return "\n".join(lines)
+
+
+def raise_if_failed(what: str, status: Tensor, reason: Tensor, residual: Tensor) -> None:
+    """Raise `SolveError`, with all that there is to say of samples that have not converged."""
+    if (problem := describe_failure(what, status, reason, residual)) is not None:
+        raise SolveError(problem)

@@ -16,8 +16,9 @@ from equilibria.solve import (
     NeumannPhantom,
     Phantom,
     Solver,
-    check_damping,
-    check_whole,
+    damping_field,
+    number_field,
+    whole_field,
 )
 
 __all__ = ["AdaptiveAdjoint"]
@@ -47,23 +48,16 @@ class AdaptiveAdjoint(Adjoint):
         level: the one in use, from 0.
     """
 
-    min_cosine: float = 0.95
-    check_every: int = 200
-    steps: int = 5
-    damping: float = 0.5
+    min_cosine: float = number_field(0.95, lambda x: 0 < x <= 1, "a cosine in (0, 1]")
+    check_every: int = whole_field(200, 1)
+    steps: int = whole_field(5, 1)
+    damping: float = damping_field(0.5)
     linear: LinearSolver | Solver = field(default_factory=Fallback)
-    level: int = 0
+    level: int = whole_field(0, 0)
 
+    @override
     def __post_init__(self) -> None:
-        if not 0 < self.min_cosine <= 1:
-            raise ValueError(
-                "AdaptiveAdjoint(min_cosine=...): expected a cosine in (0, 1], got "
-                f"{self.min_cosine!r}"
-            )
-        check_whole(self, "check_every", 1)
-        check_whole(self, "steps", 1)
-        check_damping(self)
-        check_whole(self, "level", 0)
+        super().__post_init__()
         if self.level >= len(self.levels):
             raise ValueError(
                 f"AdaptiveAdjoint(level=...): expected 0 to {len(self.levels) - 1}, got "
