@@ -6,7 +6,7 @@ from problems import normal
 from promise import assert_as_promised
 
 import equilibria as eq
-from equilibria.solve import monitor, private
+from equilibria.solve import loop, private
 
 SOLVERS = [
     eq.Picard(rtol=1e-5, max_evals=90),
@@ -36,13 +36,13 @@ class Asked:
 
     def __init__(self, monkeypatch) -> None:
         self.blocks: list[int] = []
-        plain = monitor.Deferred._is_uneventful
+        plain = loop.Deferred._is_uneventful
 
         def counted(this, pending):
             self.blocks.append(len(pending))
             return plain(this, pending)
 
-        monkeypatch.setattr(monitor.Deferred, "_is_uneventful", counted)
+        monkeypatch.setattr(loop.Deferred, "_is_uneventful", counted)
 
 
 @pytest.mark.parametrize("drop_finished", [False, True])
@@ -133,7 +133,7 @@ def test_the_device_is_asked_every_few_evaluations(monkeypatch) -> None:
     g = lambda z, x: 0.95 * torch.sin(0.5 * z) + x  # noqa: E731
     sol = eq.fixed_point(g, torch.zeros_like(x), x, solver=eq.Picard(rtol=1e-6, patience=None))
     assert (sol.status == eq.Status.CONVERGED).all()
-    assert monitor.BLOCK in asked.blocks
+    assert loop.BLOCK in asked.blocks
     assert len(asked.blocks) < 0.8 * int(sol.stats.evals.max())
 
 

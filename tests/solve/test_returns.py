@@ -7,7 +7,7 @@ import torch
 from problems import normal, relative_residual
 
 import equilibria as eq
-from equilibria.solve import monitor, private
+from equilibria.solve import loop, private
 
 SOLVERS = [
     eq.Picard(rtol=1e-6, max_evals=30),
@@ -77,9 +77,9 @@ def test_the_last_iterate_of_a_sample_that_does_not_converge(
 
 def test_blocks_are_judged_together_for_the_last_iterate_too(monkeypatch) -> None:
     blocks = []
-    plain = monitor.Deferred._is_uneventful
+    plain = loop.Deferred._is_uneventful
     watched = lambda this, pending: blocks.append(len(pending)) or plain(this, pending)  # noqa: E731
-    monkeypatch.setattr(monitor.Deferred, "_is_uneventful", watched)
+    monkeypatch.setattr(loop.Deferred, "_is_uneventful", watched)
     monkeypatch.setattr(private, "free_to_read", lambda tensor: False)
     x = normal(3, 4, seed=1)
     eq.fixed_point(

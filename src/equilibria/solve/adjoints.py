@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from equilibria.solve.options import (
     Options,
     damping_field,
     finest,
+    instance_field,
     is_foreign,
     nonnegative_field,
     whole_field,
@@ -128,18 +129,17 @@ class Implicit(Adjoint):
     Under torch.vmap `follow` is not used: the same answer, to the tolerance of `linear`.
     """
 
-    linear: LinearSolver | Solver = field(default_factory=Fallback)
+    linear: LinearSolver | Solver = instance_field(
+        Fallback,
+        LinearSolver | Solver,
+        "a linear or a forward solver, such as eq.GMRES() or eq.Anderson()",
+    )
     follow: float | None = nonnegative_field(None)
 
     @override
     def __post_init__(self) -> None:
         super().__post_init__()
-        given: Any = self.linear
-        if not isinstance(given, LinearSolver | Solver):
-            raise TypeError(
-                "Implicit(linear=...): expected a linear or a forward solver, such as eq.GMRES() "
-                f"or eq.Anderson(), got {given!r}"
-            )
+        given = self.linear
         if isinstance(given, Solver) and given.by_leaf:
             raise TypeError(
                 f"Implicit(linear=...): expected one rtol and one atol, got rtol={given.rtol}, "

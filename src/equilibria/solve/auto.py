@@ -14,8 +14,8 @@ from typing_extensions import override
 from equilibria.solve import private
 from equilibria.solve.anderson import Anderson, AndersonStepper
 from equilibria.solve.layout import Groups
-from equilibria.solve.linear import LinearSolver
-from equilibria.solve.newton import NewtonKrylov, NewtonStepper, check_linear
+from equilibria.solve.linear import LinearSolver, linear_field
+from equilibria.solve.newton import NewtonKrylov, NewtonStepper
 from equilibria.solve.options import whole_field
 from equilibria.solve.rows import Rows, at_rest, choose, count_entries, entries, keep_samples
 from equilibria.solve.solvers import Jacobian, Point, Solver, Stepper
@@ -68,13 +68,7 @@ class Auto(Solver):
     """
 
     history: int = whole_field(20, 1)
-    newton: LinearSolver | None = None
-
-    @override
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.newton is not None:
-            check_linear(self, "newton")
+    newton: LinearSolver | None = linear_field(None)
 
     @override
     def start(self, tracked: bool, jacobian: Jacobian | None) -> Stepper:

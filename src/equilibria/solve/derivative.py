@@ -67,7 +67,7 @@ def _autograd_pullback(
         # Compiled code can be differentiated once.
         with private.run_eagerly() if tracked else nullcontext():
             out = function(*aliases)
-        return _sparse_grad(out, aliases, cotangents, keep=False, create=tracked)
+        return _grad(out, aliases, cotangents, keep=False, create=tracked)
 
 
 def pushforward(
@@ -87,21 +87,6 @@ def pushforward(
 
 
 def _grad(
-    outputs: Sequence[Tensor],
-    inputs: Sequence[Followed],
-    cotangents: Sequence[Tensor],
-    *,
-    keep: bool,
-    create: bool = False,
-) -> Leaves:
-    """torch.autograd.grad of a map into its own space, with zeros where no output depends on an
-    input."""
-    return fill_missing(
-        _sparse_grad(outputs, inputs, cotangents, keep=keep, create=create), cotangents
-    )
-
-
-def _sparse_grad(
     outputs: Sequence[Tensor],
     inputs: Sequence[Followed],
     cotangents: Sequence[Tensor],
@@ -186,7 +171,7 @@ class Linearisation:
         """(df/dz)^T u."""
         try:
             with self.around():
-                found = _sparse_grad(self.value, self.z, u, keep=True)
+                found = _grad(self.value, self.z, u, keep=True)
             self.constant = all(x is None for x in found)
             return fill_missing(found, u)
         except RuntimeError:
@@ -210,7 +195,7 @@ class Linearisation:
         the graph's life."""
         wanted = [edge for edge in self.edges if edge is not None]
         with self.around():
-            found = iter(_sparse_grad(self.value, wanted, u, keep=False))
+            found = iter(_grad(self.value, wanted, u, keep=False))
         return [None if edge is None else next(found) for edge in self.edges]
 
     def direct(self, t: Leaves) -> Leaves:
@@ -218,10 +203,11 @@ class Linearisation:
         if self._doubled is None:
             with torch.enable_grad(), self.around():
                 c = [torch.zeros_like(x).requires_grad_() for x in self.value]
-                self._doubled = c, _grad(self.value, self.z, c, keep=True, create=True)
+                found = _grad(self.value, self.z, c, keep=True, create=True)
+                self._doubled = c, fill_missing(found, c)
         c, product = self._doubled
         with self.around():
-            return _grad(product, c, t, keep=True)
+            return fill_missing(_grad(product, c, t, keep=True), t)
 
 
 class GraphKeeper(Jacobian):

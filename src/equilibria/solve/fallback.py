@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -13,8 +12,16 @@ from equilibria.solve import private
 from equilibria.solve.auto import Auto
 from equilibria.solve.estimate import estimate_error
 from equilibria.solve.gmres import GMRES
-from equilibria.solve.linear import Goal, LinearSolver, Measured, Product, iterate_affine
+from equilibria.solve.linear import (
+    Goal,
+    LinearSolver,
+    Measured,
+    Product,
+    iterate_affine,
+    linear_field,
+)
 from equilibria.solve.loop import Run
+from equilibria.solve.options import instance_field
 from equilibria.solve.rows import Rows, choose
 from equilibria.solve.solvers import Solver
 from equilibria.solve.status import Status
@@ -49,28 +56,18 @@ class Fallback(LinearSolver):
         then: a linear solver, with what is left. Its tolerances are those of the whole.
     """
 
-    first: Solver = field(default_factory=_first)
-    then: LinearSolver = field(default_factory=_then)
+    first: Solver = instance_field(_first, Solver, "a forward solver such as eq.Auto()")
+    then: LinearSolver = linear_field(_then)
 
     @override
     def __post_init__(self) -> None:
         super().__post_init__()
-        first: Any = self.first
-        then: Any = self.then
-        if not isinstance(first, Solver):
-            raise TypeError(
-                f"Fallback(first=...): expected a forward solver, such as eq.Auto(), got {first!r}"
-            )
-        if not isinstance(then, LinearSolver):
-            raise TypeError(
-                f"Fallback(then=...): expected a linear solver, such as eq.GMRES(), got {then!r}"
-            )
-        if first.per_row:
+        if self.first.per_row:
             raise ValueError(
                 "Fallback(first=...): per_row = True would be ignored, since it measures whole "
-                f"samples: pass Implicit(linear={type(first).__name__}(per_row=True, ...)) itself"
+                f"samples: pass it itself, Implicit(linear={type(self.first).__name__}(...))"
             )
-        for name, nested in (("first", first), ("then", then)):
+        for name, nested in (("first", self.first), ("then", self.then)):
             usual = {each.name: each.default for each in fields(nested)}
             for limit in ("rtol", "atol", "error", "max_evals"):
                 given = getattr(nested, limit)

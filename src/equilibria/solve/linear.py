@@ -18,7 +18,7 @@ from equilibria.solve.estimate import SAFETY
 from equilibria.solve.layout import Layout
 from equilibria.solve.loop import Run, iterate
 from equilibria.solve.monitor import RUNNING, STALL
-from equilibria.solve.options import is_foreign, nonnegative_field, whole_field
+from equilibria.solve.options import instance_field, is_foreign, nonnegative_field, whole_field
 from equilibria.solve.rows import Rows, add_scaled, check_like, choose, dot, length, subtract
 from equilibria.solve.solvers import Limits, Product, Solver
 from equilibria.solve.status import Reason, Status
@@ -179,6 +179,11 @@ class LinearSolver(Limits, abc.ABC):
         large = (stalled | (status == Status.MAX_EVALS)) & goal.met_by_growth(now)
         singular = (large | stalled) if self.direct else large
         return torch.where(singular, int(Reason.SINGULAR), int(Reason.NONE)).to(torch.int8)
+
+
+def linear_field(default: Any) -> Any:
+    """An option that is a linear solver."""
+    return instance_field(default, LinearSolver, "a linear solver such as eq.GMRES()")
 
 
 @dataclass(frozen=True)

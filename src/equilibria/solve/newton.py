@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
 from equilibria.solve.gmres import GMRES
-from equilibria.solve.linear import LinearSolver
+from equilibria.solve.linear import LinearSolver, linear_field
 from equilibria.solve.rows import Rows, add_scaled, choose, entries, keep_samples, length
 from equilibria.solve.solvers import Jacobian, Point, Solver, Stepper
 
@@ -55,12 +54,7 @@ class NewtonKrylov(Solver):
         TypeError: in a solve under `Unrolled`: the products are not made to be differentiated.
     """
 
-    linear: LinearSolver = field(default_factory=krylov)
-
-    @override
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_linear(self)
+    linear: LinearSolver = linear_field(krylov)
 
     @override
     def start(self, tracked: bool, jacobian: Jacobian | None) -> Stepper:
@@ -70,15 +64,6 @@ class NewtonKrylov(Solver):
                 "adjoint, such as eq.Implicit(), or another solver, such as eq.Anderson()"
             )
         return NewtonStepper(self, jacobian)
-
-
-def check_linear(owner: Any, field: str = "linear") -> None:
-    given: Any = getattr(owner, field)
-    if not isinstance(given, LinearSolver):
-        raise TypeError(
-            f"{type(owner).__name__}({field}=...): expected a linear solver such as eq.GMRES(), "
-            f"got {given!r}"
-        )
 
 
 class NewtonStepper(Stepper):

@@ -104,6 +104,22 @@ def nonnegative_field(default: Any) -> Any:
     return number_field(default, lambda x: 0 <= x < math.inf, "a finite number >= 0.0")
 
 
+def instance_field(default: Any, kind: Any, expected: str) -> Any:
+    """An option of a kind; `default` is one, None, or a function that makes one."""
+
+    def check(name: str, value: Any) -> None:
+        if not isinstance(value, kind):
+            raise TypeError(f"{name}: expected {expected}, got {value!r}")
+
+    given: Any = {"default_factory" if callable(default) else "default": default}
+    return field(**given, metadata={CHECK: check})
+
+
+def flag_field(default: bool) -> Any:
+    """An option that is a bool."""
+    return instance_field(default, bool, "a bool")
+
+
 def damping_field(default: float) -> Any:
     """An option that is a number between 0 and 2, exclusive."""
     return number_field(default, lambda x: 0 < x < 2, "a number between 0 and 2 (1 is undamped)")

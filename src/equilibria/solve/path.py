@@ -17,7 +17,7 @@ from equilibria.solve.boundary import boundary
 from equilibria.solve.function import solve
 from equilibria.solve.layout import Layout
 from equilibria.solve.loop import Run
-from equilibria.solve.options import damping_field, whole_field
+from equilibria.solve.options import damping_field, flag_field, whole_field
 from equilibria.solve.problem import TRACE_UNDER_VMAP, Problem
 from equilibria.solve.rows import Rows, choose, length, relative_by_leaf, subtract
 from equilibria.solve.status import Status, raise_if_failed
@@ -155,14 +155,7 @@ class Unrolled(Adjoint):
 
     follows_path: ClassVar[bool] = True
     max_evals: int | None = whole_field(None, 0)
-    checkpoint: bool = False
-
-    @override
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        given: Any = self.checkpoint
-        if not isinstance(given, bool):
-            raise TypeError(f"Unrolled(checkpoint=...): expected a bool, got {given!r}")
+    checkpoint: bool = flag_field(False)
 
     @override
     def find(self, problem: Problem, z: Leaves, p: Leaves) -> Run:

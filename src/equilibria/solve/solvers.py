@@ -20,6 +20,7 @@ from equilibria.solve.options import (
     coarsen,
     damping_field,
     finest,
+    flag_field,
     flatten_tolerance,
     name_of,
     number_field,
@@ -157,7 +158,7 @@ class Solver(Limits, abc.ABC):
     """
 
     patience: int | None = whole_field(20, 1)
-    per_row: bool = False
+    per_row: bool = flag_field(False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -165,9 +166,6 @@ class Solver(Limits, abc.ABC):
             object.__setattr__(
                 self, field, check_tolerance(name_of(self, field), getattr(self, field))
             )
-        given: Any = self.per_row
-        if not isinstance(given, bool):
-            raise TypeError(f"{name_of(self, 'per_row')}: expected a bool, got {given!r}")
 
     @property
     def by_leaf(self) -> bool:
