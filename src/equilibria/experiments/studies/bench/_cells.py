@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils._pytree import tree_map
 
 State = Any
 SIZES = (32, 64), (256, 96), (48, 640)  # samples and widths of the small layers
@@ -119,10 +119,15 @@ class Dense(nn.Module):
 class Case:
     """A cell with its start and its input."""
 
-    cell: Callable[..., Any]
+    cell: nn.Module
     z0: State
     x: Tensor
     coupled: bool = False
+
+    def to(self, device: torch.device) -> Case:
+        """The same on a device; the cell's own parameters move."""
+        z0 = tree_map(lambda leaf: leaf.to(device), self.z0)
+        return replace(self, cell=self.cell.to(device), z0=z0, x=self.x.to(device))
 
 
 def large() -> dict[str, Case]:

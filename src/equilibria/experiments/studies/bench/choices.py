@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from equilibria.bench.clock import seconds
 from equilibria.experiments.data import Frame
 from equilibria.experiments.studies.bench._cells import Case, large, small
 from equilibria.experiments.study import Context, Point, Study
@@ -39,7 +40,8 @@ def solve(case: Case, solver: Solver) -> Solution:
 def choices(context: Context) -> dict[str, Any]:
     """Evaluations of each solver where all samples converge; what `Auto` accelerated, and from
     which evaluation; and medians of milliseconds, in turns."""
-    case = cases()[str(context.factors["layer"])]
+    device = torch.device(context.device)
+    case = cases()[str(context.factors["layer"])].to(device)
     row: dict[str, Any] = {}
     found = {name: solve(case, solver) for name, solver in SOLVERS.items()}
     solved = {name for name, sol in found.items() if bool((sol.status == Status.CONVERGED).all())}
@@ -55,9 +57,7 @@ def choices(context: Context) -> dict[str, Any]:
     begin = time.perf_counter()
     while solved and time.perf_counter() - begin < SECONDS * len(solved):
         for name, times in took.items():
-            start = time.perf_counter()
-            solve(case, SOLVERS[name])
-            times.append(1e3 * (time.perf_counter() - start))
+            times.append(1e3 * seconds(lambda name=name: solve(case, SOLVERS[name]), device))
     return row | {f"ms {name}": statistics.median(times) for name, times in took.items()}
 
 
