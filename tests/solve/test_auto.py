@@ -255,6 +255,36 @@ def test_a_front_is_not_stalled() -> None:
     assert (sol.status == STALLED).all()  # what rests, rested from the beginning
 
 
+def test_a_mate_at_rest_makes_no_front() -> None:
+    """An entry that pauses for one step beside a mate that f does not change."""
+    turn = torch.linalg.qr(normal(6, 6, seed=18))[0]
+    jacobian, start = 0.95 * turn, normal(6, seed=19)
+    start[2] = 0  # of the difference between the fourth iterate and the fifth
+    for _ in range(4):
+        start = torch.linalg.solve(jacobian, start)
+    b = torch.stack([start / start.norm(), torch.ones(6).double()])
+    moves = torch.tensor([[1.0], [0.0]]).double()
+
+    def f(z, b, moves):
+        return moves * (z @ jacobian.T) + b
+
+    def choices(n):
+        sol = eq.fixed_point(f, torch.zeros(n, 6).double(), b[:n], moves[:n])
+        return sol.stats.choices[0].tolist()
+
+    assert choices(1) == choices(2)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.1])
+def test_entries_that_f_does_not_change_make_no_front(share: float) -> None:
+    n = 2048
+    slope = torch.linspace(0.9, 0.97, n).double()
+    slope[torch.randperm(n, generator=torch.Generator().manual_seed(0))[: int(share * n)]] = 0
+    x = normal(2, n, seed=20)
+    sol = eq.fixed_point(lambda z, x: slope * z + x, torch.zeros_like(x), x)
+    assert (sol.stats.choices[:, PLAIN] <= 3).all()
+
+
 def test_a_front_that_begins_late_is_let_go() -> None:
     """Before it, nothing comes to rest."""
     n = 150

@@ -1,5 +1,6 @@
 """What callers give is checked once, and the message says what to type."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from problems import normal
 from torch import nn
 
 import equilibria as eq
+from equilibria.solve import Closure, nonnegative_field, whole_field
 from equilibria.solve.solvers import Stepper
 
 CONVERGED, MAX_EVALS, STALLED, DIVERGED, NONFINITE = eq.Status
@@ -170,11 +172,60 @@ def test_an_incoming_gradient_that_is_not_finite_is_passed_on(linear: Any) -> No
         (eq.GMRES, "restarts", "restart"),
         (eq.Implicit, "liner", "linear"),
         (eq.Phantom, "lam", "damping"),
+        (eq.Anderson, "lam", "ridge"),
+        (eq.Broyden, "LBFGS_thres", "memory"),
     ],
 )
 def test_a_misspelt_option_has_a_remedy(kind: Any, given: str, meant: str) -> None:
     with pytest.raises(TypeError, match=f"{kind.__name__} has no option '{given}'.*'{meant}'"):
         kind(**{given: 1})
+
+
+def test_options_that_are_not_there_are_said_to_be_elsewhere() -> None:
+    with pytest.raises(TypeError, match=r"Implicit\(linear=eq.GMRES\(rtol=...\)\)"):
+        eq.Implicit(rtol=1e-3)  # pyright: ignore
+    with pytest.raises(TypeError, match="'steps': it has none"):
+        eq.JacobianFree(steps=1)  # pyright: ignore
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"damping": 5}, "damping=...*: expected a number between 0 and 2"),
+        ({"patience": "x"}, "patience=...*: expected a whole number"),
+        ({"max_evals": 0}, "max_evals=...*: expected a whole number >= 1"),
+        ({"momentum": -1}, "momentum=...*: expected a finite number >= 0"),
+        ({"memory": 0}, "memory=...*: expected a whole number >= 1"),
+    ],
+)
+def test_a_subclass_keeps_the_checks_of_its_base(options: dict[str, Any], said: str) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Mine(eq.Picard):
+        damping: float = 0.5
+        patience: int | None = 40
+        max_evals: int = 50
+        momentum: float = nonnegative_field(0.5)
+        memory: int | None = whole_field(None, 1)
+
+    assert Mine(patience=None, memory=3) == Mine(patience=None, memory=3, damping=0.5)
+    with pytest.raises((TypeError, ValueError), match=said):
+        Mine(**options)
+
+
+@pytest.mark.parametrize("limit", [{"atol": 1e-3}, {"error": 1e-3}], ids=repr)
+def test_limits_of_a_newton_step_are_no_options(limit: dict[str, Any]) -> None:
+    linear = eq.GMRES(**limit)
+    for kind, name in ((eq.NewtonKrylov, "linear"), (eq.Auto, "newton")):
+        with pytest.raises(ValueError, match=f"{name}=.*would be ignored"):
+            kind(**{name: linear})
+
+
+def test_a_function_that_is_handed_over_is_left_as_it_is() -> None:
+    f = Closure(lambda z: 0.5 * z + 1)
+    for find in (eq.root_find, eq.attach):
+        find(f, torch.full((1, 1), 2.0))
+    found = eq.fixed_point(f, torch.zeros(1, 1)).value
+    torch.testing.assert_close(found, torch.full((1, 1), 2.0), rtol=1e-3, atol=0)
 
 
 def test_a_reason_stands_beside_a_status() -> None:
@@ -252,7 +303,19 @@ def test_a_solver_of_others(adjoint: Any, drop: bool) -> None:
     assert x.grad is not None and bool((x.grad > 0.9).all())
 
 
+class Bare(Halfway):
+    def start(self, tracked: bool, jacobian: Any) -> Stepper:
+        return _Bare()
+
+
+class _Bare(_Halfway):
+    def step(self, now: Any) -> Any:
+        return now.f[0]
+
+
 def test_a_fault_of_a_solver_is_called_its_own() -> None:
+    with pytest.raises(TypeError, match="the step of Bare returned Tensor: expected a matrix"):
+        eq.fixed_point(tanh, torch.zeros_like(X), X, solver=Bare())
     with pytest.raises(ValueError, match=r"the step of Cut returned .*\(3, 2\).*\(3, 4\)"):
         eq.fixed_point(tanh, torch.zeros_like(X), X, solver=Cut())
 
@@ -344,6 +407,14 @@ FAULTS = {
     "too many": (
         returns(Richardson, "cycle", lambda p, start, goal, b, a: (start.u, b + 1, start.size)),
         "Mine.cycle took 100 products, more than its budget",
+    ),
+    "no list": (
+        returns(Richardson, "cycle", lambda p, start, g, b, a: (start.u[0], b, start.size)),
+        "Mine.cycle returned Tensor: expected u like the start",
+    ),
+    "a tensor": (
+        returns(eq.Adjoint, "solve", lambda product, g: g[0]),
+        "Mine.solve returned Tensor: expected as g",
     ),
     "no leaves": (
         returns(eq.Adjoint, "solve", lambda product, g: None),

@@ -79,3 +79,12 @@ def test_a_constant_costs_no_evaluation() -> None:
     eq.fixed_point(f, torch.zeros(2, 3), x).value.sum().backward()
     assert len(calls) == 3  # two in the solve, one in backward
     assert torch.equal(x.grad, torch.full_like(x, 2.0))
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_cut_is_told_of_a_solution_found_elsewhere(name: str) -> None:
+    x = torch.randn(4, 16, requires_grad=True)
+    found = eq.fixed_point(WRONG[name], torch.zeros(4, 16), x, solver=eq.Auto(rtol=1e-6)).value
+    sol = eq.attach(WRONG[name], found.detach(), x)
+    with pytest.warns(eq.SolveWarning, match=WORDS):
+        sol.value.sum().backward()

@@ -259,3 +259,85 @@ def test_attach_refuses_a_limit_that_one_evaluation_cannot_tell() -> None:
     f, x, solution = affine(1.0)
     with pytest.raises(ValueError, match="one evaluation"):
         eq.attach(f, solution, x, solver=eq.Auto(error=1e-3))
+
+
+def symmetric() -> tuple[Any, Any, Any]:
+    """An affine map whose slow modes come to the fore late: the estimated error rises while the
+    residual falls."""
+    basis = torch.linalg.qr(normal(16, 16, seed=0))[0]
+    weight = basis @ torch.diag(torch.linspace(-0.99, 0.99, 16).double()) @ basis.T
+    x = normal(8, 16, seed=1)
+    solution = torch.linalg.solve(torch.eye(16).double() - weight, x.T).T
+    return lambda z, x: z @ weight + x, x, solution
+
+
+@pytest.mark.parametrize("solver", [eq.Picard(), eq.Auto()], ids=repr)
+def test_no_sample_stalls_while_its_residual_falls(solver: Any) -> None:
+    f, x, solution = symmetric()
+    limited = replace(solver, error=1e-3, max_evals=2000)
+    sol = eq.fixed_point(f, torch.zeros_like(x), x, solver=limited)
+    assert not sol.status.any()
+    assert (relative_error(sol.value, solution) < 3e-3).all()
+
+
+def test_a_failed_limit_returns_the_smallest_residual() -> None:
+    f, x, _ = symmetric()
+    solver = eq.Picard(error=1e-3, max_evals=50, patience=None)
+    sol = quietly(f, torch.zeros_like(x), x, solver=solver, trace=True)
+    assert (sol.status == eq.Status.MAX_EVALS).all()
+    torch.testing.assert_close(sol.stats.residual, sol.stats.trace.amin(0), rtol=1e-12, atol=0)
+
+
+def test_differences_below_rounding_tell_nothing() -> None:
+    """A step of 1e-3 in float32: the residual changes by less than f rounds by."""
+    root = normal(50, 10, seed=0)
+    hessian = root.T @ root / 50 + 0.1 * torch.eye(10).double()
+    hessian, b = hessian / torch.linalg.eigvalsh(hessian).max(), normal(6, 10, seed=1)
+    solution = torch.linalg.solve(hessian, b.T).T
+
+    def f(z: Any, b: Any) -> Any:
+        return z - 1e-3 * (z @ hessian.to(z.dtype) - b)
+
+    for dtype in (torch.float32, torch.float64):
+        solver = eq.Auto(error=1e-3, max_evals=400)
+        start = torch.ones(6, 10, dtype=dtype)
+        sol = quietly(f, start, b.to(dtype), solver=solver)
+        found = sol.status == eq.Status.CONVERGED
+        assert (relative_error(sol.value, solution)[found] < 1e-3).all()
+        assert bool(found.all()) == (dtype == torch.float64)
+
+
+@pytest.mark.parametrize("linear", LINEAR, ids=repr)
+def test_a_backward_solve_warns_of_its_error(linear: Any) -> None:
+    diagonal = torch.linspace(0.1, 1, 10).double()
+    b = torch.ones(1, 10, dtype=torch.float64, requires_grad=True)
+    words = "estimated error of the derivative"
+
+    def warned(step: float, linear: Any) -> bool | None:
+        sol = eq.fixed_point(
+            lambda z, b: z - step * (z * diagonal - b),
+            (b / diagonal).detach(),
+            b,
+            adjoint=eq.Implicit(linear=linear),
+        )
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            sol.value.sum().backward()
+        assert sol.adjoint is not None
+        converged = not sol.adjoint.status.any()
+        return any(words in str(each.message) for each in caught) if converged else None
+
+    wanted = None if isinstance(linear, eq.Neumann) else not isinstance(linear, eq.DirectSolve)
+    assert warned(1e-3, replace(linear, rtol=1e-3)) is wanted
+    assert warned(1.0, linear) is False
+    if isinstance(linear, eq.GMRES):
+        assert not warned(1e-3, replace(linear, error=1e-3))
+
+
+def test_steps_after_the_solution_are_not_judged_by_it() -> None:
+    f, x, _ = affine(1.0)
+    solver = eq.Auto(error=1e-3)
+    with pytest.raises(ValueError, match=r"Phantom: error=0.001 can't be judged"):
+        eq.fixed_point(f, torch.zeros_like(x), x, solver=solver, adjoint=eq.Phantom())
+    with pytest.raises(ValueError, match=r"advance: error=0.001 can't be judged"):
+        eq.solve.advance(f, torch.zeros_like(x), x, solver=solver)

@@ -19,6 +19,7 @@ from equilibria.solve.api import (
     evaluator,
     pose,
     refuse_adjoint,
+    refuse_error,
 )
 from equilibria.solve.boundary import boundary, without_autocast
 from equilibria.solve.derivative import Linearisation, fill_missing
@@ -87,6 +88,7 @@ def advance(
     solver = DEFAULT_SOLVER if solver is None else solver
     adjoint = DEFAULT_ADJOINT if adjoint is None else adjoint
     check_options(f, solver, adjoint, None)
+    refuse_error("advance", solver)
     if private.transform_active():
         raise RuntimeError(
             "advance takes no part in transforms of torch.func: its gradient is that of a solution "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, cast
@@ -210,11 +211,7 @@ def attach(
     check_options(f, solver, adjoint, None)
     if isinstance(adjoint.now, Unrolled) or adjoint.now.needs_inverse:
         refuse_adjoint("attach", adjoint.now)
-    if solver.error is not None:
-        raise ValueError(
-            f"attach: error={solver.error:g} can't be judged from one evaluation: leave it out, or "
-            "let fixed_point go on from there"
-        )
+    refuse_error("attach", solver)
     return fixed_point(
         _name_caller(f, "attach"),
         z_star,
@@ -279,6 +276,7 @@ def root_find(
 
 def _name_caller(f: Callable[..., Tree], caller: str) -> Function:
     function = close_over(f)
+    function = copy.copy(function) if function is f else function
     function.caller = caller
     return function
 
@@ -380,6 +378,15 @@ def refuse_adjoint(caller: str, adjoint: Adjoint) -> NoReturn:
         f"{caller} cannot use {adjoint!r}, which {what}: there is one evaluation and no solve. Use "
         "eq.Implicit(), eq.JacobianFree() or eq.NeumannPhantom(steps=2, damping=1.0)"
     )
+
+
+def refuse_error(caller: str, solver: Solver) -> None:
+    """Raise ValueError for a limit on the error where one evaluation is all that is known."""
+    if solver.error is not None:
+        raise ValueError(
+            f"{caller}: error={solver.error:g} can't be judged from one evaluation: leave it out, "
+            "or let fixed_point find the solution"
+        )
 
 
 def _numbers(states: Any) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from equilibria.solve import private
 from equilibria.solve.anderson import Anderson, AndersonStepper
 from equilibria.solve.layout import Groups
 from equilibria.solve.linear import LinearSolver, linear_field
-from equilibria.solve.newton import NewtonKrylov, NewtonStepper
+from equilibria.solve.newton import NewtonKrylov, NewtonStepper, check_step_limits
 from equilibria.solve.options import whole_field
 from equilibria.solve.rows import Rows, at_rest, choose, count_entries, entries, keep_samples
 from equilibria.solve.solvers import Jacobian, Point, Solver, Stepper
@@ -69,6 +69,12 @@ class Auto(Solver):
 
     history: int = whole_field(20, 1)
     newton: LinearSolver | None = linear_field(None)
+
+    @override
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.newton is not None:
+            check_step_limits(self, "newton", self.newton)
 
     @override
     def start(self, tracked: bool, jacobian: Jacobian | None) -> Stepper:
@@ -147,10 +153,10 @@ class _Auto(Stepper):
                 self._watch_growth(now)
             if self.evals % JUDGED == 0 and self.any_fast:
                 entering = self._judge(now)
+        if self.any_plain and self.evals in self.looks:
+            self._look(now)
         if self.evals in (1, FIRST_LOOK // 2):
             self.mark, self.marked = _log(now.size), torch.full_like(self.marked, self.evals)
-        elif self.any_plain and self.evals in self.looks:
-            self._look(now)
         if self.any_plain:
             self.iterates.append(now.z)
             del self.iterates[: -self.solver.history - 1 if self.anderson is None else -2]
@@ -182,8 +188,12 @@ class _Auto(Stepper):
         wants = wants & looks & torch.isfinite(size)
         any_wants = private.some(wants)
         if any_wants and private.some(poor := wants & (left > POOR)):
-            wants = wants & ~(poor & self._front_arrives(now))
+            fronts = poor & self._front_arrives(now)
+            wants = wants & ~fronts
             any_wants = private.some(wants)
+            if first:  # one difference may be that of entries which f does not change
+                self.due = torch.where(fronts, 3, self.due)
+                self.looks.add(3)
         if any_wants:
             self._accelerate(now, wants, slope)
         if not first:
@@ -203,8 +213,9 @@ class _Auto(Stepper):
         Those that are zero do not count: an activation that dies is no signal.
         """
         last = at_rest(now.z, now.f)
-        if not any(private.some(x & (row != 0)) for x, row in zip(last, now.f, strict=True)):
-            return torch.zeros_like(self.fast)
+        signal = count_entries([x & (row != 0) for x, row in zip(last, now.f, strict=True)]) > 0
+        if not private.some(signal):
+            return signal
         chain = [*self.iterates[-2:], now.z]
         rest = [*(at_rest(z, f) for z, f in pairwise(chain)), last]
         fresh = [
@@ -217,7 +228,7 @@ class _Auto(Stepper):
         if len(fresh) == 2 and self.evals == 3:  # rows without a neighbour rest at once
             rate = torch.where(fresh[0] * fresh[1] > 0, rate, 0)
         moving = entries(now.z) - count_entries(rest[-1])
-        return (rate > 0) & (moving <= rate * (self.solver.max_evals - self.evals))
+        return signal & (rate > 0) & (moving <= rate * (self.solver.max_evals - self.evals))
 
     def _accelerate(self, now: Point, which: Tensor, slope: Tensor) -> None:
         if self.anderson is None:

@@ -19,14 +19,16 @@ from typing_extensions import override
 from equilibria.solve import private
 from equilibria.solve.boundary import without_autocast
 from equilibria.solve.derivative import Linearisation, pullback, pushforward
+from equilibria.solve.estimate import WARNED_ERROR
 from equilibria.solve.layout import Coupled, Layout
 from equilibria.solve.linear import LinearSolver, iterate_affine
-from equilibria.solve.loop import Run
+from equilibria.solve.loop import Run, is_far_off
 from equilibria.solve.rows import Rows, choose, largest_of, length, unit_of
 from equilibria.solve.solution import AdjointInfo, Record
 from equilibria.solve.solvers import Solver
 from equilibria.solve.status import Reason, Stats, Status, describe_failure, raise_if_failed, warn
 from equilibria.solve.tree import Leaves
+from equilibria.solve.verdict import Criterion
 
 if TYPE_CHECKING:
     from equilibria.solve.adjoints import Adjoint
@@ -108,8 +110,8 @@ class Equation(abc.ABC):
         """Warns with `SolveWarning` where f depends on z, and autograd has found that it does not.
 
         Args:
-            evals: evaluations of each sample in the forward. A constant f takes two at most, by a
-                solver that does not damp.
+            evals: evaluations of each sample in the forward. A constant f takes two, by a solver
+                that does not damp; of a single one, at a solution found elsewhere, nothing follows.
         """
 
     @property
@@ -263,6 +265,14 @@ class Affine(Equation):
             raise_if_failed(what, *outcome)
         if (problem := describe_failure(what, *outcome)) is not None:
             warn(f"{problem}\nDerivatives of these samples are inexact.")
+        far_off = is_far_off(run, lambda: Criterion.of(self.solver, layout, self.rtol))
+        if self.solver.error is None and far_off:
+            warn(
+                f"{what}: of some samples it CONVERGED, and the estimated error of the derivative "
+                f"is more than {WARNED_ERROR:g} times the tolerance, which is one of the residual: "
+                "df/dz has an eigenvalue near 1. Tighten rtol of the linear solver, or limit the "
+                "error, as in eq.Implicit(linear=eq.GMRES(error=1e-2))"
+            )
         return layout, run
 
     def _passed_on(self, run: Run, broken: Tensor, g: Rows) -> Run:

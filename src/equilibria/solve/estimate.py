@@ -168,12 +168,15 @@ def _multiply(leaves: Rows) -> Tensor:
     return sum_of(products).flatten(1) @ _FORMS.to(products[0].device)
 
 
-def estimate_error(products: Tensor, relative: Tensor) -> Tensor:
-    """The relative error of each sample `(samples,)`, NaN where there was no difference.
+def estimate_error(products: Tensor, relative: Tensor, *, rounded: bool = False) -> Tensor:
+    """The relative error of each sample `(samples,)`, NaN where there was no difference, or none
+    that exceeds what f(z) is rounded by: that makes the differences of residuals longer than they
+    are, and the estimate too small.
 
     Args:
         products: `(samples, 9)`, see `_multiply`; or errors `(samples,)`, returned as they are.
         relative: the relative residual, `(samples,)`, in whose measure the error is.
+        rounded: estimate from differences below rounding too.
     """
     if products.dim() == 1:
         return products
@@ -192,7 +195,8 @@ def estimate_error(products: Tensor, relative: Tensor) -> Tensor:
         *(torch.where(n > 0, _root(z) / n, 0.0) for z, n in ((z00, n0), (z11, n1)))
     )
     amplified = (known + left * ratio) / _root(rest)
-    amplified = torch.where(torch.maximum(n0, n1) > 0, amplified, torch.nan)
+    least = 0.0 if rounded else torch.finfo(relative.dtype).eps * _root(rest) / relative
+    amplified = torch.where(torch.maximum(n0, n1) > least, amplified, torch.nan)
     return torch.where(relative == 0, 0.0, amplified * relative).to(relative.dtype)
 
 

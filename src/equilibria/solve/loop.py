@@ -14,11 +14,14 @@ import torch
 from torch import Tensor
 
 from equilibria.solve import private
+from equilibria.solve.estimate import WARNED_ERROR, estimate_error, may_be_wrong
 from equilibria.solve.layout import Layout
 from equilibria.solve.monitor import Monitor
 from equilibria.solve.options import is_foreign
 from equilibria.solve.rows import Rows, check_like, choose, length, select, subtract
 from equilibria.solve.solvers import Inverse, Jacobian, Point, Solver, Stepper
+from equilibria.solve.status import Status
+from equilibria.solve.verdict import Criterion
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,17 @@ class Run:
     inverse: Inverse | None = None
     size: Tensor | None = None
     course: Tensor | None = None
+
+
+def is_far_off(run: Run, criterion: Callable[[], Criterion]) -> bool:
+    """Has a sample converged whose estimated error is above `WARNED_ERROR` times the tolerance?"""
+    if run.course is None or not may_be_wrong(run.course):
+        return False
+    by, size = criterion(), length(run.value)
+    tolerance = by.loosest + torch.where(size > 0, by.absolute(run.value) / size, 0.0)
+    limit = WARNED_ERROR * torch.clamp(tolerance, min=torch.finfo(run.residual.dtype).eps)
+    error = estimate_error(run.course, run.residual, rounded=True)
+    return private.some((run.status == Status.CONVERGED) & (error > limit))
 
 
 def iterate(

@@ -99,7 +99,7 @@ class Monitor:
         self.before = before
         self.full_size = unknown  # S, of all samples
         self.ceiling = unknown  # above it f(z) has outgrown the start
-        self.error = unknown  # error ratio of the best iterate,
+        self.error = unknown  # error ratio of the best iterate, without the estimated error,
         self.relative = unknown  # its relative residual,
         self.size = unknown  # and ||f - z||, for methods that look around
         self.mark = unknown  # the best error ratio when last looked for a stall,
@@ -110,7 +110,7 @@ class Monitor:
         self.held = torch.zeros(samples, dtype=torch.bool, device=device)
         self.any_held = False
         self.best = z
-        self.now, self.now_relative, self.now_error = z, unknown, unknown
+        self.now, self.now_relative, self.now_error, self.now_rank = z, unknown, unknown, unknown
         self.left = samples  # how many run; not known where tracked
         self.next_look = 0  # the next evaluation that is gone through, whatever its residual
         self.any_finished = False
@@ -148,7 +148,7 @@ class Monitor:
             if self._is_valid(size, scale):
                 here = (found.error_ratio < self.floor).nonzero().flatten()
                 if not self._any_grown(scale, here):
-                    self._keep(point)
+                    self._keep(point, found.error_ratio)
                     return self._end(here, None, None)
         return self._check_all(point, found)
 
@@ -205,9 +205,10 @@ class Monitor:
         size = torch.addcdiv(size, scale, size, value=0.0)
         return torch.equal(torch.clamp(size, min=self.small, max=self.top), size)
 
-    def _keep(self, point: Point) -> None:
-        """Keeps the best iterate, by reference where no sample fell back."""
-        error, relative = self.now_error, self.now_relative
+    def _keep(self, point: Point, error: Tensor) -> None:
+        """Keeps the best iterate, the one with the smallest `error`, by reference where no sample
+        fell back."""
+        self.now_rank, relative = error, self.now_relative
         if self.returns == "next" and not self.stepper.looks_around:
             # Which iterate is best does not matter; how good it was tells of a stall.
             self.error = torch.minimum(error, self.error)
@@ -252,15 +253,18 @@ class Monitor:
         # What is not finite has no ratio.
         relative = torch.where(finite, relative, math.inf)
         error = torch.where(finite, error, math.inf)
-        by_residual = error
+        rank = error
         if self.course.limit is not None:
             self.course.compare(relative, self.course.limit)
             excess = self.unit * cast(Tensor, self.course.excess)
             error = torch.where(error == 0, error, torch.maximum(error, excess))
+            # The estimated error may rise while the residual falls: until both are small enough, a
+            # sample is as good as its residual.
+            rank = torch.where(error <= self.goal, 0.0, rank)
         self.now_relative, self.now_error = relative, error
         if self.observer.traces:
             self.observer.note_evaluation(point, relative, self.running, self.index)
-        self._keep(point)
+        self._keep(point, rank)
 
         count = self.evals if self.spent is None else self.evals + self.spent
         over = torch.as_tensor(count >= solver.max_evals, device=size.device)
@@ -296,7 +300,7 @@ class Monitor:
         reason = self.full_reason.new_zeros(()) if self.tracked else None
         if self.any_held or self.course.limit is not None:
             failed = (status == Status.MAX_EVALS) | (status == Status.STALLED)
-            wrong = failed & (by_residual <= self.goal)
+            wrong = failed & (self.error <= self.goal)
             reason = torch.where(wrong, int(Reason.ERROR), int(Reason.NONE))
             reason = torch.where(failed & self.held, int(Reason.GROWTH), reason).to(torch.int8)
         self._plan()
@@ -374,7 +378,7 @@ class Monitor:
             self.full_reason.index_copy_(0, at, reason.index_select(0, here))
         # Of an earlier iterate nothing is known.
         older = status is not None and self.returns == "best"
-        self.course.end(here, at, self.now_error <= self.error if older else None)
+        self.course.end(here, at, self.now_rank <= self.error if older else None)
         self.observer.note_end(self.stepper, here, at)
         self.stepper.end(here)
         self.left -= len(here)

@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from equilibria.solve.gmres import GMRES
 from equilibria.solve.linear import LinearSolver, linear_field
+from equilibria.solve.options import name_of
 from equilibria.solve.rows import Rows, add_scaled, choose, entries, keep_samples, length
 from equilibria.solve.solvers import Jacobian, Point, Solver, Stepper
 
@@ -57,6 +58,11 @@ class NewtonKrylov(Solver):
     linear: LinearSolver = linear_field(krylov)
 
     @override
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_step_limits(self, "linear", self.linear)
+
+    @override
     def start(self, tracked: bool, jacobian: Jacobian | None) -> Stepper:
         if jacobian is None:
             raise TypeError(
@@ -64,6 +70,16 @@ class NewtonKrylov(Solver):
                 "adjoint, such as eq.Implicit(), or another solver, such as eq.Anderson()"
             )
         return NewtonStepper(self, jacobian)
+
+
+def check_step_limits(owner: object, option: str, linear: LinearSolver) -> None:
+    """Raise ValueError for limits that a solver for Newton's steps would ignore."""
+    for limit, usual in (("atol", 0), ("error", None)):
+        if (given := getattr(linear, limit)) != usual:
+            raise ValueError(
+                f"{name_of(owner, option)}: {limit} = {given!r} would be ignored, since each step "
+                "has a tolerance of its own, of which rtol is the least: leave it out"
+            )
 
 
 class NewtonStepper(Stepper):

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from equilibria.solve.tree import describe
 from equilibria.words import nearest
 
-# What other libraries call an option of ours.
+# What other libraries call options of ours, of which the first that a method has is meant.
 _ELSEWHERE = {
     "tol": "rtol",
     "eps": "rtol",
@@ -27,7 +27,12 @@ _ELSEWHERE = {
     "max_steps": "max_evals",
     "m": "history",
     "beta": "damping",
-    "lam": "damping",
+    "lam": "ridge damping",
+    "maxiter": "max_evals",
+    "f_max_iter": "max_evals",
+    "f_tol": "rtol",
+    "tolerance": "rtol",
+    "LBFGS_thres": "memory",
     "tau": "damping",
 }
 
@@ -54,21 +59,38 @@ class Options:
                     f"{cls.__name__} has {name!r}, but not as an option: decorate the class with "
                     "@dataclass(frozen=True, kw_only=True)"
                 )
-            meant = _ELSEWHERE.get(name, name)
-            meant = nearest(meant if meant in _names(cls) else name, _names(cls))
+            known = [each for each in _ELSEWHERE.get(name, "").split() if each in _names(cls)]
+            meant = nearest((known or [name])[0], _names(cls)) if _names(cls) else ": it has none"
+            if "linear" in _names(cls) and name in ("rtol", "atol", "max_evals", "error"):
+                meant = f", its linear solver has: {cls.__name__}(linear=eq.GMRES({name}=...))"
             raise TypeError(f"{cls.__name__} has no option {name!r}{meant}")
         return object.__new__(cls)
 
     def __post_init__(self) -> None:
-        for each in fields(cast(Any, self)):
-            value = getattr(self, each.name)
-            if CHECK in each.metadata and not (value is None and "None" in str(each.type)):
-                each.metadata[CHECK](name_of(self, each.name), value)
+        for name, check, may_be_none in _checks(type(self)):
+            if (value := getattr(self, name)) is not None or not may_be_none:
+                check(name_of(self, name), value)
 
 
 @cache
 def _names(cls: Any) -> frozenset[str]:
     return frozenset(each.name for each in fields(cls) if each.init)
+
+
+@cache
+def _checks(cls: Any) -> list[tuple[str, Callable[[str, Any], None], bool]]:
+    """Options with their checks, and whether None passes. An option that a subclass declares anew,
+    with a plain default, keeps the check of its base."""
+    found: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        for name, each in base.__dict__.get("__dataclass_fields__", {}).items():
+            if CHECK in each.metadata:
+                found[name] = each.metadata[CHECK]
+    return [
+        (each.name, found[each.name], each.default is None or "None" in str(each.type))
+        for each in fields(cls)
+        if each.name in found
+    ]
 
 
 def name_of(owner: object, option: str) -> str:

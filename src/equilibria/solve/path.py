@@ -54,6 +54,11 @@ class Phantom(Adjoint):
 
     @override
     def find(self, problem: Problem, z: Leaves, p: Leaves) -> Run:
+        if problem.solver.error is not None:
+            raise ValueError(
+                f"Phantom: error={problem.solver.error:g} can't be judged after its steps, which "
+                "leave the solution: leave it out, or use eq.Implicit() or eq.NeumannPhantom()"
+            )
         at = [leaf.detach() for leaf in z]
         throw, problem = problem.throw, replace(problem, throw=False)  # the steps may arrive
         if private.transform_active():

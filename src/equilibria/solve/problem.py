@@ -20,13 +20,13 @@ from equilibria.solve.capture import Captured, Recorder, require_known
 from equilibria.solve.closure import Function
 from equilibria.solve.derivative import FrozenParameter, GraphKeeper, Linearisation
 from equilibria.solve.equation import Axes, Equation, fold, fold_all
-from equilibria.solve.estimate import WARNED_ERROR, estimate_error, may_be_wrong
+from equilibria.solve.estimate import WARNED_ERROR
 from equilibria.solve.layout import Coupled, Groups, Layout
-from equilibria.solve.loop import Run, iterate
-from equilibria.solve.rows import Rows, length, subtract
+from equilibria.solve.loop import Run, is_far_off, iterate
+from equilibria.solve.rows import Rows, subtract
 from equilibria.solve.solution import Record
 from equilibria.solve.solvers import Solver
-from equilibria.solve.status import Status, describe_failure, raise_if_failed, warn
+from equilibria.solve.status import describe_failure, raise_if_failed, warn
 from equilibria.solve.tree import Leaves, Operands, Tree, describe, flatten, followable, unflatten
 from equilibria.solve.verdict import Criterion, Measure, Reference
 
@@ -228,27 +228,14 @@ class Problem(Equation):
             )
         if self.throw:
             raise_if_failed(self.f.caller, run.status, run.reason, run.residual)
-        if run.course is not None and self.solver.error is None:
-            self._report_error(run, run.course, layout)
-        return run
-
-    def _report_error(self, run: Run, course: Tensor, layout: Layout) -> None:
-        """Warns with `SolveWarning` where a sample has converged by its residual alone."""
-        if not may_be_wrong(course):
-            return
-        error, criterion = estimate_error(course, run.residual), self.criterion(layout)
-        tolerance = torch.as_tensor(criterion.loosest, device=error.device)
-        if self.solver.atol:
-            tolerance = tolerance + criterion.absolute(run.value) / length(run.value)
-        tolerance = torch.clamp(tolerance, min=torch.finfo(run.residual.dtype).eps)
-        wrong = (run.status == Status.CONVERGED) & (error > WARNED_ERROR * tolerance)
-        if private.some(wrong):
+        if self.solver.error is None and is_far_off(run, lambda: self.criterion(layout)):
             warn(  # the same words each time, which Python then shows once
                 f"{self.f.caller}: some samples CONVERGED whose estimated error (stats.error) is "
                 f"more than {WARNED_ERROR:g} times the tolerance, which is one of the residual. If "
                 "f is a small or damped step, take the longest one that is stable, and damp in the "
                 "solver, not in f. Or limit the error, as in eq.Auto(error=1e-2), or tighten rtol"
             )
+        return run
 
     def _size_before(self, layout: Layout) -> Tensor | None:
         """What the record of a warm start says, in the units of the rows."""
@@ -419,7 +406,7 @@ class Problem(Equation):
 
     @override
     def report_cut(self, z: Leaves, p: Leaves, evals: Tensor) -> None:
-        if not private.some(evals > 2):
+        if not private.some(evals != 2):
             return
         # A damped solve of a constant takes more, and so does a step function, whose derivative is
         # zero: neither changes with z here.

@@ -128,8 +128,8 @@ def keep_samples(owner: Any, index: Tensor, *names: str) -> None:
 
 def check_like(what: str, found: Any, wanted: Sequence[Tensor], expectation: str) -> None:
     """Raises where a plug-in has returned anything else than tensors like those that are wanted."""
-    tensors = cast("Sequence[Any]", found) if isinstance(found, list | tuple) else (found,)
-    if not all(isinstance(each, Tensor) for each in tensors):
+    tensors = cast("Sequence[Any]", found)
+    if not (isinstance(found, list | tuple) and all(isinstance(each, Tensor) for each in tensors)):
         raise TypeError(f"{what} returned {describe(found)}: expected {expectation}")
     shapes, expected = ([(tuple(x.shape), x.dtype) for x in each] for each in (tensors, wanted))
     if shapes != expected:

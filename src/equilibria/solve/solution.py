@@ -71,7 +71,7 @@ class Solution:
         states: for every number k in `states` the iterate z_k, which k evaluations have led to, for
             losses along the path: with a budget of k it is the step that would be evaluated next.
             Once a sample has finished otherwise it is the final value. It carries the gradient of
-            one step of f, under `Unrolled` that of its path; under `Phantom` it is the iterate
+            f at that iterate, under `Unrolled` that of its path; under `Phantom` it is the iterate
             after its steps from there.
         aux: what f returned beside z at `value`, connected to autograd (of `DEQ.advance`: at the
             state given); None without `has_aux`.

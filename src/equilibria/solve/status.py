@@ -99,8 +99,9 @@ class Stats:
             the RMS norm over all entries of the sample.
         error: `(batch,)` estimate of the relative error ||z - z*|| / ||z*|| of the value returned,
             from the last steps of the solve, at no evaluation; computed when it is read. NaN where
-            the solve ended after one evaluation or returns an earlier iterate than its last, and
-            under `Unrolled` and `Phantom`. It takes f to be nearly linear between these steps, and
+            the solve ended after one evaluation or returns an earlier iterate than its last, where
+            the residual has last changed by no more than rounding, and under `Unrolled` and
+            `Phantom`. It takes f to be nearly linear between these steps, and
             the error to lie in directions that they still move in: an error that contracts so
             slowly that it hardly shows in them is underestimated. Of a linear solver's solution u
             it is ||r|| / ||g||, which takes the rest r of (I - A) u = g to be amplified as g is.

@@ -32,7 +32,7 @@ from equilibria.solve import private
 from equilibria.solve.layout import Layout
 from equilibria.solve.options import Flat, length_of, of_leaf
 from equilibria.solve.rows import Rows, length, scaled_ratio
-from equilibria.solve.solvers import Point, Solver
+from equilibria.solve.solvers import Limits, Point, Solver
 
 GROWTH = 4.0
 SHARE, LARGEST_SHARE = 0.03, 0.3
@@ -155,10 +155,11 @@ class Criterion:
         object.__setattr__(self, "by_part", self.layout is not None and (several or by_leaf))
 
     @classmethod
-    def of(cls, solver: Solver, layout: Layout | None, rtol: Tensor | None = None) -> Criterion:
+    def of(cls, solver: Limits, layout: Layout | None, rtol: Tensor | None = None) -> Criterion:
         """The tolerances of a solver, which are in the order of the leaves, or `rtol`."""
         own: Any = solver
-        return cls(own.rtol if rtol is None else rtol, own.atol, layout, solver.per_row)
+        per_row = isinstance(solver, Solver) and solver.per_row
+        return cls(own.rtol if rtol is None else rtol, own.atol, layout, per_row)
 
     def select(self, index: Tensor) -> Criterion:
         """The criterion of the samples named by `index`."""
