@@ -265,8 +265,9 @@ class Affine(Equation):
             raise_if_failed(what, *outcome)
         if (problem := describe_failure(what, *outcome)) is not None:
             warn(f"{problem}\nDerivatives of these samples are inexact.")
-        far_off = is_far_off(run, lambda: Criterion.of(self.solver, layout, self.rtol))
-        if self.solver.error is None and far_off:
+        if self.solver.error is None and is_far_off(
+            run, lambda: Criterion.of(self.solver, layout, self.rtol)
+        ):
             warn(
                 f"{what}: of some samples it CONVERGED, and the estimated error of the derivative "
                 f"is more than {WARNED_ERROR:g} times the tolerance, which is one of the residual: "

@@ -204,9 +204,9 @@ def _root(x: Tensor) -> Tensor:
     return x.clamp_min(0.0).sqrt()
 
 
-def may_be_wrong(products: Tensor) -> bool:
+def may_be_wrong(products: Tensor, relative: Tensor) -> bool:
     """Has any sample moved by much more than its residual changed? A quick look, which spares most
-    solves the estimate."""
+    solves the estimate; both as `estimate_error` takes them."""
     if products.dim() == 1:
-        return True
+        return private.some(products > AMPLIFIED * relative)
     return private.some(products[:, 0:3:2] > AMPLIFIED**2 * products[:, 3:6:2])

@@ -43,7 +43,7 @@ class Run:
 
 def is_far_off(run: Run, criterion: Callable[[], Criterion]) -> bool:
     """Has a sample converged whose estimated error is above `WARNED_ERROR` times the tolerance?"""
-    if run.course is None or not may_be_wrong(run.course):
+    if run.course is None or not may_be_wrong(run.course, run.residual):
         return False
     by, size = criterion(), length(run.value)
     tolerance = by.loosest + torch.where(size > 0, by.absolute(run.value) / size, 0.0)
