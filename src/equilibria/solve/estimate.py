@@ -28,6 +28,9 @@ POINTS = 3
 WARNED_ERROR = 15.0  # times the tolerance, from which a sample that converged is warned of
 SAFETY = 0.5  # share of a limit on the error that the estimate must be below
 BLOCK = 1 << 13  # entries that are multiplied at once
+# Entries of all samples up to which their vectors are kept and multiplied at the end, if a sample
+# has fewer than LONG: many products of few entries take long beside f.
+KEPT, LONG = 1 << 15, 1000
 FEW = 8  # entries up to which many small matrix products are slower than their sums
 RIDGE = 1e-10  # of differences of length 1
 AMPLIFIED = 7.0  # the least that is looked at: the error over the residual
@@ -83,10 +86,13 @@ class Course:
         if not len(here):
             return
         rows = self.points[0][0]
-        if max(rows[0].shape[0], 4 * len(here)) * entries(rows) <= BLOCK:  # multiplied all at once
-            leaves = [torch.stack(each, 1) for each in self._rows()]
-            everybody = len(here) == rows[0].shape[0]
-            self._vectors_kept.append((at, leaves if everybody else select(leaves, here)))
+        size = rows[0].shape[0] * entries(rows)
+        if size <= (KEPT if entries(rows) < LONG else BLOCK):  # multiplied all at once
+            leaves, everybody = self._rows(), len(here) == rows[0].shape[0]
+            if size > BLOCK and not everybody:
+                leaves, everybody = [select(each, here) for each in leaves], True
+            vectors = [torch.stack(each, 1) for each in leaves]
+            self._vectors_kept.append((at, vectors if everybody else select(vectors, here)))
         else:
             self._products_kept.append((at, self._multiply_in_blocks(here)))
 
