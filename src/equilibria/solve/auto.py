@@ -42,7 +42,7 @@ class Auto(Solver):
        that it has seen since half as many, and goes on for as long as that would bring it to its
        goal within 80 evaluations more, and within half of the budget that is left. A sample of 1024
        entries or more, for which f is taken to be dearer than what comes with it, leaves after its
-       second evaluation.
+       second evaluation, or after its third where entries have come to rest (see below).
     2. `Anderson` acceleration, from the iterates that have been kept: at every evaluation for such
        a large sample, and for one whose residual grows fast by plain steps; at every third one for
        others, which takes about as many evaluations at a third of the cost beside them.

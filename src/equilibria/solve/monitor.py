@@ -300,8 +300,10 @@ class Monitor:
         reason = self.full_reason.new_zeros(()) if self.tracked else None
         if self.any_held or self.course.limit is not None:
             failed = (status == Status.MAX_EVALS) | (status == Status.STALLED)
-            wrong = failed & (self.error <= self.goal)
-            reason = torch.where(wrong, int(Reason.ERROR), int(Reason.NONE))
+            reason = torch.zeros_like(status)
+            if self.course.limit is not None:
+                wrong = failed & (self.error <= self.goal)
+                reason = torch.where(wrong, int(Reason.ERROR), int(Reason.NONE))
             reason = torch.where(failed & self.held, int(Reason.GROWTH), reason).to(torch.int8)
         self._plan()
         ended = self.running & (status != RUNNING)

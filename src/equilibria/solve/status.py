@@ -48,7 +48,8 @@ class Reason(enum.IntEnum):
     GROWTH: the relative residual is small only because f(z) has grown: see `Limits`.
     SINGULAR: the linear system has no solution, or rounding hides it.
     GRADIENT: the incoming gradient is not finite.
-    ERROR: the residual reached the tolerance, the estimated error did not: see `error`.
+    ERROR: the residual reached the tolerance, the estimated error did not, or rounding hides it:
+        see `error`.
     """
 
     NONE = 0
@@ -70,7 +71,7 @@ _REASONS = {
     Reason.GROWTH: "f(z) has grown, and the residual is small only beside it",
     Reason.SINGULAR: "the linear system is singular",
     Reason.GRADIENT: "the incoming gradient is not finite",
-    Reason.ERROR: "the residual reached rtol, and the estimated error exceeds half of `error`",
+    Reason.ERROR: "the residual reached rtol, the estimated error not half of `error`",
 }
 _ADVICE: dict[tuple[Status, Reason], str] = {
     (Status.MAX_EVALS, Reason.NONE): "raise max_evals, or loosen rtol",
