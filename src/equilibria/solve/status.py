@@ -49,7 +49,7 @@ class Reason(enum.IntEnum):
     SINGULAR: the linear system has no solution, or rounding hides it.
     GRADIENT: the incoming gradient is not finite.
     ERROR: the residual reached the tolerance, the estimated error did not, or rounding hides it:
-        see `error`.
+    see `error`.
     """
 
     NONE = 0
