@@ -211,7 +211,8 @@ def test_upg_takes_memory_for_every_step_and_npg_for_one(tmp_path, monkeypatch):
     for name, value in {"STEPS": (1, 3, 6), "EVALS": (4, 8), "USUAL": 4}.items():
         monkeypatch.setattr(_cost, name, value)
     monkeypatch.setattr(timing, "ROUNDS", 1)
-    monkeypatch.setattr(estimate, "BLOCK", 64)  # large only beside a model as small as this
+    for limit in ("BLOCK", "KEPT"):  # large only beside a model as small as this
+        monkeypatch.setattr(estimate, limit, 64)
     subject = context({}, reads=[load(tmp_path, IMAGES)])
     taken = list(_cost.bytes_of_steps(subject))
     of = {name: [row["bytes"] for row in taken if row["gradient"] == name] for name in _cost.ORDERS}

@@ -102,7 +102,8 @@ def test_the_studies_run_to_their_end(run, tmp_path):
 
 
 def test_a_solver_that_keeps_more_steps_needs_more_memory(run, monkeypatch):
-    monkeypatch.setattr(estimate, "BLOCK", 64)  # large only beside a model as small as this
+    for limit in ("BLOCK", "KEPT"):  # large only beside a model as small as this
+        monkeypatch.setattr(estimate, limit, 64)
     recipe = _images.recipe_of("plain", "cpu")
     task = recipe.task.load()
     torch.manual_seed(0)
