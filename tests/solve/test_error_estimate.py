@@ -200,7 +200,7 @@ def test_a_limit_that_rounding_hides_is_said_to_be_the_cause() -> None:
     sol = quietly(f, torch.ones_like(x), x, solver=eq.Anderson(error=1e-5, max_evals=300))
     assert (sol.status != eq.Status.CONVERGED).all()
     assert (sol.stats.reason == 4).any()
-    with pytest.raises(eq.SolveError, match=r"estimated error not half of `error`"):
+    with pytest.raises(eq.SolveError, match=r"estimated error is not below half of `error`"):
         eq.fixed_point(
             f, torch.ones_like(x), x, solver=eq.Anderson(error=1e-5, max_evals=300), throw=True
         )

@@ -192,8 +192,8 @@ class _Auto(Stepper):
             wants = wants & ~fronts
             any_wants = private.some(wants)
             if first:  # one difference may be that of entries which f does not change
-                self.due = torch.where(fronts, 3, self.due)
-                self.looks.add(3)
+                self.due = torch.where(fronts, FIRST_LOOK // 2, self.due)
+                self.looks.add(FIRST_LOOK // 2)
         if any_wants:
             self._accelerate(now, wants, slope)
         if not first:

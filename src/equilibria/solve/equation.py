@@ -269,7 +269,7 @@ class Affine(Equation):
             run, lambda: Criterion.of(self.solver, layout, self.rtol)
         ):
             warn(
-                f"{what}: of some samples it CONVERGED, and the estimated error of the derivative "
+                f"{what}: some samples CONVERGED, and the estimated error of the derivative "
                 f"is more than {WARNED_ERROR:g} times the tolerance, which is one of the residual: "
                 "df/dz has an eigenvalue near 1. Tighten rtol of the linear solver, or limit the "
                 "error, as in eq.Implicit(linear=eq.GMRES(error=1e-2))"

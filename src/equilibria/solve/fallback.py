@@ -65,7 +65,7 @@ class Fallback(LinearSolver):
         if self.first.per_row:
             raise ValueError(
                 "Fallback(first=...): per_row = True would be ignored, since it measures whole "
-                f"samples: pass it itself, Implicit(linear={type(self.first).__name__}(...))"
+                f"samples: pass it alone, Implicit(linear={type(self.first).__name__}(...))"
             )
         for name, nested in (("first", self.first), ("then", self.then)):
             usual = {each.name: each.default for each in fields(nested)}

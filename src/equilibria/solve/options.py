@@ -62,7 +62,9 @@ class Options:
             known = [each for each in _ELSEWHERE.get(name, "").split() if each in _names(cls)]
             meant = nearest((known or [name])[0], _names(cls)) if _names(cls) else ": it has none"
             if "linear" in _names(cls) and name in ("rtol", "atol", "max_evals", "error"):
-                meant = f", its linear solver has: {cls.__name__}(linear=eq.GMRES({name}=...))"
+                meant = (
+                    f"; give it to the linear solver: {cls.__name__}(linear=eq.GMRES({name}=...))"
+                )
             raise TypeError(f"{cls.__name__} has no option {name!r}{meant}")
         return object.__new__(cls)
 

@@ -71,7 +71,7 @@ _REASONS = {
     Reason.GROWTH: "f(z) has grown, and the residual is small only beside it",
     Reason.SINGULAR: "the linear system is singular",
     Reason.GRADIENT: "the incoming gradient is not finite",
-    Reason.ERROR: "the residual reached rtol, the estimated error not half of `error`",
+    Reason.ERROR: "the residual reached rtol, but the estimated error is not below half of `error`",
 }
 _ADVICE: dict[tuple[Status, Reason], str] = {
     (Status.MAX_EVALS, Reason.NONE): "raise max_evals, or loosen rtol",
