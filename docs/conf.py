@@ -12,7 +12,7 @@ from docutils.nodes import SkipNode
 from docutils.utils.math.latex2mathml import tex2mathml
 
 from equilibria import __version__
-from equilibria.cli.main import COMMANDS, main
+from equilibria.cli.main import commands, main
 from equilibria.experiments import catalogue
 from equilibria.experiments.pages import listing, markdown, tables_only
 from equilibria.theory import errata_table
@@ -153,7 +153,7 @@ def generate() -> None:
     pages["studies.md"] = listing()
     for name, titles in SHORT.items():
         pages[f"short-{name.replace('/', '-')}.md"] = tables_only(name, results, titles)
-    for words in ((), ("train", "digits"), *((name,) for name in COMMANDS)):
+    for words in ((), ("train", "digits"), *((name,) for name in commands())):
         pages[f"{'-'.join(('help', *words))}.txt"] = help_text(*words)
     GENERATED.mkdir(parents=True, exist_ok=True)
     for name, text in pages.items():

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import equilibria
-from equilibria.cli.main import COMMANDS
+from equilibria.cli.main import commands
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -51,7 +51,7 @@ def test_the_readme_defines_installs_and_shows() -> None:
 def test_the_commands_and_pages_that_the_readme_names_exist() -> None:
     readme = (ROOT / "README.md").read_text()
     named = set(re.findall(r"`equilibria (\w+)", readme))
-    assert named and named <= {*COMMANDS}
+    assert named and named <= {*commands()}
     for name in re.findall(r"`eq\.([\w.]+)`", readme):
         assert operator.attrgetter(name)(equilibria), name
     pages = re.findall(r"\]\(([\w/.]+)\)", readme)

@@ -8,7 +8,7 @@ from PIL import Image
 
 from equilibria.models.flow.configs import DEQRAFTConfig, RAFTConfig
 from equilibria.solve import Anderson
-from equilibria.tasks import OpticalFlow
+from equilibria.tasks.flow import OpticalFlow
 from equilibria.train.folder import Folder
 from equilibria.train.recipe import Recipe
 from equilibria.train.weights import save_weights

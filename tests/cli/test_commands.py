@@ -6,7 +6,7 @@ import sys
 import pytest
 import yaml
 
-from equilibria.cli.main import COMMANDS, main
+from equilibria.cli.main import commands, main
 
 RECIPE = {
     "description": "five steps on digits",
@@ -36,7 +36,7 @@ def fails(capsys, *argv):
     assert "Traceback" not in captured.err
     lines = captured.err.splitlines()
     assert len(lines) == 1, captured.err
-    program = f"equilibria {argv[0]}" if argv[0] in COMMANDS else "equilibria"
+    program = f"equilibria {argv[0]}" if argv[0] in commands() else "equilibria"
     assert lines[0].startswith(f"{program}: error: ")
     return lines[0]
 
@@ -175,7 +175,7 @@ def test_debug_shows_where_an_error_came_from(capsys):
     assert "Traceback" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", commands())
 def test_every_command_explains_itself(command, capsys):
     with pytest.raises(SystemExit) as ended:
         main([command, "--help"])
@@ -198,4 +198,4 @@ def test_help_of_a_recipe_lists_its_keys_with_their_values(before, capsys):
 def test_without_a_command_all_are_listed(capsys):
     assert main([]) == 0
     out = capsys.readouterr().out
-    assert all(command in out for command in COMMANDS)
+    assert all(command in out for command in commands())

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from equilibria.cli.main import COMMANDS, main
+from equilibria.cli.main import commands, main
 from equilibria.train import recipe as recipes
 
 ASK = """
@@ -32,7 +32,7 @@ def test_tab_completes_commands_recipes_options_and_files(tmp_path):
         done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=True)
         return set(done.stdout.split("\n")) - {""}
 
-    assert ask("re") == {c for c in COMMANDS if c.startswith("re")}
+    assert ask("re") == {c for c in commands() if c.startswith("re")}
     assert ask("train", "digits") == {n for n in recipes.available() if n.startswith("digits")}
     assert ask("reproduce", "deq/g") == {"deq/growth"}
     assert ask("train", "digits", "--regulariser.g") == {"--regulariser.gamma"}

@@ -3,8 +3,8 @@
 import docstring_parser
 import pytest
 
-from equilibria import tasks
 from equilibria.cli.main import main
+from equilibria.registry import find, resolve
 from equilibria.train import recipe as recipes
 
 OWN = ["train digits", "evaluate", "initialise digits", "distil"]
@@ -48,7 +48,8 @@ def test_where_there_is_no_data_it_is_not_advised(words, capsys, monkeypatch):
 
 def test_the_key_of_each_task_names_the_option():
     shown = set()
-    for name, config in tasks.TASKS.items():
+    for name, place in find("tasks").items():
+        config = resolve(place)
         if not config.__module__.startswith("equilibria."):
             continue  # another test's
         for each in docstring_parser.parse(config.__doc__ or "").params:

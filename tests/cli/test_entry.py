@@ -7,19 +7,19 @@ import sys
 
 import pytest
 
-from equilibria import tasks
 from equilibria.cli import extras
-from equilibria.cli.main import COMMANDS, main
+from equilibria.cli.main import commands, main
+from equilibria.registry import find
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", commands())
 def test_a_command_without_its_extra_names_it_in_one_line(command, capsys, monkeypatch):
     real = extras.metadata.distributions
     absent = {"accelerate", "scikit-learn", "pandas"}
     monkeypatch.setattr(
         extras.metadata, "distributions", lambda name: () if name in absent else real(name=name)
     )
-    for module in ("equilibria.train.config", f"equilibria.cli.{command}"):
+    for module in ("equilibria.train.config", commands()[command][1]):
         monkeypatch.setitem(sys.modules, module, None)  # as where one of its packages is not there
     assert main([command, "--help"]) == 1
     out, error = capsys.readouterr()
@@ -55,7 +55,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(argv):
 OWN = """
 from dataclasses import dataclass
 from equilibria import tasks
-from equilibria.tasks import ImageClassification
+from equilibria.tasks.classification import ImageClassification
 
 @dataclass(frozen=True, kw_only=True)
 class Mine(ImageClassification):
@@ -66,8 +66,8 @@ tasks.register("mine", Mine)
 
 
 def test_a_file_of_ones_own_registers_what_a_recipe_names(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(tasks.TASKS, "mine", None)  # which is undone
-    monkeypatch.delitem(tasks.TASKS, "mine")
+    monkeypatch.setitem(find("tasks"), "mine", None)  # which is undone
+    monkeypatch.delitem(find("tasks"), "mine")
     (tmp_path / "own.py").write_text(OWN)
     recipe = ["digits", "--task.name", "mine", "--task.shade", "0.25"]
     assert main(["train", *recipe, "--help"]) == 1
@@ -97,3 +97,69 @@ def test_outside_a_checkout_both_ways_to_install_are_named(monkeypatch, tmp_path
     monkeypatch.setattr(extras, "__file__", str(tmp_path / "a" / "b" / "c" / "extras.py"))
     advice = extras.advice("bench")
     assert advice.endswith("pip install 'equilibria[bench]', or in a clone pip install '.[bench]'")
+
+
+def test_help_loads_no_torch_and_a_command_of_the_frame_no_application():
+    code = """
+import sys
+from equilibria.cli.main import main
+assert main(["--help"]) == 0 and not {"torch", "importlib.metadata"} & {*sys.modules}
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+    code = """
+import sys
+sys.modules["equilibria.registry"] = sys.modules["equilibria.cli.recipes"] = None
+from equilibria.cli.main import main
+assert main(["recipes"]) == 1
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert "equilibria.cli.recipes" in done.stderr and "registry" not in done.stderr
+
+
+APPLICATION = """
+from equilibria.cli.added import ConfigOptions
+from equilibria.registry import Application
+
+APPLICATION = Application(
+    package=__name__,
+    commands={"rain": ("tell whether it will rain", "weather"), "train": ("never", "nowhere")},
+    options={"evaluate.weather": "weather:Weather"},
+)
+LESS_MEMORY = "wait for the sun"
+
+def main(words):
+    if words:
+        raise MemoryError
+    print("yes")
+
+class Weather(ConfigOptions):
+    def add_to(self, parser):
+        parser.add_argument("--sky", type=str, help="how it looks")
+
+    def changes_of(self, arguments, recipe):
+        return {}
+"""
+
+
+def test_another_distribution_adds_commands_and_options(tmp_path):
+    (tmp_path / "weather.py").write_text(APPLICATION)
+    about = tmp_path / "weather-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: weather\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[equilibria.applications]\nweather = weather\n")
+
+    def run(*words):
+        command = [sys.executable, "-m", "equilibria", *words]
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, cwd=tmp_path, check=False
+        )
+        return done.stdout + done.stderr
+
+    listed = run("--help")
+    assert "  rain        tell whether it will rain" in listed and "never" not in listed
+    assert run("rain") == "yes\n"
+    assert run("rain", "now") == "equilibria rain: error: out of memory: wait for the sun\n"
+    assert "did you mean 'rain'?" in run("rainn")
+    shown = run("evaluate", "--help")
+    assert "--sky" in shown and "--memory" in shown and "--scales" in shown

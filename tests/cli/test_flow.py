@@ -25,7 +25,7 @@ from equilibria.predict.flow import engine, video
 from equilibria.report.flow_colours import flow_colours
 from equilibria.solve import Anderson, Implicit, Phantom, Status
 from equilibria.stability import AdaptiveAdjoint
-from equilibria.tasks import ImageClassification
+from equilibria.tasks.classification import ImageClassification
 from equilibria.train import run as runs
 from equilibria.train.folder import Folder
 from equilibria.train.recipe import Recipe

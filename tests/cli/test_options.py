@@ -8,10 +8,12 @@ import pytest
 import yaml
 
 from equilibria import __version__
-from equilibria.cli.main import COMMANDS, main
+from equilibria.cli.main import commands, main
 from equilibria.cli.parser import named_data
 from equilibria.experiments import catalogue
-from equilibria.tasks import CopyMemory, LanguageModelling
+from equilibria.registry import find_imported
+from equilibria.tasks.copying import CopyMemory
+from equilibria.tasks.language import LanguageModelling
 from equilibria.train import config
 from equilibria.train import recipe as recipes
 
@@ -98,7 +100,7 @@ def test_a_device_that_is_not_there_is_refused_at_once(command, folder, capsys):
     assert "cuda:9" in error and "choose from cpu" in error and len(error.splitlines()) == 1
 
 
-@pytest.mark.parametrize("words", [(), *((name,) for name in COMMANDS), ("train", "digits")])
+@pytest.mark.parametrize("words", [(), *((name,) for name in commands()), ("train", "digits")])
 def test_help_fits_80_columns_and_has_no_python_in_it(words, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     out = printed(capsys, *words, "--help")
@@ -125,11 +127,17 @@ def test_the_help_of_a_recipe_names_the_keys_of_every_class(capsys):
     single = {"Initialisation", "JacobianPenalty", "EvaluationBudget", "FixedPointCorrection"}
     single |= {"Alternating", "Checkpointing"}
     shown = chosen | single | {"ShallowStart", "AdamW", "Cosine", "ForwardBackward"}
-    for name, cls in recipes.choices().items():
-        if name in shown:
+    foreign = set()
+    for name, base, place in recipes.choices().entries:
+        cls = find_imported(place)
+        if cls is None and find_imported(base):  # of an application that the recipe does not need
+            foreign.add(name)
+        if cls is None or name in shown:
             continue
         names = {key.removesuffix(".name") for key in found[name]} - {"none"}
         assert names == set(config.fields_of(cls)), name
+    listed = re.findall(r"^    ((?:.|\n {8})*): keys\s+with\s+--", more, re.MULTILINE)
+    assert foreign <= {name for names in listed for name in re.split(r",\s+", names)}
 
 
 @pytest.mark.parametrize("command", ["recipes", "reproduce"])

@@ -18,8 +18,9 @@ from equilibria.predict import engine
 from equilibria.predict.engine import _solve
 from equilibria.predict.seeing import sight
 from equilibria.solve import Picard, fixed_point
-from equilibria.tasks import ImageClassification, ImageSegmentation
+from equilibria.tasks.classification import ImageClassification
 from equilibria.tasks.seen import IMAGES, Seen
+from equilibria.tasks.segmentation import ImageSegmentation
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,9 @@ from file_server import FileServer, serving
 from pictures import folder
 
 from equilibria import data
-from equilibria.data import DataError, Dataset, Split, registry
+from equilibria.data import DataError, Dataset, Split
 from equilibria.data.remote import Entry, Files, Remote
+from equilibria.registry import find
 from equilibria.train import recipe as recipes
 from equilibria.train.loop import train
 
@@ -42,7 +43,7 @@ def server(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterator[FileServer]
         )
         copy = Remote(files=("few.txt",), licence="CC0", copy="a third of it")
         graph = Entry(name="ring", title="Ring", read=read, remotes=(official, copy))
-        monkeypatch.setitem(registry.DATA_SETS, "ring", (dict, f"{__name__}:RING"))
+        monkeypatch.setitem(find("data"), "ring", (dict, f"{__name__}:RING"))
         monkeypatch.setitem(globals(), "RING", graph)
         yield server
 
@@ -118,7 +119,7 @@ def test_data_behind_a_log_in(
     server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remote = Remote(files=("edges.txt",), licence="on request", inside=("ring",))
-    entry = replace(registry.entry("ring"), remotes=(remote,), how_to_get="Ask its author")
+    entry = replace(data.entry("ring"), remotes=(remote,), how_to_get="Ask its author")
     monkeypatch.setitem(globals(), "RING", entry)
     (tmp_path / "edges.txt").write_bytes(OFFICIAL)  # another data set's: it is not in `ring`
     with pytest.raises(DataError, match=r"ring: edges\.txt was not found in .* Ask its author"):
@@ -132,7 +133,7 @@ def test_data_behind_a_log_in(
 
 def test_every_entry_says_how_to_get_it() -> None:
     for name in data.available():
-        entry = registry.entry(name)
+        entry = data.entry(name)
         official = [remote for remote in entry.remotes if remote.copy is None]
         assert entry.name == name and all(remote.licence for remote in entry.remotes)
         assert not entry.remotes or official[0].addresses or entry.how_to_get, name
@@ -163,7 +164,7 @@ def test_a_missing_module_of_a_reader_of_ones_own_is_no_data_error(
 
         return no_such_module
 
-    monkeypatch.setitem(globals(), "RING", replace(registry.entry("ring"), read=reader))
+    monkeypatch.setitem(globals(), "RING", replace(data.entry("ring"), read=reader))
     with pytest.raises(ModuleNotFoundError, match="no_such_module"):
         data.load("ring")
 
@@ -188,11 +189,17 @@ STRIPES = Entry(
 )
 
 
+def forget(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Let a test register a data set and lose it."""
+    monkeypatch.setitem(find("data"), name, None)
+    monkeypatch.delitem(find("data"), name)
+
+
 @pytest.mark.parametrize("entry", [STRIPES, f"{__name__}:STRIPES"], ids=["object", "module"])
 def test_a_registered_data_set_is_one_like_the_others(
     entry: Entry | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "DATA_SETS", dict(registry.DATA_SETS))
+    forget(monkeypatch, "stripes")
     data.register("stripes", Dataset, entry)
     assert "stripes" in data.available(Dataset) and "stripes" not in data.text.available()
     found = data.load("stripes", count=20)
@@ -204,7 +211,7 @@ def test_a_registered_data_set_is_one_like_the_others(
 
 
 def test_a_name_is_registered_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "DATA_SETS", dict(registry.DATA_SETS))
+    forget(monkeypatch, "stripes")
     for _ in range(2):  # the same again is no mistake
         data.register("stripes", Dataset, STRIPES)
     with pytest.raises(ValueError, match="there is a data set 'stripes' already"):

@@ -11,8 +11,9 @@ import torch
 
 from equilibria import data
 from equilibria.data import DataError, Split, locate, mnist
-from equilibria.data.sequences import Sequences, adding, order
+from equilibria.data.sequences import Sequences
 from equilibria.data.sequences.pixels import NoisyRows
+from equilibria.data.sequences.synthetic import adding, order
 
 # --- adding and order ----------------------------------------------------------------------------
 

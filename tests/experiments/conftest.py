@@ -8,12 +8,12 @@ import pytest
 import torch
 from rich.console import Console
 
-from equilibria.data import registry
 from equilibria.data.digits import DIGITS
 from equilibria.data.remote import Files
 from equilibria.experiments import provenance, runner
 from equilibria.experiments.study import Study
 from equilibria.experiments.training import Store
+from equilibria.registry import find
 
 FEW = {"train": 448, "test": 90}
 
@@ -29,12 +29,12 @@ def digits():
 @pytest.fixture(autouse=True, scope="module")
 def _swift():
     """Nothing is flushed to disk, since no power is lost; Git is asked once; digits are few."""
-    kind, _ = registry.DATA_SETS["digits"]
+    kind, _ = find("data")["digits"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         patch.setattr(provenance, "_commit", functools.cache(provenance._commit))
         once = dataclasses.replace(DIGITS, read=lambda files: digits())
-        patch.setitem(registry.DATA_SETS, "digits", (kind, once))
+        patch.setitem(find("data"), "digits", (kind, once))
         yield
 
 

@@ -30,7 +30,8 @@ from equilibria.experiments.studies.representation import (
     sound,
 )
 from equilibria.experiments.training import Store
-from equilibria.models.representation import Cache, configs
+from equilibria.models.representation import configs
+from equilibria.models.reuse import Cache
 from equilibria.train import recipe as recipes
 
 SHORT = ["--epochs", "2", "--epoch_steps", "2", "--probes", "4"]

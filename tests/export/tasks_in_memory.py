@@ -67,7 +67,7 @@ def recurrent(name: str = "ERNN", *, layer=None, cell=None, **options) -> Sequen
 
 def digits(name: str, tmp: Path, **config) -> tuple[eq.models.Model, SampleTask]:
     """A model of images with drawn weights, and the task of scikit-learn's digits."""
-    from equilibria.tasks import ImageClassification
+    from equilibria.tasks.classification import ImageClassification
 
     task = ImageClassification(data="digits", normalise=True, valid=100).load(tmp)
     torch.manual_seed(0)

@@ -4,11 +4,12 @@ import re
 
 import pytest
 import torch
-from tasks_in_memory import need_onnx
+from tasks_in_memory import Drawn, need_onnx
 from torch import nn
 
 import equilibria as eq
-from equilibria.export import ExportError, exportable
+from equilibria.export import ExportError, export, exportable, needed
+from equilibria.models import Model, Prediction
 
 
 class Cell(nn.Module):
@@ -160,3 +161,79 @@ def test_what_an_exportable_copy_cannot_do_is_said(x):
         exportable(Own(eq.DEQ(Cell(), coupled=True)), evals=3)
     with pytest.raises(AttributeError, match="'status' of a solution is not known"):
         exportable(model, evals=3).layer(torch.zeros(2, 8)).status  # noqa: B018
+
+
+class Centred(nn.Module):
+    """What is subtracted is a function of its weight, and a number once it is exported."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.held = nn.Parameter(torch.arange(5.0)), None
+
+    def forward(self, x):
+        return x - (self.weight.tanh() if self.held is None else self.held)
+
+    def prepare_export(self):
+        self.held = self.weight.tanh()
+        del self.weight
+
+
+def test_a_module_of_ones_own_prepares_its_copy(x):
+    model = nn.Sequential(Centred(), model_of("zeros"))
+    copy = exportable(model, evals=40)
+    assert model[0].held is None and not hasattr(copy[0], "weight")
+    torch.export.export(copy, (x,), strict=False)
+    with torch.no_grad():
+        assert torch.allclose(copy(x), model(x), atol=1e-2)
+
+
+class Halved:
+    def apply(self, x):
+        return x / 2
+
+
+class HalfSamples:
+    """Samples that are halved as they are given out."""
+
+    statistics = Halved()
+
+    def __init__(self, x):
+        self.raw = torch.utils.data.TensorDataset(x, torch.arange(len(x)) % 2)
+
+    def __len__(self):
+        return len(self.raw)
+
+    def __getitem__(self, index):
+        x, targets = self.raw[index]
+        return x / 2, targets
+
+
+class Plain(Model):
+    """A model of one's own, and why it cannot be exported."""
+
+    why = ""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = Own(eq.DEQ(Cell()))
+
+    def forward(self, x, *, carry=None):
+        return Prediction(self.inner(x), ())
+
+    def refuses_export(self):
+        return self.why
+
+
+def test_a_model_and_a_task_of_ones_own_say_what_is_exported(x, monkeypatch):
+    model, task = Plain().eval(), Drawn(dict.fromkeys(("train", "test"), HalfSamples(x)), "")
+    made = export(model, task, format="pt2", evals=40)
+    with torch.no_grad():
+        assert torch.allclose(made.logits([x]), model(x / 2).output, atol=1e-2)
+    monkeypatch.setattr(Plain, "why", "it is too large")
+    with pytest.raises(ExportError, match="it is too large"):
+        export(model, task, format="pt2")
+    monkeypatch.setattr(Drawn, "refuses_export", lambda task: "its samples are secret")
+    with pytest.raises(ExportError, match="its samples are secret"):
+        export(model, task, format="pt2")
+    with pytest.raises(ExportError, match="its samples are secret"):
+        needed(model, task, "picard")

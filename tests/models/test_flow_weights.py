@@ -262,7 +262,7 @@ TWELVE = {"solver": Picard(), "adjoint": Unrolled(max_evals=12)}
 def test_twelve_refinements_are_those_of_a_plain_statement(name, tmp_path):
     path = saved(tmp_path / "weights.pth", STATES[name])
     model = load_checkpoint(path, **(TWELVE if name.startswith("deq") else {}))
-    assert type(model.config) is eq.models.registry.CONFIGS[name]
+    assert type(model.config) is eq.models.config_of(name)
     assert not model.training
     first, second = pair(1, 128, 136)
     found = model((first, second)).output

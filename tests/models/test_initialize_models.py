@@ -9,7 +9,7 @@ from small_sequences import SMALL as SEQUENCES
 from small_sequences import VOCABULARY
 
 from equilibria import models
-from equilibria.models.registry import CONFIGS
+from equilibria.models import config_of
 from equilibria.nn.init import ENSEMBLES, initialize, recurrent_weights
 from equilibria.solve import Picard
 
@@ -58,7 +58,7 @@ def build(name, **fields):
 def inputs(name):
     if "vocabulary" in WEIGHTS[name][0]:
         return torch.randint(VOCABULARY, (2, 7), generator=torch.Generator().manual_seed(1))
-    if "levels" in {field.name for field in dataclasses.fields(CONFIGS[name])}:
+    if "levels" in {field.name for field in dataclasses.fields(config_of(name))}:
         return torch.rand(2, 1, 3, 128, 128, generator=torch.Generator().manual_seed(1)).unbind()
     return torch.randn(2, *CLASSES["shape"], generator=torch.Generator().manual_seed(1))
 

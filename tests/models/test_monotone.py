@@ -9,8 +9,8 @@ import torch
 from torch.nn.functional import conv2d, conv_transpose2d, pad
 
 from equilibria import DEQ, models
-from equilibria.models import ForwardBackward, PeacemanRachford
 from equilibria.models.vision.monotone_map import MonotoneMap, Resolvent
+from equilibria.models.vision.monotone_solvers import ForwardBackward, PeacemanRachford
 from equilibria.solve import (
     GMRES,
     Anderson,

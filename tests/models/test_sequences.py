@@ -8,7 +8,7 @@ from small_sequences import SEGMENTED, SMALL, build, tokens
 from torch.utils import _pytree as pytree
 
 from equilibria import models
-from equilibria.models.registry import CONFIGS
+from equilibria.models import config_of
 from equilibria.models.sequence.base import SequenceModel
 from equilibria.solve import Anderson, Implicit, Picard, Status, Unrolled
 
@@ -47,7 +47,7 @@ def test_every_parameter_gets_a_gradient(name):
     losses.sum().backward()
     for key, parameter in model.named_parameters():
         assert parameter.grad is not None and parameter.grad.abs().sum() > 0, key
-    assert CONFIGS[name].implicit or not prediction.solutions
+    assert config_of(name).implicit or not prediction.solutions
 
 
 def test_no_output_depends_on_a_later_token_by_perturbation(segmented):
@@ -215,7 +215,7 @@ def test_untied_layers_have_weights_of_their_own(name):
 
 @pytest.mark.parametrize("name", STACKS)
 def test_an_explicit_network_takes_no_solver(name):
-    assert not CONFIGS[name](**SMALL[name]).implicit
+    assert not config_of(name)(**SMALL[name]).implicit
     with pytest.raises(TypeError, match="explicit network has no equilibrium layer to take solver"):
         models.create(name, **SMALL[name], solver=Anderson())
 

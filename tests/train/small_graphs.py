@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from equilibria import models
 from equilibria import nn as layers
 from equilibria.models import ClassifierConfig, EquilibriumModel, Prediction
+from equilibria.registry import find
 from equilibria.solve import shared
 
 
@@ -86,7 +87,7 @@ def tiny() -> Iterator[None]:
     """The model, registered for the time of a test."""
     models.register("tiny-graph", GraphConfig)
     yield
-    del models.registry.CONFIGS["tiny-graph"]
+    del find("models")["tiny-graph"]
 
 
 def two_rings(path: Path, nodes: int = 30, *, seed: int = 0, **more: Any) -> Path:

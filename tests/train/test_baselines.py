@@ -2,7 +2,7 @@
 
 import pytest
 
-from equilibria.models import PeacemanRachford
+from equilibria.models.vision.monotone_solvers import PeacemanRachford
 from equilibria.train import recipe as recipes
 from equilibria.train.config import ConfigError
 from equilibria.train.loop import fit

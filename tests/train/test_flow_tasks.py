@@ -15,8 +15,8 @@ from equilibria.data import DataError
 from equilibria.data.flow import FlowField, FlowSet, Pair, write_flow
 from equilibria.data.flow.pairs import stacked
 from equilibria.models.vision.unet import UNetConfig
-from equilibria.tasks import OpticalFlow, Part
-from equilibria.tasks.flow import FlowTask
+from equilibria.tasks import Part
+from equilibria.tasks.flow import FlowTask, OpticalFlow
 from equilibria.tasks.flow import task as tasks
 from equilibria.tasks.flow.colours import erased, recoloured, turned
 from equilibria.tasks.flow.endpoints import absolute, sums

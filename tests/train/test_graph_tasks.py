@@ -17,8 +17,9 @@ from equilibria.data import DataError
 from equilibria.data.graphs import Graph, NodeSet
 from equilibria.models.dense import DenseConfig
 from equilibria.stability import comparison
-from equilibria.tasks import Chains, GraphClassification, NodeClassification, Part, selection
-from equilibria.tasks.nodes import MICRO_F1, NodeTask
+from equilibria.tasks import Part, selection
+from equilibria.tasks.nodes import MICRO_F1, Chains, NodeClassification, NodeTask
+from equilibria.tasks.whole_graphs import GraphClassification
 from equilibria.train import memory
 from equilibria.train import recipe as recipes
 from equilibria.train.folder import absolute

@@ -18,8 +18,9 @@ from equilibria.data.images.resize import resized, weights
 from equilibria.models.dense import DenseConfig
 from equilibria.models.vision.mdeq import MDEQConfig
 from equilibria.predict.seeing import sight
-from equilibria.tasks import ImageClassification, Part
+from equilibria.tasks import Part
 from equilibria.tasks.augmentation import cropped, flipped
+from equilibria.tasks.classification import ImageClassification
 from equilibria.tasks.normalisation import Statistics
 from equilibria.tasks.photographs import Photographs
 from equilibria.tasks.seen import Seen

@@ -8,7 +8,8 @@ import pytest
 import torch
 from accelerate import Accelerator
 
-from equilibria.tasks import LanguageModelling, Part
+from equilibria.tasks import Part
+from equilibria.tasks.language import LanguageModelling
 from equilibria.train import evaluation, run
 from equilibria.train import recipe as recipes
 from equilibria.train.config import ConfigError

@@ -20,7 +20,15 @@ from equilibria import models, tasks
 from equilibria import nn as layers
 from equilibria.cli.main import main
 from equilibria.models import EquilibriumModel, ModelConfig
-from equilibria.train import memory
+from equilibria.registry import find
+from equilibria.solve import Status
+from equilibria.train import gallery, memory
+from equilibria.train.gallery import GalleryKind
+from equilibria.train.gallery.hanging import Hanging
+from equilibria.train.gallery.kind import Picture, Stored
+from equilibria.train.pictures import image_png
+from equilibria.train.run import Folder
+from equilibria.train.settling import Settling
 
 SIZE = 6
 
@@ -156,7 +164,7 @@ def motion() -> Iterator[None]:
     tasks.register("motion", Motion)
     models.register("motion-deq", MotionConfig)
     yield
-    del tasks.TASKS["motion"], models.registry.CONFIGS["motion-deq"]
+    del find("tasks")["motion"], find("models")["motion-deq"]
 
 
 def test_it_is_trained_evaluated_examined_and_reported(
@@ -194,10 +202,102 @@ def test_it_is_trained_evaluated_examined_and_reported(
     assert "ccuracy" not in html and "erplexity" not in html
 
 
+class Drawn(Picture):
+    name: str
+    further: int
+
+
+class Drawings(Stored):
+    pictures: list[Drawn]
+
+
+def draw(task: MotionTask, model: Any, most: int) -> tuple[Hanging, dict[str, Any]]:
+    hanging = Hanging()
+    inputs, *_ = task.sample("test", min(2, most))
+    for place, (first, field) in enumerate(zip(inputs["first"], model(inputs).output, strict=True)):
+        hanging.add(
+            {"name": f"noise {place}", "further": place + 1},
+            Settling(after=torch.full((SIZE, SIZE), place), evals=7, status=Status.CONVERGED),
+            (SIZE, SIZE),
+            image=image_png(first, (SIZE, SIZE)),
+            field=image_png(field[:1], (SIZE, SIZE)),
+        )
+    return hanging, {"count": 16, "seen": 2}
+
+
+GALLERY = GalleryKind(
+    hang=draw,
+    shape=Drawings,
+    describe=lambda content: f"{content['seen']} of {content['count']} pieces of noise.",
+    note=lambda picture: [f"{2 * picture['further']} px further"],
+    is_wrong=lambda picture: picture["further"] == 2,
+    explain_map=lambda content: "Where the noise settles.",
+    heads={"field": "where to", "image": "where from", "late": "how late"},
+    columns=3,
+)
+
+
+class ShownTask(MotionTask):
+    gallery = "motion"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown(Motion):
+    """Where did everything go, as a report shows it?"""
+
+    def load(self, data_dir: Path | None = None) -> ShownTask:
+        return ShownTask()
+
+    def has_gallery(self, run: Path) -> bool:
+        return True
+
+    def read_classes(self, run: Path) -> dict[str, Any]:
+        return {"labels": ["right", "down"], "colours": []}
+
+
+@pytest.fixture
+def shown(motion) -> Iterator[None]:
+    tasks.register("shown", Shown)
+    find("galleries")["motion"] = GALLERY
+    yield
+    del find("tasks")["shown"], find("galleries")["motion"]
+
+
+def test_a_report_shows_a_gallery_of_its_own(shown, tmp_path) -> None:
+    recipe = {**RECIPE, "task": {"name": "shown"}, "epochs": 1}
+    (tmp_path / "shown.yaml").write_text(yaml.safe_dump(recipe))
+    run = tmp_path / "run"
+    assert main(["train", str(tmp_path / "shown.yaml"), "--out", str(run), "--quiet"]) == 0
+    report = ["report", str(run), "--no-doctor", "--quiet"]
+    assert main(report) == 0
+    html = (run / "report.html").read_text()
+    assert html.count("<img ") == 6 and "--columns: 3" in html
+    for text in (
+        "<p>2 of 16 pieces of noise.</p>",
+        "<p>Where the noise settles.</p>",
+        "<b>noise 0</b><br>2 px further<br>7 evaluations<",
+        '<b>noise 1</b><br><span class="badge unhealthy">4 px further</span>',
+        '<li><span class="key blocks" style="--key: #440154"></span>0</li>',
+    ):
+        assert text in html
+    assert html.index("where to") < html.index("where from") < html.index("how late")
+    path = run / "gallery" / "gallery.json"
+    made = path.read_text()
+    assert json.loads(made)["kind"] == "motion"
+    # What was kept is shown again; of another shape, or of a kind that is gone, it is made again.
+    path.write_text(made.replace("noise 1", "noise 9"))
+    assert main(report) == 0 and "noise 9" in (run / "report.html").read_text()
+    for old, new in (('"further": 2', '"further": "far"'), ('"motion"', '"gone"')):
+        path.write_text(made.replace(old, new))
+        assert gallery.read(Folder(run)) is None
+        assert main(report) == 0 and path.read_text() == made
+    assert (run / "report.html").read_text() == html
+
+
 def test_a_name_is_registered_once(motion) -> None:
     tasks.register("motion", Motion)  # the same again is no mistake
     with pytest.raises(ValueError, match="there is a task 'motion' already"):
-        tasks.register("motion", tasks.CopyMemory)
+        tasks.register("motion", Shown)
     with pytest.raises(ValueError, match="there is a model 'dense' already"):
         models.register("dense", MotionConfig)
 

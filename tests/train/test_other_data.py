@@ -8,7 +8,9 @@ import torch
 
 from equilibria.data import DataError, checksums, text
 from equilibria.data.text import named
-from equilibria.tasks import CopyMemory, ImageClassification, LanguageModelling
+from equilibria.tasks.classification import ImageClassification
+from equilibria.tasks.copying import CopyMemory
+from equilibria.tasks.language import LanguageModelling
 
 
 def test_a_task_on_other_data_names_a_path_in_full_or_a_data_set(tmp_path, monkeypatch) -> None:

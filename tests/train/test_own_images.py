@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from equilibria.data import Split
-from equilibria.tasks import OwnImages
 from equilibria.tasks.mirroring import examined
-from equilibria.tasks.own_images import LEAST, MOST, OFTEN, PASSES, Looked, pace, side
+from equilibria.tasks.own_images import LEAST, MOST, OFTEN, PASSES, Looked, OwnImages, pace, side
 from equilibria.train import recipe as recipes
 from equilibria.train.config import ConfigError
 from equilibria.train.loop import train

@@ -5,7 +5,7 @@ import json
 import torch
 
 from equilibria.cli.main import main
-from equilibria.tasks import ImageClassification
+from equilibria.tasks.classification import ImageClassification
 
 SMALL = ("--epochs", "1", "--model.width", "8", "--probes", "4", "--solver.rtol", "1e-2")
 

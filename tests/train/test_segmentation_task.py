@@ -13,8 +13,7 @@ from equilibria.data.segmentation import VOID
 from equilibria.models.vision.resnet import ResNetConfig
 from equilibria.models.vision.segmentation import MDEQSegmentationConfig
 from equilibria.models.vision.unet import UNetConfig
-from equilibria.tasks import ImageSegmentation
-from equilibria.tasks.segmentation import usual_size
+from equilibria.tasks.segmentation import ImageSegmentation, usual_size
 from equilibria.train import recipe as recipes
 
 TREE = {

@@ -12,9 +12,10 @@ from equilibria.data import DataError
 from equilibria.models import create
 from equilibria.models.dense import DenseConfig
 from equilibria.models.recurrent import RecurrentConfig
-from equilibria.tasks import AddingProblem, OrderProblem, SequenceClassification
 from equilibria.tasks.selection import groups
+from equilibria.tasks.sequences import SequenceClassification
 from equilibria.tasks.standardisation import ChannelStatistics
+from equilibria.tasks.synthetic import AddingProblem, OrderProblem
 from equilibria.train.evaluation import evaluating
 
 

@@ -16,7 +16,8 @@ from equilibria.models.recurrent import RecurrentConfig
 from equilibria.models.representation.configs import RepresentationConfig
 from equilibria.models.sequence.config import SequenceConfig
 from equilibria.models.vision.config import VisionConfig
-from equilibria.tasks import GraphClassification, LanguageModelling
+from equilibria.tasks.language import LanguageModelling
+from equilibria.tasks.whole_graphs import GraphClassification
 from equilibria.train import evaluation
 from equilibria.train import recipe as recipes
 from equilibria.train.trainer import Trainer

@@ -17,8 +17,8 @@ from equilibria.cli.main import main
 from equilibria.data import DataError, signals
 from equilibria.data.signals import Signal
 from equilibria.models.representation import gradient
-from equilibria.tasks import Part, SignalRepresentation
-from equilibria.tasks.representation import Described, GridTask, suited_scale
+from equilibria.tasks import Part
+from equilibria.tasks.representation import Described, GridTask, SignalRepresentation, suited_scale
 from equilibria.train import evaluation
 from equilibria.train import recipe as recipes
 from equilibria.train.config import ConfigError

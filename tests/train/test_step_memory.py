@@ -12,7 +12,8 @@ from equilibria import models
 from equilibria.cli.main import main
 from equilibria.models.vision.mdeq import MDEQConfig
 from equilibria.solve import GMRES, Anderson, Broyden, Implicit, estimate
-from equilibria.tasks import Batch, ImageClassification
+from equilibria.tasks import Batch
+from equilibria.tasks.classification import ImageClassification
 from equilibria.train import memory
 from equilibria.train import recipe as recipes
 from equilibria.train.loop import fit

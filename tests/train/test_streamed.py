@@ -18,8 +18,10 @@ from equilibria.data.errors import DataError
 from equilibria.data.shards import read_index, write_index
 from equilibria.data.shards.dataset import load
 from equilibria.models.dense import DenseConfig
-from equilibria.tasks import ImageClassification, OwnImages, Part
+from equilibria.tasks import Part
+from equilibria.tasks.classification import ImageClassification
 from equilibria.tasks.lanes import usual
+from equilibria.tasks.own_images import OwnImages
 from equilibria.tasks.seen import Seen
 from equilibria.train import recipe as recipes
 from equilibria.train.evaluation import accelerator

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from equilibria.solve import Status
-from equilibria.tasks import ImageClassification
+from equilibria.tasks.classification import ImageClassification
 from equilibria.train.tally import SolveTally, Tally
 
 TASK = ImageClassification(data="digits").load()

@@ -5,8 +5,7 @@ import torch
 
 from equilibria.data import Split
 from equilibria.models.dense import DenseConfig
-from equilibria.tasks import ImageClassification
-from equilibria.tasks.classification import shifted
+from equilibria.tasks.classification import ImageClassification, shifted
 
 
 @pytest.fixture(scope="module")

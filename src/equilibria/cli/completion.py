@@ -48,7 +48,7 @@ def every_command() -> argparse.ArgumentParser:
         "bench": [name.removeprefix("bench/") for name in studies if name.startswith("bench/")],
         **dict.fromkeys(OF_RECIPES, recipes.available()),
     }
-    for command, text in entry.COMMANDS.items():
+    for command, (text, _) in entry.commands().items():
         found = commands.add_parser(command, help=text, add_help=False)
         for option, takes in options(command):
             added: Any = found.add_argument(option, action="store" if takes else "store_true")

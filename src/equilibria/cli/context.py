@@ -3,9 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Any
 
-from equilibria.cli.parser import UserError
+from typing_extensions import override
+
+from equilibria.cli.added import ConfigOptions
+from equilibria.cli.parser import Parser, UserError
 from equilibria.train.recipe import Recipe
+
+
+class Memory(ConfigOptions):
+    """The option --memory of `equilibria evaluate`."""
+
+    @override
+    def add_to(self, parser: Parser) -> None:
+        parser.add_argument(
+            "--memory", type=int, help="tokens before a segment that a Transformer sees"
+        )
+
+    @override
+    def changes_of(self, arguments: Any, recipe: Recipe) -> dict[str, Any]:
+        memory = arguments.memory
+        return {} if memory is None else looking_back(recipe, memory, minimum=0)
 
 
 def looking_back(recipe: Recipe, memory: int, minimum: int) -> dict[str, int]:

@@ -34,6 +34,9 @@ from equilibria.solve import SolveWarning
 from equilibria.train import device as devices
 from equilibria.train.memory import free_bytes
 
+LESS_MEMORY = "lower --chunk"
+"""What to do where the memory does not suffice for other reasons than the signal's own size."""
+
 RESOLUTION = 128
 """Points along each axis of a decoded shape, by default."""
 

@@ -15,23 +15,21 @@ The exit status is 0 even if the learned solver is not worth using, and 1 after 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from torch import Tensor
 
 from equilibria.cli.output import Output
 from equilibria.cli.parser import Parser, UserError, check_seed
 from equilibria.cli.status import DONE
-from equilibria.data import Dataset, available
 from equilibria.learned import Distillation, Learned, Outcome, distil
 from equilibria.models import EquilibriumModel
-from equilibria.predict import pictures, unlabelled
 from equilibria.solve import Solver
-from equilibria.tasks.seen import IMAGES, Seen
 from equilibria.train import neural, run
 from equilibria.train.device import device
 from equilibria.words import percent
@@ -92,12 +90,12 @@ def main(argv: Sequence[str]) -> int:
     folder.check_writable()
     check_seed(arguments.seed)
     how = _how(arguments)
-    images = _images(arguments, folder)
+    unlabelled = _unlabelled(arguments, folder)
     loaded = run.load(
         folder.path,
-        data=images is None,
+        data=unlabelled is None,
         data_dir=arguments.data_dir,
-        other=None if images is not None else arguments.data,
+        other=arguments.data if unlabelled is None else None,
     )
     begin = _begin(arguments, folder, loaded)
     model = loaded.model.to(device(arguments.device))
@@ -106,7 +104,7 @@ def main(argv: Sequence[str]) -> int:
     how = neural.budgeted(how, model)
     began = time.perf_counter()
     with console.status("Collecting inputs ..."):
-        inputs = _inputs(arguments, folder, loaded, model, images)
+        inputs = _inputs(arguments, loaded, model, unlabelled)
     if len(inputs) < 2:
         raise UserError(
             f"the data give {len(inputs)} batches, but at least 2 are needed, one for training and "
@@ -183,28 +181,30 @@ def _how(arguments: Any) -> Distillation:
         raise UserError(f"--{str(error).replace('_', '-', 1)}") from None
 
 
-def _images(arguments: Any, folder: run.Folder) -> list[Path] | None:
-    """The images to train on, for a network on images; None if the run's task reads the data."""
-    data = arguments.data
-    if data is None or not (folder.path / IMAGES).is_file() or data in available(Dataset):
+def _unlabelled(arguments: Any, folder: run.Folder) -> Iterator[Tensor] | None:
+    """The inputs to train on, where they have no labels; None for inputs of a task's data."""
+    if arguments.data is None or not folder.path.is_dir():
         return None
-    if (Path(data).expanduser() / "masks").exists():
-        return None  # a segmentation folder, whose masks are not inputs
-    return pictures([data], without=folder.path / "predictions")
+    recipe = folder.read_recipe()
+    return recipe.task.unlabelled(
+        folder.path,
+        arguments.data,
+        batches=arguments.batches,
+        size=arguments.batch_size or recipe.rows,
+        seed=arguments.seed,
+    )
 
 
 def _inputs(
     arguments: Any,
-    folder: run.Folder,
     loaded: run.Run,
     model: EquilibriumModel,
-    images: list[Path] | None,
+    unlabelled: Iterator[Tensor] | None,
 ) -> list[tuple[Any, ...]]:
     """The layer's inputs to train on, batch by batch."""
+    if unlabelled is not None:
+        return neural.inputs_from(model, unlabelled)
     batches, size = arguments.batches, arguments.batch_size or loaded.recipe.rows
-    if images is not None:
-        seen = Seen.read(folder.path / IMAGES)
-        return neural.inputs_from(model, unlabelled(images, seen, batches, size, arguments.seed))
     other = loaded.other is not None
     options: Any = {"batches": batches, "batch_size": size, "seed": arguments.seed, "other": other}
     try:

@@ -27,7 +27,7 @@ from equilibria.data import signals
 from equilibria.models.representation.configs import RepresentationConfig
 from equilibria.predict.representation import encode
 from equilibria.report.words import mib
-from equilibria.tasks import SignalRepresentation
+from equilibria.tasks.representation import SignalRepresentation
 from equilibria.train import config
 from equilibria.train import device as devices
 from equilibria.train import recipe as recipes
@@ -35,6 +35,9 @@ from equilibria.train import run as runs
 from equilibria.train.loop import Interrupted, train
 from equilibria.train.memory import free_bytes
 from equilibria.train.recipe import Recipe
+
+LESS_MEMORY = "lower --batch-size, --model.width or --task.size"
+"""What to do where the memory does not suffice."""
 
 OWN = ("size", "rate", "start", "seconds", "frames")
 """Task keys of a shipped recipe that apply only to its default data."""

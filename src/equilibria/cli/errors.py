@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import sysconfig
 import traceback
 from pathlib import Path
@@ -19,12 +20,8 @@ LESS = {
     "doctor": "lower --samples",
     "gradients": "lower --samples",
     "initialise": "lower --samples",
-    "flow": "try --correlation on-demand, or smaller images",
-    "encode": "lower --batch-size, --model.width or --task.size",
-    "decode": "lower --chunk",
-    "predict": "lower --batch-size, or have large images seen through a smaller --window",
 }
-"""What takes less memory, by command."""
+"""What takes less memory, by command of the frame; that of an application says `LESS_MEMORY`."""
 
 
 def expected(error: BaseException) -> bool:
@@ -64,7 +61,7 @@ def explain(command: str, error: BaseException) -> str:
     if is_out_of_memory(error):
         tried = re.search(r"tried to allocate ([\d.]+ ?\w+)", text, re.I)
         asked = f" ({tried[1]} more were asked for)" if tried else ""
-        return f"out of memory{asked}: {LESS.get(command, 'free some, or try --device cpu')}"
+        return f"out of memory{asked}: {_less(command)}"
     if line := _own_line(error):
         return f"{line}: {name}: {text}"
     if isinstance(error, ModuleNotFoundError) and (lacking := _lacking(command, error)):
@@ -74,6 +71,15 @@ def explain(command: str, error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return f"{name}: {text} (a bug in equilibria; --debug shows where)"
+
+
+def _less(command: str) -> str:
+    """What takes less memory with a command that has run."""
+    from equilibria.cli.main import commands
+
+    _, module = commands().get(command, ("", ""))
+    usual = LESS.get(command, "free some, or try --device cpu")
+    return getattr(sys.modules.get(module), "LESS_MEMORY", usual)
 
 
 def _own_line(error: BaseException) -> str:

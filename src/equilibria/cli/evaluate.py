@@ -25,18 +25,18 @@ from accelerate import Accelerator
 from rich.console import Console
 
 from equilibria import files
-from equilibria.cli.context import looking_back
+from equilibria.cli.added import ConfigOptions, ViewOptions, added
 from equilibria.cli.output import Output, figures_table, fitted
 from equilibria.cli.parser import Parser, UserError
 from equilibria.cli.solving import add_solver, solve_by
 from equilibria.cli.status import DONE, UNHEALTHY
-from equilibria.cli.views import add_views, changes_of, viewed
 from equilibria.metric import LOSS
 from equilibria.models import EquilibriumModel
 from equilibria.solve import Status
 from equilibria.tasks import Task
 from equilibria.train import baseline, evaluation, run
 from equilibria.train.folder import place_of
+from equilibria.train.recipe import Recipe
 from equilibria.words import percent, plural
 
 
@@ -56,9 +56,9 @@ def main(argv: Sequence[str]) -> int:
         f"{' '.join(map(str, evaluation.BUDGETS))}); give none for the solver's own limit only; "
         "limits above it change nothing",
     )
-    parser.add_argument(
-        "--memory", type=int, help="tokens before a segment that a Transformer sees"
-    )
+    configs = added("evaluate", ConfigOptions)
+    for each in configs:
+        each.add_to(parser)
     parser.add_argument(
         "--no-baselines",
         action="store_true",
@@ -74,7 +74,9 @@ def main(argv: Sequence[str]) -> int:
         "test set",
     )
     add_solver(parser)
-    add_views(parser)
+    viewers = added("evaluate", ViewOptions)
+    for each in viewers:
+        each.add_to(parser)
     parser.add_data_dir()
     parser.add_device()
     arguments = parser.parse_args(list(argv))
@@ -83,13 +85,12 @@ def main(argv: Sequence[str]) -> int:
         raise run.RunError(f"there is no run folder {folder.path}")
     folder.check_writable()
     recipe = folder.read_recipe()
-    memory = arguments.memory
-    changes = {} if memory is None else looking_back(recipe, memory, minimum=0)
+    changes = _changes(configs, arguments, recipe)
     loaded = run.load(
         folder.path, data_dir=arguments.data_dir, other=arguments.data, changes=changes
     )
     solver = solve_by(arguments.solver, loaded)
-    views = changes_of(arguments, recipe)
+    views = _changes(viewers, arguments, recipe)
     task = loaded.data
     if arguments.budgets is not None:
         _check_budgets(loaded, arguments.budgets)
@@ -152,10 +153,12 @@ def measure(
         accelerator: gives the device and the processes.
         split: one of the task's.
         limits: numbers of evaluations at which a text is also evaluated.
-        views: how a segmentation network sees images; see `cli.views.changes_of`.
+        views: how the model sees samples; see `ViewOptions.changes_of`.
     """
     recipe, task = loaded.recipe, loaded.data
-    model = viewed(loaded.model.to(accelerator.device), views or {})
+    model = loaded.model.to(accelerator.device).eval()
+    for each in added("evaluate", ViewOptions):
+        model = each.viewed(model, views or {})
     options: dict[str, Any] = {"split": split, "batch_size": recipe.eval_batch_size}
     depths = () if task.streams else evaluation.DEPTHS
     result, seconds = evaluation.timed(
@@ -171,6 +174,16 @@ def measure(
                 model, task, accelerator, limits=limits, **options
             )
     return result
+
+
+def _changes(
+    options: Sequence[ConfigOptions] | Sequence[ViewOptions], arguments: Any, recipe: Recipe
+) -> dict[str, Any]:
+    """Return what the options of all applications change, as a record holds it."""
+    changes: dict[str, Any] = {}
+    for each in options:
+        changes |= each.changes_of(arguments, recipe)
+    return changes
 
 
 def _check_budgets(loaded: run.Run, limits: Sequence[int]) -> None:
@@ -211,18 +224,6 @@ def _not_finite(result: Mapping[str, Any], loaded: run.Run) -> str:
     return ""
 
 
-def _seen(views: Mapping[str, Any]) -> str:
-    """How images were seen, after a title; "" as usual."""
-    parts = list[str]()
-    if "scales" in views:
-        parts.append("scales " + " ".join(f"{scale:g}" for scale in views["scales"]))
-    if "mirrored" in views:
-        parts.append("mirrored")
-    if "window" in views:
-        parts.append("windows of {} x {}".format(*views["window"]))
-    return "".join(f", {part}" for part in parts)
-
-
 def show(
     result: Mapping[str, Any],
     loaded: run.Run,
@@ -235,9 +236,8 @@ def show(
     where = f"{loaded.folder},"
     if loaded.other is not None:
         where = f"{loaded.folder} on other data:"
-    title = (
-        f"{where} {result[unit]:,} {result['split']} {unit} of {task.source}{_seen(views or {})}"
-    )
+    seen = "".join(each.told(views or {}) for each in added("evaluate", ViewOptions))
+    title = f"{where} {result[unit]:,} {result['split']} {unit} of {task.source}{seen}"
     table = figures_table(title)
     for name, value in _figures(result, task):
         table.add_row(name, value)

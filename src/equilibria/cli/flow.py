@@ -56,6 +56,9 @@ from equilibria.report.flow_colours import change_colours, colour_png
 from equilibria.train import evaluation, run, stops
 from equilibria.words import others
 
+LESS_MEMORY = "try --correlation on-demand, or smaller images"
+"""What to do where the memory does not suffice."""
+
 ENDINGS = (".flo", ".pfm", ".png")
 """Of files of flow."""
 

@@ -14,7 +14,7 @@ import docstring_parser
 
 from equilibria.cli.parser import Parser
 from equilibria.train import config
-from equilibria.train.config import Choices
+from equilibria.train.choices import Choices
 
 __all__ = ["describe", "names_of"]
 
@@ -117,31 +117,43 @@ def _written(value: Any) -> str:
 
 
 def _other(cls: type, tree: Mapping[str, Any], choices: Choices) -> str:
-    """The keys of the classes that the recipe does not name, by where they may be chosen."""
-    places: dict[tuple[str, type], list[str]] = {}
+    """The classes that the recipe does not name, by where they may be chosen.
+
+    Their keys are listed, too, unless that would import another application.
+    """
+    places: dict[tuple[str, type | None], list[str]] = {}
     chosen: set[str | None] = set()
     for prefix, _, branches in config.walk(cls, tree, choices):
         for field, allowed in branches.items():
             taken = _at(tree, f"{prefix}{field}")
             chosen.add(taken)
-            for name, each in allowed.items():
+            imported = allowed.list_imported()
+            for name in allowed:
                 if name != taken:
-                    places.setdefault((name, each), []).append(f"{prefix}{field}")
+                    key = name, imported.get(name)
+                    places.setdefault(key, []).append(f"{prefix}{field}")
     # Classes that only another class may hold, such as the cell of a recurrent network.
     for (_, each), keys in list(places.items()):
+        if each is None:
+            continue
         for field, allowed in config.branches_of(each, choices).items():
-            for name, inner in allowed.items():
-                if (name, inner) not in places and name not in chosen:
-                    places[name, inner] = [f"{key}.{field}" for key in keys]
+            imported = allowed.list_imported()
+            for name in allowed:
+                if (name, imported.get(name)) not in places and name not in chosen:
+                    places[name, imported.get(name)] = [f"{key}.{field}" for key in keys]
     width = shutil.get_terminal_size().columns - 2
-    lines, before = ["other classes, chosen with --KEY.name, and their keys:"], [""]
-    for (name, each), keys in places.items():
-        if keys != before:
-            lines += _wrapped(", ".join(keys), width, "  ")
-            before = keys
-        branches = config.branches_of(each, choices)
-        names = [f"{n}.name" if n in branches else n for n in config.fields_of(each)]
-        lines += _wrapped(f"{name}: {', '.join(names) or 'none'}", width, "    ")
+    lines = ["other classes, chosen with --KEY.name, and their keys:"]
+    for keys in dict.fromkeys(map(tuple, places.values())):
+        lines += _wrapped(", ".join(keys), width, "  ")
+        here = [key for key, named in places.items() if tuple(named) == keys]
+        for name, each in here:
+            if each is not None:
+                branches = config.branches_of(each, choices)
+                names = [f"{n}.name" if n in branches else n for n in config.fields_of(each)]
+                lines += _wrapped(f"{name}: {', '.join(names) or 'none'}", width, "    ")
+        if foreign := [name for name, each in here if each is None]:
+            text = f"{', '.join(foreign)}: keys with --{keys[0]}.name NAME --help"
+            lines += _wrapped(text, width, "    ")
     return "\n".join(lines) if places else ""
 
 

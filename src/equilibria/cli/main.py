@@ -29,26 +29,42 @@ from equilibria.cli.status import (
 from equilibria.words import nearest, printable
 
 COMMANDS = {
-    "train": "train a recipe and write a run folder",
-    "initialise": "recommend initial weights for a recipe: ensemble and scale",
-    "shards": "index tar shards of images, for training to stream them",
-    "evaluate": "evaluate a run on its test data: metrics, evaluations, statuses",
-    "doctor": "examine a run: convergence, uniqueness, gradient, use of depth",
-    "distil": "train a solver for a run's own equilibrium layer",
-    "gradients": "compare exact and inexact gradients on a run",
-    "predict": "classify or segment images with a trained network",
-    "flow": "find the optical flow of two images, frames or a video",
-    "encode": "encode an image, a sound, a film or a shape as a small network",
-    "decode": "decode such a file at any size, with exact derivatives",
-    "generate": "continue a prompt with a trained language model",
-    "export": "write a trained model as a file for ONNX Runtime or torch.export",
-    "memory": "measure the memory of a training step of a run against depth",
-    "report": "write one page with plots from one or more runs",
-    "reproduce": "run experiments from the papers, or list them",
-    "bench": "benchmark solvers and gradients against torchdeq and SciPy",
-    "recipes": "list the recipes, or show one",
-    "completion": "print a script for the tab completion of bash, zsh or fish",
+    "train": ("train a recipe and write a run folder", "equilibria.cli.train"),
+    "initialise": (
+        "recommend initial weights for a recipe: ensemble and scale",
+        "equilibria.cli.initialise",
+    ),
+    "evaluate": (
+        "evaluate a run on its test data: metrics, evaluations, statuses",
+        "equilibria.cli.evaluate",
+    ),
+    "doctor": (
+        "examine a run: convergence, uniqueness, gradient, use of depth",
+        "equilibria.cli.doctor",
+    ),
+    "distil": ("train a solver for a run's own equilibrium layer", "equilibria.cli.distil"),
+    "gradients": ("compare exact and inexact gradients on a run", "equilibria.cli.gradients"),
+    "export": (
+        "write a trained model as a file for ONNX Runtime or torch.export",
+        "equilibria.cli.export",
+    ),
+    "memory": (
+        "measure the memory of a training step of a run against depth",
+        "equilibria.cli.memory",
+    ),
+    "report": ("write one page with plots from one or more runs", "equilibria.cli.report"),
+    "reproduce": ("run experiments from the papers, or list them", "equilibria.cli.reproduce"),
+    "bench": ("benchmark solvers and gradients against torchdeq and SciPy", "equilibria.cli.bench"),
+    "recipes": ("list the recipes, or show one", "equilibria.cli.recipes"),
+    "completion": (
+        "print a script for the tab completion of bash, zsh or fish",
+        "equilibria.cli.completion",
+    ),
 }
+"""The commands for any application: one line for --help, and the module that has `main`."""
+
+BEFORE_APPLICATIONS = "gradients"
+"""The command after which --help lists those of applications."""
 
 HELP = """usage: equilibria COMMAND ...
 
@@ -76,6 +92,21 @@ PATIENCE = 2.0
 end stops the others at once."""
 
 
+def commands() -> dict[str, tuple[str, str]]:
+    """Return all commands, those of applications among them: one line for --help, and the module.
+
+    A command that an application calls by a name of `COMMANDS` cannot be reached.
+    """
+    from equilibria import registry
+
+    found: dict[str, tuple[str, str]] = {}
+    for name, command in COMMANDS.items():
+        found[name] = command
+        if name == BEFORE_APPLICATIONS:
+            found |= registry.find("commands")
+    return {**found, **COMMANDS}
+
+
 class Ended(BaseException):
     """A signal came that ends the process; like KeyboardInterrupt, this is no error."""
 
@@ -92,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[:1] == ["--quiet"]:
         words = [*words[1:], *words[:1]] if words[1:] else []
     command, *rest = words or ["--help"]
-    program = f"equilibria {command}" if command in COMMANDS else "equilibria"
+    called = command
     try:
         try:
             if any(word.startswith("--import") for word in words):
@@ -104,9 +135,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         finally:
             _flush()
     except KeyboardInterrupt:
-        return _end(program, "interrupted", INTERRUPTED)
+        return _end(_program(called), "interrupted", INTERRUPTED)
     except Ended as ended:
-        return _end(program, f"ended by {ended}", ended.exit_status)
+        return _end(_program(called), f"ended by {ended}", ended.exit_status)
     except BrokenPipeError:
         # The reader of the pipe, such as `head`, has seen enough; output that is still buffered
         # must not fail again when Python exits.
@@ -116,7 +147,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         if debug:
             traceback.print_exc()
         message, everywhere = errors.explain(command, error), errors.shared(error)
-        return _end(program, message, getattr(error, "exit_status", ERROR), everywhere=everywhere)
+        status = getattr(error, "exit_status", ERROR)
+        return _end(_program(called), message, status, everywhere=everywhere)
+
+
+def _program(command: str) -> str:
+    """Return what the user has called, where `command` is the first word."""
+    known = command in COMMANDS
+    with suppress(Exception):  # what is wrong with an application has been an error of its own
+        known = known or command in commands()
+    return f"equilibria {command}" if known else "equilibria"
 
 
 def _run(command: str, words: list[str]) -> int:
@@ -124,19 +164,20 @@ def _run(command: str, words: list[str]) -> int:
         print(f"equilibria {__version__}")
         return DONE
     if command in ("-h", "--help"):
-        listing = "\n".join(f"  {name:12}{text}" for name, text in COMMANDS.items())
+        listing = "\n".join(f"  {name:12}{text}" for name, (text, _) in commands().items())
         statuses = "\n".join(f"  {status:<5}{text}" for status, text in MEANINGS.items())
         print(HELP.format(commands=listing, statuses=statuses))
         return DONE
-    if command not in COMMANDS:
-        hint = nearest(command, COMMANDS)
+    found = COMMANDS.get(command) or commands().get(command)
+    if found is None:
+        hint = nearest(command, commands())
         return _end("equilibria", f"there is no command '{command}'{hint}", ERROR)
     warnings.showwarning = _ignore if "--quiet" in words else _warn
     # Read when torch is loaded: its profiler would log when it starts and stops; and where other
     # programs want the cores, threads of libgomp that spin while they wait slow everything down.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
-    status: int | None = importlib.import_module(f"equilibria.cli.{command}").main(words)
+    status: int | None = importlib.import_module(found[1]).main(words)
     return status or DONE
 
 

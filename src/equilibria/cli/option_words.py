@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import re
 import sys
@@ -43,12 +42,11 @@ def as_options(text: str) -> str:
     return _ALONE.sub(option("--{1}"), text)
 
 
-@functools.cache
 def _keys() -> frozenset[str]:
-    """The names of all fields that a recipe or something in it has."""
+    """The names of all fields that a recipe or something imported for it has."""
     from equilibria.train import recipe as recipes
 
-    known = (recipes.Recipe, *recipes.choices().values())
+    known = (recipes.Recipe, *recipes.choices().list_imported())
     return frozenset(["name"]).union(*(inspect.signature(each).parameters for each in known))
 
 

@@ -206,7 +206,7 @@ def named_data(value: str, task: TaskConfig) -> list[str]:
         task: the recipe's.
 
     Raises:
-        ConfigError: the task generates its own data, or there is no such text.
+        ConfigError: the task generates its own data, or `value` names none of it.
     """
     try:
         other = task.at(value)
@@ -215,13 +215,10 @@ def named_data(value: str, task: TaskConfig) -> list[str]:
             f"--data names data of your own, and {type(task).__name__} generates its own data: "
             "leave it out"
         ) from None
-    file = getattr(other, "file", None)
-    if file is not None and Path(value).name == value and not Path(file).exists():
-        from equilibria.data import text
-
-        near = nearest(value, text.available()).removeprefix("; choose from: ")
-        known = near if near.startswith(";") else f"; those are {near}"
-        raise ConfigError(f"--data {value}: there is no such file, nor a text of that name{known}")
+    try:
+        task.check_named(value)
+    except ValueError as error:
+        raise ConfigError(f"--data {value}: {error}") from None
     changed = {f.name: getattr(other, f.name) for f in fields(other)}
     return [
         f"--task.{name}={'null' if new is None else new}"

@@ -38,6 +38,9 @@ from equilibria.train import evaluation, neural, run, stops
 from equilibria.train.weights import checksum
 from equilibria.words import others
 
+LESS_MEMORY = "lower --batch-size, or have large images seen through a smaller --window"
+"""What to do where the memory does not suffice."""
+
 LARGE = 1.5
 """Images for segmentation that are larger than so many times what training has shown are seen
 through windows of that size."""

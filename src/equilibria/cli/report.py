@@ -21,7 +21,6 @@ from equilibria.cli.parser import Parser, UserError
 from equilibria.data import DataError, stored
 from equilibria.report import page
 from equilibria.stability import Examination
-from equilibria.tasks.seen import Seen
 from equilibria.train import gallery, run
 from equilibria.train import recipe as recipes
 from equilibria.train.checkpoint import CheckpointError
@@ -129,7 +128,7 @@ def _collect(path: Path, data_dir: Path | None, examine: bool, console: Console)
     points = _read(folder.memory, list[MemoryPoint], f"equilibria memory {path}")
     compared = _gradients(folder)
     about = folder.read_info() if folder.info.exists() else None
-    seen = Seen.read(folder.images) if folder.images.exists() else None
+    seen = recipe.task.read_classes(path)
     examination, unexamined = None, ""
     if recipe.model.implicit:
         examination, unexamined = _examination(folder, data_dir, examine, console)
@@ -155,7 +154,7 @@ def _collect(path: Path, data_dir: Path | None, examine: bool, console: Console)
         "unexamined": unexamined,
         "recipe": recipes.dump(recipe),
         "about": about,
-        "seen": seen and {"labels": seen.labels, "colours": seen.colours},
+        "seen": seen,
     }
 
 
@@ -164,7 +163,7 @@ def _gallery(
 ) -> dict[str, Any]:
     """Test images with what the network makes of them, looked at if need be; or why there are none.
 
-    Nothing of a run that is not on images.
+    Nothing of a run whose samples cannot be drawn.
     """
     if not gallery.has_pictures(folder):
         return {}

@@ -5,16 +5,46 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from typing_extensions import override
+
+from equilibria.cli.added import ViewOptions
 from equilibria.cli.parser import Parser, UserError
 from equilibria.models import Model
 from equilibria.models.vision.config import VisionConfig
 from equilibria.models.vision.inference import MultiScale, Tiled
 from equilibria.train.recipe import Recipe
 
-__all__ = ["add_views", "changes_of", "viewed"]
+__all__ = ["Views", "add_views", "changes_of", "viewed"]
 
 LARGEST = 8.0
 """Scale up to which images are enlarged: 64 times the pixels."""
+
+
+class Views(ViewOptions):
+    """The options of `add_views`, for `equilibria evaluate`."""
+
+    @override
+    def add_to(self, parser: Parser) -> None:
+        add_views(parser)
+
+    @override
+    def changes_of(self, arguments: Any, recipe: Recipe) -> dict[str, Any]:
+        return changes_of(arguments, recipe)
+
+    @override
+    def viewed(self, model: Model, changes: Mapping[str, Any]) -> Model:
+        return viewed(model, changes)
+
+    @override
+    def told(self, changes: Mapping[str, Any]) -> str:
+        parts = list[str]()
+        if "scales" in changes:
+            parts.append("scales " + " ".join(f"{scale:g}" for scale in changes["scales"]))
+        if "mirrored" in changes:
+            parts.append("mirrored")
+        if "window" in changes:
+            parts.append("windows of {} x {}".format(*changes["window"]))
+        return "".join(f", {part}" for part in parts)
 
 
 def add_views(parser: Parser) -> None:

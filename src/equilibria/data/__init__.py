@@ -1,35 +1,27 @@
-"""Data sets by name: found on disk, or downloaded with a checksum, and read."""
+"""All data sets by name; those of an application are in its folder."""
 
-from equilibria.data import (
-    copy_memory,
-    flow,
-    graphs,
-    images,
-    segmentation,
-    sequences,
-    signals,
-    text,
-)
-from equilibria.data.dataset import Dataset, Samples, Split
+import importlib
+from typing import Any
+
+from equilibria.data.dataset import Dataset, Samples, Split, UserData
 from equilibria.data.errors import DataError
-from equilibria.data.fetch import fetch
-from equilibria.data.registry import available, load, register
+from equilibria.data.registry import available, entry, load, register
 
 __all__ = [
     "DataError",
     "Dataset",
     "Samples",
     "Split",
+    "UserData",
     "available",
-    "copy_memory",
-    "fetch",
-    "flow",
-    "graphs",
-    "images",
+    "entry",
     "load",
     "register",
-    "segmentation",
-    "sequences",
-    "signals",
-    "text",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        return importlib.import_module(f"equilibria.data.{name}")
+    except ModuleNotFoundError:
+        raise AttributeError(f"module 'equilibria.data' has no attribute {name!r}") from None

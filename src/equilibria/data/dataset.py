@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
-
-from equilibria.data.remote import Files
 
 
 class Samples(Protocol):
@@ -120,8 +118,8 @@ class Dataset:
     checksum: str
 
     @classmethod
-    def of(cls, files: Files, splits: Mapping[str, Split], labels: tuple[str, ...]) -> Dataset:
-        """What was read from some files: "train", "test" and perhaps "valid"."""
+    def of(cls, files: Any, splits: Mapping[str, Split], labels: tuple[str, ...]) -> Dataset:
+        """What was read from the `Files` of an entry: "train", "test" and perhaps "valid"."""
         return cls(
             name=files.entry.name,
             title=files.title,
@@ -134,6 +132,21 @@ class Dataset:
             source=files.source,
             checksum=digest(*splits.values()),
         )
+
+
+@dataclass(frozen=True)
+class UserData:
+    """What reads a user's own data.
+
+    Attributes:
+        read: Makes a data set from the path of a folder, and options.
+        expected: What it expects there, for messages.
+        arrays: Whether it reads a .npz file, too.
+    """
+
+    read: Callable[..., Any]
+    expected: str
+    arrays: bool = False
 
 
 def digest(*splits: Split) -> str:

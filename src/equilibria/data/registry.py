@@ -1,88 +1,17 @@
-"""All named data sets: a new one is a file with its reader and a line here, or is registered."""
+"""All data sets by name, and a user's own files, read by what applications register."""
 
 from __future__ import annotations
 
 import os
-import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import UnionType
-from typing import Any
+from typing import Any, get_args
 
-from equilibria.data import images
-from equilibria.data.dataset import Dataset, Split
+from equilibria import registry
 from equilibria.data.errors import DataError
-from equilibria.data.flow import FlowSet
-from equilibria.data.flow import folder as own_pairs
-from equilibria.data.graphs import GraphSet, NodeSet
-from equilibria.data.graphs import user as own_graphs
-from equilibria.data.images import ImageFolder, layout
-from equilibria.data.remote import Entry, Files
-from equilibria.data.segmentation import SegmentationSet, folder
-from equilibria.data.sequences import SequenceSet, user
-from equilibria.data.signals.sets import SignalSet
-from equilibria.data.text.corpus import Corpus
 from equilibria.words import nearest
-
-DATA_SETS: dict[str, tuple[type, str | Entry]] = {
-    "bach": (SignalSet, "equilibria.data.signals.recording:BACH"),
-    "camvid": (SegmentationSet, "equilibria.data.segmentation.camvid:CAMVID"),
-    "camvid32": (SegmentationSet, "equilibria.data.segmentation.camvid32:CAMVID32"),
-    "chairs": (FlowSet, "equilibria.data.flow.chairs:CHAIRS"),
-    "cifar10": (Dataset, "equilibria.data.images.cifar:CIFAR10"),
-    "cifar100": (Dataset, "equilibria.data.images.cifar:CIFAR100"),
-    "chains": (NodeSet, "equilibria.data.graphs.synthetic:CHAINS"),
-    "citeseer": (NodeSet, "equilibria.data.graphs.planetoid:CITESEER"),
-    "cityscapes": (SegmentationSet, "equilibria.data.segmentation.cityscapes:CITYSCAPES"),
-    "copy-memory": (Split, "equilibria.data.copy_memory:COPY_MEMORY"),
-    "cora": (NodeSet, "equilibria.data.graphs.planetoid:CORA"),
-    "cox2": (GraphSet, "equilibria.data.graphs.tu:COX2"),
-    "digits": (Dataset, "equilibria.data.digits:DIGITS"),
-    "dsa19": (SequenceSet, "equilibria.data.sequences.dsa:DSA19"),
-    "google12": (SequenceSet, "equilibria.data.sequences.speech:GOOGLE12"),
-    "google30": (SequenceSet, "equilibria.data.sequences.speech:GOOGLE30"),
-    "har2": (SequenceSet, "equilibria.data.sequences.har:HAR2"),
-    "har6": (SequenceSet, "equilibria.data.sequences.har:HAR6"),
-    "hd1k": (FlowSet, "equilibria.data.flow.hd1k:HD1K"),
-    "imagenet": (ImageFolder, "equilibria.data.images.imagenet:IMAGENET"),
-    "kitti": (FlowSet, "equilibria.data.flow.kitti:KITTI"),
-    "layers": (FlowSet, "equilibria.data.flow.layers:LAYERS"),
-    "mnist": (Dataset, "equilibria.data.mnist:MNIST"),
-    "mutag": (GraphSet, "equilibria.data.graphs.tu:MUTAG"),
-    "noisy-cifar10": (SequenceSet, "equilibria.data.sequences.pixels:NOISY_CIFAR10"),
-    "noisy-mnist": (SequenceSet, "equilibria.data.sequences.pixels:NOISY_MNIST"),
-    "permuted-mnist": (SequenceSet, "equilibria.data.sequences.pixels:PERMUTED_MNIST"),
-    "photographs": (SignalSet, "equilibria.data.signals.photographs:PHOTOGRAPHS"),
-    "pixel-mnist": (SequenceSet, "equilibria.data.sequences.pixels:PIXEL_MNIST"),
-    "ppi": (NodeSet, "equilibria.data.graphs.ppi:PPI"),
-    "proteins": (GraphSet, "equilibria.data.graphs.tu:PROTEINS"),
-    "ptb": (Corpus, "equilibria.data.text.named:PTB"),
-    "pubmed": (NodeSet, "equilibria.data.graphs.planetoid:PUBMED"),
-    "shapes": (SegmentationSet, "equilibria.data.segmentation.shapes:SHAPES_SET"),
-    "sintel": (FlowSet, "equilibria.data.flow.sintel:SINTEL"),
-    "street": (SignalSet, "equilibria.data.signals.street:STREET"),
-    "text-images": (SignalSet, "equilibria.data.signals.lettering:TEXT_IMAGES"),
-    "things": (FlowSet, "equilibria.data.flow.things:THINGS"),
-    "voc": (SegmentationSet, "equilibria.data.segmentation.voc:VOC"),
-    "wikitext2": (Corpus, "equilibria.data.text.named:WIKITEXT2"),
-    "wikitext103": (Corpus, "equilibria.data.text.named:WIKITEXT103"),
-    "yelp5": (SequenceSet, "equilibria.data.sequences.yelp:YELP5"),
-}
-"""The type of each data set, by name, and its `Entry`, or where that is, imported on demand."""
-
-FOLDERS: dict[type, tuple[Callable[..., Any], str]] = {
-    ImageFolder: (images.load, layout.EXPECTED),
-    SequenceSet: (user.load, user.EXPECTED),
-    SegmentationSet: (folder.load, folder.EXPECTED),
-    FlowSet: (own_pairs.load, own_pairs.EXPECTED),
-    GraphSet: (own_graphs.load_graphs, own_graphs.GRAPHS),
-    NodeSet: (own_graphs.load_nodes, own_graphs.NODES),
-}
-"""What reads a user's folder, and what it expects there; where `kind` allows both, the first."""
-
-FILES = (GraphSet, NodeSet)
-"""What a user's own .npz file may hold in place of a folder."""
 
 PACKAGES = {
     "PIL": "Pillow",
@@ -97,12 +26,12 @@ def available(kind: type | UnionType = object) -> list[str]:
     """The names that `load` knows, sorted.
 
     Args:
-        kind: Types of data sets to list, such as ``data.text.Corpus``; all by default.
+        kind: Types of data sets to list, such as `NodeSet`; all by default.
     """
-    return sorted(name for name, (gives, _) in DATA_SETS.items() if issubclass(gives, kind))
+    return sorted(name for name, (gives, _) in registry.find("data").items() if _is(gives, kind))
 
 
-def register(name: str, kind: type, entry: Entry | str) -> None:
+def register(name: str, kind: type, entry: Any) -> None:
     """Let `load` and recipes name a data set.
 
     Args:
@@ -113,16 +42,32 @@ def register(name: str, kind: type, entry: Entry | str) -> None:
     Raises:
         ValueError: If the name is taken, or the entry has another one.
     """
-    if isinstance(entry, Entry) and entry.name != name:
+    if not isinstance(entry, str) and entry.name != name:
         raise ValueError(f"the entry of data set '{name}' is called '{entry.name}'")
-    if DATA_SETS.setdefault(name, (kind, entry)) != (kind, entry):
+    known = registry.find("data")
+    if known.setdefault(name, (kind, entry)) != (kind, entry):
         raise ValueError(f"there is a data set '{name}' already")
 
 
-def entry(name: str) -> Entry:
+def entry(name: str) -> Any:
     """The entry of a data set, whose reader is imported here."""
-    known = DATA_SETS[name][1]
-    return pkgutil.resolve_name(known) if isinstance(known, str) else known
+    return registry.resolve(registry.find("data")[name][1])
+
+
+def _is(gives: type | str, kind: type | UnionType) -> bool:
+    """Whether a registered type, or the place of one, is among the types `kind`."""
+    if kind is object:
+        return True
+    cls = registry.find_imported(
+        gives
+    )  # one that has not been is another type than `kind`, which has
+    return cls is not None and issubclass(cls, get_args(kind) or (kind,))
+
+
+def _own(kind: type | UnionType) -> Any:
+    """What reads a user's own files as the first of the types `kind` for which there is such."""
+    found = (place for gives, place in registry.find("folders").items() if _is(gives, kind))
+    return registry.resolve(next(found, None))
 
 
 def load(
@@ -139,21 +84,16 @@ def load(
     and named in the data set's title; what is not on disk is downloaded.
 
     Args:
-        name: One of `available()`, or a folder of images with one subfolder per class; where
-            `kind` is `sequences.SequenceSet`, a folder of sequences (`sequences.load`); where it is
-            `segmentation.SegmentationSet`, one of images and masks (`segmentation.load`); where it
-            is `flow.FlowSet`, one of pairs of images with their flow (`flow.load`); where it is
-            `graphs.NodeSet` or `graphs.GraphSet`, a file of arrays (`graphs.load_nodes`) or a
-            folder of texts (`graphs.load_graphs`).
+        name: One of `available()`, or a folder of the user's own, read as the first of the types
+            `kind` for which an application reads folders: of images with one subfolder per class,
+            for all types.
         data_dir: Folder that is searched before ``$EQUILIBRIA_DATA`` and the user's cache.
         download: Whether missing files may be downloaded.
         kind: Types that may be returned; names of data sets of other types are unknown.
         options: What the data set's reader takes, such as ``unit`` for a text.
 
     Returns:
-        A `Dataset` for classification, a `text.Corpus`, an `images.ImageFolder`, a
-        `sequences.SequenceSet`, a `segmentation.SegmentationSet`, a `flow.FlowSet`, a
-        `graphs.NodeSet`, a `graphs.GraphSet`, a `signals.SignalSet`, or a `Split` of copy memory.
+        What the reader of the data set makes: one of the types `kind`.
 
     Raises:
         ValueError: If no data set has that name; the message names the nearest.
@@ -163,17 +103,17 @@ def load(
     if name in (names := available(kind)):
         known = entry(name)
         with _packages(known.title):
-            return known.read(Files(known, data_dir, download), **options)
-    own = next((k for k in FOLDERS if issubclass(k, kind)), None)
-    read, expected = (None, "") if own is None else FOLDERS[own]
+            return known.read(known.files(data_dir, download), **options)
+    own = _own(kind)
     path = Path(name).expanduser()
-    if read and (path.is_dir() or (own in FILES and path.suffix == ".npz" and path.is_file())):
+    arrays = own is not None and own.arrays and path.suffix == ".npz"
+    if own is not None and (path.is_dir() or (arrays and path.is_file())):
         with _packages(name):
-            return read(name, **options)
-    if read and (Path(name).name != name or (own in FILES and path.suffix == ".npz")):
-        what = "file or folder" if own in FILES else "folder"
-        raise DataError(f"there is no {what} {name}; {expected}")
-    said = f"no data set is called {name!r}{', nor any folder' if read else ''}"
+            return own.read(name, **options)
+    if own is not None and (Path(name).name != name or arrays):
+        what = "file or folder" if own.arrays else "folder"
+        raise DataError(f"there is no {what} {name}; {own.expected}")
+    said = f"no data set is called {name!r}{', nor any folder' if own is not None else ''}"
     if name in available():
         said = f"the data set {name!r} is of another kind"
     raise ValueError(f"{said}{nearest(name, names)}")

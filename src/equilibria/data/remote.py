@@ -136,6 +136,10 @@ class Entry:
     remotes: tuple[Remote, ...] = ()
     how_to_get: str = ""
 
+    def files(self, data_dir: str | os.PathLike[str] | None, download: bool) -> Files:
+        """Return the files of the data set, which are looked for when they are asked for."""
+        return Files(self, data_dir, download)
+
 
 @dataclass(frozen=True)
 class Files:

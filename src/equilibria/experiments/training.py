@@ -16,7 +16,7 @@ from rich.console import Console
 from equilibria import files
 from equilibria.experiments.identity import GENERATION, decides, digest
 from equilibria.experiments.provenance import Origin
-from equilibria.models.vision.ode import ODEError
+from equilibria.models.base import ModelError
 from equilibria.tasks import Task
 from equilibria.train import evaluation
 from equilibria.train import run as runs
@@ -54,8 +54,8 @@ class Trained:
 
     Attributes:
         folder: its run folder.
-        diverged: the message of a training that diverged, or whose ODE could no longer be
-            integrated; such a run has no evaluation.
+        diverged: the message of a training that diverged, or whose model could no longer be
+            evaluated; such a run has no evaluation.
         origin: commit, versions and hardware when it started.
         task: of its recipe, loaded.
     """
@@ -190,7 +190,7 @@ class Store:
                     probe=training.probe,
                     stop=stop,
                 )
-            except (Diverged, ODEError) as error:
+            except (Diverged, ModelError) as error:
                 message = str(error)  # a result too: the papers' tables have such rows
             origin = json.loads(record.read_text("utf-8"))["origin"]
             files.write_json(record, {"origin": origin, "finished": True, "diverged": message})

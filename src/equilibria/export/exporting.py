@@ -20,8 +20,6 @@ from equilibria.export.inputs import pairs, preparation
 from equilibria.export.iterated import Method
 from equilibria.models import Model
 from equilibria.tasks import Task
-from equilibria.tasks.nodes import NodeTask
-from equilibria.tasks.whole_graphs import GraphTask
 
 if TYPE_CHECKING:
     from equilibria.export.graph import Session
@@ -86,12 +84,9 @@ def lacking() -> list[str]:
 
 
 def refuse_graphs(task: Task) -> None:
-    """Raise ExportError where the inputs of a task have no one shape."""
-    if isinstance(task, NodeTask | GraphTask):
-        raise ExportError(
-            f"{task.source} has graphs, whose numbers of nodes and edges differ, and a file takes "
-            "inputs of one shape: use the model in PyTorch"
-        )
+    """Raise ExportError where models of a task cannot be exported."""
+    if why := task.refuses_export():
+        raise ExportError(why)
 
 
 def export(

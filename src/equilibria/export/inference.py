@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar, get_args
+from typing import Any, Protocol, TypeVar, get_args, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -12,16 +12,25 @@ from torch.nn.utils import parametrize
 
 from equilibria.export.errors import ExportError
 from equilibria.export.iterated import Iterated, Method
-from equilibria.models import Model, SequenceModel
-from equilibria.models.recurrent.cell import Cell
-from equilibria.models.recurrent.transition import LowRank
-from equilibria.models.vision.batch_norm import BatchNorm2d
-from equilibria.models.vision.ode import NeuralODE
+from equilibria.models import Model
 from equilibria.nn import DEQ
 
-__all__ = ["Step", "Stream", "Whole", "exportable", "iterated_layers", "layers"]
+__all__ = ["PreparesExport", "Step", "Stream", "Whole", "exportable", "iterated_layers", "layers"]
 
 M = TypeVar("M", bound=nn.Module)
+
+
+@runtime_checkable
+class PreparesExport(Protocol):
+    """A module that computes some of its numbers once for all before it is exported."""
+
+    def prepare_export(self) -> None:
+        """Replace in place what depends on weights and statistics alone by plain numbers.
+
+        It is called on a copy in evaluation mode, on the CPU, whose weights have neither gradients
+        nor parametrisations.
+        """
+        ...
 
 
 def layers(model: nn.Module) -> list[DEQ]:
@@ -39,7 +48,8 @@ def exportable(model: M, evals: int, method: Method = "anderson") -> M:
 
     Each `DEQ` in it evaluates its cell `evals` times from its own start, z_(k+1) = f(z_k), whatever
     the residual is then; every third step of "anderson" is an extrapolation from the steps before.
-    Normalised weights and statistics of batches are plain numbers. The copy is in evaluation mode,
+    Normalised weights and statistics of batches are plain numbers; a module with more to prepare
+    has a method `prepare_export`, which is called on the copy. The copy is in evaluation mode,
     on the CPU, and without gradients. In place of a `Solution` its layers return an object with
     `value` alone: compare with the module itself to see what the evaluations leave.
 
@@ -61,32 +71,20 @@ def exportable(model: M, evals: int, method: Method = "anderson") -> M:
         raise ValueError(f"evals: expected a whole number >= 1, got {evals!r}")
     if method not in get_args(Method):
         raise ValueError(f"method: expected 'anderson' or 'picard', got {method!r}")
-    name = type(model).__name__
-    if isinstance(model, SequenceModel):
-        raise ExportError(
-            f"{name} is a language model, whose memory and vocabulary an exported file does not "
-            "have: classifiers can be exported"
-        )
-    if isinstance(model, NeuralODE):
-        raise ExportError(
-            f"{name} chooses its steps by the data, so that the number of its evaluations is not "
-            "fixed: it cannot be exported"
-        )
+    if isinstance(model, Model) and (why := model.refuses_export()):
+        raise ExportError(why)
     if method == "anderson" and (coupled := [x for x in layers(model) if x.coupled]):
         raise ExportError(
-            f"{len(coupled)} of the equilibrium layers of {name} solve all rows as one sample, and "
-            "method='anderson' takes each row by itself: give method='picard'"
+            f"{len(coupled)} of the equilibrium layers of {type(model).__name__} solve all rows as "
+            "one sample, and method='anderson' takes each row by itself: give method='picard'"
         )
     model = copy.deepcopy(model).cpu().eval().requires_grad_(False)
     for module in list(model.modules()):
         if parametrize.is_parametrized(module):
             _resolve(module)
-        if isinstance(module, BatchNorm2d) and (found := module.statistics()) is not None:
-            module.running_mean, module.running_var = found
-            module.num_batches_tracked = None  # they are torch's own now
-    for module in model.modules():
-        if isinstance(module, Cell) and not _factored(module):
-            _hold(module)
+    for module in list(model.modules()):
+        if isinstance(module, PreparesExport):
+            module.prepare_export()
     whole: Any = model
     stands: dict[nn.Module, Any] = {x: Iterated(x, evals, method) for x in layers(model)}
     for above in list(model.modules()):
@@ -107,22 +105,6 @@ def _resolve(module: Any) -> None:
     module.__class__ = type(module).__bases__[0]
     for name, weight in weights.items():
         module.register_parameter(name, nn.Parameter(weight.detach().clone(), requires_grad=False))
-
-
-def _factored(cell: Cell) -> bool:
-    """Whether a recurrent cell's matrix is a product of small ones, which take less room."""
-    low = (m for m in cell.modules() if isinstance(m, LowRank))
-    return any(m.bound is None for m in low) or getattr(cell, "U_out", None) is not None
-
-
-@torch.no_grad()
-def _hold(cell: Any) -> None:
-    """Compute once and for all what a recurrent cell's steps take that depends on its weights."""
-    names = []
-    for i, each in enumerate(cell.weights()):
-        cell.register_buffer(f"held_{i}", each.detach().clone().contiguous())
-        names.append(f"held_{i}")
-    cell.weights = lambda: tuple(getattr(cell, name) for name in names)
 
 
 class Whole(nn.Module):

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from equilibria.export.errors import ExportError
 from equilibria.tasks import Task
 from equilibria.tasks.base import SampleTask, known
-from equilibria.tasks.normalisation import Normalised, Statistics
-from equilibria.tasks.standardisation import ChannelStatistics, Standardised
+from equilibria.tasks.feed import Indexed, PreparedSamples, Statistics
 
 __all__ = ["Pair", "Prepared", "pairs", "preparation"]
 
@@ -33,7 +32,7 @@ class Prepared(nn.Module):
         statistics: of the task, whose `apply` it is.
     """
 
-    def __init__(self, statistics: Statistics | ChannelStatistics) -> None:
+    def __init__(self, statistics: Statistics) -> None:
         super().__init__()
         self.statistics = statistics
 
@@ -45,8 +44,7 @@ class Prepared(nn.Module):
 def preparation(task: Task) -> nn.Module | None:
     """Return what a task does to its inputs; None for nothing."""
     samples = _samples(task, task.eval_split)
-    prepared = isinstance(samples, Normalised | Standardised)
-    return Prepared(samples.statistics) if prepared else None
+    return Prepared(samples.statistics) if isinstance(samples, PreparedSamples) else None
 
 
 def pairs(task: Task, split: str, batch_size: int, count: int | None = None) -> Iterator[Pair]:
@@ -62,11 +60,7 @@ def pairs(task: Task, split: str, batch_size: int, count: int | None = None) -> 
         ExportError: the task has no such split, no separate samples, or none in the split.
     """
     samples = _samples(task, split)
-    raw: Any = samples
-    if isinstance(samples, Normalised):
-        raw = samples.images
-    elif isinstance(samples, Standardised):
-        raw = samples.sequences
+    raw = samples.raw if isinstance(samples, PreparedSamples) else samples
     stop = len(samples) if count is None else min(count, len(samples))
     if stop == 0:
         raise ExportError(f"the {split} split is empty: there is nothing to compare on")
@@ -77,7 +71,7 @@ def pairs(task: Task, split: str, batch_size: int, count: int | None = None) -> 
         yield Pair(given if isinstance(given, tuple) else (given,), inputs, targets)
 
 
-def _samples(task: Task, split: str) -> Any:
+def _samples(task: Task, split: str) -> Indexed:
     if not isinstance(task, SampleTask):
         raise ExportError(
             f"the task {type(task).__name__} has no separate samples to check a file on: tasks of "

@@ -1,6 +1,8 @@
-"""The zoo: one file per architecture, and a registry."""
+"""What every model is, and all models by name; those of an application are in its folder."""
 
-from equilibria.models import flow, graph, recurrent, representation
+import importlib
+from typing import Any
+
 from equilibria.models.base import (
     ClassifierConfig,
     EquilibriumModel,
@@ -8,33 +10,23 @@ from equilibria.models.base import (
     ModelConfig,
     Prediction,
 )
-from equilibria.models.recurrent import ERNN, ImplicitERNN
-from equilibria.models.registry import available, create, register
-from equilibria.models.sequence.base import SequenceModel
-from equilibria.models.sequence.equilibrium import EquilibriumSequence
-from equilibria.models.sequence.generation import generate
-from equilibria.models.sequence.lexicon import Lexicon
-from equilibria.models.vision.monotone_solvers import ForwardBackward, PeacemanRachford
+from equilibria.models.registry import available, config_of, create, register
 
 __all__ = [
-    "ERNN",
     "ClassifierConfig",
     "EquilibriumModel",
-    "EquilibriumSequence",
-    "ForwardBackward",
-    "ImplicitERNN",
-    "Lexicon",
     "Model",
     "ModelConfig",
-    "PeacemanRachford",
     "Prediction",
-    "SequenceModel",
     "available",
+    "config_of",
     "create",
-    "flow",
-    "generate",
-    "graph",
-    "recurrent",
     "register",
-    "representation",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        return importlib.import_module(f"equilibria.models.{name}")
+    except ModuleNotFoundError:
+        raise AttributeError(f"module 'equilibria.models' has no attribute {name!r}") from None

@@ -12,6 +12,11 @@ from equilibria.nn import DEQ
 from equilibria.solve import Solution
 
 
+class ModelError(RuntimeError):
+    """A model can no longer be evaluated, for what its weights have become: the end of a training,
+    as a loss that is not finite is."""
+
+
 class Prediction(NamedTuple):
     """A model's answer, the solutions that it was read from, and what the next segment needs."""
 
@@ -108,7 +113,20 @@ class ClassifierConfig(ModelConfig):
 
 
 class Model(nn.Module, abc.ABC):
-    """A network that can be trained: an equilibrium network or an explicit one beside it."""
+    """A network that can be trained: an equilibrium network or an explicit one beside it.
+
+    Attributes:
+        reads_segments: whether a sample is a segment of a sequence, whose state has entries for
+            each time: measurements are then made on fewer of them.
+    """
+
+    reads_segments: bool = False
+
+    @property
+    def solves_once(self) -> bool:
+        """Whether a forward pass solves for one equilibrium, at once or piece by piece, so that it
+        can be examined."""
+        return False
 
     @abc.abstractmethod
     def forward(self, x: Any, *, carry: Any = None) -> Prediction:
@@ -123,6 +141,11 @@ class Model(nn.Module, abc.ABC):
     def constrain(self) -> None:
         """Restore in place the bounds that the weights are to keep; called after each step."""
 
+    def count_parameters(self) -> dict[str, int]:
+        """Return the number of parameters, as "parameters", and those of parts that papers leave
+        out or count apart."""
+        return {"parameters": sum(p.numel() for p in self.parameters())}
+
     def refuse_carry(self, carry: Any) -> None:
         """Refuse what a model without memory cannot use.
 
@@ -132,6 +155,27 @@ class Model(nn.Module, abc.ABC):
         if carry is not None:
             raise ValueError(f"{type(self).__name__} has no memory and takes no carry")
 
+    def refuses_export(self) -> str:
+        """Return why the model cannot be exported to a file, in a sentence; empty where it can."""
+        return ""
+
+    def first_piece(self, x: Any) -> Any:
+        """Return the part of the input `x` that is solved for first.
+
+        It is all of `x`, unless the model goes through it piece by piece: then a tensor of the
+        first times along the second axis, which is that of the targets too.
+        """
+        return x
+
+    def strip_to_body(self, x: Any) -> "Model":
+        """Return what the memory of a step is measured of: the model itself, or a copy without what
+        is large whatever the depth.
+
+        Args:
+            x: the model's input. A copy may keep what it makes of it, and answer for that alone.
+        """
+        return self
+
 
 class EquilibriumModel(Model):
     """A network with one implicit layer: z* = f(z*; inject(x)), output = readout(z*).
@@ -140,6 +184,11 @@ class EquilibriumModel(Model):
     """
 
     deq: DEQ
+
+    @property
+    @override
+    def solves_once(self) -> bool:
+        return True
 
     @abc.abstractmethod
     def inject(self, x: Any) -> tuple[Any, ...]:

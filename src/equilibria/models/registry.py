@@ -3,95 +3,9 @@
 import dataclasses
 from typing import Any
 
+from equilibria import registry
 from equilibria.models.base import Model, ModelConfig
-from equilibria.models.conv import ConvConfig
-from equilibria.models.dense import DenseConfig
-from equilibria.models.flow.configs import (
-    DEQGMAConfig,
-    DEQRAFTConfig,
-    DEQRAFTSmallConfig,
-    GMAConfig,
-    RAFTConfig,
-    RAFTSmallConfig,
-)
-from equilibria.models.graph.configs import (
-    EIGNNConfig,
-    FiniteIGNNConfig,
-    GCNConfig,
-    GraphMLPConfig,
-    IGNNConfig,
-    MGNNIConfig,
-)
-from equilibria.models.recurrent.classifier import RecurrentConfig
-from equilibria.models.representation.configs import (
-    IMFNConfig,
-    InjectedSIRENConfig,
-    ISIRENConfig,
-    MFNConfig,
-    SIRENConfig,
-)
-from equilibria.models.sequence.architectures import (
-    DEQTransformerConfig,
-    DEQTrellisNetConfig,
-    TransformerXLConfig,
-    TrellisNetConfig,
-)
-from equilibria.models.sequence.recurrent import (
-    CellLanguageConfig,
-    GRUConfig,
-    LSTMConfig,
-)
-from equilibria.models.vision.mdeq import MDEQConfig, MDEQUnrolledConfig
-from equilibria.models.vision.monotone import MonotoneConvConfig, MonotoneDenseConfig
-from equilibria.models.vision.ode import AugmentedNeuralODEConfig, NeuralODEConfig
-from equilibria.models.vision.resnet import ResNetConfig
-from equilibria.models.vision.segmentation import (
-    MDEQSegmentationConfig,
-    MDEQSegmentationUnrolledConfig,
-)
-from equilibria.models.vision.unet import UNetConfig
 from equilibria.words import nearest
-
-CONFIGS: dict[str, type[ModelConfig]] = {
-    "augmented-neural-ode": AugmentedNeuralODEConfig,
-    "conv": ConvConfig,
-    "dense": DenseConfig,
-    "deq-gma": DEQGMAConfig,
-    "deq-raft": DEQRAFTConfig,
-    "deq-raft-small": DEQRAFTSmallConfig,
-    "deq-transformer": DEQTransformerConfig,
-    "deq-trellisnet": DEQTrellisNetConfig,
-    "eignn": EIGNNConfig,
-    "gcn": GCNConfig,
-    "gma": GMAConfig,
-    "graph-mlp": GraphMLPConfig,
-    "gru": GRUConfig,
-    "ignn": IGNNConfig,
-    "ignn-finite": FiniteIGNNConfig,
-    "imfn": IMFNConfig,
-    "isiren": ISIRENConfig,
-    "lstm": LSTMConfig,
-    "mdeq": MDEQConfig,
-    "mdeq-segmentation": MDEQSegmentationConfig,
-    "mdeq-segmentation-unrolled": MDEQSegmentationUnrolledConfig,
-    "mdeq-unrolled": MDEQUnrolledConfig,
-    "mfn": MFNConfig,
-    "mgnni": MGNNIConfig,
-    "monotone": MonotoneConvConfig,
-    "monotone-dense": MonotoneDenseConfig,
-    "neural-ode": NeuralODEConfig,
-    "raft": RAFTConfig,
-    "raft-small": RAFTSmallConfig,
-    "recurrent": RecurrentConfig,
-    "recurrent-lm": CellLanguageConfig,
-    "resnet": ResNetConfig,
-    "siren": SIRENConfig,
-    "siren-injected": InjectedSIRENConfig,
-    "transformer-xl": TransformerXLConfig,
-    "trellisnet": TrellisNetConfig,
-    "unet": UNetConfig,
-}
-"""The config of each model, by the model's name."""
 
 LAYER = ("solver", "eval_solver", "adjoint", "drop_finished")
 """Keywords of `create` that go to the `DEQ` layer of a model that has one."""
@@ -99,7 +13,18 @@ LAYER = ("solver", "eval_solver", "adjoint", "drop_finished")
 
 def available() -> list[str]:
     """Return the names that `create` knows."""
-    return sorted(CONFIGS)
+    return sorted(registry.find("models"))
+
+
+def config_of(name: str) -> type[ModelConfig]:
+    """Return the config of a model, whose module is imported here.
+
+    Raises:
+        ValueError: there is no such model; the message names the nearest.
+    """
+    if name not in registry.find("models"):
+        raise ValueError(f"there is no model '{name}'" + nearest(name, available()))
+    return registry.resolve(registry.find("models")[name])
 
 
 def register(name: str, config: type[ModelConfig]) -> None:
@@ -112,7 +37,7 @@ def register(name: str, config: type[ModelConfig]) -> None:
     Raises:
         ValueError: the name is taken.
     """
-    if CONFIGS.setdefault(name, config) is not config:
+    if registry.find("models").setdefault(name, config) is not config:
         raise ValueError(f"there is a model '{name}' already")
 
 
@@ -131,11 +56,10 @@ def create(name: str, **overrides: Any) -> Model:
     Example:
         >>> model = create("dense", width=64)
     """
-    if name not in CONFIGS:
-        raise ValueError(f"there is no model '{name}'" + nearest(name, available()))
-    fields = [field.name for field in dataclasses.fields(CONFIGS[name])]
+    config = config_of(name)
+    fields = [field.name for field in dataclasses.fields(config)]
     for key in overrides:
         if key not in (*fields, *LAYER):
             raise TypeError(f"model '{name}' has no field '{key}'" + nearest(key, fields))
     layer = {key: overrides.pop(key) for key in LAYER if key in overrides}
-    return CONFIGS[name](**overrides).build(**layer)
+    return config(**overrides).build(**layer)

@@ -40,9 +40,9 @@ def page(runs: Sequence[Run]) -> str:
             `gradients`: the adjoints compared on a batch, as JSON;
             `examination`: the doctor's, as JSON, its worst finding first; or `unexamined`, why
             there is none;
-            `seen`: of a run on images, `labels` and perhaps `colours` of the classes, whose
+            `seen`: `labels` and perhaps `colours` of the classes that the run tells apart, whose
             `confusion` is in `evaluation`;
-            `gallery`: test images, as `train.gallery.hang` has them; or `unpictured`, why there
+            `gallery`: test samples, as `train.gallery.hang` has them; or `unpictured`, why there
             are none;
             `recipe`: a nested dictionary, with `epochs`;
             `about`: versions, hardware and what else the run recorded: its `metrics`, the primary

@@ -38,6 +38,8 @@ class Task(abc.ABC):
             tells, so that states can be kept from step to step; None where inputs change.
         refused: why there are none, as it ends a sentence.
         early: whether loss and metrics can be taken of states on the way to an equilibrium.
+        gallery: name of what is drawn of its samples for a report, as an application registers it;
+            empty for nothing.
     """
 
     checksum: str
@@ -53,6 +55,7 @@ class Task(abc.ABC):
     numbered: int | None = None
     refused: str = "the task does not keep account of which samples a step has"
     early: bool = True
+    gallery: str = ""
 
     @abc.abstractmethod
     def complete(self, config: ModelConfig) -> ModelConfig:
@@ -198,6 +201,16 @@ class Task(abc.ABC):
         """Return (batch,) bool, the rows in which something is asked; None where that is all."""
         return None
 
+    def refuses_export(self) -> str:
+        """Return why models of this task cannot be exported to a file, in a sentence; empty where
+        they can."""
+        return ""
+
+    def limit(self, count: int) -> int:
+        """Return how many training samples are taken for a measurement that is usually made on
+        `count`: fewer, where the task expects data with fewer than that."""
+        return count
+
     def examined(self) -> Task:
         """Return the task by whose loss an equilibrium layer is examined, which the loss reaches
         through the model's output: this one, mostly."""
@@ -292,6 +305,32 @@ class TaskConfig(abc.ABC):
         """
         return self.load(data_dir)
 
+    def has_gallery(self, run: Path) -> bool:
+        """Return whether samples of a run can be drawn for a report, without reading the data.
+
+        Args:
+            run: folder of the run, which holds what `Task.save` has written.
+
+        Raises:
+            DataError: what it holds is damaged.
+        """
+        return False
+
+    def read_classes(self, run: Path) -> dict[str, Any] | None:
+        """Return the classes that a run tells apart, as a report names them; None for none.
+
+        Args:
+            run: folder of the run, which holds what `Task.save` has written.
+
+        Returns:
+            `labels`, their names in the order of their numbers; and `colours`, red, green and blue
+            of each, empty where they have none.
+
+        Raises:
+            DataError: what the folder holds is damaged.
+        """
+        return None
+
     def at(self, data: str | Path) -> Self:
         """Return this task on other data.
 
@@ -312,6 +351,34 @@ class TaskConfig(abc.ABC):
             raise ValueError(f"{type(self).__name__} generates its own data: no other can be named")
         named = isinstance(data, str) and is_name(data) and not path.is_dir()
         return replace(self, data=data if named else str(path))
+
+    def check_named(self, data: str) -> None:  # noqa: B027 - most tasks leave it to `load`
+        """Refuse a user's word for data of this task, for `at`, that names nothing to be read.
+
+        Raises:
+            ValueError: there is no such file, nor a data set of that name.
+        """
+
+    def unlabelled(
+        self, run: Path, data: str, *, batches: int, size: int, seed: int
+    ) -> Iterator[Tensor] | None:
+        """Return batches of a model's inputs from data without labels, seen as a run saw its own.
+
+        Args:
+            run: folder of the run, which holds what `Task.save` has written.
+            data: what a user calls them.
+            batches: how many, at most.
+            size: samples of each.
+            seed: of their order.
+
+        Returns:
+            The batches; None where the inputs are to be taken from `load_other`.
+
+        Raises:
+            ValueError: there are no data of that name.
+            DataError: it is not known how the run saw its own.
+        """
+        return None
 
 
 def is_name(data: str) -> bool:

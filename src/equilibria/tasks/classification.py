@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from equilibria.tasks.feed import Batch, Feed
 from equilibria.tasks.normalisation import Normalised
 from equilibria.tasks.photographs import Photographs
 from equilibria.tasks.pixels import confusion
-from equilibria.tasks.seen import IMAGES, Seen
+from equilibria.tasks.seen import IMAGES, Seen, read_classes, unlabelled
 from equilibria.tasks.streamed import StreamedImages
 
 LISTED = 100
@@ -121,6 +122,20 @@ class ImageClassification(TaskConfig):
         )
         return ClassificationTask(config, data_dir, seen)
 
+    @override
+    def unlabelled(
+        self, run: Path, data: str, *, batches: int, size: int, seed: int
+    ) -> Iterator[Tensor] | None:
+        return unlabelled(run, data, batches=batches, size=size, seed=seed)
+
+    @override
+    def has_gallery(self, run: Path) -> bool:
+        return (run / IMAGES).is_file()
+
+    @override
+    def read_classes(self, run: Path) -> dict[str, Any] | None:
+        return read_classes(run)
+
 
 class ClassificationTask(LabelledTask):
     """Images (n, channels, height, width) with labels (n,).
@@ -162,6 +177,7 @@ class ClassificationTask(LabelledTask):
             )
         self.smallest = None if isinstance(found, Dataset) else found.smallest
         self.auxiliary = config.auxiliary
+        self.gallery = "classification" if self.shape[0] in (1, 3) else ""
 
     @override
     def complete(self, config: ModelConfig) -> ModelConfig:

@@ -6,7 +6,7 @@ import abc
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -23,6 +23,32 @@ class Indexed(Protocol):
 
     def __getitem__(self, index: slice | Tensor, /) -> tuple[Any, Any]:
         """Return inputs and targets, trees of tensors, of the samples at some positions."""
+        ...
+
+
+class Statistics(Protocol):
+    """What inputs are prepared by."""
+
+    def apply(self, x: Tensor, /) -> Tensor:
+        """Return inputs as the model is to see them."""
+        ...
+
+
+@runtime_checkable
+class PreparedSamples(Indexed, Protocol):
+    """Samples whose inputs are prepared by statistics as they are given out.
+
+    An exported model takes the inputs that are not prepared yet, and does that itself.
+    """
+
+    @property
+    def raw(self) -> Indexed:
+        """The samples before that."""
+        ...
+
+    @property
+    def statistics(self) -> Statistics:
+        """What their inputs are prepared by."""
         ...
 
 

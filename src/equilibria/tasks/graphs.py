@@ -7,13 +7,16 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from equilibria import files
 from equilibria.data import stored
 from equilibria.data.errors import DataError, reading
 from equilibria.models import ClassifierConfig, ModelConfig
+from equilibria.tasks.base import SampleTask
 from equilibria.words import listed, plural
 
-__all__ = ["GRAPHS", "Known", "complete"]
+__all__ = ["GRAPHS", "Known", "OnGraphs", "complete"]
 
 GRAPHS = "graphs.json"
 """The file of a run folder with the names of the classes and the number of features."""
@@ -105,3 +108,18 @@ class Known:
                 f"{other.source} has the classes {listed(other.labels, 8)}, and the run's data "
                 f"have {listed(self.labels, 8)}: they must be the same, in this order"
             )
+
+
+class OnGraphs(SampleTask):
+    """Samples that are graphs, whose numbers of nodes and edges differ."""
+
+    @override
+    def refuses_export(self) -> str:
+        return (
+            f"{self.source} has graphs, whose numbers of nodes and edges differ, and a file takes "
+            "inputs of one shape: use the model in PyTorch"
+        )
+
+    @override
+    def limit(self, count: int) -> int:
+        return min(count, len(self.samples["train"]))  # of citation networks there is one

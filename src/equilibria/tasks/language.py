@@ -17,6 +17,7 @@ from equilibria.models import Model, ModelConfig
 from equilibria.tasks.base import Task, TaskConfig, known
 from equilibria.tasks.feed import WHOLE, Batch, Part, Streams, segment
 from equilibria.tasks.tokens import Predicts, with_vocabulary
+from equilibria.words import nearest
 
 if TYPE_CHECKING:
     from equilibria.data.text import Corpus
@@ -118,6 +119,16 @@ class LanguageModelling(TaskConfig):
         if data in text.available() and not Path(data).is_file():
             return replace(self, data=data, file=None)
         return super().at(data)
+
+    @override
+    def check_named(self, data: str) -> None:
+        from equilibria.data import text
+
+        other = self.at(data).file
+        if other is not None and Path(data).name == data and not Path(other).exists():
+            near = nearest(data, text.available()).removeprefix("; choose from: ")
+            known = near if near.startswith(";") else f"; those are {near}"
+            raise ValueError(f"there is no such file, nor a text of that name{known}")
 
     @override
     def load(self, data_dir: Path | None = None) -> LanguageTask:

@@ -19,8 +19,8 @@ from equilibria.data.graphs.joining import Joined
 from equilibria.data.graphs.synthetic import FEATURES
 from equilibria.metric import ACCURACY, Metric, Sums
 from equilibria.models import Model, ModelConfig
-from equilibria.tasks.base import SampleTask, TaskConfig, right
-from equilibria.tasks.graphs import Known, complete
+from equilibria.tasks.base import TaskConfig, right
+from equilibria.tasks.graphs import Known, OnGraphs, complete
 
 __all__ = ["MICRO_F1", "Chains", "NodeClassification", "NodeTask"]
 
@@ -142,7 +142,7 @@ class Chains(TaskConfig):
         return NodeTask(load("chains", data_dir, **options))
 
 
-class NodeTask(SampleTask):
+class NodeTask(OnGraphs):
     """Graphs with a target for each of their nodes, -1 where nothing is asked.
 
     Args:

@@ -89,6 +89,11 @@ class Normalised:
     statistics: Statistics
 
     @property
+    def raw(self) -> Samples:
+        """The samples that are not normalised."""
+        return self.images
+
+    @property
     def targets(self) -> Tensor:
         """Their classes, (count,)."""
         return self.images.targets

@@ -1,15 +1,16 @@
 """How the images of a run were seen: which class has which number, and what was done to pixels."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NotRequired, Self, TypedDict, cast
 
 import torch
+from torch import Tensor
 
-from equilibria.data import stored
-from equilibria.data.dataset import Samples
+from equilibria.data import available, stored
+from equilibria.data.dataset import Dataset, Samples
 from equilibria.data.errors import DataError, reading
 from equilibria.data.shards.images import ShardImages
 from equilibria.tasks.normalisation import Statistics
@@ -169,6 +170,32 @@ class Seen:
         """
         numbers = self.numbers(labels, source)
         return {name: _renumbered(each, numbers) for name, each in samples.items()}
+
+
+def read_classes(run: Path) -> dict[str, Any] | None:
+    """Return the classes in images.json of a run folder; see `TaskConfig.read_classes`."""
+    path = run / IMAGES
+    if not path.exists():
+        return None
+    seen = Seen.read(path)
+    return {"labels": seen.labels, "colours": seen.colours}
+
+
+def unlabelled(
+    run: Path, data: str, *, batches: int, size: int, seed: int
+) -> Iterator[Tensor] | None:
+    """Return batches of images without labels, seen as a run saw its own.
+
+    None stands for images with labels, which are not among the inputs: a named data set, or a
+    folder of images and masks. The arguments and errors are those of `TaskConfig.unlabelled`.
+    """
+    from equilibria import predict  # which sees images as this module says
+
+    named = data in available(Dataset) or (Path(data).expanduser() / "masks").exists()
+    if named or not (run / IMAGES).is_file():
+        return None
+    images = predict.pictures([data], without=run / "predictions")
+    return predict.unlabelled(images, Seen.read(run / IMAGES), batches, size, seed)
 
 
 def _renumbered(samples: Samples, numbers: list[int]) -> Samples:

@@ -30,7 +30,7 @@ from equilibria.tasks.base import Task, TaskConfig, known
 from equilibria.tasks.feed import WHOLE, Batch, Feed, Part
 from equilibria.tasks.normalisation import Statistics
 from equilibria.tasks.scenes import Scenes, View
-from equilibria.tasks.seen import IMAGES, Seen
+from equilibria.tasks.seen import IMAGES, Seen, read_classes, unlabelled
 
 READ = 500
 """Images that the statistics are taken from, at most."""
@@ -130,6 +130,20 @@ class ImageSegmentation(TaskConfig):
         channels = None if self.data in available(SegmentationSet) else seen.shape[0]
         return SegmentationTask(replace(self, samples=None, channels=channels), data_dir, seen)
 
+    @override
+    def unlabelled(
+        self, run: Path, data: str, *, batches: int, size: int, seed: int
+    ) -> Iterator[Tensor] | None:
+        return unlabelled(run, data, batches=batches, size=size, seed=seed)
+
+    @override
+    def has_gallery(self, run: Path) -> bool:
+        return (run / IMAGES).is_file()
+
+    @override
+    def read_classes(self, run: Path) -> dict[str, Any] | None:
+        return read_classes(run)
+
 
 class SegmentationTask(Task):
     """Images (n, channels, height, width) with masks (n, height, width) of classes.
@@ -143,6 +157,7 @@ class SegmentationTask(Task):
     unit = "pixels"
     metrics = (pixels.MEAN_IOU, pixels.PIXELS, pixels.CLASSES)
     baseline = "boosted trees"
+    gallery = "segmentation"
 
     def __init__(
         self, config: ImageSegmentation, data_dir: Path | None, seen: Seen | None = None

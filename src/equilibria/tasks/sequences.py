@@ -20,13 +20,14 @@ from equilibria.data.errors import DataError, reading
 from equilibria.data.sequences import Sequences, SequenceSet
 from equilibria.data.sequences.samples import SequenceSamples
 from equilibria.data.sequences.tables import Missing
-from equilibria.models import ClassifierConfig, ModelConfig
+from equilibria.models import ModelConfig
 from equilibria.tasks import selection
 from equilibria.tasks.base import LabelledTask, TaskConfig
+from equilibria.tasks.completion import complete_classifier
 from equilibria.tasks.feed import Batch
 from equilibria.tasks.standardisation import ChannelStatistics, Standardised, steps
 
-__all__ = ["SEQUENCES", "SequenceClassification", "SequenceTask", "complete"]
+__all__ = ["SEQUENCES", "SequenceClassification", "SequenceTask"]
 
 READING = ("separator", "missing", "channel")
 """Keys that say how a user's own files are read."""
@@ -195,7 +196,7 @@ class SequenceTask(LabelledTask):
     @override
     def complete(self, config: ModelConfig) -> ModelConfig:
         shape = (len(self.channels),) if self.vocabulary is None else ()
-        return complete(config, shape, len(self.labels), self.vocabulary, self.source)
+        return complete_classifier(config, shape, len(self.labels), self.vocabulary, self.source)
 
     @override
     def augment(self, batch: Batch) -> Batch:
@@ -218,34 +219,6 @@ class SequenceTask(LabelledTask):
         }
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
         files.write_text(folder / SEQUENCES, text)
-
-
-def complete(
-    config: ModelConfig, shape: tuple[int, ...], classes: int, vocabulary: int | None, source: str
-) -> ModelConfig:
-    """Return the config of a classifier of sequences with what the data say filled in.
-
-    Args:
-        config: what the recipe says.
-        shape: (channels,) of signals, () of tokens.
-        classes: outputs.
-        vocabulary: number of tokens; None for signals.
-        source: what the data are called.
-
-    Raises:
-        ValueError: it is of no such model, or of one for other data.
-    """
-    if not (isinstance(config, ClassifierConfig) and hasattr(config, "vocabulary")):
-        raise ValueError(f"{type(config).__name__} describes no classifier of sequences")
-    facts: dict[str, Any] = {"shape": shape, "classes": classes, "vocabulary": vocabulary}
-    for name, value in facts.items():
-        given = getattr(config, name)
-        given = tuple(given) if isinstance(given, list) else given
-        if given is not None and given != value:
-            raise ValueError(
-                f"model.{name} is {given}, and {source} has {value}: leave it out or set it to that"
-            )
-    return replace(config, **facts)
 
 
 def _single(sequences: SequenceSamples, channels: tuple[str, ...]) -> SequenceSamples:

@@ -83,6 +83,11 @@ class Standardised:
     statistics: ChannelStatistics
 
     @property
+    def raw(self) -> SequenceSamples:
+        """The sequences that are not standardised."""
+        return self.sequences
+
+    @property
     def targets(self) -> Tensor:
         """Their targets, (count, ...)."""
         return self.sequences.targets

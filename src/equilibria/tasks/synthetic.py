@@ -15,8 +15,8 @@ from equilibria.data.sequences import synthetic
 from equilibria.data.sequences.samples import Sequences, digest
 from equilibria.models import Model, ModelConfig
 from equilibria.tasks.base import LabelledTask, SampleTask, TaskConfig
+from equilibria.tasks.completion import complete_classifier
 from equilibria.tasks.feed import WHOLE, Batch, Feed, Part
-from equilibria.tasks.sequences import complete
 
 __all__ = ["AddingProblem", "OrderProblem"]
 
@@ -128,7 +128,7 @@ class DrawnTask(SampleTask):
     @override
     def complete(self, config: ModelConfig) -> ModelConfig:
         channels = self.test.inputs.shape[-1]
-        return complete(config, (channels,), self.classes, None, self.source)
+        return complete_classifier(config, (channels,), self.classes, None, self.source)
 
     @override
     def feed(self, batch_size: int, seed: int) -> Feed:

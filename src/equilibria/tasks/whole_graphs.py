@@ -15,7 +15,7 @@ from equilibria.data.graphs.joining import Joined
 from equilibria.models import ModelConfig
 from equilibria.tasks import selection
 from equilibria.tasks.base import LabelledTask, TaskConfig, known
-from equilibria.tasks.graphs import Known, complete
+from equilibria.tasks.graphs import Known, OnGraphs, complete
 
 __all__ = ["GraphClassification", "GraphTask"]
 
@@ -82,7 +82,7 @@ class GraphClassification(TaskConfig):
         return load(self.data, data_dir, kind=GraphSet, **options)
 
 
-class GraphTask(LabelledTask):
+class GraphTask(OnGraphs, LabelledTask):
     """Graphs with a class each.
 
     Args:

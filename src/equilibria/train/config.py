@@ -21,12 +21,10 @@ from typing import Any, TypeVar
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
 from equilibria.train import plugins
+from equilibria.train.choices import Allowed, Choices
 from equilibria.words import nearest
 
 _Class = TypeVar("_Class")
-Choices = Mapping[str, type]
-"""Every class that a recipe may name, by its name there."""
-
 _LARGEST = 2**32 - 1
 """The largest whole number of a recipe, as of a seed; nothing is counted that far."""
 
@@ -65,7 +63,7 @@ def build(
     """
     options = admit(argv)
     tree = _resolve(cls, tree, choices, options)
-    choices = {**choices, **plugins.LOADED}
+    choices = choices.and_these(plugins.LOADED)
     hints = _hints(cls, tree, choices)
     values = dict(_flatten(tree, hints))
     for key in values.keys() - hints:
@@ -219,13 +217,13 @@ def dump(value: Any, choices: Choices) -> Any:
     """Return the nested mapping that `build` turns into `value`, with every default filled in."""
     if not dataclasses.is_dataclass(value):
         return list(value) if isinstance(value, tuple) else value
-    names = {cls: {"name": name} for name, cls in choices.items()}
     fields = dataclasses.fields(value)
     leaves = {_key(field): dump(getattr(value, field.name), choices) for field in fields}
-    if type(value) not in names and isinstance(value, plugins.BASES):
+    name = choices.name_of(type(value))
+    if name is None and isinstance(value, plugins.BASES):
         with as_chosen():
-            return {"name": plugins.path_of(type(value)), **leaves}
-    return names.get(type(value), {}) | leaves
+            name = plugins.path_of(type(value))
+    return leaves if name is None else {"name": name, **leaves}
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -242,7 +240,7 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any], prefix: str = 
 
 def walk(
     cls: type, tree: Mapping[str, Any], choices: Choices, prefix: str = ""
-) -> Iterator[tuple[str, type, dict[str, dict[str, type]]]]:
+) -> Iterator[tuple[str, type, dict[str, Allowed]]]:
     """Each class that `tree` names, after the prefix of its keys and before its choices.
 
     A choice is a field, with the classes that it may hold by name.
@@ -281,20 +279,10 @@ def _key(field: dataclasses.Field[Any]) -> str:
     return field.name.removesuffix("_")
 
 
-def branches_of(cls: type, choices: Choices) -> dict[str, dict[str, type]]:
+def branches_of(cls: type, choices: Choices) -> dict[str, Allowed]:
     """The fields of `cls` that are choices, each with the classes that it may hold, by name."""
-    return _branches_of(cls, tuple(choices.items()))
-
-
-@functools.cache
-def _branches_of(cls: type, choices: tuple[tuple[str, type], ...]) -> dict[str, dict[str, type]]:
-    found: dict[str, dict[str, type]] = {}
-    for field, hint in fields_of(cls).items():
-        bases = _bases(hint)
-        allowed = {name: c for name, c in choices if bases and issubclass(c, bases)}
-        if allowed:
-            found[field] = allowed
-    return found
+    found = {field: choices.allowed(_bases(hint)) for field, hint in fields_of(cls).items()}
+    return {field: allowed for field, allowed in found.items() if allowed}
 
 
 def _bases(hint: Any) -> tuple[type, ...]:
@@ -360,20 +348,17 @@ def _resolve(
     return result
 
 
-def _find_own(
-    key: str, path: str, hint: Any, allowed: dict[str, type]
-) -> tuple[str, dict[str, type]]:
+def _find_own(key: str, path: str, hint: Any, allowed: Allowed) -> tuple[str, Allowed]:
     """The name of the class at an import path, and what the field may hold with it."""
     if not (bases := plugins.bases_of(_bases(hint))):
         return path, allowed
     with as_chosen(key):
         found = plugins.find(path, bases)
-        for name, cls in allowed.items():
-            if cls is found:
-                return name, allowed
+        if (known := allowed.name_of(found)) is not None:
+            return known, allowed
         name = plugins.path_of(found)
     plugins.LOADED[name] = found
-    return name, {**allowed, name: found}
+    return name, allowed.with_class(name, found)
 
 
 def _in_common(

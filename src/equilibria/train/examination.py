@@ -11,16 +11,12 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from equilibria.metric import Metric
-from equilibria.models import EquilibriumModel, Model, Prediction
-from equilibria.models.graph import GraphNetwork
-from equilibria.models.sequence.base import SequenceModel
-from equilibria.nn.using import layers
+from equilibria.models import Model, Prediction
 from equilibria.stability import Comparison, Examination, Training, compare_adjoints, doctor
 from equilibria.stability.examine import Progress
 from equilibria.stability.findings import findings
 from equilibria.tasks import Batch, Task
 from equilibria.train.evaluation import sums_of
-from equilibria.train.initialisation import first_piece
 from equilibria.train.run import Run, RunError
 
 SAMPLES = 256
@@ -66,7 +62,7 @@ def examine(
     """
     task, model = loaded.data.examined(), loaded.model.to(device)
     check_implicit(loaded)
-    count = samples or (SEQUENCES if isinstance(model, SequenceModel) else SAMPLES)
+    count = samples or (SEQUENCES if model.reads_segments else SAMPLES)
     batch, carry = _batch(model, task, split, count)
     metric = None if task.streams else task.primary
     examination = doctor(
@@ -97,19 +93,18 @@ def examine(
 def check_implicit(loaded: Run) -> None:
     """Raise RunError unless a run's model solves for one equilibrium in a forward pass."""
     model = loaded.model
-    if isinstance(model, GraphNetwork) and len(layers(model)) == 1:
+    if model.solves_once:
         return
-    if loaded.recipe.model.implicit and not isinstance(model, EquilibriumModel):
+    if loaded.recipe.model.implicit:
         raise RunError(
             f"{loaded.folder} holds a {type(model).__name__}, which solves for several equilibria "
             "in a forward pass, one per layer or per step of a sequence; expected a model with a "
             "single one. How its solves end: equilibria evaluate"
         )
-    if not isinstance(model, EquilibriumModel):
-        raise RunError(
-            f"{loaded.folder} holds an explicit network ({type(model).__name__}), which "
-            "solves for no fixed point, so there is nothing to examine"
-        )
+    raise RunError(
+        f"{loaded.folder} holds an explicit network ({type(model).__name__}), which solves for no "
+        "fixed point, so there is nothing to examine"
+    )
 
 
 def compare(
@@ -234,7 +229,7 @@ def _batch(model: Model, task: Task, split: str, count: int) -> tuple[Batch, Any
             batch = first
     else:
         batch = moved(task.sample(split, count))
-    inputs = first_piece(model, batch.inputs)
+    inputs = model.first_piece(batch.inputs)
     if inputs is not batch.inputs:
         batch = batch._replace(inputs=inputs, targets=batch.targets[:, : inputs.shape[1]])
     return batch, carry

@@ -11,11 +11,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from equilibria.models import Model
-from equilibria.models.sequence.equilibrium import EquilibriumSequence
 from equilibria.nn.init import Begun, Ensemble, initialize
 from equilibria.stability.rescale import set_radius
 
-__all__ = ["Beginning", "Initialisation", "first_piece"]
+__all__ = ["Beginning", "Initialisation"]
 
 SMALL = 0.3
 """Scale from which the search for a radius starts: solves are short there."""
@@ -114,7 +113,7 @@ class Initialisation:
             scale = 1.0 if self.scale is None else self.scale
             return Beginning(tuple(initialize(model, self.ensemble, scale, layers=self.layers)))
         rows = initialize(model, self.ensemble, SMALL, layers=self.layers)
-        inputs = first_piece(model, first())
+        inputs = model.first_piece(first())
         model.to(pytree.tree_leaves(inputs)[0].device)
         found = set_radius(model, inputs, radius=self.radius, layers=self.layers)
         scaled = tuple(
@@ -135,9 +134,3 @@ def _check_bounds(model: Model) -> None:
             f"initialisation draws weights outside the bounds that {type(model).__name__} keeps "
             f"({', '.join(moved)}): lower its scale or radius, or leave initialisation out"
         )
-
-
-def first_piece(model: Model, inputs: Any) -> Any:
-    """Return the part of the inputs that the model solves for at once."""
-    piece = model.subsequence if isinstance(model, EquilibriumSequence) else None
-    return inputs if piece is None else inputs[:, :piece]

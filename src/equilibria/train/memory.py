@@ -11,14 +11,13 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from equilibria.models import EquilibriumModel, Model
-from equilibria.models.sequence.base import SequenceModel
 from equilibria.nn import using
 from equilibria.solve import (
     GMRES,
@@ -125,7 +124,7 @@ def settings(model: Model, depths: Sequence[int] | None = None) -> list[Setting]
         return [Setting("explicit", layers if isinstance(layers, int) else 0)]
     solver = model.deq.solver
     if depths is None:
-        depths = LONG if isinstance(model, SequenceModel) else DEPTHS
+        depths = LONG if model.reads_segments else DEPTHS
         if history_vectors(solver, solver.max_evals + 1) > history_vectors(
             solver, solver.max_evals
         ):
@@ -259,8 +258,8 @@ def _subject(model: Model, task: Task, batch: Batch) -> _Subject:
     )
     units = task.units(targets)
     loss: Loss = lambda model, output: task.loss(model, output, targets) / units  # noqa: E731
-    if isinstance(model, SequenceModel):
-        model, loss = body(model, inputs), _mean_square
+    if (body := model.strip_to_body(inputs)) is not model:
+        model, loss = body, _mean_square
     return _Subject(model, inputs, _carry(model, inputs) if task.streams else None, loss)
 
 
@@ -310,33 +309,6 @@ def free_bytes(device: torch.device) -> float:
 
 def _device(model: Model) -> torch.device:
     return next(model.parameters()).device
-
-
-_Sequences = TypeVar("_Sequences", bound=SequenceModel)
-
-
-def body(model: _Sequences, tokens: Tensor) -> _Sequences:
-    """Return a copy of a sequence model without its lexicon: `tokens` are embedded once.
-
-    Whatever it is called with, it reads the embeddings of `tokens`, which are constants.
-    """
-    twin = copy.deepcopy(model)
-    with torch.no_grad():
-        embedded = twin.lexicon.embed(tokens)
-    twin.lexicon = cast(Any, _Embedded(embedded))
-    return twin
-
-
-class _Embedded(nn.Module):
-    """Stands in for a lexicon whose tokens are already embedded."""
-
-    def __init__(self, embedded: Tensor) -> None:
-        super().__init__()
-        self.embedded = nn.Buffer(embedded)
-
-    def embed(self, tokens: Tensor) -> Tensor:
-        """Return what was embedded."""
-        return self.embedded
 
 
 def _mean_square(_: Model, output: Tensor) -> Tensor:

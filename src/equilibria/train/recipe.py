@@ -8,22 +8,24 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
 import equilibria.solve as solve
+from equilibria import registry
 from equilibria.checks import check_fields
-from equilibria.models import ForwardBackward, ModelConfig, PeacemanRachford
-from equilibria.models.recurrent import CELLS
-from equilibria.models.registry import CONFIGS, LAYER
+from equilibria.models import ModelConfig
+from equilibria.models.registry import LAYER
 from equilibria.solve import Adjoint, Auto, Implicit, Solver, advances
 from equilibria.stability import AdaptiveAdjoint, FixedPointCorrection
-from equilibria.tasks import TASKS, Task, TaskConfig
+from equilibria.tasks import Task, TaskConfig
 from equilibria.train import config, plugins, yaml_text
 from equilibria.train.alternating import Alternating
 from equilibria.train.checkpointing import Checkpointing
+from equilibria.train.choices import Choices
 from equilibria.train.config import ConfigError
 from equilibria.train.initialisation import Initialisation
 from equilibria.train.optimiser import (
@@ -43,29 +45,31 @@ from equilibria.words import nearest
 
 METHODS: dict[str, type] = {
     **{cls.__name__: cls for cls in (Adam, AdamW, SGD, Constant, Cosine, Poly, OneCycle)},
-    **{cls.__name__: cls for cls in (ForwardBackward, PeacemanRachford)},
     **{cls.__name__: cls for cls in (Alternating, Checkpointing, Initialisation, ShallowStart)},
     **{cls.__name__: cls for cls in (JacobianPenalty, EvaluationBudget, FixedPointCorrection)},
     **{
-        name: getattr(solve, name)
-        for name in (
-            *("Picard", "Anderson", "Broyden", "NewtonKrylov", "Auto"),
-            *("GMRES", "BiCGSTAB", "Neumann", "DirectSolve", "Fallback"),
-            *("Implicit", "Phantom", "NeumannPhantom", "JacobianFree", "Shine", "Unrolled"),
-        )
+        name: cls
+        for name, cls in vars(solve).items()
+        if isinstance(cls, type) and issubclass(cls, plugins.BASES) and cls not in plugins.BASES
     },
     "AdaptiveAdjoint": AdaptiveAdjoint,
-    **CELLS,
 }
-"""Every class that a recipe may name, other than models and tasks."""
+"""Every class that a recipe may name, other than what applications register."""
 
 
-def choices() -> dict[str, type]:
+def choices() -> Choices:
     """Return every class that a recipe may name, by its name there.
 
     Of a user's own solvers, linear solvers and adjoints, those that have been named are known.
     """
-    return {**CONFIGS, **TASKS, **METHODS, **plugins.LOADED}
+    known = Choices(
+        (
+            *((name, ModelConfig, place) for name, place in registry.find("models").items()),
+            *((name, TaskConfig, place) for name, place in registry.find("tasks").items()),
+            *((name, base, place) for name, (base, place) in registry.find("classes").items()),
+        )
+    )
+    return known.and_these({**METHODS, **plugins.LOADED})
 
 
 IMPLICIT = (*LAYER, "initialisation", "regulariser", "correction", "pretrain", "neural")
@@ -331,15 +335,22 @@ def _nothing_to_solve(model: str, given: Sequence[str]) -> str:
 
 
 def available() -> list[str]:
-    """Return the names of the recipes that come with the package."""
-    files = resources.files("equilibria.recipes").iterdir()
-    return sorted(f.name.removesuffix(".yaml") for f in files if f.name.endswith(".yaml"))
+    """Return the names of the recipes that applications come with."""
+    return sorted(_files())
+
+
+@functools.cache
+def _files() -> dict[str, Traversable]:
+    """The files of the recipes, by name, each beside its application."""
+    packages = (resources.files(each.package) for each in registry.applications())
+    folders = (package.joinpath("recipes") for package in packages)
+    files = (file for folder in folders if folder.is_dir() for file in folder.iterdir())
+    return {f.name.removesuffix(".yaml"): f for f in files if f.name.endswith(".yaml")}
 
 
 @functools.cache
 def _shipped(name: str) -> dict[str, Any]:
-    shipped = resources.files("equilibria.recipes").joinpath(f"{name}.yaml")
-    return yaml_text.parse(shipped.read_bytes())
+    return yaml_text.parse(_files()[name].read_bytes())
 
 
 def read(name: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from equilibria.models import EquilibriumModel, Prediction
-from equilibria.models.representation import Cache, reuse
+from equilibria.models.reuse import Cache, reuse
 from equilibria.tasks import Batch, Task
 
 __all__ = ["Reuse"]

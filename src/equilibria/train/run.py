@@ -18,7 +18,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from equilibria.data.errors import DataError
-from equilibria.models import Model, SequenceModel
+from equilibria.models import Model
 from equilibria.stability import AdaptiveAdjoint, AdjointAudit
 from equilibria.tasks import Task, TaskConfig
 from equilibria.train.config import as_chosen
@@ -123,15 +123,11 @@ def _data(
 
 def describe(model: Model, task: Task, accelerator: Accelerator) -> dict[str, Any]:
     """Return what run.json holds: what the result depends on besides the recipe, and metrics."""
-    counts = {"parameters": parameters(model)}
-    if isinstance(model, SequenceModel):
-        lexicon = parameters(model.lexicon)
-        counts["parameters_without_lexicon"] = counts["parameters"] - lexicon
     return {
         **environment(),
         "processes": accelerator.num_processes,
         "device": accelerator.device.type,
-        **counts,
+        **model.count_parameters(),
         "source": task.source,
         "data": task.checksum,
         "unit": task.unit,

@@ -1,5 +1,6 @@
 """Shapes of the JSON files in a run folder, as `data.stored` checks them.
 
+That of gallery.json is said by the kind of gallery that it holds; see `GalleryKind`.
 Keys that are not required may be missing: earlier versions of equilibria did not write them all.
 """
 
@@ -8,7 +9,6 @@ from typing import Any, Literal, NotRequired, TypedDict
 from equilibria.stability import Compared
 
 __all__ = [
-    "GALLERIES",
     "Adjoints",
     "Baseline",
     "Epoch",
@@ -146,88 +146,3 @@ class Adjoints(Measured):
     rows: list[Compared]
     floor: float
     sentence: str
-
-
-class _Solve(TypedDict):
-    evals: int
-    status: str
-
-
-class _Picture(TypedDict):
-    files: dict[str, str]
-    solve: _Solve | None
-
-
-class _Image(_Picture):
-    truth: str
-    told: list[tuple[str, float]]
-
-
-class _Scene(_Picture):
-    name: str
-    right: float
-
-
-class _Pair(_Picture):
-    name: str
-    epe: float
-    zero: float
-
-
-class _Part(_Picture):
-    name: str
-
-
-class _WrongPart(_Part):
-    wrong: float
-
-
-class _CoarsePart(_Part):
-    error: float
-
-
-class _Scale(TypedDict):
-    low: int
-    colours: list[str]
-
-
-class _Gallery(TypedDict):
-    version: int
-    weights: str | None
-    data: str
-    kind: str
-    count: int
-    seen: int
-    rtol: float
-    scale: _Scale | None
-    classes: NotRequired[list[tuple[str, str]]]
-
-
-class _Images(_Gallery):
-    wrong: int
-    pictures: list[_Image]
-
-
-class _Scenes(_Gallery):
-    pictures: list[_Scene]
-
-
-class _Pairs(_Gallery):
-    pixels: float
-    pictures: list[_Pair]
-
-
-class _Signal(_Gallery):
-    signal: Literal["image", "film", "shape"]
-    black: NotRequired[float]
-    constant: NotRequired[bool]
-    pictures: list[_WrongPart | _CoarsePart]
-
-
-GALLERIES: dict[Any, Any] = {
-    "classification": _Images,
-    "segmentation": _Scenes,
-    "flow": _Pairs,
-    "signal": _Signal,
-}
-"""gallery.json, by its kind."""

@@ -11,16 +11,12 @@ from typing import Any
 import numpy
 import torch
 
-from equilibria.models.sequence.base import SequenceModel
 from equilibria.nn.init import Ensemble
 from equilibria.stability.ensembles import Sweep, sweep
 from equilibria.stability.ensembles.measure import DRAWS, SCALES
 from equilibria.stability.rescale import UnreachableRadiusError
 from equilibria.tasks import Task
-from equilibria.tasks.nodes import NodeTask
-from equilibria.tasks.whole_graphs import GraphTask
 from equilibria.train import evaluation
-from equilibria.train.initialisation import first_piece
 from equilibria.train.randomness import seed_all
 from equilibria.train.recipe import Recipe
 
@@ -91,9 +87,7 @@ def _examine(
 ) -> Sweep:
     seed_all(recipe.seed)
     model = task.model(recipe.model, **recipe.layer())
-    count = samples or (SEQUENCES if isinstance(model, SequenceModel) else SAMPLES)
-    if samples is None and isinstance(task, NodeTask | GraphTask):
-        count = min(count, len(task.samples["train"]))  # of citation networks there is one
+    count = samples or task.limit(SEQUENCES if model.reads_segments else SAMPLES)
     accelerator = evaluation.accelerator("float32", device)
     try:
         inputs = task.feed(count, recipe.seed).batch(0).inputs
@@ -101,7 +95,7 @@ def _examine(
         raise ValueError(
             f"samples is {count}, and the training data do not fill such a batch: {error}"
         ) from None
-    inputs = evaluation.to_device(first_piece(model, inputs), accelerator)
+    inputs = evaluation.to_device(model.first_piece(inputs), accelerator)
     refused = ""
     if (asked := recipe.initialisation) is not None:
 

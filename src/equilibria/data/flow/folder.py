@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from equilibria.data.dataset import UserData
 from equilibria.data.errors import DataError
 from equilibria.data.flow.files import Names, files_in, pairs_of
 from equilibria.data.flow.formats import READERS, suffix_of
@@ -128,3 +129,7 @@ def _stems(root: Path, part: str, kind: str) -> dict[str, str]:
             )
         found[stem] = str(Path(part, kind, name))
     return found
+
+
+OWN = UserData(load, EXPECTED)
+"""A user's folder of pairs."""

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import operator
 import os
+import typing
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from equilibria.data import registry
 from equilibria.data.errors import DataError, reading
+from equilibria.data.flow.files import PairFiles
 from equilibria.data.flow.pairs import FlowSet
 from equilibria.data.images import decode
 from equilibria.data.images.files import MEMORY
 from equilibria.data.images.layout import STRAY
 from equilibria.data.images.resize import resized
+from equilibria.registry import find as registered
+from equilibria.registry import resolve
 
 __all__ = ["Photographs", "find"]
 
@@ -129,14 +136,9 @@ def _folder(path: Path) -> Photographs:
 
 def _named(source: str, data_dir: str | os.PathLike[str] | None, download: bool) -> Photographs:
     """Images of a data set, evenly spread."""
-    # Imported here: the registry names this package's data sets.
-    from equilibria.data import registry
-    from equilibria.data.flow.files import PairFiles
-    from equilibria.data.segmentation import SegmentationSet
-
     if source == "layers":
         raise ValueError("photographs is 'layers', which are made of photographs: name other ones")
-    found = registry.load(source, data_dir, download, kind=SegmentationSet | FlowSet)
+    found = registry.load(source, data_dir, download, kind=_kinds())
 
     def images(split: Any) -> list[Tensor]:
         count = min(MOST, len(split))
@@ -149,6 +151,29 @@ def _named(source: str, data_dir: str | os.PathLike[str] | None, download: bool)
         return Photographs(title=found.title, train=images(found.train), test=images(found.test))
     whole = images(found.test)
     return Photographs.cut(found.title, whole, [f"an image of {found.title}"] * len(whole))
+
+
+def _kinds() -> Any:
+    """The types of data sets with images to take: those of flow, and all with an `_Images`."""
+    kinds = dict.fromkeys(resolve(kind) for kind, _ in registered("data").values())
+    return functools.reduce(operator.or_, (k for k in kinds if _has_images(k)), FlowSet)
+
+
+@runtime_checkable
+class _Images(Protocol):
+    """Images by their places."""
+
+    def image(self, place: int, /) -> Tensor:
+        """Return an image, uint8, ``(channels, height, width)``."""
+        ...
+
+
+def _has_images(kind: type) -> bool:
+    try:
+        test = typing.get_type_hints(kind).get("test")
+    except NameError:  # of a stranger's type, whose annotations only a type checker resolves
+        return False
+    return isinstance(test, type) and issubclass(test, _Images)
 
 
 def _bounded(image: Tensor) -> Tensor:

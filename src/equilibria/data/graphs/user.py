@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from equilibria.data import arrays
+from equilibria.data.dataset import UserData
 from equilibria.data.errors import DataError
 from equilibria.data.graphs import tu
 from equilibria.data.graphs.graph import SPLITS, Graph
@@ -289,3 +290,10 @@ def _divided(y: Tensor, path: Path) -> dict[str, Tensor]:
         for name, part in zip(SPLITS, nodes.split(sizes), strict=True):
             masks[name][part] = True
     return masks
+
+
+OWN_GRAPHS = UserData(load_graphs, GRAPHS, arrays=True)
+"""A user's graphs with a class each."""
+
+OWN_NODES = UserData(load_nodes, NODES, arrays=True)
+"""A user's graph whose nodes have classes."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from equilibria.data.dataset import UserData
 from equilibria.data.images import headers, layout
 from equilibria.data.images.files import ImageFiles
 
@@ -109,3 +110,7 @@ def load(
         smallest=f"{found.root / name} ({smallest.height} x {smallest.width} pixels)",
         checksum=checksum,
     )
+
+
+OWN = UserData(load, layout.EXPECTED)
+"""A user's folder of images."""

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from equilibria.data.dataset import UserData
 from equilibria.data.errors import DataError, reading
 from equilibria.data.images import decode, headers
 from equilibria.data.images.headers import Header
@@ -372,3 +373,7 @@ def _colours(
         max(abs(x - y) for x, y in zip(a, b, strict=True)) for a, b in combinations(given, 2)
     )
     return given if apart >= _APART else tuple(usual[value] for value in values)
+
+
+OWN = UserData(load, EXPECTED)
+"""A user's folder of images and masks."""

@@ -10,9 +10,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from equilibria.data import mnist
+from equilibria.data import registry
 from equilibria.data.dataset import Dataset, Split
-from equilibria.data.images import cifar
+from equilibria.data.errors import DataError
 from equilibria.data.remote import Entry, Files
 from equilibria.data.sequences.samples import Sequences, SequenceSamples, SequenceSet
 
@@ -94,7 +94,7 @@ def pixels(files: Files, *, permuted: bool) -> SequenceSet:
         flat = images.inputs.flatten(1)
         return Sequences((flat[:, places] if permuted else flat)[:, :, None], images.targets)
 
-    return _derived(files, mnist.MNIST, sequences, lambda shape: ("pixel",))
+    return _derived(files, "mnist", sequences, lambda shape: ("pixel",))
 
 
 def noisy(files: Files, *, steps: int = 1000, seed: int = 0) -> SequenceSet:
@@ -118,26 +118,32 @@ def noisy(files: Files, *, steps: int = 1000, seed: int = 0) -> SequenceSet:
         colours = ("",) if shape[0] == 1 else ("red ", "green ", "blue ")
         return tuple(f"{each}column {column}" for each in colours for column in range(shape[2]))
 
-    entry = cifar.CIFAR10 if files.entry.name == NOISY_CIFAR10.name else mnist.MNIST
-    return _derived(files, entry, sequences, channels, steps, seed)
+    name = "cifar10" if files.entry.name == NOISY_CIFAR10.name else "mnist"
+    return _derived(files, name, sequences, channels, steps, seed)
 
 
 def _derived(
     files: Files,
-    entry: Entry,
+    name: str,
     sequences: Callable[[Split, int], SequenceSamples],
     channels: Callable[[tuple[int, ...]], tuple[str, ...]],
     *options: int,
 ) -> SequenceSet:
-    """What `sequences` makes of each split of the images that `entry` has.
+    """What `sequences` makes of each split of the images of another data set.
 
     Args:
         files: Of the derived data set.
-        entry: Of the images.
+        name: Of the data set that has the images.
         sequences: Given the images of a split, and a number to count its keys from.
         channels: What channels are called, given the shape of an image.
         options: What else decides the values.
+
+    Raises:
+        DataError: If no application has the other data set.
     """
+    if name not in registry.available():
+        raise DataError(f"{files.entry.name} is made of the data set {name}, which is not there")
+    entry = registry.entry(name)
     base: Dataset = entry.read(Files(entry, files.data_dir, files.may_download))
     rule = f"{base.checksum} {files.entry.name} {options}"
     return SequenceSet(

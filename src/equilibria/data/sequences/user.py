@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from equilibria.data import arrays, delimited
+from equilibria.data.dataset import UserData
 from equilibria.data.delimited import Separator
 from equilibria.data.errors import DataError
 from equilibria.data.images import layout
@@ -352,3 +353,7 @@ def _texts(array: np.ndarray, name: str) -> list[str]:
     if array.dtype.kind not in "biuU":
         raise DataError(f"{name} is an array of {array.dtype}: expected whole numbers or texts")
     return [str(each) for each in array.tolist()]
+
+
+OWN = UserData(load, EXPECTED)
+"""A user's folder of sequences."""

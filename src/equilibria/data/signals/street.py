@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from equilibria.data import registry
 from equilibria.data.errors import DataError
 from equilibria.data.remote import Entry, Files, Remote
 from equilibria.data.signals.film import of_frames
@@ -31,16 +32,12 @@ def read(
         ValueError: If a number is impossible.
         DataError: If CamVid is missing or damaged, or has fewer frames.
     """
-    # Imported here: the registry names this package's data sets.
-    from equilibria.data import registry
-    from equilibria.data.segmentation import SegmentationSet
-
     if len(size) != 2 or min(size) < 2 or count < 2 or start < 0:
         raise ValueError(
             f"size is {list(size)}, count is {count} and start is {start}: expected a height and a "
             "width of 2 or more, 2 or more, and 0 or more"
         )
-    found = registry.load("camvid", files.data_dir, files.may_download, kind=SegmentationSet)
+    found = registry.load("camvid", files.data_dir, files.may_download)
     if start + count > len(found.test):
         raise DataError(f"{found.title} has {len(found.test)} test frames, not {start + count}")
     name = f"frames {start} to {start + count - 1} of {found.title}"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 import warnings
-from typing import Any, cast
+from typing import Any
 
 from torch.utils import _pytree as pytree
 
 from equilibria.experiments.study import Context
 from equilibria.models import Model
-from equilibria.models.sequence.base import SequenceModel
 from equilibria.nn import using
 from equilibria.solve import Adjoint, Solver, SolveWarning
 from equilibria.stability import jacobian_penalty
@@ -59,14 +58,15 @@ def step_bytes(
     """
     device = next(model.parameters()).device
     inputs, targets = pytree.tree_map(lambda x: x.to(device), (batch.inputs, batch.targets))
-    reads = isinstance(model, SequenceModel)
-    twin: Any = memory.body(cast(Any, model), inputs) if reads else copy.deepcopy(model)
+    body = model.strip_to_body(inputs)
+    alone = body is not model
+    twin = body if alone else copy.deepcopy(model)
     twin.train()
 
     def step(carry: Any = None) -> Any:
         prediction = twin(inputs, carry=carry)
         output = prediction.output
-        loss = output.square().mean() if reads else task.loss(twin, output, targets)
+        loss = output.square().mean() if alone else task.loss(twin, output, targets)
         if penalised:
             loss = loss + sum(jacobian_penalty(each) for each in prediction.solutions)
         loss.backward()

@@ -18,6 +18,7 @@ from equilibria.models.graph.constraint import constrain_
 from equilibria.models.graph.implicit import ImplicitGraphLayer
 from equilibria.nn import DEQ, VariationalDropout
 from equilibria.nn.dropout import dropout
+from equilibria.nn.using import layers
 from equilibria.solve import Solution
 
 __all__ = ["GraphConfig", "GraphNetwork", "Level", "NodeEquilibrium", "StackConfig"]
@@ -185,6 +186,11 @@ class GraphNetwork(Model):
         widths = [features, *config.hidden]
         self.skips = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths) if config.skips)
         self.read = _Read(config)
+
+    @property
+    @override
+    def solves_once(self) -> bool:
+        return len(layers(self)) == 1
 
     @override
     def forward(self, x: Any, *, carry: Any = None) -> Prediction:

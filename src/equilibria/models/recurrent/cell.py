@@ -112,6 +112,23 @@ class Cell(nn.Module, abc.ABC):
         """Return what `step` takes that depends on the parameters alone."""
         return ()
 
+    @property
+    def factored(self) -> bool:
+        """Whether the cell's matrix is a product of small ones, which take less room."""
+        return any(getattr(part, "factored", False) for part in self.modules() if part is not self)
+
+    @torch.no_grad()
+    def prepare_export(self) -> None:
+        """Compute once and for all what steps take that depends on the weights alone."""
+        if self.factored:
+            return
+        held = [each.detach().clone().contiguous() for each in self.weights()]
+        names = [f"held_{i}" for i in range(len(held))]
+        for name, each in zip(names, held, strict=True):
+            self.register_buffer(name, each)
+        cell: Any = self
+        cell.weights = lambda: tuple(getattr(cell, name) for name in names)
+
     @abc.abstractmethod
     def step(self, u: Tensor, state: State, weights: tuple[Tensor, ...], time: int) -> State:
         """Return the state after one step.

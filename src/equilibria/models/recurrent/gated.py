@@ -199,6 +199,11 @@ class FastGRNNCell(Cell):
         self.zeta = nn.Parameter(torch.tensor(options.zeta))
         self.nu = nn.Parameter(torch.tensor(options.nu))
 
+    @property
+    @override
+    def factored(self) -> bool:
+        return self.U_out is not None
+
     @override
     def inject(self, x: Tensor) -> Tensor:
         u = super().inject(x)

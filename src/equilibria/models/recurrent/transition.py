@@ -82,6 +82,11 @@ class LowRank(Transition):
         nn.init.normal_(self.V, std=0.1**0.5 * hidden**-0.5)
         nn.init.normal_(self.H, std=0.1**0.5 * hidden**-0.5)
 
+    @property
+    def factored(self) -> bool:
+        """Whether the matrix is kept as a product of small ones, which take less room."""
+        return self.bound is None
+
     def matrices(self) -> tuple[Tensor, ...]:
         once = self.once()
         return (self.bounded(once @ once).t(),)

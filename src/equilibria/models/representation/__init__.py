@@ -9,12 +9,10 @@ from equilibria.models.representation.configs import (
 )
 from equilibria.models.representation.derivatives import gradient, hessian, laplacian
 from equilibria.models.representation.network import ExplicitRepresentation, Representation
-from equilibria.models.representation.reuse import Cache, reuse
 from equilibria.models.representation.siren import SIREN
 
 __all__ = [
     "SIREN",
-    "Cache",
     "ExplicitRepresentation",
     "IMFNConfig",
     "ISIRENConfig",
@@ -25,5 +23,4 @@ __all__ = [
     "gradient",
     "hessian",
     "laplacian",
-    "reuse",
 ]

@@ -1,9 +1,11 @@
 """What every model of sequences is: tokens in, features out, and a softmax over the vocabulary."""
 
 import abc
-from typing import Any
+import copy
+from typing import Any, Self, cast
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from typing_extensions import override
 
@@ -25,6 +27,8 @@ class SequenceModel(Model):
         width: features of the embeddings.
         features: what the softmax reads.
     """
+
+    reads_segments = True
 
     def __init__(self, config: SequenceConfig, width: int, features: int) -> None:
         super().__init__()
@@ -68,6 +72,44 @@ class SequenceModel(Model):
     def log_probs(self, output: Tensor) -> Tensor:
         """Return log p of every token, (..., vocabulary), from features (..., features)."""
         return self.lexicon.log_probs(output)
+
+    @override
+    def count_parameters(self) -> dict[str, int]:
+        """Return the number of parameters, and without those of the lexicon."""
+        whole = super().count_parameters()["parameters"]
+        lexicon = sum(p.numel() for p in self.lexicon.parameters())
+        return {"parameters": whole, "parameters_without_lexicon": whole - lexicon}
+
+    @override
+    def refuses_export(self) -> str:
+        return (
+            f"{type(self).__name__} is a language model, whose memory and vocabulary an exported "
+            "file does not have: classifiers can be exported"
+        )
+
+    @override
+    def strip_to_body(self, x: Tensor) -> Self:
+        """Return a copy without the lexicon: tokens `x` are embedded once.
+
+        Whatever it is called with, it reads the embeddings of `x`, which are constants.
+        """
+        twin = copy.deepcopy(self)
+        with torch.no_grad():
+            embedded = twin.lexicon.embed(x)
+        twin.lexicon = cast(Any, _Embedded(embedded))
+        return twin
+
+
+class _Embedded(nn.Module):
+    """Stands in for a lexicon whose tokens are already embedded."""
+
+    def __init__(self, embedded: Tensor) -> None:
+        super().__init__()
+        self.embedded = nn.Buffer(embedded)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Return what was embedded."""
+        return self.embedded
 
 
 def require_batch(carry: Any, tokens: Tensor) -> None:

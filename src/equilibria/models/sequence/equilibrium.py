@@ -50,6 +50,10 @@ class EquilibriumSequence(InjectedModel, EquilibriumModel):
         return self.deq.cell
 
     @override
+    def first_piece(self, x: Tensor) -> Tensor:
+        return x if self.subsequence is None else x[:, : self.subsequence]
+
+    @override
     def forward(
         self,
         x: Tensor,

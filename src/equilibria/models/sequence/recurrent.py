@@ -11,13 +11,16 @@ from typing_extensions import override
 from equilibria.checks import check_fields
 from equilibria.models.base import ExplicitConfig, Prediction
 from equilibria.models.recurrent.cell import CellOptions
-from equilibria.models.recurrent.ernn import ERNNOptions
 from equilibria.models.recurrent.layer import Recurrent as CellLoop
 from equilibria.models.sequence.base import SequenceModel, require_batch
 from equilibria.models.sequence.config import SequenceConfig
 from equilibria.nn import VariationalDropout, weight_dropout
+from equilibria.registry import find, resolve
 
 __all__ = ["CellLanguageConfig", "GRUConfig", "LSTMConfig", "Recurrent"]
+
+DEFAULT_CELL = "ERNN"
+"""Name of the cell that a language model has where no other is chosen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +91,21 @@ class GRUConfig(RecurrentConfig):
         return GRULayer(width, self.hidden, self.weight_dropout)
 
 
+def _choose_cell() -> CellOptions:
+    """Return the options of an equilibrated cell, as they are by default.
+
+    Raises:
+        ValueError: no application has that cell.
+    """
+    cells = find("classes")
+    if DEFAULT_CELL not in cells:
+        raise ValueError(
+            f"cell is {DEFAULT_CELL} by default, which comes with the application recurrent, and "
+            "that is not there: name another cell"
+        )
+    return resolve(cells[DEFAULT_CELL][1])()
+
+
 @dataclass(frozen=True, kw_only=True)
 class CellLanguageConfig(RecurrentConfig):
     """The architecture of a recurrent language model of any cell.
@@ -110,7 +128,7 @@ class CellLanguageConfig(RecurrentConfig):
         cell: the recurrent cell, one that solves for nothing.
     """
 
-    cell: CellOptions = field(default_factory=ERNNOptions)
+    cell: CellOptions = field(default_factory=_choose_cell)
 
     @property
     @override
@@ -158,7 +176,7 @@ class Layer(nn.Module, abc.ABC):
 
 
 class CellLayer(Layer):
-    """A layer of any cell of `models.recurrent`, step by step."""
+    """A layer of any recurrent cell, step by step."""
 
     def __init__(self, width: int, hidden: int, cell: CellOptions) -> None:
         super().__init__()

@@ -25,6 +25,12 @@ class BatchNorm2d(nn.BatchNorm2d):
             return super().forward(input)
         return functional.batch_norm(input, *found, self.weight, self.bias, eps=self.eps)
 
+    def prepare_export(self) -> None:
+        """Keep the mean and variance of the batches alone, for torch's own evaluation."""
+        if (found := self.statistics()) is not None:
+            self.running_mean, self.running_var = found
+            self.num_batches_tracked = None
+
     def statistics(self) -> tuple[Tensor, Tensor] | None:
         """Return mean and variance of the batches alone; None where torch's own are to be used."""
         mean, var, count = self.running_mean, self.running_var, self.num_batches_tracked

@@ -11,7 +11,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 from equilibria.checks import check_fields
-from equilibria.models.base import ExplicitConfig, Model, Prediction
+from equilibria.models.base import ExplicitConfig, Model, ModelError, Prediction
 from equilibria.models.vision.config import VisionConfig
 
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 
-class ODEError(RuntimeError):
+class ODEError(ModelError):
     """The initial value problem could not be integrated as asked."""
 
 
@@ -211,6 +211,13 @@ class NeuralODE(Model):
         self.config.check(x)
         z = self.integrate(functional.pad(x, (0, 0, 0, 0, 0, self.config.augment)))
         return Prediction(self.head(z.flatten(1)), ())
+
+    @override
+    def refuses_export(self) -> str:
+        return (
+            f"{type(self).__name__} chooses its steps by the data, so that the number of its "
+            "evaluations is not fixed: it cannot be exported"
+        )
 
     @property
     def backward_evals(self) -> int:

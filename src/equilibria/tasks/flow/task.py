@@ -163,6 +163,10 @@ class OpticalFlow(TaskConfig):
         return FlowTask(config, data_dir, other=True)
 
     @override
+    def has_gallery(self, run: Path) -> bool:
+        return True
+
+    @override
     def at(self, data: str | Path) -> Self:
         kept = replace(self, **{name: _default(name) for name in _ONLY})
         found = super(OpticalFlow, kept).at(data)
@@ -215,6 +219,7 @@ class FlowTask(Task):
     unit = "pixels"
     metrics = endpoints.METRICS
     baseline = "zero flow"
+    gallery = "flow"
 
     def __init__(
         self, config: OpticalFlow, data_dir: Path | None = None, *, other: bool = False

@@ -14,6 +14,7 @@ from equilibria.data.signals import SOLIDS, Shape, SignalSet
 from equilibria.data.signals.shape import NOISE
 from equilibria.tasks.base import TaskConfig
 from equilibria.tasks.representation import reading
+from equilibria.tasks.representation.fitting import SIGNAL, Described
 from equilibria.tasks.representation.grid import GridTask
 from equilibria.tasks.representation.shape import ShapeTask
 
@@ -105,6 +106,11 @@ class SignalRepresentation(TaskConfig):
                 seed=self.data_seed,
             )
         return GridTask(found.signal, found.title, split=self.split, fit=self.fit)
+
+    @override
+    def has_gallery(self, run: Path) -> bool:
+        """Return whether the signal of a run can be drawn: a sound cannot."""
+        return (run / SIGNAL).is_file() and Described.read(run).field.kind != "sound"
 
     @override
     def at(self, data: str | Path) -> Self:

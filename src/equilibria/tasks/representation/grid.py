@@ -73,6 +73,7 @@ class GridTask(SampleTask):
     """
 
     unit = "points"
+    gallery = "signal"
 
     def __init__(
         self, signal: Signal, title: str, *, split: str = "whole", fit: str = "values"

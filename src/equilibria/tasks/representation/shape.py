@@ -44,6 +44,7 @@ class ShapeTask(Task):
 
     unit = "points"
     metrics = (SURFACE_IOU, CUBE_IOU)
+    gallery = "signal"
     refused = (
         "points of a shape are drawn anew in each step, so that no state is used twice: set reuse "
         "to false"

@@ -1,4 +1,7 @@
-"""Some test images of a run with what its network makes of them, kept in the run folder."""
+"""Some test samples of a run with what its network makes of them, kept in the run folder.
+
+What is drawn of them is for the application to say: see `GalleryKind`.
+"""
 
 from __future__ import annotations
 
@@ -9,43 +12,34 @@ from typing import Any
 
 import torch
 
-from equilibria import files
+from equilibria import files, registry
 from equilibria.data import stored
 from equilibria.data.regular import read_bytes
-from equilibria.models import Model
-from equilibria.tasks import Task
-from equilibria.tasks.classification import ClassificationTask
-from equilibria.tasks.flow import FlowTask, OpticalFlow
-from equilibria.tasks.representation import SIGNAL, Described, GridTask, ShapeTask
-from equilibria.tasks.segmentation import SegmentationTask
 from equilibria.train.evaluation import evaluating
-from equilibria.train.gallery.classified import classified
-from equilibria.train.gallery.flowing import flowing
-from equilibria.train.gallery.hanging import Hanging, rtol_of
-from equilibria.train.gallery.represented import represented
-from equilibria.train.gallery.segmented import segmented
+from equilibria.train.gallery.hanging import rtol_of
+from equilibria.train.gallery.kind import GalleryKind
 from equilibria.train.run import Folder, Run, RunError
-from equilibria.train.shapes import GALLERIES
 from equilibria.train.weights import checksum
 
-__all__ = ["FOLDER", "hang", "has_pictures", "read"]
+__all__ = ["FOLDER", "GalleryKind", "hang", "has_pictures", "read"]
 
 FOLDER = "gallery"
 """The folder, in that of the run, that holds the PNG files and what they show."""
 
 _FILE = "gallery.json"
 
-_BATCH = 50
-"""Test images that are looked at together, at most."""
-
 _VERSION = 1
 
 
 def has_pictures(folder: Folder) -> bool:
-    """Whether a run is on images, so that it can have a gallery."""
-    if (folder.path / SIGNAL).is_file():
-        return Described.read(folder.path).field.kind != "sound"
-    return folder.images.is_file() or isinstance(folder.read_recipe().task, OpticalFlow)
+    """Return whether a run can have a gallery, from its folder alone.
+
+    Raises:
+        RunError: the folder is not a run.
+        ConfigError: its recipe is not valid in this version of equilibria.
+        DataError: what its task keeps in the folder is damaged.
+    """
+    return folder.read_recipe().task.has_gallery(folder.path)
 
 
 def read(folder: Folder) -> dict[str, Any] | None:
@@ -53,13 +47,13 @@ def read(folder: Folder) -> dict[str, Any] | None:
     place = folder.path / FOLDER
     try:
         content = stored.read(place / _FILE, dict[str, Any], spelt=True)
-        stored.check(content, GALLERIES[content["kind"]])
+        kind = _find_kind(content["kind"])
+        stored.check(content, kind.shape)
         known, data = checksum(folder.weights), folder.read_info().get("data")
         if (content["version"], content["weights"], content["data"]) != (_VERSION, known, data):
             return None
         for picture in content["pictures"]:
-            if not picture.get("told", True):
-                return None
+            kind.note(picture)  # which raises where there is nothing to say
             names = picture["files"].items()  # of files in this folder, and nowhere else
             found = {what: read_bytes(place / Path(name).name, stored.MOST) for what, name in names}
             picture["files"] = found
@@ -69,36 +63,29 @@ def read(folder: Folder) -> dict[str, Any] | None:
 
 
 def hang(loaded: Run) -> dict[str, Any] | None:
-    """Look at some test images of a run, and write them into its folder.
+    """Look at some test samples of a run, and write what its network makes of them into its folder.
 
-    Of a classifier, some mistakes and some right answers are shown, the first of the test images in
-    an order that is random and always the same. Of a segmentation network, images are spread
-    evenly over the test images. Where the model solves for an equilibrium that has places, there is
-    a map of the evaluations after which each place stays near z*; see `settled_after`. Of a network
-    for optical flow, pairs are spread evenly too, with their error and, at equilibrium, what one
-    more evaluation changes. Of a network that represents a signal, the image, some frames of the
-    film or sections through the shape are shown, with the error and the evaluations of each point.
+    Where the model solves for an equilibrium that has places, there can be a map of the evaluations
+    after which each place stays near z*; see `settled_after`.
 
     Args:
         loaded: the run, with its data, on the CPU.
 
     Returns:
-        `kind`, "classification", "segmentation", "flow" or "signal"; `split`; `count`, of the
-        images in it;
-        `seen`, of those that were looked at, and `wrong` among them; `rtol`; `scale`, numbers and
-        colours of the maps; `classes`, names and colours of those in the masks shown; `pixels`,
-        the flow that is saturated; `signal`, "image", "film" or "shape", `black`, the error that is
-        black, and `constant`, whether the mean has been taken from the original; and `pictures`,
-        each with its `name` or `truth` and `told`,
-        `solve` and `files`, the bytes of PNG files by what they show: "image", "truth", "told",
-        "late", and of flow "second", "error", "moves". None where nothing can be shown.
+        `kind`, which the task gives; `split`; `count`, of the samples in it; `seen`, of those that
+        were looked at; `rtol`; `scale`, numbers and colours of the maps; `classes`, names and
+        colours for a legend, where there is one; what else the kind tells; and `pictures`, each
+        with what the kind tells of it, `solve` and `files`, the bytes of PNG files by what they
+        show, such as "image", "truth", "told" and "late". None where nothing can be shown.
 
     Raises:
         OSError: the folder cannot be written.
     """
     task, model = loaded.data, loaded.model
+    if not task.gallery:
+        return None
     with torch.no_grad(), evaluating(model):
-        found = _hung(task, model, loaded.recipe.eval_batch_size)
+        found = _find_kind(task.gallery).hang(task, model, loaded.recipe.eval_batch_size)
     if found is None:
         return None
     hanging, about = found
@@ -108,6 +95,7 @@ def hang(loaded: Run) -> dict[str, Any] | None:
         "data": task.checksum,
         "split": "test",
         "rtol": rtol_of(model),
+        "kind": task.gallery,
         **about,
         "scale": hanging.scale(),
         "pictures": hanging.pictures,
@@ -124,13 +112,10 @@ def _write(place: Path, content: Mapping[str, Any], pictures: Mapping[str, bytes
     files.write_folder(place, {**pictures, _FILE: text.encode()})
 
 
-def _hung(task: Task, model: Model, batch: int) -> tuple[Hanging, dict[str, Any]] | None:
-    if isinstance(task, ClassificationTask) and task.shape[0] in (1, 3):
-        return classified(task, model, min(_BATCH, batch))
-    if isinstance(task, SegmentationTask):
-        return segmented(task, model)
-    if isinstance(task, GridTask | ShapeTask):
-        return represented(task, model, batch)
-    if isinstance(task, FlowTask):
-        return flowing(task, model)
-    return None
+def _find_kind(name: str) -> GalleryKind:
+    """Return the kind of gallery that an application registers by a name.
+
+    Raises:
+        KeyError: none does.
+    """
+    return registry.resolve(registry.find("galleries")[name])

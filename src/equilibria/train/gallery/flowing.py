@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,10 +13,12 @@ from equilibria.report.flow_colours import Lengths, change_colours, flow_colours
 from equilibria.solve import Status
 from equilibria.tasks.flow import FlowTask
 from equilibria.train.gallery.hanging import Hanging
+from equilibria.train.gallery.kind import GalleryKind, Picture, Stored
 from equilibria.train.pictures import image_png, size_to_look_at
 from equilibria.train.settling import Settling
+from equilibria.words import plural
 
-__all__ = ["flowing"]
+__all__ = ["GALLERY"]
 
 _PAIRS = 4
 """Pairs that are shown."""
@@ -24,8 +27,20 @@ _PERCENT = 99.0
 """Of the lengths of the true flow of all pairs shown, the percentile that is saturated."""
 
 
-def flowing(task: FlowTask, model: Model) -> tuple[Hanging, dict[str, Any]]:
-    """Return some pairs of the test split, spread evenly over it."""
+class _Pair(Picture):
+    name: str
+    epe: float
+    zero: float
+
+
+class _Pairs(Stored):
+    pixels: float
+    pictures: list[_Pair]
+
+
+def _hang(task: FlowTask, model: Model, most: int) -> tuple[Hanging, dict[str, Any]]:
+    """Draw some pairs of the test split, spread evenly over it, and what one more evaluation
+    changes at an equilibrium; `pixels` is the length of the flow that is saturated."""
     total = len(task.pairs["test"])
     count = min(_PAIRS, total)
     places = [(2 * k + 1) * total // (2 * count) for k in range(count)]
@@ -65,8 +80,44 @@ def flowing(task: FlowTask, model: Model) -> tuple[Hanging, dict[str, Any]]:
             error=_png(change_colours(torch.where(valid, error, 0.0).numpy()), size),
             **maps,
         )
-    return hanging, {"kind": "flow", "count": total, "seen": count, "pixels": scale}
+    return hanging, {"count": total, "seen": count, "pixels": scale}
 
 
 def _png(pixels: Any, size: tuple[int, int]) -> bytes:
     return image_png(torch.from_numpy(pixels) / 255, size)
+
+
+def _describe(content: Mapping[str, Any]) -> str:
+    text = (
+        f"{content['seen']} of {plural(content['count'], 'test pair')}, evenly spaced. The hue of "
+        "a flow is its direction (red to the right, yellow down, cyan to the left, violet up), its "
+        f"saturation the length; beyond {content['pixels']:.3g} pixels it is darker. The map "
+        "“error” shows the distance from the true flow"
+    )
+    if any("moves" in picture["files"] for picture in content["pictures"]):
+        text += ", and “still moves” the distance by which one more evaluation moves the flow"
+    return (
+        f"{text}, on a logarithmic scale from .001 pixels (black) to 10 (white); red is more. "
+        "Pixels whose true flow is unknown are black."
+    )
+
+
+def _note(picture: Mapping[str, Any]) -> list[str]:
+    return [f"error {picture['epe']:.2f} px, of zero flow {picture['zero']:.2f} px"]
+
+
+GALLERY = GalleryKind(
+    hang=_hang,
+    shape=_Pairs,
+    describe=_describe,
+    note=_note,
+    heads={
+        "image": "image",
+        "second": "next image",
+        "truth": "truth",
+        "told": "predicted",
+        "error": "error",
+        "moves": "still moves",
+    },
+    columns=3,
+)

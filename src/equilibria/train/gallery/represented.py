@@ -1,8 +1,8 @@
 """A signal beside what its network makes of it, and where its equilibrium is found late."""
 
-from __future__ import annotations
-
-from typing import Any, NamedTuple
+# Annotations are evaluated here: where they are postponed, a TypedDict knows no NotRequired.
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, NotRequired
 
 import torch
 from torch import Tensor
@@ -12,10 +12,12 @@ from equilibria.models import EquilibriumModel, Model
 from equilibria.solve import Status
 from equilibria.tasks.representation import GridTask, ShapeTask
 from equilibria.train.gallery.hanging import Hanging
+from equilibria.train.gallery.kind import GalleryKind, Picture, Stored
 from equilibria.train.pictures import image_png, size_to_look_at
 from equilibria.train.settling import Settling
+from equilibria.words import percent
 
-__all__ = ["BLACK", "represented"]
+__all__ = ["GALLERY"]
 
 _FRAMES = 3
 """Frames of a film that are shown."""
@@ -23,8 +25,27 @@ _FRAMES = 3
 _SIDE = 120
 """Pixels of a side of a section through a shape."""
 
-BLACK = 0.1
+_BLACK = 0.1
 """Share of the range from black to white that an error has where the map of errors is black."""
+
+
+class _Part(Picture):
+    name: str
+
+
+class _WrongPart(_Part):
+    wrong: float
+
+
+class _CoarsePart(_Part):
+    error: float
+
+
+class _Signal(Stored):
+    signal: Literal["image", "film", "shape"]
+    black: NotRequired[float]
+    constant: NotRequired[bool]
+    pictures: list[_WrongPart | _CoarsePart]
 
 
 class _Seen(NamedTuple):
@@ -35,16 +56,20 @@ class _Seen(NamedTuple):
     status: Tensor | None
 
 
-def represented(
+def _hang(
     task: GridTask | ShapeTask, model: Model, batch: int
 ) -> tuple[Hanging, dict[str, Any]] | None:
-    """Return an image, some frames of a film, or sections through a shape; None of a sound."""
+    """Draw an image, some frames of a film, or sections through a shape; None of a sound.
+
+    Beside what every gallery tells there are `signal`, which of these it is, `black`, the error
+    that is black, and `constant`, whether the mean has been taken from the original.
+    """
     hanging = Hanging()
     if isinstance(task, ShapeTask):
         for axis, name in enumerate("xyz"):
             _section(hanging, task, model, axis, name, batch)
-        about = {"signal": "shape", "black": BLACK, "constant": False}
-        return hanging, {"kind": "signal", "count": 3, "seen": 3, **about}
+        about = {"signal": "shape", "black": _BLACK, "constant": False}
+        return hanging, {"count": 3, "seen": 3, **about}
     signal = task.signal
     if signal.field.kind == "sound" or signal.field.channels not in (1, 3):
         return None
@@ -63,9 +88,9 @@ def represented(
         name = signal.name if len(pictures) == 1 else f"frame {place}"
         error = (found.clamp(-1, 1) - target).abs().mean(2) / 2
         about = {"name": name, "error": float(error.square().mean().sqrt())}
-        _hang(hanging, about, seen, target / 2 + 0.5, found / 2 + 0.5, error)
-    about = {"signal": signal.field.kind, "black": BLACK, "constant": task.fit == "gradient"}
-    return hanging, {"kind": "signal", "count": len(pictures), "seen": count, **about}
+        _add(hanging, about, seen, target / 2 + 0.5, found / 2 + 0.5, error)
+    about = {"signal": signal.field.kind, "black": _BLACK, "constant": task.fit == "gradient"}
+    return hanging, {"count": len(pictures), "seen": count, **about}
 
 
 def _section(
@@ -81,10 +106,10 @@ def _section(
     told = seen.output.float().sigmoid().reshape(_SIDE, _SIDE, 1)
     error = ((told > 0.5).float() - truth).abs()[..., 0]
     about = {"name": f"section {name} = 0", "wrong": float(error.mean())}
-    _hang(hanging, about, seen, truth, told, error)
+    _add(hanging, about, seen, truth, told, error)
 
 
-def _hang(
+def _add(
     hanging: Hanging,
     about: dict[str, Any],
     seen: _Seen,
@@ -106,7 +131,7 @@ def _hang(
         size,
         image=image_png(image.movedim(2, 0), size),
         told=image_png(told.movedim(2, 0), size),
-        error=image_png(1 - (error / BLACK).clamp(max=1)[None], size),
+        error=image_png(1 - (error / _BLACK).clamp(max=1)[None], size),
     )
 
 
@@ -120,3 +145,50 @@ def _seen(model: Model, points: Points, rows: Tensor, batch: int) -> _Seen:
             status.append(found.solution.status)
     solved = torch.cat(evals), torch.cat(status)
     return _Seen(torch.cat(outputs), *solved) if evals else _Seen(torch.cat(outputs), None, None)
+
+
+def _describe(content: Mapping[str, Any]) -> str:
+    if content["signal"] == "shape":
+        return (
+            "Sections through the middle of the shape; white is inside, and the map “error” black "
+            "where the network is wrong."
+        )
+    what = {"image": "The image", "film": f"{content['seen']} of {content['count']} frames"}
+    constant = (
+        ", with the mean of the original, which its gradient leaves free" * (content["constant"])
+    )
+    return (
+        f"{what[content['signal']]} beside what the network makes of it{constant}. The map “error” "
+        f"is white where both agree and black where they are {content['black']:.0%} of the range "
+        "from black to white apart, or more."
+    )
+
+
+def _explain_map(content: Mapping[str, Any]) -> str:
+    return (
+        "The map “settled after” shows where the solve converges late: each point is a sample "
+        "with a solve of its own, and has the number of evaluations that this took, to a "
+        f"relative residual of {content['rtol']:g}. Bright points converge last."
+    )
+
+
+def _note(picture: Mapping[str, Any]) -> list[str]:
+    if "wrong" in picture:
+        return [f"{percent(picture['wrong'])} of the points wrong"]
+    return [f"root mean square error {picture['error']:.2%} of the range"]
+
+
+GALLERY = GalleryKind(
+    hang=_hang,
+    shape=_Signal,
+    describe=_describe,
+    note=_note,
+    explain_map=_explain_map,
+    heads={
+        "image": "original",
+        "told": "reconstruction",
+        "late": "settled after",
+        "error": "error",
+    },
+    many_solves=True,
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from equilibria.models import Model
@@ -9,16 +10,33 @@ from equilibria.models.vision.dense_head import upsampled
 from equilibria.models.vision.inference import masks_of
 from equilibria.tasks.segmentation import SegmentationTask
 from equilibria.train.gallery.hanging import Hanging, as_it_was, hex_of, rtol_of
+from equilibria.train.gallery.kind import GalleryKind, Picture, Stored
 from equilibria.train.pictures import image_png, numbers_png, size_to_look_at
 from equilibria.train.settling import settling
+from equilibria.words import percent, plural
 
-__all__ = ["segmented"]
+__all__ = ["GALLERY"]
 
 _SCENES = 4
 """Images that are shown."""
 
 
-def segmented(task: SegmentationTask, model: Model) -> tuple[Hanging, dict[str, Any]] | None:
+class _Scene(Picture):
+    name: str
+    right: float
+
+
+class _Scenes(Stored):
+    pictures: list[_Scene]
+
+
+def _hang(
+    task: SegmentationTask, model: Model, batch: int
+) -> tuple[Hanging, dict[str, Any]] | None:
+    """Draw some images, spread evenly over the test images; None of a network without masks.
+
+    Beside what every gallery tells there are `classes`, names and colours of those in the masks.
+    """
     images = task.images["test"]
     count = min(_SCENES, len(images))
     hanging, shown = Hanging(), set[int]()
@@ -43,5 +61,18 @@ def segmented(task: SegmentationTask, model: Model) -> tuple[Hanging, dict[str, 
             told=numbers_png(told, task.colours, size),
         )
     classes = [[task.labels[k], hex_of(task.colours[k])] for k in sorted(shown)]
-    about = {"kind": "segmentation", "count": len(images), "seen": count, "classes": classes}
-    return hanging, about
+    return hanging, {"count": len(images), "seen": count, "classes": classes}
+
+
+def _describe(content: Mapping[str, Any]) -> str:
+    return (
+        f"{content['seen']} of {plural(content['count'], 'test image')}, evenly spaced, whatever "
+        "the network predicts for them. Void pixels of the truth are left blank."
+    )
+
+
+def _note(picture: Mapping[str, Any]) -> list[str]:
+    return [f"{percent(picture['right'])} of the pixels correct"]
+
+
+GALLERY = GalleryKind(hang=_hang, shape=_Scenes, describe=_describe, note=_note)

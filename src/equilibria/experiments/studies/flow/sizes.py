@@ -10,7 +10,7 @@ from equilibria.experiments.data import Data
 from equilibria.experiments.published import BAI_2022, published
 from equilibria.experiments.study import Context, Point, Study
 from equilibria.experiments.views import NOT_RUN, Table
-from equilibria.models.registry import CONFIGS
+from equilibria.models import config_of
 
 NETWORKS: dict[str, tuple[str, dict[str, Any], int]] = {
     "RAFT": ("raft", {}, 5_257_536),
@@ -27,7 +27,7 @@ def size(context: Context) -> dict[str, Any]:
     """`parameters`, without those of weight normalisation, and `lengths`, which these are; counted
     without allocating them."""
     name, options, _ = NETWORKS[str(context.factors["network"])]
-    config: Any = CONFIGS[name]
+    config: Any = config_of(name)
     if not name.startswith("deq"):
         return {"parameters": counterpart.parameters(config(**options)), "lengths": 0}
     plain, whole = (counterpart.parameters(config(weight_norm=w, **options)) for w in (False, True))

@@ -9,7 +9,7 @@ from equilibria.experiments.studies.mdeq import _peer
 from equilibria.experiments.study import Context, Point, Study, grid
 from equilibria.experiments.training import Training
 from equilibria.experiments.views import Chart, Lines, Pivot, first, mean, spread
-from equilibria.tasks import OwnImages
+from equilibria.tasks.own_images import OwnImages
 from equilibria.train import baseline
 from equilibria.train import recipe as recipes
 

@@ -1,1 +1,0 @@
-"""Training recipes, one YAML file each."""
