@@ -196,7 +196,7 @@ def drawn_once():
 
     It returns the drawings; empty it to have panels drawn again.
     """
-    from equilibria.report import plots, sections, svg
+    from equilibria.run.report import plots, sections, svg
 
     drawn = {}
 
@@ -215,7 +215,7 @@ def drawn_once():
 @pytest.fixture
 def unsaved(monkeypatch):
     """Charts are drawn on axes, and not written out, which takes the most time of drawing."""
-    from equilibria.report import svg
+    from equilibria.run.report import svg
 
     monkeypatch.setattr(svg, "_saved", lambda figure: '<svg viewBox="0 0 1 1"></svg>')
 

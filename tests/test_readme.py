@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import equilibria
-from equilibria.cli.main import commands
+from equilibria.run.cli.main import commands
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -14,7 +14,7 @@ from equilibria.experiments.published import BAI_2021, BAI_2022, published
 from equilibria.experiments.study import Context, Point, Study
 from equilibria.experiments.training import Training
 from equilibria.experiments.views import Chart, Lines, Pivot, first
-from equilibria.train import recipe as recipes
+from equilibria.run import recipe as recipes
 
 CIFAR, IMAGENET = (BAI_2022, "Table 3.1", "accuracy"), (BAI_2022, "Table 3.2", "top1")
 REGULARISED = (BAI_2021, "Table 2", "accuracy")

@@ -12,9 +12,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from equilibria import data, learned, models, nn, stability, theory
+    from equilibria import learned, nn, stability, theory
     from equilibria.learned import NeuralSolver, distil
     from equilibria.nn import DEQ
+    from equilibria.run import data, models
     from equilibria.solve import (
         GMRES,
         Adjoint,
@@ -94,7 +95,10 @@ __all__ = [
     "theory",
 ]
 
-_ROOMS = ("data", "learned", "models", "nn", "stability", "theory")
+_ROOMS = {
+    **{name: f"equilibria.{name}" for name in ("learned", "nn", "stability", "theory")},
+    **{name: f"equilibria.run.{name}" for name in ("data", "models")},
+}
 _FROM = {
     "AdaptiveAdjoint": "equilibria.stability",
     "DEQ": "equilibria.nn",
@@ -105,7 +109,7 @@ _FROM = {
 
 def __getattr__(name: str) -> Any:
     if name in _ROOMS:
-        return importlib.import_module(f"equilibria.{name}")
+        return importlib.import_module(_ROOMS[name])
     if name not in __all__:
         raise AttributeError(f"module 'equilibria' has no attribute {name!r}")
     room = _FROM.get(name, "equilibria.solve")

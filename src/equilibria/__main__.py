@@ -1,6 +1,6 @@
 """`python -m equilibria`: the same as `equilibria`."""
 
-from equilibria.cli.main import entry
+from equilibria.run.cli.main import entry
 
 if __name__ == "__main__":
     entry()

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from equilibria.bench.problems import PROBLEMS, build, usual
+from equilibria.run.bench.problems import PROBLEMS, build, usual
 
 SMALL = [n for n in PROBLEMS if not n.startswith("large-") and "2048" not in n and "64x32" not in n]
 

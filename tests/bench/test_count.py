@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from equilibria.bench.count import Calls, Spent, count
+from equilibria.run.bench.count import Calls, Spent, count
 
 X = torch.arange(12.0).reshape(3, 4)
 

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from equilibria.bench import gradients, methods
-from equilibria.bench.cells import build, compare
-from equilibria.bench.methods import Backward, Method
 from equilibria.experiments.studies.bench._rows import ACCURATE
+from equilibria.run.bench import gradients, methods
+from equilibria.run.bench.cells import build, compare
+from equilibria.run.bench.methods import Backward, Method
 
 SMALL: Any = {"width": 6, "batch": 3, "dtype": torch.float64}
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from equilibria.bench import solvers
-from equilibria.bench.contestants import Answer, Contestant, contestants
-from equilibria.bench.problems import Problem
+from equilibria.run.bench import solvers
+from equilibria.run.bench.contestants import Answer, Contestant, contestants
+from equilibria.run.bench.problems import Problem
 
 RTOL = 1e-6
 B = torch.linspace(-1, 1, 20, dtype=torch.float64).reshape(4, 5)

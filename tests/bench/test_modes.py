@@ -5,8 +5,8 @@ import functools
 import pytest
 import torch
 
-from equilibria.bench.modes import in_mode
-from equilibria.bench.problems import build
+from equilibria.run.bench.modes import in_mode
+from equilibria.run.bench.problems import build
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ def digits_run(built_once) -> Path:
 @pytest.fixture(scope="module")
 def shallow():
     """The memory of a step is measured at two depths: at five it takes several seconds."""
-    from equilibria.train import memory
+    from equilibria.run import memory
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "DEPTHS", (2, 4))

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 import equilibria as eq
 from equilibria import files
 from equilibria.metric import ACCURACY, LOSS
+from equilibria.run import recipe as recipes
 from equilibria.solve import Solver
 from equilibria.stability import Examination, doctor
-from equilibria.train import recipe as recipes
 
 Map = Callable[[Tensor, Tensor], Tensor]
 

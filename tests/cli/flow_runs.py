@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from PIL import Image
 
-from equilibria.models.flow.configs import DEQRAFTConfig, RAFTConfig
+from equilibria.run.folder import Folder
+from equilibria.run.recipe import Recipe
+from equilibria.run.weights import save_weights
 from equilibria.solve import Anderson
-from equilibria.tasks.flow import OpticalFlow
-from equilibria.train.folder import Folder
-from equilibria.train.recipe import Recipe
-from equilibria.train.weights import save_weights
+from equilibria.zoo.flow.model.configs import DEQRAFTConfig, RAFTConfig
+from equilibria.zoo.flow.task import OpticalFlow
 
 MINI = {
     "encoder": "small",

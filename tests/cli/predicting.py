@@ -37,7 +37,7 @@ sys.path.append(str(Path(__file__).parents[1] / "train"))
 
 from killing import at_event, child, ended  # pyright: ignore[reportMissingImports]
 
-from equilibria.cli.main import main as command
+from equilibria.run.cli.main import main as command
 
 SEGMENTATION = {
     "task": {"name": "image_segmentation", "normalise": True, "channels": 3},

@@ -9,10 +9,10 @@ import time
 
 import pytest
 
-from equilibria.cli import evaluate, memory, report
-from equilibria.cli import main as cli
-from equilibria.cli.main import main
-from equilibria.train import examination
+from equilibria.run import examination
+from equilibria.run.cli import evaluate, memory, report
+from equilibria.run.cli import main as cli
+from equilibria.run.cli.main import main
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import sys
 import pytest
 import yaml
 
-from equilibria.cli.main import commands, main
+from equilibria.run.cli.main import commands, main
 
 RECIPE = {
     "description": "five steps on digits",

@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from equilibria.cli.main import commands, main
-from equilibria.train import recipe as recipes
+from equilibria.run import recipe as recipes
+from equilibria.run.cli.main import commands, main
 
 ASK = """
 source ./script; COMP_WORDS=("$@"); COMP_CWORD=$(($#-1)); _shtab_equilibria 2>&-

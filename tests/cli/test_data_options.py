@@ -3,9 +3,9 @@
 import docstring_parser
 import pytest
 
-from equilibria.cli.main import main
-from equilibria.registry import find, resolve
-from equilibria.train import recipe as recipes
+from equilibria.run import recipe as recipes
+from equilibria.run.cli.main import main
+from equilibria.run.registry import find, resolve
 
 OWN = ["train digits", "evaluate", "initialise digits", "distil"]
 """Commands that take data of one's own."""

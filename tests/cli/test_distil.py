@@ -11,10 +11,10 @@ from safetensors.torch import load_file, save_file
 from tiny_run import train
 
 import equilibria as eq
-from equilibria.cli.main import main
 from equilibria.learned import Learned
-from equilibria.train import neural, run
-from equilibria.train.weights import checksum, save_weights
+from equilibria.run import neural, run
+from equilibria.run.cli.main import main
+from equilibria.run.weights import checksum, save_weights
 
 QUICK = ["--batches", "16", "--batch-size", "32", "--start-steps", "500", "--steps", "10"]
 QUICK += ["--horizon", "5", "--budget", "4000"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from equilibria.cli.main import main
+from equilibria.run.cli.main import main
 
 TOPICS = {
     "Convergence",

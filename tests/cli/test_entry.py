@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from equilibria.cli import extras
-from equilibria.cli.main import commands, main
-from equilibria.registry import find
+from equilibria.run.cli import extras
+from equilibria.run.cli.main import commands, main
+from equilibria.run.registry import find
 
 
 @pytest.mark.parametrize("command", commands())
@@ -19,7 +19,7 @@ def test_a_command_without_its_extra_names_it_in_one_line(command, capsys, monke
     monkeypatch.setattr(
         extras.metadata, "distributions", lambda name: () if name in absent else real(name=name)
     )
-    for module in ("equilibria.train.config", commands()[command][1]):
+    for module in ("equilibria.run.config", commands()[command][1]):
         monkeypatch.setitem(sys.modules, module, None)  # as where one of its packages is not there
     assert main([command, "--help"]) == 1
     out, error = capsys.readouterr()
@@ -55,7 +55,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(argv):
 OWN = """
 from dataclasses import dataclass
 from equilibria import tasks
-from equilibria.tasks.classification import ImageClassification
+from equilibria.zoo.vision.task.classification import ImageClassification
 
 @dataclass(frozen=True, kw_only=True)
 class Mine(ImageClassification):
@@ -94,7 +94,7 @@ def test_what_cannot_be_imported_is_named(words, message, capsys):
 
 def test_outside_a_checkout_both_ways_to_install_are_named(monkeypatch, tmp_path):
     monkeypatch.setattr(extras, "missing", lambda extra: ["rich"])
-    monkeypatch.setattr(extras, "__file__", str(tmp_path / "a" / "b" / "c" / "extras.py"))
+    monkeypatch.setattr(extras, "__file__", str(tmp_path / "a" / "b" / "c" / "d" / "extras.py"))
     advice = extras.advice("bench")
     assert advice.endswith("pip install 'equilibria[bench]', or in a clone pip install '.[bench]'")
 
@@ -102,23 +102,23 @@ def test_outside_a_checkout_both_ways_to_install_are_named(monkeypatch, tmp_path
 def test_help_loads_no_torch_and_a_command_of_the_frame_no_application():
     code = """
 import sys
-from equilibria.cli.main import main
+from equilibria.run.cli.main import main
 assert main(["--help"]) == 0 and not {"torch", "importlib.metadata"} & {*sys.modules}
 """
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
     code = """
 import sys
-sys.modules["equilibria.registry"] = sys.modules["equilibria.cli.recipes"] = None
-from equilibria.cli.main import main
+sys.modules["equilibria.run.registry"] = sys.modules["equilibria.run.cli.recipes"] = None
+from equilibria.run.cli.main import main
 assert main(["recipes"]) == 1
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert "equilibria.cli.recipes" in done.stderr and "registry" not in done.stderr
+    assert "equilibria.run.cli.recipes" in done.stderr and "registry" not in done.stderr
 
 
 APPLICATION = """
-from equilibria.cli.added import ConfigOptions
-from equilibria.registry import Application
+from equilibria.run.cli.added import ConfigOptions
+from equilibria.run.registry import Application
 
 APPLICATION = Application(
     package=__name__,

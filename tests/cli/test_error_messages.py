@@ -5,10 +5,10 @@ import json
 import pytest
 import torch
 
-from equilibria.cli import recipes, status
-from equilibria.cli.main import main
-from equilibria.train.config import ConfigError, as_chosen
-from equilibria.train.run import RunError
+from equilibria.run.cli import recipes, status
+from equilibria.run.cli.main import main
+from equilibria.run.config import ConfigError, as_chosen
+from equilibria.run.run import RunError
 
 
 def thrown(error):
@@ -85,7 +85,7 @@ def test_an_error_in_a_file_of_ones_own_is_named_with_its_line(ends, tmp_path, m
 
 
 def test_a_package_that_is_missing_is_named(ends, monkeypatch):
-    monkeypatch.setattr("equilibria.cli.extras.missing", lambda extra: [])
+    monkeypatch.setattr("equilibria.run.cli.extras.missing", lambda extra: [])
     code, said = ends(ModuleNotFoundError("No module named 'sharing'", name="sharing.more"))
     assert code == 1 and said.endswith("the package 'sharing' is not installed\n")
 

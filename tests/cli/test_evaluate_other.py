@@ -11,9 +11,9 @@ import yaml
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from equilibria.cli.main import main
-from equilibria.train import recipe as recipes
-from equilibria.train.run import load
+from equilibria.run import recipe as recipes
+from equilibria.run.cli.main import main
+from equilibria.run.run import load
 
 IMAGES = {
     "description": "two epochs on small images",

@@ -8,8 +8,8 @@ import torch
 import yaml
 
 from equilibria import files
-from equilibria.cli import export as command
-from equilibria.cli.main import main
+from equilibria.run.cli import export as command
+from equilibria.run.cli.main import main
 
 DATA = {"name": "image_classification", "data": "digits", "valid": 200}
 RECIPES = {
@@ -168,7 +168,7 @@ def test_a_full_disk_leaves_nothing(runs, tmp_path, capsys, monkeypatch):
 
 def test_what_onnx_lacks_is_named_before_anything_is_read(tmp_path, capsys, monkeypatch, runs):
     monkeypatch.setattr(command, "lacking", lambda: ["onnxruntime"])
-    monkeypatch.setattr("equilibria.cli.extras.missing", lambda extra: ["onnxruntime"])
+    monkeypatch.setattr("equilibria.run.cli.extras.missing", lambda extra: ["onnxruntime"])
     message = fails(capsys, runs / "dense")
     assert "equilibria export needs packages that are not installed (onnxruntime)" in message
     assert "[export]" in message and "--format pt2 needs none of them" in message

@@ -16,20 +16,21 @@ from flow_runs import MINI, save_frames, save_raft, save_run, scene, settle
 from PIL import Image
 
 from equilibria import files
-from equilibria.cli.main import main
-from equilibria.data.flow import read_flow
-from equilibria.models.dense import DenseConfig
-from equilibria.models.flow.configs import DEQGMAConfig, DEQRAFTConfig, RAFTConfig
-from equilibria.models.flow.weights import _sources
-from equilibria.predict.flow import engine, video
-from equilibria.report.flow_colours import flow_colours
+from equilibria.run import run as runs
+from equilibria.run.cli.main import main
+from equilibria.run.folder import Folder
+from equilibria.run.recipe import Recipe
+from equilibria.run.weights import save_weights
 from equilibria.solve import Anderson, Implicit, Phantom, Status
 from equilibria.stability import AdaptiveAdjoint
-from equilibria.tasks.classification import ImageClassification
-from equilibria.train import run as runs
-from equilibria.train.folder import Folder
-from equilibria.train.recipe import Recipe
-from equilibria.train.weights import save_weights
+from equilibria.zoo.flow.data import read_flow
+from equilibria.zoo.flow.model.configs import DEQGMAConfig, DEQRAFTConfig, RAFTConfig
+from equilibria.zoo.flow.model.weights import _sources
+from equilibria.zoo.flow.predict import engine
+from equilibria.zoo.io import video
+from equilibria.zoo.io.colours import flow_colours
+from equilibria.zoo.vision.model.dense import DenseConfig
+from equilibria.zoo.vision.task.classification import ImageClassification
 
 
 @pytest.fixture(scope="module")

@@ -7,14 +7,14 @@ import pytest
 import torch
 import yaml
 
-from equilibria.cli.generate import load
-from equilibria.cli.main import main
 from equilibria.learned import Contestant, Distillation, Learned, Outcome
 from equilibria.learned.solver import NeuralSolver
 from equilibria.learned.teacher import solve
 from equilibria.learned.training import untrained
-from equilibria.train import neural
-from equilibria.train.run import Folder
+from equilibria.run import neural
+from equilibria.run.cli.main import main
+from equilibria.run.run import Folder
+from equilibria.zoo.language.commands.generate import load
 
 TEXT = "the quick brown fox jumps over the lazy dog\nthe dog sleeps , the fox does not\n" * 40
 MODELS = {

@@ -9,10 +9,10 @@ import shutil
 import pytest
 from safetensors.torch import load_file, save_file
 
-from equilibria.cli.main import main
+from equilibria.run import recipe as recipes
+from equilibria.run import run
+from equilibria.run.cli.main import main
 from equilibria.stability import comparison
-from equilibria.train import recipe as recipes
-from equilibria.train import run
 
 pytestmark = pytest.mark.usefixtures("drawn_once")
 

@@ -9,8 +9,8 @@ import shlex
 import pytest
 import yaml
 
-from equilibria.cli.main import main
-from equilibria.train import recipe as recipes
+from equilibria.run import recipe as recipes
+from equilibria.run.cli.main import main
 
 RECIPE = {
     "description": "a narrow layer on digits",

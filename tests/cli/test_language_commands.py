@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from equilibria.cli.main import main
+from equilibria.run.cli.main import main
 from equilibria.stability import comparison
 
 pytestmark = pytest.mark.usefixtures("drawn_once")
@@ -109,7 +109,7 @@ def test_the_trigram_is_counted_once(deq, monkeypatch):
     def never(*_):
         raise AssertionError("counted again")
 
-    monkeypatch.setattr("equilibria.data.text.Trigram.fit", never)
+    monkeypatch.setattr("equilibria.zoo.language.data.Trigram.fit", never)
     assert main(["evaluate", str(deq), "--budgets"]) == 0
     assert json.loads((deq / "evaluation.json").read_text())["baseline"] == before["baseline"]
     assert main(["evaluate", str(deq), "--budgets", "--no-baselines"]) == 0
@@ -124,7 +124,7 @@ def test_a_text_that_no_trigram_fits_is_evaluated_all_the_same(deq, monkeypatch,
         raise ValueError("a vocabulary of 3000000 tokens")
 
     (deq / "baseline.json").unlink(missing_ok=True)
-    monkeypatch.setattr("equilibria.data.text.Trigram.fit", refuse)
+    monkeypatch.setattr("equilibria.zoo.language.data.Trigram.fit", refuse)
     assert main(["evaluate", str(deq), "--budgets"]) == 0
     assert "No trigram model: a vocabulary of 3000000 tokens" in capsys.readouterr().out
     assert "perplexity" in json.loads((deq / "evaluation.json").read_text())

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from equilibria.cli.main import main
-from equilibria.train import run
+from equilibria.run import run
+from equilibria.run.cli.main import main
 
 SMALL = ["--task.samples", "200", "--epochs", "1", "--model.width", "16"]
 NAMES = {"0.1": "label-smoothed loss", "0": "loss"}

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import equilibria as eq
-from equilibria.cli.main import main
-from equilibria.cli.option_words import as_options, options_of
+from equilibria.run import recipe as recipes
+from equilibria.run.cli.main import main
+from equilibria.run.cli.option_words import as_options, options_of
 from equilibria.stability import doctor
-from equilibria.train import recipe as recipes
 
 SAID = {
     "channel 0 is 1 everywhere: set task.normalise to false": "channel 0 is 1 everywhere: give "

@@ -8,14 +8,14 @@ import pytest
 import yaml
 
 from equilibria import __version__
-from equilibria.cli.main import commands, main
-from equilibria.cli.parser import named_data
 from equilibria.experiments import catalogue
-from equilibria.registry import find_imported
-from equilibria.tasks.copying import CopyMemory
-from equilibria.tasks.language import LanguageModelling
-from equilibria.train import config
-from equilibria.train import recipe as recipes
+from equilibria.run import config
+from equilibria.run import recipe as recipes
+from equilibria.run.cli.main import commands, main
+from equilibria.run.cli.parser import named_data
+from equilibria.run.registry import find_imported
+from equilibria.zoo.language.task.language import LanguageModelling
+from equilibria.zoo.synthetic.task.copying import CopyMemory
 
 RECIPE = {
     "description": "five steps on digits",

@@ -9,11 +9,11 @@ import yaml
 from tiny_run import train
 
 import equilibria as eq
-from equilibria.cli.main import main
 from equilibria.experiments import identity
-from equilibria.train import plugins, yaml_text
-from equilibria.train import recipe as recipes
-from equilibria.train.config import ConfigError
+from equilibria.run import plugins, yaml_text
+from equilibria.run import recipe as recipes
+from equilibria.run.cli.main import main
+from equilibria.run.config import ConfigError
 
 MODULE = '''
 from dataclasses import dataclass

@@ -11,16 +11,16 @@ import pytest
 import torch
 from PIL import Image
 
-from equilibria.cli.main import main
-from equilibria.data.errors import DataError
-from equilibria.data.images import layout
-from equilibria.predict import engine
-from equilibria.predict.engine import _solve
-from equilibria.predict.seeing import sight
+from equilibria.run.cli.main import main
+from equilibria.run.data.errors import DataError
 from equilibria.solve import Picard, fixed_point
-from equilibria.tasks.classification import ImageClassification
-from equilibria.tasks.seen import IMAGES, Seen
-from equilibria.tasks.segmentation import ImageSegmentation
+from equilibria.zoo.io import layout
+from equilibria.zoo.vision.predict import engine
+from equilibria.zoo.vision.predict.engine import _solve
+from equilibria.zoo.vision.predict.seeing import sight
+from equilibria.zoo.vision.task.classification import ImageClassification
+from equilibria.zoo.vision.task.seen import IMAGES, Seen
+from equilibria.zoo.vision.task.segmentation import ImageSegmentation
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,9 @@ import pytest
 import torch
 from PIL import Image
 
-from equilibria.cli.main import main
-from equilibria.data import load
-from equilibria.train import run as runs
+from equilibria.run import run as runs
+from equilibria.run.cli.main import main
+from equilibria.run.data import load
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from equilibria.cli.main import main
-from equilibria.data import DataError
-from equilibria.tasks import sources
+from equilibria.run.cli.main import main
+from equilibria.run.data import DataError
+from equilibria.zoo.vision.task import sources
 
 pytestmark = pytest.mark.usefixtures("drawn_once")
 

@@ -8,9 +8,9 @@ import pytest
 import tiny_run
 from safetensors.torch import load_file
 
-from equilibria.cli.main import main
-from equilibria.train.folder import Folder
-from equilibria.train.trainer import Trainer
+from equilibria.run.cli.main import main
+from equilibria.run.folder import Folder
+from equilibria.run.trainer import Trainer
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import statistics
 import pytest
 import tiny_run
 
-from equilibria.cli import seeds
-from equilibria.cli.main import main
 from equilibria.metric import ACCURACY, LOSS
+from equilibria.run.cli import seeds
+from equilibria.run.cli.main import main
 
 
 @pytest.fixture(scope="module")

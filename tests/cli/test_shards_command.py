@@ -3,7 +3,7 @@
 import pytest
 import tar_shards
 
-from equilibria.cli.main import main
+from equilibria.run.cli.main import main
 
 QUICK = (
     *("--epochs", "2", "--batch-size", "6", "--probes", "2", "--model.width", "8"),

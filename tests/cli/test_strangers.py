@@ -6,7 +6,7 @@ import shutil
 import pytest
 from safetensors.torch import load_file, save_file
 
-from equilibria.cli.main import main
+from equilibria.run.cli.main import main
 
 RED = "\x1b[31m"
 """What turns the text of a terminal red."""

@@ -11,18 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mutations import FUZZ, bounded, mutated
 
-from equilibria.cli import report
-from equilibria.cli.main import main
-from equilibria.cli.output import Output
-from equilibria.data import DataError
+from equilibria.run import gallery, run
+from equilibria.run.checkpoint import MANIFEST, CheckpointError
+from equilibria.run.cli import report
+from equilibria.run.cli.main import main
+from equilibria.run.cli.output import Output
+from equilibria.run.config import ConfigError
+from equilibria.run.data import DataError
+from equilibria.run.memory import MemoryPoint
+from equilibria.run.shapes import Adjoints, Evaluation
+from equilibria.run.weights import read_weights
 from equilibria.stability import Compared, Examination
-from equilibria.tasks.seen import Seen
-from equilibria.train import gallery, run
-from equilibria.train.checkpoint import MANIFEST, CheckpointError
-from equilibria.train.config import ConfigError
-from equilibria.train.memory import MemoryPoint
-from equilibria.train.shapes import Adjoints, Evaluation
-from equilibria.train.weights import read_weights
+from equilibria.zoo.vision.task.seen import Seen
 
 ROW = Compared(
     name="Implicit",

@@ -5,12 +5,12 @@ import io
 import pytest
 from rich.console import Console
 
-from equilibria.cli.output import fitted
-from equilibria.cli.reproduce import WIDTH, print_grid
 from equilibria.experiments import catalogue
 from equilibria.experiments.pages import rendered
 from equilibria.experiments.runner import collect
 from equilibria.experiments.views import Grid
+from equilibria.run.cli.output import fitted
+from equilibria.run.cli.reproduce import WIDTH, print_grid
 
 
 def printed(grid, width):

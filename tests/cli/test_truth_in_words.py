@@ -8,8 +8,8 @@ import pytest
 from eight_runs import Constructed, constructed
 from rich.console import Console
 
-from equilibria.cli import doctor
-from equilibria.cli.main import main
+from equilibria.run.cli import doctor
+from equilibria.run.cli.main import main
 
 pytestmark = pytest.mark.usefixtures("drawn_once")
 

@@ -8,7 +8,7 @@ import numpy
 import pytest
 from PIL import Image
 
-from equilibria.cli.main import main
+from equilibria.run.cli.main import main
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="names are Unicode elsewhere")
 BAD = os.fsdecode(b"caf\xe9")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from equilibria.cli.main import main
+from equilibria.run.cli.main import main
 
 SMALL = ("--epochs", "2", "--model.width", "16", "--probes", "8", "--solver.rtol", "1e-3")
 SMALL += ("--batch-size", "256")  # five steps an epoch

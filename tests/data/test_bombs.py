@@ -16,10 +16,11 @@ import pytest
 from pictures import folder
 from PIL import Image
 
-from equilibria import data
-from equilibria.data import DataError, archive, checksums, idx
-from equilibria.data.images import decode
-from equilibria.data.remote import Remote
+from equilibria.run import data
+from equilibria.run.data import DataError
+from equilibria.zoo.io import archive, checksums, decode
+from equilibria.zoo.io.remote import Remote
+from equilibria.zoo.vision.data import idx
 
 # --- what a header promises ----------------------------------------------------------------------
 

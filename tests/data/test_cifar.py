@@ -16,11 +16,18 @@ import torch
 from file_server import serving
 from pictures import content, picture
 
-from equilibria import data
-from equilibria.data import DataError, locate
-from equilibria.data.images import cifar, jpeg_copy
-from equilibria.data.images.batches import pickled, records
-from equilibria.data.images.cifar import BINARY10, BINARY100, CIFAR100, PYTHON10, PYTHON100
+from equilibria.run import data
+from equilibria.run.data import DataError
+from equilibria.zoo.io import locate
+from equilibria.zoo.vision.data.images import cifar, jpeg_copy
+from equilibria.zoo.vision.data.images.batches import pickled, records
+from equilibria.zoo.vision.data.images.cifar import (
+    BINARY10,
+    BINARY100,
+    CIFAR100,
+    PYTHON10,
+    PYTHON100,
+)
 
 LABELS = cifar.LABELS10
 VERSIONS = (BINARY10, PYTHON10)

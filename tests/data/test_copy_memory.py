@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from equilibria.data import copy_memory
+from equilibria.zoo.synthetic.data import copy_memory
 
 
 @pytest.mark.parametrize("delay", [1, 7, 400])

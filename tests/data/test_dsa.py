@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from file_server import FileServer, serving
 
-from equilibria import data
-from equilibria.data import DataError
-from equilibria.data.sequences import SequenceSet, dsa
+from equilibria.run import data
+from equilibria.run.data import DataError
+from equilibria.zoo.recurrent.data import SequenceSet, dsa
 
 SEGMENTS = 2
 

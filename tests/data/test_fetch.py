@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from file_server import FileServer, serving
 
-from equilibria.data import DataError
-from equilibria.data.fetch import fetch
+from equilibria.run.data import DataError
+from equilibria.zoo.io.fetch import fetch
 
 CONTENT = random.Random(0).randbytes(700_000)
 MD5 = f"md5:{hashlib.md5(CONTENT).hexdigest()}"

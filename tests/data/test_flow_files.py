@@ -11,8 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
-from equilibria.data import DataError
-from equilibria.data.flow import FlowField, content, pfm, png16, read_flow, write_flow
+from equilibria.run.data import DataError
+from equilibria.zoo.flow.data import FlowField, content, pfm, png16, read_flow, write_flow
 
 SIZE = (5, 7)
 
@@ -218,7 +218,7 @@ def test_little_that_unpacks_to_much_is_not_unpacked(
 
     monkeypatch.setattr(lzma.LZMAFile, "read", read)
     with monkeypatch.context() as patch:
-        patch.setattr("equilibria.data.flow.flo.LARGEST", 100)
+        patch.setattr("equilibria.zoo.flow.data.flo.LARGEST", 100)
         with pytest.raises(DataError, match=r"is too long: it has 813 bytes or more"):
             read_flow(path)
     assert taken and max(taken) <= 813

@@ -11,8 +11,8 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
-from equilibria.data import DataError, available, load
-from equilibria.data.flow import (
+from equilibria.run.data import DataError, available, load
+from equilibria.zoo.flow.data import (
     FlowField,
     FlowSet,
     Layers,
@@ -21,7 +21,7 @@ from equilibria.data.flow import (
     rendered,
     write_flow,
 )
-from equilibria.data.flow.drawn import HARMONICS, Scenes, Surface, draw
+from equilibria.zoo.flow.data.drawn import HARMONICS, Scenes, Surface, draw
 
 SIZE = (48, 64)
 
@@ -182,7 +182,7 @@ def test_a_pair_does_not_depend_on_its_batch(monkeypatch: pytest.MonkeyPatch) ->
     assert torch.equal(many.first[2], many.first[3])
     chosen = layers.select(torch.tensor([7, 5]))
     assert len(chosen) == 2 and alike(chosen.pair(0).first, many.first[2])
-    monkeypatch.setattr("equilibria.data.flow.layers._BLOCK", 1)
+    monkeypatch.setattr("equilibria.zoo.flow.data.layers._BLOCK", 1)
     assert torch.allclose(layers.batch(torch.tensor([5, 0])).flow, many.flow[:2], atol=1e-4)
     hidden = layers.occluded(torch.tensor([5, 0, 7]))
     assert hidden.shape == (3, *SIZE) and hidden.any()

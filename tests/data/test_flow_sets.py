@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from equilibria.data import DataError, load
-from equilibria.data.flow import FlowField, FlowSet, PairFiles, write_flow
+from equilibria.run.data import DataError, load
+from equilibria.zoo.flow.data import FlowField, FlowSet, PairFiles, write_flow
 
 SIZE = (6, 8)
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from equilibria import data
-from equilibria.data import DataError
-from equilibria.data.graphs import GraphSet, NodeSet, load_graphs, load_nodes, ppi
+from equilibria.run import data
+from equilibria.run.data import DataError
+from equilibria.zoo.graph.data import GraphSet, NodeSet, load_graphs, load_nodes, ppi
 
 TEXTS = {
     "A": "1, 2\n2, 1\n2, 3\n3, 2\n3, 3\n2, 3\n4, 5\n5, 4\n",

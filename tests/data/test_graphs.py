@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from equilibria import data
-from equilibria.data.graphs import Graph, NodeSet, chains, joined, normalised
-from equilibria.data.graphs.graph import undirected
-from equilibria.data.graphs.joining import Joined
+from equilibria.run import data
+from equilibria.zoo.graph.data import Graph, NodeSet, chains, joined, normalised
+from equilibria.zoo.graph.data.graph import undirected
+from equilibria.zoo.graph.data.joining import Joined
 
 X = torch.eye(3)
 PATH = torch.tensor([[0, 1], [1, 2]])

@@ -12,9 +12,10 @@ import torch
 from pictures import content, folder, picture
 from PIL import Image
 
-from equilibria import data
-from equilibria.data import DataError, images
-from equilibria.data.images import crops, decode, headers, layout
+from equilibria.run import data
+from equilibria.run.data import DataError
+from equilibria.zoo.io import crops, decode, headers, layout
+from equilibria.zoo.vision.data import images
 
 
 @pytest.fixture

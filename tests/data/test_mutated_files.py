@@ -19,16 +19,16 @@ from test_unlike_pictures import RIGHT, image, masks
 from test_unlike_sounds import made
 from test_unlike_texts import PARTS, tar, zipped
 
-from equilibria.data import DataError, archive, delimited
-from equilibria.data.errors import reading
-from equilibria.data.flow.formats import read_flow
-from equilibria.data.graphs import load_graphs
-from equilibria.data.images import decode
-from equilibria.data.segmentation import folder
-from equilibria.data.segmentation.folder import Classes
-from equilibria.data.sequences import tables, wav
-from equilibria.data.shards.archive import parsed
-from equilibria.data.text import reading as text
+from equilibria.run.data import DataError
+from equilibria.run.data.errors import reading
+from equilibria.zoo.flow.data.formats import read_flow
+from equilibria.zoo.graph.data import load_graphs
+from equilibria.zoo.io import archive, decode, delimited, wav
+from equilibria.zoo.language.data import reading as text
+from equilibria.zoo.recurrent.data import tables
+from equilibria.zoo.vision.data.segmentation import folder
+from equilibria.zoo.vision.data.segmentation.folder import Classes
+from equilibria.zoo.vision.data.shards.archive import parsed
 
 
 @pytest.fixture(scope="module")

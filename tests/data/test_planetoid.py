@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from equilibria import data
-from equilibria.data import DataError
-from equilibria.data.graphs import pickles
-from equilibria.data.graphs.graph import Graph
-from equilibria.data.graphs.sets import NodeSet
+from equilibria.run import data
+from equilibria.run.data import DataError
+from equilibria.zoo.graph.data import pickles
+from equilibria.zoo.graph.data.graph import Graph
+from equilibria.zoo.graph.data.sets import NodeSet
 
 
 def four(number: int) -> bytes:

@@ -11,12 +11,12 @@ import torch
 from file_server import FileServer, serving
 from pictures import folder
 
-from equilibria import data
-from equilibria.data import DataError, Dataset, Split
-from equilibria.data.remote import Entry, Files, Remote
-from equilibria.registry import find
-from equilibria.train import recipe as recipes
-from equilibria.train.loop import train
+from equilibria.run import data
+from equilibria.run import recipe as recipes
+from equilibria.run.data import DataError, Dataset, Split
+from equilibria.run.loop import train
+from equilibria.run.registry import find
+from equilibria.zoo.io.remote import Entry, Files, Remote
 
 OFFICIAL, COPY = b"0 1\n1 2\n2 0\n", b"0 1\n"
 """The edges of a graph."""

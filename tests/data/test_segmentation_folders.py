@@ -9,11 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
-from equilibria.data import DataError, load
-from equilibria.data.images import decode
-from equilibria.data.segmentation import VOID, SegmentationSet
-from equilibria.data.segmentation.folder import Classes
-from equilibria.data.segmentation.sets import mask_pixels, nearest, palette
+from equilibria.run.data import DataError, load
+from equilibria.zoo.io import decode
+from equilibria.zoo.vision.data.segmentation import VOID, SegmentationSet
+from equilibria.zoo.vision.data.segmentation.folder import Classes
+from equilibria.zoo.vision.data.segmentation.sets import mask_pixels, nearest, palette
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,17 @@ import torch
 from file_server import serving
 from PIL import Image
 
-from equilibria.data import DataError, archive, load
-from equilibria.data.segmentation import VOID, SegmentationSet, camvid, camvid32, cityscapes, voc
-from equilibria.data.segmentation.sets import palette
+from equilibria.run.data import DataError, load
+from equilibria.zoo.io import archive
+from equilibria.zoo.vision.data.segmentation import (
+    VOID,
+    SegmentationSet,
+    camvid,
+    camvid32,
+    cityscapes,
+    voc,
+)
+from equilibria.zoo.vision.data.segmentation.sets import palette
 
 
 @pytest.fixture(autouse=True)

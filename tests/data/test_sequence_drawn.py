@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from equilibria import data
-from equilibria.data import DataError, Split, locate, mnist
-from equilibria.data.sequences import Sequences
-from equilibria.data.sequences.pixels import NoisyRows
-from equilibria.data.sequences.synthetic import adding, order
+from equilibria.run import data
+from equilibria.run.data import DataError, Split
+from equilibria.zoo.io import locate
+from equilibria.zoo.recurrent.data import Sequences
+from equilibria.zoo.recurrent.data.pixels import NoisyRows
+from equilibria.zoo.synthetic.data.drawn import adding, order
+from equilibria.zoo.vision.data import mnist
 
 # --- adding and order ----------------------------------------------------------------------------
 

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from equilibria import data
-from equilibria.data import DataError, arrays
-from equilibria.data.sequences import SequenceSet, division, load
+from equilibria.run import data
+from equilibria.run.data import DataError
+from equilibria.zoo.io import arrays
+from equilibria.zoo.recurrent.data import SequenceSet, division, load
 
 
 def signal(number: int, steps: int = 5, channels: int = 2) -> np.ndarray:

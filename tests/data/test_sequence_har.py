@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from equilibria import data
-from equilibria.data import DataError, kept, locate
-from equilibria.data.sequences import SequenceSet, har
+from equilibria.run import data
+from equilibria.run.data import DataError
+from equilibria.zoo.io import kept, locate
+from equilibria.zoo.recurrent.data import SequenceSet, har
 
 COUNTS = {"train": 12, "test": 6}
 

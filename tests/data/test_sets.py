@@ -12,9 +12,11 @@ import pytest
 import torch
 from file_server import FileServer, serving
 
-from equilibria import data
-from equilibria.data import DataError, Dataset, Split, idx, locate, mnist
-from equilibria.data.mnist import MNIST
+from equilibria.run import data
+from equilibria.run.data import DataError, Dataset, Split
+from equilibria.zoo.io import locate
+from equilibria.zoo.vision.data import idx, mnist
+from equilibria.zoo.vision.data.mnist import MNIST
 
 # --- splits --------------------------------------------------------------------------------------
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from equilibria.data import DataError, signals
-from equilibria.data.signals import Mesh, Shape, read_mesh, read_shape, surface
-from equilibria.data.signals.mesh import closed
+from equilibria.run.data import DataError
+from equilibria.zoo.signal import data as signals
+from equilibria.zoo.signal.data import Mesh, Shape, read_mesh, read_shape, surface
+from equilibria.zoo.signal.data.mesh import closed
 
 trimesh = pytest.importorskip("trimesh", reason="trimesh is not installed")
 pytest.importorskip("skimage", reason="scikit-image is not installed")

@@ -6,8 +6,8 @@ import types
 import pytest
 from file_server import serving
 
-from equilibria.data.errors import DataError
-from equilibria.data.shards import address
+from equilibria.run.data.errors import DataError
+from equilibria.zoo.vision.data.shards import address
 
 BODY = bytes(range(256)) * 1_000
 

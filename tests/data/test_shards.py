@@ -9,12 +9,12 @@ pytest.importorskip("PIL")
 from file_server import serving
 from tar_shards import folder, labelled, picture, write
 
-from equilibria.data.errors import DataError
-from equilibria.data.shards import read_index
-from equilibria.data.shards import samples as samples_of
-from equilibria.data.shards.dataset import is_sharded, load
-from equilibria.data.shards.sample import class_of, image_of
-from equilibria.data.shards.survey import survey
+from equilibria.run.data.errors import DataError
+from equilibria.zoo.vision.data.shards import read_index
+from equilibria.zoo.vision.data.shards import samples as samples_of
+from equilibria.zoo.vision.data.shards.dataset import is_sharded, load
+from equilibria.zoo.vision.data.shards.sample import class_of, image_of
+from equilibria.zoo.vision.data.shards.survey import survey
 
 PNG = picture(1)
 

@@ -12,9 +12,10 @@ from PIL import Image
 from scipy.io import wavfile
 from torch import Tensor
 
-from equilibria.data import DataError, signals
-from equilibria.data.signals import film as films
-from equilibria.data.signals import read, read_film, read_image, read_sound
+from equilibria.run.data import DataError
+from equilibria.zoo.signal import data as signals
+from equilibria.zoo.signal.data import film as films
+from equilibria.zoo.signal.data import read, read_film, read_image, read_sound
 
 
 def pixels(*shape: int, seed: int = 0) -> np.ndarray:

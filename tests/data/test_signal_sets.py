@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from equilibria import data
-from equilibria.data import DataError
-from equilibria.data.signals import Signal, SignalSet
-from equilibria.data.signals.photographs import NAMES, STATED
+from equilibria.run import data
+from equilibria.run.data import DataError
+from equilibria.zoo.signal.data import Signal, SignalSet
+from equilibria.zoo.signal.data.photographs import NAMES, STATED
 
 
 def test_what_there_is() -> None:

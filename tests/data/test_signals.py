@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from equilibria.data import DataError
-from equilibria.data.images.resize import resized
-from equilibria.data.signals import Field, Points, ShapeField, Signal, field_of, iou, psnr
+from equilibria.run.data import DataError
 from equilibria.stability.peak import peak_bytes
+from equilibria.zoo.io.resize import resized
+from equilibria.zoo.signal.data import Field, Points, ShapeField, Signal, field_of, iou, psnr
 
 IMAGE = Field(kind="image", shape=(4, 6), channels=3, low=0.0, high=255.0, bits=8)
 SOUND = Field(kind="sound", shape=(101,), channels=2, low=-0.5, high=0.5, rate=100.0, bits=16)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from equilibria.data import signals
+from equilibria.zoo.signal import data as signals
 
 
 @pytest.mark.parametrize("name", signals.SOLIDS)

@@ -14,9 +14,10 @@ import torch
 from file_server import FileServer, serving
 from scipy.io import wavfile
 
-from equilibria import data
-from equilibria.data import DataError, locate
-from equilibria.data.sequences import SequenceSet, mel, recordings, speech, wav
+from equilibria.run import data
+from equilibria.run.data import DataError
+from equilibria.zoo.io import locate, mel, recordings, wav
+from equilibria.zoo.recurrent.data import SequenceSet, speech
 
 # --- features ------------------------------------------------------------------------------------
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from equilibria.data import DataError, text
-from equilibria.data.text import encode, reading
+from equilibria.run.data import DataError
+from equilibria.zoo.language import data as text
+from equilibria.zoo.language.data import encode, reading
 
 PROSE = "".join(f"line {i} has {i % 7} words\n" for i in range(200))
 

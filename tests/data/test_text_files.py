@@ -14,10 +14,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from equilibria.data import DataError, text
-from equilibria.data.text import counting, reading, splitting
-from equilibria.data.text.reading import Count, Piece
-from equilibria.data.text.vocabulary import split_words
+from equilibria.run.data import DataError
+from equilibria.zoo.io import counting
+from equilibria.zoo.io.vocabulary import split_words
+from equilibria.zoo.language import data as text
+from equilibria.zoo.language.data import reading, splitting
+from equilibria.zoo.language.data.reading import Count, Piece
 
 FEW = settings(
     max_examples=60,
@@ -306,7 +308,7 @@ def test_a_line_of_ten_megabytes_between_others(cache: Path, tmp_path: Path) -> 
 
 GROWTH = """
 import resource, sys
-from equilibria.data import text
+from equilibria.run.data import text
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for unit in ("characters", "words"):
     corpus = text.load(file=sys.argv[1], unit=unit)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equilibria.data import text
-from equilibria.data.text import Tokens, Trigram, trigram
+from equilibria.zoo.language import data as text
+from equilibria.zoo.language.data import Tokens, Trigram, trigram
 
 FEW = settings(max_examples=40, derandomize=True, deadline=None, database=None)
 

@@ -15,11 +15,11 @@ import png
 import pytest
 from PIL import Image
 
-from equilibria.data import DataError
-from equilibria.data.flow.formats import read_flow
-from equilibria.data.images import decode, picture
-from equilibria.data.segmentation import VOID, folder
-from equilibria.predict.drawing import mask_png
+from equilibria.run.data import DataError
+from equilibria.zoo.flow.data.formats import read_flow
+from equilibria.zoo.io import decode, picture
+from equilibria.zoo.vision.data.segmentation import VOID, folder
+from equilibria.zoo.vision.predict.drawing import mask_png
 
 # --- images --------------------------------------------------------------------------------------
 

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from equilibria.data import DataError
-from equilibria.data.sequences import load, wav
+from equilibria.run.data import DataError
+from equilibria.zoo.io import wav
+from equilibria.zoo.recurrent.data import load
 
 TONE = 0.6 * np.sin(np.arange(1600) * 0.07)
 COARSE = {"ULAW": 0.02, "ALAW": 0.02, "IMA_ADPCM": 0.25, "MS_ADPCM": 0.25, "VORBIS": 0.1}

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from equilibria.data import DataError
-from equilibria.data.sequences import load
-from equilibria.tasks.language import LanguageModelling
-from equilibria.tasks.sequences import SequenceClassification
+from equilibria.run.data import DataError
+from equilibria.zoo.language.task.language import LanguageModelling
+from equilibria.zoo.recurrent.data import load
+from equilibria.zoo.recurrent.task.sequences import SequenceClassification
 
 VALUES = np.array([[1.5, -2.25], [3.0, 4.5], [0.125, 1000.0]])
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "space": "  "}

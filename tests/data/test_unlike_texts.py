@@ -18,11 +18,13 @@ import pytest
 import torch
 from file_server import serving
 
-from equilibria.data import DataError, archive, text
-from equilibria.data.errors import reading
-from equilibria.data.fetch import fetch
-from equilibria.data.graphs import load_graphs, load_nodes
-from equilibria.data.shards.archive import parsed
+from equilibria.run.data import DataError
+from equilibria.run.data.errors import reading
+from equilibria.zoo.graph.data import load_graphs, load_nodes
+from equilibria.zoo.io import archive
+from equilibria.zoo.io.fetch import fetch
+from equilibria.zoo.language import data as text
+from equilibria.zoo.vision.data.shards.archive import parsed
 
 # --- texts ---------------------------------------------------------------------------------------
 
@@ -294,7 +296,7 @@ ZIPS: dict[str, tuple[Callable[[], bytes], str | None]] = {
 
 @pytest.mark.parametrize("make", ZIPS)
 def test_every_make_of_zip(tmp_path: Path, cache: Path, make: str) -> None:
-    from equilibria import data
+    from equilibria.run import data
 
     content, message = ZIPS[make]
     (tmp_path / "MUTAG.zip").write_bytes(content())

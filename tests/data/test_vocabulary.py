@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equilibria.data import DataError
-from equilibria.data.text import Vocabulary, counting, vocabulary
-from equilibria.data.text.vocabulary import END, UNKNOWN, most_frequent, split_words
+from equilibria.run.data import DataError
+from equilibria.zoo.io import counting, vocabulary
+from equilibria.zoo.io.vocabulary import END, UNKNOWN, most_frequent, split_words
+from equilibria.zoo.language.data import Vocabulary
 
 FEW = settings(max_examples=60, derandomize=True, deadline=None, database=None)
 

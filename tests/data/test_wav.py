@@ -9,8 +9,8 @@ import pytest
 import torch
 from scipy.io import wavfile
 
-from equilibria.data import DataError
-from equilibria.data.sequences import wav
+from equilibria.run.data import DataError
+from equilibria.zoo.io import wav
 
 TONE = 0.7 * np.sin(np.arange(800) * 0.1)
 GUID = bytes.fromhex("000000001000800000aa00389b71")

@@ -12,9 +12,9 @@ import pytest
 import torch
 from file_server import FileServer, serving
 
-from equilibria import data
-from equilibria.data import DataError
-from equilibria.data.sequences import SequenceSet, yelp
+from equilibria.run import data
+from equilibria.run.data import DataError
+from equilibria.zoo.recurrent.data import SequenceSet, yelp
 
 TRAIN = [
     (5, "Great food, great service!\nWe'll be back."),

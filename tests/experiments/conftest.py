@@ -8,12 +8,12 @@ import pytest
 import torch
 from rich.console import Console
 
-from equilibria.data.digits import DIGITS
-from equilibria.data.remote import Files
 from equilibria.experiments import provenance, runner
 from equilibria.experiments.study import Study
 from equilibria.experiments.training import Store
-from equilibria.registry import find
+from equilibria.run.registry import find
+from equilibria.zoo.io.remote import Files
+from equilibria.zoo.vision.data.digits import DIGITS
 
 FEW = {"train": 448, "test": 90}
 

@@ -13,9 +13,6 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from equilibria.bench import methods
-from equilibria.bench.contestants import MissingPeer, contestants
-from equilibria.cli.main import main
 from equilibria.experiments import catalogue, pages, runner
 from equilibria.experiments.data import Data
 from equilibria.experiments.studies.bench import (
@@ -29,14 +26,17 @@ from equilibria.experiments.studies.bench import (
 from equilibria.experiments.studies.digits import training as digits
 from equilibria.experiments.study import Point
 from equilibria.experiments.training import Training
-from equilibria.train import memory
-from equilibria.train import recipe as recipes
+from equilibria.run import memory
+from equilibria.run import recipe as recipes
+from equilibria.run.bench import methods
+from equilibria.run.bench.contestants import MissingPeer, contestants
+from equilibria.run.cli.main import main
 
 forks = multiprocessing.get_context("forkserver")
 forks.set_forkserver_preload(
     [
         *(_processes.__name__, "sklearn.datasets", "sklearn.model_selection", "torch._dynamo"),
-        *("pytest", "equilibria.cli.main", "equilibria.bench.contestants", pages.__name__),
+        *("pytest", "equilibria.run.cli.main", "equilibria.run.bench.contestants", pages.__name__),
     ]
 )
 

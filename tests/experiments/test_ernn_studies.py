@@ -19,8 +19,8 @@ from equilibria.experiments.studies.ernn import (
 from equilibria.experiments.studies.ernn._layers import SOLVED, peak
 from equilibria.experiments.studies.ernn._trainings import HAR, training
 from equilibria.experiments.training import parameters
-from equilibria.models.recurrent import CELLS, ERNN, FastGRNNOptions, ImplicitERNN
-from equilibria.train.recipe import Recipe
+from equilibria.run.recipe import Recipe
+from equilibria.zoo.recurrent.model import CELLS, ERNN, FastGRNNOptions, ImplicitERNN
 
 CONTEXT = types.SimpleNamespace(device="cpu")
 

@@ -8,8 +8,6 @@ import torch
 import yaml
 from rich.console import Console
 
-from equilibria import models
-from equilibria.data.flow import FlowSet, Pair
 from equilibria.experiments import pages, runner
 from equilibria.experiments.measures import timing
 from equilibria.experiments.measures.memory import step_bytes
@@ -23,10 +21,12 @@ from equilibria.experiments.studies.flow import (
     sizes,
 )
 from equilibria.experiments.training import Store, Training
-from equilibria.report import svg
+from equilibria.run import models
+from equilibria.run import recipe as recipes
+from equilibria.run.report import svg
+from equilibria.run.tasks import Batch
 from equilibria.solve import Anderson
-from equilibria.tasks import Batch
-from equilibria.train import recipe as recipes
+from equilibria.zoo.flow.data import FlowSet, Pair
 
 SIZE = {"encoder": "small", "stages": [8, 8, 8], "features": 16, "levels": 1, "radius": 1}
 TASK = {"name": "optical_flow", "data": "layers", "size": [32, 40], "samples": 8, "test": 4}

@@ -8,7 +8,7 @@ import yaml
 from equilibria.experiments import catalogue, pages
 from equilibria.experiments.study import Point
 from equilibria.experiments.training import Training
-from equilibria.train import recipe as recipes
+from equilibria.run import recipe as recipes
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "gpu"
 SOLVES = {

@@ -24,11 +24,11 @@ from equilibria.experiments.studies.inexact import (
 from equilibria.experiments.studies.jacobian import _images
 from equilibria.experiments.study import Context
 from equilibria.experiments.training import Store
-from equilibria.models import EquilibriumModel
+from equilibria.run import evaluation
+from equilibria.run import recipe as recipes
+from equilibria.run.models import EquilibriumModel
+from equilibria.run.trainer import Trainer
 from equilibria.solve import Implicit, NeumannPhantom, Phantom, estimate
-from equilibria.train import evaluation
-from equilibria.train import recipe as recipes
-from equilibria.train.trainer import Trainer
 
 SIZES = {"epochs": 2, "epoch_steps": 2, "batch_size": 4, "eval_batch_size": 500, "probes": 4}
 SOLVES = {

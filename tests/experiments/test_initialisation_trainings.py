@@ -10,9 +10,9 @@ import pytest
 from equilibria.experiments.data import Data
 from equilibria.experiments.studies.initialisation import _learning, mnist, transformer
 from equilibria.experiments.studies.initialisation._ensembles import PAPER
-from equilibria.train import recipe as recipes
-from equilibria.train.initialisation import Initialisation
-from equilibria.train.optimiser import SGD
+from equilibria.run import recipe as recipes
+from equilibria.run.initialisation import Initialisation
+from equilibria.run.optimiser import SGD
 
 TEXT = "the cat sat on the mat and the dog lay by the door while it rained\n" * 60
 

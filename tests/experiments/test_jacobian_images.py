@@ -14,8 +14,8 @@ from equilibria.experiments.studies.jacobian._views import WORDS
 from equilibria.experiments.studies.mdeq import _networks
 from equilibria.experiments.training import Store
 from equilibria.experiments.views import DIVERGED, NOT_RUN
+from equilibria.run import recipe as recipes
 from equilibria.solve import Anderson, estimate
-from equilibria.train import recipe as recipes
 
 BEST, GAMMAS, LIMIT, SEEDS, THIRD = (
     getattr(_images, name) for name in ("BEST", "GAMMAS", "LIMIT", "SEEDS", "THIRD")

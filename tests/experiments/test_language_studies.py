@@ -26,16 +26,16 @@ from equilibria.experiments.studies.deq import memory as step_memory
 from equilibria.experiments.studies.jacobian import _variants, language, stability
 from equilibria.experiments.training import Store
 from equilibria.experiments.views import NOT_RUN
-from equilibria.models import EquilibriumModel
-from equilibria.report import svg
+from equilibria.run import evaluation
+from equilibria.run import memory as train_memory
+from equilibria.run import recipe as recipes
+from equilibria.run.models import EquilibriumModel
+from equilibria.run.pretrain import ShallowStart
+from equilibria.run.recipe import IMPLICIT
+from equilibria.run.regulariser import JacobianPenalty
+from equilibria.run.report import svg
+from equilibria.run.trainer import Trainer
 from equilibria.solve import Picard, Shared, SolveWarning, Status
-from equilibria.train import evaluation
-from equilibria.train import memory as train_memory
-from equilibria.train import recipe as recipes
-from equilibria.train.pretrain import ShallowStart
-from equilibria.train.recipe import IMPLICIT
-from equilibria.train.regulariser import JacobianPenalty
-from equilibria.train.trainer import Trainer
 
 COMMON = {
     "solver": {"name": "Anderson", "rtol": 1e-2, "max_evals": 12},

@@ -23,9 +23,9 @@ from equilibria.experiments.studies.mdeq import (
 )
 from equilibria.experiments.study import grid
 from equilibria.experiments.training import Store
-from equilibria.report import svg
-from equilibria.tasks.classification import ImageClassification
-from equilibria.train import memory as step_memory
+from equilibria.run import memory as step_memory
+from equilibria.run.report import svg
+from equilibria.zoo.vision.task.classification import ImageClassification
 
 RECIPE = {
     "task": {"name": "image_classification", "data": "digits", "samples": 20, "valid": 20},

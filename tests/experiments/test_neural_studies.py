@@ -18,8 +18,8 @@ from equilibria.experiments.studies.neural import (
 )
 from equilibria.experiments.training import Store, Training
 from equilibria.learned import Distillation
+from equilibria.run import recipe as recipes
 from equilibria.solve import Anderson
-from equilibria.train import recipe as recipes
 
 DIGITS: dict[str, Any] = {
     "task": {"name": "image_classification", "data": "digits"},

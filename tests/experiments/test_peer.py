@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from equilibria.experiments.studies.mdeq import _peer
-from equilibria.models.vision.resnet import ResNet
-from equilibria.train import evaluation
-from equilibria.train import recipe as recipes
-from equilibria.train.loop import train
-from equilibria.train.run import load
+from equilibria.run import evaluation
+from equilibria.run import recipe as recipes
+from equilibria.run.loop import train
+from equilibria.run.run import load
+from equilibria.zoo.vision.model.resnet import ResNet
 
 TINY = (
     *("--task.data", "digits", "--task.samples", "40", "--task.size", "8", "--epochs", "2"),

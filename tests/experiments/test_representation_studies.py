@@ -30,9 +30,9 @@ from equilibria.experiments.studies.representation import (
     sound,
 )
 from equilibria.experiments.training import Store
-from equilibria.models.representation import configs
-from equilibria.models.reuse import Cache
-from equilibria.train import recipe as recipes
+from equilibria.run import recipe as recipes
+from equilibria.run.models.reuse import Cache
+from equilibria.zoo.signal.model import configs
 
 SHORT = ["--epochs", "2", "--epoch_steps", "2", "--probes", "4"]
 

@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 import torch
 
-from equilibria.cli.main import main
 from equilibria.experiments import catalogue, pages
+from equilibria.run.cli.main import main
 
 MINE = """
 from functools import partial

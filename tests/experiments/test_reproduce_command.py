@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from equilibria.cli.main import main
 from equilibria.experiments import catalogue
+from equilibria.run.cli.main import main
 
 PAGE = Path(__file__).parents[2] / "docs" / "reproduce.md"
 OWN = PAGE.read_text("utf-8").partition("```python\n")[2].partition("```")[0]

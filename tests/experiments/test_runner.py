@@ -18,10 +18,10 @@ from equilibria.experiments.provenance import CHANGED, Origin
 from equilibria.experiments.study import Point, Study, StudyError
 from equilibria.experiments.training import Store, Training
 from equilibria.experiments.views import Pivot
-from equilibria.train import randomness
-from equilibria.train import recipe as recipes
-from equilibria.train.config import ConfigError
-from equilibria.train.loop import Interrupted
+from equilibria.run import randomness
+from equilibria.run import recipe as recipes
+from equilibria.run.config import ConfigError
+from equilibria.run.loop import Interrupted
 
 CALLS: list[str] = []
 

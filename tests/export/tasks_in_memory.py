@@ -8,12 +8,12 @@ from torch import Tensor
 from torch.nn import functional
 
 import equilibria as eq
-from equilibria.data.sequences.samples import Sequences
 from equilibria.metric import ACCURACY
-from equilibria.models.recurrent import CELLS
-from equilibria.models.recurrent.classifier import RecurrentConfig, SequenceClassifier
-from equilibria.tasks.base import SampleTask, right
-from equilibria.tasks.standardisation import ChannelStatistics, Standardised
+from equilibria.run.tasks.base import SampleTask, right
+from equilibria.zoo.io.sequences import Sequences
+from equilibria.zoo.recurrent.model import CELLS
+from equilibria.zoo.recurrent.model.classifier import RecurrentConfig, SequenceClassifier
+from equilibria.zoo.recurrent.task.standardisation import ChannelStatistics, Standardised
 
 ONNX = ("onnx", "onnxscript", "onnxruntime")
 
@@ -67,7 +67,7 @@ def recurrent(name: str = "ERNN", *, layer=None, cell=None, **options) -> Sequen
 
 def digits(name: str, tmp: Path, **config) -> tuple[eq.models.Model, SampleTask]:
     """A model of images with drawn weights, and the task of scikit-learn's digits."""
-    from equilibria.tasks.classification import ImageClassification
+    from equilibria.zoo.vision.task.classification import ImageClassification
 
     task = ImageClassification(data="digits", normalise=True, valid=100).load(tmp)
     torch.manual_seed(0)

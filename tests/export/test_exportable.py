@@ -8,8 +8,8 @@ from tasks_in_memory import Drawn, need_onnx
 from torch import nn
 
 import equilibria as eq
-from equilibria.export import ExportError, export, exportable, needed
-from equilibria.models import Model, Prediction
+from equilibria.run.export import ExportError, export, exportable, needed
+from equilibria.run.models import Model, Prediction
 
 
 class Cell(nn.Module):
@@ -145,7 +145,7 @@ def test_the_error_of_torch_export_names_what_can_be_exported(x):
     advice = re.search(r"equilibria\.export\.exportable\((.*?)\)", str(found.value))
     assert advice is not None
     plain = eval(
-        advice[0], {"equilibria": __import__("equilibria.export"), "model": Own(eq.DEQ(Cell()))}
+        advice[0], {"equilibria": __import__("equilibria.run.export"), "model": Own(eq.DEQ(Cell()))}
     )
     assert plain(x).shape == (4, 3)
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from tasks_in_memory import digits, need_onnx, recurrent, sequences
 
-from equilibria.export import ExportError, export, judge
-from equilibria.export.inputs import pairs
+from equilibria.run.export import ExportError, export, judge
+from equilibria.run.export.inputs import pairs
 
 FORMATS = ["pt2", "onnx"]
 SMALL = {
@@ -117,7 +117,7 @@ def test_a_stream_ends_where_the_whole_does(options, format, lengths):
 def test_tokens_are_streamed_too():
     from tasks_in_memory import Drawn
 
-    from equilibria.data.sequences.samples import Sequences
+    from equilibria.zoo.io.sequences import Sequences
 
     tokens = torch.randint(0, 11, (6, 7), generator=torch.Generator().manual_seed(0))
     task = Drawn(dict.fromkeys(("train", "test"), Sequences(tokens, torch.arange(6) % 2)), "x")
@@ -188,7 +188,7 @@ def test_eight_bits_keep_rows_of_any_size():
         numpy_helper,
     )
 
-    from equilibria.export import graph, int8
+    from equilibria.run.export import graph, int8
 
     weight = np.random.default_rng(0).normal(size=(16, 8)).astype(np.float32)
     weight *= 10.0 ** np.arange(-4, 4, dtype=np.float32)  # columns of all sizes

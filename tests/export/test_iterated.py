@@ -8,10 +8,10 @@ from tasks_in_memory import digits
 from torch import nn
 
 import equilibria as eq
-from equilibria.export import ExportError, needed
-from equilibria.export.inference import exportable, iterated_layers
-from equilibria.export.inputs import pairs
-from equilibria.export.iterated import Iterated, iterate, relative
+from equilibria.run.export import ExportError, needed
+from equilibria.run.export.inference import exportable, iterated_layers
+from equilibria.run.export.inputs import pairs
+from equilibria.run.export.iterated import Iterated, iterate, relative
 
 
 class Affine(nn.Module):

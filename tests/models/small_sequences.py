@@ -2,9 +2,9 @@
 
 import torch
 
-from equilibria import models
-from equilibria.models.recurrent import ERNNOptions, LSTMOptions
+from equilibria.run import models
 from equilibria.solve import GMRES, Anderson, Implicit
+from equilibria.zoo.recurrent.model import ERNNOptions, LSTMOptions
 
 VOCABULARY = 11
 SHARED = {"vocabulary": VOCABULARY, "embedding_initial": 0.5}

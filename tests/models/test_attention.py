@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
-from equilibria.models.sequence.attention import RelativeAttention, sinusoids
-from equilibria.models.sequence.initial import initialise, scale_of
-from equilibria.models.sequence.transformer import TransformerCell, TransformerConfig
-from equilibria.models.sequence.trellis import TrellisCell, TrellisConfig
 from equilibria.solve import Shared
+from equilibria.zoo.language.model.attention import RelativeAttention, sinusoids
+from equilibria.zoo.language.model.initial import initialise, scale_of
+from equilibria.zoo.language.model.transformer import TransformerCell, TransformerConfig
+from equilibria.zoo.language.model.trellis import TrellisCell, TrellisConfig
 
 BATCH, TIME, WIDTH, HEADS, SIZE = 2, 5, 6, 3, 4
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import equilibria as eq
-from equilibria.models.recurrent import ERNN, ImplicitERNN, ImplicitEulerRNN, SpectralRNN
+from equilibria.zoo.recurrent.model import ERNN, ImplicitERNN, ImplicitEulerRNN, SpectralRNN
 
 TIGHT = {
     "solver": eq.Picard(rtol=1e-12, max_evals=1000),

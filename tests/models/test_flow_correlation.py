@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.func import jvp, vmap
 
-from equilibria.models.flow.correlation import AllPairs, OnDemand, correlation
-from equilibria.models.flow.products import products
+from equilibria.zoo.flow.model.correlation import AllPairs, OnDemand, correlation
+from equilibria.zoo.flow.model.products import products
 
 FORMS = [AllPairs, OnDemand]
 
@@ -112,7 +112,7 @@ def test_products_are_gathered_in_parts(monkeypatch):
     a, b = drawn(7, 3, seed=1).requires_grad_(), drawn(5, 3, seed=2).requires_grad_()
     index = torch.randint(5, (7, 4), generator=torch.Generator().manual_seed(0))
     whole = torch.autograd.grad(products(a, b, index).square().sum(), (a, b))
-    monkeypatch.setattr("equilibria.models.flow.products._NUMBERS", {"cpu": 30})
+    monkeypatch.setattr("equilibria.zoo.flow.model.products._NUMBERS", {"cpu": 30})
     value = products(a, b, index)
     torch.testing.assert_close(value, torch.einsum("ic,ikc->ik", a, b[index]))
     torch.testing.assert_close(torch.autograd.grad(value.square().sum(), (a, b)), whole)

@@ -7,9 +7,9 @@ import torch
 from small_flow import MINI, SMALL, pair
 
 import equilibria as eq
-from equilibria.models.flow.attention import Aggregate, ContextAttention
-from equilibria.models.flow.upsampling import BilinearUpsampling, ConvexUpsampling
 from equilibria.solve import JacobianFree, Picard, Status, Unrolled
+from equilibria.zoo.flow.model.attention import Aggregate, ContextAttention
+from equilibria.zoo.flow.model.upsampling import BilinearUpsampling, ConvexUpsampling
 
 DEQS = ["deq-raft", "deq-gma", "deq-raft-small"]
 UNROLLED = ["raft", "gma", "raft-small"]

@@ -9,9 +9,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import equilibria as eq
-from equilibria.models.flow.configs import DEQGMAConfig, DEQRAFTConfig, RAFTConfig
-from equilibria.models.flow.weights import WeightsError, config_of, load_checkpoint, read_state
 from equilibria.solve import Picard, Status, Unrolled
+from equilibria.zoo.flow.model.configs import DEQGMAConfig, DEQRAFTConfig, RAFTConfig
+from equilibria.zoo.flow.model.weights import WeightsError, config_of, load_checkpoint, read_state
 
 # --- checkpoints as the released code writes them ------------------------------------------------
 

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 import equilibria as eq
-from equilibria.models.sequence import generation
-from equilibria.models.sequence.architectures import (
+from equilibria.zoo.language.model import generation
+from equilibria.zoo.language.model.architectures import (
     DEQTransformerConfig,
     DEQTrellisNetConfig,
     TransformerXLConfig,
 )
-from equilibria.models.sequence.generation import choose, generate
-from equilibria.models.sequence.recurrent import GRUConfig, LSTMConfig
+from equilibria.zoo.language.model.generation import choose, generate
+from equilibria.zoo.language.model.recurrent import GRUConfig, LSTMConfig
 
 VOCABULARY = 13
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]

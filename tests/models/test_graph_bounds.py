@@ -8,9 +8,9 @@ import torch
 from drawn_graphs import NODES, TIGHT, draw, edges_of, normal, uneven
 
 import equilibria as eq
-from equilibria import models
-from equilibria.models import graph
-from equilibria.train.initialisation import Initialisation
+from equilibria.run import models
+from equilibria.run.initialisation import Initialisation
+from equilibria.zoo.graph import model as graph
 
 BOUNDED = (graph.IGNN, graph.FiniteIGNN)
 

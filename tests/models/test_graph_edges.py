@@ -7,8 +7,8 @@ import torch
 from drawn_graphs import CHAIN, NODES, TIGHT, draw, edges_of, normal, uneven
 from torch import Tensor
 
-from equilibria.models import graph
-from equilibria.models.graph.edges import checked
+from equilibria.zoo.graph import model as graph
+from equilibria.zoo.graph.model.edges import checked
 
 # --- the product ----------------------------------------------------------------------------------
 

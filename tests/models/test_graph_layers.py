@@ -8,8 +8,8 @@ from drawn_graphs import CHAIN, NODES, TIGHT, alone, draw, edges_of, normal, une
 from torch import Tensor
 
 import equilibria as eq
-from equilibria import models
-from equilibria.models import graph
+from equilibria.run import models
+from equilibria.zoo.graph import model as graph
 
 KINDS = (graph.IGNN, graph.EIGNN, graph.MGNNI, graph.GCN, graph.FiniteIGNN)
 CONVERGED = eq.Status.CONVERGED

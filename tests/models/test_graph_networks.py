@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from equilibria import models
-from equilibria.models import graph
+from equilibria.run import models
 from equilibria.solve import Status
+from equilibria.zoo.graph import model as graph
 
 NAMES = ("ignn", "eignn", "mgnni", "gcn", "ignn-finite", "graph-mlp")
 

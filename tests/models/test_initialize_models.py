@@ -8,9 +8,9 @@ import torch
 from small_sequences import SMALL as SEQUENCES
 from small_sequences import VOCABULARY
 
-from equilibria import models
-from equilibria.models import config_of
 from equilibria.nn.init import ENSEMBLES, initialize, recurrent_weights
+from equilibria.run import models
+from equilibria.run.models import config_of
 from equilibria.solve import Picard
 
 CLASSES = {"shape": (1, 8, 8), "classes": 3}

@@ -6,14 +6,14 @@ from torch import nn
 from torch.nn import functional
 
 import equilibria as eq
-from equilibria.models import create
-from equilibria.models.vision.block import ResidualBlock
-from equilibria.models.vision.cell import MultiscaleCell
-from equilibria.models.vision.fusion import Fusion
-from equilibria.models.vision.head import AuxiliaryHeads
-from equilibria.models.vision.mdeq import MDEQ, MDEQConfig
 from equilibria.nn import VariationalDropout
+from equilibria.run.models import create
 from equilibria.solve import Solver
+from equilibria.zoo.vision.model.block import ResidualBlock
+from equilibria.zoo.vision.model.cell import MultiscaleCell
+from equilibria.zoo.vision.model.fusion import Fusion
+from equilibria.zoo.vision.model.head import AuxiliaryHeads
+from equilibria.zoo.vision.model.mdeq import MDEQ, MDEQConfig
 
 SMALL = {
     "shape": (3, 8, 8),

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from equilibria.train import recipe as recipes
+from equilibria.run import recipe as recipes
 
 RELEASED = {
     # recipe: millions of parameters that the released tables make, data

@@ -6,7 +6,7 @@ import pytest
 import torch
 from small_sequences import SMALL as SEQUENCES
 
-from equilibria import models
+from equilibria.run import models
 from equilibria.solve import Anderson, Implicit, JacobianFree, Picard, Status
 
 SMALL = {

@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch.nn.functional import conv2d, conv_transpose2d, pad
 
-from equilibria import DEQ, models
-from equilibria.models.vision.monotone_map import MonotoneMap, Resolvent
-from equilibria.models.vision.monotone_solvers import ForwardBackward, PeacemanRachford
+from equilibria import DEQ
+from equilibria.run import models
 from equilibria.solve import (
     GMRES,
     Anderson,
@@ -21,6 +20,8 @@ from equilibria.solve import (
     Unrolled,
     fixed_point,
 )
+from equilibria.zoo.vision.model.monotone_map import MonotoneMap, Resolvent
+from equilibria.zoo.vision.model.monotone_solvers import ForwardBackward, PeacemanRachford
 
 CONFIGS = {
     "dense": ("monotone-dense", {"shape": (1, 2, 3), "width": 7}),

@@ -6,8 +6,8 @@ import sys
 import pytest
 import torch
 
-from equilibria import models
-from equilibria.models.vision.ode import Dynamics, ODEError
+from equilibria.run import models
+from equilibria.zoo.vision.model.ode import Dynamics, ODEError
 
 pytest.importorskip("torchdiffeq")
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from equilibria.models.recurrent import ERNNOptions, ImplicitERNNOptions
-from equilibria.models.sequence.recurrent import CellLanguageConfig, GRUConfig, LSTMConfig
+from equilibria.zoo.language.model.recurrent import CellLanguageConfig, GRUConfig, LSTMConfig
+from equilibria.zoo.recurrent.model import ERNNOptions, ImplicitERNNOptions
 
 KINDS = {"lstm": (LSTMConfig, nn.LSTM), "gru": (GRUConfig, nn.GRU)}
 

@@ -5,9 +5,9 @@ import itertools
 import pytest
 import torch
 
-from equilibria.models import create
-from equilibria.models.recurrent import CELLS, ERNNOptions, ImplicitERNNOptions
+from equilibria.run.models import create
 from equilibria.solve import Picard, Status
+from equilibria.zoo.recurrent.model import CELLS, ERNNOptions, ImplicitERNNOptions
 
 LENGTHS = torch.tensor([7, 2, 1, 5, 7])
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from equilibria.models.recurrent import CELLS, ERNN, LSTM, ImplicitERNN, Recurrent
-from equilibria.models.recurrent import diagnostics as d
+from equilibria.zoo.recurrent.model import CELLS, ERNN, LSTM, ImplicitERNN, Recurrent
+from equilibria.zoo.recurrent.model import diagnostics as d
 
 
 def sequence(time: int = 12) -> torch.Tensor:

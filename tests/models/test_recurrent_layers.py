@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from equilibria.models import recurrent
-from equilibria.models.recurrent import CELLS, Recurrent
 from equilibria.solve import Implicit, Neumann, Picard
+from equilibria.zoo.recurrent import model as recurrent
+from equilibria.zoo.recurrent.model import CELLS, Recurrent
 
 TIGHT = {
     "solver": Picard(rtol=1e-10, max_evals=500),

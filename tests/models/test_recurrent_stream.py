@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from equilibria.models import create
+from equilibria.run.models import create
 
 STEPS = 200_000
 

@@ -5,7 +5,7 @@ import torch
 from small_representation import EXACT, IMPLICIT, TIGHT, build, points
 
 import equilibria as eq
-from equilibria.models.representation import gradient, hessian, laplacian
+from equilibria.zoo.signal.model import gradient, hessian, laplacian
 
 KINDS = sorted(IMPLICIT)
 

@@ -10,7 +10,7 @@ import torch
 from small_representation import EXACT, EXPLICIT, IMPLICIT, TIGHT, build, points
 
 import equilibria as eq
-from equilibria.models.representation import IMFNConfig, SIRENConfig
+from equilibria.zoo.signal.model import IMFNConfig, SIRENConfig
 
 KINDS = sorted(IMPLICIT)
 

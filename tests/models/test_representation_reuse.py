@@ -5,7 +5,7 @@ import torch
 from small_representation import IMPLICIT, build, points
 
 import equilibria as eq
-from equilibria.models.reuse import Cache, reuse
+from equilibria.run.models.reuse import Cache, reuse
 
 KINDS = sorted(IMPLICIT)
 TRUNCATED = eq.NeumannPhantom(steps=2, damping=1.0)

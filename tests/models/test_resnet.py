@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from equilibria import models
-from equilibria.models.vision.resnet import BasicBlock
+from equilibria.run import models
+from equilibria.zoo.vision.model.resnet import BasicBlock
 
 SIZES = [
     # config, parameters: He et al. 2016 as torchvision builds it; then as documented.

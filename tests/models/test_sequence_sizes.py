@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from equilibria import models
+from equilibria.run import models
 
 PUBLISHED = [
     # name, config, millions in all, millions without embedding and softmax; Bai et al. 2019,

@@ -7,10 +7,10 @@ import torch
 from small_sequences import SEGMENTED, SMALL, build, tokens
 from torch.utils import _pytree as pytree
 
-from equilibria import models
-from equilibria.models import config_of
-from equilibria.models.sequence.base import SequenceModel
+from equilibria.run import models
+from equilibria.run.models import config_of
 from equilibria.solve import Anderson, Implicit, Picard, Status, Unrolled
+from equilibria.zoo.language.model.base import SequenceModel
 
 CLOSE = {"rtol": 0, "atol": 1e-7}
 STACKS = ["transformer-xl", "trellisnet"]

@@ -6,7 +6,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 import equilibria as eq
-from equilibria.export import exportable
+from equilibria.run.export import exportable
 
 D = torch.float64
 EXACT = {

@@ -151,7 +151,7 @@ def make_data(folder: Path) -> None:
 
 def shipped(name: str) -> Any:
     """A shipped recipe, cut to its size in `SMALL`."""
-    from equilibria.train import recipe as recipes
+    from equilibria.run import recipe as recipes
 
     tree = recipes.read(name)
     for key, value in {**COMMON, **SMALL[name]}.items():
@@ -165,7 +165,7 @@ def shipped(name: str) -> Any:
 
 def recorded(tree: Any) -> Any:
     """A recipe of a record, which has the names of its own version."""
-    from equilibria.train import recipe as recipes
+    from equilibria.run import recipe as recipes
 
     today = getattr(recipes, "modernise", lambda tree: tree)
     return recipes.parse(today(tree), source="record")
@@ -179,9 +179,9 @@ def train(recipe: Any, nudge: int | None = None) -> dict[str, Any]:
     """
     import torch
 
-    from equilibria.train import evaluation
-    from equilibria.train import recipe as recipes
-    from equilibria.train.trainer import Trainer
+    from equilibria.run import evaluation
+    from equilibria.run import recipe as recipes
+    from equilibria.run.trainer import Trainer
 
     task = recipe.task.load(None)
     recipe = recipes.settled(recipe, task)

@@ -148,7 +148,7 @@ def write_data(folder: Path) -> dict[str, str]:
 
 def command(*words: str) -> None:
     """Run a command line of the version that Python finds; a failure ends this program."""
-    from equilibria.cli.main import main
+    from equilibria.run.cli.main import main
 
     if status := main([*words, "--quiet"]):
         sys.exit(f"equilibria {' '.join(words)} ended with {status}")

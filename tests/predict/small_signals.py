@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 import equilibria as eq
-from equilibria.data.signals import Field, ShapeField, Signal
+from equilibria.zoo.signal.data import Field, ShapeField, Signal
 
 SOLVER = eq.Picard(rtol=1e-5, max_evals=200)
 

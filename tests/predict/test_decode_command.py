@@ -10,13 +10,13 @@ import torch
 from PIL import Image
 from small_signals import network, shape_field, signal
 
-from equilibria.cli.main import main
-from equilibria.data.signals import Signal, read_film, read_sound
-from equilibria.data.signals.image import pixels_of, write_image
-from equilibria.predict.representation import encode, load
-from equilibria.predict.representation.file import Network, write
-from equilibria.predict.representation.output import per_pixel
-from equilibria.report.flow_colours import flow_colours
+from equilibria.run.cli.main import main
+from equilibria.zoo.io.colours import flow_colours
+from equilibria.zoo.signal.data import Signal, read_film, read_sound
+from equilibria.zoo.signal.data.image import pixels_of, write_image
+from equilibria.zoo.signal.predict import encode, load
+from equilibria.zoo.signal.predict.file import Network, write
+from equilibria.zoo.signal.predict.output import per_pixel
 
 
 @pytest.fixture(autouse=True)

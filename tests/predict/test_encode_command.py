@@ -8,12 +8,12 @@ import torch
 from PIL import Image
 from small_signals import network, signal
 
-from equilibria.cli import encode as command
-from equilibria.cli.main import main
-from equilibria.data.signals import read_image, solid, write_mesh, write_sound
-from equilibria.data.signals.image import write_image
-from equilibria.predict.representation import encode, load
-from equilibria.train import recipe as recipes
+from equilibria.run import recipe as recipes
+from equilibria.run.cli.main import main
+from equilibria.zoo.signal.commands import encode as command
+from equilibria.zoo.signal.data import read_image, solid, write_mesh, write_sound
+from equilibria.zoo.signal.data.image import write_image
+from equilibria.zoo.signal.predict import encode, load
 
 QUICK = ("--model.width", "16", "--epochs", "1", "--epoch-steps", "4")
 TRAIN = command.train
@@ -125,7 +125,7 @@ def test_a_signal_leaves_no_file_and_the_same_command_continues(here, monkeypatc
     run(*whole)
     expected = (here / "b.inr").read_bytes()
     (here / "b.inr").unlink()
-    from equilibria.train.trainer import Trainer
+    from equilibria.run.trainer import Trainer
 
     step = Trainer.train_step
     taken = []

@@ -8,11 +8,11 @@ import pytest
 import torch
 from PIL import Image
 
-from equilibria.data.errors import DataError
-from equilibria.predict.flow import video
-from equilibria.predict.flow.deadline import Deadline
-from equilibria.predict.flow.following import Follower, mismatch
-from equilibria.predict.flow.frames import Frame, found_in, pairs_of, read_frame
+from equilibria.run.data.errors import DataError
+from equilibria.zoo.flow.predict.deadline import Deadline
+from equilibria.zoo.flow.predict.following import Follower, mismatch
+from equilibria.zoo.flow.predict.frames import Frame, found_in, pairs_of, read_frame
+from equilibria.zoo.io import video
 
 # --- where a solve begins ------------------------------------------------------------------------
 

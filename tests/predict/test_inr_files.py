@@ -10,11 +10,11 @@ from safetensors.torch import save_file
 from small_signals import SOLVER, network, shape_field, signal
 
 import equilibria as eq
-from equilibria.data.signals import Mesh, Shape
-from equilibria.models.representation import gradient
-from equilibria.predict.representation import Decoder, InrError, encode, load
-from equilibria.predict.representation.encoding import POINTS, SEED
 from equilibria.solve import SolveWarning
+from equilibria.zoo.signal.data import Mesh, Shape
+from equilibria.zoo.signal.model import gradient
+from equilibria.zoo.signal.predict import Decoder, InrError, encode, load
+from equilibria.zoo.signal.predict.encoding import POINTS, SEED
 
 NAMES = ("imfn", "isiren", "mfn", "siren-injected", "siren")
 

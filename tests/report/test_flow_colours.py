@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from equilibria.report.flow_colours import (
+from equilibria.zoo.io.colours import (
     Lengths,
     _wheel,
     change_colours,

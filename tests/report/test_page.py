@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from equilibria.metric import ACCURACY, LOSS, Metric
-from equilibria.report import page
+from equilibria.run.report import page
 
 pytestmark = pytest.mark.usefixtures("drawn_once")
 

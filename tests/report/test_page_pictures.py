@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from equilibria.report import page
-from equilibria.report.classes import classes
-from equilibria.report.gallery import gallery
-from equilibria.report.summary import tiles
+from equilibria.run.report import page
+from equilibria.run.report.classes import classes
+from equilibria.run.report.gallery import gallery
+from equilibria.run.report.summary import tiles
 
 
 def png(colour: tuple[int, int, int] = (200, 30, 30)) -> bytes:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from equilibria.report.panel import Panel, Series
-from equilibria.report.surfaces import Curve, Surface, SurfacePlot
-from equilibria.report.svg import inline, picture
+from equilibria.run.report.panel import Panel, Series
+from equilibria.run.report.surfaces import Curve, Surface, SurfacePlot
+from equilibria.run.report.svg import inline, picture
 
 
 def panel(*series: Series, **options: Any) -> Panel:

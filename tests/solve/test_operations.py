@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import equilibria as eq
-from equilibria.bench.count import READS, computes
+from equilibria.run.bench.count import READS, computes
 from equilibria.solve.layout import Layout
 
 CONVERGED = eq.Status.CONVERGED

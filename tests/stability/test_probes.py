@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 import equilibria as eq
-from equilibria import models
 from equilibria.nn import weight_norm
 from equilibria.nn.init import ENSEMBLES, Maps, initialize
+from equilibria.run import models
 from equilibria.stability import over_draws, probe_start
 
 

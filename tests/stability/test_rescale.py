@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 import equilibria as eq
-from equilibria import models
 from equilibria.nn import spectral_norm, weight_norm
 from equilibria.nn.init import initialize
+from equilibria.run import models
 from equilibria.stability import UnreachableRadiusError, set_radius, spectral_radius
 
 

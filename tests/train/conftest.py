@@ -11,11 +11,11 @@ import torch
 from accelerate import Accelerator
 from rich.console import Console
 
+from equilibria.run import recipe as recipes
+from equilibria.run.loop import fit
+from equilibria.run.run import Folder
+from equilibria.run.trainer import Trainer
 from equilibria.stability.peak import peak_bytes
-from equilibria.train import recipe as recipes
-from equilibria.train.loop import fit
-from equilibria.train.run import Folder
-from equilibria.train.trainer import Trainer
 
 TINY = {
     "description": "ten steps on digits",

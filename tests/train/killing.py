@@ -40,12 +40,12 @@ from accelerate.state import AcceleratorState
 from rich.console import Console
 from safetensors.torch import load_file
 
-from equilibria.train import recipe as recipes
-from equilibria.train.checkpoint import CheckpointError
-from equilibria.train.evaluation import accelerator
-from equilibria.train.folder import Folder, RunError
-from equilibria.train.loop import Interrupted, train
-from equilibria.train.trainer import Trainer
+from equilibria.run import recipe as recipes
+from equilibria.run.checkpoint import CheckpointError
+from equilibria.run.evaluation import accelerator
+from equilibria.run.folder import Folder, RunError
+from equilibria.run.loop import Interrupted, train
+from equilibria.run.trainer import Trainer
 
 DIGITS = ("--epochs", "3", "--checkpoint.every", "7", "--model.width", "16", "--probes", "8")
 MDEQ = {
@@ -358,7 +358,7 @@ def at_save(path: Path, after: float, until: float) -> None:
 def kill_shares(place: Path, kills: int, seed: int) -> list[str]:
     """Kill one of two processes, or both, at random times and in saves, in the background every
     other run; return what went wrong."""
-    from equilibria.train import sharding, shares
+    from equilibria.run import sharding, shares
 
     assert shares and sharding  # loaded, so that the children start at once
     draw, wrong, done, number, log = random.Random(seed), [], 0, 0, place / "log"

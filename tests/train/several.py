@@ -15,8 +15,8 @@ import torch
 from torch import distributed
 from torch.distributed.fsdp import FSDPModule
 
-from equilibria.cli.main import main
-from equilibria.train.trainer import Trainer
+from equilibria.run.cli.main import main
+from equilibria.run.trainer import Trainer
 
 shards = pytest.mark.skipif(
     not hasattr(FSDPModule, "set_reshard_after_forward"), reason="parallel: fsdp needs torch 2.8"
@@ -27,8 +27,8 @@ forks = multiprocessing.get_context("forkserver")
 forks.set_forkserver_preload(
     [
         *("pytest", "sklearn.datasets", "sklearn.model_selection", "torch._dynamo"),
-        *("torch.distributed.fsdp", "torch.utils.tensorboard", "equilibria.train.loop"),
-        *("equilibria.train.sharding", "equilibria.train.shares", "equilibria.cli.train"),
+        *("torch.distributed.fsdp", "torch.utils.tensorboard", "equilibria.run.loop"),
+        *("equilibria.run.sharding", "equilibria.run.shares", "equilibria.run.cli.train"),
     ]
 )
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from equilibria import models
 from equilibria import nn as layers
-from equilibria.models import ClassifierConfig, EquilibriumModel, Prediction
-from equilibria.registry import find
+from equilibria.run import models
+from equilibria.run.models import ClassifierConfig, EquilibriumModel, Prediction
+from equilibria.run.registry import find
 from equilibria.solve import shared
 
 

@@ -6,10 +6,10 @@ from accelerate import Accelerator
 from several import several
 from test_new_task import RECIPE, Motion, MotionConfig
 
-from equilibria import models, tasks
-from equilibria.tasks import Batch, Part
-from equilibria.train import recipe as recipes
-from equilibria.train.trainer import Diverged, Trainer, TrainingError
+from equilibria.run import models, tasks
+from equilibria.run import recipe as recipes
+from equilibria.run.tasks import Batch, Part
+from equilibria.run.trainer import Diverged, Trainer, TrainingError
 
 TIGHT = {
     "solver": {"name": "Anderson", "rtol": 1e-6, "max_evals": 80},

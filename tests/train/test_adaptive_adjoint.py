@@ -6,11 +6,11 @@ import pytest
 import torch
 from accelerate import Accelerator
 
-from equilibria.cli.main import main
-from equilibria.train import recipe as recipes
-from equilibria.train import run as runs
-from equilibria.train.run import Folder
-from equilibria.train.trainer import Trainer
+from equilibria.run import recipe as recipes
+from equilibria.run import run as runs
+from equilibria.run.cli.main import main
+from equilibria.run.run import Folder
+from equilibria.run.trainer import Trainer
 
 WORDS = [
     *("--epochs", "2", "--epoch_steps", "6", "--task.samples", "300", "--model.width", "16"),

@@ -11,11 +11,11 @@ from accelerate import Accelerator
 
 import equilibria as eq
 from equilibria.nn.deq import Methods, chosen
-from equilibria.train import evaluation
-from equilibria.train import recipe as recipes
-from equilibria.train.alternating import Alternating, Alternation
-from equilibria.train.run import Folder
-from equilibria.train.trainer import Trainer
+from equilibria.run import evaluation
+from equilibria.run import recipe as recipes
+from equilibria.run.alternating import Alternating, Alternation
+from equilibria.run.run import Folder
+from equilibria.run.trainer import Trainer
 
 TREE: dict[str, Any] = {
     "task": {"name": "image_classification", "data": "digits"},
@@ -95,7 +95,7 @@ def test_a_solver_that_cannot_be_trained_stops_no_training(
         raise FloatingPointError("the gradient is not finite in 4 of 4 steps")
 
     trainer = trainer_of()
-    monkeypatch.setattr("equilibria.train.alternating.train", fails)
+    monkeypatch.setattr("equilibria.run.alternating.train", fails)
     for _ in range(8):
         trainer.train_step()
     assert trainer.neural is not None

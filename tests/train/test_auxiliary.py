@@ -5,9 +5,9 @@ import torch
 from accelerate import Accelerator
 from torch.nn import functional
 
-from equilibria.train import evaluation
-from equilibria.train import recipe as recipes
-from equilibria.train.trainer import Trainer
+from equilibria.run import evaluation
+from equilibria.run import recipe as recipes
+from equilibria.run.trainer import Trainer
 
 TREE = {
     "task": {"name": "image_classification", "data": "digits", "auxiliary": 0.5},

@@ -2,10 +2,10 @@
 
 import pytest
 
-from equilibria.models.vision.monotone_solvers import PeacemanRachford
-from equilibria.train import recipe as recipes
-from equilibria.train.config import ConfigError
-from equilibria.train.loop import fit
+from equilibria.run import recipe as recipes
+from equilibria.run.config import ConfigError
+from equilibria.run.loop import fit
+from equilibria.zoo.vision.model.monotone_solvers import PeacemanRachford
 
 
 def test_a_monotone_network_trains_by_its_splitting_method(tree, make, quiet):

@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from equilibria.train.folder import BEGUN, Folder
-from equilibria.train.lock import NAME
+from equilibria.run.folder import BEGUN, Folder
+from equilibria.run.lock import NAME
 
 
 @pytest.fixture

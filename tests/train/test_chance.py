@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from equilibria.models import Prediction
-from equilibria.tasks.base import LabelledTask
-from equilibria.train import examination
+from equilibria.run import examination
+from equilibria.run.models import Prediction
+from equilibria.run.tasks.base import LabelledTask
 
 
 class Labelled(LabelledTask):

@@ -2,9 +2,9 @@
 
 import pytest
 
+from equilibria.run import recipe as recipes
+from equilibria.run.config import ConfigError, differences
 from equilibria.solve import Anderson, Broyden, Implicit
-from equilibria.train import recipe as recipes
-from equilibria.train.config import ConfigError, differences
 
 
 def with_(tree, path, value):

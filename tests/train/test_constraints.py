@@ -3,9 +3,9 @@
 import torch
 from accelerate import Accelerator
 
-from equilibria.models import graph
-from equilibria.train import recipe as recipes
-from equilibria.train.trainer import Trainer
+from equilibria.run import recipe as recipes
+from equilibria.run.trainer import Trainer
+from equilibria.zoo.graph import model as graph
 
 CHAINS = {
     "task": {"name": "chains", "length": 4, "chains": 5},

@@ -5,10 +5,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from equilibria.train import run
-from equilibria.train.checkpoint import CheckpointError
-from equilibria.train.transfer import transfer
-from equilibria.train.weights import save_weights
+from equilibria.run import run
+from equilibria.run.checkpoint import CheckpointError
+from equilibria.run.transfer import transfer
+from equilibria.run.weights import save_weights
 
 
 def spoil(path, dtype):

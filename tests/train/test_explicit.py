@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from equilibria.models import EquilibriumModel
-from equilibria.train import examination, memory, run
-from equilibria.train import recipe as recipes
-from equilibria.train.config import ConfigError
-from equilibria.train.loop import fit
-from equilibria.train.run import RunError
+from equilibria.run import examination, memory, run
+from equilibria.run import recipe as recipes
+from equilibria.run.config import ConfigError
+from equilibria.run.loop import fit
+from equilibria.run.models import EquilibriumModel
+from equilibria.run.run import RunError
 
 MODELS = {
     "transformer-xl": {"width": 16, "heads": 2, "inner": 24, "memory": 8, "layers": 2},

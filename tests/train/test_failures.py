@@ -12,11 +12,11 @@ from several import started
 from torch import distributed
 
 from equilibria import files
-from equilibria.train import recipe as recipes
-from equilibria.train.checkpoint import Checkpoints
-from equilibria.train.folder import Folder
-from equilibria.train.loop import train
-from equilibria.train.trainer import Trainer
+from equilibria.run import recipe as recipes
+from equilibria.run.checkpoint import Checkpoints
+from equilibria.run.folder import Folder
+from equilibria.run.loop import train
+from equilibria.run.trainer import Trainer
 
 OPTIONS = ("--checkpoint.every=2", "--epochs=2", "--epoch_steps=5", "--probes=4")
 

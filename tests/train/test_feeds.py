@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from equilibria.tasks import Part
-from equilibria.tasks.feed import Streams
+from equilibria.run.tasks import Part
+from equilibria.run.tasks.feed import Streams
 
 
 def streams(count, rows, length, seed=0):

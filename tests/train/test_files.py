@@ -6,10 +6,11 @@ import os
 import pytest
 
 from equilibria import files
-from equilibria.data import DataError, shards
-from equilibria.data.text.vocabulary import Vocabulary
-from equilibria.tasks.classification import ImageClassification
-from equilibria.tasks.graphs import Known
+from equilibria.run.data import DataError
+from equilibria.zoo.graph.task.graphs import Known
+from equilibria.zoo.io.vocabulary import Vocabulary
+from equilibria.zoo.vision.data import shards
+from equilibria.zoo.vision.task.classification import ImageClassification
 
 
 def test_a_file_is_written_and_replaced(tmp_path):

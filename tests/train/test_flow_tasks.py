@@ -10,21 +10,21 @@ from accelerate import Accelerator
 from PIL import Image
 from torch.nn import functional
 
-from equilibria.cli.main import main
-from equilibria.data import DataError
-from equilibria.data.flow import FlowField, FlowSet, Pair, write_flow
-from equilibria.data.flow.pairs import stacked
-from equilibria.models.vision.unet import UNetConfig
-from equilibria.tasks import Part
-from equilibria.tasks.flow import FlowTask, OpticalFlow
-from equilibria.tasks.flow import task as tasks
-from equilibria.tasks.flow.colours import erased, recoloured, turned
-from equilibria.tasks.flow.endpoints import absolute, sums
-from equilibria.tasks.flow.feed import FlowFeed
-from equilibria.tasks.flow.view import DRAWS, View, seen
-from equilibria.train import evaluation
-from equilibria.train import recipe as recipes
-from equilibria.train.trainer import Trainer
+from equilibria.run import evaluation
+from equilibria.run import recipe as recipes
+from equilibria.run.cli.main import main
+from equilibria.run.data import DataError
+from equilibria.run.tasks import Part
+from equilibria.run.trainer import Trainer
+from equilibria.zoo.flow.data import FlowField, FlowSet, Pair, write_flow
+from equilibria.zoo.flow.data.pairs import stacked
+from equilibria.zoo.flow.task import FlowTask, OpticalFlow
+from equilibria.zoo.flow.task import task as tasks
+from equilibria.zoo.flow.task.colours import erased, recoloured, turned
+from equilibria.zoo.flow.task.endpoints import absolute, sums
+from equilibria.zoo.flow.task.feed import FlowFeed
+from equilibria.zoo.flow.task.view import DRAWS, View, seen
+from equilibria.zoo.vision.model.unet import UNetConfig
 
 MINI = {
     "encoder": "small",

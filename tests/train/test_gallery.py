@@ -11,17 +11,17 @@ import torch
 from PIL import Image
 from test_flow_tasks import MINI
 
-from equilibria.cli.main import main
-from equilibria.data.segmentation import MaskedImages
-from equilibria.data.segmentation.sets import Kept
-from equilibria.models import Model, Prediction
-from equilibria.models.dense import DenseConfig
-from equilibria.models.vision.mdeq import MDEQ, MDEQConfig
+from equilibria.run import gallery, run
+from equilibria.run.cli.main import main
+from equilibria.run.models import Model, Prediction
+from equilibria.run.pictures import coloured, image_png, numbers_png, size_to_look_at
+from equilibria.run.settling import settled_after, settling
 from equilibria.solve import Anderson, Picard, Status
-from equilibria.tasks.segmentation import SegmentationTask
-from equilibria.train import gallery, run
-from equilibria.train.pictures import coloured, image_png, numbers_png, size_to_look_at
-from equilibria.train.settling import settled_after, settling
+from equilibria.zoo.vision.data.segmentation import MaskedImages
+from equilibria.zoo.vision.data.segmentation.sets import Kept
+from equilibria.zoo.vision.model.dense import DenseConfig
+from equilibria.zoo.vision.model.mdeq import MDEQ, MDEQConfig
+from equilibria.zoo.vision.task.segmentation import SegmentationTask
 
 CONV = {
     "task": {"name": "image_classification", "data": "digits", "normalise": True},

@@ -12,9 +12,9 @@ import pytest
 import yaml
 from several import forks, started
 
-from equilibria.cli.main import entry
-from equilibria.train.folder import Folder
-from equilibria.train.trainer import Trainer
+from equilibria.run.cli.main import entry
+from equilibria.run.folder import Folder
+from equilibria.run.trainer import Trainer
 
 
 def program(words, session=False):

@@ -12,21 +12,22 @@ from accelerate import Accelerator
 from small_graphs import GraphConfig, tiny, two_rings, write_molecules
 from torch.nn import functional
 
-from equilibria.cli.main import main
-from equilibria.data import DataError
-from equilibria.data.graphs import Graph, NodeSet
-from equilibria.models.dense import DenseConfig
+from equilibria.run import memory
+from equilibria.run import recipe as recipes
+from equilibria.run.cli.main import main
+from equilibria.run.data import DataError
+from equilibria.run.folder import absolute
+from equilibria.run.memory import measure
+from equilibria.run.run import load
+from equilibria.run.start import examine_start
+from equilibria.run.tasks import Part
+from equilibria.run.trainer import Trainer, TrainingError
 from equilibria.stability import comparison
-from equilibria.tasks import Part, selection
-from equilibria.tasks.nodes import MICRO_F1, Chains, NodeClassification, NodeTask
-from equilibria.tasks.whole_graphs import GraphClassification
-from equilibria.train import memory
-from equilibria.train import recipe as recipes
-from equilibria.train.folder import absolute
-from equilibria.train.memory import measure
-from equilibria.train.run import load
-from equilibria.train.start import examine_start
-from equilibria.train.trainer import Trainer, TrainingError
+from equilibria.zoo.graph.data import Graph, NodeSet
+from equilibria.zoo.graph.task.nodes import MICRO_F1, Chains, NodeClassification, NodeTask
+from equilibria.zoo.graph.task.whole_graphs import GraphClassification
+from equilibria.zoo.io import selection
+from equilibria.zoo.vision.model.dense import DenseConfig
 
 __all__ = ["tiny"]
 

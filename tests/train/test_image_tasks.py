@@ -10,21 +10,22 @@ import pytest
 import torch
 from PIL import Image
 
-from equilibria import data
-from equilibria.cli.main import main
-from equilibria.data import DataError
-from equilibria.data.images import files, headers
-from equilibria.data.images.resize import resized, weights
-from equilibria.models.dense import DenseConfig
-from equilibria.models.vision.mdeq import MDEQConfig
-from equilibria.predict.seeing import sight
-from equilibria.tasks import Part
-from equilibria.tasks.augmentation import cropped, flipped
-from equilibria.tasks.classification import ImageClassification
-from equilibria.tasks.normalisation import Statistics
-from equilibria.tasks.photographs import Photographs
-from equilibria.tasks.seen import Seen
-from equilibria.tasks.selection import parts, shares
+from equilibria.run import data
+from equilibria.run.cli.main import main
+from equilibria.run.data import DataError
+from equilibria.run.tasks import Part
+from equilibria.run.tasks.normalisation import Statistics
+from equilibria.zoo.io import headers
+from equilibria.zoo.io import image_files as files
+from equilibria.zoo.io.resize import resized, weights
+from equilibria.zoo.io.selection import parts, shares
+from equilibria.zoo.vision.model.dense import DenseConfig
+from equilibria.zoo.vision.model.mdeq import MDEQConfig
+from equilibria.zoo.vision.predict.seeing import sight
+from equilibria.zoo.vision.task.augmentation import cropped, flipped
+from equilibria.zoo.vision.task.classification import ImageClassification
+from equilibria.zoo.vision.task.photographs import Photographs
+from equilibria.zoo.vision.task.seen import Seen
 
 LABELS = ("a", "b", "c")
 TARGETS = torch.tensor([0] * 50 + [1] * 30 + [2] * 20)[torch.randperm(100)]
@@ -166,7 +167,7 @@ def test_a_part_of_everything_is_the_image() -> None:
 
 
 def test_parts_show_what_is_in_their_box(monkeypatch: pytest.MonkeyPatch) -> None:
-    from equilibria.data.images import crops
+    from equilibria.zoo.io import crops
 
     images = torch.arange(64.0).reshape(1, 1, 8, 8)
     monkeypatch.setattr(crops, "boxes", lambda *_: torch.tensor([[2.0, 4.0, 4.0, 4.0]]))
@@ -231,7 +232,7 @@ def test_a_folder_in_memory(folder: Path) -> None:
 def test_in_memory_and_from_disk_are_the_same(folder: Path, monkeypatch) -> None:
     config = ImageClassification(data=str(folder), size=16)
     kept = config.load()
-    monkeypatch.setattr("equilibria.tasks.sources.MEMORY", 0)
+    monkeypatch.setattr("equilibria.zoo.vision.task.sources.MEMORY", 0)
     read = config.load()
     assert isinstance(read.samples["train"], files.ImageFiles)
     assert isinstance(kept.samples["train"], data.Split)
@@ -273,7 +274,7 @@ def test_of_many_images_a_damaged_one_is_found_when_it_is_shown(folder: Path, mo
         for bad in (folder / name).iterdir():
             bad.write_bytes(bad.read_bytes()[:-500])
     task = ImageClassification(data=str(folder), size=16, crop=0.5, valid=None)
-    monkeypatch.setattr("equilibria.tasks.sources.MEMORY", 0)
+    monkeypatch.setattr("equilibria.zoo.vision.task.sources.MEMORY", 0)
     with pytest.raises(DataError, match=r"(cat|dog)/\d\d\.png is damaged"):
         task.load().feed(8, 0).batch(0)
 
@@ -397,7 +398,7 @@ def test_data_that_cannot_be(
 
 
 def test_long_work_shows_its_progress(monkeypatch, capsys) -> None:
-    from equilibria.data import progress
+    from equilibria.run.data import progress
 
     monkeypatch.setattr(progress, "_FILE", -1.0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)

@@ -10,13 +10,13 @@ import torch
 from rich.console import Console
 from several import several
 
+from equilibria.run import recipe as recipes
+from equilibria.run.config import ConfigError
+from equilibria.run.evaluation import accelerator
+from equilibria.run.loop import Interrupted, fit, train
+from equilibria.run.start import examine_start
+from equilibria.run.trainer import Trainer, TrainingError
 from equilibria.stability import spectral_radius
-from equilibria.train import recipe as recipes
-from equilibria.train.config import ConfigError
-from equilibria.train.evaluation import accelerator
-from equilibria.train.loop import Interrupted, fit, train
-from equilibria.train.start import examine_start
-from equilibria.train.trainer import Trainer, TrainingError
 
 RADIUS = {"ensemble": "goe", "radius": 0.6}
 
@@ -119,10 +119,10 @@ def test_resumed_is_uninterrupted_and_measures_nothing_again(
     def never(*_, **__):
         raise AssertionError("the weights are those of the checkpoint")
 
-    monkeypatch.setattr("equilibria.train.initialisation.set_radius", never)
+    monkeypatch.setattr("equilibria.run.initialisation.set_radius", never)
     seen = []
     monkeypatch.setattr(
-        "equilibria.train.loop.conclude",
+        "equilibria.run.loop.conclude",
         lambda trainer, *_: seen.append(dict(trainer.model.state_dict())),
     )
     train(recipe, tmp_path / "broken", console=quiet, resume=True)
@@ -171,7 +171,7 @@ def test_a_text_is_measured_as_far_as_it_is_solved_at_once(language, make, monke
         seen.append(tuple(inputs.shape))
         raise ValueError("seen")
 
-    monkeypatch.setattr("equilibria.train.initialisation.set_radius", stop)
+    monkeypatch.setattr("equilibria.run.initialisation.set_radius", stop)
     language["model"]["subsequence"] = 3
     language["initialisation"] = {"ensemble": "orthogonal", "radius": 0.7}
     with pytest.raises(TrainingError, match=r"initialisation\.radius 0\.7: seen"):

@@ -8,13 +8,13 @@ import pytest
 import torch
 from accelerate import Accelerator
 
-from equilibria.tasks import Part
-from equilibria.tasks.language import LanguageModelling
-from equilibria.train import evaluation, run
-from equilibria.train import recipe as recipes
-from equilibria.train.config import ConfigError
-from equilibria.train.loop import fit
-from equilibria.train.trainer import TrainingError
+from equilibria.run import evaluation, run
+from equilibria.run import recipe as recipes
+from equilibria.run.config import ConfigError
+from equilibria.run.loop import fit
+from equilibria.run.tasks import Part
+from equilibria.run.trainer import TrainingError
+from equilibria.zoo.language.task.language import LanguageModelling
 
 
 @pytest.fixture

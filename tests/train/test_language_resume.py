@@ -19,10 +19,10 @@ from rich.console import Console
 from safetensors.torch import load_file
 from several import ended, signalled
 
-from equilibria.train import recipe as recipes
-from equilibria.train.folder import Folder, RunError
-from equilibria.train.loop import Interrupted, fit
-from equilibria.train.trainer import Trainer
+from equilibria.run import recipe as recipes
+from equilibria.run.folder import Folder, RunError
+from equilibria.run.loop import Interrupted, fit
+from equilibria.run.trainer import Trainer
 
 UNTIMED = {"seconds": 0, "throughput": {}}
 

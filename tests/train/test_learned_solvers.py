@@ -6,8 +6,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from equilibria.tasks.feed import Batch
-from equilibria.train import neural
+from equilibria.run import neural
+from equilibria.run.tasks.feed import Batch
 
 
 class Elsewhere(nn.Module):

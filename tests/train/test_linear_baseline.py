@@ -5,11 +5,11 @@ import json
 import pytest
 import torch
 
-from equilibria.cli.main import main
-from equilibria.data import Split
-from equilibria.tasks import linear
-from equilibria.train import recipe as recipes
-from equilibria.train.loop import train
+from equilibria.run import recipe as recipes
+from equilibria.run.cli.main import main
+from equilibria.run.data import Split
+from equilibria.run.loop import train
+from equilibria.zoo.vision.task import linear
 
 TINY = (
     *("--task.data", "digits", "--task.samples", "40", "--task.size", "8", "--epochs", "2"),

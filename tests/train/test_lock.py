@@ -11,14 +11,14 @@ from contextlib import suppress
 import pytest
 
 from equilibria import files
-from equilibria.train.folder import Folder, RunError
-from equilibria.train.lock import NAME, Locked, lock
-from equilibria.train.trainer import Diverged
+from equilibria.run.folder import Folder, RunError
+from equilibria.run.lock import NAME, Locked, lock
+from equilibria.run.trainer import Diverged
 
 HOLDER = """
 import os, sys, time
 from pathlib import Path
-from equilibria.train.lock import lock
+from equilibria.run.lock import lock
 with lock(Path(sys.argv[1])):
     if sys.argv[2] == "fork" and os.fork() == 0:
         time.sleep(30)

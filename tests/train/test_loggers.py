@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from equilibria.train.loop import fit
+from equilibria.run.loop import fit
 
 
 @pytest.fixture

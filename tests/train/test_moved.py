@@ -7,11 +7,11 @@ import pytest
 import texts
 import yaml
 
-from equilibria.cli.main import main
-from equilibria.train import recipe as recipes
-from equilibria.train import run
-from equilibria.train.folder import RunError
-from equilibria.train.loop import train
+from equilibria.run import recipe as recipes
+from equilibria.run import run
+from equilibria.run.cli.main import main
+from equilibria.run.folder import RunError
+from equilibria.run.loop import train
 
 
 @pytest.fixture

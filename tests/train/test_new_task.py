@@ -16,19 +16,18 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from equilibria import models, tasks
 from equilibria import nn as layers
-from equilibria.cli.main import main
-from equilibria.models import EquilibriumModel, ModelConfig
-from equilibria.registry import find
+from equilibria.run import gallery, memory, models, tasks
+from equilibria.run.cli.main import main
+from equilibria.run.gallery import GalleryKind
+from equilibria.run.gallery.hanging import Hanging
+from equilibria.run.gallery.kind import Picture, Stored
+from equilibria.run.models import EquilibriumModel, ModelConfig
+from equilibria.run.pictures import image_png
+from equilibria.run.registry import find
+from equilibria.run.run import Folder
+from equilibria.run.settling import Settling
 from equilibria.solve import Status
-from equilibria.train import gallery, memory
-from equilibria.train.gallery import GalleryKind
-from equilibria.train.gallery.hanging import Hanging
-from equilibria.train.gallery.kind import Picture, Stored
-from equilibria.train.pictures import image_png
-from equilibria.train.run import Folder
-from equilibria.train.settling import Settling
 
 SIZE = 6
 

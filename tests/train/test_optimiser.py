@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from equilibria.train.optimiser import SGD, Adam, AdamW, Constant, Cosine, OneCycle, Poly
+from equilibria.run.optimiser import SGD, Adam, AdamW, Constant, Cosine, OneCycle, Poly
 
 
 def moved(optimiser, gradient, steps=1):

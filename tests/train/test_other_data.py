@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from equilibria.data import DataError, checksums, text
-from equilibria.data.text import named
-from equilibria.tasks.classification import ImageClassification
-from equilibria.tasks.copying import CopyMemory
-from equilibria.tasks.language import LanguageModelling
+from equilibria.run.data import DataError
+from equilibria.zoo.io import checksums
+from equilibria.zoo.language import data as text
+from equilibria.zoo.language.data import named
+from equilibria.zoo.language.task.language import LanguageModelling
+from equilibria.zoo.synthetic.task.copying import CopyMemory
+from equilibria.zoo.vision.task.classification import ImageClassification
 
 
 def test_a_task_on_other_data_names_a_path_in_full_or_a_data_set(tmp_path, monkeypatch) -> None:

@@ -4,13 +4,22 @@ import numpy as np
 import pytest
 import torch
 
-from equilibria.data import Split
-from equilibria.tasks.mirroring import examined
-from equilibria.tasks.own_images import LEAST, MOST, OFTEN, PASSES, Looked, OwnImages, pace, side
-from equilibria.train import recipe as recipes
-from equilibria.train.config import ConfigError
-from equilibria.train.loop import train
-from equilibria.train.run import Folder
+from equilibria.run import recipe as recipes
+from equilibria.run.config import ConfigError
+from equilibria.run.data import Split
+from equilibria.run.loop import train
+from equilibria.run.run import Folder
+from equilibria.zoo.vision.task.mirroring import examined
+from equilibria.zoo.vision.task.own_images import (
+    LEAST,
+    MOST,
+    OFTEN,
+    PASSES,
+    Looked,
+    OwnImages,
+    pace,
+    side,
+)
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -125,7 +134,7 @@ TINY = (
 
 def test_a_run_says_and_records_what_it_has_chosen(tmp_path, monkeypatch, capsys):
     for name in ("LEAST", "MOST"):
-        monkeypatch.setattr(f"equilibria.tasks.own_images.{name}", 24)
+        monkeypatch.setattr(f"equilibria.zoo.vision.task.own_images.{name}", 24)
     folder = write(tmp_path / "images", side=12)
     asked = recipes.load("mdeq-images", [*TINY, "--task.data", str(folder)])
     train(asked, tmp_path / "run")

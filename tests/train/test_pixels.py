@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from equilibria.data.segmentation import VOID
-from equilibria.tasks import pixels
-from equilibria.tasks.scenes import DRAWS, View, seen
+from equilibria.zoo.vision.data.segmentation import VOID
+from equilibria.zoo.vision.task import pixels
+from equilibria.zoo.vision.task.scenes import DRAWS, View, seen
 
 
 def drawn(generator=None):

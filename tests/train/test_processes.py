@@ -8,11 +8,11 @@ from rich.console import Console
 from safetensors.torch import load_file
 from several import several
 
-from equilibria.train import recipe as recipes
-from equilibria.train.evaluation import accelerator
-from equilibria.train.folder import Folder
-from equilibria.train.loop import Interrupted, fit
-from equilibria.train.trainer import Trainer
+from equilibria.run import recipe as recipes
+from equilibria.run.evaluation import accelerator
+from equilibria.run.folder import Folder
+from equilibria.run.loop import Interrupted, fit
+from equilibria.run.trainer import Trainer
 
 QUIET = Console(quiet=True)
 

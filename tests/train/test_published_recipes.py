@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from equilibria.train import recipe as recipes
+from equilibria.run import recipe as recipes
 
 IMAGENET: dict[str, Any] = {
     "task.data": "imagenet",

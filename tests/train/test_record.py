@@ -4,8 +4,8 @@ import json
 
 import torch
 
-from equilibria.cli.main import main
-from equilibria.tasks.classification import ImageClassification
+from equilibria.run.cli.main import main
+from equilibria.zoo.vision.task.classification import ImageClassification
 
 SMALL = ("--epochs", "1", "--model.width", "8", "--probes", "4", "--solver.rtol", "1e-2")
 

@@ -18,24 +18,24 @@ from safetensors.torch import load_file
 from several import several, shards
 
 from equilibria import files
-from equilibria.tasks import Part
-from equilibria.train import background, randomness
-from equilibria.train import recipe as recipes
-from equilibria.train.checkpoint import (
+from equilibria.run import background, randomness
+from equilibria.run import recipe as recipes
+from equilibria.run.checkpoint import (
     CheckpointError,
     Checkpoints,
     DamagedError,
     MissingError,
     _signed,
 )
-from equilibria.train.config import ConfigError
-from equilibria.train.dealing import deal
-from equilibria.train.evaluation import accelerator
-from equilibria.train.folder import Folder, RunError
-from equilibria.train.loop import fit, train
-from equilibria.train.stops import Stopped
-from equilibria.train.tally import Tally
-from equilibria.train.trainer import Trainer
+from equilibria.run.config import ConfigError
+from equilibria.run.dealing import deal
+from equilibria.run.evaluation import accelerator
+from equilibria.run.folder import Folder, RunError
+from equilibria.run.loop import fit, train
+from equilibria.run.stops import Stopped
+from equilibria.run.tally import Tally
+from equilibria.run.tasks import Part
+from equilibria.run.trainer import Trainer
 
 TIGHT = {
     "solver": {"name": "Anderson", "rtol": 1e-6, "max_evals": 80},

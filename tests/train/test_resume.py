@@ -20,13 +20,13 @@ from safetensors.torch import load_file
 from several import ended, signalled
 
 from equilibria import files
+from equilibria.run import checkpoint, randomness, stops
+from equilibria.run import recipe as recipes
+from equilibria.run.checkpoint import CheckpointError, Checkpoints
+from equilibria.run.loop import Interrupted, fit
+from equilibria.run.run import Folder, RunError
+from equilibria.run.trainer import Trainer
 from equilibria.solve import Anderson
-from equilibria.train import checkpoint, randomness, stops
-from equilibria.train import recipe as recipes
-from equilibria.train.checkpoint import CheckpointError, Checkpoints
-from equilibria.train.loop import Interrupted, fit
-from equilibria.train.run import Folder, RunError
-from equilibria.train.trainer import Trainer
 
 EVERY = ("--checkpoint.every", "3")
 

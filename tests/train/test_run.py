@@ -5,11 +5,11 @@ import json
 import pytest
 import torch
 
-from equilibria.train import run
-from equilibria.train.checkpoint import CheckpointError
-from equilibria.train.loop import fit
-from equilibria.train.run import Folder, RunError
-from equilibria.train.trainer import TrainingError
+from equilibria.run import run
+from equilibria.run.checkpoint import CheckpointError
+from equilibria.run.loop import fit
+from equilibria.run.run import Folder, RunError
+from equilibria.run.trainer import TrainingError
 
 
 @pytest.fixture

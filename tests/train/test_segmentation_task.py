@@ -8,13 +8,13 @@ import pytest
 import torch
 from PIL import Image
 
-from equilibria.cli.main import main
-from equilibria.data.segmentation import VOID
-from equilibria.models.vision.resnet import ResNetConfig
-from equilibria.models.vision.segmentation import MDEQSegmentationConfig
-from equilibria.models.vision.unet import UNetConfig
-from equilibria.tasks.segmentation import ImageSegmentation, usual_size
-from equilibria.train import recipe as recipes
+from equilibria.run import recipe as recipes
+from equilibria.run.cli.main import main
+from equilibria.zoo.vision.data.segmentation import VOID
+from equilibria.zoo.vision.model.resnet import ResNetConfig
+from equilibria.zoo.vision.model.segmentation import MDEQSegmentationConfig
+from equilibria.zoo.vision.model.unet import UNetConfig
+from equilibria.zoo.vision.task.segmentation import ImageSegmentation, usual_size
 
 TREE = {
     "task": {"name": "image_segmentation", "normalise": True, "balance": 0.5},

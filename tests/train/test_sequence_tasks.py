@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from equilibria.cli.main import main
-from equilibria.data import DataError
-from equilibria.models import create
-from equilibria.models.dense import DenseConfig
-from equilibria.models.recurrent import RecurrentConfig
-from equilibria.tasks.selection import groups
-from equilibria.tasks.sequences import SequenceClassification
-from equilibria.tasks.standardisation import ChannelStatistics
-from equilibria.tasks.synthetic import AddingProblem, OrderProblem
-from equilibria.train.evaluation import evaluating
+from equilibria.run.cli.main import main
+from equilibria.run.data import DataError
+from equilibria.run.evaluation import evaluating
+from equilibria.run.models import create
+from equilibria.zoo.io.selection import groups
+from equilibria.zoo.recurrent.model import RecurrentConfig
+from equilibria.zoo.recurrent.task.sequences import SequenceClassification
+from equilibria.zoo.recurrent.task.standardisation import ChannelStatistics
+from equilibria.zoo.synthetic.task.drawn import AddingProblem, OrderProblem
+from equilibria.zoo.vision.model.dense import DenseConfig
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import numpy
 import pytest
 from accelerate import Accelerator
 
-from equilibria.train import recipe as recipes
-from equilibria.train.pretrain import ShallowStart
-from equilibria.train.trainer import Trainer, TrainingError
+from equilibria.run import recipe as recipes
+from equilibria.run.pretrain import ShallowStart
+from equilibria.run.trainer import Trainer, TrainingError
 
 
 def test_a_run_that_would_never_solve_is_refused() -> None:

@@ -11,11 +11,11 @@ import numpy
 import pytest
 import torch
 
-from equilibria.data import shards as files
-from equilibria.data.errors import DataError
-from equilibria.data.shards import Shard, count, read_index, write_index
-from equilibria.tasks import Part
-from equilibria.tasks.sharded import Sharded
+from equilibria.run.data.errors import DataError
+from equilibria.run.tasks import Part
+from equilibria.zoo.vision.data import shards as files
+from equilibria.zoo.vision.data.shards import Shard, count, read_index, write_index
+from equilibria.zoo.vision.task.sharded import Sharded
 
 SIZES = (5, 9, 1, 7, 12, 3)
 SHARDS = [Shard(f"shard-{n}", size) for n, size in enumerate(SIZES)]

@@ -11,12 +11,12 @@ from several import several, shards
 from torch import distributed
 from torch.distributed.tensor import DTensor
 
-from equilibria import models
-from equilibria.train import recipe as recipes
-from equilibria.train.config import ConfigError
-from equilibria.train.evaluation import accelerator
-from equilibria.train.sharding import Sharding, extent
-from equilibria.train.trainer import Trainer
+from equilibria.run import models
+from equilibria.run import recipe as recipes
+from equilibria.run.config import ConfigError
+from equilibria.run.evaluation import accelerator
+from equilibria.run.sharding import Sharding, extent
+from equilibria.run.trainer import Trainer
 
 DIGITS = {
     "task": {"name": "image_classification", "data": "digits"},

@@ -9,18 +9,18 @@ import torch
 from accelerate import Accelerator
 from small_graphs import two_rings, write_molecules
 
-from equilibria.data.errors import DataError
-from equilibria.models.flow.configs import FlowConfig
-from equilibria.models.graph import GraphConfig
-from equilibria.models.recurrent import RecurrentConfig
-from equilibria.models.representation.configs import RepresentationConfig
-from equilibria.models.sequence.config import SequenceConfig
-from equilibria.models.vision.config import VisionConfig
-from equilibria.tasks.language import LanguageModelling
-from equilibria.tasks.whole_graphs import GraphClassification
-from equilibria.train import evaluation
-from equilibria.train import recipe as recipes
-from equilibria.train.trainer import Trainer
+from equilibria.run import evaluation
+from equilibria.run import recipe as recipes
+from equilibria.run.data.errors import DataError
+from equilibria.run.trainer import Trainer
+from equilibria.zoo.flow.model.configs import FlowConfig
+from equilibria.zoo.graph.model import GraphConfig
+from equilibria.zoo.graph.task.whole_graphs import GraphClassification
+from equilibria.zoo.language.model.config import SequenceConfig
+from equilibria.zoo.language.task.language import LanguageModelling
+from equilibria.zoo.recurrent.model import RecurrentConfig
+from equilibria.zoo.signal.model.configs import RepresentationConfig
+from equilibria.zoo.vision.model.config import VisionConfig
 
 CORPORA = {"ptb": 10_000, "wikitext2": 33_278, "wikitext103": 267_735}
 """Tokens of the vocabularies, for recipes whose data are not read here."""

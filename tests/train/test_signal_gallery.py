@@ -8,10 +8,10 @@ import pytest
 import torch
 from PIL import Image
 
-from equilibria.cli.main import main
-from equilibria.data import signals
-from equilibria.train import gallery, memory, run
-from equilibria.train.run import Folder
+from equilibria.run import gallery, memory, run
+from equilibria.run.cli.main import main
+from equilibria.run.run import Folder
+from equilibria.zoo.signal import data as signals
 
 WORDS = [
     *("--epochs", "1", "--epoch-steps", "3", "--model.width", "8", "--eval_batch_size", "50"),

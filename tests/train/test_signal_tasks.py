@@ -13,19 +13,20 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from equilibria.cli.main import main
-from equilibria.data import DataError, signals
-from equilibria.data.signals import Signal
-from equilibria.models.representation import gradient
-from equilibria.tasks import Part
-from equilibria.tasks.representation import Described, GridTask, SignalRepresentation, suited_scale
-from equilibria.train import evaluation
-from equilibria.train import recipe as recipes
-from equilibria.train.config import ConfigError
-from equilibria.train.loop import Interrupted, train
-from equilibria.train.reusing import Reuse
-from equilibria.train.run import Folder, load
-from equilibria.train.trainer import Trainer, TrainingError
+from equilibria.run import evaluation
+from equilibria.run import recipe as recipes
+from equilibria.run.cli.main import main
+from equilibria.run.config import ConfigError
+from equilibria.run.data import DataError
+from equilibria.run.loop import Interrupted, train
+from equilibria.run.reusing import Reuse
+from equilibria.run.run import Folder, load
+from equilibria.run.tasks import Part
+from equilibria.run.trainer import Trainer, TrainingError
+from equilibria.zoo.signal import data as signals
+from equilibria.zoo.signal.data import Signal
+from equilibria.zoo.signal.model import gradient
+from equilibria.zoo.signal.task import Described, GridTask, SignalRepresentation, suited_scale
 
 MODEL = {"name": "imfn", "inputs": None, "outputs": None, "width": 16, "scale": None}
 TREE = {

@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 from several import several
 
 from equilibria import draws
-from equilibria.train import recipe as recipes
-from equilibria.train.evaluation import accelerator
-from equilibria.train.trainer import Trainer
+from equilibria.run import recipe as recipes
+from equilibria.run.evaluation import accelerator
+from equilibria.run.trainer import Trainer
 
 TIGHT = {
     "solver": {"name": "Anderson", "rtol": 1e-6, "max_evals": 80},

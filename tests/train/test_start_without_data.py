@@ -11,13 +11,13 @@ from several import several, shards
 from torch import distributed, nn
 from torch.distributed.tensor import DTensor
 
-from equilibria.train import recipe as recipes
-from equilibria.train.checkpoint import CheckpointError
-from equilibria.train.deferred import without_data
-from equilibria.train.evaluation import accelerator
-from equilibria.train.processes import Elsewhere
-from equilibria.train.sharding import Sharding
-from equilibria.train.trainer import Trainer
+from equilibria.run import recipe as recipes
+from equilibria.run.checkpoint import CheckpointError
+from equilibria.run.deferred import without_data
+from equilibria.run.evaluation import accelerator
+from equilibria.run.processes import Elsewhere
+from equilibria.run.sharding import Sharding
+from equilibria.run.trainer import Trainer
 
 DIGITS = {
     "task": {"name": "image_classification", "data": "digits"},

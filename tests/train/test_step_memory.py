@@ -8,16 +8,15 @@ import pytest
 import torch
 
 import equilibria as eq
-from equilibria import models
-from equilibria.cli.main import main
-from equilibria.models.vision.mdeq import MDEQConfig
+from equilibria.run import memory, models
+from equilibria.run import recipe as recipes
+from equilibria.run.cli.main import main
+from equilibria.run.loop import fit
+from equilibria.run.memory import DEPTHS, measure, measure_within, peak_bytes, settings
+from equilibria.run.tasks import Batch
 from equilibria.solve import GMRES, Anderson, Broyden, Implicit, estimate
-from equilibria.tasks import Batch
-from equilibria.tasks.classification import ImageClassification
-from equilibria.train import memory
-from equilibria.train import recipe as recipes
-from equilibria.train.loop import fit
-from equilibria.train.memory import DEPTHS, measure, measure_within, peak_bytes, settings
+from equilibria.zoo.vision.model.mdeq import MDEQConfig
+from equilibria.zoo.vision.task.classification import ImageClassification
 
 pytestmark = pytest.mark.usefixtures("profiler")
 

@@ -17,9 +17,9 @@ from safetensors.torch import load_file
 from several import ended
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from equilibria.cli import errors
-from equilibria.cli.main import main
-from equilibria.train.trainer import Trainer
+from equilibria.run.cli import errors
+from equilibria.run.cli.main import main
+from equilibria.run.trainer import Trainer
 
 
 def program(what, words):

@@ -6,9 +6,9 @@ import numpy
 import pytest
 import torch
 
+from equilibria.run.tally import SolveTally, Tally
 from equilibria.solve import Status
-from equilibria.tasks.classification import ImageClassification
-from equilibria.train.tally import SolveTally, Tally
+from equilibria.zoo.vision.task.classification import ImageClassification
 
 TASK = ImageClassification(data="digits").load()
 

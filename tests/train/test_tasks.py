@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from equilibria.data import Split
-from equilibria.models.dense import DenseConfig
-from equilibria.tasks.classification import ImageClassification, shifted
+from equilibria.run.data import Split
+from equilibria.zoo.vision.model.dense import DenseConfig
+from equilibria.zoo.vision.task.classification import ImageClassification, shifted
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,11 @@ import pytest
 import torch
 from rich.console import Console
 
+from equilibria.run import terminal
+from equilibria.run.loop import fit
+from equilibria.run.tally import Tally
+from equilibria.run.throughput import imbalance, throughput
 from equilibria.solve import Status
-from equilibria.train import terminal
-from equilibria.train.loop import fit
-from equilibria.train.tally import Tally
-from equilibria.train.throughput import imbalance, throughput
 
 
 def tally(*work, evals=()):

@@ -6,11 +6,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from equilibria import models
-from equilibria.cli.main import main
-from equilibria.train.checkpoint import CheckpointError
-from equilibria.train.transfer import transfer
-from equilibria.train.weights import save_weights
+from equilibria.run import models
+from equilibria.run.checkpoint import CheckpointError
+from equilibria.run.cli.main import main
+from equilibria.run.transfer import transfer
+from equilibria.run.weights import save_weights
 
 CELL = {"shape": (1, 8, 8), "channels": (4, 8), "groups": 2, "expansion": 2}
 CLASSES = {**CELL, "head_channels": (2, 2), "final": 4}

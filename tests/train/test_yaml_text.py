@@ -4,11 +4,11 @@ import os
 
 import pytest
 
-from equilibria.cli.main import main
-from equilibria.train import recipe as recipes
-from equilibria.train import yaml_text
-from equilibria.train.config import ConfigError
-from equilibria.train.run import Folder, RunError
+from equilibria.run import recipe as recipes
+from equilibria.run import yaml_text
+from equilibria.run.cli.main import main
+from equilibria.run.config import ConfigError
+from equilibria.run.run import Folder, RunError
 
 NESTED = "a: &a [1, 2, 3, 4, 5, 6, 7, 8, 9]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{below}'] * 9)}]\n"

@@ -8,9 +8,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from equilibria import own
 from equilibria.experiments.identity import FILES
 from equilibria.experiments.study import Study, StudyError
+from equilibria.run import own
 
 __all__ = ["ORDER", "file_of", "find", "names", "rows_of", "source_of"]
 

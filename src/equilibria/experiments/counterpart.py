@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import torch
 
-from equilibria.models import ModelConfig
-from equilibria.train.recipe import IMPLICIT, Recipe, choices
+from equilibria.run.models import ModelConfig
+from equilibria.run.recipe import IMPLICIT, Recipe, choices
 
 __all__ = ["explicit", "implicit", "parameters", "recurrent", "with_model"]
 

@@ -12,9 +12,9 @@ import types
 from collections.abc import Mapping
 from typing import Any, cast
 
-from equilibria.train import plugins
-from equilibria.train import recipe as recipes
-from equilibria.train.recipe import Recipe
+from equilibria.run import plugins
+from equilibria.run import recipe as recipes
+from equilibria.run.recipe import Recipe
 
 __all__ = ["FILES", "GENERATION", "decides", "digest"]
 

@@ -15,9 +15,9 @@ from equilibria.experiments.results import LEGACY
 from equilibria.experiments.runner import collect
 from equilibria.experiments.study import Scale, Study
 from equilibria.experiments.views import Grid, text
-from equilibria.report import svg
-from equilibria.report.panel import Panel
-from equilibria.report.surfaces import SurfacePlot
+from equilibria.run.report import svg
+from equilibria.run.report.panel import Panel
+from equilibria.run.report.surfaces import SurfacePlot
 from equilibria.words import listed, plural
 
 __all__ = ["Page", "count_earlier", "listing", "markdown", "picture", "rendered", "tables_only"]

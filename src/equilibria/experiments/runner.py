@@ -14,15 +14,15 @@ from typing import Any, NamedTuple, cast
 from filelock import FileLock, Timeout
 from rich.console import Console
 
-from equilibria.data import DataError
 from equilibria.experiments import results
 from equilibria.experiments.data import Data, key
 from equilibria.experiments.identity import GENERATION, decides, digest
 from equilibria.experiments.provenance import Origin
 from equilibria.experiments.study import Context, Point, Scale, Study, StudyError
 from equilibria.experiments.training import Store, Trained
-from equilibria.train import randomness
-from equilibria.train.loop import Interrupted
+from equilibria.run import randomness
+from equilibria.run.data import DataError
+from equilibria.run.loop import Interrupted
 
 __all__ = [
     "BEGUN",

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from equilibria.experiments.training import Trained, Training
 from equilibria.experiments.views import View
-from equilibria.tasks import Task
-from equilibria.train.recipe import Recipe
+from equilibria.run.recipe import Recipe
+from equilibria.run.tasks import Task
 
 __all__ = ["Context", "Factor", "Measure", "Point", "Scale", "Study", "StudyError", "grid"]
 

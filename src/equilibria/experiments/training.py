@@ -16,14 +16,14 @@ from rich.console import Console
 from equilibria import files
 from equilibria.experiments.identity import GENERATION, decides, digest
 from equilibria.experiments.provenance import Origin
-from equilibria.models.base import ModelError
-from equilibria.tasks import Task
-from equilibria.train import evaluation
-from equilibria.train import run as runs
-from equilibria.train.loop import train
-from equilibria.train.recipe import Recipe
-from equilibria.train.run import Folder, Run, RunError
-from equilibria.train.trainer import Diverged, Probe, Trainer
+from equilibria.run import evaluation
+from equilibria.run import run as runs
+from equilibria.run.loop import train
+from equilibria.run.models.base import ModelError
+from equilibria.run.recipe import Recipe
+from equilibria.run.run import Folder, Run, RunError
+from equilibria.run.tasks import Task
+from equilibria.run.trainer import Diverged, Probe, Trainer
 
 __all__ = ["Store", "Trained", "Training"]
 
@@ -38,7 +38,7 @@ class Training:
     Args:
         recipe: what to do.
         minutes: estimate.
-        probe: a frozen dataclass that is a `train.trainer.Probe`.
+        probe: a frozen dataclass that is a `run.trainer.Probe`.
         after: a training whose weights this one begins with; it is run first.
     """
 

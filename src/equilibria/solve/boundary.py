@@ -26,8 +26,8 @@ R = TypeVar("R")
 NO_WHOLE_GRAPH = (
     "a fixed point is solved by a loop whose length depends on the data, which no single graph "
     "holds: compile the model without fullgraph=True. To export it, export "
-    "equilibria.export.exportable(model, evals=30), in which each DEQ evaluates its cell so many "
-    "times; put a call of fixed_point into a DEQ first"
+    "equilibria.run.export.exportable(model, evals=30), in which each DEQ evaluates its cell that "
+    "many times; put a call of fixed_point into a DEQ first"
 )
 
 

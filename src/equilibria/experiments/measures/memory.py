@@ -9,12 +9,12 @@ from typing import Any
 from torch.utils import _pytree as pytree
 
 from equilibria.experiments.study import Context
-from equilibria.models import Model
 from equilibria.nn import using
+from equilibria.run import memory
+from equilibria.run.models import Model
+from equilibria.run.tasks import Batch, Task
 from equilibria.solve import Adjoint, Solver, SolveWarning
 from equilibria.stability import jacobian_penalty
-from equilibria.tasks import Batch, Task
-from equilibria.train import memory
 
 __all__ = ["step_bytes", "step_memory"]
 
@@ -22,7 +22,7 @@ __all__ = ["step_bytes", "step_memory"]
 def step_memory(context: Context, *, nearest: int | None = None) -> dict[str, int]:
     """Bytes of a training step of a finished run; none of one that diverged.
 
-    `step_bytes`: of an equilibrium network the largest at any depth of `train.memory`, or those at
+    `step_bytes`: of an equilibrium network the largest at any depth of `run.memory`, or those at
     the depth nearest to `nearest`; `penalised_bytes`, where the recipe has the Jacobian penalty:
     of a step with it, its solves as they are.
     """

@@ -8,12 +8,12 @@ from typing import Any, cast
 import torch
 from torch.utils import _pytree as pytree
 
-from equilibria.models import EquilibriumModel
 from equilibria.nn import using
+from equilibria.run import evaluation
+from equilibria.run.models import EquilibriumModel
+from equilibria.run.trainer import Trainer
 from equilibria.solve import Implicit
 from equilibria.stability import jacobian_norm
-from equilibria.train import evaluation
-from equilibria.train.trainer import Trainer
 
 __all__ = ["Probing"]
 

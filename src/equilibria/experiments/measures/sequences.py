@@ -12,13 +12,13 @@ from torch import Tensor
 from equilibria.experiments import counterpart
 from equilibria.experiments.measures.epochs import solves
 from equilibria.experiments.study import Context
-from equilibria.models import EquilibriumModel
 from equilibria.nn import using
+from equilibria.run import evaluation
+from equilibria.run.models import EquilibriumModel
+from equilibria.run.run import Run
+from equilibria.run.tasks import Batch, Task
 from equilibria.solve import Solver
-from equilibria.tasks import Batch, Task
-from equilibria.tasks.language import LanguageTask
-from equilibria.train import evaluation
-from equilibria.train.run import Run
+from equilibria.zoo.language.task.language import LanguageTask
 
 __all__ = ["as_equilibrium", "reading", "residuals", "segments"]
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from equilibria.bench.clock import interleaved
+from equilibria.run import evaluation
+from equilibria.run.bench.clock import interleaved
+from equilibria.run.trainer import Trainer
 from equilibria.solve import Solver, SolveWarning
-from equilibria.train import evaluation
-from equilibria.train.trainer import Trainer
 
 __all__ = ["ROUNDS", "SPENT", "milliseconds", "reader", "steps"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from equilibria.experiments.data import Data, Frame
-from equilibria.report.panel import Axes, Panel, Series, Style
+from equilibria.run.report.panel import Axes, Panel, Series, Style
 
 __all__ = ["Bars", "Chart", "Lines", "curve"]
 

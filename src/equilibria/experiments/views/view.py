@@ -8,8 +8,8 @@ from typing import Protocol
 
 from equilibria.experiments.data import Data, Frame
 from equilibria.experiments.views.tables import Grid
-from equilibria.report.panel import Panel
-from equilibria.report.surfaces import SurfacePlot
+from equilibria.run.report.panel import Panel
+from equilibria.run.report.surfaces import SurfacePlot
 
 __all__ = ["Derived", "View"]
 

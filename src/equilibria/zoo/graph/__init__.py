@@ -1,38 +1,38 @@
 """Graphs: implicit graph networks, and the classes of nodes and of whole graphs."""
 
-from equilibria.registry import Application
+from equilibria.run.registry import Application
 
 APPLICATION = Application(
     package=__name__,
     models={
-        "eignn": "equilibria.models.graph.configs:EIGNNConfig",
-        "gcn": "equilibria.models.graph.configs:GCNConfig",
-        "graph-mlp": "equilibria.models.graph.configs:GraphMLPConfig",
-        "ignn": "equilibria.models.graph.configs:IGNNConfig",
-        "ignn-finite": "equilibria.models.graph.configs:FiniteIGNNConfig",
-        "mgnni": "equilibria.models.graph.configs:MGNNIConfig",
+        "eignn": ".model.configs:EIGNNConfig",
+        "gcn": ".model.configs:GCNConfig",
+        "graph-mlp": ".model.configs:GraphMLPConfig",
+        "ignn": ".model.configs:IGNNConfig",
+        "ignn-finite": ".model.configs:FiniteIGNNConfig",
+        "mgnni": ".model.configs:MGNNIConfig",
     },
     data={
-        "equilibria.data.graphs.sets:NodeSet": {
-            "chains": "equilibria.data.graphs.synthetic:CHAINS",
-            "citeseer": "equilibria.data.graphs.planetoid:CITESEER",
-            "cora": "equilibria.data.graphs.planetoid:CORA",
-            "ppi": "equilibria.data.graphs.ppi:PPI",
-            "pubmed": "equilibria.data.graphs.planetoid:PUBMED",
+        ".data.sets:NodeSet": {
+            "chains": ".data.synthetic:CHAINS",
+            "citeseer": ".data.planetoid:CITESEER",
+            "cora": ".data.planetoid:CORA",
+            "ppi": ".data.ppi:PPI",
+            "pubmed": ".data.planetoid:PUBMED",
         },
-        "equilibria.data.graphs.sets:GraphSet": {
-            "cox2": "equilibria.data.graphs.tu:COX2",
-            "mutag": "equilibria.data.graphs.tu:MUTAG",
-            "proteins": "equilibria.data.graphs.tu:PROTEINS",
+        ".data.sets:GraphSet": {
+            "cox2": ".data.tu:COX2",
+            "mutag": ".data.tu:MUTAG",
+            "proteins": ".data.tu:PROTEINS",
         },
     },
     folders={
-        "equilibria.data.graphs.sets:GraphSet": "equilibria.data.graphs.user:OWN_GRAPHS",
-        "equilibria.data.graphs.sets:NodeSet": "equilibria.data.graphs.user:OWN_NODES",
+        ".data.sets:GraphSet": ".data.user:OWN_GRAPHS",
+        ".data.sets:NodeSet": ".data.user:OWN_NODES",
     },
     tasks={
-        "node_classification": "equilibria.tasks.nodes:NodeClassification",
-        "graph_classification": "equilibria.tasks.whole_graphs:GraphClassification",
-        "chains": "equilibria.tasks.nodes:Chains",
+        "node_classification": ".task.nodes:NodeClassification",
+        "graph_classification": ".task.whole_graphs:GraphClassification",
+        "chains": ".task.nodes:Chains",
     },
 )

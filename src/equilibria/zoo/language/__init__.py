@@ -1,32 +1,32 @@
 """Language: models of sequences of tokens, texts, and generation."""
 
-from equilibria.registry import Application
+from equilibria.run.registry import Application
 
 APPLICATION = Application(
     package=__name__,
     models={
-        "deq-transformer": "equilibria.models.sequence.architectures:DEQTransformerConfig",
-        "deq-trellisnet": "equilibria.models.sequence.architectures:DEQTrellisNetConfig",
-        "gru": "equilibria.models.sequence.recurrent:GRUConfig",
-        "lstm": "equilibria.models.sequence.recurrent:LSTMConfig",
-        "recurrent-lm": "equilibria.models.sequence.recurrent:CellLanguageConfig",
-        "transformer-xl": "equilibria.models.sequence.architectures:TransformerXLConfig",
-        "trellisnet": "equilibria.models.sequence.architectures:TrellisNetConfig",
+        "deq-transformer": ".model.architectures:DEQTransformerConfig",
+        "deq-trellisnet": ".model.architectures:DEQTrellisNetConfig",
+        "gru": ".model.recurrent:GRUConfig",
+        "lstm": ".model.recurrent:LSTMConfig",
+        "recurrent-lm": ".model.recurrent:CellLanguageConfig",
+        "transformer-xl": ".model.architectures:TransformerXLConfig",
+        "trellisnet": ".model.architectures:TrellisNetConfig",
     },
     data={
-        "equilibria.data.text.corpus:Corpus": {
-            "ptb": "equilibria.data.text.named:PTB",
-            "wikitext2": "equilibria.data.text.named:WIKITEXT2",
-            "wikitext103": "equilibria.data.text.named:WIKITEXT103",
+        ".data.corpus:Corpus": {
+            "ptb": ".data.named:PTB",
+            "wikitext2": ".data.named:WIKITEXT2",
+            "wikitext103": ".data.named:WIKITEXT103",
         },
     },
     tasks={
-        "language_modelling": "equilibria.tasks.language:LanguageModelling",
+        "language_modelling": ".task.language:LanguageModelling",
     },
     commands={
-        "generate": ("continue a prompt with a trained language model", "equilibria.cli.generate"),
+        "generate": ("continue a prompt with a trained language model", ".commands.generate"),
     },
     options={
-        "evaluate.memory": "equilibria.cli.context:Memory",
+        "evaluate.memory": ".commands.context:Memory",
     },
 )

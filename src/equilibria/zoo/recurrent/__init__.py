@@ -1,45 +1,45 @@
 """Sequences with a class: recurrent networks, sensors, sound and reviews."""
 
-from equilibria.registry import Application
+from equilibria.run.registry import Application
 
 APPLICATION = Application(
     package=__name__,
     models={
-        "recurrent": "equilibria.models.recurrent.classifier:RecurrentConfig",
+        "recurrent": ".model.classifier:RecurrentConfig",
     },
     data={
-        "equilibria.data.sequences.samples:SequenceSet": {
-            "dsa19": "equilibria.data.sequences.dsa:DSA19",
-            "google12": "equilibria.data.sequences.speech:GOOGLE12",
-            "google30": "equilibria.data.sequences.speech:GOOGLE30",
-            "har2": "equilibria.data.sequences.har:HAR2",
-            "har6": "equilibria.data.sequences.har:HAR6",
-            "noisy-cifar10": "equilibria.data.sequences.pixels:NOISY_CIFAR10",
-            "noisy-mnist": "equilibria.data.sequences.pixels:NOISY_MNIST",
-            "permuted-mnist": "equilibria.data.sequences.pixels:PERMUTED_MNIST",
-            "pixel-mnist": "equilibria.data.sequences.pixels:PIXEL_MNIST",
-            "yelp5": "equilibria.data.sequences.yelp:YELP5",
+        "equilibria.zoo.io.sequences:SequenceSet": {
+            "dsa19": ".data.dsa:DSA19",
+            "google12": ".data.speech:GOOGLE12",
+            "google30": ".data.speech:GOOGLE30",
+            "har2": ".data.har:HAR2",
+            "har6": ".data.har:HAR6",
+            "noisy-cifar10": ".data.pixels:NOISY_CIFAR10",
+            "noisy-mnist": ".data.pixels:NOISY_MNIST",
+            "permuted-mnist": ".data.pixels:PERMUTED_MNIST",
+            "pixel-mnist": ".data.pixels:PIXEL_MNIST",
+            "yelp5": ".data.yelp:YELP5",
         },
     },
     folders={
-        "equilibria.data.sequences.samples:SequenceSet": "equilibria.data.sequences.user:OWN",
+        "equilibria.zoo.io.sequences:SequenceSet": ".data.user:OWN",
     },
     tasks={
-        "sequence_classification": "equilibria.tasks.sequences:SequenceClassification",
+        "sequence_classification": ".task.sequences:SequenceClassification",
     },
     classes={
-        "equilibria.models.recurrent.cell:CellOptions": {
-            "ERNN": "equilibria.models.recurrent.ernn:ERNNOptions",
-            "ImplicitERNN": "equilibria.models.recurrent.implicit:ImplicitERNNOptions",
-            "ImplicitEulerRNN": "equilibria.models.recurrent.implicit:ImplicitEulerOptions",
-            "RNN": "equilibria.models.recurrent.plain:RNNOptions",
-            "LSTM": "equilibria.models.recurrent.gated:LSTMOptions",
-            "GRU": "equilibria.models.recurrent.gated:GRUOptions",
-            "UGRNN": "equilibria.models.recurrent.gated:UGRNNOptions",
-            "FastRNN": "equilibria.models.recurrent.plain:FastRNNOptions",
-            "FastGRNN": "equilibria.models.recurrent.gated:FastGRNNOptions",
-            "AntisymmetricRNN": "equilibria.models.recurrent.plain:AntisymmetricRNNOptions",
-            "SpectralRNN": "equilibria.models.recurrent.spectral:SpectralRNNOptions",
+        "equilibria.nn.recurrent.cell:CellOptions": {
+            "ERNN": ".model.ernn:ERNNOptions",
+            "ImplicitERNN": ".model.implicit:ImplicitERNNOptions",
+            "ImplicitEulerRNN": ".model.implicit:ImplicitEulerOptions",
+            "RNN": ".model.plain:RNNOptions",
+            "LSTM": ".model.gated:LSTMOptions",
+            "GRU": ".model.gated:GRUOptions",
+            "UGRNN": ".model.gated:UGRNNOptions",
+            "FastRNN": ".model.plain:FastRNNOptions",
+            "FastGRNN": ".model.gated:FastGRNNOptions",
+            "AntisymmetricRNN": ".model.plain:AntisymmetricRNNOptions",
+            "SpectralRNN": ".model.spectral:SpectralRNNOptions",
         },
     },
 )

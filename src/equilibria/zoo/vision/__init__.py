@@ -1,68 +1,68 @@
 """Images: classification and segmentation, their models, data sets and commands."""
 
-from equilibria.registry import Application
+from equilibria.run.registry import Application
 
 APPLICATION = Application(
     package=__name__,
     models={
-        "augmented-neural-ode": "equilibria.models.vision.ode:AugmentedNeuralODEConfig",
-        "conv": "equilibria.models.conv:ConvConfig",
-        "dense": "equilibria.models.dense:DenseConfig",
-        "mdeq": "equilibria.models.vision.mdeq:MDEQConfig",
-        "mdeq-segmentation": "equilibria.models.vision.segmentation:MDEQSegmentationConfig",
-        "mdeq-segmentation-unrolled": "equilibria.models.vision.segmentation:MDEQSegmentationUnrolledConfig",
-        "mdeq-unrolled": "equilibria.models.vision.mdeq:MDEQUnrolledConfig",
-        "monotone": "equilibria.models.vision.monotone:MonotoneConvConfig",
-        "monotone-dense": "equilibria.models.vision.monotone:MonotoneDenseConfig",
-        "neural-ode": "equilibria.models.vision.ode:NeuralODEConfig",
-        "resnet": "equilibria.models.vision.resnet:ResNetConfig",
-        "unet": "equilibria.models.vision.unet:UNetConfig",
+        "augmented-neural-ode": ".model.ode:AugmentedNeuralODEConfig",
+        "conv": ".model.conv:ConvConfig",
+        "dense": ".model.dense:DenseConfig",
+        "mdeq": ".model.mdeq:MDEQConfig",
+        "mdeq-segmentation": ".model.segmentation:MDEQSegmentationConfig",
+        "mdeq-segmentation-unrolled": ".model.segmentation:MDEQSegmentationUnrolledConfig",
+        "mdeq-unrolled": ".model.mdeq:MDEQUnrolledConfig",
+        "monotone": ".model.monotone:MonotoneConvConfig",
+        "monotone-dense": ".model.monotone:MonotoneDenseConfig",
+        "neural-ode": ".model.ode:NeuralODEConfig",
+        "resnet": ".model.resnet:ResNetConfig",
+        "unet": ".model.unet:UNetConfig",
     },
     data={
-        "equilibria.data.segmentation.sets:SegmentationSet": {
-            "camvid": "equilibria.data.segmentation.camvid:CAMVID",
-            "camvid32": "equilibria.data.segmentation.camvid32:CAMVID32",
-            "cityscapes": "equilibria.data.segmentation.cityscapes:CITYSCAPES",
-            "shapes": "equilibria.data.segmentation.shapes:SHAPES_SET",
-            "voc": "equilibria.data.segmentation.voc:VOC",
+        ".data.segmentation.sets:SegmentationSet": {
+            "camvid": ".data.segmentation.camvid:CAMVID",
+            "camvid32": ".data.segmentation.camvid32:CAMVID32",
+            "cityscapes": ".data.segmentation.cityscapes:CITYSCAPES",
+            "shapes": ".data.segmentation.shapes:SHAPES_SET",
+            "voc": ".data.segmentation.voc:VOC",
         },
-        "equilibria.data.dataset:Dataset": {
-            "cifar10": "equilibria.data.images.cifar:CIFAR10",
-            "cifar100": "equilibria.data.images.cifar:CIFAR100",
-            "digits": "equilibria.data.digits:DIGITS",
-            "mnist": "equilibria.data.mnist:MNIST",
+        "equilibria.run.data.dataset:Dataset": {
+            "cifar10": ".data.images.cifar:CIFAR10",
+            "cifar100": ".data.images.cifar:CIFAR100",
+            "digits": ".data.digits:DIGITS",
+            "mnist": ".data.mnist:MNIST",
         },
-        "equilibria.data.images.folder:ImageFolder": {
-            "imagenet": "equilibria.data.images.imagenet:IMAGENET",
+        ".data.images.folder:ImageFolder": {
+            "imagenet": ".data.images.imagenet:IMAGENET",
         },
     },
     folders={
-        "equilibria.data.images.folder:ImageFolder": "equilibria.data.images.folder:OWN",
-        "equilibria.data.segmentation.sets:SegmentationSet": "equilibria.data.segmentation.folder:OWN",
+        ".data.images.folder:ImageFolder": ".data.images.folder:OWN",
+        ".data.segmentation.sets:SegmentationSet": ".data.segmentation.folder:OWN",
     },
     tasks={
-        "image_classification": "equilibria.tasks.classification:ImageClassification",
-        "image_segmentation": "equilibria.tasks.segmentation:ImageSegmentation",
-        "own_images": "equilibria.tasks.own_images:OwnImages",
+        "image_classification": ".task.classification:ImageClassification",
+        "image_segmentation": ".task.segmentation:ImageSegmentation",
+        "own_images": ".task.own_images:OwnImages",
     },
     classes={
-        "equilibria.solve.solvers:Solver": {
-            "ForwardBackward": "equilibria.models.vision.monotone_solvers:ForwardBackward",
-            "PeacemanRachford": "equilibria.models.vision.monotone_solvers:PeacemanRachford",
+        "equilibria.solve:Solver": {
+            "ForwardBackward": ".model.monotone_solvers:ForwardBackward",
+            "PeacemanRachford": ".model.monotone_solvers:PeacemanRachford",
         },
     },
     commands={
         "shards": (
             "index tar shards of images, for training to stream them",
-            "equilibria.cli.shards",
+            ".commands.shards",
         ),
-        "predict": ("classify or segment images with a trained network", "equilibria.cli.predict"),
+        "predict": ("classify or segment images with a trained network", ".commands.predict"),
     },
     options={
-        "evaluate.views": "equilibria.cli.views:Views",
+        "evaluate.views": ".commands.views:Views",
     },
     galleries={
-        "classification": "equilibria.train.gallery.classified:GALLERY",
-        "segmentation": "equilibria.train.gallery.segmented:GALLERY",
+        "classification": ".gallery.classified:GALLERY",
+        "segmentation": ".gallery.segmented:GALLERY",
     },
 )

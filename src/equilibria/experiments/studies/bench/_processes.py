@@ -16,10 +16,10 @@ import time
 import torch
 from accelerate.utils import gather_object
 
-from equilibria.train import evaluation
-from equilibria.train import recipe as recipes
-from equilibria.train.throughput import imbalance
-from equilibria.train.trainer import Trainer
+from equilibria.run import evaluation
+from equilibria.run import recipe as recipes
+from equilibria.run.throughput import imbalance
+from equilibria.run.trainer import Trainer
 
 STEPS, WARM = 30, 5
 """Steps that are timed, and how many before them are not."""

@@ -14,15 +14,15 @@ from typing import Any
 import pandas as pd
 import torch
 
-from equilibria.bench import cells, gradients
-from equilibria.bench.contestants import require_peers
-from equilibria.bench.methods import Method, of_own
-from equilibria.bench.solvers import Row
 from equilibria.experiments.data import Data, Frame
 from equilibria.experiments.study import Context, Point, Scale, Study
 from equilibria.experiments.views import Cell, Chart, Derived, Lines, Pivot, of, ratio
 from equilibria.experiments.views.columns import Column
-from equilibria.train import plugins
+from equilibria.run import plugins
+from equilibria.run.bench import cells, gradients
+from equilibria.run.bench.contestants import require_peers
+from equilibria.run.bench.methods import Method, of_own
+from equilibria.run.bench.solvers import Row
 
 PEERS = ("torchdeq", "scipy")
 
@@ -249,9 +249,9 @@ ACCURATE = 20
 def points(
     cases: Mapping[str, Mapping[str, Any]], methods: Callable[[], Sequence[Method]], **options: Any
 ) -> list[Point]:
-    """Return a point for each case, as `bench.cells.build` takes it.
+    """Return a point for each case, as `run.bench.cells.build` takes it.
 
-    `options` are those of `bench.gradients.measure`.
+    `options` are those of `run.bench.gradients.measure`.
     """
     return [
         Point(
@@ -270,7 +270,7 @@ def _step(
     own: str | None = None,
     **options: Any,
 ) -> list[Row]:
-    """A row for each method; see `bench.gradients.measure`."""
+    """A row for each method; see `run.bench.gradients.measure`."""
     if own is None:
         require_peers("torchdeq")
     name = str(context.factors["problem"])

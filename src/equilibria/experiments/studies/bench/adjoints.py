@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 
-from equilibria.bench import methods
 from equilibria.experiments.data import Data, Frame
 from equilibria.experiments.studies.bench._rows import (
     PEERS,
@@ -16,7 +15,8 @@ from equilibria.experiments.studies.bench._rows import (
 )
 from equilibria.experiments.study import Study
 from equilibria.experiments.views import Derived, Pivot, of
-from equilibria.train import plugins
+from equilibria.run import plugins
+from equilibria.run.bench import methods
 
 RTOL = 1e-4
 CASES = {f"radius-{r}": {"radius": r, "width": 128, "batch": 32} for r in (0.5, 0.8, 0.9, 0.95)}

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from equilibria.bench.clock import seconds
 from equilibria.experiments.data import Frame
 from equilibria.experiments.studies.bench._cells import Case, large, small
 from equilibria.experiments.study import Context, Point, Study
 from equilibria.experiments.views import Pivot, first
+from equilibria.run.bench.clock import seconds
 from equilibria.solve import Anderson, Auto, Broyden, Picard, Solution, Solver, Status, fixed_point
 
 RTOL, MOST, SECONDS = 1e-4, 200, 2.0

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 import equilibria as eq
-from equilibria.bench.clock import interleaved
 from equilibria.experiments.studies.bench._model import Model
 from equilibria.experiments.study import Context, Point, Study, grid
 from equilibria.experiments.views import Pivot
+from equilibria.run.bench.clock import interleaved
 
 SOLVERS = ("Picard", "Anderson", "Broyden", "NewtonKrylov", "Auto")
 ADJOINTS = ("Implicit", "Phantom", "NeumannPhantom", "JacobianFree", "Shine", "Unrolled")

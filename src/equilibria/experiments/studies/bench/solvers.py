@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from equilibria.bench.contestants import contestants, require_peers
-from equilibria.bench.modes import MODES, in_mode
-from equilibria.bench.problems import build, usual
-from equilibria.bench.solvers import Row, measure
 from equilibria.experiments.studies.bench import _rows as bench
 from equilibria.experiments.study import Context, Point, Scale, Study, grid
 from equilibria.experiments.views import Derived, Pivot, Table, median, of
+from equilibria.run.bench.contestants import contestants, require_peers
+from equilibria.run.bench.modes import MODES, in_mode
+from equilibria.run.bench.problems import build, usual
+from equilibria.run.bench.solvers import Row, measure
 from equilibria.solve import Solver
 
 RTOL = {"float32": 1e-4, "bfloat16": 1e-2}  # bfloat16 leaves a floor near 2.5e-3
@@ -25,7 +25,7 @@ MARKS: tuple[dict[str, Any], ...] = (
 
 
 def solve(context: Context, rounds: int, own: str | None = None) -> list[Row]:
-    """A row for each solver, and for one of the user's own; see `bench.solvers.measure`."""
+    """A row for each solver, and for one of the user's own; see `run.bench.solvers.measure`."""
     if own is None:
         require_peers(*bench.PEERS)
     precision = str(context.factors.get("precision", "float32"))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 
-from equilibria.bench import methods
 from equilibria.experiments.data import Data, Frame
 from equilibria.experiments.studies.bench import _rows as bench
 from equilibria.experiments.study import Study
 from equilibria.experiments.views import Derived, Pivot
+from equilibria.run.bench import methods
 
 RTOL = 1e-3
 # Spectral radius 0.85 to 0.9, the worst sample's: a narrow layer's samples differ more, and so its

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from equilibria.experiments.measures import timing
 from equilibria.experiments.study import Context
-from equilibria.models.sequence.base import SequenceModel
+from equilibria.run import evaluation
+from equilibria.run.examination import examine
 from equilibria.solve import SolveWarning, Status
-from equilibria.train import evaluation
-from equilibria.train.examination import examine
+from equilibria.zoo.language.model.base import SequenceModel
 
 __all__ = ["core", "quality", "times"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 
-from equilibria.data.copy_memory import VOCABULARY
 from equilibria.experiments import counterpart
 from equilibria.experiments.study import Scale
 from equilibria.experiments.training import Training
-from equilibria.train import recipe as recipes
-from equilibria.train.recipe import Recipe
+from equilibria.run import recipe as recipes
+from equilibria.run.recipe import Recipe
+from equilibria.zoo.synthetic.data.copy_memory import VOCABULARY
 
 __all__ = ["CELLS", "COPY_SEEDS", "LAYERS", "RECURRENT", "SEEDS", "copying", "language", "named"]
 

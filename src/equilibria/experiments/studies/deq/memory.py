@@ -7,8 +7,8 @@ from equilibria.experiments.published import BAI_2019, published
 from equilibria.experiments.studies.deq._trainings import CELLS, named
 from equilibria.experiments.study import Context, Point, Study, grid
 from equilibria.experiments.views import Chart, Lines, Pivot, Table, first, of, ratio
-from equilibria.train import memory
-from equilibria.train.trainer import seed_all
+from equilibria.run import memory
+from equilibria.run.trainer import seed_all
 
 LENGTHS = (50, 100, 200, 400)
 DEPTHS = (6, 12, 24, 48)

@@ -16,7 +16,7 @@ from equilibria.experiments.studies.digits._means import with_means
 from equilibria.experiments.study import Context, Point, Study, grid
 from equilibria.experiments.training import Training
 from equilibria.experiments.views import Chart, Derived, Lines, Pivot, first
-from equilibria.train import recipe as recipes
+from equilibria.run import recipe as recipes
 
 OPTIONS = (
     *("--optimiser.lr", "5e-3", "--eval_solver.name", "Anderson", "--eval_solver.period", "3"),

@@ -11,8 +11,8 @@ from equilibria.experiments.studies.digits._means import with_means
 from equilibria.experiments.study import Context, Point, Scale, Study
 from equilibria.experiments.training import Training
 from equilibria.experiments.views import Derived, Pivot, first
-from equilibria.train import memory
-from equilibria.train import recipe as recipes
+from equilibria.run import memory
+from equilibria.run import recipe as recipes
 
 SEEDS = {"digits": (0, 1, 2), "mnist": (0,)}
 TITLES = {"digits": "Digits: three seeds", "mnist": "MNIST"}

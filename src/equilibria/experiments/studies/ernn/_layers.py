@@ -6,7 +6,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from equilibria.models.recurrent import (
+from equilibria.run.memory import peak_bytes
+from equilibria.solve import Implicit, Neumann, Picard
+from equilibria.zoo.recurrent.model import (
     AntisymmetricRNNOptions,
     CellOptions,
     ERNNOptions,
@@ -19,8 +21,6 @@ from equilibria.models.recurrent import (
     SpectralRNNOptions,
     UGRNNOptions,
 )
-from equilibria.solve import Implicit, Neumann, Picard
-from equilibria.train.memory import peak_bytes
 
 SOLVED = {"solver": Picard(rtol=1e-3), "adjoint": Implicit(linear=Neumann(rtol=1e-3))}
 

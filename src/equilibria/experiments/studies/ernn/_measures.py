@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import torch
 
-from equilibria.bench.clock import interleaved
 from equilibria.experiments.study import Context
-from equilibria.models.recurrent import SequenceClassifier
-from equilibria.models.recurrent.diagnostics import field_jacobian
-from equilibria.models.recurrent.ernn import ERNNCell
+from equilibria.run.bench.clock import interleaved
+from equilibria.zoo.recurrent.model import SequenceClassifier
+from equilibria.zoo.recurrent.model.diagnostics import field_jacobian
+from equilibria.zoo.recurrent.model.ernn import ERNNCell
 
 __all__ = ["cost", "eigenvalues"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from equilibria.experiments.training import Training
-from equilibria.train import recipe as recipes
+from equilibria.run import recipe as recipes
 
 __all__ = ["BASELINES", "HAR", "SEEDS", "SIZES", "training"]
 

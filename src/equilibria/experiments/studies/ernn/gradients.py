@@ -12,8 +12,8 @@ from equilibria.experiments.published import KAG_2019
 from equilibria.experiments.studies.ernn._layers import LAYERS
 from equilibria.experiments.study import Context, Point, Scale, Study
 from equilibria.experiments.views import Chart, Lines, Pivot
-from equilibria.models.recurrent import CellOptions, ERNNOptions
-from equilibria.models.recurrent.diagnostics import gradient_norms
+from equilibria.zoo.recurrent.model import CellOptions, ERNNOptions
+from equilibria.zoo.recurrent.model.diagnostics import gradient_norms
 
 STEPS, WIDTH, CHANNELS, SEEDS = 1000, 32, 9, 3
 APART = (1, 10, 30, 100, 300, 600, 1000)

@@ -11,7 +11,7 @@ import torch
 from equilibria.experiments.published import KAG_2019
 from equilibria.experiments.study import Context, Point, Scale, Study
 from equilibria.experiments.views import Chart, Lines, Pivot
-from equilibria.models.recurrent import (
+from equilibria.zoo.recurrent.model import (
     CellOptions,
     ERNNOptions,
     FastRNNOptions,

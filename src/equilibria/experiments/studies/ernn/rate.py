@@ -12,8 +12,8 @@ from equilibria.experiments.data import Frame
 from equilibria.experiments.published import KAG_2019
 from equilibria.experiments.study import Context, Point, Scale, Study, grid
 from equilibria.experiments.views import Cell, Chart, Lines, Pivot
-from equilibria.models.recurrent import ERNNOptions
-from equilibria.models.recurrent.diagnostics import euler_steps
+from equilibria.zoo.recurrent.model import ERNNOptions
+from equilibria.zoo.recurrent.model.diagnostics import euler_steps
 
 SIZES, ACTIVATIONS = (0.1, 0.5, 1.0, 1.9, 2.5), ("relu", "tanh", "sigmoid")
 WIDTH, CHANNELS, SAMPLES, STEPS, BOUND = 32, 9, 64, 60, 0.9

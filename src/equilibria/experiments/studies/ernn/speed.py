@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equilibria.bench.clock import interleaved
 from equilibria.experiments.studies.ernn._layers import LAYERS, peak, step
 from equilibria.experiments.study import Context, Point, Scale, Study
 from equilibria.experiments.views import Chart, Lines, Pivot
-from equilibria.models.recurrent import Recurrent
+from equilibria.run.bench.clock import interleaved
+from equilibria.zoo.recurrent.model import Recurrent
 
 WIDTHS, TIME, BATCH, CHANNELS = (32, 64, 128), 128, 128, 9
 LENGTHS = (125, 250, 500, 1000)

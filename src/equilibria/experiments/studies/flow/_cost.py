@@ -12,10 +12,10 @@ from torch.utils import _pytree as pytree
 
 from equilibria.experiments.measures import timing
 from equilibria.experiments.study import Context
-from equilibria.models import EquilibriumModel
+from equilibria.run import evaluation, memory
+from equilibria.run.models import EquilibriumModel
+from equilibria.run.trainer import Trainer
 from equilibria.solve import SolveWarning
-from equilibria.train import evaluation, memory
-from equilibria.train.trainer import Trainer
 
 __all__ = ["bytes_of_refinement", "times_of_steps"]
 

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from equilibria.data import load
-from equilibria.data.flow import FlowSet
 from equilibria.experiments.data import Frame
 from equilibria.experiments.study import Context
-from equilibria.models import EquilibriumModel
-from equilibria.models.flow import DEQFlow
 from equilibria.nn import using
+from equilibria.run.data import load
+from equilibria.run.models import EquilibriumModel
+from equilibria.run.tasks import Batch
 from equilibria.solve import JacobianFree, Status
-from equilibria.tasks import Batch
+from equilibria.zoo.flow.data import FlowSet
+from equilibria.zoo.flow.model import DEQFlow
 
 __all__ = ["FAR", "RESIDUAL_AT", "gain", "reference", "residuals", "scenes", "starts"]
 

@@ -10,13 +10,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from equilibria.data import load
-from equilibria.data.segmentation import SegmentationSet
 from equilibria.experiments.study import Context
-from equilibria.models.flow.network import DEQFlow
 from equilibria.nn import using
-from equilibria.predict.flow.following import Follower
+from equilibria.run.data import load
 from equilibria.solve import JacobianFree, Status
+from equilibria.zoo.flow.model.network import DEQFlow
+from equilibria.zoo.flow.predict.following import Follower
+from equilibria.zoo.vision.data.segmentation import SegmentationSet
 
 __all__ = ["CUTS", "MAX_EVALS", "SIZE", "cuts", "frames"]
 

@@ -8,8 +8,8 @@ from typing import Any
 from equilibria.experiments import counterpart
 from equilibria.experiments.study import Scale
 from equilibria.experiments.training import Training
-from equilibria.models.flow.configs import RAFTConfig
-from equilibria.train import recipe as recipes
+from equilibria.run import recipe as recipes
+from equilibria.zoo.flow.model.configs import RAFTConfig
 
 __all__ = ["NETWORKS", "RAFT", "RANDOM", "SEEDS", "THESIS", "training_of"]
 

@@ -10,7 +10,7 @@ from equilibria.experiments.data import Data
 from equilibria.experiments.published import BAI_2022, published
 from equilibria.experiments.study import Context, Point, Study
 from equilibria.experiments.views import NOT_RUN, Table
-from equilibria.models import config_of
+from equilibria.run.models import config_of
 
 NETWORKS: dict[str, tuple[str, dict[str, Any], int]] = {
     "RAFT": ("raft", {}, 5_257_536),

@@ -15,11 +15,11 @@ from equilibria.experiments.measures import timing
 from equilibria.experiments.measures.memory import step_bytes
 from equilibria.experiments.study import Context
 from equilibria.experiments.views import NOT_RUN
-from equilibria.models import EquilibriumModel
 from equilibria.nn import using
+from equilibria.run.models import EquilibriumModel
+from equilibria.run.tasks import Batch, Task
+from equilibria.run.trainer import seed_all
 from equilibria.solve import Adjoint, Implicit, NeumannPhantom, Phantom, Solver
-from equilibria.tasks import Batch, Task
-from equilibria.train.trainer import seed_all
 
 __all__ = ["EVALS", "MIB", "STEPS", "USUAL", "bytes_of_steps", "complexity", "times_of_steps"]
 

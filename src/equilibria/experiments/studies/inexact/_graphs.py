@@ -11,11 +11,11 @@ from equilibria.experiments import counterpart
 from equilibria.experiments.data import Data, Frame
 from equilibria.experiments.study import Context
 from equilibria.experiments.training import Training
-from equilibria.models import ModelConfig
-from equilibria.models.graph import EIGNNConfig, GCNConfig, GraphMLPConfig
+from equilibria.run import recipe as recipes
+from equilibria.run.models import ModelConfig
+from equilibria.run.trainer import Trainer
 from equilibria.solve import Adjoint, Phantom
-from equilibria.train import recipe as recipes
-from equilibria.train.trainer import Trainer
+from equilibria.zoo.graph.model import EIGNNConfig, GCNConfig, GraphMLPConfig
 
 __all__ = [
     "CHAINS",

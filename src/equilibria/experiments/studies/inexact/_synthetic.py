@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from equilibria.experiments.study import Context
-from equilibria.models import EquilibriumModel
+from equilibria.run.models import EquilibriumModel
 from equilibria.solve import (
     GMRES,
     Adjoint,

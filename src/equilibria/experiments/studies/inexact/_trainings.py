@@ -12,8 +12,8 @@ from equilibria.experiments.studies.jacobian import _images as images
 from equilibria.experiments.study import Context, Scale
 from equilibria.experiments.training import Training
 from equilibria.experiments.views import Pivot, mean, spread
+from equilibria.run import recipe as recipes
 from equilibria.solve import Adjoint, Implicit, JacobianFree, NeumannPhantom, Phantom
-from equilibria.train import recipe as recipes
 
 __all__ = [
     "ESTIMATORS",

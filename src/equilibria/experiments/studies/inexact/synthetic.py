@@ -15,8 +15,8 @@ from equilibria.experiments.studies.inexact._synthetic import (
 from equilibria.experiments.study import Point, Scale, Study, grid
 from equilibria.experiments.training import Training
 from equilibria.experiments.views import Chart, Lines, Pivot, first, mean, spread
-from equilibria.train import recipe as recipes
-from equilibria.train.recipe import Recipe
+from equilibria.run import recipe as recipes
+from equilibria.run.recipe import Recipe
 
 SEEDS, TRAINED = range(10), range(3)
 BOUNDED = {True: "norm of W below .95", False: "not bounded"}

@@ -21,16 +21,16 @@ from equilibria.experiments.studies.initialisation._ensembles import COLOURS, PA
 from equilibria.experiments.study import Context
 from equilibria.experiments.views import NOT_RUN, Cell
 from equilibria.experiments.views.columns import Column
-from equilibria.models import EquilibriumModel
 from equilibria.nn.init import Ensemble
-from equilibria.report.panel import Series
+from equilibria.run.evaluation import accelerator, evaluating, to_device
+from equilibria.run.models import EquilibriumModel
+from equilibria.run.recipe import Recipe
+from equilibria.run.report.panel import Series
+from equilibria.run.tally import Tally
+from equilibria.run.tasks import Task
+from equilibria.run.trainer import Diverged, Trainer
 from equilibria.solve import SolveWarning
-from equilibria.tasks import Task
-from equilibria.tasks.language import LanguageTask
-from equilibria.train.evaluation import accelerator, evaluating, to_device
-from equilibria.train.recipe import Recipe
-from equilibria.train.tally import Tally
-from equilibria.train.trainer import Diverged, Trainer
+from equilibria.zoo.language.task.language import LanguageTask
 
 
 def learn(

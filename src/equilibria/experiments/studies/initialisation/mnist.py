@@ -13,8 +13,8 @@ from equilibria.experiments.studies.initialisation import _learning as learning
 from equilibria.experiments.studies.initialisation._ensembles import PAPER, lines
 from equilibria.experiments.study import Point, Scale, Study, grid
 from equilibria.experiments.views import Chart, Derived, Pivot, first, largest, mean, median
+from equilibria.run.initialisation import Initialisation
 from equilibria.solve import Anderson, Broyden, Implicit, Neumann, Picard
-from equilibria.train.initialisation import Initialisation
 
 RECIPE = "mnist-dense"
 SCALES = (0.5, 1.0, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 4.0, 6.0, 9.0)

@@ -26,7 +26,7 @@ from equilibria.experiments.views import (
     smallest,
 )
 from equilibria.nn.init import Ensemble
-from equilibria.train.recipe import Recipe
+from equilibria.run.recipe import Recipe
 
 RECIPE = "lm-ptb-characters"
 SCALES = (0.1, 1.0, 6.0)

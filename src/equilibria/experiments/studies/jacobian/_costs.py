@@ -14,9 +14,9 @@ from equilibria.experiments.measures import timing
 from equilibria.experiments.measures.memory import step_bytes
 from equilibria.experiments.studies.jacobian._images import BEST, LIMIT, THIRD
 from equilibria.experiments.study import Context
-from equilibria.models import EquilibriumModel, Model
+from equilibria.run import evaluation, memory
+from equilibria.run.models import EquilibriumModel, Model
 from equilibria.solve import Broyden, Picard, Solver
-from equilibria.train import evaluation, memory
 
 LIMITS = (1, 2, 3, 4, 5, 6, LIMIT)
 """Evaluations after which solves are stopped: Table 3's, and those of training without penalty."""

@@ -11,10 +11,10 @@ from equilibria.experiments.measures.probing import Probing
 from equilibria.experiments.studies.mdeq import _networks as networks
 from equilibria.experiments.study import Scale
 from equilibria.experiments.training import Training
-from equilibria.models.vision.resnet import ResNetConfig
-from equilibria.train import recipe as recipes
-from equilibria.train.recipe import Recipe
-from equilibria.train.regulariser import JacobianPenalty
+from equilibria.run import recipe as recipes
+from equilibria.run.recipe import Recipe
+from equilibria.run.regulariser import JacobianPenalty
+from equilibria.zoo.vision.model.resnet import ResNetConfig
 
 BASE: Mapping[Scale, str] = {"cpu": "mdeq-cifar10-16", "gpu": "mdeq-cifar10-gpu"}
 UNSTABLE = {"channels": (16, 28), "head_channels": (4, 8), "halvings": 1}

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from equilibria.experiments.study import Context
-from equilibria.report.panel import Series
+from equilibria.run.report.panel import Series
 from equilibria.solve import Solution, Solver, Status, fixed_point
 
 FIXED = 0.5

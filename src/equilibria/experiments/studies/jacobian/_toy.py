@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from equilibria import solve
 from equilibria.experiments.study import Context
 from equilibria.nn import DEQ
+from equilibria.run.optimiser import Cosine
+from equilibria.run.regulariser import JacobianPenalty
 from equilibria.stability import jacobian_penalty
-from equilibria.train.optimiser import Cosine
-from equilibria.train.regulariser import JacobianPenalty
 
 WEIGHTS = ("inner", "outer", "inject", "bias")
 """W1, W2, U and b."""

@@ -12,8 +12,8 @@ from equilibria.experiments.data import Data
 from equilibria.experiments.studies.jacobian._maps import zigzag
 from equilibria.experiments.studies.jacobian._toy import SPAN, WEIGHTS, ToyCell, target
 from equilibria.experiments.views import Chart, curve
-from equilibria.report.panel import Series
-from equilibria.report.surfaces import Curve, Surface, SurfacePlot
+from equilibria.run.report.panel import Series
+from equilibria.run.report.surfaces import Curve, Surface, SurfacePlot
 
 GAMMAS = (0.0, 2.0, 4.0)
 """Weights of the penalty in Figure 5."""

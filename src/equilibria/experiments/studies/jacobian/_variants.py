@@ -11,8 +11,8 @@ from equilibria.experiments.measures.probing import Probing
 from equilibria.experiments.studies.deq._trainings import CELLS, LAYERS, named
 from equilibria.experiments.study import Scale
 from equilibria.experiments.training import Training
-from equilibria.train.recipe import Recipe
-from equilibria.train.regulariser import JacobianPenalty
+from equilibria.run.recipe import Recipe
+from equilibria.run.regulariser import JacobianPenalty
 
 EPOCHS: Mapping[Scale, int] = {"cpu": 5, "gpu": 20}
 STEPS: Mapping[Scale, int] = {"cpu": 80, "gpu": 500}

@@ -24,7 +24,7 @@ from equilibria.experiments.views import (
     of,
     time_ratio,
 )
-from equilibria.report.panel import Series
+from equilibria.run.report.panel import Series
 
 ROWS = {
     "Transformer-XL (18 layers)": "tied",

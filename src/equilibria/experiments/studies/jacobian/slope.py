@@ -12,7 +12,7 @@ from equilibria.experiments.published import BAI_2021
 from equilibria.experiments.studies.jacobian._maps import CURVES, Curve, linear, scalar, zigzag
 from equilibria.experiments.study import Point, Study, grid
 from equilibria.experiments.views import Bars, Chart, Lines, Pivot, first
-from equilibria.report.panel import Series
+from equilibria.run.report.panel import Series
 
 __all__ = ["RADII", "STUDY"]
 

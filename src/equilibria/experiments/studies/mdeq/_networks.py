@@ -12,12 +12,12 @@ from typing import Any, cast
 from equilibria.experiments import counterpart
 from equilibria.experiments.study import Scale
 from equilibria.experiments.training import Training
-from equilibria.models import ModelConfig
-from equilibria.models.vision.mdeq import MDEQConfig
-from equilibria.models.vision.ode import AugmentedNeuralODEConfig, NeuralODEConfig
-from equilibria.models.vision.resnet import ResNetConfig
-from equilibria.train import recipe as recipes
-from equilibria.train.recipe import Recipe
+from equilibria.run import recipe as recipes
+from equilibria.run.models import ModelConfig
+from equilibria.run.recipe import Recipe
+from equilibria.zoo.vision.model.mdeq import MDEQConfig
+from equilibria.zoo.vision.model.ode import AugmentedNeuralODEConfig, NeuralODEConfig
+from equilibria.zoo.vision.model.resnet import ResNetConfig
 
 SEEDS: Sequence[int] = (0, 1, 2)
 IMAGES: Mapping[str, str] = {"cifar10": "CIFAR-10", "mnist": "MNIST"}

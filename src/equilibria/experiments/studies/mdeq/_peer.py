@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from equilibria.models import Model
-from equilibria.models.vision.resnet import ResNetConfig
-from equilibria.train import evaluation, randomness
-from equilibria.train.evaluation import to_device
-from equilibria.train.optimiser import AdamW
-from equilibria.train.recipe import Recipe
-from equilibria.train.run import Run
-from equilibria.train.trainer import Trainer
+from equilibria.run import evaluation, randomness
+from equilibria.run.evaluation import to_device
+from equilibria.run.models import Model
+from equilibria.run.optimiser import AdamW
+from equilibria.run.recipe import Recipe
+from equilibria.run.run import Run
+from equilibria.run.trainer import Trainer
+from equilibria.zoo.vision.model.resnet import ResNetConfig
 
 OPTIMISER = AdamW(lr=5e-3, weight_decay=0.02)
 """Of the peer, whatever the recipe's is: another network wants another learning rate."""

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from equilibria.experiments.studies.mdeq._residuals import mosaics
 from equilibria.experiments.study import Context
-from equilibria.models import Model
-from equilibria.models.vision.cell import MultiscaleCell
-from equilibria.models.vision.mdeq import MDEQ, MDEQConfig
-from equilibria.train.trainer import seed_all
+from equilibria.run.models import Model
+from equilibria.run.trainer import seed_all
+from equilibria.zoo.vision.model.cell import MultiscaleCell
+from equilibria.zoo.vision.model.mdeq import MDEQ, MDEQConfig
 
 Extents = np.ndarray[Any, Any]
 

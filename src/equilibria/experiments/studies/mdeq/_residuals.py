@@ -9,13 +9,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from equilibria.data.images.resize import resized
 from equilibria.experiments.study import Context
 from equilibria.experiments.training import Trained
-from equilibria.models import EquilibriumModel, Model
 from equilibria.nn import using
+from equilibria.run.models import EquilibriumModel, Model
 from equilibria.solve import Solver
-from equilibria.tasks.classification import ClassificationTask
+from equilibria.zoo.io.resize import resized
+from equilibria.zoo.vision.task.classification import ClassificationTask
 
 LEVELS = ("highest", "1/2", "1/4", "1/8")
 """Resolutions of a state."""

@@ -8,14 +8,14 @@ from typing import Any, cast
 
 from equilibria.experiments import counterpart
 from equilibria.experiments.training import Training
-from equilibria.models import ModelConfig
-from equilibria.models.vision.segmentation import (
+from equilibria.run import recipe as recipes
+from equilibria.run.models import ModelConfig
+from equilibria.run.recipe import Recipe
+from equilibria.zoo.vision.model.segmentation import (
     MDEQSegmentationConfig,
     MDEQSegmentationUnrolledConfig,
 )
-from equilibria.models.vision.unet import UNetConfig
-from equilibria.train import recipe as recipes
-from equilibria.train.recipe import Recipe
+from equilibria.zoo.vision.model.unet import UNetConfig
 
 __all__ = ["NAMES", "SEEDS", "recipe_of", "training_of"]
 

@@ -11,7 +11,7 @@ from equilibria.experiments.data import Data, Frame, select
 from equilibria.experiments.published import BAI_2022, published
 from equilibria.experiments.studies.mdeq._networks import IMAGES, LOOSE, NAMES, RATES
 from equilibria.experiments.views import NOT_RUN, Pivot, Table
-from equilibria.train import recipe as recipes
+from equilibria.run import recipe as recipes
 
 PUBLISHED = published(BAI_2022, "Table 3.1")
 

@@ -11,7 +11,7 @@ from equilibria.experiments.data import Data, select
 from equilibria.experiments.published import BAI_2022, published
 from equilibria.experiments.study import Context, Point, Study, grid
 from equilibria.experiments.views import NOT_RUN, Table, first
-from equilibria.train import recipe as recipes
+from equilibria.run import recipe as recipes
 
 SHAPE, CLASSES = (3, 512, 1024), 19
 RECIPES = {f"MDEQ-{size}": f"cityscapes-{size.lower()}-paper" for size in ("small", "large", "XL")}

@@ -9,9 +9,9 @@ from equilibria.experiments.studies.mdeq import _peer
 from equilibria.experiments.study import Context, Point, Study, grid
 from equilibria.experiments.training import Training
 from equilibria.experiments.views import Chart, Lines, Pivot, first, mean, spread
-from equilibria.tasks.own_images import OwnImages
-from equilibria.train import baseline
-from equilibria.train import recipe as recipes
+from equilibria.run import baseline
+from equilibria.run import recipe as recipes
+from equilibria.zoo.vision.task.own_images import OwnImages
 
 IMAGES = {"digits": ("digits", 500), "mnist": ("MNIST", 500), "cifar10": ("CIFAR-10", 1_000)}
 SET = {name: f"{title}, {count:,} images" for name, (title, count) in IMAGES.items()}

@@ -10,8 +10,8 @@ from equilibria.experiments.published import BAI_2022
 from equilibria.experiments.studies.mdeq._networks import NAMES, recipe_of
 from equilibria.experiments.study import Context, Point, Study
 from equilibria.experiments.views import NOT_RUN, Chart, Lines, Table
-from equilibria.train import memory
-from equilibria.train.trainer import seed_all
+from equilibria.run import memory
+from equilibria.run.trainer import seed_all
 
 MIB = 2**20
 DEPTHS = (6, 12, 18, 36)

@@ -10,7 +10,7 @@ from equilibria.experiments.studies.mdeq._networks import training_of
 from equilibria.experiments.studies.mdeq._reach import bounds, reach, strength
 from equilibria.experiments.study import Point, Study
 from equilibria.experiments.views import Chart, Lines, Pivot, of
-from equilibria.models.vision.mdeq import MDEQConfig
+from equilibria.zoo.vision.model.mdeq import MDEQConfig
 
 EVALS = {1: 8, 2: 8, 3: 5, 4: 3}
 """Evaluations that are measured, by the number of resolutions."""

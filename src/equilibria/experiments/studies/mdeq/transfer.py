@@ -10,7 +10,7 @@ from equilibria.experiments.studies.mdeq._scenes import SEEDS, training_of
 from equilibria.experiments.study import Point, Study, grid
 from equilibria.experiments.training import Training
 from equilibria.experiments.views import Chart, Lines, Pivot, mean, median, spread
-from equilibria.train import recipe as recipes
+from equilibria.run import recipe as recipes
 
 STARTS = {"scratch": "from scratch", "pretrained": "after CIFAR-10"}
 

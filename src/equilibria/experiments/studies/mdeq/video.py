@@ -12,9 +12,9 @@ from equilibria.experiments.published import BAI_2022
 from equilibria.experiments.studies.mdeq._scenes import SEEDS, training_of
 from equilibria.experiments.study import Context, Point, Study
 from equilibria.experiments.views import Chart, Lines, Pivot, mean
-from equilibria.models import EquilibriumModel
-from equilibria.models.vision.dense_head import upsampled
-from equilibria.tasks.segmentation import SegmentationTask
+from equilibria.run.models import EquilibriumModel
+from equilibria.zoo.vision.model.dense_head import upsampled
+from equilibria.zoo.vision.task.segmentation import SegmentationTask
 
 
 @torch.no_grad()

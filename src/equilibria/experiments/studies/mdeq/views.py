@@ -10,10 +10,10 @@ from equilibria.experiments.published import BAI_2022
 from equilibria.experiments.studies.mdeq._scenes import SEEDS, training_of
 from equilibria.experiments.study import Context, Point, Study
 from equilibria.experiments.views import Pivot, mean, spread
-from equilibria.models import Model
-from equilibria.models.vision.inference import MultiScale, Tiled
-from equilibria.tasks.segmentation import SegmentationTask
-from equilibria.train import evaluation
+from equilibria.run import evaluation
+from equilibria.run.models import Model
+from equilibria.zoo.vision.model.inference import MultiScale, Tiled
+from equilibria.zoo.vision.task.segmentation import SegmentationTask
 
 SCALES = (1.0, 1.25)
 """Chosen on the validation images of one network."""

@@ -24,8 +24,8 @@ from equilibria.experiments.studies.neural._subjects import (
 )
 from equilibria.experiments.study import Context
 from equilibria.learned import Contestant
+from equilibria.run import evaluation
 from equilibria.solve import Anderson, flatten, length
-from equilibria.train import evaluation
 
 PAPER: Mapping[str, Any] = {"mixer": "pooled", "loss": "error"}
 VARIANTS: Mapping[str, Mapping[str, Any]] = {

@@ -18,8 +18,8 @@ from equilibria.experiments.studies.neural._subjects import (
 )
 from equilibria.experiments.study import Context
 from equilibria.learned import Contestant
+from equilibria.run import evaluation, neural
 from equilibria.solve import Anderson, Status
-from equilibria.train import evaluation, neural
 
 __all__ = [
     "FLOOR",

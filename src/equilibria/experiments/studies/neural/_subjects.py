@@ -16,11 +16,11 @@ from equilibria.experiments.studies.jacobian import _images as images
 from equilibria.experiments.study import Scale
 from equilibria.experiments.training import Trained, Training
 from equilibria.learned import Distillation, Learned, Outcome, distil
-from equilibria.models import EquilibriumModel
 from equilibria.nn import using
+from equilibria.run import evaluation, neural
+from equilibria.run.models import EquilibriumModel
+from equilibria.run.tasks import Task
 from equilibria.solve import Solver
-from equilibria.tasks import Task
-from equilibria.train import evaluation, neural
 
 __all__ = ["SEEDS", "SUBJECTS", "Distilled", "Quality", "distilled", "solving", "training_of"]
 
@@ -117,7 +117,7 @@ def distilled(run: Trained, **changes: Any) -> Distilled:
 
 @functools.lru_cache(maxsize=2)  # the measures of a point share it
 def _distilled(path: Any, data_dir: Any, changes: tuple[tuple[str, Any], ...]) -> Distilled:
-    from equilibria.train import run as runs
+    from equilibria.run import run as runs
 
     loaded = runs.load(path, data_dir=data_dir)
     accelerator = evaluation.accelerator(loaded.recipe.precision)

@@ -12,7 +12,7 @@ from equilibria.experiments.studies.neural._subjects import MDEQ, SEEDS, trainin
 from equilibria.experiments.study import Context, Point, Scale, Study
 from equilibria.experiments.training import Training
 from equilibria.experiments.views import Chart, Lines, Pivot, last, mean, spread
-from equilibria.train.alternating import Alternating
+from equilibria.run.alternating import Alternating
 
 NETWORKS = {"classical": None, "alternating": Alternating(every=150)}
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from equilibria.experiments.study import Context
-from equilibria.models import EquilibriumModel
 from equilibria.nn import using
+from equilibria.run import evaluation
+from equilibria.run.models import EquilibriumModel
+from equilibria.run.trainer import Trainer
 from equilibria.solve import Picard
-from equilibria.train import evaluation
-from equilibria.train.trainer import Trainer
 
 __all__ = ["Warmth", "warmth"]
 

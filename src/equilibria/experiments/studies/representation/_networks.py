@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from equilibria.experiments.study import Scale
 from equilibria.experiments.training import Training
-from equilibria.train import recipe as recipes
-from equilibria.train.recipe import Recipe
+from equilibria.run import recipe as recipes
+from equilibria.run.recipe import Recipe
 
 __all__ = ["FILTERS", "recipe", "training"]
 

@@ -11,8 +11,8 @@ from equilibria.experiments.published import BAI_2022
 from equilibria.experiments.studies.representation._networks import FILTERS, recipe
 from equilibria.experiments.study import Context, Point, Scale, Study
 from equilibria.experiments.views import NOT_RUN, Table
-from equilibria.train import evaluation, memory
-from equilibria.train.trainer import Trainer
+from equilibria.run import evaluation, memory
+from equilibria.run.trainer import Trainer
 
 NETWORKS = ("implicit 1L-{0}D", "implicit 1L-{1}D", "explicit 4L-{1}D", "explicit 4L-{2}D")
 WIDTHS = {"cpu": (256, 128, 64), "gpu": (512, 256, 128)}

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from equilibria.data.signals.photographs import NAMES
 from equilibria.experiments.data import Data
 from equilibria.experiments.measures.epochs import summary
 from equilibria.experiments.published import BAI_2022, published
@@ -15,7 +14,8 @@ from equilibria.experiments.studies.representation._networks import FILTERS, rec
 from equilibria.experiments.study import Point, Scale, Study
 from equilibria.experiments.training import Training
 from equilibria.experiments.views import Pivot, Table, spread
-from equilibria.train.recipe import Recipe
+from equilibria.run.recipe import Recipe
+from equilibria.zoo.signal.data.photographs import NAMES
 
 TEXTS = tuple(f"text-{number}" for number in range(1, 9))
 IMAGES = {"photographs": NAMES, "text-images": TEXTS}

@@ -1,5 +1,0 @@
-"""Reports: what runs measured, drawn on one self-contained page."""
-
-from equilibria.report.document import page
-
-__all__ = ["page"]

@@ -1,0 +1,118 @@
+"""One training step by each way to a gradient, and what its gradient is worth."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import warnings
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from equilibria.run.bench import clock
+from equilibria.run.bench.cells import Case, compare
+from equilibria.run.bench.methods import Method
+from equilibria.run.bench.solvers import SLACK, Row, headed, relative_residual, told
+from equilibria.run.memory import peak_bytes
+
+__all__ = ["measure"]
+
+SECONDS = 12.0  # for the rounds of one case, where that leaves enough of them
+FEWEST = 5  # rounds
+SLOW = 5  # times as long as the fastest: one round must do
+
+
+def measure(
+    case: Case, methods: Sequence[Method], *, rtol: float, rounds: int, memory: bool = True
+) -> list[Row]:
+    """Take a training step by each method and return a row for each.
+
+    What was not measured has no column. The first row tells of the case too.
+
+    Args:
+        case: the layer, its input and its exact gradient.
+        methods: ways to the gradient.
+        rtol: relative tolerance, forward and backward.
+        rounds: steps by each method, at most; fewer where they take long; 0 times nothing.
+        memory: measure peak bytes too.
+
+    Returns:
+        Of the case: `entries` of one sample's state, `state_bytes` of the whole state, `radius` and
+        `smallest` as in `Case`, `rounds`.
+
+        Of each method: `method`, `family`, `exact`; `failure`, why there is no gradient; `samples`
+        in the batch and `reached`, those whose forward residual, measured anew, is within the
+        tolerance; `cosine` with the exact gradient, and `error`, the length of the difference
+        relative to it; `products` (vector-Jacobian), the mean, and `products_max`; `failed`,
+        samples whose backward solve says that it did not converge; `forward_ms`, `backward_ms` and
+        `ms`, median milliseconds of each and of both; `bytes`, the peak of forward and backward,
+        less the gradients themselves.
+    """
+    device = case.x.device
+    rows: dict[str, Row] = {}
+    steps: dict[str, Callable[[], None]] = {}
+    took: dict[str, float] = {}
+    times: dict[str, list[tuple[float, float]]] = {}  # of a forward and its backward
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what they would warn of is in the figures
+        for method in methods:
+            rows[method.name] = _first(method, case, rtol)
+            if "failure" not in rows[method.name]:
+                own = times[method.name] = []
+                step = steps[method.name] = functools.partial(_step, method, case, rtol, own)
+                took[method.name] = clock.seconds(step, device)
+                if memory:
+                    rows[method.name]["bytes"] = peak_bytes(step, device)
+                own.clear()
+        if rounds and took:
+            slow = {name: 1 for name, time in took.items() if time > SLOW * min(took.values())}
+            round_trip = sum(time for name, time in took.items() if name not in slow)
+            rounds = clock.fitting(rounds, SECONDS, round_trip, FEWEST)
+            whole = clock.interleaved(steps, device, rounds=rounds, few=slow)
+            for name, seconds in whole.items():
+                sides = zip(
+                    ("forward_ms", "backward_ms"), zip(*times[name], strict=True), strict=True
+                )
+                rows[name] |= {side: 1e3 * statistics.median(own) for side, own in sides}
+                rows[name]["ms"] = 1e3 * seconds
+    case.clear()
+    return headed(rows, case.x, radius=case.radius, smallest=case.smallest, rounds=rounds)
+
+
+def _first(method: Method, case: Case, rtol: float) -> Row:
+    """The first step: is the gradient right?"""
+    case.clear()
+    row: Row = {
+        "method": method.name,
+        "family": method.family,
+        "exact": method.exact,
+        "samples": len(case.x),
+    }
+    try:
+        value, ask = method.forward(case, rtol)
+        (value * case.target).sum().backward()
+        said = ask()
+    except Exception as error:  # a peer's may be anything; it is reported as it is
+        return row | {"failure": told(error)}
+    row["cosine"], row["error"] = compare(case)
+    with torch.no_grad():
+        residual = relative_residual(case.cell(value, case.x), value)
+    row |= {"reached": int((residual <= SLACK * rtol).sum()), "failed": said.failed}
+    if said.products is not None:
+        row["products"] = float(said.products.double().mean())
+        row["products_max"] = int(said.products.max())
+    return row
+
+
+def _step(method: Method, case: Case, rtol: float, times: list[tuple[float, float]]) -> None:
+    """Forward and backward into gradients that are there already, and how long each took."""
+    losses: list[Tensor] = []
+
+    def forward() -> None:
+        value, _ = method.forward(case, rtol)
+        losses.append((value * case.target).sum())
+
+    calls = forward, lambda: losses[0].backward()
+    took, took_back = (clock.seconds(call, case.x.device) for call in calls)
+    times.append((took, took_back))

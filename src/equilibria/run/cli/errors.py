@@ -1,0 +1,114 @@
+"""What the command line says of an error: whose it is, and what to do."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import sysconfig
+import traceback
+from pathlib import Path
+
+import equilibria
+from equilibria.run.cli.option_words import as_options
+from equilibria.words import is_out_of_memory
+
+__all__ = ["expected", "explain", "shared"]
+
+LESS = {
+    "train": "lower --batch-size or --eval-batch-size, or split each batch with --accumulate",
+    "doctor": "lower --samples",
+    "gradients": "lower --samples",
+    "initialise": "lower --samples",
+}
+"""What takes less memory, by command of the frame; that of an application says `LESS_MEMORY`."""
+
+
+def expected(error: BaseException) -> bool:
+    """Return whether an error is one of equilibria's own classes, whose messages are for users."""
+    return type(error).__module__.partition(".")[0] == "equilibria"
+
+
+def shared(error: BaseException) -> bool:
+    """Return whether the first process can say an error for all: not that a process is gone."""
+    return expected(error) and not getattr(error, "local", False)
+
+
+def explain(command: str, error: BaseException) -> str:
+    """Return one message for the user about an error that ended a command.
+
+    Messages of equilibria's own errors stand for themselves. An error of any other class is put
+    down to what the machine lacks (memory, another process, a package, a file), to the user's own
+    file if it passed through one, and otherwise to a bug.
+
+    Args:
+        command: that raised it.
+        error: as it was caught.
+    """
+    if expected(error):
+        return as_options(str(error))
+    name, text = type(error).__name__, " ".join(str(error).split())
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    if _several() and isinstance(error, RuntimeError | OSError) and _unreachable(f"{name}: {text}"):
+        return (
+            "another process of this run has ended or was killed; the last checkpoint, if there "
+            "is one, is in the run folder: continue with --resume"
+        )
+    if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
+        near = re.split(r"[\n\"']", error.object[: error.end])[-1]
+        after = re.split(r"[\n\"']", error.object[error.end :])[0]
+        return f"the name {near}{after} is not UTF-8: rename the file or folder"
+    if is_out_of_memory(error):
+        tried = re.search(r"tried to allocate ([\d.]+ ?\w+)", text, re.I)
+        asked = f" ({tried[1]} more were asked for)" if tried else ""
+        return f"out of memory{asked}: {_less(command)}"
+    if line := _own_line(error):
+        return f"{line}: {name}: {text}"
+    if isinstance(error, ModuleNotFoundError) and (lacking := _lacking(command, error)):
+        return lacking
+    if isinstance(error, RecursionError) and any(Path(f).parent.name == "json" for f in files):
+        return "a JSON file is nested too deeply to be read"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return f"{name}: {text} (a bug in equilibria; --debug shows where)"
+
+
+def _less(command: str) -> str:
+    """What takes less memory with a command that has run."""
+    from equilibria.run.cli.main import commands
+
+    _, module = commands().get(command, ("", ""))
+    usual = LESS.get(command, "free some, or try --device cpu")
+    return getattr(sys.modules.get(module), "LESS_MEMORY", usual)
+
+
+def _own_line(error: BaseException) -> str:
+    """The innermost line of a user's own Python file that an error passed through; "" if none."""
+    library = Path(equilibria.__file__).parent, Path(sysconfig.get_path("stdlib"))
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        packaged = {"site-packages", "dist-packages"} & {*file.parts}
+        if file.is_file() and not packaged and not any(map(file.is_relative_to, library)):
+            return f"{file}, line {frame.lineno}"
+    return ""
+
+
+def _lacking(command: str, error: ModuleNotFoundError) -> str:
+    """Which package is not installed; "" for a module of equilibria itself."""
+    from equilibria.run.cli import extras
+
+    if advice := extras.advice(command):
+        return advice
+    package = (error.name or "equilibria").partition(".")[0]
+    return "" if package == "equilibria" else f"the package '{package}' is not installed"
+
+
+def _unreachable(text: str) -> bool:
+    """Whether torch.distributed says that another process is gone."""
+    from equilibria.run.processes import UNREACHABLE
+
+    return UNREACHABLE.search(text) is not None
+
+
+def _several() -> bool:
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1

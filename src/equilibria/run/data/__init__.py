@@ -1,0 +1,28 @@
+"""All data sets by name; those of an application are in its folder."""
+
+import importlib
+from typing import Any
+
+from equilibria.run.data.dataset import Dataset, Samples, Split, UserData
+from equilibria.run.data.errors import DataError
+from equilibria.run.data.registry import available, entry, load, register
+from equilibria.run.registry import package_of
+
+__all__ = [
+    "DataError",
+    "Dataset",
+    "Samples",
+    "Split",
+    "UserData",
+    "available",
+    "entry",
+    "load",
+    "register",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """The data sets of an application, such as `flow`, as the package in its folder."""
+    if (package := package_of(name)) is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module(f"{package}.data")

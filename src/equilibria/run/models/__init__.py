@@ -1,0 +1,33 @@
+"""What every model is, and all models by name; those of an application are in its folder."""
+
+import importlib
+from typing import Any
+
+from equilibria.run.models.base import (
+    ClassifierConfig,
+    EquilibriumModel,
+    Model,
+    ModelConfig,
+    Prediction,
+)
+from equilibria.run.models.registry import available, config_of, create, register
+from equilibria.run.registry import package_of
+
+__all__ = [
+    "ClassifierConfig",
+    "EquilibriumModel",
+    "Model",
+    "ModelConfig",
+    "Prediction",
+    "available",
+    "config_of",
+    "create",
+    "register",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """The models of an application, such as `flow`, as the package in its folder."""
+    if (package := package_of(name)) is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module(f"{package}.model")

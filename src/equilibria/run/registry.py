@@ -1,0 +1,198 @@
+"""What applications offer, by name: models, data sets, tasks, commands, and parts of them.
+
+An application is a package that describes itself by an `Application` in its ``__init__``, called
+``APPLICATION``. Everything in it is a string ``"module:name"``, resolved when it is asked for: to
+list the names costs no import of what is behind them. The applications that come with equilibria
+are the packages in `equilibria.zoo`; another distribution adds its own by an entry point:
+
+    [project.entry-points."equilibria.applications"]
+    weather = "my_package.weather"
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import pkgutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+__all__ = [
+    "Application",
+    "applications",
+    "defines",
+    "find",
+    "find_imported",
+    "package_of",
+    "place_of",
+    "places",
+    "resolve",
+]
+
+GROUP = "equilibria.applications"
+"""The group of entry points by which other distributions add applications."""
+
+Section = Literal[
+    "models", "data", "folders", "tasks", "classes", "commands", "galleries", "options"
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Application:
+    """What one application offers, each by the name that users give it.
+
+    Every place is ``"module:name"`` of a definition, in the module that defines it; a module whose
+    name begins with a dot is in the application's package.
+
+    Attributes:
+        package: Name of the application's package, whose folder ``recipes`` holds its recipes.
+        models: Configs of models (`ModelConfig`).
+        data: Data sets (`Entry`), by the type that their readers return.
+        tasks: Configs of tasks (`TaskConfig`).
+        folders: What reads a user's own files (`UserData`), by the type that it gives.
+        classes: Other classes that recipes may name, such as solvers made for the application's
+            models, by the base class that a field of a recipe is annotated with.
+        commands: Commands: one line for ``equilibria --help``, and the module that has ``main``.
+        galleries: What is drawn of samples, by the name that a task gives (`Task.gallery`).
+        options: Options that the application adds to a command of the frame, by the command and a
+            name of its own: "evaluate.views"; see `equilibria.run.cli.added`.
+    """
+
+    package: str
+    models: Mapping[str, str] = field(default_factory=dict)
+    data: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    tasks: Mapping[str, str] = field(default_factory=dict)
+    folders: Mapping[str, str] = field(default_factory=dict)
+    classes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    commands: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    galleries: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@functools.cache
+def applications() -> tuple[Application, ...]:
+    """Return all applications: those in `equilibria.zoo`, then those of other distributions.
+
+    Raises:
+        TypeError: An entry point names something other than a package with an `APPLICATION`.
+    """
+    names: tuple[str, ...] = importlib.import_module("equilibria.zoo").APPLICATIONS
+    own = (importlib.import_module(f"equilibria.zoo.{name}") for name in names)
+    found: list[Application] = [module.APPLICATION for module in own]
+    for point in _entry_points():
+        each = point.load()
+        each = getattr(each, "APPLICATION", each)
+        if not isinstance(each, Application):
+            raise TypeError(
+                f"the entry point {point.name} = {point.value} of {GROUP} is no application: it "
+                "must name a package whose __init__ defines APPLICATION, an "
+                "equilibria.run.registry.Application"
+            )
+        found.append(each)
+    return tuple(found)
+
+
+def package_of(name: str) -> str | None:
+    """Return the package of the application that is called `name`; None if there is none."""
+    packages = (each.package for each in applications())
+    return next((each for each in packages if each.rpartition(".")[2] == name), None)
+
+
+def places(application: Application, section: Section) -> list[str]:
+    """Return the places that an application registers in a section, with full names of modules."""
+    found = [item for _, item in _items(application, section)]
+    return [item if isinstance(item, str) else item[1] for item in found]
+
+
+def _entry_points() -> Iterable[EntryPoint]:
+    """Return the entry points by which other distributions add applications.
+
+    Where no distribution names the group, importlib.metadata is not imported: that takes as long as
+    all the rest of `equilibria --help`.
+    """
+    if not any(map(_may_add, sys.path)):
+        return ()
+    from importlib import metadata
+
+    return metadata.entry_points(group=GROUP)
+
+
+def _may_add(place: str) -> bool:
+    """Return whether distributions in a folder or an archive of Python's path name the group."""
+    if os.path.isfile(place):
+        return True  # an archive, which only importlib.metadata reads
+    with suppress(OSError), os.scandir(place or ".") as inside:
+        for each in inside:
+            if each.name.endswith((".dist-info", ".egg-info")):
+                points = os.path.join(each.path, "entry_points.txt")
+                with suppress(OSError), open(points, "rb") as file:
+                    if GROUP.encode() in file.read():
+                        return True
+    return False
+
+
+@functools.cache
+def find(section: Section) -> dict[str, Any]:
+    """Return what all applications register in one section, by name.
+
+    The dictionary is the registry itself: what is added to it is found by name, too. In the
+    sections `data` and `classes`, whose names are grouped, an item is the group and the place.
+
+    Raises:
+        ValueError: Two applications use one name.
+    """
+    found: dict[str, Any] = {}
+    owners: dict[str, str] = {}
+    for application in applications():
+        for name, item in _items(application, section):
+            if name in found:
+                raise ValueError(
+                    f"{owners[name]} and {application.package} both register '{name}' in {section}"
+                )
+            found[name], owners[name] = item, application.package
+    return found
+
+
+def _items(application: Application, section: Section) -> Iterator[tuple[str, Any]]:
+    def full(place: str) -> str:
+        return f"{application.package}{place}" if place.startswith(".") else place
+
+    for key, item in getattr(application, section).items():
+        if section in ("data", "classes"):
+            yield from ((name, (full(key), full(place))) for name, place in item.items())
+        elif section == "commands":
+            yield key, (item[0], full(item[1]))
+        elif section == "folders":
+            yield full(key), full(item)
+        else:
+            yield key, full(item)
+
+
+def resolve(place: Any) -> Any:
+    """Return what a place ``"module:name"`` names; anything else is returned as it is."""
+    return pkgutil.resolve_name(place) if isinstance(place, str) else place
+
+
+def find_imported(place: Any) -> type | None:
+    """Return the class at a place ``"module:name"`` if its module has been imported, else None."""
+    if not isinstance(place, str):
+        return place
+    module, _, name = place.partition(":")
+    return getattr(sys.modules[module], name, None) if module in sys.modules else None
+
+
+def place_of(cls: type) -> str:
+    """Return the place ``"module:name"`` at which a class is defined."""
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def defines(place: Any, cls: type) -> bool:
+    """Return whether a registered place is `cls`, without importing its module."""
+    return place is cls or place == place_of(cls)

@@ -1,0 +1,148 @@
+"""Shapes of the JSON files in a run folder, as `run.data.stored` checks them.
+
+That of gallery.json is said by the kind of gallery that it holds; see `GalleryKind`.
+Keys that are not required may be missing: earlier versions of equilibria did not write them all.
+"""
+
+from typing import Any, Literal, NotRequired, TypedDict
+
+from equilibria.stability import Compared
+
+__all__ = [
+    "Adjoints",
+    "Baseline",
+    "Epoch",
+    "Evaluation",
+    "Info",
+    "Learner",
+    "Manifest",
+    "Measured",
+]
+
+Status = dict[str, float]
+
+
+class _Metric(TypedDict):
+    name: str
+    label: NotRequired[str]
+    description: NotRequired[str]
+    higher_is_better: NotRequired[bool]
+    scale: NotRequired[float]
+    spec: NotRequired[str]
+    unit: NotRequired[str]
+    plot: NotRequired[bool]
+
+
+class Info(TypedDict, total=False):
+    """run.json."""
+
+    data: str | None
+    source: str | None
+    place: str | None
+    unit: str
+    eval_split: str
+    parameters: int
+    processes: int
+    device: str
+    metrics: list[_Metric]
+    command: list[str]
+    segments: list[dict[str, Any]]
+
+
+class _Solves(TypedDict, total=False):
+    evals: dict[str, float] | None
+    status: Status | None
+
+
+class _Figures(TypedDict, total=False):
+    loss: float
+    forward: _Solves
+    adjoint: _Solves
+
+
+class _Reuse(TypedDict):
+    bytes: int
+
+
+class _Audit(TypedDict):
+    level: NotRequired[Literal[0, 1, 2, 3]]
+    rung: NotRequired[Literal[0, 1, 2, 3]]  # what earlier versions called it
+
+
+class Epoch(TypedDict):
+    """A line of metrics.jsonl."""
+
+    epoch: int
+    step: NotRequired[int]
+    seconds: NotRequired[float]
+    train: NotRequired[_Figures]
+    test: NotRequired[_Figures]
+    valid: NotRequired[_Figures]
+    spectral_radius: NotRequired[dict[str, float]]
+    reuse: NotRequired[_Reuse]
+    audit: NotRequired[_Audit]
+
+
+class _Budget(_Figures):
+    max_evals: int
+
+
+class Evaluation(_Figures, total=False):
+    """evaluation.json."""
+
+    step: int
+    split: str
+    at: dict[int, dict[str, float]]
+    budgets: list[_Budget]
+    baseline: dict[str, float | str]
+    spectral_radius: dict[str, float]
+    confusion: list[list[int]]
+
+
+class Baseline(TypedDict):
+    """baseline.json."""
+
+    data: str
+    splits: dict[str, dict[str, float]]
+
+
+class Learner(TypedDict):
+    """The description of a learned solver."""
+
+    format: int
+    distilled_from: str | None
+    weights: str | None
+    learned: dict[str, Any]
+    solver: dict[str, Any]
+
+
+class _File(TypedDict):
+    bytes: int
+    sha256: str
+
+
+class Manifest(TypedDict):
+    """checkpoint.json."""
+
+    format: int
+    step: int
+    sha256: str
+    parts: dict[str, _File]
+    recipe: NotRequired[dict[str, Any]]
+    data: NotRequired[str]
+    seconds: NotRequired[float]
+    metrics: NotRequired[list[Epoch]]
+
+
+class Measured(TypedDict, total=False):
+    """doctor.json and gradients.json: of which weights they are."""
+
+    weights: str | None
+
+
+class Adjoints(Measured):
+    """gradients.json."""
+
+    rows: list[Compared]
+    floor: float
+    sentence: str

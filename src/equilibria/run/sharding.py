@@ -1,0 +1,213 @@
+"""Parameters sharded across processes by torch's `fully_shard`, with one unit per solve."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from equilibria.nn.using import layers
+from equilibria.run.deferred import broadcast, fill, share_of, without_data
+from equilibria.run.models import Model
+from equilibria.run.processes import agreed, any_of
+from equilibria.run.recipe import Parallel
+from equilibria.solve import private
+
+__all__ = ["Sharding", "extent"]
+
+
+def extent(parallel: Parallel, shard: int | None, processes: int) -> int:
+    """Return how many processes share one copy of the parameters; 1 where each has its own.
+
+    Args:
+        parallel: of the recipe.
+        shard: of the recipe, for hsdp; None for the number of processes on a machine.
+        processes: number of processes of the run.
+
+    Raises:
+        ValueError: the processes cannot be split into groups of this size.
+    """
+    if parallel == "ddp" or processes == 1:
+        return 1
+    if parallel == "fsdp":
+        return processes
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", processes))
+    size = local if shard is None else shard
+    if processes % size:
+        raise ValueError(
+            f"{processes} processes cannot be split into groups of {size} that share the "
+            f"parameters: set shard to a divisor of {processes}"
+        )
+    return size
+
+
+class Sharding:
+    """A model whose parameters, gradients and moments are sharded across processes.
+
+    Each outermost `DEQ` layer is one unit of `fully_shard`, and the rest of the model another. A
+    unit is gathered once per forward and once per backward, however many evaluations these take:
+    no process waits for another within a solve. If the model also uses a cell's weights
+    outside its layer, for example to inject its input, the whole model is one unit, which is
+    gathered once per step.
+
+    Only the first process builds the full model, on its CPU; the others build it on the meta
+    device. The tensors are then broadcast one at a time, and each process keeps its shards.
+
+    Args:
+        build: returns the model with its initial weights, the same on any process.
+        empty: returns a model of the same shapes, with any weights.
+        accelerator: of this process.
+        size: number of processes that share one copy of the parameters, see `extent`.
+        keep: keep a layer's parameters gathered from its forward to its backward, for terms of the
+            loss that evaluate the cell in between. They are then gathered once per step, not twice.
+        trial: evaluates a model and its loss once, at any precision.
+
+    Attributes:
+        model: the model, whose parameters are `DTensor`s.
+        units: the modules that `fully_shard` was called on, the model first.
+
+    Raises:
+        ValueError: the installed version of torch does not support this.
+        Elsewhere: the first process could not build the model.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[], Model],
+        empty: Callable[[], Model],
+        accelerator: Accelerator,
+        size: int,
+        *,
+        keep: bool,
+        trial: Callable[[Model], object],
+    ) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import FSDPModule, fully_shard
+
+        if not hasattr(FSDPModule, "set_reshard_after_forward"):
+            raise ValueError(
+                f"parallel: fsdp and hsdp need torch 2.8 or later, and this is {torch.__version__}"
+            )
+        processes = accelerator.num_processes
+        shape = (processes,) if size == processes else (processes // size, size)
+        names = ("shard",) if len(shape) == 1 else ("replicate", "shard")
+        self.mesh = init_device_mesh(accelerator.device.type, shape, mesh_dim_names=names)
+        self.keep = keep or not private.gathers_for_dataclasses()
+        whole, outside = None, False
+        with agreed(accelerator):
+            if accelerator.is_main_process:
+                whole = build().cpu()  # a search for a radius has moved it to the device
+                outside = _used_outside(whole, trial)
+        outside = any_of(accelerator, outside)
+        self.model = model = without_data(empty)
+        inner = [] if outside else list(layers(model).values())
+        for layer in inner:
+            fully_shard(layer, mesh=self.mesh, reshard_after_forward=not self.keep)
+        fully_shard(model, mesh=self.mesh, reshard_after_forward=False)
+        self.units: list[Any] = [model, *inner]
+        if accelerator.device.type == "cpu":
+            for unit in self.units:  # Gloo's mean of gradients is their sum before torch 2.12
+                unit.set_force_sum_reduction_for_comms(True)
+        fill(model, whole, accelerator.device)
+        private.find_root(model)
+
+    def synchronise(self, whether: bool) -> None:
+        """Set whether the next backward reduces gradients or only accumulates them."""
+        self.units[0].set_requires_gradient_sync(whether)
+
+    def share_buffers(self) -> None:
+        """Broadcast the first process's buffers, as DDP does before each forward."""
+        for buffer in self.model.buffers():
+            broadcast(buffer)
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        """Gather all parameters on every process inside a block, which all processes must enter.
+
+        There is no communication inside it, so each process may call the model, or only its layers,
+        any number of times. Gradients of the parameters must not be computed.
+        """
+        root = self.units[0]
+        root.set_reshard_after_forward(False)
+        root.set_reshard_after_backward(False)
+        for unit in self.units:
+            unit.unshard()
+        try:
+            yield
+        finally:
+            for unit in self.units:
+                unit.reshard()
+            root.set_reshard_after_backward(True)
+            for unit in self.units[1:]:
+                unit.set_reshard_after_forward(not self.keep)
+
+    @torch.no_grad()
+    def constrain(self) -> None:
+        """Restore the bounds on the weights, some of which apply to unsharded matrices."""
+        if type(self.model).constrain is Model.constrain:
+            return  # no bounds
+        shares = dict(self.model.named_parameters())
+        with self.gathered():
+            self.model.constrain()
+            for name, whole in self.model.named_parameters():
+                shares[name].copy_(share_of(whole.detach(), shares[name]))
+
+    def clip(self, limit: float) -> float:
+        """Clip the gradients to the norm `limit`; return their norm before clipping."""
+        length: Any = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        return float(length.full_tensor() if hasattr(length, "full_tensor") else length)
+
+    def whole_state(self) -> dict[str, Tensor]:
+        """Return all parameters and buffers, unsharded, on the CPU of the first process; the other
+        processes must call this too, and get an empty dictionary."""
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        state: Any = get_model_state_dict(self.model, options=options)
+        return dict(state)
+
+
+class _Watch(TorchFunctionMode):
+    """Detects uses of some layers' parameters while none of these layers is running."""
+
+    def __init__(self, watched: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.parameters = {id(p) for layer in watched for p in layer.parameters()}
+        self.depth, self.found = 0, False
+
+    def enter(self, *_: object) -> None:
+        self.depth += 1
+
+    def leave(self, *_: object) -> None:
+        self.depth -= 1
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not self.depth and not self.found:
+            given = pytree.tree_leaves((args, kwargs))
+            self.found = any(id(each) in self.parameters for each in given)
+        return func(*args, **kwargs)
+
+
+def _used_outside(model: Model, trial: Callable[[Model], object]) -> bool:
+    """Return whether a trial uses the parameters of the model's layers outside these layers."""
+    watched = list(layers(model).values())
+    if not watched:
+        return False
+    watch = _Watch(watched)
+    handles = [layer.register_forward_pre_hook(watch.enter) for layer in watched]
+    handles += [layer.register_forward_hook(watch.leave, always_call=True) for layer in watched]
+    try:
+        with watch:
+            trial(model)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return watch.found

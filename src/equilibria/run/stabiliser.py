@@ -1,0 +1,143 @@
+"""Stabilising terms that training adds to the loss, and their statistics."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import Tensor
+
+from equilibria.run.recipe import Recipe
+from equilibria.solve import Solution
+from equilibria.stability import jacobian_penalty
+
+
+class Stabiliser:
+    """The regulariser and the correction of a run whose recipe has either or both.
+
+    Args:
+        recipe: of the run.
+        segment: step -> first step and number of steps of the segment of the run that contains it.
+        accelerator: gives the process and the device.
+    """
+
+    def __init__(
+        self, recipe: Recipe, segment: Callable[[int], tuple[int, int]], accelerator: Accelerator
+    ) -> None:
+        self.recipe, self.segment, self.accelerator = recipe, segment, accelerator
+        # Sums over the steps of this epoch, on this process, that had a solve.
+        self.counts: dict[str, float] = defaultdict(float)
+        self.factor = 1.0  # multiplies gamma; set by the controller
+        self.evals = 0.0  # of all samples since the factor last changed
+        self.samples = 0
+        # mean evaluations of the last solves, over all processes; for the correction
+        self.length = float(recipe.solver.max_evals) if recipe.solver else 0.0
+
+    def states(self) -> tuple[int, ...]:
+        """Return the evaluations after which the next solve should keep its iterate."""
+        correction = self.recipe.correction
+        return () if correction is None else correction.depths(self.length)
+
+    def extra(
+        self,
+        step: int,
+        solutions: Sequence[Solution],
+        loss: Callable[[Sequence[Any]], Tensor],
+        *,
+        share: float = 1.0,
+        penalised: bool | None = None,
+    ) -> Tensor | None:
+        """Return the term that a micro-batch adds to the loss, a scalar; None if there is none.
+
+        For a model with several consecutive solves, the penalty is their mean.
+
+        Args:
+            step: counted from 0.
+            solutions: with the iterates that `states` requested.
+            loss: states, one per solve -> scalar, the micro-batch's contribution to the mean loss
+                of the outputs read from them.
+            share: fraction of this process's rows in the micro-batch.
+            penalised: whether the step has the penalty; None to draw this as the recipe specifies.
+        """
+        terms: list[Tensor] = []
+        self.counts["steps"] += share
+        if (correction := self.recipe.correction) is not None:
+            terms.append(
+                correction(loss, list(zip(*(each.states for each in solutions), strict=True)))
+            )
+            self.counts["correction"] += float(terms[-1].detach())
+        if (regulariser := self.recipe.regulariser) is not None:
+            begin, steps = self.segment(step)
+            gamma = regulariser.at(step - begin, steps)[0]
+            weight = share * self.factor * gamma
+            if penalised is None:
+                penalised = regulariser.drawn(step, steps, self.recipe.seed, begin)
+            self.counts["gamma"] += weight
+            if penalised and weight > 0.0:
+                penalties = [jacobian_penalty(each, regulariser.samples) for each in solutions]
+                penalty = sum(penalties[1:], penalties[0]) / len(penalties)
+                terms.append(weight * penalty)
+                self.counts["applied"] += share
+                self.counts["penalty"] += share * float(penalty.detach())
+        return sum(terms[1:], terms[0]) if terms else None
+
+    def observe(self, step: int, solutions: Sequence[Solution]) -> None:
+        """Record the evaluations of a step's solves."""
+        controller = self.recipe.regulariser and self.recipe.regulariser.controller
+        evals = torch.cat([each.stats.evals for each in solutions])
+        if self.recipe.correction is not None:  # its depths are the same on all processes
+            self.length = self._mean(float(evals.sum()), evals.numel())
+        if not controller:
+            return
+        self.evals += float(evals.sum())
+        self.samples += evals.numel()
+        if (step + 1) % controller.every == 0:
+            self.factor = controller.adapt(self.factor, self._mean(self.evals, self.samples))
+            self.evals, self.samples = 0.0, 0
+
+    def _mean(self, total: float, count: int) -> float:
+        """Return the mean over all processes, given the sum and the count on this one."""
+        own = torch.tensor([total, count], dtype=torch.float64)
+        whole: Any = self.accelerator.reduce(own.to(self.accelerator.device), "sum")
+        return float(whole[0] / whole[1])
+
+    def finish_epoch(self) -> dict[str, Any]:
+        """Return the log of an epoch, and reset the counts."""
+        total: dict[str, float] = defaultdict(float)
+        for each in gather_object([dict(self.counts)]):
+            for name, value in each.items():
+                total[name] += value
+        self.counts = defaultdict(float)
+        steps = max(1, total["steps"])
+        record: dict[str, Any] = {}
+        if self.recipe.regulariser is not None:
+            record["regulariser"] = {
+                "penalty": total["penalty"] / total["applied"] if total["applied"] else None,
+                "applied": total["applied"] / steps,
+                "gamma": total["gamma"] / steps,
+            }
+            if self.recipe.regulariser.controller is not None:
+                record["regulariser"]["factor"] = self.factor
+        if self.recipe.correction is not None:
+            record["correction"] = {"loss": total["correction"] / steps}
+        return record
+
+    def state(self) -> dict[str, Any]:
+        """Return the state as plain numbers, for `restore`."""
+        return {
+            "counts": dict(self.counts),
+            "factor": self.factor,
+            "evals": self.evals,
+            "samples": self.samples,
+            "length": self.length,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore a `state`."""
+        self.counts = defaultdict(float, state["counts"])
+        self.factor, self.evals = state["factor"], state["evals"]
+        self.samples, self.length = state["samples"], state["length"]

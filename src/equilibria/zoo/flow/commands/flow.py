@@ -1,0 +1,410 @@
+"""Find the optical flow of two images, of a folder of frames or of a video: how far each pixel
+moves until the next frame, in pixels.
+
+NETWORK is a run folder, or a .pth file of released weights of RAFT, GMA or deep equilibrium flow
+(deq-flow). RAFT and GMA make a fixed number of refinements, as released; with --solver they are
+solved for their equilibrium.
+
+Two images: the flow is written to --out, a .flo, .pfm or .png file (KITTI's, 16-bit), and next to
+it its colours, a convergence map and a row of figures. Frames: --out is a folder; flow, colours and
+convergence map of each pair are written there, the colours with one scale for all, and a row for
+each pair in flow.jsonl and flow.csv. A row has the evaluations, how the solve ended, the RMS change
+of the flow under one more evaluation in pixels, and milliseconds. A pair that cannot be read gets a
+row with the error, and the others are processed all the same. The same command continues where it
+was stopped.
+
+With --submit, the test images of a benchmark are processed, and --out gets the layout that its
+server expects.
+
+The exit status is 75 after a signal, with all rows saved, 1 if there is no flow or after an error,
+and otherwise 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Literal
+
+from equilibria import files
+from equilibria.run import evaluation, run, stops
+from equilibria.run.cli.output import Output
+from equilibria.run.cli.parser import Parser, Stopped, UserError
+from equilibria.run.cli.solving import resolve
+from equilibria.run.cli.status import DONE, ERROR
+from equilibria.run.solvers import SOLVERS
+from equilibria.words import others
+from equilibria.zoo.flow.commands.words import Totals, line, saved
+from equilibria.zoo.flow.data import write_flow
+from equilibria.zoo.flow.predict import frames as reader
+from equilibria.zoo.flow.predict import pictures
+from equilibria.zoo.flow.predict.deadline import Deadline
+from equilibria.zoo.flow.predict.engine import (
+    FOLDER,
+    Options,
+    allowed,
+    check_pair,
+    field_of,
+    go_through,
+    memory_of,
+    row_of,
+)
+from equilibria.zoo.flow.predict.network import FlowNetwork, Wanted, load
+from equilibria.zoo.flow.predict.submission import BENCHMARKS
+from equilibria.zoo.io import video
+from equilibria.zoo.io.colours import change_colours, colour_png
+from equilibria.zoo.io.rows import Journal, journal
+
+LESS_MEMORY = "try --correlation on-demand, or smaller images"
+"""What to do where the memory does not suffice."""
+
+ENDINGS = (".flo", ".pfm", ".png")
+"""Of files of flow."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run `equilibria flow` with the words `argv` and return the exit status."""
+    arguments = _parser().parse_args(list(argv))
+    _check(arguments)
+    console = Output(quiet=arguments.quiet)
+    path = Path(arguments.network)
+    precision = "float32"
+    if run.Folder(path).recipe.is_file():
+        precision = run.Folder(path).read_recipe().precision
+    accelerator = evaluation.accelerator(precision, arguments.device)
+    wanted = Wanted(
+        solver=arguments.solver,
+        rtol=arguments.rtol,
+        max_evals=arguments.max_evals,
+        correlation=arguments.correlation,
+    )
+    inputs = [Path(each).expanduser() for each in arguments.images]
+    pair = len(inputs) == 2 and not any(each.is_dir() for each in inputs)
+    if not pair and arguments.out is None:
+        raise UserError("name a folder for the results with --out")
+    network = load(path, wanted, accelerator)
+    if arguments.reuse and network.solver is None:
+        raise UserError(
+            f"--reuse starts a solve from the last equilibrium, and {network.title} refines a flow "
+            f"{network.steps} times: solve it with --solver, for example --solver {SOLVERS[0]}"
+        )
+    if pair:
+        return _two(network, inputs, arguments, console)
+    return _many(network, inputs, arguments, console)
+
+
+def _parser() -> Parser:
+    parser = Parser("flow", __doc__)
+    parser.add_argument(
+        "network", type=str, help="run folder, or .pth file of RAFT, GMA or deq-flow"
+    )
+    parser.add_argument(
+        "images",
+        type=str,
+        nargs="*",
+        help="two images, or frames: a folder, a video, or images in order",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="file to write the flow of two images to (default: the first one's name with .flo), "
+        "or folder for the results of frames",
+    )
+    parser.add_argument(
+        "--overwrite", action="store_true", help="start again, and replace earlier results there"
+    )
+    parser.add_argument(
+        "--format",
+        type=Literal["flo", "pfm", "png"],
+        help="of the flow of frames: flo, pfm or png (default: flo)",
+    )
+    parser.add_argument(
+        "--reuse",
+        action="store_true",
+        help="start each solve from the previous pair's equilibrium, except across a cut",
+    )
+    parser.add_argument(
+        "--compare",
+        type=int,
+        metavar="N",
+        help="with --reuse: solve every N-th pair from zero too, to measure the saving; 0 for none "
+        f"(default: {Options.compare})",
+    )
+    parser.add_argument(
+        "--deadline",
+        type=float,
+        metavar="MS",
+        help="milliseconds per pair: as many evaluations are made as fit",
+    )
+    parser.add_argument(
+        "--solver",
+        type=str,
+        help=f"solve with this method under the same limits: {', '.join(SOLVERS)}, or MODULE:CLASS "
+        "of one's own",
+    )
+    parser.add_argument("--rtol", type=float, help="relative tolerance of the solver")
+    parser.add_argument(
+        "--max-evals",
+        type=int,
+        help="evaluations per pair, at most; of a network that is not solved, its refinements",
+    )
+    parser.add_argument(
+        "--correlation",
+        type=Literal["all-pairs", "on-demand"],
+        help="all-pairs takes memory quadratic in the number of pixels, on-demand little memory "
+        "and more time (default: as trained, or all-pairs)",
+    )
+    parser.add_argument(
+        "--scale",
+        type=float,
+        metavar="PIXELS",
+        help="length in pixels of the most saturated colour (default: the 99th percentile of all)",
+    )
+    parser.add_argument(
+        "--video",
+        type=Path,
+        metavar="FILE",
+        help="frames: write the colours as a video too, FILE.gif or FILE.mp4",
+    )
+    parser.add_argument(
+        "--fps", type=float, help="its frames per second (default: 15)", metavar="RATE"
+    )
+    parser.add_argument(
+        "--submit",
+        type=Literal["sintel", "kitti"],
+        help="process the test images of a benchmark: sintel or kitti",
+    )
+    parser.add_data_dir()
+    parser.add_device()
+    return parser
+
+
+def _check(arguments: Any) -> None:
+    """Raise UserError for options that nothing can be done with."""
+    if arguments.submit and arguments.images:
+        raise UserError(
+            f"--submit {arguments.submit} processes the benchmark's own test images: leave out "
+            f"{arguments.images[0]}"
+        )
+    if not arguments.submit and not arguments.images:
+        raise UserError("name two images, a folder of frames or a video")
+    if arguments.data_dir is not None and not arguments.submit:
+        raise UserError("--data-dir is for --submit: name the images themselves")
+    if arguments.solver is not None:
+        arguments.solver = resolve(arguments.solver)
+    for name in ("scale", "deadline", "fps"):
+        value = getattr(arguments, name)
+        if value is not None and not 0 < value < math.inf:
+            raise UserError(f"--{name} must be a positive number; got {value:g}")
+    if arguments.rtol is not None and not 0 <= arguments.rtol < math.inf:
+        raise UserError(f"--rtol must be 0 or more; got {arguments.rtol:g}")
+    if arguments.max_evals is not None and arguments.max_evals < 1:
+        raise UserError(f"--max-evals must be 1 or more; got {arguments.max_evals}")
+    if arguments.compare is not None and arguments.compare < 0:
+        raise UserError(f"--compare must be 0 or more; got {arguments.compare}")
+    if arguments.compare is not None and not arguments.reuse:
+        raise UserError("--compare says what --reuse saves: leave it out, or give both")
+    if arguments.fps is not None and arguments.video is None:
+        raise UserError("--fps is of the video: name its file with --video")
+    if arguments.video is not None:
+        try:
+            video.check_written(arguments.video)
+        except ValueError as error:
+            raise UserError(f"--video: {error}") from None
+    if arguments.submit:
+        if arguments.format is not None:
+            raise UserError(
+                f"--format is for frames of your own: --submit {arguments.submit} writes what the "
+                "server takes"
+            )
+        for name in ("video", "scale"):
+            if getattr(arguments, name) is not None:
+                raise UserError(f"--{name} is for pictures, which --submit does not draw")
+        if arguments.submit == "kitti" and arguments.reuse:
+            raise UserError("--reuse is for consecutive frames, and the pairs of KITTI are single")
+
+
+def _two(network: FlowNetwork, inputs: list[Path], arguments: Any, console: Output) -> int:
+    """Find the flow of two images."""
+    for name in ("reuse", "video"):
+        if getattr(arguments, name):
+            raise UserError(f"--{name} is for frames, and two images are one pair: leave it out")
+    if arguments.format is not None:
+        raise UserError(
+            "--format is for frames: for two images the ending of --out decides, for example --out "
+            f"{inputs[0].stem}.{arguments.format}"
+        )
+    out = arguments.out or Path(f"{inputs[0].stem}.flo")
+    if out.suffix.lower() not in ENDINGS:
+        raise UserError(
+            f"--out: flow is written to {', '.join(ENDINGS)} files; got {out.name}. To go through "
+            "frames, name their folder"
+        )
+    beside = {
+        "colours": out.with_name(f"{out.stem}-colours.png"),
+        "convergence": out.with_name(f"{out.stem}-convergence.png"),
+        "row": out.with_name(f"{out.stem}.json"),
+    }
+    written = (out, *beside.values())
+    if same := {each.resolve() for each in inputs} & {each.resolve() for each in written}:
+        raise UserError(f"--out would replace an image, {same.pop()}: name another file")
+    there = [each for each in written if each.exists()]
+    if there and not arguments.overwrite:
+        raise UserError(f"{there[0]} exists: replace it with --overwrite, or name another --out")
+    (pair,) = reader.pairs_of(reader.found_in(inputs))
+    first, second = pair.first.load(), pair.second.load()
+    check_pair(network, pair, first, second)
+    text = memory_of(network, *first.shape[1:])
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    options = _options(arguments)
+    limit = None
+    if options.deadline is not None:
+        limit = allowed(Deadline(options.deadline), network, first, second)
+    found = network.estimate(first, second, max_evals=limit)
+    row = row_of(pair, found, network, options, limit=limit)
+    flow, cut = field_of(found.flow, out.suffix.lower())
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_flow(out, flow)
+    scale = pictures.draw_one(beside["colours"], found.flow.numpy(), arguments.scale)
+    files.write_bytes(beside["convergence"], colour_png(change_colours(found.change.numpy())))
+    row |= {"flow": out.name, "scale": scale, **({"cut_to_512": cut} if cut else {})}
+    files.write_json(beside["row"], {**network.about, **row})
+    console.print(line(row, pair.name), markup=False, highlight=False, soft_wrap=True)
+    console.done(f"Written to {out}, and beside it {_listed(beside)}", out)
+    return DONE
+
+
+def _listed(beside: Mapping[str, Path]) -> str:
+    names = [path.name for path in beside.values()]
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _options(arguments: Any, **changes: Any) -> Options:
+    compare = Options.compare if arguments.compare is None else arguments.compare
+    deadline = None if arguments.deadline is None else arguments.deadline / 1000
+    return Options(
+        **{
+            "ending": f".{arguments.format or 'flo'}",
+            "reuse": arguments.reuse,
+            "compare": compare,
+            "deadline": deadline,
+            **changes,
+        }
+    )
+
+
+def _many(network: FlowNetwork, inputs: list[Path], arguments: Any, console: Output) -> int:
+    """Find the flow of all pairs of consecutive frames, or of the test images of a benchmark."""
+    out: Path = arguments.out
+    if arguments.video is not None and arguments.video.resolve() in {p.resolve() for p in inputs}:
+        raise UserError(f"--video would replace what is read, {arguments.video}: name another file")
+    benchmark = BENCHMARKS.get(arguments.submit)
+    if benchmark is None:
+        frames = reader.found_in(inputs, without=out)
+        options, inside = _options(arguments), "flow"
+        source = (
+            str(inputs[0].absolute()) if len(inputs) == 1 else [str(p.absolute()) for p in inputs]
+        )
+        pairs = reader.pairs_of(frames)
+    else:
+        root = benchmark.root(arguments.data_dir)
+        pairs, inside = benchmark.pairs(root), benchmark.inside
+        options = _options(arguments, ending=benchmark.ending, maps=False)
+        source = str(root.absolute())
+    chosen = {f.name: getattr(options, f.name) for f in fields(options)}
+    about = {**network.about, "images": source, **chosen}
+    shown = Totals()
+
+    def progress(row: Mapping[str, Any]) -> None:
+        shown.add(row)
+        name = Path(row.get("flow", row["path"])).with_suffix("").as_posix()
+        name = name.removeprefix("flow/") if "flow" in row else Path(row["path"]).name
+        console.print(line(row, name), markup=False, highlight=False, soft_wrap=True)
+
+    with (
+        stops.caught() as signals,
+        journal(out, about, overwrite=arguments.overwrite, layout=FOLDER) as rows,
+        signals.deferred(),
+    ):
+        if begun := len(rows.done):
+            console.print(f"{begun:,} pairs already have a row", markup=False)
+        finished = go_through(
+            network,
+            pairs,
+            rows,
+            options,
+            folder=inside,
+            progress=progress,
+            announce=lambda text: console.print(
+                text, markup=False, highlight=False, soft_wrap=True
+            ),
+            stop=lambda: bool(signals.received),
+        )
+        rows.tabulate()
+        if not finished:
+            raise Stopped(
+                f"stopped after {len(rows.done):,} pairs; all rows are saved in {rows.rows}; the "
+                "same command continues"
+            )
+        totals = Totals()
+        for row in rows.read():
+            totals.add(row)
+        if not totals.read and not totals.errors:
+            raise UserError(f"{inputs[0]} has a single frame: optical flow is between two")
+        if benchmark is None and totals.read:
+            _draw(rows, arguments, console)
+    return _summary(rows, totals, network, arguments, console)
+
+
+def _draw(rows: Journal, arguments: Any, console: Output) -> None:
+    rate = 15.0 if arguments.fps is None else arguments.fps
+    if arguments.video is not None:
+        arguments.video.parent.mkdir(parents=True, exist_ok=True)
+    scale, count, shown = pictures.draw_all(rows, arguments.scale, arguments.video, rate)
+    given = "" if arguments.scale else ", the 99th percentile of all"
+    some = (
+        ""
+        if arguments.video is None or shown == count
+        else (f"; {arguments.video} has the {shown:,} that are as large as the first")
+    )
+    console.print(
+        f"{count:,} pictures in {rows.folder / 'colours'}: full colour is {scale:.3g} px{given}"
+        f"{some}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _summary(
+    rows: Journal, totals: Totals, network: FlowNetwork, arguments: Any, console: Output
+) -> int:
+    """Say what was found, and return the exit status."""
+
+    def say(text: str, style: str | None = None) -> None:
+        console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    count = totals.read + len(totals.errors)
+    if totals.errors:
+        first = f"{totals.errors[0]}{others(totals.errors)}"
+        say(f"{len(totals.errors):,} of {count:,} pairs have no flow: {first}", "yellow")
+    if totals.read and network.solver is not None:
+        missed = (
+            f"; {totals.missed:,} of {totals.read:,} solves did not converge"
+            if totals.missed
+            else ", all converged"
+        )
+        say(f"{totals.evaluations / totals.read:.1f} evaluations per pair{missed}")
+    if arguments.reuse:
+        say(saved(totals))
+    if arguments.deadline is not None and totals.read:
+        say(
+            f"deadline of {arguments.deadline:g} ms: {totals.stopped:,} of {totals.read:,} pairs "
+            f"stopped by it, {totals.late:,} late"
+        )
+    benchmark = BENCHMARKS.get(arguments.submit)
+    last = f" {benchmark.next}" if benchmark else ""
+    console.done(f"{totals.read:,} of {count:,} pairs: {rows.table}.{last}", rows.table)
+    return DONE if totals.read else ERROR

@@ -1,0 +1,135 @@
+"""A user's folder of pairs of images with their flow."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from equilibria.run.data.dataset import UserData
+from equilibria.run.data.errors import DataError
+from equilibria.words import others
+from equilibria.zoo.flow.data.files import Names, files_in, pairs_of
+from equilibria.zoo.flow.data.formats import READERS, suffix_of
+from equilibria.zoo.flow.data.pairs import FlowSet
+from equilibria.zoo.io.layout import STRAY, TEST, TRAIN, VALID
+
+__all__ = ["EXPECTED", "load"]
+
+FIRST, SECOND, FLOW = "first", "second", "flow"
+
+EXPECTED = (
+    f"expected FOLDER/{FIRST}/NAME.png and FOLDER/{SECOND}/NAME.png with FOLDER/{FLOW}/NAME.flo "
+    "(or .flo.xz, .pfm or a KITTI .png), or the three in FOLDER/train and FOLDER/test"
+)
+
+_SEED = 0
+_TEST_SHARE = 0.1
+
+
+def load(root: str | os.PathLike[str], *, whole: bool = False) -> FlowSet:
+    """Find the pairs of a folder.
+
+    ``root/first``, ``root/second`` and ``root/flow`` have files of the same names but for their
+    endings. A tenth of the pairs, chosen by a fixed seed, is then the test part. Or the three are
+    in ``root/train`` and ``root/test``, and perhaps in ``root/valid`` (or ``val``); without
+    ``test``, the validation pairs are the test pairs.
+
+    Args:
+        root: The folder.
+        whole: Whether all pairs of a folder without parts are test pairs, to evaluate a model on
+            that has learned from others; there are then no training pairs.
+
+    Raises:
+        DataError: If that is not what the folder is; the message names the file.
+    """
+    path = Path(root).expanduser()
+    if not path.is_dir():
+        raise DataError(f"{path} is not a folder: {EXPECTED}")
+    pairs, checksum = pairs_of(path, _parts(path))
+    if "" in pairs:
+        every = pairs.pop("")
+        count = len(every)
+        if whole:
+            pairs[TEST] = every
+        elif count < 2:
+            raise DataError(
+                f"{path} has a single pair: expected at least one for training and one for testing"
+            )
+        else:
+            order = torch.randperm(count, generator=torch.Generator().manual_seed(_SEED))
+            held = max(1, round(_TEST_SHARE * count))
+            pairs[TRAIN] = every.select(order[held:].sort().values)
+            pairs[TEST] = every.select(order[:held].sort().values)
+    return FlowSet(
+        title=path.resolve().name,
+        train=pairs.get(TRAIN),
+        test=pairs[TEST],
+        valid=pairs.get("valid"),
+        checksum=checksum,
+    )
+
+
+def _parts(root: Path) -> dict[str, list[Names]]:
+    """The pairs of each part; of all, as "", where there are no parts."""
+    if (root / FIRST).is_dir():
+        return {"": _pairs(root, "")}
+    if not (root / TRAIN / FIRST).is_dir():
+        raise DataError(f"{root} has no folder {FIRST}: {EXPECTED}")
+    valid = [name for name in VALID if (root / name / FIRST).is_dir()]
+    if len(valid) > 1:
+        raise DataError(f"{root} has both {valid[0]} and {valid[1]}: keep only one of them")
+    found = {TRAIN: _pairs(root, TRAIN)}
+    if (root / TEST / FIRST).is_dir():
+        found[TEST] = _pairs(root, TEST)
+        if valid:
+            found["valid"] = _pairs(root, valid[0])
+    elif valid:
+        found[TEST] = _pairs(root, valid[0])
+    else:
+        raise DataError(
+            f"{root} has a folder train but neither test nor val: put test pairs into "
+            f"{root / TEST / FIRST}, {root / TEST / SECOND} and {root / TEST / FLOW}"
+        )
+    return found
+
+
+def _pairs(root: Path, part: str) -> list[Names]:
+    """The pairs of a part, of which each has three files."""
+    found = {kind: _stems(root, part, kind) for kind in (FIRST, SECOND, FLOW)}
+    if not found[FIRST]:
+        raise DataError(f"{root / part / FIRST} has no files: {EXPECTED}")
+    for kind, names in found.items():
+        for beside in found.values():
+            if lacking := sorted(set(beside) - set(names)):
+                raise DataError(
+                    f"{root / beside[lacking[0]]} has no file of the same name in "
+                    f"{root / part / kind}{others(lacking)}: {EXPECTED}"
+                )
+    stems = sorted(found[FIRST])
+    return [Names(stem, *(found[kind][stem] for kind in (FIRST, SECOND, FLOW))) for stem in stems]
+
+
+def _stems(root: Path, part: str, kind: str) -> dict[str, str]:
+    """Files of a folder by their names without ending."""
+    folder = root / part / kind
+    if not folder.is_dir():
+        raise DataError(f"{folder} is missing: {EXPECTED}")
+    found: dict[str, str] = {}
+    for name in files_in(folder):
+        if name.lower() in STRAY:
+            continue
+        if kind == FLOW and not suffix_of(Path(name)):
+            raise DataError(f"{folder / name} is no file of flow: expected {', '.join(READERS)}")
+        stem = name[: -len(suffix_of(Path(name)))] if kind == FLOW else Path(name).stem
+        if stem in found:
+            raise DataError(
+                f"{folder} has two files called {stem}: {Path(found[stem]).name}, {name}"
+            )
+        found[stem] = str(Path(part, kind, name))
+    return found
+
+
+OWN = UserData(load, EXPECTED)
+"""A user's folder of pairs."""

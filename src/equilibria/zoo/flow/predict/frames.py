@@ -1,0 +1,180 @@
+"""Frames: sequences of images, from files, folders and videos, and their consecutive pairs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from equilibria.zoo.io import film as video
+from equilibria.zoo.io import picture
+from equilibria.zoo.io.natural import natural
+
+__all__ = ["Frame", "FramePair", "FramesError", "film", "found_in", "pairs_of", "read_frame"]
+
+
+LEGEND = "legend"
+"""What the picture of the colours' scale is called, beside those of frames."""
+
+_GREY = "grey, and the network was trained on colour"
+
+
+class FramesError(ValueError):
+    """There are fewer than two frames; the message says where."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One image of a sequence.
+
+    Attributes:
+        key: what it is called in rows, once in all: the path of its file, with a number if that was
+            named before, or of its video with a number.
+        name: of the files that are written of it, without an ending.
+        load: gives uint8, RGB, (3, height, width), or raises a DataError that names the file.
+    """
+
+    key: str
+    name: str
+    load: Callable[[], Tensor]
+
+
+@dataclass(frozen=True)
+class FramePair:
+    """Two images between which a flow is looked for.
+
+    Attributes:
+        first, second: the images.
+        name: of what is written of the pair.
+        follows: whether its first image is the second one of the pair before.
+    """
+
+    first: Frame
+    second: Frame
+    name: str
+    follows: bool
+
+
+def pairs_of(frames: Iterable[Frame]) -> Iterator[FramePair]:
+    """Go through the pairs of consecutive frames."""
+    before: Frame | None = None
+    follows = False
+    for frame in frames:
+        if before is not None:
+            yield FramePair(before, frame, before.name, follows)
+            follows = True
+        before = frame
+
+
+def found_in(words: Sequence[Path], *, without: Path | None = None) -> Iterator[Frame]:
+    """Return the frames that paths name, in their order.
+
+    One path is a folder, whose images are taken in natural order (9 before 10; those in its own
+    folders are left out), or a video. Several are images, which keep their order.
+
+    Args:
+        words: paths.
+        without: a folder whose images are left out, where results go.
+
+    Raises:
+        FramesError: a path names nothing, or there are fewer than two images.
+        DataError: a video cannot be read.
+    """
+    for path in words:
+        if not path.exists():
+            raise FramesError(f"there is no file or folder {path}")
+    if len(words) > 1:
+        if folders := [path for path in words if path.is_dir()]:
+            raise FramesError(
+                f"{folders[0]} is a folder: name one folder alone, or images, at least two"
+            )
+        return iter(_named(list(words)))
+    (path,) = words
+    if not path.is_dir():
+        if _still(path):
+            raise FramesError(
+                f"{path} is a single image: optical flow is between two. Name two images, a folder "
+                "of frames or a video"
+            )
+        return film(path)
+    endings = _endings()
+    images = [
+        each
+        for each in path.iterdir()
+        if each.suffix.lower() in endings and not each.name.startswith(".") and each.is_file()
+    ]
+    if without is not None and without.resolve() == path.resolve():
+        raise FramesError(
+            f"{path} holds the frames: name another folder for the results with --out"
+        )
+    if len(images) < 2:
+        count = "a single image" if images else "no images"
+        raise FramesError(
+            f"the folder {path} has {count}, and optical flow is between two: name the folder that "
+            "holds the frames themselves"
+        )
+    return iter(_named(sorted(images, key=natural)))
+
+
+def film(path: Path) -> Iterator[Frame]:
+    """Go through the frames of a video; see `zoo.io.film.read`."""
+    place = path.parent.resolve() / path.name
+    for number, pixels in enumerate(video.read(path), 1):
+        yield Frame(f"{place}:{number}", f"{path.stem}-{number:06}", lambda pixels=pixels: pixels)
+
+
+def _named(paths: list[Path]) -> list[Frame]:
+    """Frames of files, with names that differ in more than small and capital letters.
+
+    The key of a file that is named again has a number: each place in the sequence is a frame.
+    """
+    taken = {LEGEND}
+    times: Counter[str] = Counter()
+    frames: list[Frame] = []
+    for path in paths:
+        name, number = path.stem, 1
+        while name.casefold() in taken:
+            number += 1
+            name = f"{path.stem}-{number}"
+        taken.add(name.casefold())
+        key = str(path.parent.resolve() / path.name)
+        times[key] += 1
+        if times[key] > 1:
+            key += f":{times[key]}"
+        frames.append(Frame(key, name, lambda path=path: read_frame(path)))
+    return frames
+
+
+def _endings() -> set[str]:
+    from PIL import Image
+
+    return set(Image.registered_extensions()) - video.ENDINGS
+
+
+def _still(path: Path) -> bool:
+    """Whether a file is one image, not a video; what Pillow does not know is one."""
+    if path.suffix.lower() not in _endings():
+        return False
+    frames = video.frames_in(path)
+    if frames > 1 and path.suffix.lower() not in video.ANIMATED:
+        raise FramesError(
+            f"{path} has {frames} pages: extract them into a folder, for example with "
+            "ImageMagick: magick FILE FOLDER/%06d.png, and name that"
+        )
+    return frames == 1
+
+
+def read_frame(path: Path) -> Tensor:
+    """Read an image as a network for optical flow takes it; see `picture.read`.
+
+    Returns:
+        uint8, (3, height, width).
+
+    Raises:
+        DataError: the file cannot be read, is no image or damaged; it is grey, has more than 8 bits
+            a channel, or is transparent somewhere. The message names it and says what to do.
+    """
+    return picture.read(path, grey=_GREY)

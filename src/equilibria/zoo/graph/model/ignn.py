@@ -1,0 +1,199 @@
+"""Implicit graph neural networks."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from equilibria.checks import check_within
+from equilibria.zoo.graph.model.constraint import project_rows_
+from equilibria.zoo.graph.model.edges import Edges, Flow, Normalise
+from equilibria.zoo.graph.model.implicit import GraphLayer, ImplicitGraphLayer, identity_, linear
+
+__all__ = ["IGNN", "PHI", "FiniteIGNN", "IGNNCell", "Initial"]
+
+PHI = {"relu": torch.relu, "tanh": torch.tanh, "leaky_relu": nn.functional.leaky_relu}
+"""Activations that expand nothing: |phi(a) - phi(b)| <= |a - b|."""
+
+Initial = Literal["identity", "uniform"]
+
+
+class IGNNCell(nn.Module):
+    """f(Z) = phi(A^T Z W^T + U), nodes as rows."""
+
+    def __init__(self, width: int, activation: str) -> None:
+        super().__init__()
+        if activation not in PHI:
+            raise ValueError(f"activation must be one of {', '.join(PHI)}; got {activation!r}")
+        self.linear = nn.Linear(width, width, bias=False)
+        self.activation = activation
+
+    @override
+    def forward(self, z: Tensor, u: Tensor, edges: Edges, weight: Tensor | None = None) -> Tensor:
+        """Evaluate f once; `u` is the injection, `(nodes, width)`."""
+        return PHI[self.activation](edges(self.linear(z), weight) + u)
+
+
+class _Weights(GraphLayer):
+    """W inside its ball, Omega and their bound."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        kappa: float = 0.9,
+        radius: float | None = None,
+        activation: str = "relu",
+        initial: Initial = "identity",
+        bias: bool = False,
+        flow: Flow = "source_to_target",
+        normalise: Normalise | None = "sym",
+        self_loops: bool = True,
+    ) -> None:
+        super().__init__(
+            in_channels, out_channels, flow=flow, normalise=normalise, self_loops=self_loops
+        )
+        if not 0 < kappa < 1:
+            raise ValueError(f"kappa must lie between 0 and 1, exclusive; got {kappa}")
+        if normalise is None and radius is None:
+            raise ValueError(
+                "normalise is None, so the spectral radius of the graphs is unknown: give radius, "
+                "the largest eq.models.graph.perron_radius(edge_index, edge_weight) of them (1.0 "
+                "for a matrix that you have normalised), and self_loops=False if the matrix has "
+                "its self-loops"
+            )
+        if normalise is not None and radius is not None:
+            raise ValueError(f"radius is given and normalise is {normalise!r}, which makes it 1")
+        if radius is not None:
+            check_within("(0, inf]", radius=radius)
+        if initial not in ("identity", "uniform"):
+            raise ValueError(f"initial must be 'identity' or 'uniform'; got {initial!r}")
+        self.kappa = kappa
+        # A self-loop adds 1 to the radius of a matrix that is not normalised afterwards.
+        self.bound = kappa / (1.0 if radius is None else radius + self_loops)
+        self.initial: Initial = initial
+        self.omega = linear(in_channels, out_channels)
+        self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
+        self.activation = activation
+
+    @property
+    @override
+    def entry(self) -> nn.Module:
+        return self.omega
+
+    @property
+    @abc.abstractmethod
+    def recurrent(self) -> nn.Linear:
+        """W."""
+
+    def _begin(self) -> None:
+        weight = self.recurrent.weight
+        if self.initial == "identity":
+            identity_(weight, self.bound)
+        else:
+            with torch.no_grad():
+                nn.init.uniform_(weight, -1.0, 1.0).div_(len(weight) ** 0.5)
+        self.project_()
+
+    @override
+    def reset_parameters(self) -> None:
+        self.omega.reset_parameters()
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+        self._begin()
+
+    def project_(self) -> None:
+        """Move the rows of W, in place, into the ball that keeps the layer well posed."""
+        project_rows_(self.recurrent.weight, self.bound)
+
+    def inject(self, x: Tensor, edges: Edges, weight: Tensor | None) -> Tensor:
+        """Return A^T X Omega^T (+ b), `(nodes, out_channels)`."""
+        u = edges(self.omega(x), weight)
+        return u if self.bias is None else u + self.bias
+
+
+class IGNN(_Weights, ImplicitGraphLayer):
+    """Z = phi(A^T Z W^T + A^T X Omega^T), solved on the nodes of each graph.
+
+    There is one solution, and plain iteration finds it, where ||W||_inf < 1 / lambda_PF(|A|). W
+    starts inside ||W||_inf <= kappa / lambda_PF(|A|); call `project_()` after each step of an
+    optimiser, or `constrain_after` once. A normalised A has lambda_PF <= 1.
+
+    papers: Gu et al. 2020, eq. 1 and Theorem 4.1; Bai 2022 (thesis), Table 5.3.
+
+    Args:
+        in_channels: features of a node; -1 for those of the first call.
+        out_channels: features of the state.
+        kappa: the contraction, in (0, 1). A signal fades by no more than
+            kappa / 2 / (1 - kappa / 2) a hop along a directed chain with self-loops, .82 at .9.
+        radius: the largest lambda_PF(|A|) of the graphs to come, see `perron_radius`, where
+            `normalise` is None; without the layer's own self-loops.
+        activation: "relu", "tanh" or "leaky_relu".
+        initial: W at the start: "identity", as large as allowed, so that every feature travels as
+            far as it can; or "uniform", each entry at random, of size 1 / sqrt(width).
+        bias: add one to the injection; the paper's equation has none.
+        flow, normalise, self_loops: as of `GraphLayer`.
+        layer: keywords of the `DEQ`: solver, eval_solver, adjoint, throw.
+
+    Example:
+        >>> layer = IGNN(-1, 16)
+        >>> z = layer(x, edge_index)
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        layer: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(in_channels, out_channels, **options)
+        self.deq = self.equilibrium(IGNNCell(out_channels, self.activation), layer or {})
+        self._begin()
+
+    @property
+    @override
+    def recurrent(self) -> nn.Linear:
+        return cast(IGNNCell, self.deq.cell).linear
+
+
+class FiniteIGNN(_Weights):
+    """The same cell applied a fixed number of times, from zero: the explicit counterpart.
+
+    Args:
+        steps: how often, >= 1.
+        options: as of `IGNN`.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, *, steps: int = 2, **options: Any):
+        super().__init__(in_channels, out_channels, **options)
+        check_within("[1, inf)", steps=steps)
+        self.steps = steps
+        self.cell = IGNNCell(out_channels, self.activation)
+        self._begin()
+
+    @property
+    @override
+    def recurrent(self) -> nn.Linear:
+        return self.cell.linear
+
+    @override
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_weight: Tensor | None = None,
+        batch: Tensor | None = None,
+    ) -> Tensor:
+        edges, weight = self.read(x, edge_index, edge_weight, batch)
+        u = self.inject(x, edges, weight)
+        z = torch.zeros_like(u)
+        for _ in range(self.steps):
+            z = self.cell(z, u, edges, weight)
+        return z

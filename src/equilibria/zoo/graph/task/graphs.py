@@ -1,0 +1,125 @@
+"""What tasks on graphs share: the model's config, and what a run folder keeps of the data."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import override
+
+from equilibria import files
+from equilibria.run.data import stored
+from equilibria.run.data.errors import DataError, reading
+from equilibria.run.models import ClassifierConfig, ModelConfig
+from equilibria.run.tasks.base import SampleTask
+from equilibria.words import listed, plural
+
+__all__ = ["GRAPHS", "Known", "OnGraphs", "complete"]
+
+GRAPHS = "graphs.json"
+"""The file of a run folder with the names of the classes and the number of features."""
+
+
+def complete(
+    config: ModelConfig, features: int, classes: int, level: str, source: str
+) -> ModelConfig:
+    """Return the config of a graph network with what the data say filled in.
+
+    Args:
+        config: what the recipe says.
+        features: of a node.
+        classes: outputs.
+        level: what has classes: "node" or "graph".
+        source: what the data are called.
+
+    Raises:
+        ValueError: it is of no such model, or of one for other data.
+    """
+    if not (isinstance(config, ClassifierConfig) and hasattr(config, "level")):
+        raise ValueError(f"{type(config).__name__} describes no network for graphs")
+    facts: dict[str, Any] = {"shape": (features,), "classes": classes, "level": level}
+    for name, value in facts.items():
+        given = getattr(config, name)
+        given = tuple(given) if isinstance(given, list) else given
+        if given is not None and given != value:
+            raise ValueError(
+                f"model.{name} is {given}, and {source} has {value}: leave it out or set it to that"
+            )
+    return replace(config, **facts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What a run folder keeps of the graphs that were learned from.
+
+    Args:
+        level: what has classes: "node" or "graph".
+        source: what the data are called.
+        labels: what the classes are called.
+        features: of a node.
+        multilabel: whether a node can have several.
+    """
+
+    level: str
+    source: str
+    labels: tuple[str, ...]
+    features: int
+    multilabel: bool = False
+
+    def save(self, folder: Path) -> None:
+        """Write graphs.json into a run folder."""
+        text = json.dumps(vars(self), indent=2, ensure_ascii=False) + "\n"
+        files.write_text(folder / GRAPHS, text)
+
+    @classmethod
+    def read(cls, run: Path) -> Known:
+        """Read what `save` has written.
+
+        Raises:
+            DataError: it is missing or damaged.
+        """
+        path = run / GRAPHS
+        try:
+            with reading(path):
+                content = stored.read(path, cls)
+            known = {each.name: content[each.name] for each in fields(cls) if each.name in content}
+            return cls(**{**known, "labels": tuple(known["labels"])})
+        except ValueError as error:
+            raise DataError(f"{path} is damaged ({error}): restore it from a copy") from error
+
+    def check(self, other: Known) -> None:
+        """Raise DataError unless a model that has learned from these can be judged on others.
+
+        Classes that are only numbered may be fewer.
+        """
+        if other.features != self.features:
+            raise DataError(
+                f"{other.source} has nodes with {plural(other.features, 'feature')}, and the run's "
+                f"data with {self.features}: they must be the same, in the same order"
+            )
+        count = len(other.labels)
+        numbered = other.labels == tuple(map(str, range(count)))
+        fits = other.labels == self.labels[:count] or (numbered and count <= len(self.labels))
+        same = other.multilabel == self.multilabel and (count == len(self.labels) or numbered)
+        if not (fits and same) or (self.multilabel and count != len(self.labels)):
+            raise DataError(
+                f"{other.source} has the classes {listed(other.labels, 8)}, and the run's data "
+                f"have {listed(self.labels, 8)}: they must be the same, in this order"
+            )
+
+
+class OnGraphs(SampleTask):
+    """Samples that are graphs, whose numbers of nodes and edges differ."""
+
+    @override
+    def refuses_export(self) -> str:
+        return (
+            f"{self.source} has graphs, whose numbers of nodes and edges differ, and a file takes "
+            "inputs of one shape: use the model in PyTorch"
+        )
+
+    @override
+    def limit(self, count: int) -> int:
+        return min(count, len(self.samples["train"]))  # of citation networks there is one

@@ -1,0 +1,1 @@
+"""What applications share: downloads, checksums, and the reading of files."""

@@ -1,0 +1,53 @@
+"""Signals for coordinate networks: sounds, images, films and shapes in [-1, 1].
+
+signal = eq.data.signals.read("cat.png")            # or .wav, .gif, .mp4, .obj, a folder of frames
+inputs, targets = signal.points[:], signal.targets  # (samples, axes), (samples, channels)
+large = signal.field.points(size=(1024, 1024))      # the same picture with more pixels
+for part in large.chunks(65_536): ...
+
+shape = eq.data.signals.read("torus.obj")
+points, inside = shape.near_surface(50_000, seed=0)
+"""
+
+from equilibria.zoo.signal.data.field import Field
+from equilibria.zoo.signal.data.files import field_of, kind_of, read
+from equilibria.zoo.signal.data.film import read_film, write_film
+from equilibria.zoo.signal.data.image import read_image, write_image
+from equilibria.zoo.signal.data.measure import iou, psnr
+from equilibria.zoo.signal.data.mesh import Mesh, read_mesh, write_mesh
+from equilibria.zoo.signal.data.points import Points
+from equilibria.zoo.signal.data.sets import SignalSet
+from equilibria.zoo.signal.data.shape import Occupancy, Shape, ShapeField, read_shape
+from equilibria.zoo.signal.data.signal import Quarters, Signal
+from equilibria.zoo.signal.data.solids import SOLIDS, solid
+from equilibria.zoo.signal.data.sound import read_sound, write_sound
+from equilibria.zoo.signal.data.surface import surface
+
+__all__ = [
+    "SOLIDS",
+    "Field",
+    "Mesh",
+    "Occupancy",
+    "Points",
+    "Quarters",
+    "Shape",
+    "ShapeField",
+    "Signal",
+    "SignalSet",
+    "field_of",
+    "iou",
+    "kind_of",
+    "psnr",
+    "read",
+    "read_film",
+    "read_image",
+    "read_mesh",
+    "read_shape",
+    "read_sound",
+    "solid",
+    "surface",
+    "write_film",
+    "write_image",
+    "write_mesh",
+    "write_sound",
+]

@@ -1,0 +1,220 @@
+"""Shapes: the inside of a closed mesh, sampled as occupancy."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from equilibria.zoo.signal.data.inside import Inside
+from equilibria.zoo.signal.data.measure import iou
+from equilibria.zoo.signal.data.mesh import Mesh, closed, read_mesh
+from equilibria.zoo.signal.data.points import Points
+
+__all__ = ["NOISE", "Occupancy", "Shape", "ShapeField", "read_shape"]
+
+EXTENT = 0.95
+"""Where the mesh ends along its longest side: the cube has a margin on which nothing is inside."""
+
+NOISE = 2e-3
+"""Standard deviation of points near the surface, that of the released code, in [-1, 1]."""
+
+
+class Occupancy(NamedTuple):
+    """Points, and whether each is inside."""
+
+    points: Tensor
+    """float32 in [-1, 1], ``(count, 3)``."""
+    inside: Tensor
+    """bool, ``(count,)``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShapeField:
+    """A shape without its surface: how the cube [-1, 1]^3 lies in the space of its file.
+
+    A vertex v of the file is at (v - centre) / scale.
+
+    Attributes:
+        centre: Middle of the mesh's bounding box.
+        scale: Length in the file that is 1 in the cube.
+
+    Raises:
+        ValueError: If one is not finite, or the scale is not positive.
+    """
+
+    centre: tuple[float, float, float]
+    scale: float
+    kind: str = dataclasses.field(default="shape", init=False)
+
+    def __post_init__(self) -> None:
+        numbers = [*self.centre, self.scale]
+        if len(numbers) != 4 or not all(map(math.isfinite, numbers)) or self.scale <= 0:
+            raise ValueError(
+                f"centre is {self.centre} and scale is {self.scale}: expected three finite numbers "
+                "and a positive one"
+            )
+
+    @property
+    def inputs(self) -> int:
+        """Coordinates of a point: x, y and z."""
+        return 3
+
+    @property
+    def outputs(self) -> int:
+        """Values of a point: the logit of being inside."""
+        return 1
+
+    def points(self, resolution: int) -> Points:
+        """The points of a grid over the cube, from -1 to 1 along each axis.
+
+        Raises:
+            ValueError: If `resolution` is below 2.
+        """
+        if resolution < 2:
+            raise ValueError(f"resolution is {resolution}: expected 2 or more points along an axis")
+        axis = torch.linspace(-1, 1, resolution, dtype=torch.float64)
+        return Points((axis, axis, axis))
+
+    def restored(self, vertices: np.ndarray) -> np.ndarray:
+        """Places in the cube, ``(count, 3)``, as those of the file."""
+        return vertices * self.scale + np.array(self.centre)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The field as plain numbers and words, for a file."""
+        return {**asdict(self), "centre": list(self.centre)}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> ShapeField:
+        """What `as_dict` gave.
+
+        Raises:
+            ValueError: If it is anything else.
+        """
+        try:
+            given = {name: each for name, each in content.items() if name != "kind"}
+            return cls(**{**given, "centre": tuple(map(float, content["centre"]))})
+        except (TypeError, KeyError) as error:
+            raise ValueError(f"no description of a shape ({error})") from None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Shape:
+    """The inside of a closed mesh, in the cube [-1, 1]^3.
+
+    Attributes:
+        name: What tables and messages call it.
+        field: How the cube lies in the space of the file; see `ShapeField`.
+        mesh: The surface, in the cube.
+    """
+
+    name: str
+    field: ShapeField
+    mesh: Mesh = dataclasses.field(repr=False)
+
+    @classmethod
+    def of(cls, mesh: Mesh, name: str) -> Shape:
+        """Bring a mesh into the cube, its longest side from -0.95 to 0.95.
+
+        Raises:
+            DataError: If it is open, empty or not finite.
+        """
+        places, faces = closed(mesh, name)
+        low, high = places.min(0), places.max(0)
+        centre = (low + high) / 2
+        described = ShapeField(
+            centre=(float(centre[0]), float(centre[1]), float(centre[2])),
+            scale=float((high - low).max() / 2 / EXTENT),
+        )
+        inner = (places - np.array(described.centre)) / described.scale
+        return cls(name=name, field=described, mesh=Mesh(inner, faces))
+
+    @cached_property
+    def _inside(self) -> Inside:
+        return Inside(self.mesh)
+
+    def inside(self, points: Tensor) -> Tensor:
+        """Tell whether points of the cube, ``(count, 3)``, are inside, bool, ``(count,)``."""
+        return torch.from_numpy(self._inside(points.detach().cpu().double().numpy()))
+
+    def uniform(self, count: int, seed: int | Sequence[int]) -> Occupancy:
+        """Draw points evenly from the cube.
+
+        The released code draws them from the bounding box of the mesh instead.
+
+        Args:
+            count: Points, 1 or more.
+            seed: The same one gives the same points.
+
+        Raises:
+            ValueError: If there are no points, or a seed is negative.
+        """
+        return self._judged(_generator(count, seed).uniform(-1, 1, (count, 3)))
+
+    def near_surface(
+        self, count: int, seed: int | Sequence[int], noise: float = NOISE
+    ) -> Occupancy:
+        """Draw points evenly from the surface, by area, and move them by N(0, noise^2) each way.
+
+        The released code draws triangles without regard to their areas.
+
+        Args:
+            count: Points, 1 or more.
+            seed: The same one gives the same points.
+            noise: Standard deviation along each axis, in the cube.
+
+        Raises:
+            ValueError: If there are no points, a seed or the noise is negative.
+
+        papers: Bai 2022, sec. 8.3.5; Mescheder et al. 2019.
+        """
+        if not 0 <= noise < math.inf:
+            raise ValueError(f"noise is {noise}: expected 0 or more")
+        generator = _generator(count, seed)
+        corners = self.mesh.vertices[self.mesh.faces]
+        sides = corners[:, 1:] - corners[:, :1]
+        area = np.linalg.norm(np.cross(sides[:, 0], sides[:, 1]), axis=1)
+        chosen = generator.choice(len(area), count, p=area / area.sum())
+        root, along = np.sqrt(generator.random(count)), generator.random(count)
+        weights = np.stack([1 - root, root * (1 - along), root * along], 1)
+        places = (corners[chosen] * weights[:, :, None]).sum(1)
+        return self._judged(places + noise * generator.standard_normal((count, 3)))
+
+    def near_surface_iou(self, found: Tensor, drawn: Occupancy) -> float:
+        """Intersection over union on points of `near_surface`.
+
+        Args:
+            found: Logits or bool, ``(count,)`` or ``(count, 1)``; above 0 is inside.
+            drawn: The points.
+        """
+        flat = found.detach().cpu().reshape(-1)
+        return iou(flat if flat.dtype == torch.bool else flat > 0, drawn.inside)
+
+    def _judged(self, places: np.ndarray) -> Occupancy:
+        # In float32 first: inside is judged where the network looks.
+        points = torch.from_numpy(places).float()
+        return Occupancy(points, self.inside(points))
+
+
+def read_shape(path: str | os.PathLike[str]) -> Shape:
+    """Read a mesh as a shape; see `mesh.read_mesh`.
+
+    Raises:
+        DataError: If it cannot be read, is damaged, empty or open, or trimesh is not installed.
+    """
+    return Shape.of(read_mesh(path), Path(path).name)
+
+
+def _generator(count: int, seed: int | Sequence[int]) -> np.random.Generator:
+    if count < 1:
+        raise ValueError(f"{count} points: expected 1 or more")
+    return np.random.default_rng(seed)

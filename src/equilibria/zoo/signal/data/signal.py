@@ -1,0 +1,182 @@
+"""A sound, an image or a film: values in [-1, 1] on the grid of a field."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from equilibria.run.data.errors import DataError
+from equilibria.zoo.io.resize import resized
+from equilibria.zoo.signal.data.field import AXES, Field
+from equilibria.zoo.signal.data.measure import psnr
+from equilibria.zoo.signal.data.points import Points
+
+__all__ = ["Quarters", "Signal"]
+
+
+class Quarters(NamedTuple):
+    """Places of an image's pixels, in the order of `Signal.targets`."""
+
+    train: Tensor
+    """Pixels of even rows and columns, ``(count,)``."""
+    test: Tensor
+    """Pixels of odd rows and columns, ``(count,)``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signal:
+    """A sound, an image or a film, every sample of which is a target.
+
+    Attributes:
+        name: What tables and messages call it.
+        field: What the grid means; see `Field`.
+        values: float32 in [-1, 1], ``(*field.shape, channels)``.
+    """
+
+    name: str
+    field: Field
+    values: Tensor = dataclasses.field(repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        kind: str,
+        values: Tensor,
+        name: str,
+        *,
+        low: float | None = None,
+        high: float | None = None,
+        rate: float | None = None,
+        bits: int | None = None,
+    ) -> Signal:
+        """Make a signal of values as a file has them.
+
+        Args:
+            kind: ``"sound"``, ``"image"`` or ``"film"``.
+            values: ``(*shape, channels)``, such as ``(height, width, 3)``.
+            name: For messages too.
+            low, high: Values that become -1 and 1; None for minus and plus the largest absolute
+                value.
+            rate: Samples or frames per second.
+            bits: Of a value in the file.
+
+        Raises:
+            DataError: If the values are NaN or infinite, all the same, or outside of the range; or
+                an axis has less than two samples.
+            ValueError: If the shape is not that of the kind.
+        """
+        axes = AXES.get(kind, ())
+        if axes and values.ndim != len(axes) + 1:
+            raise ValueError(
+                f"values of the shape {tuple(values.shape)}: expected ({', '.join(axes)}, channels)"
+            )
+        for axis, count in zip(axes, values.shape, strict=False):
+            if count < 2:
+                raise DataError(
+                    f"{name} has {count} {_WORDS[axis][count != 1]}: a signal has at "
+                    "least 2 samples along each axis"
+                )
+        raw = values.detach().cpu()
+        if not bool(raw.isfinite().all()):
+            count = int((~raw.isfinite()).sum())
+            raise DataError(f"{name} has {count:,} values that are NaN or infinite: replace them")
+        least, most = float(raw.min()), float(raw.max())
+        if least == most:
+            raise DataError(
+                f"{name} is constant: every value is {least:g}, so there is nothing to represent"
+            )
+        top = max(-least, most)
+        low, high = -top if low is None else low, top if high is None else high
+        if least < low or most > high:
+            raise DataError(
+                f"{name} has values from {least:g} to {most:g}, not {low:g} to {high:g}"
+            )
+        described = Field(
+            kind=kind,
+            shape=tuple(values.shape[:-1]),
+            channels=values.shape[-1],
+            low=low,
+            high=high,
+            rate=rate,
+            bits=bits,
+        )
+        return cls(name=name, field=described, values=described.normalised(raw))
+
+    @property
+    def points(self) -> Points:
+        """Coordinates of all samples."""
+        return self.field.points()
+
+    @property
+    def targets(self) -> Tensor:
+        """Values of all samples, in the order of `points`, ``(samples, channels)``."""
+        return self.values.reshape(-1, self.field.channels)
+
+    def psnr(self, found: Tensor) -> float:
+        """PSNR of a reconstruction in decibels, as the released code computes it for each kind.
+
+        An image is cut to [-1, 1] and the peak is from black to white. Of a film it is the mean of
+        those of its frames. A sound is not cut, has the amplitude of its file, and the peak is 1,
+        the largest that a WAV file of integers holds; see `measure.psnr`.
+
+        Args:
+            found: Values in [-1, 1], ``(*field.shape, channels)`` or ``(samples, channels)``.
+
+        Raises:
+            ValueError: If there are more or fewer values.
+        """
+        if found.numel() != self.values.numel():
+            raise ValueError(
+                f"values of the shape {tuple(found.shape)}: expected {tuple(self.values.shape)}"
+            )
+        found = found.detach().cpu().reshape(self.values.shape)
+        if self.field.kind == "sound":
+            peak = 2 / (self.field.high - self.field.low)
+            return psnr(found, self.values, peak=peak, clip=False)
+        if self.field.kind == "film":
+            each = [psnr(a, b) for a, b in zip(found, self.values, strict=True)]
+            return sum(each) / len(each)
+        return psnr(found, self.values)
+
+    def quarters(self) -> Quarters:
+        """A quarter of an image's pixels to train on, and another one to test on.
+
+        Even rows and columns train, odd rows and columns test, all at the coordinates that they
+        have in the whole image.
+
+        Raises:
+            ValueError: If it is no image.
+
+        papers: Bai 2022, Table 8.1; Tancik et al. 2020.
+        """
+        if self.field.kind != "image":
+            raise ValueError(f"{self.name} is a {self.field.kind}: quarters are of an image")
+        places = torch.arange(len(self.targets)).reshape(self.field.shape)
+        return Quarters(places[::2, ::2].reshape(-1), places[1::2, 1::2].reshape(-1))
+
+    def resized(self, size: tuple[int, int]) -> Signal:
+        """The image or film at another size, by means over areas; see `images.resize.resized`.
+
+        Raises:
+            ValueError: If it is a sound, or `size` has a side below 2.
+        """
+        if self.field.kind == "sound":
+            raise ValueError(f"{self.name} is a sound: it has a rate, not a size")
+        pixels = self.values.movedim(-1, -3)
+        shape = (*self.field.shape[:-2], *size)
+        smaller = resized(pixels.reshape(-1, *pixels.shape[-3:]), size)
+        values = smaller.reshape(*shape[:-2], *smaller.shape[1:]).movedim(-3, -1)
+        return replace(self, field=replace(self.field, shape=shape), values=values.contiguous())
+
+
+_WORDS = {
+    "time": ("sample", "samples"),
+    "row": ("row", "rows"),
+    "column": ("column", "columns"),
+    "frame": ("frame", "frames"),
+}
+"""One of what an axis counts, and several."""

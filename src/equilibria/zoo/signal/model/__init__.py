@@ -1,0 +1,26 @@
+"""Implicit neural representations: signals as functions of their coordinates."""
+
+from equilibria.zoo.signal.model.configs import (
+    IMFNConfig,
+    InjectedSIRENConfig,
+    ISIRENConfig,
+    MFNConfig,
+    SIRENConfig,
+)
+from equilibria.zoo.signal.model.derivatives import gradient, hessian, laplacian
+from equilibria.zoo.signal.model.network import ExplicitRepresentation, Representation
+from equilibria.zoo.signal.model.siren import SIREN
+
+__all__ = [
+    "SIREN",
+    "ExplicitRepresentation",
+    "IMFNConfig",
+    "ISIRENConfig",
+    "InjectedSIRENConfig",
+    "MFNConfig",
+    "Representation",
+    "SIRENConfig",
+    "gradient",
+    "hessian",
+    "laplacian",
+]

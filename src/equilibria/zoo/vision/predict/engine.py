@@ -1,0 +1,240 @@
+"""Going through images: batches of one size, their solves, and a row for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from equilibria.run.data.errors import DataError
+from equilibria.run.evaluation import evaluating, widened
+from equilibria.run.models import EquilibriumModel, Model, Prediction
+from equilibria.solve import Solution, Status
+from equilibria.zoo.io import decode
+from equilibria.zoo.io.rows import Journal
+from equilibria.zoo.vision.model.inference import masks_of
+from equilibria.zoo.vision.predict import drawing
+from equilibria.zoo.vision.predict.seeing import Sight, original, sight
+from equilibria.zoo.vision.task.seen import Seen
+
+__all__ = ["Large", "Options", "predict"]
+
+AHEAD = 2
+"""Images that each thread may have decoded before they are taken: they bound the memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How images are gone through.
+
+    Args:
+        batch_size: images of one size that are solved at once.
+        top: classes of an image that a row names, the most probable first.
+        overlays: draw each image under its mask, for segmentation.
+        video: take images for frames of a video: each solve starts at the equilibrium of the one
+            before, where that had the same size.
+        threads: that decode images; None for one a core.
+    """
+
+    batch_size: int = 16
+    top: int = 5
+    overlays: bool = True
+    video: bool = False
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class Large:
+    """What sees images that are larger than a window.
+
+    Attributes:
+        model: takes images of any size.
+        window: height and width up to which an image is shown to the run's own model.
+    """
+
+    model: Model
+    window: tuple[int, int]
+
+    def fits(self, height: int, width: int) -> bool:
+        """Return whether an image is no larger than the window."""
+        return height <= self.window[0] and width <= self.window[1]
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """An image that cannot be read, or is too small to be seen."""
+
+    path: Path
+    error: str
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """What is written of it."""
+        return {"path": str(self.path), "result": "error", "error": self.error}
+
+
+def predict(
+    model: Model,
+    seen: Seen,
+    paths: Sequence[Path],
+    journal: Journal,
+    accelerator: Accelerator,
+    options: Options,
+    *,
+    large: Large | None = None,
+    smallest: int = 1,
+    progress: Callable[[int], object] = lambda done: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Write a row for each image that has none yet.
+
+    Args:
+        model: of the run, on the accelerator's device.
+        seen: how the run has seen its images.
+        paths: absolute paths of the images.
+        journal: where rows go.
+        accelerator: gives device and precision.
+        options: see there.
+        large: what sees images that are too large for the model; None to show it all of them.
+        smallest: height and width, in pixels, that the model needs at least.
+        progress: called with the number of rows that were written at once.
+        stop: asked after each batch.
+
+    Returns:
+        Whether all images have a row: False where `stop` ended it.
+    """
+    left = [path for path in paths if str(path) not in journal.done]
+    before: tuple[tuple[int, ...], Solution] | None = None
+    with torch.no_grad(), evaluating(model):
+        for batch in _batches(left, seen, options, smallest):
+            if isinstance(batch, Unreadable):
+                journal.add([batch.row])
+                progress(1)
+            else:
+                inputs = torch.stack([each.pixels for each in batch]).to(accelerator.device)
+                warm: dict[str, Any] = {}
+                if options.video and before is not None and before[0] == tuple(inputs.shape):
+                    warm = {"warm": before[1]}
+                chosen = model
+                if large is not None and not large.fits(inputs.shape[2], inputs.shape[3]):
+                    chosen = large.model
+                with accelerator.autocast():
+                    prediction: Prediction = chosen(inputs, **warm)
+                if options.video and isinstance(model, EquilibriumModel):
+                    before = tuple(inputs.shape), prediction.solution
+                output = widened(prediction.output)
+                describe = _segmented if seen.kind == "segmentation" else _classified
+                rows: list[dict[str, Any]] = []
+                for place, each in enumerate(batch):
+                    try:
+                        found = describe(each, _of(output, place), seen, journal, options)
+                    except DataError as error:  # the file has changed in the meantime
+                        rows.append(Unreadable(each.path, str(error)).row)
+                        continue
+                    solve = _solve(prediction.solutions, place)
+                    rows.append({"path": str(each.path), "result": "ok", **found, **solve})
+                journal.add(rows)
+                progress(len(rows))
+            if stop():
+                return all(str(path) in journal.done for path in paths)
+    return True
+
+
+def _batches(
+    paths: Sequence[Path], seen: Seen, options: Options, smallest: int
+) -> Iterator[list[Sight] | Unreadable]:
+    """Images of one size, as they follow each other; and what cannot be read, in order too."""
+
+    def read(path: Path) -> Sight | Unreadable:
+        try:
+            found = sight(path, seen)
+        except DataError as error:
+            return Unreadable(path, str(error))
+        high, wide = found.pixels.shape[1:]
+        if min(high, wide) < smallest:
+            return Unreadable(
+                path,
+                f"{path} has {high} x {wide} pixels, and the network needs {smallest} x "
+                f"{smallest}: make it larger",
+            )
+        return found
+
+    waiting: list[Sight] = []
+    size = 1 if options.video else options.batch_size
+    for each in decode.in_threads(read, paths, options.threads, ahead=AHEAD):
+        broken = isinstance(each, Unreadable)
+        if waiting and (
+            broken or len(waiting) == size or each.pixels.shape != waiting[0].pixels.shape
+        ):
+            yield waiting
+            waiting = []
+        if broken:
+            yield each
+        else:
+            waiting.append(each)
+    if waiting:
+        yield waiting
+
+
+def _of(output: Any, place: int) -> Any:
+    """The part of an output that belongs to one image."""
+    if isinstance(output, dict):
+        return {name: each[place] for name, each in output.items()}
+    return output[place]
+
+
+def _classified(
+    image: Sight, logits: Tensor, seen: Seen, journal: Journal, options: Options
+) -> dict[str, Any]:
+    """The most probable classes of an image."""
+    probabilities = logits.softmax(0)
+    best = probabilities.topk(min(options.top, len(probabilities)))
+    top = [
+        {"label": seen.labels[number], "probability": round(value, 6)}
+        for value, number in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+    ]
+    return {**top[0], "top": top}
+
+
+def _segmented(
+    image: Sight, output: Any, seen: Seen, journal: Journal, options: Options
+) -> dict[str, Any]:
+    """The mask of an image, written, and the share of each class in it."""
+    row: dict[str, Any] = {}
+    if isinstance(output, dict) and "presence" in output:
+        likely = output["presence"].sigmoid().tolist()
+        row["presence"] = {
+            label: round(each, 6) for label, each in zip(seen.labels, likely, strict=True)
+        }
+        if "masks" not in output:
+            return row
+    mask = drawing.best_classes(masks_of(output).float(), image.size).numpy()
+    name = journal.name_of(str(image.path))
+    journal.draw("masks", name, drawing.mask_png(mask, seen.colours, seen.values))
+    row["mask"] = f"masks/{name}"
+    if options.overlays:
+        journal.draw(
+            "overlays", name, drawing.overlay_png(original(image.path), mask, seen.colours)
+        )
+        row["overlay"] = f"overlays/{name}"
+    counts = torch.bincount(torch.from_numpy(mask).flatten().long(), minlength=len(seen.labels))
+    shares = (counts / mask.size).tolist()
+    row["share"] = {label: round(each, 6) for label, each in zip(seen.labels, shares, strict=True)}
+    return row
+
+
+def _solve(solutions: Sequence[Solution], place: int) -> dict[str, Any]:
+    """How the solves of an image ended: the worst of them, and their evaluations together."""
+    if not solutions:
+        return {}
+    return {
+        # From CONVERGED up to NONFINITE, each number is of a worse end.
+        "status": Status(max(int(each.status[place]) for each in solutions)).name,
+        "evaluations": sum(int(each.stats.evals[place]) for each in solutions),
+        "residual": max(float(each.stats.residual[place]) for each in solutions),
+    }

@@ -1,0 +1,295 @@
+"""Classification of images."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from equilibria import files
+from equilibria.checks import check_fields
+from equilibria.metric import Sums
+from equilibria.run.data import Dataset, available
+from equilibria.run.data.errors import DataError
+from equilibria.run.models import ClassifierConfig, Model, ModelConfig
+from equilibria.run.tasks.base import LabelledTask, TaskConfig
+from equilibria.run.tasks.feed import Batch, Feed
+from equilibria.run.tasks.normalisation import Normalised
+from equilibria.zoo.vision.data.images import ImageFiles
+from equilibria.zoo.vision.data.shards.dataset import ImageShards
+from equilibria.zoo.vision.data.shards.images import ShardImages
+from equilibria.zoo.vision.model.config import VisionConfig
+from equilibria.zoo.vision.task import sources
+from equilibria.zoo.vision.task.augmentation import cropped, flipped, shifted
+from equilibria.zoo.vision.task.photographs import Photographs
+from equilibria.zoo.vision.task.pixels import confusion
+from equilibria.zoo.vision.task.seen import IMAGES, Seen, read_classes, unlabelled
+from equilibria.zoo.vision.task.streamed import StreamedImages
+
+LISTED = 100
+"""Classes up to which it is counted which is taken for which."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageClassification(TaskConfig):
+    """Which of several classes does an image show? Trained with cross-entropy.
+
+    Args:
+        data: name of a data set (cifar10, cifar100, digits, imagenet or mnist), or path of a folder
+            of images that has a folder for each class, or of the indexes of shards that are
+            streamed; also `--data FOLDER`.
+        size: pixels of each side that images are brought to, in a folder the middle square of each;
+            null for images as they are, which must all have one size.
+        channels: 3 or 1, to have the images of a folder converted to RGB or grey; null for images
+            that are all RGB or all grey.
+        samples: training images to learn from, as many of each class; null for all.
+        valid: training images that are set aside, and evaluated after each epoch in place of the
+            test images; null for none.
+        flip: mirror training images left to right at random.
+        shift: pixels by which training images are moved at random, at most, along each side.
+        crop: minimum share of a training image's area that is shown, chosen at random; null for
+            whole images. In a folder, images are then decoded each time they are shown, and those
+            to evaluate on are shown without an eighth of their shorter side where `size` is given.
+        normalise: give each channel mean 0 and deviation 1 over the images that are learned from;
+            where they are decoded each time they are shown, over 2,000 of them, spread evenly.
+        lanes: shards that a batch is read from side by side, a divisor of batch_size: best one for
+            each process, or a multiple. null: as many as divide batch_size, 8 at most, and
+            no more than there are shards.
+        label_smoothing: share of a target's weight that is spread over all classes, in [0, 1).
+        auxiliary: weight of the mean loss of what a model reads from single resolutions, for a
+            model that has such heads.
+    """
+
+    data: str | None = "digits"
+    size: int | None = None
+    channels: int | None = None
+    samples: int | None = None
+    valid: int | None = None
+    flip: bool = False
+    shift: int = 0
+    crop: float | None = None
+    normalise: bool = False
+    lanes: int | None = None
+    label_smoothing: float = 0.0
+    auxiliary: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_fields(self, "[0, 1)", "label_smoothing")
+        check_fields(self, "[0, inf)", "shift")
+        check_fields(self, "(0, 1]", "crop")
+        check_fields(self, "[0, inf)", "auxiliary")
+        if self.channels not in (None, 1, 3):
+            raise ValueError(f"channels must be 1, 3 or null; got {self.channels}")
+        check_fields(self, "[1, inf)", "size", "samples", "valid", "lanes")
+
+    @override
+    def load(self, data_dir: Path | None = None) -> ClassificationTask:
+        if self.data is None:
+            raise ValueError(
+                "there are no images to learn from: name a folder with --data FOLDER, with one "
+                "subfolder of images per class"
+            )
+        return ClassificationTask(self, data_dir)
+
+    @override
+    def load_other(self, run: Path, data_dir: Path | None = None) -> ClassificationTask:
+        """Read images and bring them to the run's size and channels, with its numbers of classes.
+
+        All images of a folder that has no parts are the test images.
+
+        Raises:
+            DataError: the run has not all of their classes, or images of another shape.
+        """
+        seen = Seen.read(run / IMAGES)
+        channels, height, width = seen.shape
+        config = replace(
+            self,
+            size=self.size or (height if height == width else None),
+            channels=channels
+            if channels in (1, 3) and self.data not in available(Dataset)
+            else None,
+            crop=self.crop if self.size else None,
+            samples=None,
+            valid=None,
+            lanes=None,
+        )
+        return ClassificationTask(config, data_dir, seen)
+
+    @override
+    def unlabelled(
+        self, run: Path, data: str, *, batches: int, size: int, seed: int
+    ) -> Iterator[Tensor] | None:
+        return unlabelled(run, data, batches=batches, size=size, seed=seed)
+
+    @override
+    def has_gallery(self, run: Path) -> bool:
+        return (run / IMAGES).is_file()
+
+    @override
+    def read_classes(self, run: Path) -> dict[str, Any] | None:
+        return read_classes(run)
+
+
+class ClassificationTask(LabelledTask):
+    """Images (n, channels, height, width) with labels (n,).
+
+    Args:
+        config: what the recipe says.
+        data_dir: folder to look for data sets in, before EQUILIBRIA_DATA.
+        seen: how a run has seen its images, for others to evaluate it on; None for its own.
+    """
+
+    def __init__(
+        self, config: ImageClassification, data_dir: Path | None, seen: Seen | None = None
+    ) -> None:
+        self.config = config
+        found = sources.found(config, data_dir, seen)
+        self.area = isinstance(found, Dataset)
+        samples = sources.chosen(config, found)
+        train = samples.get("train")
+        self.files = train if isinstance(train, ImageFiles) else None
+        self.shards = train if isinstance(train, ShardImages) else None
+        self.streamed = isinstance(found, ImageShards)
+        self.statistics = None if seen is None else seen.statistics
+        if config.normalise and seen is None:
+            self.statistics = sources.statistics(found, samples["train"])
+        if seen is not None:
+            samples = seen.numbered(samples, found.labels, found.title)
+        if self.statistics is not None:
+            samples = {name: Normalised(s, self.statistics) for name, s in samples.items()}
+        super().__init__(samples, found.checksum)
+        self.label_smoothing = config.label_smoothing
+        self.source, self.labels = found.title, found.labels if seen is None else seen.labels
+        self.classes = len(self.labels)
+        size = config.size
+        self.shape = found.shape if size is None else (found.shape[0], size, size)
+        if seen is not None and self.shape != seen.shape:
+            raise DataError(
+                f"the images of {found.title} have shape {self.shape} (channels, height, width), "
+                f"and the run's have {seen.shape}"
+            )
+        self.smallest = None if isinstance(found, Dataset) else found.smallest
+        self.auxiliary = config.auxiliary
+        self.gallery = "classification" if self.shape[0] in (1, 3) else ""
+
+    @override
+    def complete(self, config: ModelConfig) -> ModelConfig:
+        if not isinstance(config, ClassifierConfig):
+            raise ValueError(f"{type(config).__name__} describes no classifier of images")
+        if isinstance(config, VisionConfig) and config.dense:
+            raise ValueError(
+                f"{type(config).__name__} describes a network that gives each pixel a class: it is "
+                "for the task image_segmentation"
+            )
+        self._check_size(config)
+        shape, classes = config.shape, config.classes
+        if shape is None or classes is None:
+            shape, classes = shape or self.shape, classes or self.classes
+            config = replace(config, shape=shape, classes=classes)
+        if (tuple(shape), classes) != (self.shape, self.classes):
+            raise ValueError(
+                f"the images of '{self.config.data}' have shape {self.shape} and {self.classes} "
+                f"classes; set model.shape and model.classes to that (they are {tuple(shape)} and "
+                f"{classes})"
+            )
+        heads = bool(getattr(config, "auxiliary", False))
+        if heads and not self.auxiliary:
+            raise ValueError(
+                "model.auxiliary is true, and nothing would train these heads: give their loss a "
+                "weight with task.auxiliary, or set model.auxiliary to false"
+            )
+        if self.auxiliary and not heads:
+            raise ValueError(
+                f"task.auxiliary is {self.auxiliary:g}, and the model has no heads for such a "
+                "loss: set task.auxiliary to 0, or model.auxiliary to true in a model that has it"
+            )
+        return config
+
+    def _check_size(self, config: ClassifierConfig) -> None:
+        """Raise ValueError if images are smaller than the model can take."""
+        needed = int(getattr(config, "min_size", 1))
+        _, height, width = self.shape
+        if min(height, width) >= needed:
+            return
+        what = f"the images of '{self.config.data}'"
+        if self.config.size is not None:
+            what = f"images that task.size makes {height} x {width} pixels of"
+        elif self.smallest is not None:
+            what = self.smallest
+        remedy = getattr(config, "remedy", "take larger images")
+        raise ValueError(
+            f"{what}: too small for this model, which needs {needed} x {needed} pixels; {remedy}, "
+            "or have images brought to a larger size with task.size"
+        )
+
+    @override
+    def feed(self, batch_size: int, seed: int) -> Feed:
+        shown: dict[str, Any] = {"crop": self.config.crop, "statistics": self.statistics}
+        if self.shards is not None:
+            lanes = self.config.lanes
+            return StreamedImages(self.shards, batch_size, seed, lanes=lanes, **shown)
+        if self.files is not None:
+            return Photographs(self.files, batch_size, seed, **shown)
+        return super().feed(batch_size, seed)
+
+    def some(self, split: str, count: int) -> Tensor:
+        """Return the places of up to `count` images of a split to look at.
+
+        They are drawn at random, the same ones each time; of shards they are the first, so that
+        few shards are read.
+        """
+        length = len(self.samples[split])
+        if self.streamed:
+            return torch.arange(min(count, length))
+        order = torch.randperm(length, generator=torch.Generator().manual_seed(0))
+        return order[:count]
+
+    @override
+    def augment(self, batch: Batch) -> Batch:
+        inputs = batch.inputs
+        if self.config.crop is not None and self.files is None and self.shards is None:
+            inputs = cropped(inputs, self.config.crop)
+        if self.config.shift:
+            inputs = shifted(inputs, self.config.shift)
+        return batch._replace(inputs=flipped(inputs) if self.config.flip else inputs)
+
+    @override
+    def sums(self, model: Model, output: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        found = super().sums(model, output, targets)
+        if self.classes <= LISTED:
+            found["confusion"] = confusion(output.argmax(1), targets, self.classes)
+        return found
+
+    @override
+    def record(self, sums: Sums) -> dict[str, Any]:
+        """Return how many images of class i were taken for class j, by rows."""
+        return {"confusion": sums["confusion"].tolist()} if "confusion" in sums else {}
+
+    @override
+    def save(self, folder: Path) -> None:
+        """Write images.json: names of the classes, and what was done to pixels in [0, 1]."""
+        content = {
+            "kind": "classification",
+            "source": self.source,
+            "labels": self.labels,
+            "shape": self.shape,
+            "normalise": None if self.statistics is None else dataclasses.asdict(self.statistics),
+            "resize": self._resize(),
+        }
+        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        files.write_text(folder / IMAGES, text)
+
+    def _resize(self) -> dict[str, Any] | None:
+        """How images were brought to a size, as `Resize.of` reads it."""
+        if self.config.size is None:
+            return None
+        share = sources.SHOWN if self.config.crop is not None else 1.0
+        way = "area" if self.area else "linear"
+        return {"size": [self.config.size] * 2, "share": share, "fit": "square", "filter": way}

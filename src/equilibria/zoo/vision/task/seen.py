@@ -1,0 +1,204 @@
+"""How the images of a run were seen: which class has which number, and what was done to pixels."""
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NotRequired, Self, TypedDict, cast
+
+import torch
+from torch import Tensor
+
+from equilibria.run.data import available, stored
+from equilibria.run.data.dataset import Dataset, Samples
+from equilibria.run.data.errors import DataError, reading
+from equilibria.run.tasks.normalisation import Statistics
+from equilibria.words import listed
+from equilibria.zoo.vision.data.shards.images import ShardImages
+
+IMAGES = "images.json"
+"""The file of a run folder that tells what classes are called and how images were seen."""
+
+_LISTED = 5
+"""Classes that a message names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resize:
+    """How an image is brought to a size: its middle part of that ratio, or the whole of it.
+
+    Attributes:
+        size: height and width.
+        share: of the middle part that is shown.
+        fit: "square" for the middle part, "stretch" for the whole image.
+        filter: "linear" interpolation, or "area" for means over areas where it shrinks.
+    """
+
+    size: tuple[int, int]
+    share: float = 1.0
+    fit: str = "square"
+    filter: str = "linear"
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Self:
+        """Return what images.json holds."""
+        return cls(
+            size=tuple(content["size"]),
+            share=content["share"],
+            fit=content["fit"],
+            filter=content.get("filter", "linear"),
+        )
+
+
+class _Normal(TypedDict):
+    mean: list[float]
+    deviation: list[float]
+
+
+class _Resize(TypedDict):
+    size: tuple[int, int]
+    share: float
+    fit: Literal["square", "stretch"]
+    filter: NotRequired[Literal["linear", "area"]]
+
+
+class _Images(TypedDict):
+    """images.json; earlier versions did not write all of it."""
+
+    labels: list[str]
+    shape: list[int]
+    normalise: _Normal | None
+    kind: NotRequired[str]
+    resize: NotRequired[_Resize | None]
+    colours: NotRequired[list[tuple[int, int, int]]]
+    values: NotRequired[list[int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What images.json of a run folder holds, for other images to be seen in the same way."""
+
+    labels: tuple[str, ...]
+    """Names of the classes, in the order of their numbers."""
+    shape: tuple[int, ...]
+    """Channels, height and width of an image."""
+    statistics: Statistics | None
+    """Those by which images were normalised; None where they were not."""
+    kind: str = "classification"
+    """What the model tells: the class of an image, or "segmentation", of each of its pixels."""
+    resize: Resize | None = None
+    """How images were brought to one size; None where they were taken as they are."""
+    colours: tuple[tuple[int, int, int], ...] = ()
+    """Red, green and blue of each class, in pictures of masks."""
+    values: tuple[int, ...] = ()
+    """The value of each class in the files of masks; empty for 0, 1, ..."""
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read images.json.
+
+        Raises:
+            DataError: it is missing or damaged.
+        """
+        if not path.exists():
+            raise DataError(
+                f"{path} is missing: without it nobody knows which class of other images is which"
+            )
+        try:
+            with reading(path):
+                content: Any = stored.read(path, _Images)
+            normal, labels = content["normalise"], content["labels"]
+            if normal is not None:
+                normal = Statistics(tuple(normal["mean"]), tuple(normal["deviation"]))
+            resize, kind = content.get("resize"), content.get("kind", "classification")
+            colours = tuple((r, g, b) for r, g, b in content.get("colours", ()))
+            if not all(0 <= each < 256 for colour in colours for each in colour):
+                raise ValueError("colours must be whole numbers from 0 to 255")
+            if kind == "segmentation" and len(colours) != len(labels):
+                raise ValueError(f"{len(colours)} colours of {len(labels)} classes")
+            values = tuple(content.get("values", ()))
+            if values and not len({*values} & {*range(255)}) == len(values) == len(labels):
+                raise ValueError(f"values must be {len(labels)} numbers from 0 to 254, all unlike")
+            return cls(
+                labels=tuple(labels),
+                shape=tuple(content["shape"]),
+                statistics=normal,
+                kind=kind,
+                resize=None if resize is None else Resize.of(resize),
+                colours=colours,
+                values=values,
+            )
+        except ValueError as error:
+            raise DataError(f"{path} is damaged ({error}): restore it from a copy") from error
+
+    def numbers(self, labels: Sequence[str], source: str) -> list[int]:
+        """Return the numbers that classes have in the run; warn where it has others too.
+
+        Args:
+            labels: names of the classes, in the order of their own numbers.
+            source: what the data are called.
+
+        Raises:
+            DataError: the run has no class of one of these names.
+        """
+        unknown = [label for label in labels if label not in self.labels]
+        missing = [label for label in self.labels if label not in labels]
+        if unknown:
+            raise DataError(
+                f"{source} has classes that the run does not have: {listed(unknown, _LISTED)}. The "
+                f"run's classes are matched by name, and {source} lacks "
+                f"{listed(missing, _LISTED) or 'none'} of them: "
+                "rename its classes, or remove those that the run does not have"
+            )
+        if missing:
+            warnings.warn(
+                f"{source} has {len(labels)} of the run's {len(self.labels)} classes, not "
+                f"{listed(missing, _LISTED)}",
+                stacklevel=2,
+            )
+        return [self.labels.index(label) for label in labels]
+
+    def numbered(
+        self, samples: dict[str, Samples], labels: Sequence[str], source: str
+    ) -> dict[str, Samples]:
+        """Return samples with the numbers that their classes have in the run; see `numbers`.
+
+        Args:
+            samples: by the name of the split.
+            labels: names of their classes, in the order of their own numbers.
+            source: what they are called.
+        """
+        numbers = self.numbers(labels, source)
+        return {name: _renumbered(each, numbers) for name, each in samples.items()}
+
+
+def read_classes(run: Path) -> dict[str, Any] | None:
+    """Return the classes in images.json of a run folder; see `TaskConfig.read_classes`."""
+    path = run / IMAGES
+    if not path.exists():
+        return None
+    seen = Seen.read(path)
+    return {"labels": seen.labels, "colours": seen.colours}
+
+
+def unlabelled(
+    run: Path, data: str, *, batches: int, size: int, seed: int
+) -> Iterator[Tensor] | None:
+    """Return batches of images without labels, seen as a run saw its own.
+
+    None stands for images with labels, which are not among the inputs: a named data set, or a
+    folder of images and masks. The arguments and errors are those of `TaskConfig.unlabelled`.
+    """
+    from equilibria.zoo.vision import predict  # which sees images as this module says
+
+    named = data in available(Dataset) or (Path(data).expanduser() / "masks").exists()
+    if named or not (run / IMAGES).is_file():
+        return None
+    images = predict.pictures([data], without=run / "predictions")
+    return predict.unlabelled(images, Seen.read(run / IMAGES), batches, size, seed)
+
+
+def _renumbered(samples: Samples, numbers: list[int]) -> Samples:
+    if isinstance(samples, ShardImages):  # whose classes are known when they are read
+        return cast(Any, samples.numbered(numbers))
+    return replace(cast(Any, samples), targets=torch.tensor(numbers)[samples.targets])

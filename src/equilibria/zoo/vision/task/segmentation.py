@@ -1,0 +1,421 @@
+"""Segmentation of images: the class of each pixel."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from typing_extensions import override
+
+from equilibria import files
+from equilibria.checks import check_fields
+from equilibria.metric import Sums
+from equilibria.run.data import available, load
+from equilibria.run.data.errors import DataError
+from equilibria.run.models import Model, ModelConfig
+from equilibria.run.tasks.base import Task, TaskConfig, known
+from equilibria.run.tasks.feed import WHOLE, Batch, Feed, Part
+from equilibria.run.tasks.normalisation import Statistics
+from equilibria.zoo.vision.data.segmentation import VOID, MaskedImages, SegmentationSet
+from equilibria.zoo.vision.model.config import VisionConfig
+from equilibria.zoo.vision.model.dense_head import upsampled
+from equilibria.zoo.vision.task import boosted, pixels
+from equilibria.zoo.vision.task.scenes import Scenes, View
+from equilibria.zoo.vision.task.seen import IMAGES, Seen, read_classes, unlabelled
+
+READ = 500
+"""Images that the statistics are taken from, at most."""
+
+Auto = Literal["auto"]
+"""Stands for a value that follows from the data."""
+
+AREA = 120 * 160
+"""Pixels of an image, by `size: auto`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSegmentation(TaskConfig):
+    """Which class does each pixel show? Trained with the cross-entropy of pixels.
+
+    Args:
+        data: name of a data set (camvid, camvid32, cityscapes or voc), or path of a folder with
+            `images` and `masks`; also `--data FOLDER`.
+        size: height and width that images and masks are brought to; null for those they have.
+            auto: 19,200 pixels in all (120 x 160, say) or the median of the images', of the median
+            ratio of height to width, in multiples of 8; as they are where all have one size that
+            is no larger.
+        channels: 3 or 1, to have the images of a folder converted to RGB or grey; null for images
+            that are all RGB or all grey.
+        samples: training images to learn from, spread evenly over all; null for all.
+        crop: height and width of the part of a training image that is shown, at a random place;
+            auto for the size of images; null for whole images, which must then all have one size.
+        scale: smallest and largest factor by which training images are made larger at random.
+        flip: mirror training images left to right at random.
+        colour: by how much brightness, contrast and saturation of training images vary.
+        normalise: give each channel mean 0 and deviation 1 over the images that are learned from.
+        balance: weight of a class in the loss: the pixels that it has, to the power of minus this;
+            0 for equal weights, 0.5 for the square root, 1 for classes that all count the same.
+        hard: probability of the right class below which a pixel counts in the loss; null for all.
+        hardest: share of a batch's pixels that count in any case, the hardest, where `hard` is
+            given.
+        auxiliary: weight of the mean loss of what a model reads from single resolutions, for a
+            model that has such heads.
+        presence: weight of the loss of a model's head "presence", which tells the classes that an
+            image shows.
+    """
+
+    data: str | None = "camvid"
+    size: tuple[int, int] | Auto | None = None
+    channels: int | None = None
+    samples: int | None = None
+    crop: tuple[int, int] | Auto | None = None
+    scale: tuple[float, float] = (1.0, 1.0)
+    flip: bool = False
+    colour: float = 0.0
+    normalise: bool = False
+    balance: float = 0.0
+    hard: float | None = None
+    hardest: float = 0.0
+    auxiliary: float = 0.0
+    presence: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("size", "crop"):
+            pair = getattr(self, name)
+            if not isinstance(pair, str | None) and (len(pair) != 2 or min(pair) < 1):
+                raise ValueError(f"{name} must be a height and a width, or null; got {list(pair)}")
+        if len(self.scale) != 2 or not 0 < self.scale[0] <= self.scale[1]:
+            raise ValueError(
+                "scale must be the smallest and the largest factor, both positive; got "
+                f"{list(self.scale)}"
+            )
+        if self.channels not in (None, 1, 3):
+            raise ValueError(f"channels must be 1, 3 or null; got {self.channels}")
+        check_fields(self, "[1, inf)", "samples")
+        if self.hard is not None and not 0.0 < self.hard <= 1.0:
+            raise ValueError(f"hard is a probability, in (0, 1], or null; got {self.hard}")
+        for name, most in (("colour", 1.0), ("hardest", 1.0), ("balance", 2.0)):
+            if not 0.0 <= getattr(self, name) <= most:
+                raise ValueError(f"{name} must lie in [0, {most:g}]; got {getattr(self, name)}")
+        check_fields(self, "[0, inf)", "auxiliary", "presence")
+
+    @override
+    def load(self, data_dir: Path | None = None) -> SegmentationTask:
+        if self.data is None:
+            raise ValueError(
+                "there are no images to learn from: name a folder with --data FOLDER, with images, "
+                "masks and classes.txt"
+            )
+        return SegmentationTask(self, data_dir)
+
+    @override
+    def load_other(self, run: Path, data_dir: Path | None = None) -> SegmentationTask:
+        """Read images as the run has seen its own, with its numbers of classes.
+
+        All images of a folder that has no parts are the test images.
+
+        Raises:
+            DataError: the run has not all of their classes, or images of other channels.
+        """
+        seen = Seen.read(run / IMAGES)
+        channels = None if self.data in available(SegmentationSet) else seen.shape[0]
+        return SegmentationTask(replace(self, samples=None, channels=channels), data_dir, seen)
+
+    @override
+    def unlabelled(
+        self, run: Path, data: str, *, batches: int, size: int, seed: int
+    ) -> Iterator[Tensor] | None:
+        return unlabelled(run, data, batches=batches, size=size, seed=seed)
+
+    @override
+    def has_gallery(self, run: Path) -> bool:
+        return (run / IMAGES).is_file()
+
+    @override
+    def read_classes(self, run: Path) -> dict[str, Any] | None:
+        return read_classes(run)
+
+
+class SegmentationTask(Task):
+    """Images (n, channels, height, width) with masks (n, height, width) of classes.
+
+    Args:
+        config: what the recipe says.
+        data_dir: folder to look for data sets in, before EQUILIBRIA_DATA.
+        seen: how a run has seen its images, for others to evaluate it on; None for its own.
+    """
+
+    unit = "pixels"
+    metrics = (pixels.MEAN_IOU, pixels.PIXELS, pixels.CLASSES)
+    baseline = "boosted trees"
+    gallery = "segmentation"
+
+    def __init__(
+        self, config: ImageSegmentation, data_dir: Path | None, seen: Seen | None = None
+    ) -> None:
+        data = config.data
+        assert data is not None  # as `load` has checked
+        options: dict[str, Any] = {"kind": SegmentationSet, "channels": config.channels}
+        if seen is not None and data not in available(SegmentationSet):
+            options["whole"] = True
+        if config.size == "auto":
+            whole: SegmentationSet = load(data, data_dir, **options)
+            config = replace(config, size=usual_size((whole.train or whole.test).sizes))
+        if config.crop == "auto":
+            config = replace(config, crop=config.size)
+        self.config = config
+        found: SegmentationSet = load(data, data_dir, size=config.size, **options)
+        splits = {"train": found.train, "valid": found.valid, "test": found.test}
+        self.images = {
+            name: images.decoded()
+            for name, images in splits.items()
+            if images is not None and len(images)
+        }
+        if config.samples is not None:
+            self.images["train"] = _spread(self.images["train"], config.samples)
+        self.checksum = found.checksum
+        self.splits = tuple(self.images)
+        self.eval_split = "valid" if "valid" in self.splits else "test"
+        self.source, self.colours, self.values = found.title, found.colours, found.values
+        self.labels = found.labels if seen is None else seen.labels
+        self.classes = len(self.labels)
+        self.numbers: Tensor | None = None
+        if seen is not None:
+            self.baseline = ""  # other images are compared with nothing
+            self.numbers = torch.full((256,), VOID)
+            self.numbers[: len(found.labels)] = torch.tensor(
+                seen.numbers(found.labels, found.title)
+            )
+        channels = self.images["test"].channels
+        high, wide = self._usual_size() if seen is None else seen.shape[1:]
+        self.shape = (channels, high, wide)
+        if seen is None:
+            self.statistics = self._statistics() if config.normalise else None
+        else:
+            self.statistics = seen.statistics
+            if channels != seen.shape[0]:
+                raise DataError(
+                    f"the images of {found.title} have {channels} channels, and the run's have "
+                    f"{seen.shape[0]}"
+                )
+        self.auxiliary = config.auxiliary
+        self.metrics = pixels.confusion_metrics(self.labels)
+        if config.presence:
+            self.metrics += (pixels.PRESENCE,)
+        self.weights = None
+        if config.balance and seen is None:
+            self.weights = pixels.balanced(self.counts(), config.balance)
+
+    def counts(self) -> Tensor:
+        """Return the pixels of each class in the training images, (classes,)."""
+        train, total = self.images["train"], torch.zeros(256, dtype=torch.int64)
+        for place in range(len(train)):
+            total += torch.bincount(train.mask(place).flatten().long(), minlength=256)
+        return total[: self.classes]
+
+    @property
+    def crop(self) -> tuple[int, int] | None:
+        """The height and width of what is shown of a training image."""
+        return None if self.config.crop == "auto" else self.config.crop
+
+    def _usual_size(self) -> tuple[int, int]:
+        """The height and width that training images are shown at."""
+        if (crop := self.crop) is not None:
+            return crop
+        images = self.images["train"]
+        if not images.same_size:
+            raise ValueError(
+                f"the images of {self.source or self.config.data} differ in size: show parts of "
+                "one size with task.crop, or bring all to one with task.size"
+            )
+        return images.sizes[0]
+
+    def _statistics(self) -> Statistics:
+        train = self.images["train"]
+        count = min(READ, len(train))
+        places = [k * len(train) // count for k in range(count)]
+        return Statistics.of_blocks(train.image(k)[None] / 255 for k in places)
+
+    @override
+    def settled(self, config: TaskConfig) -> TaskConfig:
+        return self.config
+
+    @override
+    def complete(self, config: ModelConfig) -> ModelConfig:
+        if not isinstance(config, VisionConfig) or not config.dense:
+            raise ValueError(
+                f"{type(config).__name__} describes no network that gives each pixel a class: take "
+                "mdeq-segmentation, mdeq-segmentation-unrolled or unet"
+            )
+        shape, classes = config.shape or self.shape, config.classes or self.classes
+        config = replace(config, shape=shape, classes=classes)
+        if (shape[0], classes) != (self.shape[0], self.classes):
+            raise ValueError(
+                f"the images of '{self.config.data}' have {self.shape[0]} channels and "
+                f"{self.classes} classes; set model.shape and model.classes to that (they are "
+                f"{tuple(shape)} and {classes})"
+            )
+        for name, heads in (
+            ("auxiliary", bool(getattr(config, "auxiliary", False))),
+            ("presence", "presence" in getattr(config, "heads", ())),
+        ):
+            weight = getattr(self.config, name)
+            if heads and not weight:
+                raise ValueError(
+                    f"the model has a head for task.{name}, and nothing would train it: give its "
+                    f"loss a weight with task.{name}, or take the head away"
+                )
+            if weight and not heads:
+                raise ValueError(
+                    f"task.{name} is {weight:g}, and the model has no head for such a loss: set it "
+                    "to 0, or take a model that has one"
+                )
+        return config
+
+    @override
+    def feed(self, batch_size: int, seed: int) -> Feed:
+        view = View(
+            crop=self.crop,
+            scale=self.config.scale,
+            flip=self.config.flip,
+            colour=self.config.colour,
+        )
+        return Scenes(self.images["train"], batch_size, seed, view=view, statistics=self.statistics)
+
+    @override
+    def batches(self, split: str, batch_size: int, part: Part = WHOLE) -> Iterator[Batch]:
+        images = self.images[known(self, split)]
+        mine, places = part.of(len(images)), list[int]()
+        for place in range(mine.start, mine.stop):
+            # Only images of one size can share a batch.
+            if places and (
+                len(places) == batch_size or images.sizes[place] != images.sizes[places[0]]
+            ):
+                yield self.batch_of(images, places)
+                places = []
+            places.append(place)
+        if places:
+            yield self.batch_of(images, places)
+
+    @override
+    def sample(self, split: str, count: int) -> Batch:
+        images = self.images[known(self, split)]
+        like = [k for k in range(min(count, len(images))) if images.sizes[k] == images.sizes[0]]
+        return self.batch_of(images, like)
+
+    def batch_of(self, images: MaskedImages, places: list[int]) -> Batch:
+        """Return whole images, as the model is to see them, with their masks."""
+        inputs = torch.stack([images.image(k) for k in places]) / 255
+        if self.statistics is not None:
+            inputs = self.statistics.apply(inputs)
+        targets = torch.stack([images.mask(k) for k in places]).long()
+        return Batch(inputs, targets if self.numbers is None else self.numbers[targets])
+
+    @override
+    def loss(self, model: Model, output: Any, targets: Tensor) -> Tensor:
+        total = torch.zeros((), device=targets.device)
+        parts = output if isinstance(output, dict) else {"masks": output}
+        if "masks" in parts:
+            logits = upsampled(parts["masks"], targets.shape[1:])
+            weights = None if self.weights is None else self.weights.to(logits)
+            total = total + pixels.cross_entropy(
+                logits, targets, weights=weights, hard=self.config.hard, least=self.config.hardest
+            )
+        if "presence" in parts:
+            each = functional.binary_cross_entropy_with_logits(
+                parts["presence"], self.shown(targets).to(parts["presence"])
+            )
+            # A mean over images and classes, as the other part is one over pixels.
+            total = total + self.config.presence * self.units(targets) * each
+        return total
+
+    @override
+    def units(self, targets: Tensor) -> int:
+        return int((targets != VOID).sum())
+
+    @override
+    def sums(self, model: Model, output: Any, targets: Tensor) -> dict[str, Tensor]:
+        parts = output if isinstance(output, dict) else {"masks": output}
+        # Without masks, nothing is said of pixels: their figures are NaN.
+        found = {"confusion": torch.zeros(self.classes, self.classes, dtype=torch.int64)}
+        if "masks" in parts:
+            answers = upsampled(parts["masks"], targets.shape[1:]).argmax(1)
+            found["confusion"] = pixels.confusion(answers, targets, self.classes)
+        if "presence" in parts:
+            found["presence"] = pixels.agreement(parts["presence"] > 0, self.shown(targets))
+        return found
+
+    @override
+    def record(self, sums: Sums) -> dict[str, Any]:
+        """Return how many pixels of class i were taken for class j, by rows."""
+        return {"confusion": sums["confusion"].tolist()}
+
+    def shown(self, targets: Tensor) -> Tensor:
+        """Return which classes masks have, (n, classes) bool."""
+        numbers = torch.arange(self.classes, device=targets.device)
+        return torch.stack([torch.isin(numbers, mask) for mask in targets])
+
+    @override
+    def reference(self, split: str) -> dict[str, float]:
+        """Return what boosted trees on the colour and place of single pixels reach."""
+        train, test = self.images["train"], self.images[known(self, split)]
+        matrix = boosted.confusion(train, test, self.classes, balance=0.5)
+        sums = {"confusion": matrix}
+        names = {metric.name: metric.figure for metric in self.metrics}
+        names.pop(pixels.PRESENCE.name, None)
+        return {name: figure(sums) for name, figure in names.items() if figure is not None}
+
+    @override
+    def save(self, folder: Path) -> None:
+        """Write images.json: classes with their colours, and what was done to pixels."""
+        size = self.config.size
+        content = {
+            "kind": "segmentation",
+            "source": self.source,
+            "labels": self.labels,
+            "shape": self.shape,
+            "normalise": None if self.statistics is None else dataclasses.asdict(self.statistics),
+            "resize": None if size is None else {"size": size, "share": 1.0, "fit": "stretch"},
+            "colours": self.colours,
+            "values": self.values,
+        }
+        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        files.write_text(folder / IMAGES, text)
+
+
+def _spread(images: MaskedImages, count: int) -> MaskedImages:
+    """Some of the images, spread evenly over all.
+
+    Raises:
+        ValueError: there are not so many.
+    """
+    if count > len(images):
+        raise ValueError(f"samples is {count}, but there are {len(images)} images to learn from")
+    return images.select(torch.arange(count) * len(images) // count)
+
+
+def usual_size(sizes: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+    """Return the height and width that images are brought to, by `size: auto`.
+
+    Args:
+        sizes: heights and widths of all images.
+
+    Returns:
+        About `AREA` pixels, or as many as images have, in multiples of 8; None where images have
+        one size, and no more pixels.
+    """
+    if len(set(sizes)) == 1 and sizes[0][0] * sizes[0][1] <= AREA:
+        return None
+    ratio = statistics.median(height / width for height, width in sizes)
+    area = min(AREA, statistics.median(height * width for height, width in sizes))
+    high, wide = math.sqrt(area * ratio), math.sqrt(area / ratio)
+    return max(8, 8 * round(high / 8)), max(8, 8 * round(wide / 8))
