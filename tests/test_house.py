@@ -271,6 +271,7 @@ def test_help_loads_no_other_application(words: list[str], rooms: set[str]) -> N
     assert {room(name) for name in loaded(*words)} <= rooms
 
 
+@pytest.mark.slow
 def test_an_application_can_be_deleted(tmp_path: Path) -> None:
     """Without its folder and its line, all that is left is imported, lists itself, and trains."""
     copy = tmp_path / "src" / "equilibria"

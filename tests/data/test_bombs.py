@@ -243,7 +243,7 @@ def test_only_regular_files_are_opened_as_texts(
     monkeypatch.chdir(tmp_path)
     make(Path("book.txt"))
     with pytest.raises(DataError, match=r"is not a regular file|book\.txt does not exist"):
-        data.text.load(file="book.txt")
+        data.language.load(file="book.txt")
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,7 @@ def test_a_registered_data_set_is_one_like_the_others(
 ) -> None:
     forget(monkeypatch, "stripes")
     data.register("stripes", Dataset, entry)
-    assert "stripes" in data.available(Dataset) and "stripes" not in data.text.available()
+    assert "stripes" in data.available(Dataset) and "stripes" not in data.language.available()
     found = data.load("stripes", count=20)
     assert (len(found.train), found.title, found.source) == (20, "Stripes", "made here")
     options = ("--task.data=stripes", "--model.classes=2", "--epochs=1", "--epoch_steps=1")

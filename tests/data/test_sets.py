@@ -17,6 +17,7 @@ from equilibria.run.data import DataError, Dataset, Split
 from equilibria.zoo.io import locate
 from equilibria.zoo.vision.data import idx, mnist
 from equilibria.zoo.vision.data.mnist import MNIST
+from equilibria.zoo.vision.data.segmentation import SegmentationSet
 
 # --- splits --------------------------------------------------------------------------------------
 
@@ -58,17 +59,17 @@ def test_a_target_a_sample() -> None:
 
 def test_an_unknown_name_gets_the_nearest() -> None:
     assert data.available(Dataset) == ["cifar10", "cifar100", "digits", "mnist"]
-    sequences = data.available(data.sequences.SequenceSet)
-    scenes = data.available(data.segmentation.SegmentationSet)
+    sequences = data.available(data.recurrent.SequenceSet)
+    scenes = data.available(SegmentationSet)
     graphs = [
-        *data.available(data.graphs.NodeSet),
-        *data.available(data.graphs.GraphSet),
+        *data.available(data.graph.NodeSet),
+        *data.available(data.graph.GraphSet),
     ]
     flows = data.available(data.flow.FlowSet)
-    signals = data.available(data.signals.SignalSet)
+    signals = data.available(data.signal.SignalSet)
     assert data.available() == sorted(
         [
-            *(*data.available(Dataset), *data.text.available(), *sequences, *scenes, *graphs),
+            *(*data.available(Dataset), *data.language.available(), *sequences, *scenes, *graphs),
             *(*flows, *signals, "copy-memory", "imagenet"),
         ]
     )

@@ -2,7 +2,7 @@
 
     cora = eq.data.load("cora")                 # one graph with masks: cora.graph.masks["train"]
     cox2 = eq.data.load("cox2")                 # cox2.graphs, cox2.targets
-    x, edge_index, weight, batch = eq.data.graphs.joined(cox2.graphs[:8])
+    x, edge_index, weight, batch = eq.data.graph.joined(cox2.graphs[:8])
 
 `chains` makes a graph that needs no files; `load_nodes` and `load_graphs` read one's own.
 """

@@ -1,7 +1,7 @@
 """Texts for language models: encoded once, by words or characters, and read from disk.
 
-    corpus = eq.data.text.load("ptb")
-    corpus = eq.data.text.load(file="book.txt", unit="characters")
+    corpus = eq.data.language.load("ptb")
+    corpus = eq.data.language.load(file="book.txt", unit="characters")
     corpus.splits["train"][:100]      # a tensor of token numbers
 
 The encoded text is kept in the user's cache; neither its length nor that of its lines costs memory.

@@ -3,7 +3,7 @@
 They are read by name, or from a folder of your own:
 
     har = eq.data.load("har2")                     # windows of nine channels, by volunteer
-    mine = eq.data.sequences.load("recordings")    # recordings/walking/*.csv, recordings/...
+    mine = eq.data.recurrent.load("recordings")    # recordings/walking/*.csv, recordings/...
     inputs, targets = mine.train[:16]              # inputs are (tensor, lengths) if these differ
 """
 

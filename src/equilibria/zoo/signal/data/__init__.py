@@ -1,11 +1,11 @@
 """Signals for coordinate networks: sounds, images, films and shapes in [-1, 1].
 
-signal = eq.data.signals.read("cat.png")            # or .wav, .gif, .mp4, .obj, a folder of frames
+signal = eq.data.signal.read("cat.png")            # or .wav, .gif, .mp4, .obj, a folder of frames
 inputs, targets = signal.points[:], signal.targets  # (samples, axes), (samples, channels)
 large = signal.field.points(size=(1024, 1024))      # the same picture with more pixels
 for part in large.chunks(65_536): ...
 
-shape = eq.data.signals.read("torus.obj")
+shape = eq.data.signal.read("torus.obj")
 points, inside = shape.near_surface(50_000, seed=0)
 """
 

@@ -1,1 +1,1 @@
-"""Data sets of images."""
+"""Data sets of images: with a class for each image or pixel, and streamed from shards."""

@@ -1,7 +1,7 @@
 """Image data sets: named ones, and a user's folder with one subfolder per class.
 
-    images = eq.data.images.load("pets", size=64)     # pets/cat/*.jpg, pets/dog/*.jpg
-    inputs, targets = images.train[:16]               # decoded now, float32 in [0, 1]
+    pets = images.load("pets", size=64)               # pets/cat/*.jpg, pets/dog/*.jpg
+    inputs, targets = pets.train[:16]                 # decoded now, float32 in [0, 1]
 
 Only the arrays of CIFAR's Python version are ever unpickled.
 """

@@ -3,7 +3,7 @@
 scenes = eq.data.load("camvid", size=(120, 160))
 scenes.train.image(0), scenes.train.mask(0)     # uint8; 255 where a pixel has no class
 
-own = eq.data.segmentation.load("plants")       # plants/images, plants/masks, classes.txt
+own = segmentation.load("plants")               # plants/images, plants/masks, classes.txt
 """
 
 from equilibria.zoo.vision.data.segmentation.folder import load
