@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 import equilibria as eq
-from equilibria.experiments.studies.bench._cells import Case, State, large, small
+from papers.bench.cells import Case, State, large, small
 
 TOLERANCES = (1e-2, 1e-3, 1e-4)
 MOST = 200

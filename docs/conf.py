@@ -12,9 +12,9 @@ from docutils.nodes import SkipNode
 from docutils.utils.math.latex2mathml import tex2mathml
 
 from equilibria import __version__
-from equilibria.experiments import catalogue
-from equilibria.experiments.pages import listing, markdown, tables_only
 from equilibria.run.cli.main import commands, main
+from equilibria.run.studies import catalogue
+from equilibria.run.studies.pages import listing, markdown, tables_only
 from equilibria.theory import errata_table
 
 DOCS = Path(__file__).parent

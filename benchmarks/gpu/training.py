@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from itertools import accumulate
 from typing import Any
 
-from equilibria.experiments.measures.epochs import solves
-from equilibria.experiments.published import BAI_2021, BAI_2022, published
-from equilibria.experiments.study import Context, Point, Study
-from equilibria.experiments.training import Training
-from equilibria.experiments.views import Chart, Lines, Pivot, first
 from equilibria.run import recipe as recipes
+from equilibria.run.studies.measures.epochs import solves
+from equilibria.run.studies.study import Context, Point, Study
+from equilibria.run.studies.training import Training
+from equilibria.run.studies.views import Chart, Lines, Pivot, first
+from papers.published import BAI_2021, BAI_2022, published
 
 CIFAR, IMAGENET = (BAI_2022, "Table 3.1", "accuracy"), (BAI_2022, "Table 3.2", "top1")
 REGULARISED = (BAI_2021, "Table 2", "accuracy")

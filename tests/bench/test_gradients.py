@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from equilibria.experiments.studies.bench._rows import ACCURATE
 from equilibria.run.bench import gradients, methods
 from equilibria.run.bench.cells import build, compare
 from equilibria.run.bench.methods import Backward, Method
+from papers.bench.common import ACCURATE
 
 SMALL: Any = {"width": 6, "batch": 3, "dtype": torch.float64}
 

@@ -8,12 +8,12 @@ import pytest
 import yaml
 
 from equilibria import __version__
-from equilibria.experiments import catalogue
 from equilibria.run import config
 from equilibria.run import recipe as recipes
 from equilibria.run.cli.main import commands, main
 from equilibria.run.cli.parser import named_data
 from equilibria.run.registry import find_imported
+from equilibria.run.studies import catalogue
 from equilibria.zoo.language.task.language import LanguageModelling
 from equilibria.zoo.synthetic.task.copying import CopyMemory
 

@@ -9,11 +9,11 @@ import yaml
 from tiny_run import train
 
 import equilibria as eq
-from equilibria.experiments import identity
 from equilibria.run import plugins, yaml_text
 from equilibria.run import recipe as recipes
 from equilibria.run.cli.main import main
 from equilibria.run.config import ConfigError
+from equilibria.run.studies import identity
 
 MODULE = '''
 from dataclasses import dataclass

@@ -5,12 +5,12 @@ import io
 import pytest
 from rich.console import Console
 
-from equilibria.experiments import catalogue
-from equilibria.experiments.pages import rendered
-from equilibria.experiments.runner import collect
-from equilibria.experiments.views import Grid
 from equilibria.run.cli.output import fitted
 from equilibria.run.cli.reproduce import WIDTH, print_grid
+from equilibria.run.studies import catalogue
+from equilibria.run.studies.pages import rendered
+from equilibria.run.studies.runner import collect
+from equilibria.run.studies.views import Grid
 
 
 def printed(grid, width):

@@ -8,10 +8,10 @@ import pytest
 import torch
 from rich.console import Console
 
-from equilibria.experiments import provenance, runner
-from equilibria.experiments.study import Study
-from equilibria.experiments.training import Store
 from equilibria.run.registry import find
+from equilibria.run.studies import provenance, runner
+from equilibria.run.studies.study import Study
+from equilibria.run.studies.training import Store
 from equilibria.zoo.io.remote import Files
 from equilibria.zoo.vision.data.digits import DIGITS
 

@@ -13,29 +13,22 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from equilibria.experiments import catalogue, pages, runner
-from equilibria.experiments.data import Data
-from equilibria.experiments.studies.bench import (
-    _processes,
-    _rows,
-    adjoints,
-    scaling,
-    solvers,
-    training,
-)
-from equilibria.experiments.studies.digits import training as digits
-from equilibria.experiments.study import Point
-from equilibria.experiments.training import Training
 from equilibria.run import memory
 from equilibria.run import recipe as recipes
 from equilibria.run.bench import methods
 from equilibria.run.bench.contestants import MissingPeer, contestants
 from equilibria.run.cli.main import main
+from equilibria.run.studies import catalogue, pages, runner
+from equilibria.run.studies.data import Data
+from equilibria.run.studies.study import Point
+from equilibria.run.studies.training import Training
+from papers.bench import adjoints, common, processes, scaling, solvers, training
+from papers.digits import training as digits
 
 forks = multiprocessing.get_context("forkserver")
 forks.set_forkserver_preload(
     [
-        *(_processes.__name__, "sklearn.datasets", "sklearn.model_selection", "torch._dynamo"),
+        *(processes.__name__, "sklearn.datasets", "sklearn.model_selection", "torch._dynamo"),
         *("pytest", "equilibria.run.cli.main", "equilibria.run.bench.contestants", pages.__name__),
     ]
 )
@@ -161,7 +154,7 @@ def test_speed_is_against_the_fastest_accurate_step_of_torchdeq():
 def test_a_method_that_failed_says_why():
     lost = {"failure": "ArithmeticError: no", "exact": True, "reached": None, "failed": None}
     data = data_of([step("default", None, "equilibria", None, **lost)])
-    assert _rows.steps(data, 1e-3)["said"].tolist() == ["ArithmeticError: no"]
+    assert common.steps(data, 1e-3)["said"].tolist() == ["ArithmeticError: no"]
 
 
 # --- for real -------------------------------------------------------------------------------------
@@ -192,9 +185,9 @@ def two_ways():
 
 @pytest.mark.parametrize("name", ["adjoints", "training"])
 def test_gradients_are_measured(name, tables_of, monkeypatch):
-    monkeypatch.setattr(_rows, "require_peers", lambda *names: None)
+    monkeypatch.setattr(common, "require_peers", lambda *names: None)
     case = {"width": 5, "batch": 2, "radius": 0.5}
-    points = _rows.points({"tiny": case}, two_ways, rtol=1e-4, rounds=1)
+    points = common.points({"tiny": case}, two_ways, rtol=1e-4, rounds=1)
     grids = tables_of(catalogue.find(f"bench/{name}"), points)
     rows = next(grid for grid in grids if grid.title.endswith("all figures")).rows
     errors = {
@@ -224,7 +217,7 @@ class Forked:
     """A process of `launched`, forked from one that has imported torch, which takes seconds."""
 
     def __init__(self, command, env, **_):
-        assert command[:3] == [sys.executable, "-m", _processes.__name__]
+        assert command[:3] == [sys.executable, "-P", processes.__file__]
         self.output = Path(f"output-{env['WORLD_SIZE']}-{env['RANK']}").resolve()
         self.process = forks.Process(target=_begin, args=(command[3:], env, self.output))
         self.process.start()
@@ -240,14 +233,14 @@ class Forked:
 
 def _begin(words, environment, output):
     os.environ.update(environment)
-    _processes.STEPS, _processes.WARM = 3, 1
+    processes.STEPS, processes.WARM = 3, 1
     os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
-    _processes.main(words[0], int(words[1]))
+    processes.main(words[0], int(words[1]))
 
 
 def test_two_processes_are_timed_beside_one(tables_of, monkeypatch):
     monkeypatch.setattr(scaling, "ROUNDS", 1)
-    monkeypatch.setattr(_processes, "subprocess", SimpleNamespace(Popen=Forked, PIPE=None))
+    monkeypatch.setattr(processes, "subprocess", SimpleNamespace(Popen=Forked, PIPE=None))
     point = Point(factors={"recipe": "digits", "rows": 16}, measures=[scaling.speeds])
     (row,) = tables_of(scaling.STUDY, [point])[0].rows
     one, two, ratio, low, high, idle = (float(cell) for cell in row[2:])
@@ -355,7 +348,7 @@ def bench_own(tmp_path, capsys, monkeypatch):
     case = {"width": 5, "batch": 2, "radius": 0.5}
     grids = {
         solvers: [Point(factors={"problem": "linear-symmetric-0.5"}, measures=once)],
-        adjoints: _rows.points({"tiny": case}, one_way, rtol=1e-4, rounds=1),
+        adjoints: common.points({"tiny": case}, one_way, rtol=1e-4, rounds=1),
     }
     for module, points in grids.items():
         small = replace(module.STUDY, points=lambda scale, points=points: points)

@@ -5,22 +5,12 @@ import types
 import pytest
 import torch
 
-from equilibria.experiments.published import KAG_2019, published
-from equilibria.experiments.studies.ernn import (
-    adding,
-    har,
-    noisy,
-    order,
-    phase,
-    rate,
-    speed,
-    tables,
-)
-from equilibria.experiments.studies.ernn._layers import SOLVED, peak
-from equilibria.experiments.studies.ernn._trainings import HAR, training
-from equilibria.experiments.training import parameters
 from equilibria.run.recipe import Recipe
+from equilibria.run.studies.training import parameters
 from equilibria.zoo.recurrent.model import CELLS, ERNN, FastGRNNOptions, ImplicitERNN
+from papers.ernn import adding, har, noisy, order, phase, rate, speed, tables
+from papers.ernn.common import HAR, SOLVED, peak, training
+from papers.published import KAG_2019, published
 
 CONTEXT = types.SimpleNamespace(device="cpu")
 

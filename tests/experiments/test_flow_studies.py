@@ -8,25 +8,17 @@ import torch
 import yaml
 from rich.console import Console
 
-from equilibria.experiments import pages, runner
-from equilibria.experiments.measures import timing
-from equilibria.experiments.measures.memory import step_bytes
-from equilibria.experiments.studies.flow import (
-    _errors,
-    _frames,
-    _networks,
-    cost,
-    pairs,
-    reuse,
-    sizes,
-)
-from equilibria.experiments.training import Store, Training
 from equilibria.run import models
 from equilibria.run import recipe as recipes
 from equilibria.run.report import svg
+from equilibria.run.studies import pages, runner
+from equilibria.run.studies.measures import timing
+from equilibria.run.studies.training import Store, Training
 from equilibria.run.tasks import Batch
 from equilibria.solve import Anderson
 from equilibria.zoo.flow.data import FlowSet, Pair
+from papers.flow import common, cost, pairs, reuse, sizes
+from papers.measures.memory import step_bytes
 
 SIZE = {"encoder": "small", "stages": [8, 8, 8], "features": 16, "levels": 1, "radius": 1}
 TASK = {"name": "optical_flow", "data": "layers", "size": [32, 40], "samples": 8, "test": 4}
@@ -41,9 +33,9 @@ IMPLICIT = {
 }
 DEQ = {"name": "deq-raft", "hidden": 8, **SIZE}
 TREES = {
-    _networks.RAFT: {"model": {"name": "raft", "hidden": 8, "steps": 2, **SIZE}},
-    _networks.THESIS: {"model": DEQ, **IMPLICIT},
-    _networks.RANDOM: {"model": {**DEQ, "start_noise": 8.0}, **IMPLICIT},
+    common.RAFT: {"model": {"name": "raft", "hidden": 8, "steps": 2, **SIZE}},
+    common.THESIS: {"model": DEQ, **IMPLICIT},
+    common.RANDOM: {"model": {**DEQ, "start_noise": 8.0}, **IMPLICIT},
 }
 
 
@@ -115,13 +107,13 @@ def run(tmp_path_factory):
             patch.setattr(study, "training_of", training_of)
         for study in (pairs, reuse):
             patch.setattr(study, "SEEDS", (0,))
-        patch.setattr(pairs, "NETWORKS", {name: _networks.NETWORKS[name] for name in TREES})
+        patch.setattr(pairs, "NETWORKS", {name: common.NETWORKS[name] for name in TREES})
         patch.setattr(cost, "NAMES", tuple(TREES))
         patch.setattr(timing, "ROUNDS", 1)
-        patch.setattr(_frames, "CUTS", 1)
-        patch.setattr(_frames, "MAX_EVALS", 20)
-        patch.setattr(_errors, "load", lambda *a, **k: shown)
-        patch.setattr(_frames, "load", lambda *a, **k: films)
+        patch.setattr(common, "CUTS", 1)
+        patch.setattr(common, "MAX_EVALS", 20)
+        read = {"sintel": shown, "camvid": films}
+        patch.setattr(common, "load", lambda name, *a, **k: read[name])
         patch.setattr(svg, "_saved", lambda figure: "")
         yield execute
 
@@ -136,17 +128,17 @@ def test_networks_are_trained_and_measured(run):
     residuals = data.series("residual", on="generated")
     assert set(residuals["evals"]) == {12, 18}
     assert len(residuals) == 2 * 2 * 4
-    assert set(residuals["network"]) == {_networks.THESIS, _networks.RANDOM}
+    assert set(residuals["network"]) == {common.THESIS, common.RANDOM}
     assert (residuals["residual"] > 0).all() and (residuals["epe"] > 0).all()
     shown = cells(correlation, data)
     assert shown[0]["residual–error correlation"] == 0.86 and len(shown) == 5
-    expected = residuals[(residuals["evals"] == 12) & (residuals["network"] == _networks.THESIS)]
+    expected = residuals[(residuals["evals"] == 12) & (residuals["network"] == common.THESIS)]
     assert shown[1]["movement–error correlation"] == pytest.approx(
         expected["epe"].corr(expected["moves"])
     )
     assert 0 <= cells(starts, data)[0]["converged from zero, truth and noise, %"] <= 100
     ratios = cells(scenes, data)
-    assert [row["network"] for row in ratios] == [_networks.RAFT, _networks.THESIS]
+    assert [row["network"] for row in ratios] == [common.RAFT, common.THESIS]
     moved = data.series("motion", on="Sintel")
     # Half of four pixels to the right, on pixels of half the size.
     assert (moved["motion"] == 4).all() and moved["zero"].map(lambda x: abs(x - 2) < 1e-5).all()
@@ -174,7 +166,7 @@ def test_frames_are_solved_from_the_pair_before(run):
     found = data.series("cold")
     assert found["frame"].tolist() == 2 * list(range(1, 7))
     for name in ("cold", "reuse", "flow_only"):
-        assert ((found[name] >= 1) & (found[name] <= _frames.MAX_EVALS)).all()
+        assert ((found[name] >= 1) & (found[name] <= common.MAX_EVALS)).all()
     rows = cells(reuse.STUDY.views[0], data)
     assert len(rows) == 6 and rows[0]["times those from zero"] == 1
     for cut in data.series("cut_cold").to_dict("records"):
@@ -205,7 +197,7 @@ def test_solves_start_from_zero_truth_and_noise(network):
     flow[:, 0, :, :8], flow[:, 1, 8:16] = 16.0, -4.0
     images = torch.rand(2, 1, 3, 32, 40) * 255
     batch = Batch((images[0], images[1]), (flow, flow[:, 0] == flow[:, 0]))
-    _errors.starts(of(model, SimpleNamespace(batches=lambda split, size: [batch])))
+    common.starts(of(model, SimpleNamespace(batches=lambda split, size: [batch])))
     cold, (hidden, true), (other, noise) = begun
     assert cold is None and not hidden.any() and not other.any()
     # Of pixels that are eight times as large, in units of eight pixels.
@@ -219,15 +211,15 @@ def test_solves_start_from_zero_truth_and_noise(network):
 def test_flow_alone_is_a_start_without_the_hidden_state(network, monkeypatch):
     model, begun = network
     films = SimpleNamespace(valid=Film(0), train=Film(1))
-    monkeypatch.setattr(_frames, "load", lambda *a, **k: films)
-    monkeypatch.setattr(_frames, "MAX_EVALS", 3)
+    monkeypatch.setattr(common, "load", lambda *a, **k: films)
+    monkeypatch.setattr(common, "MAX_EVALS", 3)
     # Nothing converges: all solves begin at zero.
-    rows = list(_frames.frames(of(model)))
+    rows = list(common.frames(of(model)))
     assert len(rows) == 6 and not any(row["warm"] or row["arrived"] for row in rows)
     assert len(begun) == 7 and not any(begun)
     begun.clear()
-    monkeypatch.setattr(_frames, "TOLERANCE", {"rtol": 0.9, "atol": 0.0})
-    rows = list(_frames.frames(of(model)))
+    monkeypatch.setattr(common, "TOLERANCE", {"rtol": 0.9, "atol": 0.0})
+    rows = list(common.frames(of(model)))
     assert len(rows) == 6 and all(row["warm"] and row["arrived"] for row in rows)
     assert begun[0] is None
     for cold, (hidden, flow), (none, same) in zip(
@@ -239,15 +231,15 @@ def test_flow_alone_is_a_start_without_the_hidden_state(network, monkeypatch):
 
 def test_the_gain_is_a_geometric_mean_of_scenes_that_move_little():
     rows = pd.DataFrame({"epe": [2.0, 1.0, 9.0], "zero": [1.0, 2.0, 1.0], "motion": [1, 19, 20]})
-    assert _errors.gain(rows) == pytest.approx(1.0)
+    assert common.gain(rows) == pytest.approx(1.0)
 
 
 def test_only_what_a_row_names_is_changed():
-    base = _networks.training_of(_networks.THESIS, 1).recipe
-    bare = _networks.training_of("DEQ-RAFT, no correction", 1).recipe
+    base = common.training_of(common.THESIS, 1).recipe
+    bare = common.training_of("DEQ-RAFT, no correction", 1).recipe
     assert base.correction is not None and bare.correction is None
     assert (bare.model, bare.task, bare.adjoint) == (base.model, base.task, base.adjoint)
-    raft = _networks.training_of(_networks.RAFT, 1).recipe
+    raft = common.training_of(common.RAFT, 1).recipe
     assert (raft.optimiser, raft.schedule, raft.epochs) == (
         base.optimiser, base.schedule, base.epochs,
     )  # fmt: skip

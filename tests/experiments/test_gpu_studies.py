@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from equilibria.experiments import catalogue, pages
-from equilibria.experiments.study import Point
-from equilibria.experiments.training import Training
 from equilibria.run import recipe as recipes
+from equilibria.run.studies import catalogue, pages
+from equilibria.run.studies.study import Point
+from equilibria.run.studies.training import Training
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "gpu"
 SOLVES = {

@@ -9,26 +9,19 @@ import torch
 import yaml
 from rich.console import Console
 
-from equilibria.experiments import pages, runner
-from equilibria.experiments.data import Data
-from equilibria.experiments.measures import timing
-from equilibria.experiments.measures.cosines import Cosines
-from equilibria.experiments.studies.inexact import (
-    _cost,
-    _synthetic,
-    _trainings,
-    cost,
-    images,
-    language,
-)
-from equilibria.experiments.studies.jacobian import _images
-from equilibria.experiments.study import Context
-from equilibria.experiments.training import Store
 from equilibria.run import evaluation
 from equilibria.run import recipe as recipes
 from equilibria.run.models import EquilibriumModel
+from equilibria.run.studies import pages, runner
+from equilibria.run.studies.data import Data
+from equilibria.run.studies.measures import timing
+from equilibria.run.studies.measures.cosines import Cosines
+from equilibria.run.studies.study import Context
+from equilibria.run.studies.training import Store
 from equilibria.run.trainer import Trainer
 from equilibria.solve import Implicit, NeumannPhantom, Phantom, estimate
+from papers.inexact import common, cost, images, language, random_layers, steps
+from papers.jacobian import images as jacobian_images
 
 SIZES = {"epochs": 2, "epoch_steps": 2, "batch_size": 4, "eval_batch_size": 500, "probes": 4}
 SOLVES = {
@@ -70,13 +63,13 @@ def context(factors, **options):
 
 @pytest.mark.parametrize("scale", ["cpu", "gpu"])
 def test_trainings_differ_in_the_adjoint_alone(scale):
-    plain = _images.recipe_of("plain", scale, 2)
+    plain = jacobian_images.recipe_of("plain", scale, 2)
     assert isinstance(plain.adjoint, Implicit)
-    for name, adjoint in _trainings.IMAGES.items():
-        recipe = _trainings.image_training(name, scale, 2).recipe
+    for name, adjoint in common.IMAGES.items():
+        recipe = common.image_training(name, scale, 2).recipe
         assert recipe == replace(plain, adjoint=adjoint or plain.adjoint)
         assert recipes.parse(recipes.dump(recipe)) == recipe
-    exact, upg = (_trainings.text_training(name, scale, 1).recipe for name in _trainings.TEXT)
+    exact, upg = (common.text_training(name, scale, 1).recipe for name in common.TEXT)
     assert upg == replace(exact, adjoint=Phantom(steps=5, damping=0.8))
 
 
@@ -90,10 +83,10 @@ def run(monkeypatch, tmp_path, unsaved):
     for name, tree in (("images", DENSE), ("lm-ptb", words)):
         paths[name] = tmp_path / f"{name}.yaml"
         paths[name].write_text(yaml.safe_dump({"description": "tiny", **tree}))
-    monkeypatch.setitem(_images.BASE, "cpu", str(paths["images"]))
-    monkeypatch.setattr(_images, "UNSTABLE", {})
+    monkeypatch.setitem(jacobian_images.BASE, "cpu", str(paths["images"]))
+    monkeypatch.setattr(jacobian_images, "UNSTABLE", {})
     found = SimpleNamespace(load=lambda name, *a: recipes.load(str(paths[name]), *a))
-    monkeypatch.setattr(_trainings, "recipes", found)
+    monkeypatch.setattr(common, "recipes", found)
     monkeypatch.setattr(timing, "ROUNDS", 1)
     store = Store(tmp_path / "runs", Console(quiet=True))
 
@@ -115,12 +108,12 @@ def cells(view, data):
 
 
 def test_networks_on_images_are_trained_probed_and_timed(run, monkeypatch):
-    few = {name: _trainings.IMAGES[name] for name in ("exact", "UPG, k = 5, damping .5")}
-    for module in (_trainings, images):
+    few = {name: common.IMAGES[name] for name in ("exact", "UPG, k = 5, damping .5")}
+    for module in (common, images):
         monkeypatch.setattr(module, "IMAGES", few)
     data = run(images.STUDY)
     epochs = data.series("epoch", seed=0)
-    names = [f"probe_cosine {name}" for name in _trainings.ESTIMATORS]
+    names = [f"probe_cosine {name}" for name in common.ESTIMATORS]
     assert len(epochs) == 2 * len(few) and epochs[names].notna().all(axis=None)
     assert (epochs["probe_reference"] < 1e-4).all()
     rows = cells(images.STUDY.views[0], data)
@@ -135,7 +128,7 @@ def test_networks_on_images_are_trained_probed_and_timed(run, monkeypatch):
 def test_language_models_are_trained_and_timed(run):
     data = run(language.STUDY)
     ours = {row["trained by"]: row for row in cells(language.STUDY.views[0], data)}
-    assert all(float(ours[name]["test perplexity"]) > 1 for name in _trainings.TEXT)
+    assert all(float(ours[name]["test perplexity"]) > 1 for name in common.TEXT)
     assert data.series("faster", gradient="times")["faster"].iloc[0] == 1
 
 
@@ -164,14 +157,14 @@ def test_cosines_are_those_of_the_gradients(tmp_path):
 @pytest.fixture
 def small(monkeypatch):
     for name, value in SYNTHETIC.items():
-        monkeypatch.setattr(_synthetic, name, value)
+        monkeypatch.setattr(random_layers, name, value)
 
 
 def test_cosines_rise_with_the_steps_and_both_phantoms_agree(small):
     layers = ("spectral norm .9, inputs 1", "spectral radius .9, inputs .1")
     free = {}
     for layer in layers:
-        rows = pd.DataFrame(_synthetic.cosines(context({"layer": layer, "seed": 0})))
+        rows = pd.DataFrame(random_layers.cosines(context({"layer": layer, "seed": 0})))
         assert float(rows["bptt"].max()) > 0.9999 and float(rows["difference"].max()) < 1e-6
         assert rows["estimator"].tolist().count("SHINE") == 2
         for damping in (1.0, 0.5):
@@ -182,7 +175,7 @@ def test_cosines_rise_with_the_steps_and_both_phantoms_agree(small):
 
 
 def test_the_theorem_holds_up_to_the_smallest_singular_value(small):
-    found = [_synthetic.theorem(context({"bound": bound})) for bound in _synthetic.BOUNDS]
+    found = [random_layers.theorem(context({"bound": bound})) for bound in random_layers.BOUNDS]
     published, sharp, beyond = found
     assert published["counter_examples"] == sharp["counter_examples"] == 0
     assert 0 < sharp["smallest"] < 0.01 < published["smallest"]
@@ -195,8 +188,8 @@ def test_the_condition_is_measured_on_layers(tmp_path):
     torch.manual_seed(0)
     model = task.model(recipe.model, **recipe.layer())
     run = SimpleNamespace(load=lambda: SimpleNamespace(model=model), task=task)
-    rows = list(_synthetic.trained(context({}, runs={"run": run})))
-    assert [row["estimator"] for row in rows] == list(_synthetic.NEUMANN)
+    rows = list(random_layers.trained(context({}, runs={"run": run})))
+    assert [row["estimator"] for row in rows] == list(random_layers.NEUMANN)
     for row in rows:
         assert 0 <= row["met"] <= row["sharp"] <= row["safe"] <= 1
         assert row["error"] > 0 and row["kappa"] >= 1
@@ -209,25 +202,25 @@ def test_the_condition_is_measured_on_layers(tmp_path):
 
 def test_upg_takes_memory_for_every_step_and_npg_for_one(tmp_path, monkeypatch):
     for name, value in {"STEPS": (1, 3, 6), "EVALS": (4, 8), "USUAL": 4}.items():
-        monkeypatch.setattr(_cost, name, value)
+        monkeypatch.setattr(steps, name, value)
     monkeypatch.setattr(timing, "ROUNDS", 1)
     for limit in ("BLOCK", "KEPT"):  # large only beside a model as small as this
         monkeypatch.setattr(estimate, limit, 64)
     subject = context({}, reads=[load(tmp_path, IMAGES)])
-    taken = list(_cost.bytes_of_steps(subject))
-    of = {name: [row["bytes"] for row in taken if row["gradient"] == name] for name in _cost.ORDERS}
+    taken = list(steps.bytes_of_steps(subject))
+    of = {name: [row["bytes"] for row in taken if row["gradient"] == name] for name in steps.ORDERS}
     assert len(of["exact"]) == 2
     grown = [later - earlier for earlier, later in zip(of["UPG"], of["UPG"][1:], strict=False)]
     assert grown[1] / 3 == pytest.approx(grown[0] / 2, rel=0.05) and grown[0] > 0
     assert max(of["NPG"]) < 1.05 * min(of["NPG"])
-    timed = list(_cost.times_of_steps(subject))
+    timed = list(steps.times_of_steps(subject))
     assert timed[0]["gradient"] == "exact" and timed[0]["faster"] == timed[0]["cheaper"] == 1
     assert len(timed) == 1 + 2 * 3 and all(row["ms"] > 0 for row in timed)
 
 
 def test_growth_is_the_slope_of_a_line():
     factors = [{"cost": "memory"}, {"cost": "time"}]
-    mib = _cost.MIB
+    mib = steps.MIB
     rows = [
         {"gradient": "exact", "evals": n, "bytes": b * mib} for n, b in ((6, 5), (18, 6), (36, 6))
     ]

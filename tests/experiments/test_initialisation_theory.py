@@ -9,22 +9,15 @@ import pandas as pd
 import pytest
 import torch
 
-from equilibria.experiments import catalogue, pages, runner
-from equilibria.experiments.measures.methods import WORDS, methods
-from equilibria.experiments.studies.initialisation import (
-    _linear,
-    _wide,
-    moments,
-    solvers,
-    threshold,
-    variance,
-)
-from equilibria.experiments.studies.initialisation._ensembles import NAMES, PAPER
-from equilibria.experiments.study import Point
-from equilibria.experiments.views import NOT_RUN
 from equilibria.nn.init import fill
 from equilibria.nn.init.normal import disk
+from equilibria.run.studies import catalogue, pages, runner
+from equilibria.run.studies.measures.methods import WORDS, methods
+from equilibria.run.studies.study import Point
+from equilibria.run.studies.views import NOT_RUN
 from equilibria.theory import critical_V, length_variance, second_moment
+from papers.initialisation import linear, moments, solvers, threshold, variance, wide
+from papers.initialisation.common import NAMES, PAPER
 
 RESULTS = Path(__file__).parents[2] / "results"
 WIDTH, DELTAS = 30, (0.7, 0.3)
@@ -42,7 +35,7 @@ def weight(ensemble, seed):
 @pytest.mark.parametrize("ensemble", list(NAMES))
 def test_traces_are_those_of_the_inverse(ensemble):
     w = weight(ensemble, 3)
-    found = _linear.tied(ensemble, WIDTH, DELTAS, 3)
+    found = linear.tied(ensemble, WIDTH, DELTAS, 3)
     for delta, (second, fourth) in zip(DELTAS, found, strict=True):
         V = critical_V(ensemble) * (1 - delta)
         m = torch.linalg.inv(torch.eye(WIDTH, dtype=w.dtype) - math.sqrt(V) * w)
@@ -52,32 +45,32 @@ def test_traces_are_those_of_the_inverse(ensemble):
 
 
 def test_untied_states_follow_the_theory():
-    found = list(_linear.untied("orthogonal", 100, 0.5, 20, 0))
+    found = list(linear.untied("orthogonal", 100, 0.5, 20, 0))
     medians = torch.tensor(found, dtype=torch.float64).median(0).values.tolist()
     # Of 100 units a state is off by 2 %, its length variance by 3 %.
     assert medians[0] == pytest.approx(second_moment("orthogonal", 0.5, tied=False), rel=0.02)
     assert medians[1] == pytest.approx(length_variance("orthogonal", 0.5, tied=False), rel=0.03)
-    settled, apart = _linear.spaced(0.5)
+    settled, apart = linear.spaced(0.5)
     assert 0.5**settled < 1e-4 and 0.5**apart < 0.15
 
 
 def test_statistics_of_the_draws_are_relative_to_the_theory():
-    limit = _linear.theory("length", "gaussian", "tied", 0.5)
+    limit = linear.theory("length", "gaussian", "tied", 0.5)
     assert limit == length_variance("gaussian", 0.5)
-    row = _linear.summary("gaussian", "tied", 0.5, [(2, 0.9 * limit), (2, limit), (2, 1.3 * limit)])
+    row = linear.summary("gaussian", "tied", 0.5, [(2, 0.9 * limit), (2, limit), (2, 1.3 * limit)])
     assert row["second_deviation"] == row["second_error"] == 0  # 1 / (1 - V)
     assert row["length_deviation"] == 0 and row["length_error"] == pytest.approx(0.1)
     assert [row[f"length_{edge}"] / limit for edge in ("min", "max")] == pytest.approx([0.9, 1.3])
 
 
 def test_a_slope_is_the_power_of_a_law():
-    assert _linear.slope(pd.Series({1: 8.0, 2: 2.0, 4: 0.5})) == pytest.approx(-2)
+    assert linear.slope(pd.Series({1: 8.0, 2: 2.0, 4: 0.5})) == pytest.approx(-2)
 
 
 @pytest.mark.parametrize("ensemble", ["gaussian", "goe"])
 def test_linear_networks_are_measured(measured, ensemble):
     kinds = ("tied", 40), ("untied", 20)
-    points = [_linear.point(ensemble, *each, (0.7, 0.4), draws=3, minutes=1) for each in kinds]
+    points = [linear.point(ensemble, *each, (0.7, 0.4), draws=3, minutes=1) for each in kinds]
     rows = measured(moments.STUDY, points).rows
     assert rows["delta"].tolist() == 2 * [0.7, 0.4]
     assert (rows["length_min"] <= rows["length"]).all()
@@ -86,7 +79,7 @@ def test_linear_networks_are_measured(measured, ensemble):
 
 def test_wide_networks_are_measured(measured):
     sizes = {"width": 40, "draws": 2, "inputs": 2, "steps": 60, "scales": (0.4, 3.0)}
-    measure = partial(_wide.iterated, **sizes)
+    measure = partial(wide.iterated, **sizes)
     points = [Point(factors={"ensemble": each}, measures=[measure]) for each in PAPER]
     rows = measured(variance.STUDY, points).rows
     counts = rows.groupby("ensemble").size().to_dict()  # one of each draw of the GOE
@@ -98,7 +91,7 @@ def test_wide_networks_are_measured(measured):
 
 def test_solvers_are_compared_at_every_scale(measured):
     sizes = {"width": 24, "draws": 1, "inputs": 2, "scales": (0.25, 3.0)}
-    measure = partial(_wide.solved, solvers=methods(1e-4, 100), **sizes)
+    measure = partial(wide.solved, solvers=methods(1e-4, 100), **sizes)
     factors = {"activation": "hard-tanh", "ensemble": "gaussian"}
     rows = measured(solvers.STUDY, [Point(factors=factors, measures=[measure])]).rows
     assert rows["solver"].tolist() == [*WORDS, *WORDS]

@@ -7,12 +7,12 @@ import math
 import pandas as pd
 import pytest
 
-from equilibria.experiments.data import Data
-from equilibria.experiments.studies.initialisation import _learning, mnist, transformer
-from equilibria.experiments.studies.initialisation._ensembles import PAPER
 from equilibria.run import recipe as recipes
 from equilibria.run.initialisation import Initialisation
 from equilibria.run.optimiser import SGD
+from equilibria.run.studies.data import Data
+from papers.initialisation import learning, mnist, transformer
+from papers.initialisation.common import PAPER
 
 TEXT = "the cat sat on the mat and the dog lay by the door while it rained\n" * 60
 
@@ -34,17 +34,17 @@ def characters(folder):
 def test_a_training_is_its_epochs_and_what_is_examined():
     recipe = digits()
     task = recipe.task.load()
-    found, losses = _learning.learn(recipe, task, lambda trainer: {"steps": trainer.step})
+    found, losses = learning.learn(recipe, task, lambda trainer: {"steps": trainer.step})
     assert found["steps"] == 6 and found["diverged"] is None
     assert len(losses) == 2 and all(map(math.isfinite, losses))
     assert 0 <= found["forward_converged"] <= 1
-    assert _learning.learn(recipe, task, lambda trainer: {})[1] == losses
-    assert _learning.learn(digits(seed=1), task, lambda trainer: {})[1] != losses
+    assert learning.learn(recipe, task, lambda trainer: {})[1] == losses
+    assert learning.learn(digits(seed=1), task, lambda trainer: {})[1] != losses
 
 
 def test_a_training_that_diverges_is_not_examined():
     recipe = digits(optimiser=SGD(lr=1e38))
-    found, _ = _learning.learn(
+    found, _ = learning.learn(
         recipe, recipe.task.load(), lambda trainer: pytest.fail("was examined")
     )
     assert "step" in found["diverged"]
@@ -56,8 +56,8 @@ def test_both_studies_are_measured(tmp_path, measured, monkeypatch):
     outside = dataclasses.replace(model, bound=None, injection="outside")
     monkeypatch.setattr(mnist, "named", lambda *_: digits(model=outside))
     # The reaction of symmetric weights takes seconds.
-    plain = functools.partial(_learning.theory.critical_scale, reaction=False)
-    monkeypatch.setattr(_learning.theory, "critical_scale", plain)
+    plain = functools.partial(learning.theory.critical_scale, reaction=False)
+    monkeypatch.setattr(learning.theory, "critical_scale", plain)
     first = {"solver": "plain", "ensemble": "goe", "scale": 1.0}
     data = measured(mnist.STUDY, only=lambda point: point.factors in ({"what": "start"}, first))
     assert data.get(what="start")["critical_goe"] > 0

@@ -5,20 +5,20 @@ import torch
 import yaml
 from rich.console import Console
 
-from equilibria.experiments import pages, results, runner
-from equilibria.experiments.measures import timing
-from equilibria.experiments.measures.probing import Probing
-from equilibria.experiments.provenance import Origin
-from equilibria.experiments.studies.jacobian import _costs, _images, growth, tables
-from equilibria.experiments.studies.jacobian._views import WORDS
-from equilibria.experiments.studies.mdeq import _networks
-from equilibria.experiments.training import Store
-from equilibria.experiments.views import DIVERGED, NOT_RUN
 from equilibria.run import recipe as recipes
+from equilibria.run.studies import pages, results, runner
+from equilibria.run.studies.measures import timing
+from equilibria.run.studies.measures.probing import Probing
+from equilibria.run.studies.provenance import Origin
+from equilibria.run.studies.training import Store
+from equilibria.run.studies.views import DIVERGED, NOT_RUN
 from equilibria.solve import Anderson, estimate
+from papers.jacobian import growth, images, penalty, tables
+from papers.jacobian.penalty import WORDS
+from papers.mdeq import common
 
 BEST, GAMMAS, LIMIT, SEEDS, THIRD = (
-    getattr(_images, name) for name in ("BEST", "GAMMAS", "LIMIT", "SEEDS", "THIRD")
+    getattr(images, name) for name in ("BEST", "GAMMAS", "LIMIT", "SEEDS", "THIRD")
 )
 RECIPE = {
     "task": {"name": "image_classification", "data": "digits", "samples": 40, "valid": 20},
@@ -34,9 +34,9 @@ RECIPE = {
 
 
 @pytest.mark.parametrize("scale", ["cpu", "gpu"])
-@pytest.mark.parametrize("name", _images.WORDS)
+@pytest.mark.parametrize("name", images.WORDS)
 def test_trainings_differ_where_they_say(name, scale):
-    recipe, plain = _images.recipe_of(name, scale, 1), _images.recipe_of("plain", scale, 1)
+    recipe, plain = images.recipe_of(name, scale, 1), images.recipe_of("plain", scale, 1)
     assert recipe.seed == 1 and recipe.model == plain.model and recipe.task == plain.task
     assert (recipe.epochs, recipe.batch_size) == (plain.epochs, plain.batch_size)
     limit = THIRD if name in GAMMAS else LIMIT
@@ -46,7 +46,7 @@ def test_trainings_differ_where_they_say(name, scale):
         assert recipe.regulariser.gamma == GAMMAS[name] and recipe.optimiser == plain.optimiser
     else:
         assert recipe.regulariser is None
-        assert (recipe.optimiser.weight_decay == _images.DECAY) == (name == "decay")
+        assert (recipe.optimiser.weight_decay == images.DECAY) == (name == "decay")
     assert recipes.parse(recipes.dump(recipe)) == recipe
 
 
@@ -55,13 +55,13 @@ def run(monkeypatch, tmp_path):
     """Run the first seeds of a study on tiny networks: run(study) -> its rows and its page."""
     path = tmp_path / "images.yaml"
     path.write_text(yaml.safe_dump(RECIPE))
-    monkeypatch.setitem(_images.BASE, "cpu", str(path))
-    monkeypatch.setattr(_images, "PROBED", Probing(3, 3))
-    monkeypatch.setitem(_networks.RECIPES, "cifar10", {"cpu": str(path)})
-    monkeypatch.setitem(_networks.SHAPES, "cifar10", (1, 8, 8))
+    monkeypatch.setitem(images.BASE, "cpu", str(path))
+    monkeypatch.setattr(images, "PROBED", Probing(3, 3))
+    monkeypatch.setitem(common.RECIPES, "cifar10", {"cpu": str(path)})
+    monkeypatch.setitem(common.SHAPES, "cifar10", (1, 8, 8))
     monkeypatch.setattr(timing, "ROUNDS", 1)
     monkeypatch.setattr(timing, "WARM_UP", 1)
-    _networks._recipe.cache_clear()
+    common._recipe.cache_clear()
     store = Store(tmp_path / "runs", Console(quiet=True))
 
     def wanted(point):
@@ -76,7 +76,7 @@ def run(monkeypatch, tmp_path):
         return data, pages.rendered(study, data)
 
     yield execute
-    _networks._recipe.cache_clear()
+    common._recipe.cache_clear()
 
 
 def test_the_studies_run_to_their_end(run, tmp_path):
@@ -88,7 +88,7 @@ def test_the_studies_run_to_their_end(run, tmp_path):
     pages.picture(page, tmp_path / "figure.svg")
     assert "not run" not in (tmp_path / "figure.svg").read_text()
     stops = data.series("limit", network="plain")
-    assert stops["limit"].tolist() == list(_costs.LIMITS)
+    assert stops["limit"].tolist() == list(penalty.LIMITS)
     assert stops["reader"].dropna().tolist() == ["stopped", "plain"]
     for column in ("accuracy", "read_ms", "step_bytes"):
         known = data.series(column).dropna(subset=["reader"])["reader"]
@@ -104,14 +104,14 @@ def test_the_studies_run_to_their_end(run, tmp_path):
 def test_a_solver_that_keeps_more_steps_needs_more_memory(run, monkeypatch):
     for limit in ("BLOCK", "KEPT"):  # large only beside a model as small as this
         monkeypatch.setattr(estimate, limit, 64)
-    recipe = _images.recipe_of("plain", "cpu")
+    recipe = images.recipe_of("plain", "cpu")
     task = recipe.task.load()
     torch.manual_seed(0)
     model = task.model(recipe.model, **recipe.layer())
     model.deq.solver = Anderson(rtol=0.0, history=2)
     before = model.deq.solver, model.deq.eval_solver
     inputs = task.sample("test", 8).inputs
-    few, many = (_costs.inference(model, inputs, limit) for limit in (4, 16))
+    few, many = (penalty.inference(model, inputs, limit) for limit in (4, 16))
     state = sum(leaf.numel() * 4 for leaf in model(inputs).solution.value)
     # A state an evaluation, in a buffer that doubles: 16 against 8.
     assert many["broyden"][0] - few["broyden"][0] >= 8 * state
@@ -137,7 +137,7 @@ class Canned:
         if cost == "memory":
             steps = {"resnet": 1, "plain": 1, BEST: 2}
             rows = [{"reader": name, "step_bytes": 2**20 * steps[of]}
-                    for name, (of, _) in _costs.READERS.items() if name != "stopped"]  # fmt: skip
+                    for name, (of, _) in penalty.READERS.items() if name != "stopped"]  # fmt: skip
             peaks = {"plain": (400, 100), "stopped": (200, 100), "regularised": (160, 100)}
             return rows + [
                 {"reader": reader, "solver": "broyden", "peak_bytes": peak, "saving": 400 / peak,
@@ -147,13 +147,13 @@ class Canned:
         if cost == "time":
             step = {"resnet": 1.0, "plain": 9.0, "regularised": 5.0}
             return [{"reader": name, "read_ms": 5.0, "relative": 1.0, "step_ms": step.get(name)}
-                    for name in _costs.READERS]  # fmt: skip
+                    for name in penalty.READERS]  # fmt: skip
         seconds = 10.0 if network == BEST else 20.0
         head = {"parameters": 50_000, "source": "CIFAR-10 (copy)", "conditions": "1 thread"}
         found = [head | {"epoch_seconds": seconds}]
-        for limit in _costs.LIMITS if network != "resnet" else (None,):
+        for limit in penalty.LIMITS if network != "resnet" else (None,):
             accuracy = 0.5 if limit in (None, LIMIT) else 0.498 if network == BEST else 0.48
-            readers = [name for name, of in _costs.READERS.items() if of == (network, limit)]
+            readers = [name for name, of in penalty.READERS.items() if of == (network, limit)]
             row = {"limit": limit, "reader": next(iter(readers), None)}
             found.append(row | {"accuracy": accuracy, "error": 1 - accuracy})
         return found

@@ -7,10 +7,10 @@ import pytest
 import torch
 from rich.console import Console
 
-from equilibria.experiments import pages, runner
-from equilibria.experiments.studies.jacobian import _maps, _toy, slope, toy
-from equilibria.experiments.training import Store
-from equilibria.experiments.views import NOT_RUN
+from equilibria.run.studies import pages, runner
+from equilibria.run.studies.training import Store
+from equilibria.run.studies.views import NOT_RUN
+from papers.jacobian import maps, slope, toy, toy_network
 
 SHORT = dataclasses.replace(toy.SETTINGS["ours"], epochs=1, limit=20, training=1024)
 
@@ -18,7 +18,7 @@ SHORT = dataclasses.replace(toy.SETTINGS["ours"], epochs=1, limit=20, training=1
 def cell(networks=1, width=7):
     generator = torch.Generator().manual_seed(0)
     scales = torch.tensor([0.3, 0.3, 1.0, 1.0])[:, None, None]
-    return _toy.ToyCell(scales * torch.randn(4, networks, width, generator=generator))
+    return toy_network.ToyCell(scales * torch.randn(4, networks, width, generator=generator))
 
 
 def measured(study, folder, only=lambda point: True):
@@ -36,14 +36,15 @@ def measured(study, folder, only=lambda point: True):
 @pytest.mark.parametrize("x", [-1.7, 0.0, 1.3])
 def test_the_target_is_the_formula(x):
     expected = 3 / 2 * x**3 + x**2 - 5 * x + 2 * math.sin(x) - 3
-    assert float(_toy.target(torch.tensor(x, dtype=torch.float64))) == pytest.approx(expected)
+    found = toy_network.target(torch.tensor(x, dtype=torch.float64))
+    assert float(found) == pytest.approx(expected)
 
 
 def test_samples_are_h_with_noise():
-    x, y = _toy.samples([torch.Generator().manual_seed(k) for k in (0, 1)], 5096)
+    x, y = toy_network.samples([torch.Generator().manual_seed(k) for k in (0, 1)], 5096)
     assert x.shape == y.shape == (2, 5096)
     assert -2 <= float(x.min()) < -1.99 and 1.99 < float(x.max()) <= 2
-    assert float((y - _toy.target(x)).std()) == pytest.approx(0.05, rel=0.05)
+    assert float((y - toy_network.target(x)).std()) == pytest.approx(0.05, rel=0.05)
     assert not torch.equal(x[0], x[1])
 
 
@@ -54,7 +55,7 @@ def test_the_cell_is_the_formula_and_its_networks_do_not_mix():
         w1, w2, u, b = f.weights[:, row // 4]
         expected = w2 @ torch.relu(w1 * z[row] + u * x[row] + b)
         assert float(value[row]) == pytest.approx(float(expected.detach()), rel=1e-5, abs=1e-6)
-    alone = _toy.ToyCell(f.weights[:, 1:2].detach())
+    alone = toy_network.ToyCell(f.weights[:, 1:2].detach())
     assert torch.allclose(alone(z[4:8], x[4:8]), value[4:8], atol=1e-6)
 
 
@@ -66,19 +67,18 @@ def test_the_slope_is_that_of_the_formula():
 
 
 def test_a_network_trains_as_it_would_alone():
-    together, _, _ = _toy.train(SHORT, 0.0, [3, 5])
-    alone, x, y = _toy.train(SHORT, 0.0, [5])
+    together, _, _ = toy_network.train(SHORT, 0.0, [3, 5])
+    alone, x, y = toy_network.train(SHORT, 0.0, [5])
     assert alone.weights.numel() == 200
     assert torch.allclose(together.weights[:, 1], alone.weights[:, 0], atol=1e-3)
-    (figures,) = _toy.figures(alone, x, y, SHORT)
+    (figures,) = toy_network.figures(alone, x, y, SHORT)
     assert figures["mse"] < 2 * float(y.var()) and figures["anderson_converged"] > 0.9
 
 
 def test_the_penalty_flattens():
     setting = dataclasses.replace(SHORT, training=2048)
-    steep, flat = (
-        _toy.figures(*_toy.train(setting, gamma, [0]), setting)[0] for gamma in (0.0, 100.0)
-    )
+    trained = [toy_network.train(setting, gamma, [0]) for gamma in (0.0, 100.0)]
+    steep, flat = (toy_network.figures(*each, setting)[0] for each in trained)
     assert flat["slope"] < 0.7 * steep["slope"]
 
 
@@ -86,7 +86,7 @@ def test_gradients_are_clipped_network_by_network():
     """Clipped far below the epsilon of Adam, they change nothing."""
     setting = dataclasses.replace(SHORT, training=128)
     start, held, free = (
-        _toy.train(dataclasses.replace(setting, **changed), 0.0, [0])[0].weights.detach()
+        toy_network.train(dataclasses.replace(setting, **changed), 0.0, [0])[0].weights.detach()
         for changed in ({"rate": 0.0}, {"clip": 1e-12}, {"clip": math.inf})
     )
     assert float((held - start).abs().max()) < 1e-5
@@ -94,7 +94,7 @@ def test_gradients_are_clipped_network_by_network():
 
 
 def test_the_zigzag_is_plain_iteration():
-    line = _maps.zigzag([0.0, 1.0, 3.0, 20.0], reach=10, label="")
+    line = maps.zigzag([0.0, 1.0, 3.0, 20.0], reach=10, label="")
     assert (line.x, line.y) == ((0, 0, 1, 1, 3, 3), (0, 1, 1, 3, 3, 20))
 
 
@@ -125,11 +125,11 @@ def test_the_study_of_the_network_runs_to_its_end(monkeypatch, tmp_path):
 # --- Figure 4 -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("curve", _maps.CURVES.values(), ids=lambda curve: f"{curve.slope:g}")
+@pytest.mark.parametrize("curve", maps.CURVES.values(), ids=lambda curve: f"{curve.slope:g}")
 def test_a_curve_has_the_slope_it_says_and_one_fixed_point(curve):
-    z = torch.tensor(_maps.FIXED, dtype=torch.float64, requires_grad=True)
+    z = torch.tensor(maps.FIXED, dtype=torch.float64, requires_grad=True)
     (found,) = torch.autograd.grad(curve(z), z)
-    assert float(curve(z)) == _maps.FIXED and float(found) == pytest.approx(curve.slope)
+    assert float(curve(z)) == maps.FIXED and float(found) == pytest.approx(curve.slope)
     grid = torch.linspace(-5, 6, 10_000, dtype=torch.float64)
     signs = (curve(grid) - grid).sign()
     assert int((signs[1:] != signs[:-1]).sum()) == 1
@@ -137,7 +137,7 @@ def test_a_curve_has_the_slope_it_says_and_one_fixed_point(curve):
 
 @pytest.mark.parametrize("radius", slope.RADII)
 def test_random_maps_have_the_radius_and_a_fixed_point(radius):
-    values = torch.linalg.eigvalsh(_maps.symmetric(5, radius, 20))
+    values = torch.linalg.eigvalsh(maps.symmetric(5, radius, 20))
     assert torch.allclose(values.abs().amax(1), torch.tensor(radius, dtype=torch.float64))
     assert float((1 - values).abs().min()) > 0.05
 

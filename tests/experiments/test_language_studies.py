@@ -11,21 +11,6 @@ import torch
 import yaml
 from rich.console import Console
 
-from equilibria.experiments import catalogue, counterpart, pages, runner
-from equilibria.experiments.data import Data
-from equilibria.experiments.measures import memory, sequences, timing
-from equilibria.experiments.studies.deq import (
-    _quality,
-    _trainings,
-    convergence,
-    imbalance,
-    solvers,
-    tables,
-)
-from equilibria.experiments.studies.deq import memory as step_memory
-from equilibria.experiments.studies.jacobian import _variants, language, stability
-from equilibria.experiments.training import Store
-from equilibria.experiments.views import NOT_RUN
 from equilibria.run import evaluation
 from equilibria.run import memory as train_memory
 from equilibria.run import recipe as recipes
@@ -34,8 +19,18 @@ from equilibria.run.pretrain import ShallowStart
 from equilibria.run.recipe import IMPLICIT
 from equilibria.run.regulariser import JacobianPenalty
 from equilibria.run.report import svg
+from equilibria.run.studies import catalogue, counterpart, pages, runner
+from equilibria.run.studies.data import Data
+from equilibria.run.studies.measures import timing
+from equilibria.run.studies.training import Store
+from equilibria.run.studies.views import NOT_RUN
 from equilibria.run.trainer import Trainer
 from equilibria.solve import Picard, Shared, SolveWarning, Status
+from papers.deq import common, convergence, imbalance, solvers, tables
+from papers.deq import memory as step_memory
+from papers.jacobian import common as jacobian_common
+from papers.jacobian import language, stability
+from papers.measures import memory, sequences
 
 COMMON = {
     "solver": {"name": "Anderson", "rtol": 1e-2, "max_evals": 12},
@@ -81,20 +76,20 @@ def small(tmp_path_factory):
     for name, tree in trees.items():
         model = MODELS.get(name, MODELS["transformer"])
         (folder / f"{name}.yaml").write_text(yaml.safe_dump({**tree, "model": model, **COMMON}))
-    load = _trainings.named
+    load = common.named
 
     def named(name, scale, *options):
         return load(str(folder / f"{name}.yaml"), scale, *options)
 
     with pytest.MonkeyPatch.context() as patch:
         for cell in CELLS:
-            patch.setitem(_trainings.CELLS, cell, cell)
-            patch.setitem(_trainings.SEEDS, cell, (0,))
-        for module in (_trainings, step_memory, _variants):
+            patch.setitem(common.CELLS, cell, cell)
+            patch.setitem(common.SEEDS, cell, (0,))
+        for module in (common, step_memory, jacobian_common):
             patch.setattr(module, "named", named)
         for module, sizes in (
-            (tables.trainings, {"COPY_SEEDS": (0,)}),
-            (_variants, {"EPOCHS": {"cpu": 2}, "STEPS": {"cpu": 2}}),
+            (tables.common, {"COPY_SEEDS": (0,)}),
+            (jacobian_common, {"EPOCHS": {"cpu": 2}, "STEPS": {"cpu": 2}}),
             (convergence, {"LENGTHS": (5,), "SEGMENTS": 2}),
             (solvers, {"SEGMENTS": 2}),
             (step_memory, {"LENGTHS": (5,), "DEPTHS": (3,), "BATCH": 2}),
@@ -138,7 +133,7 @@ def cells(view, data):
 
 
 def loaded(cell="transformer", *options):
-    return _trainings.named(cell, "cpu", *options)
+    return common.named(cell, "cpu", *options)
 
 
 @pytest.fixture
@@ -215,7 +210,7 @@ def test_dropout_slows_no_solve_that_it_is_off_for(run):
 
 
 def test_a_probe_leaves_the_run_as_it_is_and_sees_the_feedback(small):
-    training = _variants.training_of("post-jr", "cpu")
+    training = jacobian_common.training_of("post-jr", "cpu")
     recipe = training.recipe
     trainer = Trainer(recipe, recipe.task.load(), evaluation.accelerator("float32"))
     trainer.train_step()
@@ -245,10 +240,10 @@ def test_a_probe_leaves_the_run_as_it_is_and_sees_the_feedback(small):
     assert found["norm"] == pytest.approx(exact, rel=0.2)  # of 4 draws, 6 % apart
 
 
-@pytest.mark.parametrize("name", _variants.VARIANTS)
+@pytest.mark.parametrize("name", jacobian_common.VARIANTS)
 def test_a_variant_differs_where_it_says_and_sees_as_many_tokens(small, name):
-    variant, recipe = _variants.VARIANTS[name], _variants.recipe_of(name, "cpu")
-    base = _variants.recipe_of("post", "cpu")
+    variant, recipe = jacobian_common.VARIANTS[name], jacobian_common.recipe_of(name, "cpu")
+    base = jacobian_common.recipe_of("post", "cpu")
     assert recipe.task.length * recipe.batch_size == base.task.length * base.batch_size
     assert recipe.epochs == base.epochs and recipe.epoch_steps == base.epoch_steps
     assert recipe.optimiser.weight_decay == variant.decay
@@ -304,7 +299,7 @@ def test_a_row_has_converged_where_all_of_its_pieces_have(small, monkeypatch, pi
     run = SimpleNamespace(recipe=recipe, model=model, data=task, diverged=None)
     run.load = lambda: run
     exact = SimpleNamespace(gradient=SimpleNamespace(cosine=0.9))
-    monkeypatch.setattr(_quality, "examine", lambda run: exact)
+    monkeypatch.setattr(common, "examine", lambda run: exact)
     counts = []
 
     def statuses(model, inputs, prediction):
@@ -316,7 +311,7 @@ def test_a_row_has_converged_where_all_of_its_pieces_have(small, monkeypatch, pi
                 solution.status[0] = int(Status.MAX_EVALS)
 
     with model.register_forward_hook(statuses):
-        found = _quality.quality(SimpleNamespace(run=run), rtol=1e-2)
+        found = common.quality(SimpleNamespace(run=run), rtol=1e-2)
     asked = [(b.targets >= 0).any(1) for b in task.batches("test", recipe.eval_batch_size)]
     right = sum(int(rows[1:].sum()) for rows in asked)
     assert found["rows_converged"] == pytest.approx(right / sum(int(r.sum()) for r in asked))
@@ -324,7 +319,7 @@ def test_a_row_has_converged_where_all_of_its_pieces_have(small, monkeypatch, pi
     assert 1 > found["pieces_converged"] >= found["rows_converged"] and found["cosine"] == 0.9
     assert not model._forward_hooks
     run.diverged = "the loss is nan"
-    assert _quality.quality(SimpleNamespace(run=run), rtol=1e-2) == {}
+    assert common.quality(SimpleNamespace(run=run), rtol=1e-2) == {}
 
 
 # --- explicit counterparts ------------------------------------------------------------------------
@@ -423,7 +418,7 @@ def whole(factors):
 
 
 def compared(changes=(), row=0):
-    return cells(tables.comparison.COMPARISON, made_up(tables.STUDY, whole, changes))[row]
+    return cells(tables.common.COMPARISON, made_up(tables.STUDY, whole, changes))[row]
 
 
 TRANSFORMER = {"network": "deq-transformer", "seed": 0, "data": "ptb"}
@@ -431,13 +426,13 @@ TRANSFORMER = {"network": "deq-transformer", "seed": 0, "data": "ptb"}
 
 @pytest.fixture
 def three_seeds(monkeypatch):
-    monkeypatch.setitem(_trainings.SEEDS, "transformer", (0, 1, 2))
+    monkeypatch.setitem(common.SEEDS, "transformer", (0, 1, 2))
 
 
 def test_a_step_has_its_share_of_penalised_ones(three_seeds):
     row = compared()
     assert row["a step, interleaved"] == 1.5 and (row["plain"], row["penalised"]) == (1, 3)
-    ours = cells(tables.comparison.TIMES, made_up(tables.STUDY, whole))[2]
+    ours = cells(tables.common.TIMES, made_up(tables.STUDY, whole))[2]
     assert [*ours.values()][1:] == [
         *("ours, 2 threads", "1.50x", "1.50x", "1.00x", "3.00x", "1.50x", "1.00x")
     ]
@@ -479,7 +474,7 @@ def test_a_stack_that_diverged_is_told_too(three_seeds):
     assert row["tied"] == row["ratio"] == row["memory, ratio"] == "diverged"
     assert row["rows converged, %"] == pytest.approx(60)
     data = made_up(tables.STUDY, whole, [({"network": "lstm", "seed": 0}, DIVERGED)])
-    row = cells(tables.copy_memory.AGAINST, data)[0]
+    row = cells(tables.common.AGAINST, data)[0]
     assert [*row.values()] == [0, 4.8, "diverged", 4.8, "diverged"]
 
 

@@ -10,22 +10,14 @@ import torch
 import yaml
 from rich.console import Console
 
-from equilibria.experiments import catalogue, pages, runner
-from equilibria.experiments.data import Data
-from equilibria.experiments.studies.mdeq import (
-    _networks,
-    _residuals,
-    _tables,
-    convergence,
-    memory,
-    receptive,
-    tables,
-)
-from equilibria.experiments.study import grid
-from equilibria.experiments.training import Store
 from equilibria.run import memory as step_memory
 from equilibria.run.report import svg
+from equilibria.run.studies import catalogue, pages, runner
+from equilibria.run.studies.data import Data
+from equilibria.run.studies.study import grid
+from equilibria.run.studies.training import Store
 from equilibria.zoo.vision.task.classification import ImageClassification
+from papers.mdeq import common, convergence, memory, receptive, residuals, tables, thesis_tables
 
 RECIPE = {
     "task": {"name": "image_classification", "data": "digits", "samples": 20, "valid": 20},
@@ -57,12 +49,12 @@ def run(tmp_path_factory):
         return data
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(_networks.RECIPES, "cifar10", {"cpu": str(path)})
-        patch.setitem(_networks.SHAPES, "cifar10", (1, 8, 8))
+        patch.setitem(common.RECIPES, "cifar10", {"cpu": str(path)})
+        patch.setitem(common.SHAPES, "cifar10", (1, 8, 8))
         images = {"cifar10": "digits"}
         for module, sizes in (
             (tables, {"SEEDS": (0,), "IMAGES": images}),
-            (_tables, {"IMAGES": images}),
+            (thesis_tables, {"IMAGES": images}),
             (convergence, {"SAMPLES": 4, "BATCHES": 2, "BATCH": 2, "SIZES": (8, 16)}),
             (receptive, {"EVALS": {1: 3, 2: 2}, "STRENGTH": (1, 2), "ACROSS": 2}),
             (memory, {"DEPTHS": (2, 4)}),
@@ -73,9 +65,9 @@ def run(tmp_path_factory):
                 patch.setattr(module, name, value)
         for name, solver in convergence.SOLVERS.items():
             patch.setitem(convergence.SOLVERS, name, dataclasses.replace(solver, max_evals=6))
-        _networks._recipe.cache_clear()
+        common._recipe.cache_clear()
         yield execute
-    _networks._recipe.cache_clear()
+    common._recipe.cache_clear()
 
 
 def cells(table, data):
@@ -85,35 +77,35 @@ def cells(table, data):
 
 
 def test_networks_of_one_size_are_trained_alike(run):
-    recipes = {kind: _networks.recipe_of("cifar10", kind, "cpu") for kind in _networks.NAMES}
+    recipes = {kind: common.recipe_of("cifar10", kind, "cpu") for kind in common.NAMES}
     base = recipes["mdeq"]
     for name in ("batch_size", "epochs", "task", "schedule", "clip"):
         assert {getattr(recipe, name) for recipe in recipes.values()} == {getattr(base, name)}
     assert recipes["single"].solver == base.solver and recipes["resnet"].solver is None
-    aim = _networks.parameters("cifar10", base)
-    for kind, makers in _networks.MAKERS.items():
+    aim = common.parameters("cifar10", base)
+    for kind, makers in common.MAKERS.items():
         recipe = recipes[kind]
-        rate = _networks.RATES.get(kind, 1.0) * base.optimiser.lr
+        rate = common.RATES.get(kind, 1.0) * base.optimiser.lr
         assert recipe.optimiser == dataclasses.replace(base.optimiser, lr=rate)
-        miss = abs(_networks.parameters("cifar10", recipe) - aim)
+        miss = abs(common.parameters("cifar10", recipe) - aim)
         others = [maker(base.model, 8, n) for maker, n in itertools.product(makers, range(1, 4))]
-        assert miss <= min(abs(_networks.parameters("cifar10", base, m) - aim) for m in others)
+        assert miss <= min(abs(common.parameters("cifar10", base, m) - aim) for m in others)
 
 
 def test_the_table_has_all_networks_beside_the_thesis(run):
     data = run("mdeq/tables")
     assert data.points["done"].all() and len(data.points) == 5
-    rows = cells(_tables.ACCURACY, data)
+    rows = cells(thesis_tables.ACCURACY, data)
     assert [row["network"] for row in rows if row["whose"] == "thesis"][:2] == [
         "Neural ODE",
         "augmented Neural ODE",
     ]
     mine = [row for row in rows if row["whose"] == "ours"]
-    assert {row["network"] for row in mine} == set(_networks.NAMES.values())
+    assert {row["network"] for row in mine} == set(common.NAMES.values())
     assert {row["images"] for row in mine} == {data.points["source"].iloc[0]}
     assert all(row["minutes"] > 0 and row["seeds"] == "1 of 1" for row in mine)
     assert all(row["memory of a step, MiB"] > 0 for row in mine)
-    order = cells(_tables.ORDER, data)
+    order = cells(thesis_tables.ORDER, data)
     assert order[0]["order"].startswith("MDEQ-small > single-stream DEQ > ResNet-18")
     assert len(order[1]["order"].split(" > ")) == 5
 
@@ -131,7 +123,7 @@ def test_the_course_of_each_resolution_and_size(run):
     assert all("±" in row["after 5"] for row in sizes)
 
 
-@pytest.mark.parametrize("make", [_residuals._enlarged, _residuals._mosaics])
+@pytest.mark.parametrize("make", [residuals._enlarged, residuals._mosaics])
 def test_images_of_each_size_are_normalised_as_in_the_training(make):
     task = ImageClassification(data="digits", size=4, samples=20, normalise=True).load()
     trained = SimpleNamespace(task=task, data_dir=None)
@@ -139,13 +131,13 @@ def test_images_of_each_size_are_normalised_as_in_the_training(make):
     own = ImageClassification(data="digits").load().sample("test", 8).inputs  # 8 x 8 pixels
     larger = make(trained, 8, 8)
     assert larger.shape == own.shape
-    if make is _residuals._enlarged:
+    if make is residuals._enlarged:
         torch.testing.assert_close(larger, task.statistics.apply(own))
 
 
 def test_mosaics_are_images_side_by_side():
     images = torch.arange(8 * 3 * 2 * 2).float().reshape(8, 3, 2, 2)
-    whole = _residuals.mosaics(images, 2)
+    whole = residuals.mosaics(images, 2)
     assert whole.shape == (2, 3, 4, 4)
     assert torch.equal(whole[0, :, :2, :2], images[0])
     assert torch.equal(whole[0, :, :2, 2:], images[1])
@@ -179,8 +171,8 @@ def test_memory_at_equilibrium_does_not_grow_as_unrolled(run):
 
 
 def test_deviations_and_trainings_that_diverged(monkeypatch):
-    monkeypatch.setattr(_tables, "IMAGES", {"mnist": "MNIST"})
-    factors = grid(data=["mnist"], network=_networks.NAMES, seed=range(3))
+    monkeypatch.setattr(thesis_tables, "IMAGES", {"mnist": "MNIST"})
+    factors = grid(data=["mnist"], network=common.NAMES, seed=range(3))
     ran_away = {"diverged": "the loss is nan"}
     ends = {"mdeq": [{"accuracy": 0.5}, {"accuracy": 0.6}, ran_away], "resnet": [ran_away] * 2}
     rows = [
@@ -188,7 +180,7 @@ def test_deviations_and_trainings_that_diverged(monkeypatch):
         for name, endings in ends.items()
         for seed, ended in enumerate(endings)
     ]
-    found = cells(_tables.ACCURACY, Data.of(pd.DataFrame(rows), factors))
+    found = cells(thesis_tables.ACCURACY, Data.of(pd.DataFrame(rows), factors))
     said = {row["network"]: row for row in found if row["images"] == "MNIST"}
     assert said["MDEQ"]["test accuracy, %"] == "55.0 ± 7.1"
     assert said["MDEQ"]["seeds"] == "2 of 3"
@@ -197,7 +189,7 @@ def test_deviations_and_trainings_that_diverged(monkeypatch):
 
 
 def test_sizes_stand_beside_the_published_ones():
-    rows = {row["recipe"]: row for row in cells(_tables.RELEASED, None)}
+    rows = {row["recipe"]: row for row in cells(thesis_tables.RELEASED, None)}
     assert rows["mdeq-imagenet-xl-paper"]["published"] == "81M"
     assert rows["mdeq-imagenet-xl-paper"]["ours"] == "90.46M"
     assert rows["mdeq-cifar10-tiny-paper"]["ours"] == "0.16M"

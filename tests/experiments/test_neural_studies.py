@@ -6,20 +6,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from equilibria.experiments import pages, runner
-from equilibria.experiments.measures import timing
-from equilibria.experiments.studies.neural import (
-    _ablated,
-    _measures,
-    _subjects,
-    ablations,
-    alternating,
-    solvers,
-)
-from equilibria.experiments.training import Store, Training
 from equilibria.learned import Distillation
 from equilibria.run import recipe as recipes
+from equilibria.run.studies import pages, runner
+from equilibria.run.studies.measures import timing
+from equilibria.run.studies.training import Store, Training
 from equilibria.solve import Anderson
+from papers.neural import ablated, ablations, alternating, common, solvers
 
 DIGITS: dict[str, Any] = {
     "task": {"name": "image_classification", "data": "digits"},
@@ -51,25 +44,25 @@ def run(monkeypatch, tmp_path, unsaved):
     text.write_text(". ".join(" ".join(draw.choices(words, k=7)) for _ in range(30)))
 
     def training_of(subject: str, scale: str, seed: int) -> Training:
-        tree = TEXT if subject == _subjects.PTB else DIGITS
-        if subject == _subjects.PTB:
+        tree = TEXT if subject == common.PTB else DIGITS
+        if subject == common.PTB:
             tree = {**tree, "task": {**tree["task"], "file": str(text)}}
         return Training(recipe=recipes.parse({**tree, "seed": seed}), minutes=0.1)
 
     for module in (solvers, ablations, alternating):
         monkeypatch.setattr(module, "training_of", training_of)
     monkeypatch.setattr(timing, "ROUNDS", 1)
-    monkeypatch.setattr(_measures, "LIMITS", (1, 3, 18))
-    monkeypatch.setattr(_measures, "SAMPLES", {"images": 32, "text": 4})
-    monkeypatch.setattr(_subjects, "BATCHES", 4)
-    monkeypatch.setattr(_ablated, "STEPS", 2)
+    monkeypatch.setattr(common, "LIMITS", (1, 3, 18))
+    monkeypatch.setattr(common, "SAMPLES", {"images": 32, "text": 4})
+    monkeypatch.setattr(common, "BATCHES", 4)
+    monkeypatch.setattr(ablated, "STEPS", 2)
 
     def quick(**fields: Any) -> Distillation:
         # A transformer of a few steps stalls before it reaches the default's tolerance.
         teacher = Anderson(rtol=1e-2, max_evals=100)
         return Distillation(**{"start_steps": 10, "steps": 2, "teacher": teacher, **fields})
 
-    monkeypatch.setattr(_subjects, "Distillation", quick)
+    monkeypatch.setattr(common, "Distillation", quick)
     store = Store(tmp_path / "runs", Console(quiet=True))
 
     def execute(study, keep=lambda point: True):
@@ -90,11 +83,11 @@ def cells(view: Any, data: Any) -> list[dict[str, Any]]:
 
 def test_learned_solvers_stand_beside_classical_ones(run, monkeypatch) -> None:
     monkeypatch.setattr(solvers, "SHOWN", (1, 3, 18))
-    chosen = lambda point: point.factors["subject"] != _subjects.MDEQ  # noqa: E731
+    chosen = lambda point: point.factors["subject"] != common.MDEQ  # noqa: E731
     data = run(solvers.STUDY, chosen)
     rows = data.rows
-    of_mnist = rows[rows["subject"] == _subjects.MNIST]
-    ends = of_mnist[of_mnist["solver"] == _measures.FULL]["quality"]
+    of_mnist = rows[rows["subject"] == common.MNIST]
+    ends = of_mnist[of_mnist["solver"] == common.FULL]["quality"]
     assert len(ends) == 1 and 0 < ends.iloc[0] <= 1
     for solver in ("Picard", "Anderson", "Anderson(period=3)", "Broyden", "start"):
         own = of_mnist[of_mnist["solver"] == solver]
@@ -108,11 +101,11 @@ def test_learned_solvers_stand_beside_classical_ones(run, monkeypatch) -> None:
         view.title: cells(view, data) for view in solvers.STUDY.views if hasattr(view, "rows")
     }
     lost = next(rows for title, rows in titles.items() if "lost by stopping" in title)
-    assert lost[0]["network"] == _subjects.MDEQ and "not run" in lost[0].values()
+    assert lost[0]["network"] == common.MDEQ and "not run" in lost[0].values()
     cost = next(rows for title, rows in titles.items() if "size and training time" in title)
     by_name = {row["network"]: row for row in cost}
-    assert by_name[_subjects.MNIST]["outcome"] in ("worth it", "not worth it")
-    assert 0 < by_name[_subjects.PTB]["share, %"] < 30
+    assert by_name[common.MNIST]["outcome"] in ("worth it", "not worth it")
+    assert 0 < by_name[common.PTB]["share, %"] < 30
     safe = next(rows for title, rows in titles.items() if "Safeguards" in title)
     assert {row["tolerance"] for row in safe} >= {0.1, 0.01, 0.001, 0.0001}
 
@@ -124,13 +117,13 @@ SOME = {"Anderson", "ours", "no start", "the papers'"}
     "variants",
     [
         pytest.param(SOME, id="some"),
-        pytest.param({"Anderson", *_ablated.VARIANTS}, id="all", marks=pytest.mark.slow),
+        pytest.param({"Anderson", *ablated.VARIANTS}, id="all", marks=pytest.mark.slow),
     ],
 )
 def test_each_part_can_be_left_out(variants, run, monkeypatch) -> None:
     for name, few in (("ours, batches of 2", 8), ("ours, batches of 8", 4)):
-        fields = {**_ablated.VARIANTS[name], "batches": few}
-        monkeypatch.setitem(_ablated.VARIANTS, name, fields)
+        fields = {**ablated.VARIANTS[name], "batches": few}
+        monkeypatch.setitem(ablated.VARIANTS, name, fields)
 
     def keep(point) -> bool:
         return point.factors["seed"] == 0 and point.factors["variant"] in variants

@@ -13,12 +13,15 @@ from PIL import Image
 from rich.console import Console
 from scipy.io import wavfile
 
-from equilibria.experiments import pages, runner
-from equilibria.experiments.data import Data
-from equilibria.experiments.measures import timing
-from equilibria.experiments.studies.representation import (
-    _convergence,
-    _networks,
+from equilibria.run import recipe as recipes
+from equilibria.run.models.reuse import Cache
+from equilibria.run.studies import pages, runner
+from equilibria.run.studies.data import Data
+from equilibria.run.studies.measures import timing
+from equilibria.run.studies.training import Store
+from equilibria.zoo.signal.model import configs
+from papers.representation import (
+    common,
     cost,
     film,
     generalisation,
@@ -29,10 +32,6 @@ from equilibria.experiments.studies.representation import (
     sizes,
     sound,
 )
-from equilibria.experiments.training import Store
-from equilibria.run import recipe as recipes
-from equilibria.run.models.reuse import Cache
-from equilibria.zoo.signal.model import configs
 
 SHORT = ["--epochs", "2", "--epoch_steps", "2", "--probes", "4"]
 
@@ -68,7 +67,7 @@ def run(monkeypatch, tmp_path, unsaved):
         more = ["--batch_size", "64"] if name == "film" else []
         return load(name, [*words, *width, *tiny[name], *more, *SHORT])
 
-    monkeypatch.setattr(_networks.recipes, "load", loaded)
+    monkeypatch.setattr(common.recipes, "load", loaded)
     monkeypatch.setattr(timing, "ROUNDS", 1)
     store = Store(tmp_path / "runs", Console(quiet=True))
 
@@ -84,10 +83,10 @@ def run(monkeypatch, tmp_path, unsaved):
     generalisation._recipe.cache_clear()
 
 
-@pytest.mark.parametrize("filters", _networks.FILTERS)
+@pytest.mark.parametrize("filters", common.FILTERS)
 def test_an_explicit_network_has_the_parts_of_the_implicit_one_and_no_solver(filters):
     implicit, explicit = (
-        _networks.recipe("image", filters, f"{kind} 2L-16D", "--task.size", "32")
+        common.recipe("image", filters, f"{kind} 2L-16D", "--task.size", "32")
         for kind in ("implicit", "explicit")
     )
     assert implicit.reuse and implicit.solver is not None
@@ -110,7 +109,7 @@ def test_sizes_are_those_of_the_thesis():
         context: Any = SimpleNamespace(factors=point.factors)
         assert sizes.size(context) == {"parameters": count, "explicit": count}
         seen.add((filters, name))
-    assert seen == set(itertools.product(_networks.FILTERS, expected))
+    assert seen == set(itertools.product(common.FILTERS, expected))
 
 
 def test_the_table_of_sizes_has_a_column_for_each_kind_of_filters(run):
@@ -208,11 +207,11 @@ def test_evaluations_are_counted_until_all_points_together_are_there():
             super().__init__()
             self.deq = type("Layer", (), {"cell": Half()})()
 
-    probe, x = _convergence.Warmth(), torch.ones(3, 2)
+    probe, x = common.Warmth(), torch.ones(3, 2)
     count = probe._together(Tiny(), torch.zeros(3, 2), (x,))
     assert count == 7  # 2^-6 <= .01 (2 - 2^-6) for the first time
     assert probe._together(Tiny(), 2 * x, (x,)) == 1
-    assert _convergence.Warmth(most=5)._together(Tiny(), torch.zeros(3, 2), (x,)) == 5
+    assert common.Warmth(most=5)._together(Tiny(), torch.zeros(3, 2), (x,)) == 5
 
 
 def test_gradients_close_a_share_of_the_gap(run, monkeypatch):
@@ -280,7 +279,7 @@ def test_each_network_is_compared_at_its_better_scale():
 def test_other_signals(study, run):
     """Of filters and networks, each of either."""
     first = [point.factors for point in study.STUDY.points("cpu") if point.factors["seed"] == 0]
-    some = first if study is shape else first[:: len(_networks.FILTERS) + 1]
+    some = first if study is shape else first[:: len(common.FILTERS) + 1]
     data = run(study.STUDY, lambda point: point.factors in some)
     assert {each.get("filters") for each in some} == {each.get("filters") for each in first}
     assert {each["network"] for each in some} == {each["network"] for each in first}

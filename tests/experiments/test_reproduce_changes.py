@@ -4,13 +4,13 @@ import pandas as pd
 import pytest
 import torch
 
-from equilibria.experiments import catalogue, pages
 from equilibria.run.cli.main import main
+from equilibria.run.studies import catalogue, pages
 
 MINE = """
 from functools import partial
-from equilibria.experiments.study import Point, Study
-from equilibria.experiments.views import Pivot
+from equilibria.run.studies.study import Point, Study
+from equilibria.run.studies.views import Pivot
 
 def measure(context, *, times):
     return {"y": times * context.factors["x"]}

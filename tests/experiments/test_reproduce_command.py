@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from equilibria.experiments import catalogue
 from equilibria.run.cli.main import main
+from equilibria.run.studies import catalogue
 
 PAGE = Path(__file__).parents[2] / "docs" / "reproduce.md"
 OWN = PAGE.read_text("utf-8").partition("```python\n")[2].partition("```")[0]
@@ -40,7 +40,7 @@ def test_a_study_of_ones_own_is_one_short_file(mine, capsys):
 def test_a_measure_of_ones_own_that_changes_is_taken_anew(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = [
-        "from equilibria.experiments.study import Point, Study",
+        "from equilibria.run.studies.study import Point, Study",
         "def measure(context): return {'y': 1}",
         "def points(scale): return [Point(factors={'x': 0}, measures=[measure])]",
         "STUDY = Study(title='t', description='d', points=points, views=[])",
@@ -72,7 +72,7 @@ def test_stale_rows_are_listed(capsys):
 
 
 def test_stale_rows_are_those_of_the_scale(monkeypatch, capsys, tmp_path):
-    from equilibria.experiments import runner
+    from equilibria.run.studies import runner
 
     seen = []
     collect = runner.collect

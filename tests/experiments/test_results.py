@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from equilibria.experiments.data import Data
-from equilibria.experiments.provenance import Origin
-from equilibria.experiments.results import LEGACY, ResultsError, read, replace_point
-from equilibria.experiments.views import NOT_RUN, Chart, Lines, Pivot, Table, count, mean, spread
 from equilibria.run.report.panel import Panel
+from equilibria.run.studies.data import Data
+from equilibria.run.studies.provenance import Origin
+from equilibria.run.studies.results import LEGACY, ResultsError, read, replace_point
+from equilibria.run.studies.views import NOT_RUN, Chart, Lines, Pivot, Table, count, mean, spread
 
 ORDER: list[dict[str, Any]] = [{"net": net, "seed": seed} for net in ("a", "b") for seed in (0, 1)]
 ORIGIN = Origin(commit="c0", versions="torch 2", hardware="2 cores", threads=1, date="2026-01-01")

@@ -13,15 +13,15 @@ from filelock import FileLock
 from rich.console import Console
 
 import equilibria as eq
-from equilibria.experiments import identity, pages, results, runner, stale
-from equilibria.experiments.provenance import CHANGED, Origin
-from equilibria.experiments.study import Point, Study, StudyError
-from equilibria.experiments.training import Store, Training
-from equilibria.experiments.views import Pivot
 from equilibria.run import randomness
 from equilibria.run import recipe as recipes
 from equilibria.run.config import ConfigError
 from equilibria.run.loop import Interrupted
+from equilibria.run.studies import catalogue, identity, pages, results, runner, stale
+from equilibria.run.studies.provenance import CHANGED, Origin
+from equilibria.run.studies.study import Point, Study, StudyError
+from equilibria.run.studies.training import Store, Training
+from equilibria.run.studies.views import Pivot
 
 CALLS: list[str] = []
 
@@ -331,7 +331,7 @@ def test_rows_older_than_the_last_change_below_them_are_stale(
 
     rows = pd.DataFrame({"_identity": [identity_], "_commit": [commit], "_trained": [trained]})
     rows["_generation"] = identity.GENERATION
-    source = stale.SOURCE / "experiments/studies/deq/growth.py"
+    source = catalogue.source_of("deq/growth")
     assert stale.verdicts(rows, source, [None]) == [verdict]
     assert stale.verdicts(rows, source, ["another"]) == ["stale"]
     assert stale.verdicts(rows.assign(_generation=1), source, [None]) == ["stale"]
@@ -341,8 +341,8 @@ def test_rows_older_than_the_last_change_below_them_are_stale(
 def test_what_lies_below_a_study_are_its_imports():
     names = {
         p.relative_to(stale.SOURCE).as_posix()
-        for p in stale.below(stale.SOURCE / "experiments/studies/deq/growth.py")
+        for p in stale.below(catalogue.source_of("deq/growth"))
         if p.is_relative_to(stale.SOURCE)
     }
-    assert {"solve/loop.py", "train/trainer.py", "experiments/measures/epochs.py"} <= names
-    assert not any(name.startswith(("cli/", "experiments/views")) for name in names)
+    assert {"solve/loop.py", "run/trainer.py", "run/studies/measures/epochs.py"} <= names
+    assert not any(name.startswith(("run/cli/", "cli/", "run/studies/views")) for name in names)

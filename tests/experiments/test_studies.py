@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from equilibria.experiments import catalogue, pages, runner
-from equilibria.experiments.published import published
-from equilibria.experiments.results import ORIGIN
-from equilibria.experiments.studies.initialisation import _wide, solvers
-from equilibria.experiments.views import NOT_RUN
+from equilibria.run.studies import catalogue, pages, runner
+from equilibria.run.studies.results import ORIGIN
+from equilibria.run.studies.views import NOT_RUN
+from papers.initialisation import solvers, wide
+from papers.published import published
 
 RESULTS = Path(__file__).parents[2] / "results"
 NAMES = catalogue.names()
@@ -23,13 +23,13 @@ def test_the_studies_of_all_papers_are_found():
 @pytest.fixture
 def no_reaction(monkeypatch):
     """Predictions for symmetric weights without the reaction, which takes seconds each."""
-    cached = solvers.critical, _wide.critical, _wide.field
+    cached = solvers.critical, wide.critical, wide.field
     for each in cached:
         each.cache_clear()
     for module, name in (
         (solvers, "critical_scale"),
-        (_wide, "critical_scale"),
-        (_wide, "mean_field"),
+        (wide, "critical_scale"),
+        (wide, "mean_field"),
     ):
         theory = getattr(module, name)
         monkeypatch.setattr(

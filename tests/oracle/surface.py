@@ -68,9 +68,9 @@ def identities() -> dict[str, list[str | None]]:
     """The identity of every point of every study."""
     from rich.console import Console
 
-    catalogue = importlib.import_module("equilibria.experiments.catalogue")
-    runner = importlib.import_module("equilibria.experiments.runner")
-    training = importlib.import_module("equilibria.experiments.training")
+    catalogue = importlib.import_module("equilibria.run.studies.catalogue")
+    runner = importlib.import_module("equilibria.run.studies.runner")
+    training = importlib.import_module("equilibria.run.studies.training")
     # Older packages do not count the generations of the core; theirs is the first.
     counted = "generation" in inspect.signature(runner.identity_of).parameters
     first = {"generation": 1} if counted else {}

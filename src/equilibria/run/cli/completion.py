@@ -16,11 +16,11 @@ from typing import Any, Literal
 
 import shtab
 
-from equilibria.experiments import catalogue
 from equilibria.run import recipe as recipes
 from equilibria.run.cli import main as entry
 from equilibria.run.cli.keys import names_of
 from equilibria.run.cli.parser import Parser
+from equilibria.run.studies import catalogue
 
 OF_RECIPES = ("train", "initialise", "recipes")
 """Commands that take a recipe; of the others, those without a list of names take files."""

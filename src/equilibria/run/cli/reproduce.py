@@ -23,10 +23,10 @@ from equilibria.run.cli.parser import Parser, Stopped, UserError
 from equilibria.words import nearest, plural
 
 if TYPE_CHECKING:
-    from equilibria.experiments.pages import Page
-    from equilibria.experiments.runner import Missing
-    from equilibria.experiments.study import Point, Scale, Study
-    from equilibria.experiments.views import Grid
+    from equilibria.run.studies.pages import Page
+    from equilibria.run.studies.runner import Missing
+    from equilibria.run.studies.study import Point, Scale, Study
+    from equilibria.run.studies.views import Grid
 
 OUT, RUNS, OWN = "results", "runs/studies", "runs/own"
 
@@ -54,11 +54,13 @@ def run(command: str, description: str | None, argv: Sequence[str], folder: str 
         if value is not None and not value >= minimum:
             raise UserError(f"--{option} must be {minimum} or more; got {value:g}")
 
-    from equilibria.experiments import catalogue
     from equilibria.run.cli import reproduce_lists
+    from equilibria.run.studies import catalogue
 
     console = Output(quiet=arguments.quiet and not arguments.stale, width=WIDTH)
     known = [name for name in catalogue.names() if name.startswith(folder)]
+    if not known and not all(name.endswith(".py") for name in arguments.names or [""]):
+        raise UserError(catalogue.NO_PAPERS)
     names = _named(arguments.names, known, folder)
     if arguments.own and (arguments.stale or not names):
         raise UserError("--own expects the name of a benchmark: bench solvers --own my:Aitken")
@@ -151,7 +153,7 @@ class _Session:
     def start(cls, arguments: Any, command: str, console: Output) -> _Session:
         import torch
 
-        from equilibria.experiments.training import Store
+        from equilibria.run.studies.training import Store
 
         if arguments.threads is not None:
             torch.set_num_threads(arguments.threads)
@@ -175,10 +177,10 @@ class _Session:
         """Run the studies one after the other and show each."""
         import torch
 
-        from equilibria.experiments import catalogue
-        from equilibria.experiments.pages import count_earlier, picture, rendered
-        from equilibria.experiments.results import ResultsError
-        from equilibria.experiments.runner import collect, execute
+        from equilibria.run.studies import catalogue
+        from equilibria.run.studies.pages import count_earlier, picture, rendered
+        from equilibria.run.studies.results import ResultsError
+        from equilibria.run.studies.runner import collect, execute
 
         if self.scale == "gpu" and not torch.cuda.is_available():
             raise UserError("--scale gpu needs a CUDA device, and torch finds none here")
@@ -218,9 +220,9 @@ class _Session:
 
     def _study(self, name: str) -> Study:
         """A study, with the user's own class among its contestants."""
-        from equilibria.experiments import catalogue
         from equilibria.run import plugins
         from equilibria.run.config import as_chosen
+        from equilibria.run.studies import catalogue
 
         study = catalogue.find(name)
         if self.own is None:
@@ -241,9 +243,9 @@ class _Session:
     def identity(self, point: Point, recorded: str) -> str | None:
         """The recorded identity of a point if it is still one of its own, else its identity now;
         None where it was not recorded, or its data are missing."""
-        from equilibria.experiments.results import LEGACY
-        from equilibria.experiments.runner import identities_of
         from equilibria.run.data import DataError
+        from equilibria.run.studies.results import LEGACY
+        from equilibria.run.studies.runner import identities_of
 
         try:
             if recorded == LEGACY:
@@ -264,8 +266,8 @@ class _Session:
 
     def _chosen(self, names: Sequence[str]) -> Callable[[Point], bool]:
         """Which points are to be run; an error where no study has one of them."""
-        from equilibria.experiments import catalogue
-        from equilibria.experiments.runner import check
+        from equilibria.run.studies import catalogue
+        from equilibria.run.studies.runner import check
 
         def fits(point: Point, pattern: str) -> bool:
             return any(
@@ -285,7 +287,7 @@ class _Session:
         self, page: Page, older: str, missing: Mapping[str, Missing], paths: Sequence[Path]
     ) -> None:
         """Print the tables, which points are older, why others are missing, and the files."""
-        from equilibria.experiments.runner import BEGUN, BUDGET, NOT_REQUESTED
+        from equilibria.run.studies.runner import BEGUN, BUDGET, NOT_REQUESTED
 
         for grid in page.grids:
             print_grid(grid, self.console)
@@ -315,7 +317,7 @@ class _Session:
 
 def print_grid(grid: Grid, console: Console) -> None:
     """Print a table."""
-    from equilibria.experiments.views import text
+    from equilibria.run.studies.views import text
 
     rows = [list(map(text, row)) for row in grid.rows]
     for table in fitted(console, grid.title, grid.columns, rows, lead=grid.lead):

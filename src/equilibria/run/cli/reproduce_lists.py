@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from equilibria.experiments import catalogue
 from equilibria.run.cli.output import listing
+from equilibria.run.studies import catalogue
 from equilibria.words import listed
 
 if TYPE_CHECKING:
-    from equilibria.experiments.study import Point, Scale
+    from equilibria.run.studies.study import Point, Scale
 
 
 def studies(console: Console, command: str, names: Sequence[str], scale: Scale) -> None:
@@ -56,8 +56,8 @@ def stale(
         console: to print on.
         identity: point and recorded identity -> its identity now, None where it is not known.
     """
-    from equilibria.experiments.runner import check, collect
-    from equilibria.experiments.stale import last_change, verdicts
+    from equilibria.run.studies.runner import check, collect
+    from equilibria.run.studies.stale import last_change, verdicts
 
     counted = ("points", "measured", "current", "stale", "unknown")
     grid = listing(console, "study", *counted, "code changed", "stale points", right=counted)

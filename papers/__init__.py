@@ -1,0 +1,1 @@
+"""The papers: their studies, and the numbers that they print."""

@@ -1,0 +1,51 @@
+"""Figure 2, left: evaluations grow with the epochs, those of the adjoint stay fewer."""
+
+from __future__ import annotations
+
+from equilibria.run.studies.measures.epochs import epochs
+from equilibria.run.studies.study import Point, Study
+from equilibria.run.studies.views import Chart, Lines, Pivot, first
+from papers.deq.common import CELLS, language
+from papers.published import BAI_2019
+
+NAMES = {"transformer": "DEQ-Transformer", "trellisnet": "DEQ-TrellisNet"}
+
+STUDY = Study(
+    paper=BAI_2019,
+    item="Figure 2, left",
+    title="Evaluations grow in training",
+    description="Evaluations of training solves, forward and adjoint, grow with the epochs.",
+    points=lambda scale: [
+        Point(factors={"cell": cell}, measures=[epochs], runs={"deq": language(cell, scale)})
+        for cell in CELLS
+    ],
+    views=[
+        Pivot(
+            title="Evaluations in training",
+            index={"cell": "cell", "epoch": "epoch"},
+            each="epoch",
+            values={
+                "forward, mean": "forward",
+                "adjoint, mean": "adjoint",
+                "forward converged, %": first("forward_converged", 100),
+            },
+            note="Penn Treebank, to the recipe's tolerances and limits; an adjoint's evaluation is "
+            "one vector-Jacobian product. Epochs of a warm-up by unrolling have no solves. The "
+            "paper's figure shows both growing over the epochs, the backward below the forward; "
+            "its values are not printed.",
+        ),
+        *(
+            Chart(
+                title=f"{name}, training",
+                x="epoch",
+                y="evaluations, mean",
+                marks=Lines(
+                    x="epoch", y=("forward", "adjoint"), where={"cell": cell}, style="marked"
+                ),
+                whole_x=True,
+                zero=True,
+            )
+            for cell, name in NAMES.items()
+        ),
+    ],
+)

@@ -1,0 +1,121 @@
+"""Table 7.1 and Figures 7.5 to 7.7 on generated pairs: accuracy, corrections, residuals."""
+
+from __future__ import annotations
+
+from equilibria.run.studies.measures.epochs import epochs, summary
+from equilibria.run.studies.study import Point, Scale, Study, grid
+from equilibria.run.studies.views import Chart, Lines, Pivot, Table, mean, spread
+from papers.flow import common
+from papers.flow.common import (
+    FAR,
+    NETWORKS,
+    RAFT,
+    RANDOM,
+    SEEDS,
+    THESIS,
+    reference,
+    residuals,
+    scenes,
+    starts,
+    training_of,
+)
+from papers.published import BAI_2022
+
+
+def points(scale: Scale) -> list[Point]:
+    grids = grid(network=tuple(NETWORKS), seed=SEEDS)
+    runs = {tuple(each.values()): training_of(scale=scale, **each) for each in grids}
+    trained = [
+        Point(
+            factors={"on": "generated", **each},
+            measures=[summary, reference, epochs, residuals],
+            runs={"run": runs[tuple(each.values())]},
+            minutes=1,
+        )
+        for each in grids
+    ]
+    further = [
+        Point(
+            factors={"on": on, "network": name, "seed": seed},
+            measures=[measure],
+            runs={"run": runs[name, seed]},
+            minutes=2,
+        )
+        for on, measure, names in (
+            ("Sintel", scenes, (RAFT, THESIS)),
+            ("starts", starts, (THESIS, RANDOM)),
+        )
+        for name in names
+        for seed in SEEDS
+    ]
+    return [*trained, *further]
+
+
+STUDY = Study(
+    paper=BAI_2022,
+    item="Table 7.1, Figures 7.5 to 7.7",
+    title="Optical flow at equilibrium",
+    description="Small RAFT and DEQ-RAFT on generated pairs: errors, corrections and residuals.",
+    note="Recipes flow-layers and flow-layers-raft: 96 x 128 pixels, layers under affine motion, "
+    "1,000 steps of 8 pairs; 200 test pairs of other parts of the photographs. The parts are the "
+    "same; RAFT's context encoder starts the hidden state, DEQ-RAFT's cell has weight norms.",
+    points=points,
+    views=[
+        Pivot(
+            title="Generated pairs",
+            index={"network": "network"},
+            where={"on": "generated"},
+            values={
+                "seeds": lambda rows: int(rows["epe"].count()),
+                "parameters": lambda rows: int(rows["parameters"].iloc[0]),
+                "end-point error, px": spread("epe", 1, ".2f"),
+                "of zero flow": mean("zero"),
+                "evaluations": mean("evals"),
+                "converged, %": mean("converged", 100),
+                "training, s": mean("seconds"),
+            },
+        ),
+        Table(
+            title="Figure 7.7: residual and error",
+            columns=[
+                *("network", "evaluations", "residual", "residual–error correlation"),
+                *("flow still moves, px", "movement–error correlation"),
+            ],
+            rows=common.correlations,
+            note="Pearson's correlations over test pairs of all seeds; the recipe's solver from "
+            "zero. The flow moves by what one more evaluation changes, on average over all pixels.",
+        ),
+        Pivot(
+            title="Starts",
+            index={"network": "network", "seed": "seed"},
+            where={"on": "starts"},
+            values={
+                "converged from zero, truth and noise, %": mean("converged", 100),
+                "of these within .1 px, %": mean("agree", 100),
+                "from truth, px apart": "from_truth",
+                "from noise, px apart": "from_noise",
+            },
+            note="Within 100 evaluations of the recipe's solver; apart from the flow from zero.",
+        ),
+        Table(
+            title="Sintel at half its size",
+            columns=["network", "seeds", "error over that of zero flow"],
+            rows=common.scene_rows,
+            note=f"Geometric mean over the pairs whose mean motion at full size is below {FAR:g} "
+            "pixels. Nothing was learned from it.",
+        ),
+        Table(
+            title="Table 7.1, published",
+            columns=["network", "Sintel clean, px", "final, px", "KITTI, px", "KITTI F1, %"],
+            rows=lambda data: common.from_paper(),
+            note="Trained on FlyingChairs and FlyingThings; such trainings wait for a GPU.",
+        ),
+        Chart(
+            title="End-point error on test pairs",
+            x="epoch",
+            y="px",
+            marks=Lines(x="epoch", y="test_epe", by=["network"], band=True),
+            zero=True,
+        ),
+    ],
+)

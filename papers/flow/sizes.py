@@ -1,0 +1,61 @@
+"""Sizes of the networks of Table 7.1, published and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from equilibria.run.models import config_of
+from equilibria.run.studies import counterpart
+from equilibria.run.studies.data import Data
+from equilibria.run.studies.study import Context, Point, Study
+from equilibria.run.studies.views import NOT_RUN, Table
+from papers.published import BAI_2022, published
+
+NETWORKS: dict[str, tuple[str, dict[str, Any], int]] = {
+    "RAFT": ("raft", {}, 5_257_536),
+    "RAFT, small": ("raft-small", {}, 990_162),
+    "DEQ-RAFT-B": ("deq-raft", {"size": "B"}, 5_241_024),
+    "DEQ-RAFT-L": ("deq-raft", {"size": "L"}, 8_447_360),
+    "DEQ-RAFT-H": ("deq-raft", {"size": "H"}, 12_796_480),
+    "DEQ-GMA-B": ("deq-gma", {"size": "B"}, 5_781_697),
+}
+"""Name and fields of each network, and the parameters of the released code."""
+
+
+def size(context: Context) -> dict[str, Any]:
+    """`parameters`, without those of weight normalisation, and `lengths`, which these are; counted
+    without allocating them."""
+    name, options, _ = NETWORKS[str(context.factors["network"])]
+    config: Any = config_of(name)
+    if not name.startswith("deq"):
+        return {"parameters": counterpart.parameters(config(**options)), "lengths": 0}
+    plain, whole = (counterpart.parameters(config(weight_norm=w, **options)) for w in (False, True))
+    return {"parameters": plain, "lengths": whole - plain}
+
+
+def _rows(data: Data) -> Iterable[Sequence[Any]]:
+    printed = {row["row"]: row["size"] for row in published(BAI_2022, "sec. 7.3")}
+    points = data.points.set_index("network")
+    for name, (_, _, released) in NETWORKS.items():
+        found: Sequence[Any] = (NOT_RUN,)
+        if points.loc[name, "done"]:
+            found = [int(points.loc[name, key]) for key in ("parameters", "lengths")]
+        yield name, printed.get(name), released, *found
+
+
+STUDY = Study(
+    paper=BAI_2022,
+    item="Table 7.1",
+    title="Sizes of networks for optical flow",
+    description="Parameters of RAFT, GMA and their equilibria, as published and as counted.",
+    points=lambda scale: [Point(factors={"network": name}, measures=[size]) for name in NETWORKS],
+    views=[
+        Table(
+            title="Sizes",
+            columns=["network", "thesis", "released code", "ours", "and of weight normalisation"],
+            rows=_rows,
+            note="Counted on no device. The released networks have the weight normalisation too.",
+        )
+    ],
+)

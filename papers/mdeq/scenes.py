@@ -1,0 +1,72 @@
+"""The networks that are compared on CamVid, all about as large as the multiscale one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from equilibria.run import recipe as recipes
+from equilibria.run.models import ModelConfig
+from equilibria.run.recipe import Recipe
+from equilibria.run.studies import counterpart
+from equilibria.run.studies.training import Training
+from equilibria.zoo.vision.model.segmentation import (
+    MDEQSegmentationConfig,
+    MDEQSegmentationUnrolledConfig,
+)
+from equilibria.zoo.vision.model.unet import UNetConfig
+
+__all__ = ["NAMES", "SEEDS", "recipe_of", "training_of"]
+
+SEEDS: Sequence[int] = (0, 1, 2)
+LAYERS = 6
+
+NAMES: Mapping[str, str] = {
+    "mdeq": "MDEQ",
+    "unrolled": f"its cell unrolled, {LAYERS} layers",
+    "single": "single-stream DEQ",
+    "unet": "U-Net",
+}
+
+
+def recipe_of(network: str, seed: int = 0, *options: str) -> Recipe:
+    """Return the recipe camvid with one of `NAMES`, everything else equal.
+
+    The single-stream network works at a quarter of the image's side, the multiscale one from a half
+    down: an evaluation of its cell then takes about as long.
+
+    Args:
+        network: key of `NAMES`.
+        seed: of the run.
+        options: of the recipe, as on the command line.
+    """
+    recipe: Any = recipes.load("camvid", [*options, "--seed", str(seed)])
+    if network == "mdeq":
+        return recipe
+    cell = cast(MDEQSegmentationConfig, recipe.model)
+    if network == "unrolled":
+        fields = {name: getattr(cell, name) for name in type(cell).__dataclass_fields__}
+        model: ModelConfig = MDEQSegmentationUnrolledConfig(**fields, layers=LAYERS)
+    elif network == "single":
+        made = [replace(cell, channels=(8 * k,), halvings=2) for k in range(1, 17)]
+        model = _nearest(cell, made)
+    else:
+        made = [UNetConfig(widths=(k, 2 * k, 4 * k, 8 * k)) for k in range(2, 40)]
+        model = _nearest(cell, made)
+    return counterpart.with_model(recipe, model, f"{NAMES[network]}: {recipe.description}")
+
+
+def _nearest(cell: ModelConfig, made: Sequence[ModelConfig]) -> ModelConfig:
+    """The config whose number of parameters is the nearest to the cell's network."""
+
+    def size(config: Any) -> int:
+        return counterpart.parameters(replace(config, shape=(3, 120, 160), classes=11))
+
+    aim = size(cell)
+    return min(made, key=lambda each: abs(size(each) - aim))
+
+
+def training_of(network: str, seed: int = 0, *options: str) -> Training:
+    """Return the training of a network; the arguments are those of `recipe_of`."""
+    return Training(recipe=recipe_of(network, seed, *options), minutes=10)

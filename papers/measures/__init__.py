@@ -1,0 +1,1 @@
+"""Measures of sequence models that studies of several papers share."""

@@ -1,0 +1,96 @@
+"""Figure 6.6b: training with a solver that is learned alongside the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from equilibria.run.alternating import Alternating
+from equilibria.run.studies.measures.epochs import epochs, summary
+from equilibria.run.studies.study import Context, Point, Scale, Study
+from equilibria.run.studies.training import Training
+from equilibria.run.studies.views import Chart, Lines, Pivot, last, mean, spread
+from papers.neural.common import MDEQ, SEEDS, training_of
+from papers.published import BAI_2022
+
+NETWORKS = {"classical": None, "alternating": Alternating(every=150)}
+
+
+def learning(context: Context) -> Iterable[dict[str, Any]]:
+    """After each `epoch`, whether the learned solver is used, and the seconds of training it."""
+    for record in context.run.metrics:
+        if (found := record.get("neural")) is not None:
+            used = found.get("used")
+            yield {
+                "learned_epoch": record["epoch"],
+                "used": None if used is None else int(used),
+                "learning_seconds": found["seconds"],
+            }
+
+
+def spent(context: Context) -> dict[str, Any]:
+    """`mean_forward`, the mean evaluations per training solve, and `learning_share`, the fraction
+    of time spent on training the solver."""
+    means = [
+        (record["train"]["forward"] or {}).get("evals", {}).get("mean")
+        for record in context.run.metrics
+    ]
+    known = [each for each in means if each is not None]
+    learned = [each.get("neural", {}).get("seconds", 0.0) for each in context.run.metrics]
+    return {
+        "mean_forward": sum(known) / len(known) if known else None,
+        "learning_share": sum(learned) / context.run.seconds,
+    }
+
+
+def _training(name: str, scale: Scale, seed: int) -> Training:
+    found = training_of(MDEQ, scale, seed)
+    config = NETWORKS[name]
+    return found if config is None else replace(found, recipe=replace(found.recipe, neural=config))
+
+
+STUDY = Study(
+    paper=BAI_2022,
+    item="Figure 6.6b",
+    title="A solver learned alongside the model",
+    description="Evaluations and accuracy of training with a learned solver.",
+    note="The MDEQ of jacobian/tables without the penalty. Alternating: with the recipe key "
+    "neural, a solver is trained every 150 steps, and used if it beats the best classical one on "
+    "a held-out batch. The thesis reports that training is 16 to 20 % faster.",
+    points=lambda scale: [
+        Point(
+            factors={"training": name, "seed": seed},
+            measures=[summary, spent, epochs, learning],
+            runs={"run": _training(name, scale, seed)},
+        )
+        for seed in SEEDS[MDEQ]
+        for name in NETWORKS
+    ],
+    views=[
+        Pivot(
+            title="Figure 6.6b",
+            index={"training": "training solver"},
+            values={
+                "seeds": lambda rows: int(rows["accuracy"].count()),
+                "test accuracy, %": spread("accuracy", 100, ".2f"),
+                "evaluations per solve, all epochs": mean("mean_forward"),
+                "training, min": mean("seconds", 1 / 60),
+                "spent on the solver, %": mean("learning_share", 100),
+            },
+        ),
+        Pivot(
+            title="Evaluations per training solve, by epoch",
+            index={"training": "training solver", "epoch": "epoch"},
+            each="epoch",
+            values={"evaluations": mean("forward"), "validation accuracy": last("valid_accuracy")},
+        ),
+        Chart(
+            title="Evaluations of a training solve",
+            x="epoch",
+            y="evaluations",
+            marks=Lines(x="epoch", y="forward", by=["training"], band=True),
+            whole_x=True,
+        ),
+    ],
+)

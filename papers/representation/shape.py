@@ -1,0 +1,45 @@
+"""Figure 8.9: the inside of a surface, represented by implicit and explicit networks."""
+
+from __future__ import annotations
+
+from equilibria.run.studies.study import Point, Scale, Study
+from equilibria.run.studies.views import Pivot, mean, spread
+from papers.published import BAI_2022
+from papers.representation import common
+
+NETWORKS = {
+    "cpu": ("implicit 1L-128D", "explicit 4L-64D", "explicit 1L-128D"),
+    "gpu": ("implicit 1L-512D", "explicit 4L-256D", "explicit 1L-512D"),
+}
+
+
+def points(scale: Scale) -> list[Point]:
+    kinds = [("Fourier", seed, network) for seed in (0, 1, 2) for network in NETWORKS[scale]]
+    return common.points("shape", kinds, scale, 2)
+
+
+STUDY = Study(
+    paper=BAI_2022,
+    item="Figure 8.9",
+    title="A shape as a function",
+    description="IoU of implicit and explicit networks on the inside of a knot.",
+    note="Recipe shape: 1,000 steps of 4,096 new points, half of them near the surface, with "
+    "noise .02; evaluated at 20,000 such points and at 20,000 in the cube. Fourier filters; "
+    "implicit networks have bound .97, and solve in each step. The thesis gives its figures in a "
+    "plot only.",
+    points=points,
+    views=[
+        Pivot(
+            title="Figure 8.9: a knot",
+            index={"filters": "filters", "network": "network"},
+            values={
+                "parameters": lambda rows: int(rows["parameters"].iloc[0]),
+                "seeds": lambda rows: int(rows["iou"].count()),
+                "IoU near the surface, %": spread("iou", 100, ".2f"),
+                "IoU in the cube, %": spread("iou_cube", 100, ".2f"),
+                "evaluations": mean("evals"),
+                "training, min": mean("seconds", 1 / 60),
+            },
+        )
+    ],
+)

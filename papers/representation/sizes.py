@@ -1,0 +1,44 @@
+"""Sizes of the networks in chapter 8."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from equilibria.run.studies import counterpart
+from equilibria.run.studies.study import Context, Point, Study, grid
+from equilibria.run.studies.views import Pivot, first
+from papers.published import BAI_2022
+from papers.representation.common import FILTERS, recipe
+
+NETWORKS = tuple(f"implicit {size}" for size in ("1L-256D", "1L-512D", "4L-256D"))
+
+
+def size(context: Context) -> dict[str, Any]:
+    """Number of `parameters` from two coordinates to one value, and that of the `explicit` network
+    with the same components; counted without allocating them."""
+    filters, network = (str(context.factors[name]) for name in ("filters", "network"))
+    words = ("--model.inputs", "2", "--model.outputs", "1", "--model.scale", "256")
+    found = {}
+    for name, kind in (("parameters", "implicit"), ("explicit", "explicit")):
+        config = recipe("image", filters, network.replace("implicit", kind), *words).model
+        found[name] = counterpart.parameters(config)
+    return found
+
+
+STUDY = Study(
+    paper=BAI_2022,
+    item="Section 8.3",
+    title="Sizes of coordinate networks",
+    description="Parameters of implicit and explicit networks, from two coordinates to one value.",
+    points=lambda scale: [
+        Point(factors=each, measures=[size]) for each in grid(filters=FILTERS, network=NETWORKS)
+    ],
+    views=[
+        Pivot(
+            title="Sizes of implicit networks",
+            index={"network": "network"},
+            across="filters",
+            values={"{level}": first("parameters"), "{level}, explicit": first("explicit")},
+        )
+    ],
+)

@@ -1,1 +1,0 @@
-"""Studies, one file each, in a folder for each paper; see `experiments.catalogue`."""
